@@ -45,7 +45,7 @@ def _refuse(program: str, error: ConfigError) -> NoReturn:
 
 
 def shadowed() -> ConfigError | None:
-    """Return the problem of the first of our packages that would be imported from elsewhere; None if there is none."""
+    """Return the problem of the first of our packages that would be imported from elsewhere, or None."""
     root = os.path.dirname(os.path.dirname(os.path.abspath(quorumlog.__file__)))
     for name in ROOMS:
         found, ours = _place(name), os.path.join(root, name)

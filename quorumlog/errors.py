@@ -43,7 +43,7 @@ class RemoteProtocolError(QuorumlogError):
 
 
 class ClusterError(QuorumlogError):
-    """An error as clients see it.  `code` is the error code of the contract."""
+    """An error as clients see it.  `code` is the name of an `ApiError`."""
 
     def __init__(
         self, code: str, message: str, next_step: str = "", *, retriable: bool = False, refresh_metadata: bool = False

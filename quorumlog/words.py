@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 SHOWN_MAX = 8
-"""Topics, directories or causes that one line names; it only counts the rest."""
+"""Topics, directories or causes that one line names; the others are only counted."""
 
 Key = tuple[str, int]
 """A partition: topic name and index."""

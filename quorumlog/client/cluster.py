@@ -15,8 +15,9 @@ Calls fail with `ClusterError`; a `retriable` one may be retried after a pause. 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 from uuid import UUID
@@ -24,13 +25,15 @@ from uuid import UUID
 from quorumlog.client.kafka import KafkaConnection, error_word
 from quorumlog.errors import ClusterError
 from quorumlog.runtime.addresses import Address, parse_list, parse_target
+from quorumlog.runtime.backoff import Backoff
+from quorumlog.runtime.clock import Sources
 from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka.codec import Api
 
 CONNECT_TIMEOUT_S: Final = 5.0
 REQUEST_TIMEOUT_S: Final = 10.0
 HURRY_S = 3.0
-"""Time limit for an answer that any other broker could give as well, since the broker may hang."""
+"""Time limit for an answer that any other broker could also give, because this broker may hang."""
 PAUSE_MIN_S: Final = 0.05
 PAUSE_MAX_S: Final = 1.0
 EPOCHS_GO_ON_S: Final = 24 * 3600.0
@@ -49,19 +52,37 @@ class _Leader:
     epoch: int
 
 
-@dataclass(slots=True)
-class _Topic:
-    """refreshed: number of the refresh that last contained it.  told_at: loop time of that answer."""
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic as the brokers report it.
+
+    topic_id: None if the broker reports none.
+    leader_epochs: by partition, of all partitions.
+    """
 
     topic_id: UUID | None
+    is_internal: bool
+    leader_epochs: Mapping[int, int]
+
+
+@dataclass(slots=True)
+class _Topic:
+    """refreshed: number of the refresh that last contained it.  answered_at: loop time of that answer."""
+
+    topic_id: UUID | None
+    is_internal: bool
     leaders: dict[int, _Leader]
     refreshed: int
-    told_at: float
+    answered_at: float
+
+    def state(self) -> TopicState:
+        epochs = {index: leader.epoch for index, leader in self.leaders.items()}
+        return TopicState(self.topic_id, self.is_internal, epochs)
 
     def is_ahead_of(self, other: _Topic) -> bool:
         """Return whether this state is newer than `other`.  Leader epochs of a topic name continue under a new id (for
         a day after its deletion), so a lower epoch comes from a broker that lags: it was paused, or is cut off."""
-        return other.told_at - self.told_at < EPOCHS_GO_ON_S and any(
+        return other.answered_at - self.answered_at < EPOCHS_GO_ON_S and any(
             index in self.leaders and self.leaders[index].epoch > leader.epoch
             for index, leader in other.leaders.items()
         )
@@ -92,6 +113,7 @@ class Cluster:
     Args:
         bootstrap: `HOST:PORT`, several with commas or as a list.
         client_id: our name in the brokers' logs.
+        random: draws the pauses between retries; None: the system's random device.
     """
 
     def __init__(
@@ -101,6 +123,7 @@ class Cluster:
         client_id: str = "quorumlog",
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
+        random: Random | None = None,
     ) -> None:
         texts = [bootstrap] if isinstance(bootstrap, str) else list(bootstrap)
         try:
@@ -109,6 +132,7 @@ class Cluster:
             raise ClusterError(ApiError.INVALID_REQUEST, f"bootstrap servers: {cause}") from cause
         if not self._bootstrap:
             raise ClusterError(ApiError.INVALID_REQUEST, "bootstrap servers: none given")
+        self.random = random or Sources.real().random
         self._client_id = client_id
         self._connect_timeout_s = connect_timeout_s
         self._request_timeout_s = request_timeout_s
@@ -154,7 +178,7 @@ class Cluster:
         self._drop_if_bad(connection)
 
     async def has_moved(self, topic: str, index: int, connection: KafkaConnection) -> bool:
-        """Return whether other brokers, asked now, report another leader of the partition than this connection's."""
+        """Ask other brokers now; return whether they report another leader of the partition than this connection's."""
         hangs = Address(connection.host, connection.port)
         self._ask_last(hangs)
         try:
@@ -184,13 +208,19 @@ class Cluster:
         return await self.retrying("a producer id", timeout_s, ask)
 
     async def partition_counts(self, topics: Iterable[str] | None, timeout_s: float) -> dict[str, int]:
-        """Return the number of partitions by topic, of all topics if None; topics that do not exist are omitted.
+        """Return the number of partitions by topic; otherwise like `topic_states`."""
+        states = await self.topic_states(topics, timeout_s)
+        return {name: len(state.leader_epochs) for name, state in states.items()}
 
-        Sends a new request each time, with retries until the time is up.
+    async def topic_states(self, topics: Iterable[str] | None, timeout_s: float) -> dict[str, TopicState]:
+        """Return the state by topic, of all topics if None; topics that do not exist are omitted.
+
+        Sends a new request to one broker each time, with retries until the time is up.  That broker's metadata may be
+        behind: it may omit a new topic or partition.  `ask_another_broker` before the next call gets a second answer.
         """
         wanted = None if topics is None else frozenset(topics)
 
-        async def ask(left_s: float) -> dict[str, int]:
+        async def ask(left_s: float) -> dict[str, TopicState]:
             async with self._deadline("topics", left_s):
                 await self._refreshed(wanted, self._refreshes)
             view = self._view
@@ -198,9 +228,14 @@ class Cluster:
                 if name in view.missing and view.missing[name][1].code not in (ApiError.UNKNOWN_TOPIC_OR_PARTITION,):
                     raise view.missing[name][1]
             names = sorted(view.topics) if wanted is None else sorted(wanted & view.topics.keys())
-            return {name: len(view.topics[name].leaders) for name in names}
+            return {name: view.topics[name].state() for name in names}
 
         return await self.retrying("topics", timeout_s, ask)
+
+    def ask_another_broker(self) -> None:
+        """Send the next metadata request to another broker than the last one, if there is another."""
+        if self._last_good is not None:
+            self._ask_last(self._last_good)
 
     async def retrying(self, what: str, timeout_s: float, ask: Callable[[float], Awaitable[T]]) -> T:
         """Call `ask(seconds left)` until it succeeds, with growing pauses after retriable ClusterErrors.
@@ -209,18 +244,18 @@ class Cluster:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        pause_s = PAUSE_MIN_S
+        backoff = Backoff(PAUSE_MIN_S, PAUSE_MAX_S, self.random)
         while True:
             try:
                 return await ask(max(deadline - loop.time(), PAUSE_MIN_S))
             except ClusterError as error:
                 if not error.retriable:
                     raise
+                pause_s = backoff.next_s()
                 if loop.time() + pause_s >= deadline:
                     message = f"{what}: given up after {round(timeout_s, 2):g} s; the last answer was: {error.message}"
                     raise ClusterError(ApiError.TIMED_OUT, message, error.next_step, retriable=True) from error
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
     # --- metadata ---
 
@@ -288,6 +323,7 @@ class Cluster:
             view.missing.pop(topic.name, None)
             told = _Topic(
                 topic.topic_id,
+                topic.is_internal,
                 {each.partition_index: _Leader(each.leader_id, each.leader_epoch) for each in topic.partitions},
                 number,
                 asyncio.get_running_loop().time(),

@@ -58,7 +58,7 @@ class OffsetOutOfRangeError(ClusterError):
 
 
 class Consumer:
-    """Stateless except for its limits; any number of partitions may be fetched at once.
+    """Stateless except for its limits; any number of partitions may be fetched concurrently.
 
     Args:
         timeout_s: how long a call is retried before it fails.

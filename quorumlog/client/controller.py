@@ -7,19 +7,22 @@ is unknown: OUTCOME_UNKNOWN, and the caller must check before retrying.
 
 A node may hang while its connection stays open.  So a change is sent only to a node that has answered within the last
 second.  Any other node is first asked for its view of the quorum, which changes nothing; if it does not answer, the
-next node is tried.  A node that has not answered is avoided for a while: it is asked only if no other answers.
+next node is tried.  A node that has not answered is avoided for a while: it is asked only if no other node answers.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable
+from random import Random
 
 import grpc
 import grpc.aio
 
 from quorumlog.client.probe import Silence, why_silent
 from quorumlog.errors import ClusterError
+from quorumlog.runtime.backoff import Backoff
+from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.grpc import connect, make_channel, method_of
 from quorumlog.wire import rpcs
 from quorumlog.wire.errors import ApiError
@@ -47,15 +50,19 @@ BACKOFF_MAX_S = 0.25
 
 
 class ControllerClient:
-    """Calls nodes by their control addresses.  `async with` closes its connections."""
+    """Calls nodes by their control addresses.  `async with` closes its connections.
 
-    def __init__(self, addresses: Iterable[str]) -> None:
+    random: draws the pauses between retries; None: the system's random device.
+    """
+
+    def __init__(self, addresses: Iterable[str], random: Random | None = None) -> None:
         self._addresses = list(dict.fromkeys(addresses))
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._silences: dict[str, Silence] = {}
         """The reasons why addresses do not answer, as far as they were examined."""
         self._answered_at: dict[str, float] = {}
         self._avoided_until: dict[str, float] = {}
+        self._random = random or Sources.real().random
         assert self._addresses, "no address to call"
 
     async def __aenter__(self) -> ControllerClient:
@@ -245,7 +252,7 @@ class ControllerClient:
                 continue
             reply = await self._ask_leader(reply, deadline)
             others = [] if _leads(reply) else await self._describe_all(tried, deadline)
-            best, address = max([(reply, address), *others], key=lambda found: _standing(found[0]))
+            best, address = max([(reply, address), *others], key=lambda found: _freshness(found[0]))
             self.prefer(address)
             return best
         raise reason or self._no_answer()
@@ -359,7 +366,7 @@ class _Attempts:
     def __init__(self, client: ControllerClient, deadline: float) -> None:
         self._client = client
         self._deadline = deadline
-        self._backoff = BACKOFF_FIRST_S
+        self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_MAX_S, client._random)
         self._waiting: list[str] = []
         self._avoided: list[str] = []
         self._is_silent = True
@@ -391,8 +398,7 @@ class _Attempts:
                     self._is_silent = False
                     await self._client.find_out_why(limit)
                     limit = max(self._deadline - _now(), 0.0)
-                await asyncio.sleep(min(self._backoff, limit))  # back-off: no event signals that a node has restarted
-                self._backoff = min(self._backoff * 2, BACKOFF_MAX_S)
+                await asyncio.sleep(min(self._backoff.next_s(), limit))  # no event signals that a node has restarted
                 self._look_timeout_s *= 2
                 self._begin_round()
                 continue
@@ -412,7 +418,7 @@ def _leads(reply: quorum_pb2.DescribeQuorumReply) -> bool:
     return reply.known.HasField("leader_id") and reply.known.leader_id == reply.answered_by.node_id
 
 
-def _standing(reply: quorum_pb2.DescribeQuorumReply) -> tuple[int, int, bool, int]:
+def _freshness(reply: quorum_pb2.DescribeQuorumReply) -> tuple[int, int, bool, int]:
     """Return a key that is greater for a node with newer knowledge."""
     return reply.known.generation, reply.known.epoch, _leads(reply), reply.high_watermark
 

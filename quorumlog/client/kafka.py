@@ -1,8 +1,8 @@
 """One connection to one broker, speaking the Kafka protocol.
 
-Theory of operation.  Requests are pipelined: each is written at once, the broker answers in order, and a reply belongs
-to the oldest waiting request.  If its correlation id differs, no later reply can be trusted, and the connection is
-closed.  Every request has a deadline.  A request whose deadline has passed keeps its place in the queue, so that its
+Theory of operation.  Requests are pipelined: each is written immediately, the broker answers in order, and a reply
+belongs to the oldest waiting request.  If its correlation id differs, no later reply can be trusted, and the connection
+is closed.  Every request has a deadline.  A request whose deadline has passed keeps its place in the queue, so that its
 late reply is dropped and the connection stays usable.  The caller decides whether to give up a slow broker (`Cluster`
 closes the connection).
 

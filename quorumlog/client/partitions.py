@@ -10,16 +10,19 @@ late, other brokers are asked at intervals whether another broker leads now.  If
 and a later answer of the old leader is ignored.
 
 An unknown topic is retried for a few seconds only: it may just have been created, but its name may also be misspelt.
+If the deadline is nearer, the topic must be unknown during the last half of the time.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from random import Random
 from typing import Any, Protocol, TypeVar
 
 from quorumlog.client.kafka import KafkaConnection, error_word
 from quorumlog.errors import ClusterError
+from quorumlog.runtime.backoff import Backoff
 from quorumlog.wire.errors import ApiError
 
 PAUSE_MIN_S = 0.05
@@ -33,6 +36,9 @@ Reply = TypeVar("Reply")
 
 class Leaders(Protocol):
     """The part of `Cluster` that is used here."""
+
+    random: Random
+    """Draws the pauses between retries."""
 
     async def leader(self, topic: str, index: int, timeout_s: float) -> KafkaConnection:
         """Return an open connection to the partition's leader; raises ClusterError."""
@@ -82,7 +88,7 @@ class PartitionCalls:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         unknown_since: float | None = None
-        pause_s = min(PAUSE_MIN_S, self._pause_max_s)
+        backoff = Backoff(PAUSE_MIN_S, self._pause_max_s, self._leaders.random)
         while True:
             left_s = deadline - loop.time()
             connection: KafkaConnection | None = None
@@ -96,11 +102,15 @@ class PartitionCalls:
                 now = loop.time()
                 unknown = error.code in (ApiError.UNKNOWN_TOPIC_OR_PARTITION, ApiError.UNKNOWN_TOPIC_ID)
                 unknown_since = (unknown_since or now) if unknown else None
-                if unknown_since is not None and now - unknown_since > UNKNOWN_TOPIC_TIMEOUT_S:
-                    raise ClusterError(
-                        error.code, f"{topic}-{index} does not exist", "kctl topics list", retriable=False
-                    ) from error
-                if now + pause_s >= deadline:
+                pause_s = backoff.next_s()
+                is_last = now + pause_s >= deadline
+                if unknown_since is not None:
+                    has_lasted = now - unknown_since > UNKNOWN_TOPIC_TIMEOUT_S
+                    if has_lasted or (is_last and deadline - unknown_since >= timeout_s / 2):
+                        raise ClusterError(
+                            error.code, f"{topic}-{index} does not exist", "kctl topics list", retriable=False
+                        ) from error
+                if is_last:
                     after = f"{round(timeout_s, 2):g} s"
                     raise ClusterError(
                         ApiError.TIMED_OUT,
@@ -111,7 +121,6 @@ class PartitionCalls:
                 if error.refresh_metadata and connection is not None:
                     await self._leaders.leader_lost(topic, index, connection)
             await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 2, self._pause_max_s)
 
     async def _answer(
         self, topic: str, index: int, connection: KafkaConnection, asked: asyncio.Future[Reply], wait_s: float

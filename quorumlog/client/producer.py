@@ -227,7 +227,7 @@ class Producer:
         match result.error_code:
             case KafkaCode.NONE:
                 return result.base_offset
-            case KafkaCode.DUPLICATE_SEQUENCE_NUMBER:  # the broker has it, but no longer knows its offset
+            case KafkaCode.DUPLICATE_SEQUENCE_NUMBER:  # the broker has the batch, but no longer knows its offset
                 return _UNKNOWN_OFFSET
             case KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER | KafkaCode.UNKNOWN_PRODUCER_ID:
                 raise _sequence_lost(lane, result.error_code, attempts)

@@ -2,7 +2,7 @@
 
 An active controller confirms a read: the answer contains every change that was acknowledged before it.  Without a
 controller, every node can still report the metadata that it has applied, with the offset.  `read` prefers a controller
-and waits for it briefly; `read_anywhere` only asks the nodes.  `result.unconfirmed` in the reply tells the two apart.
+and waits for it briefly; `read_anywhere` only asks the nodes.  `result.unconfirmed` in the reply distinguishes the two.
 
 Offsets can be compared only within one generation of the quorum.  A voter that `quorum-node recover` left behind may
 still run, and may have applied more than the rebuilt quorum has.  So answers are ordered by generation, then by offset.

@@ -167,7 +167,7 @@ class UnreadableBatchError(RemoteProtocolError):
         self.end_offset = end_offset
 
     def of(self, topic: str, index: int, next_step: str) -> ClusterError:
-        """Return the error for a user, with the partition and the command that reads on."""
+        """Return the error for a user, with the partition and the command that continues after it."""
         return ClusterError(ApiError.CORRUPT_MESSAGE, f"{topic}-{index}: {self.message}", next_step)
 
 

@@ -4,8 +4,8 @@ Spark forks its Python workers, uses each of them for many tasks, and calls plai
 at first use and stored under the process id: a fork does not use its parent's sockets, and the next task in the same
 worker finds its connections open.
 
-The loop only runs while a caller waits in `run`.  A request that was sent before travels meanwhile, and its answer
-waits in the socket.
+The loop runs only while a caller waits in `run`.  Requests that were sent before that are still served, and their
+answers wait in the socket.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CLEAN_UP_TIMEOUT_S = 5.0
 
 
 class Runner:
-    """The event loop of this process; must not be used by two threads at once."""
+    """The event loop of this process; must not be used by two threads concurrently."""
 
     def __init__(self) -> None:
         self.loop = _new_loop()

@@ -11,8 +11,8 @@ from typing import NamedTuple, TypeVar
 
 from quorumlog.errors import ConfigError
 
-MAX_PORT = 65535
-MAX_NODE_ID = 2**31 - 1
+PORT_MAX = 65535
+NODE_ID_MAX = 2**31 - 1
 
 _HOST_NAME = re.compile(
     r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?)*\.?"
@@ -114,8 +114,8 @@ def parse_address(text: str) -> Address:
         raise ValueError(f"{text!r}: an IPv6 address needs brackets, [{host}]:{port}")
     elif not _HOST_NAME.fullmatch(host):
         raise ValueError(f"{text!r}: {host!r} is not a host name or address")
-    if not _DIGITS.fullmatch(port) or int(port) > MAX_PORT:
-        raise ValueError(f"{text!r}: the port must be 0..{MAX_PORT}")
+    if not _DIGITS.fullmatch(port) or int(port) > PORT_MAX:
+        raise ValueError(f"{text!r}: the port must be 0..{PORT_MAX}")
     return Address(host, int(port))
 
 
@@ -156,8 +156,8 @@ def parse_voter(text: str) -> InitialVoter:
     node_id, at, rest = text.strip().partition("@")
     if not at:
         raise ValueError(f"{text!r} is not ID@HOST:PORT")
-    if not _DIGITS.fullmatch(node_id) or int(node_id) > MAX_NODE_ID:
-        raise ValueError(f"{text!r}: the node id must be 0..{MAX_NODE_ID}")
+    if not _DIGITS.fullmatch(node_id) or int(node_id) > NODE_ID_MAX:
+        raise ValueError(f"{text!r}: the node id must be 0..{NODE_ID_MAX}")
     return InitialVoter(int(node_id), parse_target(rest))
 
 

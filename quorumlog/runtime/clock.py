@@ -37,7 +37,7 @@ class CautiousClock:
 
     A step of more than `JUMP_MAX_MS` beyond the loop's clock is accepted after `BELIEVED_AFTER_MS`.  Until then, time
     continues from before the step.  So a clock that is wrong by years deletes nothing before people can notice it.  A
-    step back is accepted at once, since it only delays deletion.
+    step back is accepted immediately, because it only delays deletion.
 
     seen_ms: the last reading of an earlier process.  The time without a process is unknown, so the first reading may
     be up to `RESTART_JUMP_MAX_MS` later.

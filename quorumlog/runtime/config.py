@@ -19,7 +19,7 @@ from quorumlog.errors import ConfigError
 from quorumlog.runtime import paths
 from quorumlog.runtime.addresses import (
     DEFAULT_LISTENER,
-    MAX_NODE_ID,
+    NODE_ID_MAX,
     Address,
     InitialVoter,
     NamedAddress,
@@ -51,34 +51,55 @@ DEFAULT_CONTROL = Address("127.0.0.1", 9093)
 DEFAULT_KAFKA = Address("127.0.0.1", 9092)
 DEFAULT_HTTP = Address("127.0.0.1", 9644)
 
-MAX_DATA_DIRS = 64
-MAX_LISTENERS = 16
-MAX_INITIAL_VOTERS = 15
-MAX_PROBE_ADDRESSES = 64
+DATA_DIRS_MAX = 64
+LISTENERS_MAX = 16
+INITIAL_VOTERS_MAX = 15
+PROBE_ADDRESSES_MAX = 64
 
 RECORD_KEYS = frozenset(
     {
         "auto.leader.rebalance.enable",
         "cleanup.policy",
         "compression.type",
+        "compression.validation.enable",
         "cordoned",
         "default.replication.factor",
+        "delete.retention.ms",
+        "file.delete.delay.ms",
+        "flush.messages",
+        "flush.ms",
+        "follower.replication.throttled.replicas",
+        "index.interval.bytes",
         "leader.rebalance.interval.ms",
+        "leader.replication.throttled.replicas",
+        "local.retention.bytes",
+        "local.retention.ms",
         "log.retention.bytes",
         "log.retention.hours",
         "log.segment.bytes",
-        "compression.validation.enable",
+        "max.compaction.lag.ms",
         "max.message.bytes",
+        "message.downconversion.enable",
+        "message.format.version",
+        "message.timestamp.after.max.ms",
+        "message.timestamp.before.max.ms",
+        "message.timestamp.difference.max.ms",
         "message.timestamp.type",
         "metadata.retention.bytes",
         "metadata.retention.ms",
+        "min.cleanable.dirty.ratio",
+        "min.compaction.lag.ms",
         "min.insync.replicas",
         "num.partitions",
+        "preallocate",
         "producer.id.expiration.ms",
         "reassignment.throttle.bytes.per.second",
+        "remote.storage.enable",
         "retention.bytes",
         "retention.ms",
         "segment.bytes",
+        "segment.index.bytes",
+        "segment.jitter.ms",
         "segment.ms",
         "unclean.leader.election.enable",
         "write.caching",
@@ -120,8 +141,15 @@ def _both(flag: str) -> tuple[tuple[str, str], ...]:
 
 KEYS: tuple[Key, ...] = (
     Key("data.dirs", DIRS, (), "directories of this node's data; quorum-node takes one", BOTH, _both("--data-dir")),
-    Key("node.id", INTEGER, None, "id of this node, unique in the cluster", BOTH, _both("--node-id"), 0, MAX_NODE_ID),
-    Key("cluster.id", CLUSTER_ID, None, "this cluster only; also the id of a new cluster", BOTH, _both("--cluster-id")),
+    Key("node.id", INTEGER, None, "id of this node, unique in the cluster", BOTH, _both("--node-id"), 0, NODE_ID_MAX),
+    Key(
+        "cluster.id",
+        CLUSTER_ID,
+        None,
+        "join only the cluster with this id; a new cluster gets this id",
+        BOTH,
+        _both("--cluster-id"),
+    ),
     Key("quorum.standalone", BOOLEAN, False, "a cluster of this one process", BOTH, _both("--standalone")),
     Key("quorum.initial.voters", VOTERS, (), "the voters that found the cluster", BOTH, _both("--initial-voters")),
     Key("quorum.join", TARGETS, (), "join the cluster through these control addresses", BOTH, _both("--join")),
@@ -189,7 +217,7 @@ KEYS: tuple[Key, ...] = (
         "quorum.fetch.timeout.ms",
         INTEGER,
         2000,
-        "a follower replaces a leader that is silent this long",
+        "a follower replaces a leader that does not answer for this long",
         BOTH,
         (),
         100,
@@ -243,7 +271,7 @@ KEYS: tuple[Key, ...] = (
         "broker.fence.on.refusal",
         BOOLEAN,
         True,
-        "fence a silent broker before its session ends if its addresses, which accepted before, refuse connections",
+        "fence a broker before its session ends if its addresses, which accepted before, refuse connections",
         BOTH,
         (),
     ),
@@ -251,7 +279,7 @@ KEYS: tuple[Key, ...] = (
         "replica.lag.max.bytes",
         INTEGER,
         -1,
-        "a replica that lags by more leaves the ISR at once; -1: no limit",
+        "a replica that lags by more leaves the ISR immediately; -1: no limit",
         (BROKER,),
         (),
         -1,
@@ -276,6 +304,36 @@ KEYS: tuple[Key, ...] = (
         (),
         1000,
         3_600_000,
+    ),
+    Key(
+        "log.cleaner.backoff.ms",
+        INTEGER,
+        15_000,
+        "how long the log cleaner waits if no log is due for compaction",
+        (BROKER,),
+        (),
+        100,
+        3_600_000,
+    ),
+    Key(
+        "log.cleaner.dedupe.buffer.size",
+        INTEGER,
+        128 << 20,
+        "bytes of memory for the keys of one compaction; more keys take several passes",
+        (BROKER,),
+        (),
+        1 << 20,
+        4 << 30,
+    ),
+    Key(
+        "log.cleaner.io.max.bytes.per.second",
+        INTEGER,
+        64 << 20,
+        "bytes that compaction reads and writes each second; -1: no limit",
+        (BROKER,),
+        (),
+        -1,
+        1 << 40,
     ),
     Key("shutdown.timeout.ms", INTEGER, 30_000, "time limit of a graceful stop", BOTH, (), 100, 600_000),
 )
@@ -329,6 +387,9 @@ class NodeConfig:
     replica_lag_max_bytes: int = -1
     replica_lag_time_max_ms: int = 10_000
     log_dir_stall_timeout_ms: int = 60_000
+    log_cleaner_backoff_ms: int = 15_000
+    log_cleaner_memory: int = 128 << 20
+    log_cleaner_bytes_per_second: int = 64 << 20
     shutdown_timeout_ms: int = 30_000
     settings: Mapping[str, Setting] = field(default_factory=dict, compare=False, repr=False)
 
@@ -355,7 +416,7 @@ def _check_identity(config: NodeConfig) -> Iterator[str]:
         yield "--data-dir is missing"
     if len(set(config.data_dirs)) != len(config.data_dirs):
         yield f"--data-dir names a directory twice: {','.join(config.data_dirs)}"
-    limit = 1 if config.role == QUORUM_NODE else MAX_DATA_DIRS
+    limit = 1 if config.role == QUORUM_NODE else DATA_DIRS_MAX
     if len(config.data_dirs) > limit:
         yield f"--data-dir names {len(config.data_dirs)} directories, {config.role} takes at most {limit}"
 
@@ -368,13 +429,13 @@ def _check_founding(config: NodeConfig) -> Iterator[str]:
         yield f"give only one of --standalone, {others}"
     if sum(ways) == 0 and config.role == BROKER:  # a voter knows its cluster from its disk
         yield f"give one of --standalone, {others}"
-    if len(config.bootstrap) > MAX_PROBE_ADDRESSES:
-        yield f"{len(config.bootstrap)} addresses to join through; at most {MAX_PROBE_ADDRESSES} are permitted"
+    if len(config.bootstrap) > PROBE_ADDRESSES_MAX:
+        yield f"{len(config.bootstrap)} addresses to join through; at most {PROBE_ADDRESSES_MAX} are permitted"
     voters = config.initial_voters
     if not voters:
         return
-    if len(voters) > MAX_INITIAL_VOTERS:
-        yield f"--initial-voters names {len(voters)} voters; at most {MAX_INITIAL_VOTERS} may found a cluster"
+    if len(voters) > INITIAL_VOTERS_MAX:
+        yield f"--initial-voters names {len(voters)} voters; at most {INITIAL_VOTERS_MAX} may found a cluster"
     ids = [voter.node_id for voter in voters]
     for node_id in sorted({node_id for node_id in ids if ids.count(node_id) > 1}):
         yield f"--initial-voters names node id {node_id} twice"
@@ -460,7 +521,7 @@ def load(role: str, arguments: argparse.Namespace, environ: Mapping[str, str]) -
     """Return the configuration from parsed arguments (see `add_arguments`), environment, file and defaults.
 
     Raises:
-        ConfigError: all problems at once, each with its source.
+        ConfigError: all problems together, each with its source.
     """
     settings, config = gather(role, arguments, environ)
     settings.check()
@@ -510,8 +571,8 @@ def _listeners(settings: Settings, role: str) -> tuple[KafkaListener, ...]:
         names = [entry.name for entry in entries]
         for name in sorted({name for name in names if names.count(name) > 1}):
             settings.problems.append(f"{key} names listener {name} twice; use different names, NAME=HOST:PORT")
-    if len(listen) > MAX_LISTENERS:
-        settings.problems.append(f"kafka.listen has {len(listen)} listeners; at most {MAX_LISTENERS} are permitted")
+    if len(listen) > LISTENERS_MAX:
+        settings.problems.append(f"kafka.listen has {len(listen)} listeners; at most {LISTENERS_MAX} are permitted")
     known = {entry.name for entry in listen}
     for entry in advertise:
         if entry.name not in known:
@@ -562,6 +623,9 @@ def _build(role: str, settings: Settings, listeners: tuple[KafkaListener, ...]) 
         replica_lag_max_bytes=values.get("replica.lag.max.bytes", -1),
         replica_lag_time_max_ms=values.get("replica.lag.time.max.ms", 10_000),
         log_dir_stall_timeout_ms=values.get("log.dir.stall.timeout.ms", 60_000),
+        log_cleaner_backoff_ms=values.get("log.cleaner.backoff.ms", 15_000),
+        log_cleaner_memory=values.get("log.cleaner.dedupe.buffer.size", 128 << 20),
+        log_cleaner_bytes_per_second=values.get("log.cleaner.io.max.bytes.per.second", 64 << 20),
         shutdown_timeout_ms=values["shutdown.timeout.ms"],
         settings=dict(settings.values),
     )

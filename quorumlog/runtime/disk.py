@@ -55,6 +55,8 @@ class Facts(Protocol):
     async def commit(self, changes: dict[str, bytes | None]) -> None:
         """Set (or, with None, delete) the given keys in one transaction; durable on return.
 
+        Concurrent commits take effect in the order of the calls.
+
         Raises:
             DiskError: it is unknown whether the changes are durable; never retried.
         """
@@ -90,7 +92,7 @@ class Disk(Protocol):
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Rename atomically; durable after `sync_dir` of the parents.  Closes open files of it, or in it."""
+        """Rename atomically; durable after `sync_dir` of the parents.  Closes open files at or below the old path."""
         ...
 
     def remove(self, path: str) -> None: ...

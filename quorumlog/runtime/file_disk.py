@@ -31,7 +31,6 @@ import ctypes
 import errno
 import fcntl
 import json
-import logging
 import os
 import resource
 import shutil
@@ -45,6 +44,7 @@ from uuid import UUID
 
 from quorumlog.errors import CorruptStoreError, StoreRefusedError
 from quorumlog.runtime.disk import Disk, DiskError, DiskFile
+from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.sqlite_facts import NEXT_STEP, SqliteFacts
 from quorumlog.runtime.stall import STALL_S, no_longer_than
 
@@ -53,7 +53,7 @@ SYNC_ONE_BY_ONE_MAX = 8  # more files and folders than this share one syncfs
 OPEN_FILES_MIN = 16
 GIVEN_UP_MAX = 16  # files to close for one new descriptor, when the process has none left
 
-log = logging.getLogger(__name__)
+logger = get_logger("disk")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _fdatasync = getattr(os, "fdatasync", os.fsync)
@@ -93,7 +93,7 @@ class FileDisk:
 
         Args:
             cluster_id: None if this node does not know it yet; see `bind_cluster`.
-            flush_threads_max: the number of threads that a flush may use at once.
+            flush_threads_max: the number of threads that a flush may use.
             stall_s: a flush or commit that takes longer counts as failed.
 
         Raises:
@@ -336,7 +336,7 @@ class FileDisk:
     def _set_failure(self, failure: DiskError) -> None:
         if self.failure is None:
             self.failure = failure
-            log.error("data directory failed directory_id=%s error=%s", self._directory_id, failure)
+            logger.error("data directory failed", directory_id=self._directory_id, error=str(failure))
 
 
 class _File:

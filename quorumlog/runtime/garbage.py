@@ -1,7 +1,7 @@
 """Settings of the garbage collector for processes in which it costs more than it frees.
 
 Servers mostly hold metadata and logs, which live long, form no cycles, and are freed by reference counting alone.  A
-full collection walks all of it in vain, and everything else waits meanwhile.
+full collection walks all of it without finding garbage, and everything else waits meanwhile.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ _SERVER: _Options = [
     ("grpc.max_concurrent_streams", 1024),  # per connection; calls above it wait at the client
     ("grpc.max_metadata_size", 8 * 1024),
     ("grpc.absolute_max_metadata_size", 16 * 1024),
-    # Time in which a new connection must send something.  With gRPC's 120 s, or with 10 s, a flood of silent
-    # connections locks operators out for longer than kctl waits.
+    # Time in which a new connection must send something.  With gRPC's 120 s, or with 10 s, a flood of idle connections
+    # locks operators out for longer than kctl waits.
     ("grpc.server_handshake_timeout_ms", 2_000),
 ]
 
@@ -136,7 +136,7 @@ def method_of(
 
 
 async def connect(channel: grpc.aio.Channel, timeout_s: float) -> bool:
-    """Return whether a connection exists within the time; False at once if it is refused.  Sends nothing.
+    """Return whether a connection exists within the time; False immediately if it is refused.  Sends nothing.
 
     A channel that failed before reports that failure until it is connected again, even while it retries.  It gets only
     `RECONNECT_S`, not the whole time.

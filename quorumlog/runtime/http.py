@@ -4,7 +4,7 @@ h11 implements the protocol: it is a small parser without threads or a loop of i
 imports in 20 ms.  The streams are asyncio's, so the server also runs under the simulator.  Everything is bounded:
 connections, the size of a request head, and the time of each request.  A request with a body is answered and closed.
 
-A liveness probe must succeed whatever other clients do.  So a new connection is never rejected: at the limit it
+A liveness probe must succeed regardless of other clients.  So a new connection is never rejected: at the limit it
 replaces the connection that has waited longest for its next request.
 """
 
@@ -21,7 +21,7 @@ import h11
 from quorumlog.runtime.addresses import Address, cannot_listen, listen_refused
 from quorumlog.runtime.logging import get_logger
 
-log = get_logger("http")
+logger = get_logger("http")
 
 CONNECTIONS_MAX = 64
 """Maximum number of connections.  One more closes the connection that was idle, or read its answer, for longest."""
@@ -99,7 +99,7 @@ class HttpServer:
         try:
             await connection.serve()
         except (OSError, TimeoutError, h11.LocalProtocolError):
-            log.debug("http connection dropped")
+            logger.debug("http connection dropped")
             writer.transport.abort()  # close() would wait for a client that does not read
         except asyncio.CancelledError:  # by `_evict` or `close`; asyncio would log it as an error
             writer.transport.abort()
@@ -171,7 +171,7 @@ class _Connection:
         return event
 
     async def _linger(self) -> None:
-        """Read on for a moment: closing with unread input resets the connection, and the peer may lose the answer."""
+        """Read a little longer: closing with unread input resets the connection, and the peer may lose the answer."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LINGER_S):
                 self.writer.write_eof()
@@ -187,7 +187,7 @@ class _Connection:
         if request.method not in (b"GET", b"HEAD"):
             return Response(405, b"only GET and HEAD\n", headers=(("Allow", "GET, HEAD"),))
         if has_body:
-            return Response(413, b"a request body is not taken\n")
+            return Response(413, b"a request body is not accepted\n")
         try:
             target = urlsplit(request.target.decode("latin-1"))
             query = parse_qs(target.query, keep_blank_values=True, max_num_fields=QUERY_FIELDS_MAX)
@@ -199,8 +199,8 @@ class _Connection:
         try:
             return route(query)
         except Exception:
-            log.exception("http route failed", path=target.path)
-            return Response(500, b"failed; the log of this process says why\n")
+            logger.exception("http route failed", path=target.path)
+            return Response(500, b"failed; the log of this process has the reason\n")
 
     async def _send(self, response: Response, head_only: bool, close: bool = False) -> None:
         headers = [
@@ -222,7 +222,7 @@ class _Connection:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Whether one condition of readiness holds, and why."""
+    """The state of one condition of readiness, and the reason."""
 
     ok: bool
     detail: str = ""

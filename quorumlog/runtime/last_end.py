@@ -2,9 +2,9 @@
 
 The disk that ends a process may be full or failing, so nothing can be allocated or opened at the end.  Therefore
 `begin` writes a small file of full size in each directory and keeps it open; `write` overwrites the same bytes in
-place.  Until then the file says `running`: a process that reads this knows that its predecessor was killed, or that the
-machine went down.  The file is information for people.  If it is missing or damaged, or cannot be read or written, that
-is not an error.
+place.  Until then the file contains `running`: a process that reads this knows that its predecessor was killed, or that
+the machine lost power.  The file is information for people.  If it is missing or damaged, or cannot be read or written,
+that is not an error.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Log lines on standard error: one event each, as key=value text or JSON.
 
-Packages get a logger with `get_logger("room")` at import and log events with keys: `log.info("elected", epoch=3)`.
+A module defines `logger = get_logger("room")` and logs events with keys: `logger.info("elected", epoch=3)`.
 Before `configure` is called (tests, libraries) only warnings and errors appear.  Log records of other libraries get the
 same form.  Control characters are escaped, so a value can never forge a second line.
 """
@@ -44,10 +44,10 @@ class Logger(Protocol):
 
 
 class LineBudget:
-    """Limits log lines that anybody can cause from outside to `lines` per `interval_s`; the others are counted."""
+    """Limits log lines that remote clients can cause to `lines` per `interval_s`; the others are counted."""
 
-    def __init__(self, log: Logger, now: Callable[[], float], lines: int = 20, interval_s: float = 10.0) -> None:
-        self._log = log
+    def __init__(self, logger: Logger, now: Callable[[], float], lines: int = 20, interval_s: float = 10.0) -> None:
+        self._logger = logger
         self._now = now
         self._lines = lines
         self._interval_s = interval_s
@@ -65,7 +65,7 @@ class LineBudget:
         self._used += 1
         if self.suppressed:
             keys["lines_suppressed"], self.suppressed = self.suppressed, 0
-        self._log.warning(event, **keys)
+        self._logger.warning(event, **keys)
 
 
 def get_logger(room: str) -> Logger:

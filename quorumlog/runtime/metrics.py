@@ -18,9 +18,9 @@ from prometheus_client.registry import Collector
 
 from quorumlog.runtime.logging import get_logger
 
-log = get_logger("metrics")
+logger = get_logger("metrics")
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # a second time series for each, which nobody reads
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a second time series for each, which is not used
 
 PREFIX = "quorumlog_"
 
@@ -100,7 +100,7 @@ class Metrics(Collector):
             try:
                 value = source.read()
             except Exception:  # one broken reader must not hide all other metrics
-                log.exception("metric not readable", metric=source.name)
+                logger.exception("metric not readable", metric=source.name)
                 continue
             if value is None:
                 continue

@@ -33,7 +33,7 @@ from quorumlog.errors import ConfigError, FatalError, QuorumlogError
 from quorumlog.runtime.garbage import short_pauses
 from quorumlog.runtime.logging import get_logger
 
-log = get_logger("run")
+logger = get_logger("run")
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -72,7 +72,7 @@ class Process:
         """Ask the body to stop; only the first reason counts."""
         if not self._stop.is_set():
             self.stop_reason = reason
-            log.info("stopping", reason=reason)
+            logger.info("stopping", reason=reason)
             self._notifier.send("STOPPING=1", f"STATUS=stopping: {reason}")
             self._stop.set()
 
@@ -84,7 +84,7 @@ class Process:
     async def reaches(self, condition: Awaitable[None]) -> bool:
         """Wait for `condition`; if this process is asked to stop first, cancel it and return False.
 
-        Raises: what `condition` raises.
+        Raises: the exceptions of `condition`.
         """
         reached = asyncio.ensure_future(condition)
         stopped = asyncio.ensure_future(self._stop.wait())
@@ -170,7 +170,7 @@ def raise_descriptor_limit() -> None:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     except (ValueError, OSError) as error:  # macOS permits less than the hard limit that it reports
-        log.warning("limit of open files not raised", soft=soft, wanted=wanted, cause=str(error))
+        logger.warning("limit of open files not raised", soft=soft, wanted=wanted, cause=str(error))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -187,7 +187,7 @@ async def _main(program: str, body: Body, log_format: str, shutdown_timeout_ms: 
     task = asyncio.ensure_future(_call(body, process))
 
     def on_signal(name: str) -> None:
-        if process.is_stopping:  # a second signal stops at once
+        if process.is_stopping:  # a second signal stops immediately
             task.cancel()
             return
         process.stop(name)
@@ -211,7 +211,7 @@ def _broken_invariants(
 
     def end_with(error: AssertionError) -> None:
         broken.append(error)
-        log.error("broken invariant, ending the process", exc_info=error)
+        logger.error("broken invariant, ending the process", exc_info=error)
         if len(broken) == 1:
             task.cancel()
             loop.call_later(KILL_GRACE_S, _end_now, task, program, log_format, error)
@@ -244,7 +244,7 @@ async def _ended(
         return EXIT_OK, None
     status, cause = exit_status(BaseExceptionGroup("the body and its callbacks", failures))
     if not isinstance(cause, QuorumlogError | OSError) and cause not in broken:
-        log.error("unexpected failure", exc_info=failures[-1])
+        logger.error("unexpected failure", exc_info=failures[-1])
     report(program, cause, log_format)
     return status, cause
 
@@ -255,7 +255,7 @@ async def _note_end(on_end: OnEnd, status: int, cause: BaseException | None) -> 
         async with asyncio.timeout(FAREWELL_S):
             await on_end(status, cause)
     except Exception as error:
-        log.debug("the cause was not saved everywhere", cause=repr(error))  # the last line names the cause anyway
+        logger.debug("the cause was not saved everywhere", cause=repr(error))  # the last line names the cause anyway
 
 
 async def _call(body: Body, process: Process) -> None:
@@ -265,7 +265,7 @@ async def _call(body: Body, process: Process) -> None:
 def _give_up(loop: asyncio.AbstractEventLoop, task: asyncio.Future[None], log_format: str, program: str) -> None:
     if task.done():
         return
-    log.error("graceful stop took too long, cancelling")
+    logger.error("graceful stop took too long, cancelling")
     task.cancel()
     late = QuorumlogError("still not stopped after being cancelled, ending the process")
     loop.call_later(KILL_GRACE_S, _end_now, task, program, log_format, late)
@@ -279,7 +279,7 @@ def _end_now(task: asyncio.Future[None], program: str, log_format: str, cause: B
 
 
 def _end_without_threads(status: int) -> None:
-    log.warning("a thread hangs: ending the process without it")
+    logger.warning("a thread hangs: ending the process without it")
     os._exit(status)
 
 

@@ -23,7 +23,7 @@ ENV_PREFIX = "QUORUMLOG_"
 _SERVICE_LINK = re.compile(r"QUORUMLOG_(.*_)?(SERVICE_(HOST|PORT)(_.*)?|PORT(_[0-9]+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)")
 """Variables that Kubernetes sets in every container for a service named quorumlog…; not ours."""
 
-MAX_FILE_BYTES = 1 << 20
+FILE_MAX_BYTES = 1 << 20
 _NEAR_MIN = 0.6
 
 _OF_KAFKA = {
@@ -159,9 +159,9 @@ class Settings:
         """Read a TOML file; nested tables flatten to dotted keys."""
         try:
             with Path(path).open("rb") as file:
-                data = file.read(MAX_FILE_BYTES + 1)
-            if len(data) > MAX_FILE_BYTES:
-                raise ValueError(f"larger than {MAX_FILE_BYTES} bytes")
+                data = file.read(FILE_MAX_BYTES + 1)
+            if len(data) > FILE_MAX_BYTES:
+                raise ValueError(f"larger than {FILE_MAX_BYTES} bytes")
             document = tomllib.loads(data.decode())
         except OSError as error:
             self.problems.append(f"config file {path}: {error.strerror or error}")

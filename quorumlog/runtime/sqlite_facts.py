@@ -1,7 +1,7 @@
 """`Facts` in one SQLite file: write-ahead log, `synchronous=FULL`, a checksum in every row.
 
 SQLite silently drops a damaged frame of its write-ahead log, and all frames after it.  Facts change rarely, so each
-commit is checkpointed into the main file at once, and the log is emptied: between two commits no frame can be lost.
+commit is checkpointed into the main file immediately, and the log is emptied: between two commits no frame can be lost.
 The main file has no checksums of its own, hence those in the rows.
 
 After a failed commit the file is not closed, because SQLite would sync and checkpoint its log once more (`sqlite_end`).

@@ -1,8 +1,8 @@
 """A real broker for tests, in under a second: `standalone()` here, the fixture `quorumlog_broker` in `plugin.py`.
 
-The broker is a process of its own, with its own ports and an empty data directory.  Both are gone afterwards, also when
-the process that asked for it is killed: a second process, `guard.py`, sees to that.  Settings in
-the environment (QUORUMLOG_…) are for other processes, and not passed on.
+The broker is a process of its own, with its own ports and an empty data directory.  Both are removed afterwards, even
+if the process that requested them is killed: a second process, `guard.py`, removes them.  Settings in the environment
+(QUORUMLOG_…) are for other processes, and not passed on.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from quorumlog.kctl.dev_cluster import environment
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
-"""Time for the broker to stop after SIGTERM; then the guard kills it.  It stands here because the guard runs as a
-program: a package that imports its program first makes Python warn."""
+"""Time for the broker to stop after SIGTERM; then the guard kills it.  It is defined here because the guard runs as
+a program: a package that imports its program first makes Python warn."""
 _LOG_SHOWN_CHARS = 4000
 _PREFIX = "quorumlog-test-"
 _LOCK = "guard.lock"
@@ -37,7 +37,7 @@ _LOCK = "guard.lock"
 class Broker:
     """A standalone broker that serves.
 
-    bootstrap: what Kafka clients take as bootstrap servers.  control: what `kctl --controllers` takes.
+    bootstrap: the bootstrap servers for Kafka clients.  control: the value of `kctl --controllers`.
     """
 
     bootstrap: str
@@ -66,7 +66,7 @@ def standalone(start_timeout_s: float = START_TIMEOUT_S) -> Iterator[Broker]:
 
 
 def _start(folder: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
-    """The guard of a new broker.  It holds the lock of the folder, which this process took for it."""
+    """The guard of a new broker.  It holds the lock of the folder, which this process has acquired for it."""
     command = [sys.executable, "-P", "-m", "quorumlog.testing.guard", folder]
     command += [sys.executable, "-P", "-m", "broker.cli", "run", "--standalone", "--data-dir", f"{folder}/data"]
     command += ["--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--http", "off"]
@@ -81,7 +81,7 @@ def _start(folder: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
             stderr=log,
             env=environment(),
             pass_fds=(lock,),
-            start_new_session=True,  # what a terminal sends to all of its group is for the tests to handle
+            start_new_session=True,  # the tests handle signals that a terminal sends to its process group
         )
     finally:
         os.close(lock)
@@ -102,7 +102,7 @@ def _ready(guard: subprocess.Popen[bytes], log: IO[bytes], timeout_s: float) -> 
     try:
         pid, line = guard.stdout.readline(), guard.stdout.readline()
     finally:
-        alarm.cancel()  # interrupted, too: the interpreter would wait for it before it ends
+        alarm.cancel()  # also after an interrupt: the interpreter would wait for it before it ends
     try:
         fields = json.loads(line)
         return Broker(str(fields["kafka"]), str(fields["control"]), int(pid))
@@ -126,7 +126,7 @@ def _stop(guard: subprocess.Popen[bytes]) -> None:
 
 
 def _remove_leftovers() -> None:
-    """Delete the folders of brokers whose guard was killed, too: those of this user that no process has locked."""
+    """Delete the folders of brokers whose guard was also killed: those of this user that no process has locked."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
             if folder.is_symlink() or folder.stat().st_uid != os.getuid():
@@ -138,10 +138,10 @@ def _remove_leftovers() -> None:
 
 
 def _is_free(lock: Path) -> bool:
-    """Whether this file exists and nobody has it locked.
+    """Return whether this file exists and no process has locked it.
 
     Raises:
-        FileNotFoundError: it does not exist: its folder is new, or none of ours.
+        FileNotFoundError: it does not exist: its folder is new, or does not belong to this plugin.
     """
     descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
     try:

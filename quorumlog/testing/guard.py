@@ -1,9 +1,8 @@
-"""Run a program in a folder that is deleted with it, for as long as the process that asked for it lives.
+"""Run a program in a folder that is deleted with it, for as long as the process that requested it runs.
 
 `python -m quorumlog.testing.guard FOLDER COMMAND…` prints the program's pid; the program's output follows.  When
-standard input ends, or the parent is gone (kill -9 included), it stops the program and deletes the folder.  The end of
-the pipe is what works on every system; the parent's id is watched, too, because a fork of the parent may keep the pipe
-open.
+standard input ends, or the parent has ended (by kill -9 as well), it stops the program and deletes the folder.  The end
+of the pipe works on every system; the parent's id is also watched, because a fork of the parent may keep the pipe open.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def main() -> int:
     try:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         os.write(1, b"%d\n" % process.pid)
-        os.close(1)  # or the reader of the program's output would wait for us
+        os.close(1)  # otherwise the reader of the program's output would wait for this process
         while process.poll() is None and not _is_asked_to_stop(parent):
             continue
         return _stop(process)
@@ -45,7 +44,7 @@ def _is_asked_to_stop(parent: int) -> bool:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> int:
-    """Stop the program within `STOP_TIMEOUT_S` and `KILL_TIMEOUT_S`; its status, or 1 if it does not end even then."""
+    """Stop the program within `STOP_TIMEOUT_S` and `KILL_TIMEOUT_S`; return its status, or 1 if it does not end."""
     process.terminate()
     try:
         return process.wait(STOP_TIMEOUT_S)

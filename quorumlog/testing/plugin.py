@@ -1,4 +1,4 @@
-"""The pytest plugin: installed with quorumlog, nothing to register.
+"""The pytest plugin, which is registered by installing quorumlog.
 
 ```python
 def test_orders(quorumlog_broker):

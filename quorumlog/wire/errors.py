@@ -35,13 +35,23 @@ class KafkaCode(IntEnum):
     REQUEST_TIMED_OUT = 7
     BROKER_NOT_AVAILABLE = 8
     MESSAGE_TOO_LARGE = 10
+    OFFSET_METADATA_TOO_LARGE = 12
     COORDINATOR_LOAD_IN_PROGRESS = 14
     COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
     INVALID_TOPIC_EXCEPTION = 17
     RECORD_LIST_TOO_LARGE = 18
     NOT_ENOUGH_REPLICAS = 19
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
     INVALID_REQUIRED_ACKS = 21
+    ILLEGAL_GENERATION = 22
+    INCONSISTENT_GROUP_PROTOCOL = 23
+    INVALID_GROUP_ID = 24
+    UNKNOWN_MEMBER_ID = 25
+    INVALID_SESSION_TIMEOUT = 26
+    REBALANCE_IN_PROGRESS = 27
+    INVALID_COMMIT_OFFSET_SIZE = 28
+    GROUP_AUTHORIZATION_FAILED = 30
     CLUSTER_AUTHORIZATION_FAILED = 31
     INVALID_TIMESTAMP = 32
     UNSUPPORTED_VERSION = 35
@@ -62,6 +72,8 @@ class KafkaCode(IntEnum):
     KAFKA_STORAGE_ERROR = 56
     UNKNOWN_PRODUCER_ID = 59
     REASSIGNMENT_IN_PROGRESS = 60
+    NON_EMPTY_GROUP = 68
+    GROUP_ID_NOT_FOUND = 69
     FETCH_SESSION_ID_NOT_FOUND = 70
     INVALID_FETCH_SESSION_EPOCH = 71
     FENCED_LEADER_EPOCH = 74
@@ -69,11 +81,16 @@ class KafkaCode(IntEnum):
     UNSUPPORTED_COMPRESSION_TYPE = 76
     STALE_BROKER_EPOCH = 77
     OFFSET_NOT_AVAILABLE = 78
+    MEMBER_ID_REQUIRED = 79
     PREFERRED_LEADER_NOT_AVAILABLE = 80
+    GROUP_MAX_SIZE_REACHED = 81
+    FENCED_INSTANCE_ID = 82
     ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
     ELECTION_NOT_NEEDED = 84
     NO_REASSIGNMENT_IN_PROGRESS = 85
+    GROUP_SUBSCRIBED_TO_TOPIC = 86
     INVALID_RECORD = 87
+    UNSTABLE_OFFSET_COMMIT = 88
     INVALID_UPDATE_VERSION = 95
     UNKNOWN_TOPIC_ID = 100
     DUPLICATE_BROKER_REGISTRATION = 101
@@ -108,16 +125,16 @@ def _row(
 
 
 class ApiError(StrEnum):
-    """An error by its name, which is what messages, logs and JSON contain.
+    """An error by its name, as in messages, logs and JSON.
 
     Names are Kafka's where Kafka has the error.
 
-    kafka: the number that a Kafka client is answered.  Errors that Kafka does not have are -1, UNKNOWN_SERVER_ERROR.
+    kafka: the number in answers to Kafka clients.  Errors that Kafka does not have are -1, UNKNOWN_SERVER_ERROR.
     retriable: whether the cause passes by itself, or another node may answer differently.  Results of the control plane
         carry this.  Brokers answer with numbers, and Kafka defines which of those are retriable.
     exit_code: of `kctl`.  None: UNAVAILABLE if the error that occurred is retriable, else REFUSED.
     sentence: what happened.
-    next_step: what to do if the error does not say it; may be empty.
+    next_step: the next step, if the error does not imply it; may be empty.
     """
 
     kafka: KafkaCode
@@ -141,7 +158,7 @@ class ApiError(StrEnum):
     NONE = _row("NONE", "The request succeeded.", exit_code=ExitCode.DONE)
     NOT_CONTROLLER = _row(
         "NOT_CONTROLLER",
-        "The node is not the active controller and knows no other; nothing was changed.",
+        "The node is not the active controller and does not know which node is; nothing was changed.",
         retriable=True,
     )
     OUTCOME_UNKNOWN = _row(
@@ -186,7 +203,7 @@ class ApiError(StrEnum):
     )
     BROKER_NOT_AVAILABLE = _row("BROKER_NOT_AVAILABLE", "The broker is registered, but fenced or shutting down.")
     BROKER_IN_USE = _row("BROKER_IN_USE", "The broker is unfenced or has replicas.")
-    STALE_BROKER_EPOCH = _row("STALE_BROKER_EPOCH", "The broker has registered again since.")
+    STALE_BROKER_EPOCH = _row("STALE_BROKER_EPOCH", "The broker has registered again, so its old epoch is not valid.")
 
     # Topics and partitions
     INVALID_TOPIC_EXCEPTION = _row(
@@ -230,7 +247,7 @@ class ApiError(StrEnum):
     OPERATION_NOT_ATTEMPTED = _row(
         "OPERATION_NOT_ATTEMPTED", "The change was not made because another part of the request was refused."
     )
-    ELECTION_NOT_NEEDED = _row("ELECTION_NOT_NEEDED", "The partition has the leader that was asked for.")
+    ELECTION_NOT_NEEDED = _row("ELECTION_NOT_NEEDED", "The partition already has the requested leader.")
     PREFERRED_LEADER_NOT_AVAILABLE = _row(
         "PREFERRED_LEADER_NOT_AVAILABLE", "The preferred leader is fenced or not in the ISR.", retriable=True
     )
@@ -257,7 +274,7 @@ class ApiError(StrEnum):
     WRONG_NODE = _row("WRONG_NODE", "Another node answers at this address.")
     WRONG_CLUSTER = _row("WRONG_CLUSTER", "A node of another cluster answers at this address.")
     NO_MAJORITY = _row("NO_MAJORITY", "The change would leave no majority of live voters.")
-    TARGET_CHANGED = _row("TARGET_CHANGED", "The target was replaced by another while it was waited for.")
+    TARGET_CHANGED = _row("TARGET_CHANGED", "The target was replaced or cancelled before it was reached.")
 
     # Records and offsets
     OFFSET_OUT_OF_RANGE = _row(
@@ -287,7 +304,7 @@ class ApiError(StrEnum):
     )
     UNSUPPORTED_COMPRESSION_TYPE = _row("UNSUPPORTED_COMPRESSION_TYPE", "The compression type is unknown.")
     UNSUPPORTED_FOR_MESSAGE_FORMAT = _row("UNSUPPORTED_FOR_MESSAGE_FORMAT", "The message format is not supported.")
-    INVALID_REQUIRED_ACKS = _row("INVALID_REQUIRED_ACKS", "The value of acks is none of -1, 0 and 1.")
+    INVALID_REQUIRED_ACKS = _row("INVALID_REQUIRED_ACKS", "The value of acks is not -1, 0 or 1.")
     NOT_ENOUGH_REPLICAS = _row(
         "NOT_ENOUGH_REPLICAS", "The ISR is smaller than min.insync.replicas; nothing was written.", retriable=True
     )
@@ -320,10 +337,10 @@ class ApiError(StrEnum):
     )
     COORDINATOR_NOT_AVAILABLE = _row("COORDINATOR_NOT_AVAILABLE", "No coordinator is available.", retriable=True)
     DUPLICATE_SEQUENCE_NUMBER = _row(
-        "DUPLICATE_SEQUENCE_NUMBER", "The broker has this batch already and has forgotten its offset."
+        "DUPLICATE_SEQUENCE_NUMBER", "The broker already has this batch, but no longer knows its offset."
     )
     OUT_OF_ORDER_SEQUENCE_NUMBER = _row("OUT_OF_ORDER_SEQUENCE_NUMBER", "A batch before this one is missing.")
-    UNKNOWN_PRODUCER_ID = _row("UNKNOWN_PRODUCER_ID", "The broker has forgotten the producer.")
+    UNKNOWN_PRODUCER_ID = _row("UNKNOWN_PRODUCER_ID", "The broker no longer has the state of the producer.")
     INVALID_PRODUCER_EPOCH = _row("INVALID_PRODUCER_EPOCH", "A newer producer with this id exists.")
     INVALID_TXN_STATE = _row("INVALID_TXN_STATE", "The batch is transactional, and transactions are not supported.")
     PRODUCER_CLOSED = _row("PRODUCER_CLOSED", "The producer was closed.")
@@ -341,7 +358,9 @@ class ApiError(StrEnum):
     CLUSTER_EXISTS = _row("CLUSTER_EXISTS", "The directory holds another development cluster.")
     CONFIRMATION_NEEDED = _row("CONFIRMATION_NEEDED", "The command deletes records and was not confirmed.")
     CORRUPT_STORE = _row("CORRUPT_STORE", "A file of the node is damaged.", exit_code=ExitCode.FAILED)
-    STORE_REFUSED = _row("STORE_REFUSED", "The data directory is in use, of another node or of a newer format.")
+    STORE_REFUSED = _row(
+        "STORE_REFUSED", "The data directory is in use, belongs to another node or has a newer format."
+    )
     IO_ERROR = _row(
         "IO_ERROR",
         "A file or a stream cannot be read or written.",
@@ -353,6 +372,4 @@ class ApiError(StrEnum):
     NOT_METADATA = _row("NOT_METADATA", "The path holds no metadata.", exit_code=ExitCode.USAGE)
     NO_CLUSTER = _row("NO_CLUSTER", "The directory holds no development cluster.", exit_code=ExitCode.NOT_FOUND)
     NO_SUCH_FILE = _row("NO_SUCH_FILE", "The file does not exist.", exit_code=ExitCode.NOT_FOUND)
-    VERIFICATION_FAILED = _row(
-        "VERIFICATION_FAILED", "The partitions are not as the plan says.", exit_code=ExitCode.FAILED
-    )
+    VERIFICATION_FAILED = _row("VERIFICATION_FAILED", "The partitions differ from the plan.", exit_code=ExitCode.FAILED)

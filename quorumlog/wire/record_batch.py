@@ -1,9 +1,9 @@
-"""The header of a Kafka record batch (format v2), and all that brokers check of a batch.
+"""The header of a Kafka record batch (format v2), and the checks that brokers make on a batch.
 
-Theory of operation.  A batch is a 61-byte header and a body of records, perhaps compressed.  A broker never opens the
-body on its way in: it checks the header against itself, against the bytes that came, and the checksum over all that
-follows it.  So the cost of a batch does not depend on how many records it holds, no allocation depends on a number that
-a client sent, and what is stored is byte for byte what the client compressed.
+Theory of operation.  A batch is a 61-byte header and a body of records, perhaps compressed.  These checks never open
+the body.  They check that the header is consistent, that it matches the received bytes, and the checksum over
+everything that follows it.  The cost of a batch therefore does not depend on its number of records, no allocation
+depends on a number that a client sent, and the stored bytes are those that the client compressed.
 
     position  size  field
            0     8  base offset         given by the leader: outside the checksum, patched in place
@@ -20,8 +20,8 @@ a client sent, and what is stored is byte for byte what the client compressed.
           53     4  base sequence       wraps after 2^31 - 1
           57     4  record count
 
-Two judgements: `validate_batches` for what a client sends, `check_batches` for what a leader or our own disk sends,
-where control batches and holes left by compaction are lawful.  Both return a `BatchRefusal` as a value.
+There are two checks: `validate_batches` for batches of a client, and `check_batches` for batches of a leader or this
+broker's disk, where control batches and gaps from compaction are permitted.  Both return a `BatchRefusal` as a value.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MAGIC_POSITION = 16
 CRC_POSITION = 17
 CRC_START = 21  # first byte under the checksum
 MAGIC = 2
-RECORD_SIZE_MIN = 7  # six one-byte varints and the attributes: no record is smaller
+RECORD_SIZE_MIN = 7  # the smallest record: six one-byte varints and the attributes
 SEQUENCE_MAX = 2**31 - 1
 NO_PRODUCER_ID = -1
 NO_SEQUENCE = -1
@@ -72,17 +72,17 @@ class Codec(IntEnum):
 
 
 class RecordError(NamedTuple):
-    """What is wrong with one record.  `record`: its position in the batch, from 0."""
+    """The error in one record.  `record`: its position in the batch, from 0."""
 
     record: int
     message: str
 
 
 class BatchRefusal(NamedTuple):
-    """Why nothing of the bytes may be appended.
+    """The reason why none of the bytes may be appended.
 
     position: where the refused batch starts.
-    record_errors: the records that are to blame, where single records are.
+    record_errors: the invalid records, if the refusal is about single records.
     """
 
     code: KafkaCode
@@ -92,7 +92,7 @@ class BatchRefusal(NamedTuple):
 
 
 class BatchHeader(NamedTuple):
-    """The header's fields in their order on the wire, and what follows from them."""
+    """The header's fields in their order on the wire, and values derived from them."""
 
     base_offset: int
     batch_length: int
@@ -110,7 +110,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole batch, header included."""
+        """Return the bytes of the whole batch, header included."""
         return LENGTH_END + self.batch_length
 
     @property
@@ -119,12 +119,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def end_offset(self) -> int:
-        """Exclusive: the base offset of the batch that follows."""
+        """Return the exclusive end: the base offset of the batch that follows."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
     def codec(self) -> Codec:
-        """Raises ValueError for 5, 6 and 7, which `validate_batches` and `check_batches` refuse."""
+        """Return the codec.  Raises ValueError for 5, 6 and 7, which `validate_batches` and `check_batches` refuse."""
         return Codec(self.attributes & CODEC_MASK)
 
     @property
@@ -141,7 +141,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record; after 2^31 - 1 comes 0.  `NO_SEQUENCE` without a producer id."""
+        """Return the sequence of the last record; 2^31 - 1 is followed by 0.  `NO_SEQUENCE` without a producer id."""
         if self.producer_id == NO_PRODUCER_ID or self.base_sequence < 0:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & SEQUENCE_MAX
@@ -151,15 +151,15 @@ def parse_header(data: Buffer, position: int = 0) -> BatchHeader:
     """Read the header at `position`; checks nothing.
 
     Raises:
-        struct.error: fewer than `HEADER_SIZE` bytes are there.
+        struct.error: there are fewer than `HEADER_SIZE` bytes.
     """
     return BatchHeader._make(_HEADER.unpack_from(data, position))
 
 
 def iter_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of each whole batch in `data`; ends before a batch that was cut off.
+    """Yield (position, header) of each whole batch in `data`; end before an incomplete batch.
 
-    For bytes already judged; a length that no batch can have ends it, too.
+    For bytes that were already checked; it also ends at a length that is impossible for a batch.
     """
     position, end = 0, len(data)
     while position + HEADER_SIZE <= end:
@@ -179,21 +179,21 @@ def patch(buffer: bytearray | memoryview, base_offset: int, leader_epoch: int, p
 def seal(buffer: bytearray | memoryview, header: BatchHeader, position: int = 0) -> None:
     """Write `header` over the first bytes of the batch at `position`, then the checksum over `header.size` bytes.
 
-    For who builds a batch: the header's own `crc` and `magic` are not used.
+    For code that builds a batch: the header's own `crc` and `magic` are not used.
     """
     _HEADER.pack_into(buffer, position, *header._replace(magic=MAGIC, crc=0))
     _UINT32.pack_into(buffer, position + CRC_POSITION, crc_of(buffer, position, header.size))
 
 
 def crc_of(data: Buffer, position: int, size: int) -> int:
-    """CRC-32C of the batch of `size` bytes at `position`; copies nothing."""
+    """Return the CRC-32C of the batch of `size` bytes at `position`, without copying."""
     return int(crc32c(memoryview(data)[position + CRC_START : position + size]))
 
 
 def check_batches(data: Buffer) -> list[BatchHeader] | BatchRefusal:
-    """Judge the form and checksum of the whole batches in `data`, which must hold nothing else.
+    """Check the form and checksum of the whole batches in `data`, which must hold nothing else.
 
-    For bytes from a leader or from disk.  Offsets are the caller's to check.
+    For bytes from a leader or from disk.  The caller checks the offsets.
     """
     headers: list[BatchHeader] = []
     position, end = 0, len(data)
@@ -209,13 +209,14 @@ def check_batches(data: Buffer) -> list[BatchHeader] | BatchRefusal:
 def validate_batches(
     data: Buffer, batch_size_max: int, newest_timestamp_ms: int | None = None
 ) -> list[BatchHeader] | BatchRefusal:
-    """Judge what a client sent to be appended: one or more whole batches, all of them good, or a refusal of all.
+    """Check the batches that a client sends to be appended.  They are accepted or refused together.
 
-    A batch with a producer id must be the only one, since its answer (appended, or a duplicate) is one for all.
+    A batch with a producer id must be the only one, because its answer (appended, or a duplicate) applies to all
+    batches.
 
     Args:
         batch_size_max: bytes of one batch, header included.
-        newest_timestamp_ms: refuse a batch that claims to be newer; None: any time is fine.
+        newest_timestamp_ms: refuse a batch that claims to be newer; None: any time is accepted.
     """
     headers: list[BatchHeader] = []
     position, end = 0, len(data)
@@ -235,7 +236,7 @@ def validate_batches(
 
 
 def _parse_checked(data: Buffer, position: int, end: int, size_max: int | None = None) -> BatchHeader | BatchRefusal:
-    """The header at `position`, with length, magic, codec, counts and checksum found good."""
+    """Return the header at `position` if length, magic, codec, counts and checksum are good, else the refusal."""
     available = end - position
     if available <= MAGIC_POSITION:
         return _corrupt(f"{available} bytes are too few for a batch", position)
@@ -249,7 +250,7 @@ def _parse_checked(data: Buffer, position: int, end: int, size_max: int | None =
     if header.batch_length < HEADER_SIZE - LENGTH_END:
         return _corrupt(f"batch length {header.batch_length} is shorter than the header", position)
     if header.size > available:
-        return _corrupt(f"batch length {header.batch_length} is more than the {available} bytes that came", position)
+        return _corrupt(f"batch length {header.batch_length} is more than the {available} bytes received", position)
     if size_max is not None and header.size > size_max:
         code = KafkaCode.MESSAGE_TOO_LARGE
         return BatchRefusal(code, f"batch of {header.size} bytes, at most {size_max} are taken", position)
@@ -267,7 +268,7 @@ def _parse_checked(data: Buffer, position: int, end: int, size_max: int | None =
 
 
 def _refuse_produced(header: BatchHeader, position: int, newest_timestamp_ms: int | None) -> BatchRefusal | None:
-    """What a well-formed batch may still not say when it comes from a client."""
+    """Return why a well-formed batch is not permitted from a client, or None."""
     if header.attributes & (CONTROL_FLAG | DELETE_HORIZON_FLAG):
         return _invalid("control and delete-horizon batches are the broker's own", position)
     if header.is_transactional:

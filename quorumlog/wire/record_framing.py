@@ -21,7 +21,7 @@ ANY_TIMESTAMP: Final = 2**63 - 1
 
 
 class Problem(IntEnum):
-    """What `scan` reports: the same numbers as `enum scan_problem`."""
+    """The results of `scan`: the same numbers as `enum scan_problem`."""
 
     NONE = 0
     NUMBER_CUT_OFF = 1
@@ -41,7 +41,7 @@ class Problem(IntEnum):
 
 
 _TEXTS: Final = {
-    Problem.NUMBER_CUT_OFF: "a number is cut off",
+    Problem.NUMBER_CUT_OFF: "a number is incomplete",
     Problem.NUMBER_TOO_LARGE: "a number has too many bits",
     Problem.RECORD_LENGTH: "the record's length is too small, or exceeds the batch",
     Problem.OFFSET_DELTA: "the offset delta is not the record's position in the batch",
@@ -60,7 +60,7 @@ _TIMESTAMP_PROBLEMS: Final = (Problem.TIMESTAMP_RANGE, Problem.TIMESTAMP_AHEAD)
 
 
 class Framing(NamedTuple):
-    """What a good batch holds.
+    """The properties of a valid batch.
 
     max_timestamp: the newest timestamp of its records, -1 when none has one.
     first_null_key: index of the first record without a key; -1 when each has one.
@@ -73,14 +73,14 @@ class Framing(NamedTuple):
 def check_framing(
     records: Buffer, header: BatchHeader, newest_timestamp_ms: int | None = None, position: int = 0
 ) -> Framing | BatchRefusal:
-    """Check that `records`, a batch's body without compression, is what `header` says.
+    """Check that `records`, a batch's uncompressed body, matches `header`.
 
-    The time is proportional to the size, whatever counts and lengths the bytes claim.
+    The time is proportional to the size, regardless of the counts and lengths in the bytes.
 
     Args:
         records: contiguous.
-        newest_timestamp_ms: refuse a record that claims to be newer; None: any time is fine.
-        position: of the batch in what the client sent, for the refusal.
+        newest_timestamp_ms: refuse a record that claims to be newer; None: any time is accepted.
+        position: that of the batch in the client's data, for the refusal.
     """
     newest = ANY_TIMESTAMP if newest_timestamp_ms is None else newest_timestamp_ms
     found, record, at, max_timestamp, null_key = scan(records, header.record_count, header.base_timestamp, newest)
@@ -89,7 +89,7 @@ def check_framing(
     problem = Problem(found)
     code = KafkaCode.INVALID_TIMESTAMP if problem in _TIMESTAMP_PROBLEMS else KafkaCode.INVALID_RECORD
     text = _TEXTS[problem]
-    if problem is Problem.BATCH_REST:  # no record is to blame
+    if problem is Problem.BATCH_REST:  # no single record is invalid
         return BatchRefusal(code, f"{text}, at byte {at} of the {len(records)} bytes of records", position)
     reason = f"record {record} of {header.record_count}, byte {at} of the records: {text}"
     return BatchRefusal(code, reason, position, (RecordError(record, text),))

@@ -24,15 +24,15 @@ class Service(Enum):
     """A gRPC service.  The value is its full name."""
 
     CONTROLLER = "quorumlog.v1.Controller"
-    """Any node takes the request and forwards it to the active controller."""
+    """Any node accepts the request and forwards it to the active controller."""
     NODE = "quorumlog.v1.Node"
-    """The node that is asked answers."""
+    """The receiving node answers."""
     QUORUM = "quorumlog.v1.Quorum"
     """Raft, between the nodes of one cluster."""
 
 
 class Sender(Enum):
-    """Who may send a request."""
+    """The senders that may send a request."""
 
     CLIENT = "any client"
     BROKER = "a broker"
@@ -57,7 +57,7 @@ class Rpc(Generic[RequestT, ReplyT]):
         return f"/{self.service.value}/{self.name}"
 
     def reply_of(self, result: controller.Result) -> ReplyT:
-        """Return a reply that says only `result`; of `CONTROLLER` and `NODE` only."""
+        """Return a reply that has only a `result`; of `CONTROLLER` and `NODE` only."""
         return self.reply(result=result)
 
     def __str__(self) -> str:
@@ -65,20 +65,20 @@ class Rpc(Generic[RequestT, ReplyT]):
 
 
 AnyRpc = Rpc[Any, Any]
-"""Where the types of request and reply are not known."""
+"""An RPC whose types of request and reply are not known."""
 
 
 class ControllerCall(Protocol):
     """Send a request to the active controller and return its reply.
 
-    `reply.result` says how the request ended.  Nothing is raised, and the call ends within `timeout_ms`.
+    `reply.result` is the outcome of the request.  Nothing is raised, and the call ends within `timeout_ms`.
     """
 
     async def __call__(self, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_ms: int, /) -> ReplyT: ...
 
 
 def header_of(request: Message) -> controller.RequestHeader:
-    """Return the header of a request to `CONTROLLER` or `NODE`; to change it changes the request."""
+    """Return the header of a request to `CONTROLLER` or `NODE`; changes to it change the request."""
     header: controller.RequestHeader = request.header  # type: ignore[attr-defined]
     return header
 

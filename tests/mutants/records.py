@@ -7,7 +7,7 @@ from tests.mutants import Mutant
 PRODUCED = "broker/log/produced.py"
 CHECKS = "broker/replica/record_checks.py"
 PRODUCES = "broker/replica/produce.py"
-LOG = "broker/log/partition_log.py"
+LOG = "broker/log/writer.py"
 RECORDS = "quorumlog/client/records.py"
 KCTL = "quorumlog/kctl/data.py"
 RUN = "quorumlog/runtime/run.py"
@@ -39,7 +39,7 @@ MUTANTS = (
         PRODUCED,
         "return min(largest, max(INFLATED_FLOOR,",
         "return max(largest, max(INFLATED_FLOOR,",
-        (f"{PRODUCED_TESTS}::test_bound_of_what_a_produce_may_inflate_to",),
+        (f"{PRODUCED_TESTS}::test_the_inflated_size_of_a_produce_is_limited",),
     ),
     Mutant(
         "a wrong max timestamp is stored as it came",
@@ -74,7 +74,7 @@ MUTANTS = (
         CHECKS,
         "            if not produce.future.done():\n                self._hand_over(produce)\n",
         "            self._hand_over(produce)\n",
-        (f"{CHECK_TESTS}::test_produce_whose_time_is_up_is_refused_and_not_appended",),
+        (f"{CHECK_TESTS}::test_produce_after_its_timeout_is_refused_and_not_appended",),
     ),
     Mutant(
         "the check of a produce that was answered with a time-out keeps its batches",
@@ -88,7 +88,7 @@ MUTANTS = (
         CHECKS,
         "run_in_executor(self._threads,",
         "run_in_executor(None,",
-        (f"{CHECK_TESTS}::test_disk_that_keeps_all_threads_of_the_loop_delays_no_check",),
+        (f"{CHECK_TESTS}::test_disk_that_blocks_all_threads_of_the_loop_delays_no_check",),
     ),
     Mutant(
         "a produce whose append fails after its check is never answered",
@@ -112,14 +112,14 @@ MUTANTS = (
         (f"{RUN_TESTS}::test_a_broken_invariant_in_a_callback_ends_the_process",),
     ),
     Mutant(
-        "any number of checks run at once",
+        "any number of checks run concurrently",
         CHECKS,
         "while self._waiting and self._running < self._limits.record_check_threads:",
         "while self._waiting:",
         (f"{CHECK_TESTS}::test_checks_that_end_out_of_order_are_appended_in_order",),
     ),
     Mutant(
-        "a small batch with compression is appended whatever its records are",
+        "a small compressed batch is appended without a check of its records",
         CHECKS,
         "                produce.batches = checked\n                return None\n",
         "                return None\n",
@@ -137,7 +137,7 @@ MUTANTS = (
         PRODUCES,
         "        self._checks.refuse_all(KafkaCode.NOT_LEADER_OR_FOLLOWER)\n",
         "",
-        (f"{WAITING_TESTS}::test_closing_answers_what_waits_for_a_check",),
+        (f"{WAITING_TESTS}::test_closing_answers_produces_that_wait_for_a_check",),
     ),
     Mutant(
         "a client skips records whose offset delta is beyond their batch",
@@ -151,6 +151,6 @@ MUTANTS = (
         KCTL,
         "            await pieces.put((index, records))\n            await pieces.put(error.of",
         "            await pieces.put((index, []))\n            await pieces.put(error.of",
-        (f"{KCTL_TESTS}::test_records_before_an_unreadable_batch_are_given_out_before_its_error",),
+        (f"{KCTL_TESTS}::test_records_before_an_unreadable_batch_are_returned_before_its_error",),
     ),
 )

@@ -1,7 +1,7 @@
 """Reading untrusted bytes within bounds, and the varints of the protocol's flexible versions.
 
-A count or length is checked against what is left before anything is allocated for it, so that a short message can never
-ask for much memory.
+A count or length is checked against the remaining bytes before memory is allocated for it, so that a short message can
+never cause a large allocation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _INT64: Final = struct.Struct(">q")
 ELEMENTS_MAX: Final = 2_000_000
 """Array elements and tagged fields of one message."""
 REQUEST_ELEMENTS_MAX: Final = 100_000
-"""The same of a client's request: reading them takes about 0.2 s, in which nothing else happens."""
+"""The same limit for a client's request: reading that many takes about 0.2 s, during which nothing else runs."""
 
 
 class Reader:
@@ -173,5 +173,5 @@ def count(number: int, flexible: bool) -> bytes:
 
 
 def nullable_bytes_size(size: int, flexible: bool) -> bytes:
-    """What stands before `size` bytes; -1 is null."""
+    """Return the prefix of `size` bytes; -1 is null."""
     return uvarint(size + 1) if flexible else _INT32.pack(size)

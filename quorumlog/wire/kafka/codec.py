@@ -1,11 +1,11 @@
 """Headers, and the generated schemas of `kio` behind plain mappings.
 
-A message is named by (api key, version).  Importing every schema takes 0.9 s and 32 MB, so each is imported when it is
-first met (about 5 ms) and kept.  The writer side takes nested mappings and fills what a version does not have or the
-caller does not set: `values` may name fields of any version, so that one mapping serves all of them.
+A message is named by (api key, version).  Importing every schema takes 0.9 s and 32 MB, so each is imported at its
+first use (about 5 ms) and kept.  The writer takes nested mappings, and fills in fields that the caller does not set.
+`values` may name fields of any version, so that one mapping serves all versions.
 
-What `kio` makes of a message is a frozen dataclass; times are `timedelta` and `datetime` there (`milliseconds` turns
-them back), an all-zero UUID is None.  Its schemas and its writer are used; reading is our own (see `decoding`).
+`kio` represents a message as a frozen dataclass. Times are `timedelta` and `datetime` (`milliseconds` converts them),
+and an all-zero UUID is None. This package uses its schemas and its writer, but has its own reader (`decoding`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from quorumlog.wire.kafka.buffer import ELEMENTS_MAX, REQUEST_ELEMENTS_MAX, Read
 from quorumlog.wire.kafka.decoding import EPOCH, FieldShape, entity_reader
 
 FRAME_SIZE: Final = struct.Struct(">i")
-"""Every frame begins with the size of what follows."""
+"""Every frame begins with the size of the rest."""
 _REQUEST_HEADER: Final = struct.Struct(">hhi")
 _RESPONSE_HEADER: Final = struct.Struct(">ii")
 
@@ -40,20 +40,36 @@ class Api(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
     ALTER_PARTITION_REASSIGNMENTS = 45
     LIST_PARTITION_REASSIGNMENTS = 46
+    OFFSET_DELETE = 47
+    DESCRIBE_QUORUM = 55
     DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    LIST_CONFIG_RESOURCES = 74
+    DESCRIBE_TOPIC_PARTITIONS = 75
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +91,14 @@ def has_schema(api_key: int, version: int) -> bool:
     return name is not None and version in schema_name_map[name]
 
 
+def api_name(api_key: int) -> str:
+    """Return the protocol's name of a request, also of one that is not served."""
+    return api_key_map.get(api_key, "unknown")
+
+
 @cache
 def request_schema(api_key: int, version: int) -> Any:
-    """The class of a request.  Call only with what `has_schema` knows."""
+    """Return the class of a request, for which `has_schema` must be true."""
     return load_request_schema(api_key, version)
 
 
@@ -88,13 +109,13 @@ def response_schema(api_key: int, version: int) -> Any:
 
 @cache
 def request_is_flexible(api_key: int, version: int) -> bool:
-    """Whether the request (and its header) has compact lengths and tagged fields."""
+    """Return whether the request and its header have compact lengths and tagged fields."""
     return bool(request_schema(api_key, version).__flexible__)
 
 
 @cache
 def response_header_is_flexible(api_key: int, version: int) -> bool:
-    """False also for every version of ApiVersions: its reader cannot know the version yet."""
+    """Also False for every version of ApiVersions, because its reader cannot know the version yet."""
     if api_key == Api.API_VERSIONS:
         return False
     return int(response_schema(api_key, version).__header_schema__.__version__) >= 1
@@ -104,10 +125,10 @@ def response_header_is_flexible(api_key: int, version: int) -> bool:
 
 
 def parse_request_header(frame: memoryview) -> RequestHeader:
-    """The header of a request, whose frame is given without its size.
+    """Parse the header of a request, whose frame is given without its size.
 
-    Raises: RemoteProtocolError.  An unknown api key or version is no error here: the header is then read as far as its
-    oldest form goes, so that the caller can say which request it was.
+    Raises: RemoteProtocolError.  An unknown api key or version is not an error here: the header is then read in its
+    oldest form, so that the caller can name the request.
     """
     reader = Reader(frame)
     api_key, version, correlation_id = reader.unpack(_REQUEST_HEADER)
@@ -120,7 +141,7 @@ def parse_request_header(frame: memoryview) -> RequestHeader:
 def decode(
     schema: Any, frame: memoryview, position: int, *, elements_max: int = ELEMENTS_MAX, whole: bool = True
 ) -> Any:
-    """One message of `schema` that begins at `position` and, if `whole`, takes all of the frame from there.
+    """Decode one message of `schema` at `position`.  If `whole`, it must extend to the end of the frame.
 
     Raises: RemoteProtocolError.
     """
@@ -136,13 +157,13 @@ def decode(
 
 
 def decode_request(header: RequestHeader, frame: memoryview) -> Any:
-    """A client's request.  What follows its end is ignored: librdkafka leaves three bytes there to list all topics."""
+    """Decode a client's request.  Bytes after its end are ignored: librdkafka sends three when it lists all topics."""
     schema = request_schema(header.api_key, header.api_version)
     return decode(schema, frame, header.body, elements_max=REQUEST_ELEMENTS_MAX, whole=False)
 
 
 def parse_response_header(api_key: int, version: int, frame: memoryview) -> tuple[int, int]:
-    """Correlation id, and where the response itself begins."""
+    """Return the correlation id, and the position of the response itself."""
     reader = Reader(frame)
     correlation_id = reader.int32()
     if response_header_is_flexible(api_key, version):
@@ -151,7 +172,7 @@ def parse_response_header(api_key: int, version: int, frame: memoryview) -> tupl
 
 
 def milliseconds(value: timedelta | datetime | None) -> int:
-    """What the wire had: a duration or a time in ms; None is -1."""
+    """Convert a duration or a time back to ms; None is -1."""
     if value is None:
         return -1
     if isinstance(value, timedelta):
@@ -210,9 +231,9 @@ def _plan(schema: Any) -> tuple[tuple[str, Any, bool, Any, Callable[[Any], Any] 
 
 
 def make(schema: Any, values: Mapping[str, Any]) -> Any:
-    """A message of `schema` out of nested mappings and lists; numbers for error codes and times.
+    """Build a message of `schema` from nested mappings and lists, with numbers for error codes and times.
 
-    Fields that this version lacks are left out; what `values` does not name gets its default.
+    Fields that this version lacks are omitted; fields that `values` does not name get their defaults.
     """
     arguments = {}
     for name, entity, is_array, default, convert in _plan(schema):
@@ -231,7 +252,7 @@ def make(schema: Any, values: Mapping[str, Any]) -> Any:
 
 
 def encode(message: Any) -> bytes:
-    """The message alone, without header or size."""
+    """Return the message alone, without header or size."""
     out = io.BytesIO()
     entity_writer(type(message))(out, message)
     return out.getvalue()
@@ -242,14 +263,14 @@ def encode_response_body(api_key: int, version: int, values: Mapping[str, Any]) 
 
 
 def response_prefix(correlation_id: int, size: int, flexible_header: bool) -> bytes:
-    """Frame size and response header for a response of `size` bytes."""
+    """Return the frame size and response header for a response of `size` bytes."""
     if flexible_header:
         return _RESPONSE_HEADER.pack(size + 5, correlation_id) + b"\0"
     return _RESPONSE_HEADER.pack(size + 4, correlation_id)
 
 
 def request_prefix(api_key: int, version: int, correlation_id: int, client_id: str, size: int) -> bytes:
-    """Frame size and request header for a request of `size` bytes."""
+    """Return the frame size and request header for a request of `size` bytes."""
     name = client_id.encode()
     tags = b"\0" if request_is_flexible(api_key, version) else b""
     header = _REQUEST_HEADER.pack(api_key, version, correlation_id) + struct.pack(">h", len(name)) + name + tags
@@ -257,5 +278,5 @@ def request_prefix(api_key: int, version: int, correlation_id: int, client_id: s
 
 
 def request(api_key: int, version: int, values: Mapping[str, Any]) -> Any:
-    """A request out of nested mappings, as `make`."""
+    """Make a request from nested mappings, as `make` does."""
     return make(request_schema(api_key, version), values)

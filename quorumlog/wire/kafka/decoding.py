@@ -1,12 +1,12 @@
 """Reading messages of `kio`'s schemas from untrusted bytes.
 
-Theory of operation.  `kio` brings a fast reader, which believes every array length that it meets: a 20-byte request
-that announces four billion topics makes it ask for the memory, and the process aborts (0.6.5).  So the schemas are
-`kio`'s and the reading is ours: each entity is compiled, once, into a chain of small functions over `Reader`, where
-every length is held against what is left of the message, and the number of all elements against a limit, since a
-message of one-byte elements would become fifty times its size in objects.  Neighbouring numbers are read as one struct.
+Theory of operation.  `kio` has a fast reader, which trusts every array length: a 20-byte request that announces four
+billion topics makes it allocate the memory, and the process aborts (0.6.5).  So this module uses only the schemas of
+`kio`.  Each entity is compiled once into a chain of small functions over `Reader`.  Every length is compared with the
+remaining bytes, and the number of all elements with a limit, because one-byte elements would take fifty times their
+size as objects.  Adjacent numbers are read as one struct.
 
-What comes out is what `kio` would have made: its dataclasses, `timedelta` and `datetime`, an all-zero UUID as None.
+The results equal those of `kio`: its dataclasses, `timedelta` and `datetime`, and None for an all-zero UUID.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _CONVERSIONS: Final[dict[str, Callable[[Any], Any]]] = {
 
 
 class FieldShape:
-    """What the type annotation of a `kio` field says."""
+    """The type annotation of a `kio` field."""
 
     __slots__ = ("entity", "is_array", "kafka_type", "nullable", "tag")
 
@@ -70,9 +70,11 @@ class FieldShape:
 
 
 def _least_size(shape: FieldShape, flexible: bool) -> int:
-    """Bytes that the field takes at the very least."""
+    """Return the minimum size of the field."""
     if shape.is_array or shape.kafka_type in ("bytes", "records"):
         return 1 if flexible else 4
+    if shape.entity is not None and shape.nullable:
+        return 1
     return _least_element_size(shape, flexible)
 
 
@@ -95,7 +97,7 @@ def _least_entity_size(schema: Any) -> int:
 
 
 def _reader_of_one(shape: FieldShape, flexible: bool, nullable: bool) -> Read:
-    """Reads the field's value, or one element if it is an array."""
+    """Return a function that reads the field's value, or one element if it is an array."""
     if shape.entity is not None:
         return entity_reader(shape.entity)
     match shape.kafka_type:
@@ -124,9 +126,16 @@ def _bytes(reader: Reader, flexible: bool, nullable: bool) -> bytes | None:
     return None if value is None else bytes(value)
 
 
+def _nullable_entity_reader(schema: Any) -> Read:
+    """Return a reader of an entity after a byte that is negative if there is none (KIP-893)."""
+    read_entity = entity_reader(schema)
+    return lambda reader: None if reader.int8() < 0 else read_entity(reader)
+
+
 def _field_reader(shape: FieldShape, flexible: bool) -> Read:
     if not shape.is_array:
-        assert shape.entity is None or not shape.nullable, "nullable structs are in none of our messages"
+        if shape.entity is not None and shape.nullable and shape.tag is None:
+            return _nullable_entity_reader(shape.entity)
         return _reader_of_one(shape, flexible, shape.nullable)
     element = _reader_of_one(shape, flexible, nullable=False)
     size = _least_element_size(shape, flexible)
@@ -145,7 +154,7 @@ def _field_reader(shape: FieldShape, flexible: bool) -> Read:
 
 @cache
 def entity_reader(schema: Any) -> Read:
-    """A function that reads one entity of `schema` (a `kio` class) and raises RemoteProtocolError or ValueError."""
+    """Return a reader of entities of `schema` (a `kio` class), which raises RemoteProtocolError or ValueError."""
     flexible = bool(schema.__flexible__)
     steps: list[tuple[tuple[str, ...], Read, bool]] = []
     """Names, reader, and whether it gives all of them as a tuple."""

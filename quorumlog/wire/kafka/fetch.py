@@ -1,7 +1,7 @@
-"""Fetch, by hand both ways: record bytes are never copied, and a request may name every partition of a broker.
+"""Fetch, encoded and decoded by hand, because records must not be copied and a request may name many partitions.
 
 Versions 4 to 17: flexible from 12 on, topics by id instead of by name from 13 on, followers in `replica_state` from 15
-on.  Clients get at most 12; our followers send 17.
+on.  Our own clients send 12; our followers send 17.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Buffer = bytes | bytearray | memoryview
 FIRST_VERSION: Final = 4
 LAST_VERSION: Final = 17
 CLIENT_VERSION: Final = 12
-"""What is offered to clients, and what our own clients send: topics by name."""
+"""The version that our clients send; it names topics by name."""
 FOLLOWER_VERSION: Final = 17
 
 _FIRST_WITH_LOG_START: Final = 5
@@ -128,9 +128,9 @@ class PartitionToFetch:
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """What a client or follower reads of the answer for one partition; -1 = not said.
+    """The part of the answer for one partition that clients and followers use; -1: not given.
 
-    records: whole batches, but a client must cope with a cut last one; a slice of the frame.
+    records: whole batches, but the last one may be incomplete; a slice of the frame.
     """
 
     topic_id: UUID | None
@@ -154,7 +154,7 @@ class FetchedReply(NamedTuple):
 
 
 class FetchRequest(NamedTuple):
-    """replica_id, broker_epoch: -1 for consumers.  `partitions` and `forgotten` hold what the caller makes of them."""
+    """replica_id, broker_epoch: -1 for consumers.  `partitions` and `forgotten` hold the caller's objects."""
 
     replica_id: int
     broker_epoch: int
@@ -178,11 +178,11 @@ def decode_request(
     partition: Callable[[UUID | None, str | None, int, int, int, int, int, int], Any],
     forgotten: Callable[[UUID | None, str | None, int], Any],
 ) -> FetchRequest:
-    """Any version.
+    """Decode a request of any version.
 
     Args:
         partition: called with topic id, topic, index, fetch offset, max bytes, leader epoch, last fetched epoch and log
-            start offset for each partition; what a version does not have is None or -1.
+            start offset for each partition; fields that a version does not have are None or -1.
         forgotten: the same with topic id, topic and index.
 
     Raises: RemoteProtocolError.
@@ -261,9 +261,9 @@ def encode_response(
     results: Iterable[ResultLike],
     endpoints: Sequence[NodeEndpoint] = (),
 ) -> list[Buffer]:
-    """The response body in pieces; long records are pieces of their own, not copied.
+    """Return the response body in pieces; long records are pieces of their own, not copied.
 
-    Neighbours of one topic are sent together; the order is kept.
+    Consecutive partitions of one topic are encoded together; the order is kept.
     """
     flexible = version >= _FIRST_FLEXIBLE
     topics: list[tuple[bytes, list[ResultLike]]] = []
@@ -343,7 +343,7 @@ def encode_request(
     broker_epoch: int = -1,
     cluster_id: str | None = None,
 ) -> list[Buffer]:
-    """The request body, for a flexible version; neighbours of one topic go together."""
+    """Return the request body, for a flexible version; consecutive partitions of one topic are encoded together."""
     assert version >= _FIRST_FLEXIBLE, version
     by_id = version >= _FIRST_WITH_TOPIC_ID
     with_state = version >= _FIRST_WITH_REPLICA_STATE
@@ -401,7 +401,7 @@ def _join_topics(out: bytearray, topics: list[tuple[bytes, list[bytes]]]) -> Non
 
 
 def decode_response(body: memoryview, version: int) -> FetchedReply:
-    """For a flexible version; records are slices of `body`.  Raises: RemoteProtocolError."""
+    """Decode a response of a flexible version; records are slices of `body`.  Raises: RemoteProtocolError."""
     assert version >= _FIRST_FLEXIBLE, version
     by_id = version >= _FIRST_WITH_TOPIC_ID
     reader = Reader(body)

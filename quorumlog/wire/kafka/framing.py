@@ -1,11 +1,11 @@
-"""Cuts a byte stream into frames: four bytes of size, then that many bytes.
+"""Splits a byte stream into frames: four bytes of size, then that many bytes.
 
 Theory of operation.  Small frames arrive many at a time, so they are received into one staging buffer and copied out;
-the rest of a frame that does not fit there is received straight into a buffer of its own.  Both grow as bytes arrive
-(doubling), so an idle connection holds 4 KiB, and a peer that only announces a large frame holds little more.  A frame
-is bounded by `frame_max_bytes`; how many of them may wait is the business of the subclass (`pause_reading`).
+the rest of a frame that does not fit there is received directly into a buffer of its own.  Both grow as bytes arrive
+(doubling), so an idle connection holds 4 KiB, and a peer that only announces a large frame holds little more.
+`frame_max_bytes` bounds one frame; the subclass bounds the number of frames that wait (`pause_reading`).
 
-`FrameProtocol` is a buffered protocol; a loop whose transports only know `data_received` can drive it just as well.
+`FrameProtocol` is a buffered protocol; a loop whose transports only know `data_received` can also drive it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _FIRST_BUFFER_BYTES: Final = 1 << 20
 
 
 def write_parts(transport: asyncio.WriteTransport, parts: Sequence[bytes | bytearray | memoryview]) -> None:
-    """Write all parts at once.  Nothing happens on a connection that is lost, and the writer is paused as by `write`.
+    """Write all parts in one call.  Do nothing on a lost connection, and pause the writer as `write` does.
 
-    From Python 3.12 on asyncio's `writelines` promises neither (CVE-2024-12254, mended in 3.13.2, and a TypeError on a
-    lost connection); until 3.11 it joined the parts as well.  uvloop's keeps both promises, uncopied.
+    From Python 3.12 on, asyncio's `writelines` does neither (CVE-2024-12254, fixed in 3.13.2, and a TypeError on a lost
+    connection).  Until 3.11 it also joined the parts. uvloop's does both without copying.
     """
     if type(transport).__module__.startswith("asyncio."):
         if not transport.is_closing():
@@ -55,18 +55,21 @@ class FrameProtocol(asyncio.BufferedProtocol, ABC):
 
     @abstractmethod
     def frame_received(self, frame: memoryview) -> None:
-        """One frame without its size.  The memory belongs to the receiver; nobody else writes it."""
+        """Process one frame, given without its size.
+
+        The memory belongs to the receiver; no other code writes to it.
+        """
 
     @abstractmethod
     def frame_refused(self, error: RemoteProtocolError) -> None:
-        """The size that came is out of bounds."""
+        """Handle a received size that is out of bounds."""
 
     def frame_growing(self, size: int, expected: int) -> None:
-        """A buffer for one large frame of `expected` bytes begins with, or grows by, `size` bytes."""
+        """Note that the buffer for one large frame of `expected` bytes begins with, or grows by, `size` bytes."""
 
     @property
     def mid_frame(self) -> bool:
-        """Whether part of a frame has arrived and its rest has not."""
+        """Return whether only a part of a frame has arrived."""
         return self._frame is not None or self._staged > 0
 
     @property
@@ -98,11 +101,12 @@ class FrameProtocol(asyncio.BufferedProtocol, ABC):
             frame, self._frame = self._frame, None
             self.frame_received(memoryview(frame))
         elif self._filled == len(self._frame):
-            # Not in `get_buffer`, since the subclass may stop reading now: libuv calls what reading has just unset.
+            # Not in `get_buffer`, since the subclass may stop reading now: libuv would call a callback that has just
+            # been unset.
             self._grow(self._frame)
 
     def data_received(self, data: bytes) -> None:
-        """For transports that hand over bytes."""
+        """Receive bytes from a transport without buffered protocols."""
         left = memoryview(data)
         while left and not self._refused:
             buffer = self.get_buffer(len(left))
@@ -114,7 +118,7 @@ class FrameProtocol(asyncio.BufferedProtocol, ABC):
     # --- cutting ---
 
     def _cut(self) -> None:
-        """Take every whole frame out of the staging buffer; move what is left to its front, or to a frame's own."""
+        """Take all whole frames from the staging buffer.  Move the rest to its front, or to a large frame's buffer."""
         start = 0
         while self._staged - start >= FRAME_SIZE.size:
             size: int = FRAME_SIZE.unpack_from(self._staging, start)[0]

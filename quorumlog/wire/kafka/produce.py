@@ -1,4 +1,4 @@
-"""Produce, by hand: batches are slices of the frame on the way in, and buffers of their own on the way out.
+"""Produce, encoded and decoded by hand: received batches are slices of the frame, sent batches are separate buffers.
 
 Versions 3 to 12; from 9 on the message is flexible.
 """
@@ -56,7 +56,7 @@ class ProduceRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducedPartition:
-    """What a client reads of the answer for one partition."""
+    """The part of the answer for one partition that clients use."""
 
     topic: str
     index: int
@@ -122,9 +122,10 @@ def decode_request(frame: memoryview, position: int, version: int) -> ProduceReq
 def encode_response(
     version: int, results: Iterable[tuple[str, int, ResultLike]], endpoints: Sequence[NodeEndpoint] = ()
 ) -> bytes:
-    """The response body.  `results`: topic, partition index, result; neighbours of one topic are sent together.
+    """Return the response body.  `results`: topic, partition index, result; consecutive ones of one topic are sent
+    together.
 
-    endpoints: where the leaders named in the results are; only versions that know them carry them.
+    endpoints: the addresses of the leaders named in the results; only versions that have this field contain them.
     """
     flexible = version >= _FIRST_FLEXIBLE
     topics: list[tuple[str, list[bytes]]] = []
@@ -169,7 +170,7 @@ def _encode_record_errors(errors: Sequence[RecordError], flexible: bool) -> byte
 
 
 def encode_endpoints_tag(endpoints: Sequence[NodeEndpoint]) -> bytes:
-    """The tagged fields of a response of which tag 0 is the list of node endpoints (Produce, Fetch)."""
+    """Return the tagged fields of a response whose tag 0 is the list of node endpoints (Produce, Fetch)."""
     if not endpoints:
         return b"\0"
     body = count(len(endpoints), True)
@@ -182,9 +183,9 @@ def encode_endpoints_tag(endpoints: Sequence[NodeEndpoint]) -> bytes:
 def encode_request(
     version: int, acks: int, timeout_ms: int, partitions: Iterable[tuple[str, int, Buffer]]
 ) -> list[Buffer]:
-    """The request body, for a flexible version: (topic, index, batches); neighbours of one topic go together.
+    """Return the request body, for a flexible version: (topic, index, batches); those of one topic are sent together.
 
-    The batches are in the list as they were given, not copied.
+    The batches are in the list as given, not copied.
     """
     assert version >= _FIRST_FLEXIBLE, version
     topics: list[tuple[str, list[tuple[int, Buffer]]]] = []
@@ -207,7 +208,7 @@ def encode_request(
 
 
 def decode_response(body: memoryview, version: int) -> list[ProducedPartition]:
-    """For a flexible version.  Raises: RemoteProtocolError."""
+    """Decode a response of a flexible version.  Raises: RemoteProtocolError."""
     assert version >= _FIRST_FLEXIBLE, version
     reader = Reader(body)
     out: list[ProducedPartition] = []

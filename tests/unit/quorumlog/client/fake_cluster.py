@@ -1,7 +1,7 @@
-"""Several brokers in one process over one shared log: what clients are tested against.
+"""Several brokers in one process over one shared log: for tests of clients.
 
-Every partition has one log that all brokers see, so a new leader holds what the old one had; a broker can be killed,
-with or without having answered what it appended.
+Every partition has one log that all brokers see, so a new leader has all records of the old one; a broker can be
+killed, before or after it has answered an append.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from uuid import UUID
 
 from broker.kafka.listener import KafkaServer
 from metadata.image import ClusterImage
-from metadata.records import Endpoint, Partition, PartitionChange, Reason, RenewTopic, Replica, Topic
+from metadata.records import Endpoint, Partition, PartitionChange, Reason, RemovePartition, RenewTopic, Replica, Topic
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.records import Record, decode_batches
-from tests.unit.broker.kafka.fake import FakeController, FakeLog, FakeReplicas
+from tests.unit.broker.kafka.fake import FakeController, FakeLog, FakeNode, FakeReplicas
 
 T = TypeVar("T")
 
@@ -41,12 +41,12 @@ class _Replicas(FakeReplicas):
         self.logs = shared.logs
 
     @property
-    def image(self) -> ClusterImage:  # type: ignore[override]
+    def image(self) -> ClusterImage:
         return self.behind or self.shared.image
 
     @image.setter
     def image(self, image: ClusterImage) -> None:
-        if image.end_offset:  # not the empty one that the base class begins with
+        if image.end_offset:  # replaces the empty one of the base class
             self.shared.image = image
 
     async def allocate_producer_id(self) -> Any:
@@ -69,10 +69,10 @@ class FakeBrokers:
         controller = FakeController(replicas)
         port = self.addresses.get(node_id, ("", 0))[1]
         server = KafkaServer(
-            replicas, controller.call, [f"127.0.0.1:{port}"], node_id=node_id, cluster_id="fake", limits=None
+            replicas, controller.call, [f"127.0.0.1:{port}"], node=FakeNode(), node_id=node_id, cluster_id="fake"
         )
         await server.start()
-        if node_id not in self.addresses:  # else it comes back as it was
+        if node_id not in self.addresses:  # otherwise it restarts unchanged
             replicas.register(Endpoint(server.endpoints[0].name, "127.0.0.1", server.endpoints[0].port))
         self.replicas[node_id], self.servers[node_id] = replicas, server
         self.addresses[node_id] = ("127.0.0.1", server.endpoints[0].port)
@@ -86,14 +86,24 @@ class FakeBrokers:
         return next(each for each in self.replicas.values() if each.behind is None)
 
     async def create(self, topic: str, leaders: list[int]) -> None:
-        """One partition for each leader named."""
+        """Create a topic with one partition for each named leader."""
         topic_id = UUID(int=(self.shared.image.end_offset << 64) + 5)
         nodes = tuple(self.addresses)
+        replicas = tuple(Replica(node) for node in nodes)
+        image = self.shared.image
         made = [
-            Partition(topic_id, index, tuple(Replica(node) for node in nodes), nodes, leader, 0)
+            Partition(topic_id, index, replicas, nodes, leader, image.first_leader_epoch(topic, index))
             for index, leader in enumerate(leaders)
         ]
         self._any.apply(Topic(topic_id, topic), *made)
+
+    async def add_partition(self, topic: str, leader: int) -> None:
+        image = self.shared.image
+        state = image.topic(topic)
+        assert state is not None
+        index = len(state.partitions)
+        nodes = tuple(self.addresses)
+        self._any.apply(Partition(state.topic_id, index, tuple(Replica(node) for node in nodes), nodes, leader, 0))
 
     async def delete(self, topic: str) -> None:
         self._any.delete(topic)
@@ -109,7 +119,7 @@ class FakeBrokers:
         self._any.apply(change)
 
     async def kill(self, node_id: int) -> None:
-        """End it as SIGKILL would: connections break, nothing held is answered."""
+        """End the broker as SIGKILL would: connections break, and waiting requests get no answer."""
         server = self.servers.pop(node_id)
         for connection in list(server._connections):
             connection.abort()
@@ -117,19 +127,28 @@ class FakeBrokers:
         await server.close()
 
     async def hold_back(self, node_id: int) -> None:
-        """From now on it knows no news."""
+        """Let the broker learn no new metadata from now on."""
         self.replicas[node_id].behind = self.shared.image
 
     async def renew(self, topic: str) -> None:
-        """The topic goes on under another id."""
+        """Continue the topic under another id."""
         topic_id = self.shared.image.topic_ids[topic]
         self._any.apply(RenewTopic(topic_id, UUID(int=topic_id.int + 1)))
 
+    async def remove_last_partition(self, topic: str) -> None:
+        """Continue the topic with fewer partitions, and so under another id."""
+        state = self.shared.image.topic(topic)
+        assert state is not None
+        index = len(state.partitions) - 1
+        self._any.apply(RemovePartition(state.topic_id, index))
+        await self.renew(topic)
+        self.shared.logs.pop((topic, index), None)
+
     async def freeze(self, node_id: int) -> None:
-        """Stop it as SIGSTOP would: connections stay open, and what is sent on them is not read."""
+        """Stop the broker as SIGSTOP would: connections stay open, but nothing is read from them."""
         for connection in list(self.servers[node_id]._connections):
             assert connection._transport is not None
-            connection._transport.pause_reading()  # type: ignore[attr-defined]
+            connection._transport.pause_reading()
 
     async def fill(self, topic: str, index: int, *batches: bytes | bytearray) -> None:
         for batch in batches:
@@ -139,6 +158,7 @@ class FakeBrokers:
     async def cut_front(self, topic: str, index: int, batches: int) -> None:
         """Delete the oldest batches, as retention does."""
         log = self.shared.logs[topic, index]
+        log.start_offset = log.batches[batches][0]
         del log.batches[:batches]
 
     def _leader(self, topic: str, index: int) -> int:
@@ -173,7 +193,7 @@ async def client_of(brokers: FakeBrokers) -> AsyncIterator[Cluster]:
 
 
 class ThreadedBrokers:
-    """The same, on a loop in a thread of its own, for clients that block."""
+    """Run the cluster on a loop in its own thread, for clients that block."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()

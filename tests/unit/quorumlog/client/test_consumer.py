@@ -1,4 +1,4 @@
-"""The consumer against brokers that die and logs that move on, and the runner for callers that block."""
+"""The consumer against brokers that fail and logs that are truncated, and the runner for blocking callers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_an_empty_fetch_waits_for_the_next_record() -> None:
         assert len((await waiting).records) > 0
 
 
-async def test_out_of_range_names_what_is_there() -> None:
+async def test_out_of_range_names_the_available_offsets() -> None:
     async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
         await brokers.create("t", [1])
         await brokers.fill("t", 0, batch(0, 1))
@@ -74,8 +74,8 @@ async def test_out_of_range_names_what_is_there() -> None:
         assert (caught.value.code, caught.value.start, caught.value.end) == ("OFFSET_OUT_OF_RANGE", 0, 2)
 
 
-def test_all_that_a_fetch_asks_shares_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Out of range, then where the log begins and ends, and as it has moved meanwhile: the same again."""
+def test_all_requests_of_a_fetch_share_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The offset is out of range, then within the bounds, which have moved: the request is repeated."""
 
     async def slow(
         calls: object, topic: str, index: int, timeout_s: float, attempt: Callable[..., object], wait_s: float = 0.0
@@ -107,7 +107,7 @@ async def test_offsets_of_many_partitions_and_times() -> None:
         assert (listed["t", 0].offset, listed["t", 1].offset, listed["t", 2].offset) == (0, 1, -1)
 
 
-async def test_the_timeout_says_what_the_last_answer_was() -> None:
+async def test_a_timeout_names_the_last_answer() -> None:
     async with fake_brokers() as brokers, client_of(brokers) as cluster:
         await brokers.create("t", [1])
         await brokers.move("t", 0, -1)
@@ -117,7 +117,50 @@ async def test_the_timeout_says_what_the_last_answer_was() -> None:
             await Consumer(cluster, timeout_s=0.2).list_offsets({("t", 0): LATEST})
 
 
-def test_the_runner_keeps_connections_and_sends_before_it_waits() -> None:
+async def test_a_topic_that_is_unknown_until_a_short_timeout_does_not_exist() -> None:
+    async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
+        with pytest.raises(ClusterError, match=r"^nope-0 does not exist") as caught:
+            await Consumer(cluster, timeout_s=0.3).list_offset("nope", 0, LATEST)
+        assert (caught.value.code, caught.value.retriable) == ("UNKNOWN_TOPIC_OR_PARTITION", False)
+
+
+async def test_a_topic_that_became_unknown_just_before_the_timeout_may_still_exist() -> None:
+    async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [99])  # its leader is not available
+        waiting = asyncio.create_task(Consumer(cluster, timeout_s=2.0).list_offset("t", 0, LATEST))
+        await asyncio.sleep(1.5)  # more than half of the time
+        await brokers.delete("t")
+        with pytest.raises(ClusterError) as caught:
+            await waiting
+        assert (caught.value.code, caught.value.retriable) == ("TIMED_OUT", True)
+
+
+async def test_another_broker_can_be_asked_for_metadata() -> None:
+    async with fake_brokers(2) as brokers, client_of(brokers) as cluster:
+        await brokers.hold_back(1)
+        await brokers.create("t", [2])
+        assert await cluster.topic_states(["t"], 5) == {}, "broker 1 is asked first"
+        cluster.ask_another_broker()
+        found = await cluster.topic_states(["t"], 5)
+        assert found["t"].leader_epochs == {0: 0}
+        assert found == await cluster.topic_states(["t"], 5), "the broker that answered is asked again"
+
+
+async def test_the_state_of_a_topic_names_its_id_and_whether_it_is_internal() -> None:
+    async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
+        cluster.ask_another_broker()  # none is known yet
+        await brokers.create("__consumer_offsets", [1, 1])
+        await brokers.create("t", [1])
+        found = await cluster.topic_states(None, 5)
+        assert {name: state.is_internal for name, state in found.items()} == {"__consumer_offsets": True, "t": False}
+        assert found["t"].topic_id == brokers.shared.image.topic_ids["t"]
+        await brokers.delete("t")
+        await brokers.create("t", [1])
+        (again,) = (await cluster.topic_states(["t"], 5)).values()
+        assert (again.topic_id, again.leader_epochs) == (brokers.shared.image.topic_ids["t"], {0: 1})
+
+
+def test_the_runner_reuses_connections_and_sends_before_it_waits() -> None:
     with threaded_brokers(1) as threaded:
         brokers = threaded.brokers
         threaded.run(brokers.create("t", [1]))
@@ -129,7 +172,7 @@ def test_the_runner_keeps_connections_and_sends_before_it_waits() -> None:
         consumer = Consumer(cluster)
         assert here.run(consumer.list_offset("t", 0, LATEST)).offset == 1
         fetch = here.start(consumer.fetch("t", 0, 0))
-        while not brokers.replicas[1].plans:  # it arrives although nobody turns the loop
+        while not brokers.replicas[1].plans:  # it arrives although the loop does not run
             threaded.run(asyncio.sleep(0))
         assert len(here.run(fetch).records) > 0
         here.cancel(here.start(consumer.fetch("t", 0, 1, wait_ms=100)))

@@ -1,4 +1,4 @@
-"""The control client against servers that refuse, hang, die and lie."""
+"""The control client against servers that refuse, hang, fail and give wrong answers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 from google.protobuf import message_factory
+from google.protobuf.message import Message
 
 from quorumlog.client import controller
 from quorumlog.client.controller import ControllerClient
@@ -23,17 +24,18 @@ from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import node_pb2, quorum_pb2
 
-Answer = Callable[[Any], Awaitable[Any]]
+Answer = Message | grpc.StatusCode | asyncio.Event
+"""A reply, a status to end the call with, or an event to set before the call hangs."""
 CREATE = pb.CreateTopicsRequest(topics=[pb.NewTopic(name="t")])
 
 
 class FakeNode:
-    """Answers by a script: one entry a call, the last one for ever."""
+    """Answers from a script: one entry for each call, and the last one for all further calls."""
 
     def __init__(self, *script: Answer) -> None:
         self.script = list(script)
         self.requests: list[Any] = []
-        self.looks = 0  # questions for the quorum
+        self.looks = 0  # requests for the quorum
         self.quorum: Any = quorum_pb2.DescribeQuorumReply()
         self.address = ""
 
@@ -67,7 +69,7 @@ class FakeNode:
 
 
 def handlers(node: FakeNode, file: Any) -> grpc.GenericRpcHandler:
-    """What `node` has of the methods of the one service in a proto file."""
+    """Return the methods of `node` that belong to the one service in a proto file."""
     (service,) = file.DESCRIPTOR.services_by_name.values()
     methods = {
         method.name: grpc.unary_unary_rpc_method_handler(
@@ -98,11 +100,11 @@ async def start() -> AsyncIterator[Start]:
         yield run
 
 
-def created(error: str = "NONE", retriable: bool = False, next_step: str = "") -> Any:
+def created(error: str = "NONE", retriable: bool = False, next_step: str = "") -> pb.CreateTopicsReply:
     return pb.CreateTopicsReply(result=pb.Result(error=error, message="m", next=next_step, retriable=retriable))
 
 
-def described(error: str = "NONE", retriable: bool = False) -> Any:
+def described(error: str = "NONE", retriable: bool = False) -> pb.DescribeTopicsReply:
     return pb.DescribeTopicsReply(result=pb.Result(error=error, retriable=retriable), offset=7)
 
 
@@ -120,10 +122,10 @@ async def test_the_first_node_that_answers_is_enough(start: Start) -> None:
     (request,) = node.requests
     assert request.topics[0].name == "t"
     assert 0 < request.header.timeout_ms <= 10_000
-    assert CREATE.header.timeout_ms == 0  # the caller's own stays as it is
+    assert CREATE.header.timeout_ms == 0  # the caller's own request is unchanged
 
 
-async def test_one_node_is_asked_once_for_what_it_knows(start: Start) -> None:
+async def test_an_unconfirmed_read_asks_one_node_once(start: Start) -> None:
     first = await start(FakeNode(described()))
     second = await start(FakeNode(described("NOT_CONTROLLER", retriable=True)))
     request = pb.DescribeTopicsRequest(header=pb.RequestHeader(unconfirmed=True))
@@ -142,10 +144,10 @@ async def test_a_retriable_refusal_is_asked_again_elsewhere(start: Start) -> Non
     second = await start(FakeNode(created("NOT_CONTROLLER", retriable=True), created()))
     async with ControllerClient([first.address, second.address]) as client:
         await client.call(rpcs.CREATE_TOPICS, CREATE, 30)
-    assert (len(first.requests), len(second.requests)) == (1, 2)  # who has answered is asked first
+    assert (len(first.requests), len(second.requests)) == (1, 2)  # the node that has answered is asked first
 
 
-async def test_that_nobody_is_the_active_controller_is_said_with_the_time_it_was_looked_for(start: Start) -> None:
+async def test_a_missing_controller_is_reported_with_the_time_of_the_search(start: Start) -> None:
     node = await start(FakeNode(created("NOT_CONTROLLER", retriable=True, next_step="ask again")))
     async with ControllerClient([node.address]) as client:
         with pytest.raises(ClusterError) as caught:
@@ -155,7 +157,7 @@ async def test_that_nobody_is_the_active_controller_is_said_with_the_time_it_was
     assert (error.code, error.next_step, error.retriable) == ("NOT_CONTROLLER", "ask again", True)
 
 
-async def test_a_final_refusal_is_raised_as_it_is(start: Start) -> None:
+async def test_a_final_refusal_is_raised_unchanged(start: Start) -> None:
     node = await start(FakeNode(created("POLICY_VIOLATION", next_step="fewer")))
     async with ControllerClient([node.address]) as client:
         with pytest.raises(ClusterError) as caught:
@@ -166,7 +168,7 @@ async def test_a_final_refusal_is_raised_as_it_is(start: Start) -> None:
 
 
 @pytest.mark.parametrize("answer", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL])
-async def test_a_change_that_may_have_been_done_is_not_repeated(start: Start, answer: Any) -> None:
+async def test_a_change_with_an_unknown_outcome_is_not_repeated(start: Start, answer: Any) -> None:
     node = await start(FakeNode(answer, created()))
     async with ControllerClient([node.address]) as client:
         with pytest.raises(ClusterError) as caught:
@@ -184,7 +186,7 @@ async def test_outcome_unknown_from_the_server_is_final_too(start: Start) -> Non
     assert len(node.requests) == 1
 
 
-async def test_a_read_is_repeated_whatever_happened(start: Start) -> None:
+async def test_a_read_is_repeated_after_any_failure(start: Start) -> None:
     node = await start(FakeNode(grpc.StatusCode.UNAVAILABLE, described("NOT_CONTROLLER", retriable=True), described()))
     async with ControllerClient([node.address]) as client:
         reply = await client.call(rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest(), 30)
@@ -202,7 +204,7 @@ async def test_a_hanging_node_costs_no_more_than_the_deadline(start: Start) -> N
     assert caught.value.code == "OUTCOME_UNKNOWN"
 
 
-async def test_nobody_there() -> None:
+async def test_unavailable_nodes_are_reported() -> None:
     async with ControllerClient([dead_address()]) as client:
         with pytest.raises(ClusterError) as caught:
             await client.call(rpcs.CREATE_TOPICS, CREATE, 0.3)
@@ -212,7 +214,7 @@ async def test_nobody_there() -> None:
             await client.describe_quorum(0.3)
 
 
-async def test_a_node_that_does_not_know_the_method(start: Start) -> None:
+async def test_a_node_without_the_method_is_named(start: Start) -> None:
     node = await start(FakeNode(grpc.StatusCode.UNIMPLEMENTED))
     async with ControllerClient([node.address]) as client:
         with pytest.raises(ClusterError) as caught:
@@ -223,7 +225,7 @@ async def test_a_node_that_does_not_know_the_method(start: Start) -> None:
 
 @asynccontextmanager
 async def web_server() -> AsyncIterator[str]:
-    """Finds nothing of what is asked of it over HTTP/2 (`:status 404` is entry 13 of HPACK's static table)."""
+    """Answers every request over HTTP/2 with "not found" (`:status 404` is entry 13 of HPACK's static table)."""
 
     def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
         return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
@@ -257,7 +259,7 @@ async def other_grpc_server() -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize(("make", "why"), [(web_server, "404"), (other_grpc_server, "Method not found!")])
-async def test_what_is_no_node_is_said_to_be_none(
+async def test_an_address_of_another_program_is_reported_as_such(
     make: Callable[[], AbstractAsyncContextManager[str]], why: str
 ) -> None:
     async with make() as address, ControllerClient([address]) as client:
@@ -290,7 +292,7 @@ async def test_the_quorum_is_described_by_its_leader(start: Start) -> None:
         assert (await client.describe_quorum(10)).answered_by.node_id == 1
 
 
-async def test_without_its_leader_by_whoever_is_there(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_leader_any_node_describes_the_quorum(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller, "CONNECT_TIMEOUT_S", 0.2)
     follower = await start(FakeNode(created()))
     follower.quorum = quorum(2, 1, dead_address())
@@ -298,7 +300,7 @@ async def test_without_its_leader_by_whoever_is_there(start: Start, monkeypatch:
         assert (await client.describe_quorum(10)).answered_by.node_id == 2
 
 
-async def test_a_stale_leader_is_not_believed(start: Start) -> None:
+async def test_the_answer_of_a_stale_leader_is_ignored(start: Start) -> None:
     stale, follower = await start(FakeNode(created())), await start(FakeNode(created()))
     stale.quorum = quorum(1, 1, stale.address, epoch=2)
     follower.quorum = quorum(2, 1, stale.address, epoch=3)
@@ -306,7 +308,7 @@ async def test_a_stale_leader_is_not_believed(start: Start) -> None:
         assert (await client.describe_quorum(10)).answered_by.node_id == 2
 
 
-async def test_nobody_s_follower_gives_way_to_a_leader_and_to_a_newer_generation(start: Start) -> None:
+async def test_answers_of_a_leader_and_of_a_newer_generation_are_preferred(start: Start) -> None:
     lost, rebuilt, stale = [await start(FakeNode(created())) for _ in range(3)]
     lost.quorum = quorum(3, 1, dead_address(), epoch=1)
     lost.quorum.known.ClearField("leader_id")
@@ -318,18 +320,18 @@ async def test_nobody_s_follower_gives_way_to_a_leader_and_to_a_newer_generation
         assert (await client.describe_quorum(10)).answered_by.node_id == 12
         lost.looks = 0
         assert (await client.describe_quorum(10)).answered_by.node_id == 12
-        assert lost.looks == 0, "who leads is asked first from now on"
+        assert lost.looks == 0, "the leader is asked first from now on"
     async with ControllerClient([lost.address, dead_address()]) as client:
         assert (await client.describe_quorum(10)).answered_by.node_id == 3
     async with ControllerClient([lost.address, stale.address]) as client:
         assert (await client.describe_quorum(10)).answered_by.node_id == 2
 
 
-# Nodes that hang while their connections stand
+# Nodes that hang while their connections stay open
 
 
 def hung(*script: Answer) -> FakeNode:
-    """Its connections are alive, and nothing is answered."""
+    """Its connections stay open, and it answers nothing."""
     node = FakeNode(*script or (asyncio.Event(),))
     node.quorum = asyncio.Event()
     return node
@@ -348,27 +350,30 @@ async def test_no_change_is_sent_to_a_node_that_hangs(start: Start, quick_look: 
     assert (stuck.requests, stuck.looks, len(sound.requests)) == ([], 1, 5)
 
 
-async def test_a_node_that_hangs_under_a_change_is_left_by_the_next_one(start: Start) -> None:
+async def test_a_node_that_hangs_during_a_change_is_avoided_by_the_next_one(start: Start) -> None:
     stuck, sound = await start(FakeNode(created(), asyncio.Event())), await start(FakeNode(created()))
     async with ControllerClient([stuck.address, sound.address]) as client:
         await client.call(rpcs.CREATE_TOPICS, CREATE, 30)
         with pytest.raises(ClusterError) as caught:
             await client.call(rpcs.CREATE_TOPICS, CREATE, 0.3)
-        assert caught.value.code == "OUTCOME_UNKNOWN", "it was sent, and may have been done"
+        assert caught.value.code == "OUTCOME_UNKNOWN", "it was sent, and may have been executed"
         await client.call(rpcs.CREATE_TOPICS, CREATE, 30)
     assert (len(stuck.requests), len(sound.requests)) == (2, 1)
 
 
-@pytest.mark.parametrize("rpc", [rpcs.CREATE_TOPICS, rpcs.DESCRIBE_TOPICS])
-async def test_a_node_that_is_avoided_is_not_asked_while_another_answers(start: Start, rpc: AnyRpc) -> None:
-    """Also not when the other has to be asked again: what waits for an election must not end at the node that hangs."""
-    nobody = {rpcs.CREATE_TOPICS: created, rpcs.DESCRIBE_TOPICS: described}[rpc]("NOT_CONTROLLER", retriable=True)
-    yes = {rpcs.CREATE_TOPICS: created, rpcs.DESCRIBE_TOPICS: described}[rpc]()
-    request = {rpcs.CREATE_TOPICS: CREATE, rpcs.DESCRIBE_TOPICS: pb.DescribeTopicsRequest()}[rpc]
+@pytest.mark.parametrize(
+    ("rpc", "message", "reply"),
+    [(rpcs.CREATE_TOPICS, CREATE, created), (rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest(), described)],
+)
+async def test_a_node_that_is_avoided_is_not_asked_while_another_answers(
+    start: Start, rpc: AnyRpc, message: Message, reply: Callable[..., Message]
+) -> None:
+    """This also holds if the other node must be asked again during an election."""
+    nobody, yes = reply("NOT_CONTROLLER", retriable=True), reply()
     stuck, sound = await start(hung()), await start(FakeNode(nobody, nobody, nobody, yes))
     async with ControllerClient([stuck.address, sound.address]) as client:
         client._avoid(stuck.address)
-        await client.call(rpc, request, 30)
+        await client.call(rpc, message, 30)
     assert (stuck.requests, stuck.looks, len(sound.requests)) == ([], 0, 4)
 
 
@@ -390,8 +395,10 @@ async def test_a_node_is_avoided_for_a_while_only(start: Start, monkeypatch: pyt
     assert (len(node.requests), len(other.requests)) == (1, 1)
 
 
-async def test_a_node_that_answers_late_gets_more_time_in_each_round(start: Start, quick_look: None) -> None:
-    """A busy node is slow, and there may be no other."""
+async def test_a_node_that_answers_late_gets_more_time_in_each_round(
+    start: Start, quick_look: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy node is slow, and may be the only one."""
     node = FakeNode(created())
 
     async def late(request: Any, context: Any) -> Any:
@@ -400,15 +407,17 @@ async def test_a_node_that_answers_late_gets_more_time_in_each_round(start: Star
             await asyncio.Event().wait()
         return node.quorum
 
-    node.DescribeQuorum = late  # type: ignore[method-assign]
+    monkeypatch.setattr(node, rpcs.DESCRIBE_QUORUM.name, late)
     node = await start(node)
     async with ControllerClient([node.address]) as client:
         await client.call(rpcs.CREATE_TOPICS, CREATE, 30)
         await client.call(rpcs.CREATE_TOPICS, CREATE, 30)
-    assert (node.looks, len(node.requests)) == (3, 2), "who has just answered is not asked before a change"
+    assert (node.looks, len(node.requests)) == (3, 2), (
+        "a node that has just answered is not asked again before a change"
+    )
 
 
-async def test_when_every_node_hangs_the_error_says_that_nothing_was_done(start: Start, quick_look: None) -> None:
+async def test_when_every_node_hangs_the_error_reports_that_nothing_was_done(start: Start, quick_look: None) -> None:
     nodes = [await start(hung()) for _ in range(2)]
     async with ControllerClient([node.address for node in nodes]) as client:
         with pytest.raises(ClusterError) as caught:
@@ -427,16 +436,14 @@ async def test_describing_the_quorum_leaves_a_node_that_hangs(start: Start, monk
     assert (stuck.looks, sound.looks) == (1, 3)
 
 
-# What a node says of itself
+# Reports of a node about itself
 
 
 def read(error: str = "NONE", retriable: bool = False) -> Any:
     return node_pb2.ReadMetadataReply(result=pb.Result(error=error, message="m", retriable=retriable), high_watermark=7)
 
 
-async def test_any_node_will_do_and_one_that_hangs_costs_part_of_the_time_once(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_hanging_node_costs_part_of_the_timeout_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller, "ASK_TIMEOUT_MIN_S", 0.2)
     asked = asyncio.Event()
     hanging = await start(FakeNode(asked))
@@ -448,7 +455,7 @@ async def test_any_node_will_do_and_one_that_hangs_costs_part_of_the_time_once(
     assert (len(hanging.requests), len(sound.requests)) == (1, 3)
 
 
-async def test_when_every_node_hangs_it_is_said_in_time(start: Start) -> None:
+async def test_when_every_node_hangs_the_error_comes_in_time(start: Start) -> None:
     nodes = [await start(FakeNode(asyncio.Event())) for _ in range(2)]
     async with ControllerClient([node.address for node in nodes]) as client:
         with pytest.raises(ClusterError) as caught:
@@ -490,7 +497,7 @@ async def test_one_node_is_asked_for_its_own_view(start: Start) -> None:
     assert (caught.value.code, caught.value.retriable) == ("UNAVAILABLE", True)
 
 
-async def test_nodes_that_are_learned_of_are_asked_when_the_given_ones_are_gone(start: Start) -> None:
+async def test_learned_nodes_are_asked_when_the_given_ones_do_not_answer(start: Start) -> None:
     reply = node_pb2.ReadMetadataReply(result=pb.Result(error="NONE"), high_watermark=7)
     node = await start(FakeNode(reply))
     async with ControllerClient([dead_address()]) as client:
@@ -499,7 +506,7 @@ async def test_nodes_that_are_learned_of_are_asked_when_the_given_ones_are_gone(
     assert len(node.requests) == 1
 
 
-async def test_who_has_described_the_quorum_is_asked_first(start: Start) -> None:
+async def test_the_node_that_described_the_quorum_is_asked_first(start: Start) -> None:
     first = await start(FakeNode(read()))
     second = await start(FakeNode(read()))
     first.quorum = grpc.StatusCode.UNAVAILABLE

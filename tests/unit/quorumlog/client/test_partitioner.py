@@ -1,4 +1,4 @@
-"""Keys go where Kafka's own clients send them."""
+"""Keys get the same partitions as with Kafka's own clients."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ def test_known_hashes() -> None:
 
 
 @given(st.binary(max_size=64))
-def test_like_kafka_python(key: bytes) -> None:
+def test_partitions_equal_those_of_kafka_python(key: bytes) -> None:
     assert murmur2(key) == kafka_murmur2(key) & 0xFFFFFFFF
     assert partition_of(key, 7) == (kafka_murmur2(key) & 0x7FFFFFFF) % 7

@@ -1,4 +1,4 @@
-"""Why an address does not answer, found out at real sockets."""
+"""The reason why an address does not answer, probed at real sockets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GIVEN_S = 10.0
 
 @asynccontextmanager
 async def mute() -> AsyncIterator[str]:
-    """Takes connections, and never says anything."""
+    """Accepts connections, and never sends anything."""
     server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
     async with server:
         yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -48,13 +48,13 @@ async def test_an_http_port_is_recognised(http: str) -> None:
     assert (found.is_other_port, "HTTP port" in found.text) == (True, True)
 
 
-async def test_a_port_that_says_nothing_hangs() -> None:
+async def test_a_port_without_an_answer_hangs() -> None:
     async with mute() as address:
         found = await why_silent(address, 0.2)
     assert (found.text, found.is_other_port) == (HANGS, False)
 
 
-async def test_a_port_that_nobody_listens_on_refuses() -> None:
+async def test_a_port_without_a_listener_refuses_the_connection() -> None:
     address = dead_address()
     found = await why_silent(address, GIVEN_S)
     assert (found.text, found.is_other_port) == ("connection refused: nothing listens there", False)
@@ -93,7 +93,7 @@ async def refused(*addresses: str, timeout_s: float) -> ClusterError:
     return caught.value
 
 
-async def test_a_client_of_nothing_but_wrong_ports_gives_up_at_once(http: str) -> None:
+async def test_a_client_with_only_wrong_ports_fails_at_once(http: str) -> None:
     loop = asyncio.get_running_loop()
     async with kafka() as broker:
         began = loop.time()

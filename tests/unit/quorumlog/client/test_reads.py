@@ -27,7 +27,7 @@ def answer(offset: int, unconfirmed: bool = True, generation: int = 0) -> Any:
 
 
 class Nodes:
-    """`controller`: (seconds, answer or error) of the active controller.  nodes: the same of each node's own word."""
+    """`controller`: (seconds, answer or error) of the active controller. nodes: the same for each node's own answer."""
 
     def __init__(self, controller: tuple[float, Any], **nodes: tuple[float, Any]) -> None:
         self.controller = controller
@@ -63,7 +63,7 @@ class Nodes:
 
 
 def timed(nodes: Nodes, timeout_s: float = 30.0, ask: Any = read) -> tuple[Any, float]:
-    """The reply or the error, and the seconds until then."""
+    """Return the reply or the error, and the seconds until then."""
 
     async def test() -> tuple[Any, float]:
         loop = asyncio.get_running_loop()
@@ -94,7 +94,7 @@ def test_without_a_controller_the_node_that_has_applied_most_answers_soon(contro
 @pytest.mark.parametrize("ask", [read, read_anywhere])
 @pytest.mark.parametrize("first", ["old", "new"])
 def test_the_newest_generation_comes_before_the_highest_offset(ask: Any, first: str) -> None:
-    """A voter that `quorum-node recover` left behind still runs, and has applied more."""
+    """A voter of the earlier generation still runs after `quorum-node recover`, and has applied more."""
     answers = {"old": (0, answer(9000, generation=1)), "new": (0.1, answer(5000, generation=2))}
     nodes = Nodes((NEVER, None), **dict(sorted(answers.items(), key=lambda item: item[0] != first)))
     found, _ = timed(nodes, ask=ask)
@@ -119,7 +119,8 @@ def test_a_controllers_answer_is_taken_when_both_come_at_once(monkeypatch: pytes
 def test_a_node_that_hangs_delays_the_others_by_the_grace_only() -> None:
     nodes = Nodes((NEVER, None), a=(NEVER, None), b=(0, answer(7)))
     found, seconds = timed(nodes)
-    assert (found.offset, seconds) == (7, pytest.approx(CONFIRM_S + GRACE_S))
+    assert found.offset == 7
+    assert seconds == pytest.approx(CONFIRM_S + GRACE_S)
     assert sorted(nodes.cancelled) == ["a", "controller"]
 
 
@@ -132,25 +133,27 @@ def test_a_controller_that_answers_before_any_node_is_used() -> None:
 def test_a_refusal_is_final() -> None:
     refusal = ClusterError("POLICY_VIOLATION", "too much")
     found, seconds = timed(Nodes((0.1, refusal), a=(0, answer(5))))
-    assert (found, seconds) == (refusal, pytest.approx(0.1))
+    assert found is refusal
+    assert seconds == pytest.approx(0.1)
     found, _ = timed(Nodes((NEVER, None), a=(0, SILENT), b=(0, refusal)))
     assert found is refusal
 
 
 @pytest.mark.parametrize("timeout_s", [0.5, 2.0, 30.0])
-def test_when_nobody_answers_the_time_given_is_kept(timeout_s: float) -> None:
+def test_a_read_without_answers_ends_at_its_timeout(timeout_s: float) -> None:
     found, seconds = timed(Nodes((NEVER, None), a=(NEVER, None)), timeout_s)
-    assert (found.code, seconds) == ("UNAVAILABLE", pytest.approx(timeout_s))
+    assert found.code == "UNAVAILABLE"
+    assert seconds == pytest.approx(timeout_s)
 
 
-def test_all_nodes_are_asked_at_once_but_not_more_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limited_number_of_nodes_is_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reads, "NODES_MAX", 2)
     nodes = Nodes((NEVER, None), a=(1, answer(5)), b=(1, answer(6)), c=(0, answer(7)))
     found, seconds = timed(nodes, ask=read_anywhere)
     assert (found.offset, seconds, nodes.asked) == (6, 1, ["a", "b"])
 
 
-def test_a_confirmed_answer_beats_a_higher_offset() -> None:
-    """A node of an older release asks the controller although the read was to be unconfirmed."""
+def test_a_confirmed_answer_is_preferred_to_a_higher_offset() -> None:
+    """A node of an older release asks the controller although the request permits an unconfirmed read."""
     nodes = Nodes((NEVER, None), a=(0, answer(5, unconfirmed=False)), b=(0, answer(7, generation=2)))
     assert timed(nodes, ask=read_anywhere)[0].offset == 5

@@ -1,4 +1,4 @@
-"""Addresses: what is accepted, and what is said about the rest."""
+"""Addresses: the accepted forms, and the errors of all others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from quorumlog.runtime.addresses import (
         ("quorum_1:9093", "quorum_1", 9093),  # compose service names
     ],
 )
-def test_addresses_parse_and_print_as_they_came(text: str, host: str, port: int) -> None:
+def test_addresses_parse_and_print_unchanged(text: str, host: str, port: int) -> None:
     address = parse_address(text)
     assert address == Address(host, port)
     assert str(address) == text
@@ -62,7 +62,7 @@ def test_malformed_addresses_are_named(text: str, said: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["0.0.0.0:1", "[::]:1", "host:0"])
-def test_what_cannot_be_connected_to_is_no_target(text: str) -> None:
+def test_an_address_to_listen_on_is_not_a_target(text: str) -> None:
     parse_address(text)
     with pytest.raises(ValueError, match="to connect to"):
         parse_target(text)
@@ -111,7 +111,7 @@ def test_any_text_parses_or_is_refused_by_value_error(text: str) -> None:
             assert parse(str(parsed)) == parsed
 
 
-def test_why_an_address_cannot_be_listened_on_is_said_once() -> None:
+def test_a_failed_bind_reports_its_reason_once() -> None:
     doubled = OSError(errno.EADDRINUSE, "error while attempting to bind on address ('h', 1): address already in use")
     assert cannot_listen("h:1 (http.listen)", doubled) == "cannot listen on h:1 (http.listen): Address already in use"
     unknown = socket.gaierror(socket.EAI_NONAME, "Name or service not known")

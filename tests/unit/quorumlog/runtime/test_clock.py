@@ -10,7 +10,7 @@ DAY = 24 * HOUR
 NOW = 20_000 * DAY
 
 
-def test_it_follows_a_wall_clock_that_runs_well() -> None:
+def test_the_clock_follows_a_correct_wall_clock() -> None:
     clock = CautiousClock()
     assert clock.read(NOW, 5) == NOW
     assert clock.read(NOW + HOUR, 5 + HOUR) == NOW + HOUR
@@ -19,7 +19,7 @@ def test_it_follows_a_wall_clock_that_runs_well() -> None:
 
 
 @pytest.mark.parametrize("jump", [11 * MINUTE, DAY, 3_650 * DAY])
-def test_a_jump_ahead_is_believed_after_a_day(jump: int) -> None:
+def test_a_jump_ahead_is_accepted_after_a_day(jump: int) -> None:
     clock = CautiousClock()
     clock.read(NOW, 0)
     for hours in range(1, 25):
@@ -41,14 +41,14 @@ def test_every_jump_has_to_last() -> None:
 
 
 @pytest.mark.parametrize("jump", [-MINUTE, -DAY, -3_650 * DAY])
-def test_a_step_back_is_believed_at_once(jump: int) -> None:
+def test_a_step_back_is_accepted_at_once(jump: int) -> None:
     clock = CautiousClock()
     clock.read(NOW, 0)
     assert clock.read(NOW + jump, MINUTE) == NOW + jump
     assert not clock.is_held
 
 
-def test_a_restart_takes_a_day_for_a_downtime_and_more_for_a_jump() -> None:
+def test_a_restart_treats_up_to_a_day_as_downtime_and_more_as_a_jump() -> None:
     assert CautiousClock(NOW).read(NOW + DAY, 7) == NOW + DAY
     clock = CautiousClock(NOW)
     assert clock.read(NOW + DAY + 1, 7) == NOW

@@ -1,4 +1,4 @@
-"""Configuration: precedence, ranges, cross-checks, and that every problem is named at once."""
+"""Configuration: precedence, ranges, cross-checks, and all problems in one error."""
 
 from __future__ import annotations
 
@@ -102,21 +102,21 @@ def test_all_problems_are_named_at_once(tmp_path: Path) -> None:
         "give only one of --standalone",
     ):
         assert expected in text
-    assert "--node-id is missing" not in text  # it is there, only wrong
+    assert "--node-id is missing" not in text  # it exists, but is wrong
 
 
 @pytest.mark.parametrize(
     ("name", "near"),
     [
         ("session.timeout.ms", "broker.session.timeout.ms"),
-        ("broker.id", "node.id"),  # what Kafka calls it
+        ("broker.id", "node.id"),  # the name in Kafka
         ("log.dirs", "data.dirs"),
         ("retention.mss", "retention.ms"),  # a topic's
         ("zookeeper.connect", None),
         ("x", None),
     ],
 )
-def test_a_key_is_suggested_only_where_one_is_like_it(name: str, near: str | None) -> None:
+def test_a_key_is_suggested_only_if_a_similar_one_exists(name: str, near: str | None) -> None:
     after = f"; did you mean {near}?" if near else ""
     assert f"--set: unknown key {name!r}{after}" in problems(BROKER, "--standalone", "--set", f"{name}=1")
     variable = "QUORUMLOG_" + name.upper().replace(".", "_")
@@ -146,7 +146,7 @@ def test_a_key_is_suggested_only_where_one_is_like_it(name: str, near: str | Non
         (("--node-id", "1"), "--node-id is given 2 times"),
     ],
 )  # fmt: skip
-def test_what_a_voter_refuses(arguments: tuple[str, ...], said: str) -> None:
+def test_invalid_settings_of_a_voter_are_refused(arguments: tuple[str, ...], said: str) -> None:
     assert said in "\n".join(problems(QUORUM_NODE, *VOTER, *arguments))
 
 
@@ -175,7 +175,7 @@ def test_a_loopback_address_is_not_advertised_to_other_hosts() -> None:
     load(QUORUM_NODE, *base, "--join", "far:9093", "--listen", "0.0.0.0:9093", "--advertise", "near:9093")
 
 
-def test_a_broker_says_how_it_finds_its_cluster_a_founded_voter_need_not() -> None:
+def test_a_broker_needs_the_address_of_its_cluster_and_a_founded_voter_does_not() -> None:
     base = ("--data-dir", "d", "--node-id", "5")
     assert "give one of --standalone, --controllers" in "\n".join(problems(BROKER, *base))
     assert load(QUORUM_NODE, *base).bootstrap == ()
@@ -217,7 +217,7 @@ def test_broken_files_are_named(tmp_path: Path, text: str, said: str) -> None:
     assert "No such file" in "\n".join(problems(BROKER, "--config", str(tmp_path / "none.toml")))
 
 
-def test_what_kubernetes_puts_into_the_environment_is_not_ours() -> None:
+def test_variables_that_kubernetes_sets_are_ignored() -> None:
     environ = {
         "QUORUMLOG_SERVICE_HOST": "10.0.0.1",
         "QUORUMLOG_PORT": "tcp://10.0.0.1:9092",
@@ -254,7 +254,7 @@ def test_every_flag_has_a_key(role: str) -> None:
     assert flags == {key.flag(role) for key in KEYS if role in key.roles and key.flag(role)}
 
 
-def test_what_config_prints_is_a_config_file(tmp_path: Path) -> None:
+def test_the_output_of_config_is_a_config_file(tmp_path: Path) -> None:
     arguments = (
         "--data-dir", "a,b", "--node-id", "3", "--controllers", "127.0.0.1:1", "--listen", "x=127.0.0.1:0",
         "--http", "off", "--rack", 'r "1"',

@@ -36,7 +36,7 @@ def make(root: Path) -> UUID:
     return disk.directory_id
 
 
-def test_another_process_holds_it(tmp_path: Path) -> None:
+def test_a_directory_of_another_process_is_refused(tmp_path: Path) -> None:
     disk = acquire(tmp_path / "d")
     with pytest.raises(StoreRefusedError, match=rf"in use by pid={os.getpid()} .*node_id=1"):
         acquire(tmp_path / "d")
@@ -44,7 +44,7 @@ def test_another_process_holds_it(tmp_path: Path) -> None:
     acquire(tmp_path / "d").close()
 
 
-def test_the_lock_of_a_killed_process_is_gone(tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     program = (
         "import os, sys, uuid; from quorumlog.runtime.file_disk import FileDisk;"
         "FileDisk.acquire(sys.argv[1], 1, 'mine', uuid.uuid4); print('held', flush=True); sys.stdin.read()"
@@ -63,7 +63,7 @@ def test_the_lock_of_a_killed_process_is_gone(tmp_path: Path) -> None:
     acquire(tmp_path / "d").close()
 
 
-def test_another_nodes_or_clusters(tmp_path: Path) -> None:
+def test_a_directory_of_another_node_or_cluster_is_refused_by_the_disk(tmp_path: Path) -> None:
     make(tmp_path)
     before = (tmp_path / "meta.json").read_bytes()
     with pytest.raises(StoreRefusedError, match=r"meta.json belongs to node 1; this is node 2"):
@@ -73,7 +73,7 @@ def test_another_nodes_or_clusters(tmp_path: Path) -> None:
     assert (tmp_path / "meta.json").read_bytes() == before
 
 
-def test_the_cluster_may_be_learnt_later(tmp_path: Path) -> None:
+def test_the_cluster_id_may_be_learned_later(tmp_path: Path) -> None:
     disk = acquire(tmp_path, cluster_id=None)
     assert disk.cluster_id is None
     disk.bind_cluster("mine")
@@ -85,7 +85,7 @@ def test_the_cluster_may_be_learnt_later(tmp_path: Path) -> None:
     disk.close()
 
 
-def test_a_cluster_that_cannot_be_written_down_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_id_that_cannot_be_stored_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     acquire(tmp_path, cluster_id=None).close()
 
     def full(root: Path, meta: object) -> None:
@@ -121,7 +121,7 @@ def test_damaged_identity(tmp_path: Path, content: str) -> None:
     assert (tmp_path / "meta.json").read_text() == content
 
 
-def test_nothing_missing_is_made_anew(tmp_path: Path) -> None:
+def test_no_missing_file_is_recreated(tmp_path: Path) -> None:
     make(tmp_path)
     facts = (tmp_path / "facts.db").read_bytes()
     (tmp_path / "facts.db").unlink()
@@ -135,7 +135,7 @@ def test_nothing_missing_is_made_anew(tmp_path: Path) -> None:
     assert not (tmp_path / "meta.json").exists()
 
 
-def test_formatting_that_was_interrupted_starts_again(tmp_path: Path) -> None:
+def test_an_interrupted_formatting_starts_over(tmp_path: Path) -> None:
     name = acquire(tmp_path)
     name.close()
     (tmp_path / "meta.json").rename(tmp_path / "meta.json.tmp")
@@ -207,7 +207,7 @@ async def test_after_a_failed_write_nothing_is_written(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("count", [1, 20])
-async def test_a_failed_sync_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+async def test_a_failed_sync_is_not_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     disk = acquire(tmp_path)
     files = [disk.open(str(number), create=True) for number in range(count)]
     for file in files:
@@ -226,7 +226,7 @@ async def test_a_failed_sync_is_not_tried_again(tmp_path: Path, monkeypatch: pyt
     disk.close()
 
 
-async def test_a_directory_that_hangs_leaves_threads_to_the_others(
+async def test_a_hanging_directory_leaves_threads_to_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(3))
@@ -257,7 +257,7 @@ async def test_a_directory_that_hangs_leaves_threads_to_the_others(
         disk.close()
 
 
-async def test_a_directory_that_makes_nothing_durable_for_too_long_has_failed(
+async def test_a_directory_that_flushes_nothing_for_too_long_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(3))
@@ -278,7 +278,7 @@ async def test_a_directory_that_makes_nothing_durable_for_too_long_has_failed(
     disk.close()
 
 
-async def test_a_process_that_was_stopped_does_not_blame_its_disk(
+async def test_a_stopped_process_does_not_count_its_disk_as_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = FileDisk.acquire(tmp_path, 1, "mine", uuid4, 2, stall_s=0.8)
@@ -288,21 +288,21 @@ async def test_a_process_that_was_stopped_does_not_blame_its_disk(
     file.append(b"x")
     flush = asyncio.ensure_future(disk.flush([file]))
     await asyncio.sleep(0)
-    time.sleep(1)  # noqa: ASYNC251  # as SIGSTOP: nothing of this process goes on
+    time.sleep(1)  # noqa: ASYNC251  # as SIGSTOP: the whole process stops
     asyncio.get_running_loop().call_soon(asyncio.get_running_loop().call_soon, released.set)
     await flush
     assert disk.failure is None
     disk.close()
 
 
-async def test_a_process_that_is_stopped_shortly_before_the_end_hears_of_its_disk_first(
+async def test_a_process_resumed_near_the_timeout_waits_for_its_disk_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(stall, "PULSES", 1)
     answered = asyncio.get_running_loop().create_future()
     async with stall.no_longer_than(0.3):
         time.sleep(1)  # noqa: ASYNC251  # as SIGSTOP
-        for _ in range(5):  # turns of the loop until the thread has been heard
+        for _ in range(5):  # turns of the loop until the thread's result has arrived
             await asyncio.sleep(0)
         answered.set_result(None)
         await answered
@@ -311,7 +311,7 @@ async def test_a_process_that_is_stopped_shortly_before_the_end_hears_of_its_dis
             await asyncio.Event().wait()
 
 
-async def test_facts_that_are_not_durable_for_too_long_fail_the_directory(
+async def test_a_commit_of_facts_that_takes_too_long_fails_the_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asyncio.get_running_loop().set_default_executor(executor := ThreadPoolExecutor(3))
@@ -328,7 +328,7 @@ async def test_facts_that_are_not_durable_for_too_long_fail_the_directory(
     first, second = await asyncio.gather(*commits, return_exceptions=True)
     assert isinstance(first, DiskError)
     assert "facts.db: [Errno 110] not done within 0.05 s: the disk hangs" in str(first)
-    assert second is first, "nobody waits behind it as long again"
+    assert second is first, "later operations do not wait for the same time again"
     assert disk.failure is first
     disk.close()
     released.set()
@@ -338,7 +338,7 @@ async def test_facts_that_are_not_durable_for_too_long_fail_the_directory(
 async def test_closing_does_not_wait_for_a_commit_of_facts_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is the loop's thread that would wait, and with it the timers that end a process in time."""
+    """The loop's thread would wait, and with it the timers that end a process in time."""
     disk = acquire(tmp_path)
     entered, released = threading.Event(), threading.Event()
 
@@ -376,7 +376,7 @@ async def test_a_failed_commit_of_facts_fails_the_directory(tmp_path: Path) -> N
 async def test_facts_are_not_written_after_a_commit_that_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, heard: bool
 ) -> None:
-    """Also not by who waited for its turn, and not where the one that failed was cancelled meanwhile."""
+    """This includes writers that waited for their turn, and a failed write that was cancelled meanwhile."""
     disk = acquire(tmp_path)
     began, goes_on = threading.Event(), threading.Event()
 
@@ -412,10 +412,8 @@ async def test_facts_are_not_written_after_a_commit_that_failed(
     assert disk.facts.load() == {}
 
 
-async def test_a_failed_sync_counts_for_all_that_go_on_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The system reports a write-back that failed once: another sync of the same file then says that all is well."""
+async def test_a_failed_sync_fails_concurrent_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system reports a failed write-back only once: another sync of the same file then succeeds."""
     disk = acquire(tmp_path)
     file = disk.open("a", create=True)
     file.append(b"data")
@@ -457,8 +455,8 @@ async def test_open_files_stay_within_a_quarter_of_the_limit(tmp_path: Path, mon
     assert len(os.listdir("/proc/self/fd")) < before
 
 
-@pytest.mark.parametrize("count", [1, 12])  # of the files to flush: one by one, and all at once
-async def test_that_others_have_taken_all_descriptors_is_no_failure_of_the_disk(tmp_path: Path, count: int) -> None:
+@pytest.mark.parametrize("count", [1, 12])  # of the files to flush: one by one, and all together
+async def test_a_lack_of_file_descriptors_is_not_a_failure_of_the_disk(tmp_path: Path, count: int) -> None:
     disk = acquire(tmp_path)
     for number in range(12):
         disk.open(f"{number:02}", create=True)
@@ -484,7 +482,7 @@ async def test_that_others_have_taken_all_descriptors_is_no_failure_of_the_disk(
     disk.close()
 
 
-def test_a_file_that_was_deleted_under_us(tmp_path: Path) -> None:
+def test_a_file_deleted_by_another_program_is_reported(tmp_path: Path) -> None:
     disk = acquire(tmp_path)
     file = disk.open("a", create=True)
     file.append(b"data")

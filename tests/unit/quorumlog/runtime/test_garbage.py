@@ -1,4 +1,4 @@
-"""The collector is as it was after a load, and what was loaded is out of its way."""
+"""The garbage collector after a load: the same settings, and loaded objects are no longer traversed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def as_before() -> Iterator[None]:
     gc.unfreeze()
 
 
-def test_what_was_made_is_not_walked_any_more() -> None:
+def test_loaded_objects_are_no_longer_traversed() -> None:
     with made_to_last():
         assert not gc.isenabled()
         made = [[number] for number in range(1000)]
@@ -27,14 +27,14 @@ def test_what_was_made_is_not_walked_any_more() -> None:
     assert not walked & {id(one) for one in made}
 
 
-def test_it_is_on_again_after_a_failure_and_nothing_is_permanent() -> None:
+def test_the_collector_is_enabled_again_after_a_failure() -> None:
     before = gc.get_freeze_count()
     with pytest.raises(ValueError, match="damaged"), made_to_last():
         raise ValueError("damaged")
     assert (gc.isenabled(), gc.get_freeze_count()) == (True, before)
 
 
-def test_where_it_is_off_it_stays_off() -> None:
+def test_a_disabled_collector_stays_disabled() -> None:
     gc.disable()
     with made_to_last():
         pass
@@ -42,7 +42,7 @@ def test_where_it_is_off_it_stays_off() -> None:
 
 
 @pytest.mark.parametrize(("took_s", "permanent"), [(0.019, False), (0.021, True)])
-def test_a_long_full_collection_walks_what_it_leaves_for_the_last_time(
+def test_survivors_of_a_long_full_collection_become_permanent(
     monkeypatch: pytest.MonkeyPatch, took_s: float, permanent: bool
 ) -> None:
     times = iter((10.0, 10.0 + took_s))
@@ -57,7 +57,7 @@ def test_a_long_full_collection_walks_what_it_leaves_for_the_last_time(
     assert (not walked & {id(one) for one in made}) is permanent
 
 
-def test_the_collector_is_watched_no_longer_than_that() -> None:
+def test_the_collector_is_watched_only_until_then() -> None:
     before = list(gc.callbacks)
     with short_pauses():
         assert len(gc.callbacks) == len(before) + 1

@@ -1,4 +1,4 @@
-"""Whether a peer can be reached, as told by a channel that has been used before."""
+"""The reachability of a peer, according to a channel that was used before."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from quorumlog.runtime.grpc import bind, connect, make_channel, make_server
 HOUR_S = 3600.0
 
 
-async def test_a_peer_that_has_died_is_not_waited_for_and_is_found_when_it_is_back() -> None:
-    """gRPC shows a channel that failed as failed until it stands again, however often it tries meanwhile."""
+async def test_a_dead_peer_is_not_waited_for_and_is_found_after_its_restart() -> None:
+    """gRPC reports a failed channel as failed until it is connected again, even while it retries."""
     server = make_server()
     port = bind(server, Address("127.0.0.1", 0))
     await server.start()
@@ -34,7 +34,7 @@ async def test_a_peer_that_has_died_is_not_waited_for_and_is_found_when_it_is_ba
         await again.stop(None)
 
 
-async def test_nobody_there() -> None:
+async def test_an_address_without_a_listener_is_not_reached() -> None:
     server = make_server()
     port = bind(server, Address("127.0.0.1", 0))
     await server.stop(None)
@@ -43,8 +43,8 @@ async def test_nobody_there() -> None:
         assert not await connect(channel, 0)
 
 
-async def test_programs_can_be_started_while_calls_go_on() -> None:
-    """As PySpark starts Java: with something to do between fork and exec."""
+async def test_programs_can_be_started_during_calls() -> None:
+    """Start a program as PySpark starts Java: with work between fork and exec."""
     server = make_server()
     port = bind(server, Address("127.0.0.1", 0))
     await server.start()
@@ -52,7 +52,7 @@ async def test_programs_can_be_started_while_calls_go_on() -> None:
 
     async def ask_on() -> None:
         async with make_channel(f"127.0.0.1:{port}") as channel:
-            call = channel.unary_unary("/quorumlog.v1.Quorum/Nothing")
+            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/quorumlog.v1.Quorum/Nothing")
             while not ended.is_set():
                 with pytest.raises(grpc.aio.AioRpcError, match="UNIMPLEMENTED"):
                     await call(b"")

@@ -1,10 +1,11 @@
-"""The HTTP endpoint: what it answers, and that odd clients neither hang nor harm it."""
+"""The HTTP endpoint: its responses, and misbehaving clients."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -32,13 +33,13 @@ async def server(checks: dict[str, Check]) -> AsyncIterator[HttpServer]:
     def metrics() -> tuple[bytes, str]:
         return b"x 1\n", "text/plain"
 
-    routes = health_routes({name: (lambda name=name: checks[name]) for name in checks}, metrics)
+    routes = health_routes({name: partial(checks.__getitem__, name) for name in checks}, metrics)
     async with HttpServer(LOCAL, {**routes, "/broken": broken}) as running:
         yield running
 
 
 async def talk(server: HttpServer, data: bytes, *, half_close: bool = False) -> bytes:
-    """Send bytes, and everything that comes back until the server closes."""
+    """Send bytes, and return everything that the server sends until it closes."""
     async with asyncio.timeout(10):
         reader, writer = await asyncio.open_connection(*server.address)
         writer.write(data)
@@ -105,19 +106,19 @@ async def test_half_a_request_is_dropped(server: HttpServer) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /livez HT", GET_LIVEZ], ids=["silent", "half a request", "idle"])
-async def test_a_probe_gets_through_however_many_connections_are_open(server: HttpServer, sent: bytes) -> None:
+async def test_a_probe_is_answered_with_any_number_of_open_connections(server: HttpServer, sent: bytes) -> None:
     streams = [await asyncio.open_connection(*server.address) for _ in range(2 * http.CONNECTIONS_MAX)]
     for reader, writer in streams:
         writer.write(sent)
         if sent == GET_LIVEZ:
-            with suppress(ConnectionError, asyncio.IncompleteReadError):  # the first half has had to make way
+            with suppress(ConnectionError, asyncio.IncompleteReadError):  # the first half was replaced
                 await reader.readuntil(b"ok\n")
     assert await get(server.address, "/livez", 10) == (200, b"ok\n")
     for _, writer in streams:
         writer.close()
 
 
-async def test_the_connection_that_has_been_idle_for_longest_makes_way(
+async def test_the_longest_idle_connection_is_closed_for_a_new_one(
     server: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http, "CONNECTIONS_MAX", 2)
@@ -133,7 +134,7 @@ async def test_the_connection_that_has_been_idle_for_longest_makes_way(
     second[1].close()
 
 
-async def test_a_client_that_does_not_take_its_answer_makes_way_after_the_idle_ones(
+async def test_a_client_that_does_not_read_is_closed_after_the_idle_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http, "CONNECTIONS_MAX", 2)
@@ -151,7 +152,7 @@ async def test_a_client_that_does_not_take_its_answer_makes_way_after_the_idle_o
         idle = await ask(server, b"/small", b"ok\n")
         assert await get(server.address, "/small", 10) == (200, b"ok\n")
         assert await idle[0].read() == b""
-        assert len(await slow[0].readexactly(size)) == size, "only the idle one has made way"
+        assert len(await slow[0].readexactly(size)) == size, "only the idle one was replaced"
         stuck = [await ask(server, b"/large", b"\r\n\r\n") for _ in range(2)]
         assert await get(server.address, "/small", 10) == (200, b"ok\n")
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
@@ -167,12 +168,12 @@ async def test_a_request_that_arrives_too_slowly_is_dropped(
     assert await talk(server, b"GET /livez HT") == b""
 
 
-async def test_a_silent_client_is_dropped(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_sends_nothing_is_dropped(server: HttpServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "IDLE_TIMEOUT_S", 0.05)
     assert await talk(server, b"") == b""
 
 
-async def test_a_taken_port_is_a_config_error(server: HttpServer) -> None:
+async def test_a_port_in_use_is_a_config_error(server: HttpServer) -> None:
     with pytest.raises(ConfigError, match=str(server.address.port)):
         await HttpServer(server.address, {}).start()
 
@@ -189,7 +190,7 @@ async def test_close_ends_open_connections() -> None:
     writer.close()
 
 
-async def test_get_of_what_speaks_no_http() -> None:
+async def test_get_from_a_server_that_does_not_speak_http() -> None:
     async def greet(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 mail\r\n\r\n")
         writer.close()

@@ -1,4 +1,4 @@
-"""Log lines: their form, and that no value can forge one."""
+"""Log lines: their form, and values that cannot forge a line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WALL_MS = 1_700_000_000_123
 
 @pytest.fixture(autouse=True)
 def _restored() -> Iterator[None]:
-    """Logging is the process's: put it back as it was."""
+    """Restore the logging configuration, which belongs to the whole process."""
     root = logging.getLogger()
     handlers, level, kept = root.handlers[:], root.level, structlog.get_config()
     yield
@@ -50,9 +50,9 @@ def test_json_lines() -> None:
 
 def test_levels_filter() -> None:
     out = lines("text", "warning")
-    log = get_logger("x")
-    log.info("quiet")
-    log.warning("loud")
+    logger = get_logger("x")
+    logger.info("quiet")
+    logger.warning("loud")
     assert out.getvalue().count("\n") == 1
     assert "loud" in out.getvalue()
 
@@ -78,7 +78,7 @@ def test_tracebacks_follow_marked() -> None:
     assert any("second" in line for line in rest)
 
 
-def test_libraries_come_out_in_the_same_form() -> None:
+def test_lines_of_libraries_have_the_same_form() -> None:
     out = lines("json")
     logging.getLogger("somebody").warning("watch %s", "out")
     logged = json.loads(out.getvalue())

@@ -1,4 +1,4 @@
-"""Metrics: read when asked, and one broken reader hides nothing else."""
+"""Metrics are read at each scrape, and a broken reader hides no other."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_histograms_observe_seconds() -> None:
     assert found['quorumlog_quorum_fsync_seconds_bucket{le="0.0025"}'] == 1
 
 
-def test_a_broken_reader_is_left_out_alone() -> None:
+def test_only_a_broken_reader_is_omitted() -> None:
     metrics = Metrics()
     metrics.gauge("broken", "b", lambda: 1 // 0)
     metrics.gauge("whole", "w", lambda: 2)

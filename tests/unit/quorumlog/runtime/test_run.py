@@ -53,7 +53,7 @@ def test_exit_status(error: BaseException, status: int, capsys: pytest.CaptureFi
     assert capsys.readouterr().err.splitlines()[-1].startswith("broker: ")
 
 
-def test_the_last_line_says_what_why_and_next(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_last_line_has_problem_cause_and_next_step(capsys: pytest.CaptureFixture[str]) -> None:
     error = ConfigError("the port\nis taken", next_step="give another")
     run(failing(error))
     assert capsys.readouterr().err == "broker: the port is taken (next: give another)\n"
@@ -103,7 +103,7 @@ def test_a_failure_of_on_end_does_not_change_the_exit_status(
 
 
 async def some_turns() -> None:
-    """Enough for what callbacks of the loop call for."""
+    """Wait long enough for the callbacks of the loop."""
     for _ in range(100):
         await asyncio.sleep(0)
 
@@ -134,7 +134,7 @@ def test_a_broken_invariant_in_a_callback_ends_the_process(cleanup: str, capsys:
     assert [str(cause) for cause in ends] == ["offsets go back"]
 
 
-def test_a_broken_invariant_ends_the_process_whatever_hangs(
+def test_a_broken_invariant_ends_the_process_even_if_tasks_hang(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runtime, "KILL_GRACE_S", 0.01)
@@ -143,7 +143,7 @@ def test_a_broken_invariant_ends_the_process_whatever_hangs(
 
     def exit_now(status: int) -> None:
         statuses.append(status)
-        hanging.set()  # this process goes on
+        hanging.set()  # this process continues
 
     def broken() -> None:
         raise AssertionError("offsets go back")
@@ -197,7 +197,7 @@ def test_ready_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == {"event": "ready", "node_id": 3, "data_dir": "/d"}
 
 
-def test_what_does_not_stop_in_time_is_cancelled(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_does_not_stop_in_time_is_cancelled(capsys: pytest.CaptureFixture[str]) -> None:
     async def body(process: Process) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         await process.stopped()
@@ -207,7 +207,7 @@ def test_what_does_not_stop_in_time_is_cancelled(capsys: pytest.CaptureFixture[s
     assert "before the graceful shutdown was complete" in capsys.readouterr().err
 
 
-def test_asked_twice_it_stops_at_once() -> None:
+def test_a_second_signal_stops_at_once() -> None:
     async def body(process: Process) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         await process.stopped()
@@ -218,16 +218,16 @@ def test_asked_twice_it_stops_at_once() -> None:
 
 
 @pytest.mark.parametrize("failure", [None, CorruptStoreError("damaged")])
-def test_a_thread_that_hangs_does_not_keep_the_process(
+def test_a_hanging_thread_does_not_block_the_exit(
     monkeypatch: pytest.MonkeyPatch, failure: QuorumlogError | None
 ) -> None:
-    """A disk that hangs: closing the loop would wait for the thread that is in it, without end."""
+    """A disk that hangs: closing the loop would wait forever for the blocked thread."""
     statuses: list[int] = []
     released = threading.Event()
 
     def exit_now(status: int) -> None:
         statuses.append(status)
-        released.set()  # this process goes on
+        released.set()  # this process continues
 
     async def body(process: Process) -> None:
         asyncio.get_running_loop().run_in_executor(None, released.wait, 30)
@@ -243,7 +243,7 @@ def test_a_thread_that_hangs_does_not_keep_the_process(
 
 
 @pytest.mark.parametrize("abstract", [False, True])
-def test_systemd_is_told(tmp_path: Path, abstract: bool) -> None:
+def test_systemd_is_notified(tmp_path: Path, abstract: bool) -> None:
     name = f"@quorumlog-test-{os.getpid()}" if abstract else str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind("\0" + name[1:] if abstract else name)
@@ -253,7 +253,7 @@ def test_systemd_is_told(tmp_path: Path, abstract: bool) -> None:
         async def body(process: Process) -> None:
             process.ready(node_id=1)
             loop = asyncio.get_running_loop()
-            while sum("WATCHDOG=1" in text for text in received) < 3:  # it goes on by itself
+            while sum("WATCHDOG=1" in text for text in received) < 3:  # it continues by itself
                 received.append(await loop.run_in_executor(None, lambda: receiver.recv(4096).decode()))
             process.stop("enough")
             received.append(receiver.recv(4096).decode())

@@ -1,12 +1,12 @@
 from quorumlog.runtime.clock import Sources, now_ms
 
 
-async def test_the_loops_clock_never_goes_back() -> None:
+async def test_the_loops_clock_never_decreases() -> None:
     first = now_ms()
     assert now_ms() >= first
 
 
-def test_a_seed_decides_everything() -> None:
+def test_a_seed_determines_all_sources() -> None:
     one, other = (Sources.seeded(7, lambda: 1_000) for _ in range(2))
     assert [one.uuid4() for _ in range(3)] == [other.uuid4() for _ in range(3)]
     assert one.random.random() == other.random.random()

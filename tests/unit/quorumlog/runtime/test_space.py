@@ -1,4 +1,4 @@
-"""The room of directories is sampled in a thread, and a mount that hangs delays nobody."""
+"""The free space of directories is sampled in a thread; a hanging mount delays nothing else."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_latest_samples_are_in_the_order_of_the_paths(mounts: Mounts) -> Non
     asyncio.run(test())
 
 
-def test_a_mount_that_hangs_holds_one_thread_and_keeps_its_last_sample(mounts: Mounts) -> None:
+def test_a_hanging_mount_blocks_one_thread_and_keeps_its_last_sample(mounts: Mounts) -> None:
     async def test() -> None:
         loop = asyncio.get_running_loop()
         samples = SpaceSamples(lambda: ["/a", "/b"])
@@ -84,7 +84,7 @@ def test_a_mount_that_hangs_holds_one_thread_and_keeps_its_last_sample(mounts: M
         await until(mounts.hangs.is_set, task)
         asked = len(mounts.asked)
         hung_at = loop.time()
-        for _ in range(TURNS):  # the loop goes on
+        for _ in range(TURNS):  # the loop continues
             await asyncio.sleep(0)
         assert len(mounts.asked) == asked
         assert samples.latest() == [Space("/a", 300, 1000), Space("/b", 500, 1000)]

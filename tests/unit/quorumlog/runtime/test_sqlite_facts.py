@@ -1,4 +1,4 @@
-"""Facts on a disk that fails: after the first failure the file and its log stay as they are."""
+"""Facts on a failing disk: after the first failure, the file and its log do not change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def acquire(root: Path) -> FileDisk:
 
 
 @pytest.mark.parametrize("file", [FACTS, WAL])
-async def test_after_a_failed_sync_facts_and_wal_stay_as_they_are(tmp_path: Path, file: str) -> None:
+async def test_facts_and_wal_stay_unchanged_after_a_failed_sync(tmp_path: Path, file: str) -> None:
     with failing_disk(tmp_path / "d") as failing:
         disk = acquire(failing.folder)
         await disk.facts.commit({"first": b"1"})
@@ -39,7 +39,7 @@ async def test_after_a_failed_sync_facts_and_wal_stay_as_they_are(tmp_path: Path
         acquire(failing.folder)
 
 
-async def test_facts_stay_as_they_are_when_another_file_of_the_directory_fails(tmp_path: Path) -> None:
+async def test_facts_stay_unchanged_when_another_file_fails(tmp_path: Path) -> None:
     disk = acquire(tmp_path)
     await disk.facts.commit({"first": b"1"})
     disk._set_failure(DiskError("the disk is gone"))
@@ -50,7 +50,7 @@ async def test_facts_stay_as_they_are_when_another_file_of_the_directory_fails(t
     assert WAL in left
 
 
-async def test_damaged_facts_are_refused_and_left_as_they_are(tmp_path: Path) -> None:
+async def test_damaged_facts_are_refused_and_not_changed(tmp_path: Path) -> None:
     disk = acquire(tmp_path)
     await disk.facts.commit({"first": b"1"})
     disk.close()

@@ -16,11 +16,11 @@ HUGE = 2**31 - 1
 
 
 class BadBody(NamedTuple):
-    """A body whose record of index `record` has the problem, in a batch that counts `count` records."""
+    """A body whose record of index `record` has the problem, in a batch that counts `record_count` records."""
 
     name: str
     body: bytes
-    count: int
+    record_count: int
     problem: Problem
     record: int
 
@@ -36,7 +36,10 @@ def record(
     rest: bytes = b"",
     length: int | None = None,
 ) -> bytes:
-    """One record.  key, value, headers: as they are encoded.  length: what the record claims, if not its own."""
+    """One record.
+
+    key, value, headers: as they are encoded.  length: the claimed length, if it differs from the real one.
+    """
     content = attributes + varint(timestamp_delta) + varint(offset_delta) + key + value + headers + rest
     return varint(len(content) if length is None else length) + content
 
@@ -98,7 +101,7 @@ def sealed(
     base_timestamp: int = 1_000,
     max_timestamp: int = 1_000,
 ) -> bytes:
-    """A batch around `body`, with a header that is good in itself and a checksum that fits."""
+    """Return a batch around `body`, with a consistent header and a matching checksum."""
     contents = compress(codec, body)
     times = (base_timestamp, max_timestamp)
     covered = struct.pack(">hiqqqhii", int(codec), count - 1, *times, *producer, count) + contents

@@ -1,4 +1,4 @@
-"""Bounded decompression, and what each codec makes of damage."""
+"""Bounded decompression, and damaged input of each codec."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ COMPRESSING = [codec for codec in Codec if codec]
 
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("content", [b"", b"x", b"abc" * 100_000, bytes(range(256)) * 300])
-def test_there_and_back(codec: Codec, content: bytes) -> None:
+def test_compressed_data_round_trips(codec: Codec, content: bytes) -> None:
     assert bytes(decompress(codec, memoryview(compress(codec, content)))) == content
 
 
 @pytest.mark.parametrize("codec", COMPRESSING)
-def test_what_inflates_too_far_is_refused_and_the_exact_size_is_not(codec: Codec) -> None:
+def test_data_above_the_size_limit_are_refused_and_the_exact_size_is_not(codec: Codec) -> None:
     bomb = compress(codec, bytes(1_000_000))
     assert len(decompress(codec, bomb, 1_000_000)) == 1_000_000
     with pytest.raises(RemoteProtocolError, match="inflates to more than 999999 bytes"):
@@ -44,7 +44,7 @@ def test_snappy_without_framing_is_read_too() -> None:
     assert bytes(decompress(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(b"raw" * 50)))) == b"raw" * 50
 
 
-def test_a_snappy_block_cannot_claim_what_it_cannot_hold() -> None:
+def test_a_snappy_block_with_an_impossible_size_is_refused() -> None:
     claims_100_mb = b"\x80\xc2\xd7\x2f" + b"\x00a"
     with pytest.raises(RemoteProtocolError, match="claim"):
         decompress(Codec.SNAPPY, claims_100_mb)

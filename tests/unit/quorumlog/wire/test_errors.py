@@ -17,7 +17,7 @@ FINDINGS = ROOT / "quorumlog/doctor"
 """A finding has a code of its own, which may be the name of an error."""
 PROTOCOL = (ROOT / "docs/protocol.md").read_text()
 INSTEAD = {ApiError.OUTCOME_UNKNOWN: KafkaCode.REQUEST_TIMED_OUT, ApiError.OVERLOADED: KafkaCode.REQUEST_TIMED_OUT}
-"""What Kafka clients are answered in place of errors that Kafka does not have."""
+"""The answers to Kafka clients in place of errors that Kafka does not have."""
 
 
 def test_each_error_is_its_own_name() -> None:
@@ -27,7 +27,7 @@ def test_each_error_is_its_own_name() -> None:
 
 def test_numbers_are_kafkas() -> None:
     for code in KafkaCode:
-        assert ErrorCode[code.name.lower()] == code
+        assert ErrorCode[code.name.lower()].value == code.value
     for error in ApiError:
         known = ErrorCode.__members__.get(error.name.lower())
         assert error.kafka == (INSTEAD.get(error, -1) if known is None else known), error
@@ -37,26 +37,27 @@ def test_each_error_has_one_sentence() -> None:
     assert [error for error in ApiError if not error.sentence.endswith(".") or error.sentence.count(". ")] == []
 
 
-def literals(source: str) -> Iterator[ast.Constant]:
+def literals(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of each string literal."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node
+            yield node.lineno, node.value
 
 
 def test_the_product_has_no_string_literal_that_is_the_name_of_an_error() -> None:
     found = [
-        f"{path.relative_to(ROOT)}:{literal.lineno}: {literal.value}"
+        f"{path.relative_to(ROOT)}:{line}: {text}"
         for folder in PRODUCT
         for path in sorted((ROOT / folder).rglob("*.py"))
         if path != TABLE and FINDINGS not in path.parents
-        for literal in literals(path.read_text())
-        if literal.value in ApiError.__members__
+        for line, text in literals(path.read_text())
+        if text in ApiError.__members__
     ]
     assert found == []
 
 
 def test_the_documentation_has_the_same_table() -> None:
-    """docs/protocol.md, section Errors: name, Kafka's number, retriable, exit code of kctl, what happened."""
+    """docs/protocol.md, section Errors: name, Kafka's number, retriable, exit code of kctl, and meaning."""
     section = PROTOCOL.split("\n## Errors\n", 1)[1].split("\n## ", 1)[0]
     assert [line for line in section.splitlines() if line.startswith("| `")] == [row(error) for error in ApiError]
 

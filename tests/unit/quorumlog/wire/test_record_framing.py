@@ -1,4 +1,4 @@
-"""Records that contradict the header of their batch: each has its named refusal."""
+"""Records that contradict the header of their batch are refused by name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check(body: bytes, count: int, newest_ms: int | None = None) -> Framing | Ba
 
 @pytest.mark.parametrize("bad", bad_bodies(), ids=lambda bad: bad.name)
 def test_record_that_contradicts_the_header_is_refused(bad: BadBody) -> None:
-    refusal = check(bad.body, bad.count)
+    refusal = check(bad.body, bad.record_count)
     assert isinstance(refusal, BatchRefusal)
     assert refusal.code == KafkaCode.INVALID_RECORD
     assert refusal.position == 7
@@ -30,7 +30,7 @@ def test_record_that_contradicts_the_header_is_refused(bad: BadBody) -> None:
         assert "bytes follow the last record" in refusal.reason
     else:
         assert refusal.record_errors == (RecordError(bad.record, _TEXTS[bad.problem]),)
-        assert f"record {bad.record} of {bad.count}" in refusal.reason
+        assert f"record {bad.record} of {bad.record_count}" in refusal.reason
 
 
 def test_every_problem_of_the_records_has_a_bad_body() -> None:
@@ -60,7 +60,7 @@ def test_bounds_themselves_are_accepted() -> None:
     assert check(body_of(record(0, timestamp_delta=10)), 1, BASE_MS + 10) == Framing(BASE_MS + 10, -1)
     largest = 2**63 - 1 - BASE_MS
     assert check(body_of(record(0, timestamp_delta=largest)), 1) == Framing(2**63 - 1, -1)
-    padded = b"\x80\x00"  # a number may be longer than it must be
+    padded = b"\x80\x00"  # a number may be longer than necessary
     assert check(body_of(record(0, key=padded)), 1) == Framing(BASE_MS, -1)
     assert check(body_of(record(0, attributes=b"\xff")), 1) == Framing(BASE_MS, -1)
 

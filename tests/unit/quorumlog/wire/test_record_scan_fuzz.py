@@ -1,4 +1,4 @@
-"""A short round of the fuzz of the compiled check, with sanitizers; `python -m tests.fuzz.record_scan` runs longer."""
+"""A short fuzz run of the compiled check with sanitizers; `python -m tests.fuzz.record_scan` runs longer."""
 
 from __future__ import annotations
 

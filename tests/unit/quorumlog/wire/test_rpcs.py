@@ -38,7 +38,7 @@ def test_each_constant_is_named_after_its_rpc() -> None:
 
 
 def strings(source: str) -> Iterator[ast.Constant]:
-    """All string literals of a file but those in `__all__`, which name classes."""
+    """Return all string literals of a file except those in `__all__`, which name classes."""
     tree = ast.parse(source)
     exported = {
         id(node)

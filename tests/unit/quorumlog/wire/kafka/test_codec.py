@@ -1,4 +1,4 @@
-"""Headers and schemas: round trips for every version that we speak, and any bytes at all."""
+"""Headers and schemas: round trips of every supported version, and arbitrary bytes."""
 
 from __future__ import annotations
 

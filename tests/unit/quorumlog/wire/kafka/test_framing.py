@@ -10,8 +10,8 @@ import pytest
 from quorumlog.wire.kafka.framing import write_parts
 
 
-async def test_writes_to_a_connection_that_is_lost_are_dropped_in_silence(caplog: pytest.LogCaptureFixture) -> None:
-    """asyncio warns of each after the fifth; a client with many lanes to a broker that dies makes that many at once."""
+async def test_writes_to_a_lost_connection_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    """asyncio warns of each after the fifth; a client with many connections to a dying broker causes many."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=ours)
