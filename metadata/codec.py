@@ -17,11 +17,11 @@ from uuid import UUID
 from google.protobuf.message import DecodeError, Message
 
 from metadata.records import (
-    MAX_RECORDS_PER_BATCH,
     METADATA_VERSION,
     METADATA_VERSION_MAX,
     NO_LEADER,
     NO_OFFSET,
+    RECORDS_PER_BATCH_MAX,
     UNASSIGNED,
     BrokerChange,
     Config,
@@ -48,10 +48,10 @@ from quorumlog.errors import CorruptStoreError, RemoteProtocolError
 from quorumlog.wire.v1 import metadata_pb2 as pb
 
 VERSION = 1
-MAX_PARTITION_INDEX = 999_999
-MAX_LIST = 32_767
-MAX_NAME = 249
-MAX_TEXT = 65_535
+PARTITION_INDEX_MAX = 999_999
+LIST_MAX = 32_767
+NAME_MAX = 249
+TEXT_MAX = 65_535
 
 _ADVICE = "this release may be too old for this log, or the log is damaged"
 
@@ -67,8 +67,8 @@ class _MalformedError(ValueError):
 
 
 def encode(records: Sequence[Record]) -> bytes:
-    """Return the payload of one batch.  `records` holds 1 to `MAX_RECORDS_PER_BATCH` records."""
-    assert 0 < len(records) <= MAX_RECORDS_PER_BATCH, f"a batch of {len(records)} records"
+    """Return the payload of one batch.  `records` holds 1 to `RECORDS_PER_BATCH_MAX` records."""
+    assert 0 < len(records) <= RECORDS_PER_BATCH_MAX, f"a batch of {len(records)} records"
     return pb.Records(
         version=VERSION, records=[_ENCODERS[type(record)](record) for record in records]
     ).SerializeToString(deterministic=True)
@@ -90,7 +90,7 @@ def decode(payload: bytes, base_offset: int = 0) -> list[Record]:
             f"metadata batch at offset {base_offset}: version {message.version}, this release knows {VERSION}",
             "upgrade this node" if message.version > VERSION else "",
         )
-    if not 0 < len(message.records) <= MAX_RECORDS_PER_BATCH:
+    if not 0 < len(message.records) <= RECORDS_PER_BATCH_MAX:
         raise CorruptStoreError(f"metadata batch at offset {base_offset}: {len(message.records)} records")
     if _has_unknown_fields(message):
         records = pb.Records.FromString(payload).records
@@ -298,14 +298,14 @@ def _offset(value: int, what: str) -> int:
 
 
 def _index(value: int) -> int:
-    if not 0 <= value <= MAX_PARTITION_INDEX:
+    if not 0 <= value <= PARTITION_INDEX_MAX:
         raise _MalformedError(f"partition index {value}")
     return value
 
 
 def _broker_ids(values: Sequence[int], what: str) -> tuple[int, ...]:
     ids = tuple(values)
-    if ids and (min(ids) < 0 or len(ids) > MAX_LIST or len(set(ids)) < len(ids)):
+    if ids and (min(ids) < 0 or len(ids) > LIST_MAX or len(set(ids)) < len(ids)):
         raise _MalformedError(f"{what} {ids[:20]}: negative, twice or too many")
     return ids
 
@@ -353,7 +353,7 @@ class _Reader:
                 directory_id = self.uuid(message.directory_id, "directory id")
                 replica = self._replicas[key] = Replica(_broker_id(message.broker_id), directory_id)
             found.append(replica)
-        _check(0 < len(found) <= MAX_LIST, "number of replicas", len(found))
+        _check(0 < len(found) <= LIST_MAX, "number of replicas", len(found))
         _check(len({replica.broker_id for replica in found}) == len(found), "broker twice in replicas", found[:20])
         return tuple(found)
 
@@ -364,16 +364,16 @@ class _Reader:
     # One method per kind of record, named like the oneof's field
 
     def register_broker(self, message: pb.RegisterBroker) -> RegisterBroker:
-        _check(len(message.endpoints) <= MAX_LIST, "number of endpoints", len(message.endpoints))
+        _check(len(message.endpoints) <= LIST_MAX, "number of endpoints", len(message.endpoints))
         directories = tuple([self.known_uuid(each, "directory id") for each in message.directory_ids])
-        _check(len(set(directories)) == len(directories) <= MAX_LIST, "directory twice or too many", len(directories))
+        _check(len(set(directories)) == len(directories) <= LIST_MAX, "directory twice or too many", len(directories))
         _check(1 <= message.feature_min <= message.feature_max, "feature range from", message.feature_min)
         return RegisterBroker(
             broker_id=_broker_id(message.broker_id),
             incarnation_id=self.known_uuid(message.incarnation_id, "incarnation id"),
             endpoints=tuple([_endpoint(each) for each in message.endpoints]),
             directory_ids=directories,
-            rack=_text(message.rack, "rack", MAX_NAME) if message.HasField("rack") else None,
+            rack=_text(message.rack, "rack", NAME_MAX) if message.HasField("rack") else None,
             previous_broker_epoch=_offset(message.previous_broker_epoch, "previous broker epoch"),
             feature_min=message.feature_min,
             feature_max=message.feature_max,
@@ -382,7 +382,7 @@ class _Reader:
 
     def broker_change(self, message: pb.BrokerChange) -> BrokerChange:
         directories = tuple([self.known_uuid(each, "directory id") for each in message.directories_offline])
-        _check(len(directories) <= MAX_LIST, "number of directories", len(directories))
+        _check(len(directories) <= LIST_MAX, "number of directories", len(directories))
         leaving = message.in_controlled_shutdown if message.HasField("in_controlled_shutdown") else None
         return BrokerChange(
             broker_id=_broker_id(message.broker_id),
@@ -396,7 +396,7 @@ class _Reader:
         return UnregisterBroker(_broker_id(message.broker_id), _offset(message.broker_epoch, "broker epoch"))
 
     def topic(self, message: pb.Topic) -> Topic:
-        return Topic(self.known_uuid(message.topic_id, "topic id"), _text(message.name, "topic name", MAX_NAME))
+        return Topic(self.known_uuid(message.topic_id, "topic id"), _text(message.name, "topic name", NAME_MAX))
 
     def partition(self, message: pb.Partition) -> Partition:
         _check(message.leader_epoch >= 0, "leader epoch", message.leader_epoch)
@@ -454,10 +454,10 @@ class _Reader:
         scope = _SCOPES.get(message.scope)
         if scope is None:
             raise _MalformedError(f"config scope {message.scope}")
-        _check(len(message.resource) <= MAX_NAME, "length of config resource", len(message.resource))
+        _check(len(message.resource) <= NAME_MAX, "length of config resource", len(message.resource))
         value = message.value if message.HasField("value") else None
-        _check(value is None or len(value) <= MAX_TEXT, "length of config value of", message.key)
-        return Config(scope, message.resource, _text(message.key, "config key", MAX_NAME), value)
+        _check(value is None or len(value) <= TEXT_MAX, "length of config value of", message.key)
+        return Config(scope, message.resource, _text(message.key, "config key", NAME_MAX), value)
 
     def producer_ids(self, message: pb.ProducerIds) -> ProducerIds:
         _check(message.next_producer_id > 0, "next producer id", message.next_producer_id)
@@ -472,11 +472,11 @@ class _Reader:
         if message.name == METADATA_VERSION:
             what = f"level of {METADATA_VERSION}, of which this release understands at most {METADATA_VERSION_MAX},"
             _check(message.level <= METADATA_VERSION_MAX, what, message.level)
-        return Feature(_text(message.name, "feature name", MAX_NAME), message.level)
+        return Feature(_text(message.name, "feature name", NAME_MAX), message.level)
 
     def forget_topics(self, message: pb.ForgetTopics) -> ForgetTopics:
-        _check(0 < len(message.names) <= MAX_LIST, "number of topic names", len(message.names))
-        return ForgetTopics(tuple([_text(name, "topic name", MAX_NAME) for name in message.names]))
+        _check(0 < len(message.names) <= LIST_MAX, "number of topic names", len(message.names))
+        return ForgetTopics(tuple([_text(name, "topic name", NAME_MAX) for name in message.names]))
 
     def no_op(self, message: pb.NoOp) -> NoOp:
         return NoOp()
@@ -485,8 +485,8 @@ class _Reader:
 def _endpoint(message: pb.Endpoint) -> Endpoint:
     _check(1 <= message.port <= 65_535, "port", message.port)
     return Endpoint(
-        name=_text(message.name, "listener name", MAX_NAME),
-        host=_text(message.host, "host", MAX_NAME),
+        name=_text(message.name, "listener name", NAME_MAX),
+        host=_text(message.host, "host", NAME_MAX),
         port=message.port,
-        security=_text(message.security, "security of the listener", MAX_NAME),
+        security=_text(message.security, "security of the listener", NAME_MAX),
     )

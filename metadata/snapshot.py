@@ -7,8 +7,8 @@ written as columns, with tables of the replica lists, member lists and directori
 about 20 bytes per partition, and decoding is mostly one C call per chunk.
 
 An image never changes, so it can be written slowly while newer images are made.  `chunks` is a generator that works for
-a few milliseconds between two values, and yields an empty chunk if it has none yet.  Sorting a million topics at once
-would take a second, so they are first distributed to buckets, and then sorted bucket by bucket.
+a few milliseconds between two values, and yields an empty chunk if it has none yet.  Sorting a million topics in one
+step would take a second, so they are first distributed to buckets, and then sorted bucket by bucket.
 
 Reading is strict.  An unknown kind, version or field, a chunk out of order, a repeated name or a wrong count is
 refused; nothing is skipped.
@@ -363,7 +363,7 @@ class ImageLoader:
     def _add_topics(self, chunk: Topics) -> None:
         partitions = self._partitions_of(chunk)
         origins = dict(chunk.renewed)
-        self._require(all(len(origin) == 16 for origin in origins.values()), "an origin that has not 16 bytes")
+        self._require(all(len(origin) == 16 for origin in origins.values()), "an origin that does not have 16 bytes")
         at = 0
         for topic_id, name, total, first, count in chunk.topics:
             self._require(len(topic_id) == 16, f"topic id of {len(topic_id)} bytes")
@@ -389,7 +389,7 @@ class ImageLoader:
         """Return the chunk's partitions; indexes count from 0 in each topic's part."""
         indexes = [index for entry in chunk.topics for index in range(max(0, min(entry[4], CHUNK_PARTITIONS)))]
         directories = [UUID(bytes=each) for each in chunk.directories if len(each) == 16]
-        self._require(len(directories) == len(chunk.directories), "a directory id that has not 16 bytes")
+        self._require(len(directories) == len(chunk.directories), "a directory id that does not have 16 bytes")
         columns = (
             chunk.created,
             chunk.replicas,

@@ -17,7 +17,7 @@ from metadata.control.decision import Decision
 from metadata.control.election import Eligibility, Eligible, Policy, change_to, elect, min_isr_of
 from metadata.control.errors import OK, Outcome, no_topic
 from metadata.image import ClusterImage, PartitionImage, TopicImage, indexes
-from metadata.records import MAX_RECORDS_PER_BATCH, NO_LEADER, NO_OFFSET, PartitionChange, Reason, Record
+from metadata.records import NO_LEADER, NO_OFFSET, RECORDS_PER_BATCH_MAX, PartitionChange, Reason, Record
 from quorumlog.wire.errors import ApiError
 
 BALANCE_BATCH = 1_000
@@ -58,8 +58,8 @@ def elect_leaders(
         answers.append(found)
         if change is not None:
             records.append(change)
-    if len(records) > MAX_RECORDS_PER_BATCH:
-        text = f"{len(records)} elections: one request can hold at most {MAX_RECORDS_PER_BATCH}"
+    if len(records) > RECORDS_PER_BATCH_MAX:
+        text = f"{len(records)} elections: one request can hold at most {RECORDS_PER_BATCH_MAX}"
         refusal = Outcome(ApiError.POLICY_VIOLATION, text, "request fewer at a time")
         return Decision(tuple([Election(each.topic, each.index, refusal) for each in answers]))
     return Decision(tuple(answers), () if validate_only else tuple(records))
@@ -91,7 +91,7 @@ def _needing(image: ClusterImage, policy: Policy, eligible: Eligible) -> Iterato
     found = _misplaced(image, sorted(image.topics), eligible)
     if policy is Policy.UNCLEAN:
         found = _leaderless(image, eligible)
-    for topic, partition in islice(found, MAX_RECORDS_PER_BATCH):
+    for topic, partition in islice(found, RECORDS_PER_BATCH_MAX):
         yield topic, partition.index, None
 
 
@@ -126,7 +126,7 @@ def _ask(
 
 
 def _not_needed(topic: TopicImage, partition: PartitionImage, policy: Policy, eligible: Eligible) -> Outcome | None:
-    """Return why no election takes place, or None."""
+    """Return the reason why no election takes place, or None."""
     name = f"{topic.name}-{partition.index}"
     preferred = partition.replicas[0]
     if policy is Policy.UNCLEAN:

@@ -6,9 +6,10 @@ that registers it, fenced, also removes it from every ISR and leadership.  So a 
 before is never treated as in sync.  A broker is unfenced by the heartbeat that reports that it has applied its own
 registration (and, after a fencing, the fencing).
 
-Duplicate ids: a data directory is locked by the process that uses it.  So a registration that brings a directory of the
-registered broker comes from that broker after a restart, and is accepted at once.  A registration that brings none of
-them, while heartbeats of the registered broker arrive, comes from another broker with the same id and is refused.
+Duplicate ids: a data directory is locked by the process that uses it.  A registration that brings a directory of the
+registered broker therefore comes from that broker after a restart, and is accepted immediately.  A registration that
+brings none of them, while heartbeats of the registered broker arrive, comes from another broker with the same id and is
+refused.
 
 A heartbeat is decided repeatedly, each time on the image that includes its own earlier records, until nothing changes;
 each step is one valid batch.  The times of heartbeats are soft state of the shell, never in the image.
@@ -27,8 +28,8 @@ from metadata.control.errors import OK, Outcome
 from metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 from metadata.records import (
     LOST,
-    MAX_RECORDS_PER_BATCH,
     NO_OFFSET,
+    RECORDS_PER_BATCH_MAX,
     UNASSIGNED,
     BrokerChange,
     Config,
@@ -188,12 +189,11 @@ def _amend(old: BrokerImage, request: RegisterBroker) -> Decision[Registered]:
 
 
 def _lost_by(image: ClusterImage, old: BrokerImage, request: RegisterBroker) -> Lost:
-    """Return the predicate of replicas that no longer hold the data for which they are in the ISR.
+    """Return a predicate: whether a replica of this broker may lack records for which it is in the ISR.
 
-    These are the replicas on a missing directory; a replica whose directory was never reported may have been on any of
-    them.  After an unclean stop, they also include the replicas of topics with write.caching, since acknowledged
-    records may never have reached the disk.  A sole replica remains even then, because no other replica could hold
-    more.
+    It holds for replicas on a missing directory.  If any directory is missing, it also holds for replicas whose
+    directory was never reported.  After an unclean stop, it holds for the replicas of topics with write.caching, since
+    acknowledged records may never have reached the disk; a sole replica is exempt, since no other one could hold more.
     """
     clean = request.previous_broker_epoch == old.epoch
     all_there = set(old.directory_ids) <= set(request.directory_ids)
@@ -215,7 +215,7 @@ def _lost_by(image: ClusterImage, old: BrokerImage, request: RegisterBroker) -> 
 
 
 def fence(image: ClusterImage, broker_id: int) -> Decision[None]:
-    """Fence a broker that was silent or requests it; remove its leaderships and ISR memberships."""
+    """Fence a broker, and remove its leaderships and ISR memberships."""
     broker = image.brokers.get(broker_id)
     if broker is None or broker.fenced:
         return Decision(None)
@@ -227,7 +227,7 @@ def fence(image: ClusterImage, broker_id: int) -> Decision[None]:
 def elect_leaderless(image: ClusterImage) -> Decision[None]:
     """Elect leaders where possible for partitions without one, which a failed controller may have left."""
     changes = elections(image, cause_offset=NO_OFFSET)
-    return Decision(None, tuple(changes), more=len(changes) == MAX_RECORDS_PER_BATCH)
+    return Decision(None, tuple(changes), more=len(changes) == RECORDS_PER_BATCH_MAX)
 
 
 # Unregistration
@@ -302,7 +302,7 @@ def heartbeat(
     if broker.fenced and not broker.in_controlled_shutdown and request.applied_offset > broker.last_offset:
         head = BrokerChange(broker.broker_id, broker.epoch, fenced=False)
         found = elections(image, cause_offset=image.end_offset, broker_id=broker.broker_id, joining=True)
-        return Decision(_answer(image, broker, request), (head, *found[: MAX_RECORDS_PER_BATCH - 1]), more=True)
+        return Decision(_answer(image, broker, request), (head, *found[: RECORDS_PER_BATCH_MAX - 1]), more=True)
     if again and broker.active:
         left = elections(image, cause_offset=broker.last_offset, broker_id=broker.broker_id)
         return Decision(_answer(image, broker, request), tuple(left), more=bool(left))
@@ -327,9 +327,9 @@ def _shut_down(
     """Decide a step of a controlled shutdown.
 
     First leaderships move, then the broker leaves all ISRs of which it is not the last member, then it may stop.  It
-    may stop once every other unfenced broker has applied those records, so that clients are no longer sent to
-    it.  Brokers apply whole batches, so a broker that is past this broker's own last record has applied the moves as
-    well.
+    may stop once every other unfenced broker has applied those records, so that clients are no longer sent to it.
+    Brokers apply whole batches, so a broker that has applied the last record about this broker has applied the moves
+    as well.
     """
     if broker.fenced:
         return Decision(_answer(image, broker, request, should_shutdown=True))
@@ -338,7 +338,7 @@ def _shut_down(
         head = BrokerChange(broker.broker_id, broker.epoch, in_controlled_shutdown=True)
         return Decision(_answer(image, broker, request), batch_with_head(head, changes)[0], more=True)
     if changes:
-        moved = tuple(changes[:MAX_RECORDS_PER_BATCH])
+        moved = tuple(changes[:RECORDS_PER_BATCH_MAX])
         return Decision(_answer(image, broker, request), moved, more=True)
     if image.leader_count(broker.broker_id) == 0 and others_applied > broker.last_offset:
         gone = BrokerChange(broker.broker_id, broker.epoch, fenced=True)

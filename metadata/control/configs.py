@@ -6,7 +6,7 @@ else the cluster's value of the same key, else the default; the tables are in `m
 Two keys affect which replicas may lead, so their change has further effects.  A change of min.insync.replicas clears
 the eligible leader replicas of the partitions concerned in the same batch, since they were kept under the other rule.
 (If the records do not fit one batch, earlier batches clear them and the change itself comes last.  So if the controller
-fails in between, no unreported change has been made.)  After unclean elections are allowed, leaders are elected where
+fails in between, the config is unchanged.)  After unclean elections are allowed, leaders are elected where
 that is now possible.
 
 The default of a topic's min.insync.replicas is the value that a new topic would get, not the 1 of the table: removing
@@ -28,13 +28,16 @@ from metadata.control.topics import default_min_isr
 from metadata.image import (
     BROKER_CONFIGS,
     CLUSTER_CONFIGS,
+    KAFKA_RATES,
     TOPIC_CONFIGS,
     ClusterImage,
     ConfigKey,
     TopicImage,
+    is_internal,
     unknown_key,
 )
-from metadata.records import MAX_RECORDS_PER_BATCH, NO_OFFSET, Config, ConfigScope, PartitionChange, Reason, Record
+from metadata.image.internal_topics import CLEANUP_POLICY, COMPACT, cleanup_problem
+from metadata.records import NO_OFFSET, RECORDS_PER_BATCH_MAX, Config, ConfigScope, PartitionChange, Reason, Record
 from quorumlog.wire.errors import ApiError
 
 TABLES: Mapping[ConfigScope, Mapping[str, ConfigKey]] = {
@@ -42,7 +45,7 @@ TABLES: Mapping[ConfigScope, Mapping[str, ConfigKey]] = {
     ConfigScope.BROKER: BROKER_CONFIGS,
     ConfigScope.CLUSTER: dict(sorted({**TOPIC_CONFIGS, **CLUSTER_CONFIGS}.items())),
 }
-MAX_CHANGES = 10_000
+CHANGES_MAX = 10_000
 """Maximum number of config changes in one request."""
 
 
@@ -94,10 +97,10 @@ def alter_configs(
     times = Counter(each.resource for each in wanted)
     answers: list[Altered] = []
     configs: list[Config] = []
-    too_many = sum(len(each.values) for each in wanted) > MAX_CHANGES
+    too_many = sum(len(each.values) for each in wanted) > CHANGES_MAX
     for each in wanted:
         if too_many:
-            text = f"one request changes at most {MAX_CHANGES} configs"
+            text = f"one request changes at most {CHANGES_MAX} configs"
             answers.append(Altered(each.resource, Outcome(ApiError.POLICY_VIOLATION, text)))
         elif times[each.resource] > 1:
             text = f"{each.resource} is named {times[each.resource]} times in one request"
@@ -109,8 +112,8 @@ def alter_configs(
                 Altered(each.resource, found if isinstance(found, Outcome) else OK, not refused and bool(found))
             )
             configs += [] if isinstance(found, Outcome) else found
-    if len(configs) > MAX_RECORDS_PER_BATCH:  # replace_all can add changes
-        text = f"{len(configs)} changes: one request can make at most {MAX_RECORDS_PER_BATCH}"
+    if len(configs) > RECORDS_PER_BATCH_MAX:  # replace_all can add changes
+        text = f"{len(configs)} changes: one request can make at most {RECORDS_PER_BATCH_MAX}"
         return Decision(tuple([Altered(each.resource, Outcome(ApiError.POLICY_VIOLATION, text)) for each in wanted]))
     if validate_only:
         return Decision(tuple([Altered(each.resource, each.outcome) for each in answers]))
@@ -120,10 +123,10 @@ def alter_configs(
 def _with_clearings(
     image: ClusterImage, answers: tuple[Altered, ...], configs: Sequence[Config]
 ) -> Decision[tuple[Altered, ...]]:
-    room = MAX_RECORDS_PER_BATCH - len(configs)
-    clearings = list(islice(_clearings(image, configs), MAX_RECORDS_PER_BATCH + 1))
+    room = RECORDS_PER_BATCH_MAX - len(configs)
+    clearings = list(islice(_clearings(image, configs), RECORDS_PER_BATCH_MAX + 1))
     if len(clearings) > room:
-        part = [_cleared(*each, NO_OFFSET) for each in clearings[:MAX_RECORDS_PER_BATCH]]
+        part = [_cleared(*each, NO_OFFSET) for each in clearings[:RECORDS_PER_BATCH_MAX]]
         return Decision(answers, tuple(part), more=True)
     records: list[Record] = list(configs)
     records += [_cleared(*each, image.end_offset + each[2]) for each in clearings]
@@ -179,21 +182,36 @@ def _records(image: ClusterImage, wanted: Changes) -> list[Config] | Outcome:
     times = Counter(key for key, _ in wanted.values)
     for config, value in wanted.values:
         known = TABLES[scope].get(config)
+        if known is None and value is None and _never_set(scope, config):
+            continue
         if known is None:
             return Outcome(ApiError.INVALID_CONFIG, unknown_key(config, TABLES[scope], scope.name.lower()))
         if times[config] > 1:
             return Outcome(ApiError.INVALID_CONFIG, f"{config} is set {times[config]} times")
-        problem = None if value is None else known.problem(value)
+        if config == CLEANUP_POLICY and _is_internal(wanted.resource):
+            problem = cleanup_problem(value)
+        else:
+            problem = None if value is None else known.problem(value)
         problem = problem or _too_high(image, wanted.resource, config, value)
         if problem is not None:
             return Outcome(ApiError.INVALID_CONFIG, problem)
     now = image.config(scope, name)
-    target = dict(wanted.values)
+    target = {config: value for config, value in wanted.values if config in TABLES[scope]}
     if wanted.replace_all:
         target = {**dict.fromkeys(now), **target}
     if scope is ConfigScope.TOPIC and MIN_ISR in target and target[MIN_ISR] is None:
         target[MIN_ISR] = str(default_min_isr(image, _factor(image, wanted.resource.name)))
+    if CLEANUP_POLICY in target and _is_internal(wanted.resource):
+        target[CLEANUP_POLICY] = COMPACT
     return [Config(scope, name, each, target[each]) for each in sorted(target) if now.get(each) != target[each]]
+
+
+def _is_internal(resource: Resource) -> bool:
+    return resource.scope is ConfigScope.TOPIC and is_internal(resource.name)
+
+
+def _never_set(scope: ConfigScope, key: str) -> bool:
+    return scope is not ConfigScope.TOPIC and key in KAFKA_RATES
 
 
 def _too_high(image: ClusterImage, resource: Resource, key: str, value: str | None) -> str | None:

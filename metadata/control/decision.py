@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from metadata.image import ClusterImage
-from metadata.records import MAX_RECORDS_PER_BATCH, NO_OFFSET, PartitionChange, Record
+from metadata.records import NO_OFFSET, RECORDS_PER_BATCH_MAX, PartitionChange, Record
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ def batch_with_head(head: Record, changes: Sequence[PartitionChange]) -> tuple[t
     changes come first, without a cause in the log, and `head` comes in the last batch.  If the controller fails in
     between, its successor finds that `head` is missing (a broker is still unfenced, for example) and does the rest.
     """
-    if len(changes) < MAX_RECORDS_PER_BATCH:
+    if len(changes) < RECORDS_PER_BATCH_MAX:
         return (head, *changes), False
-    part = [msgspec.structs.replace(change, cause_offset=NO_OFFSET) for change in changes[:MAX_RECORDS_PER_BATCH]]
+    part = [msgspec.structs.replace(change, cause_offset=NO_OFFSET) for change in changes[:RECORDS_PER_BATCH_MAX]]
     return tuple(part), True

@@ -33,7 +33,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage, indexes
-from metadata.records import MAX_RECORDS_PER_BATCH, NO_LEADER, PartitionChange, Reason, Replica
+from metadata.records import NO_LEADER, RECORDS_PER_BATCH_MAX, PartitionChange, Reason, Replica
 
 MIN_ISR = "min.insync.replicas"
 UNCLEAN = "unclean.leader.election.enable"
@@ -163,10 +163,10 @@ def change_to(
     removing: tuple[int, ...] | None = None,
     new_epoch: bool = False,
 ) -> PartitionChange | None:
-    """Return the record that makes the partition so, or None if it already is.  None for a list: unchanged.
+    """Return the record that gives the partition this state, or None if it already has it.  None for a list: unchanged.
 
     new_epoch: start a new leader epoch even under the same leader (a replica left the assignment).  An unclean election
-    is recorded with that reason, whatever caused it, because the possible loss matters most.
+    is always recorded with that reason, because the possible loss matters most.
     """
     change = PartitionChange(
         topic_id=topic_id,
@@ -205,7 +205,7 @@ def departures(
     lost: those that also leave ELRs, and ISRs even as the last member, because they no longer hold the data.
     The cause is the record at the image's end.
     """
-    return list(islice(_departures(image, broker_id, reason, concerned, lost), MAX_RECORDS_PER_BATCH + 1))
+    return list(islice(_departures(image, broker_id, reason, concerned, lost), RECORDS_PER_BATCH_MAX + 1))
 
 
 def _departures(
@@ -245,7 +245,7 @@ def elections(
     joining: treat `broker_id` as unfenced already.
     """
     found = _elections(image, cause_offset, broker_id, Eligibility(image, joining=broker_id if joining else None))
-    return list(islice(found, MAX_RECORDS_PER_BATCH))
+    return list(islice(found, RECORDS_PER_BATCH_MAX))
 
 
 def _elections(

@@ -9,7 +9,7 @@ from quorumlog.wire.errors import ApiError
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`message`: what happened and why; `next_step`: what to do, may be empty."""
+    """`message`: the event and its cause; `next_step`: the next step, may be empty."""
 
     error: ApiError
     message: str = ""

@@ -148,7 +148,7 @@ def _because(entry: Entry, record: PartitionChange) -> str:
     at = f" (offset {record.cause_offset})" if record.cause_offset >= 0 else ""
     match entry.cause:
         case BrokerChange(broker_id=broker_id, fenced=True) if record.reason is Reason.BROKER_FENCED:
-            return f"broker {broker_id} was fenced: it sent no heartbeat in time, or requested it{at}"
+            return f"broker {broker_id} was fenced: it sent no heartbeat in time, or requested the fencing{at}"
         case BrokerChange(broker_id=broker_id, fenced=False) if record.reason is Reason.BROKER_UNFENCED:
             return f"broker {broker_id} was unfenced and may lead{at}"
         case BrokerChange(broker_id=broker_id, in_controlled_shutdown=True):

@@ -30,8 +30,8 @@ from metadata.control.reassign import CHANGES_MAX, completed, ended
 from metadata.image import BrokerImage, ClusterImage, PartitionImage
 from metadata.records import (
     LOST,
-    MAX_RECORDS_PER_BATCH,
     NO_OFFSET,
+    RECORDS_PER_BATCH_MAX,
     UNASSIGNED,
     PartitionChange,
     Reason,
@@ -224,8 +224,8 @@ def assign_directories(
     the controller learns which replicas are offline with it.
     """
     refusal = check_broker(image, broker_id, broker_epoch)
-    if refusal is None and len(assignments) > MAX_RECORDS_PER_BATCH:
-        refusal = _too_many(len(assignments), MAX_RECORDS_PER_BATCH)
+    if refusal is None and len(assignments) > RECORDS_PER_BATCH_MAX:
+        refusal = _too_many(len(assignments), RECORDS_PER_BATCH_MAX)
     if refusal is not None:
         return Decision(refusal)
     broker = image.brokers[broker_id]

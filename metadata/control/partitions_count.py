@@ -17,12 +17,12 @@ from uuid import UUID
 from metadata.control.decision import Decision
 from metadata.control.errors import OK, Outcome, no_topic
 from metadata.control.placement import Placer
-from metadata.control.topics import MAX_REPLICAS_PER_REQUEST, check_rows, fresh_id, is_internal, new_partitions
-from metadata.image import ClusterImage, TopicImage
-from metadata.records import MAX_RECORDS_PER_BATCH, Record, RemovePartition, RenewTopic
+from metadata.control.topics import REPLICAS_PER_REQUEST_MAX, check_rows, fresh_id, internal_refusal, new_partitions
+from metadata.image import ClusterImage, TopicImage, is_internal
+from metadata.records import RECORDS_PER_BATCH_MAX, Record, RemovePartition, RenewTopic
 from quorumlog.wire.errors import ApiError
 
-MAX_PARTITIONS = 1_000_000
+PARTITIONS_MAX = 1_000_000
 """The result for one topic."""
 
 
@@ -64,10 +64,10 @@ def add_partitions(
     records_made = sum(number for _, number in more)
     replicas_made = sum(number * _factor(image, each.topic) for each, number in more)
     problem = None
-    if records_made > MAX_RECORDS_PER_BATCH:
-        problem = f"the request adds {records_made} partitions; one batch can hold at most {MAX_RECORDS_PER_BATCH}"
-    elif replicas_made > MAX_REPLICAS_PER_REQUEST:
-        problem = f"the request adds {replicas_made} replicas; one request can add at most {MAX_REPLICAS_PER_REQUEST}"
+    if records_made > RECORDS_PER_BATCH_MAX:
+        problem = f"the request adds {records_made} partitions; one batch can hold at most {RECORDS_PER_BATCH_MAX}"
+    elif replicas_made > REPLICAS_PER_REQUEST_MAX:
+        problem = f"the request adds {replicas_made} replicas; one request can add at most {REPLICAS_PER_REQUEST_MAX}"
     records: list[Record] = []
     answers: list[Resized] = []
     for each, refusal in zip(wanted, refusals, strict=True):
@@ -92,9 +92,9 @@ def _refuse_more(image: ClusterImage, wanted: NewPartitions, times: int, brokers
     if topic is None:
         return no_topic(wanted.topic)
     now, number = len(topic.partitions), wanted.count - len(topic.partitions)
-    if wanted.count < 1 or wanted.count > MAX_PARTITIONS:
+    if wanted.count < 1 or wanted.count > PARTITIONS_MAX:
         return Outcome(
-            ApiError.INVALID_PARTITIONS, f"{wanted.count} partitions: the number must be 1 to {MAX_PARTITIONS}"
+            ApiError.INVALID_PARTITIONS, f"{wanted.count} partitions: the number must be 1 to {PARTITIONS_MAX}"
         )
     if number < 0:
         text = f"topic {topic.name} has {now} partitions, more than {wanted.count}"
@@ -103,6 +103,8 @@ def _refuse_more(image: ClusterImage, wanted: NewPartitions, times: int, brokers
         )
     if number == 0 and _is_so(topic, wanted.assignment):
         return None
+    if is_internal(topic.name):
+        return internal_refusal(topic.name, "its number of partitions cannot change")
     if wanted.assignment and len(wanted.assignment) != number:
         text = f"topic {topic.name} has {now} partitions: {wanted.count} need {number} rows"
         return Outcome(ApiError.INVALID_REPLICA_ASSIGNMENT, f"{text}; the assignment has {len(wanted.assignment)}")
@@ -174,16 +176,16 @@ def remove_partitions(
 def _refuse_fewer(topic: TopicImage, count: int) -> Outcome | None:
     now = len(topic.partitions)
     if is_internal(topic.name):
-        return Outcome(ApiError.POLICY_VIOLATION, f"topic {topic.name} is reserved for the system")
+        return internal_refusal(topic.name, "its number of partitions cannot change")
     if count < 1:
         text = f"{count} partitions: at least 1 must remain"
         return Outcome(ApiError.INVALID_PARTITIONS, text, f"kctl topics delete {topic.name}, to delete all of them")
     if count > now:
         text = f"topic {topic.name} has {now} partitions, fewer than {count}"
         return Outcome(ApiError.INVALID_PARTITIONS, text, f"kctl topics add-partitions {topic.name} --to {count}")
-    if now - count >= MAX_RECORDS_PER_BATCH:
-        text = f"{now - count} partitions: one request can remove at most {MAX_RECORDS_PER_BATCH - 1}"
-        return Outcome(ApiError.POLICY_VIOLATION, text, f"first --to {now - MAX_RECORDS_PER_BATCH + 1}")
+    if now - count >= RECORDS_PER_BATCH_MAX:
+        text = f"{now - count} partitions: one request can remove at most {RECORDS_PER_BATCH_MAX - 1}"
+        return Outcome(ApiError.POLICY_VIOLATION, text, f"first --to {now - RECORDS_PER_BATCH_MAX + 1}")
     moving = [each.index for each in topic.partitions[count:] if each is not None and each.reassigning]
     if moving:
         text = f"{topic.name}-{moving[0]} is being reassigned"

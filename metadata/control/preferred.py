@@ -11,7 +11,7 @@ from metadata.image import ClusterImage
 from metadata.records import PreferredControllers
 from quorumlog.wire.errors import ApiError
 
-MAX_PREFERRED = 15
+PREFERRED_MAX = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ def set_preferred(
     problem: Outcome | None = None
     if len(set(wanted)) != len(wanted):
         problem = Outcome(ApiError.INVALID_REQUEST, f"a node is named twice: {_names(wanted)}")
-    elif len(wanted) > MAX_PREFERRED:
+    elif len(wanted) > PREFERRED_MAX:
         problem = Outcome(
-            ApiError.INVALID_REQUEST, f"{len(wanted)} nodes are named; at most {MAX_PREFERRED} may be preferred"
+            ApiError.INVALID_REQUEST, f"{len(wanted)} nodes are named; at most {PREFERRED_MAX} may be preferred"
         )
     elif strangers:
         text = f"not a voter: {_names(strangers)}; the voters are {_names(sorted(voter_ids))}"
@@ -50,7 +50,7 @@ def set_preferred(
 def least_burdened(image: ClusterImage, voter_ids: Collection[int]) -> tuple[int, ...]:
     """Return the voter whose broker leads the fewest partitions; voters without a broker lead none.
 
-    A fenced broker leads none either, but because it is down; so it comes last.
+    A fenced broker also leads none, but because it is down, so it is last.
     """
 
     def burden(node_id: int) -> tuple[bool, int, int]:

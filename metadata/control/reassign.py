@@ -21,14 +21,14 @@ The reassignment is *complete* when the target meets these conditions:
 - one of these replicas may lead.
 
 Then one record removes the other replicas from the partition and its ISR, clears the lists, and moves the leader if it
-is one of them.  It is in the same batch as the ISR change that makes the reassignment complete.  Other events can also
+is one of them.  It is in the same batch as the ISR change that completes the reassignment.  Other events can also
 complete one (a broker or directory that returns, a config); then the active controller checks all partitions that are
 being reassigned, for which the image keeps a mask.
 
 When a replica leaves the assignment, a new leader epoch begins even under the same leader: if the broker gets the
 replica again soon afterwards, it must not be treated as one that never left.
 
-A replacement of the target starts from the present lists.  Added replicas that are no longer wanted leave at once,
+A replacement of the target starts from the present lists.  Added replicas that are no longer wanted leave immediately,
 unless they are in the ISR or ELR; then they stay until the end, in both lists, so that neither a start nor a
 replacement makes the ISR smaller.  A cancellation removes all added replicas, and one of the original replicas leads;
 if none of them may lead without data loss, it is refused.
@@ -50,9 +50,9 @@ from metadata.control.election import Elected, Eligibility, Eligible, Policy, ch
 from metadata.control.errors import OK, Outcome, no_topic
 from metadata.image import ClusterImage, PartitionImage, TopicImage, indexes
 from metadata.records import (
-    MAX_RECORDS_PER_BATCH,
     NO_LEADER,
     NO_OFFSET,
+    RECORDS_PER_BATCH_MAX,
     Config,
     ConfigScope,
     PartitionChange,
@@ -64,7 +64,7 @@ from quorumlog.wire.errors import ApiError
 
 THROTTLE = "reassignment.throttle.bytes.per.second"
 NO_THROTTLE = -1
-CHANGES_MAX = MAX_RECORDS_PER_BATCH - 1
+CHANGES_MAX = RECORDS_PER_BATCH_MAX - 1
 """Partitions that one batch changes; one more record is reserved for the throttle."""
 PROBLEMS_SHOWN = 5
 

@@ -3,12 +3,17 @@
 A request may name many topics.  Each has its own outcome, and all permitted changes are one batch.  A request whose
 records do not fit into one batch changes nothing.  If a topic exists, the answer says whether it is `identical` to the
 requested one, so that a tool can report success.
+
+The replication factor of an internal topic is not adapted to the brokers that happen to be active: a topic that is
+created while a cluster starts would keep too few replicas for ever.  So its creation is refused until enough brokers
+are active.  The exception is a cluster with one voter, which loses its metadata with that node anyway (standalone
+brokers, development): there the factor is at most the number of active brokers.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -17,9 +22,10 @@ from metadata.control.election import MIN_ISR
 from metadata.control.errors import OK, Outcome, no_topic
 from metadata.control.placement import Placer
 from metadata.control.reassign import ended
-from metadata.image import TOPIC_CONFIGS, ClusterImage, TopicImage, unknown_key
+from metadata.image import TOPIC_CONFIGS, ClusterImage, TopicImage, is_internal, unknown_key
+from metadata.image.internal_topics import CLEANUP_POLICY, INTERNAL_CONFIGS, PARTITIONS_KEYS, cleanup_problem
 from metadata.records import (
-    MAX_RECORDS_PER_BATCH,
+    RECORDS_PER_BATCH_MAX,
     UNASSIGNED,
     Config,
     ConfigScope,
@@ -33,8 +39,8 @@ from metadata.records import (
 from quorumlog.wire.errors import ApiError
 
 DEFAULT = -1
-MAX_NAME_LENGTH = 249
-MAX_REPLICAS_PER_REQUEST = 100_000
+NAME_LENGTH_MAX = 249
+REPLICAS_PER_REQUEST_MAX = 100_000
 _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 _PARTITIONS = "num.partitions"
 _FACTOR = "default.replication.factor"
@@ -71,22 +77,18 @@ class DeletedTopic:
     topic_id: UUID | None = None
 
 
-def is_internal(name: str) -> bool:
-    return name.startswith("__")
-
-
 def name_problem(name: str) -> str | None:
     """Return why a topic cannot have this name, or None."""
     shown = ascii(name[:40])
     if not name:
         return "a topic name cannot be empty"
-    if len(name) > MAX_NAME_LENGTH:
-        return f"topic name {shown}… has {len(name)} characters; at most {MAX_NAME_LENGTH} are permitted"
+    if len(name) > NAME_LENGTH_MAX:
+        return f"topic name {shown}… has {len(name)} characters; at most {NAME_LENGTH_MAX} are permitted"
     if name in (".", ".."):
         return f"a topic cannot be named {shown}"
     if not _NAME_CHARACTERS.issuperset(name):
         return f"topic name {shown} has a character other than a-z, A-Z, 0-9, '.', '_' and '-'"
-    if is_internal(name):
+    if is_internal(name) and name not in PARTITIONS_KEYS:
         return f"topic name {shown}: names that begin with '__' are reserved for the system"
     return None
 
@@ -95,9 +97,18 @@ def name_problem(name: str) -> str | None:
 
 
 def create_topics(
-    image: ClusterImage, topics: Sequence[NewTopic], new_id: Callable[[], UUID], *, validate_only: bool = False
+    image: ClusterImage,
+    topics: Sequence[NewTopic],
+    new_id: Callable[[], UUID],
+    *,
+    validate_only: bool = False,
+    has_one_voter: bool = False,
 ) -> Decision[tuple[CreatedTopic, ...]]:
-    """Decide the creation of topics.  new_id: returns a random uuid."""
+    """Decide the creation of topics.
+
+    new_id: returns a random uuid.
+    has_one_voter: whether the quorum has a single voter.
+    """
     placer = Placer(image)
     counts = Counter(topic.name for topic in topics)
     planned: list[NewTopic | CreatedTopic] = []
@@ -106,7 +117,7 @@ def create_topics(
             text = f"topic {topic.name[:40]!a} is named {counts[topic.name]} times in one request"
             planned.append(CreatedTopic(topic.name, Outcome(ApiError.INVALID_REQUEST, text)))
         else:
-            planned.append(_plan(image, topic, placer.broker_count))
+            planned.append(_plan(image, topic, placer.broker_count, has_one_voter))
     wanted = [plan for plan in planned if isinstance(plan, NewTopic)]
     refusal = _check_size(wanted)
     if refusal is not None:
@@ -128,10 +139,10 @@ def create_topics(
 def _check_size(wanted: Sequence[NewTopic]) -> Outcome | None:
     size = sum(1 + plan.partitions + len(plan.configs) for plan in wanted)
     replicas = sum(plan.partitions * plan.replication_factor for plan in wanted)
-    if size > MAX_RECORDS_PER_BATCH:
-        problem = f"the request needs {size} records; one batch can hold at most {MAX_RECORDS_PER_BATCH}"
-    elif replicas > MAX_REPLICAS_PER_REQUEST:
-        problem = f"the request creates {replicas} replicas; one request can create at most {MAX_REPLICAS_PER_REQUEST}"
+    if size > RECORDS_PER_BATCH_MAX:
+        problem = f"the request needs {size} records; one batch can hold at most {RECORDS_PER_BATCH_MAX}"
+    elif replicas > REPLICAS_PER_REQUEST_MAX:
+        problem = f"the request creates {replicas} replicas; one request can create at most {REPLICAS_PER_REQUEST_MAX}"
     else:
         return None
     return Outcome(ApiError.POLICY_VIOLATION, problem, "create fewer topics or partitions at a time")
@@ -144,7 +155,7 @@ def fresh_id(image: ClusterImage, new_id: Callable[[], UUID]) -> UUID:
     return topic_id
 
 
-def _plan(image: ClusterImage, topic: NewTopic, broker_count: int) -> NewTopic | CreatedTopic:
+def _plan(image: ClusterImage, topic: NewTopic, broker_count: int, has_one_voter: bool) -> NewTopic | CreatedTopic:
     """Return the topic with all defaults resolved (numbers, configs), or the reason why it is not created."""
     problem = name_problem(topic.name)
     if problem is not None:
@@ -152,15 +163,24 @@ def _plan(image: ClusterImage, topic: NewTopic, broker_count: int) -> NewTopic |
     existing = image.topic(topic.name)
     if existing is not None:
         return _existing(image, existing, topic)
-    checked = _check_assignment(image, topic) if topic.assignment else _check_counts(image, topic, broker_count)
+    if topic.assignment:
+        checked = _check_assignment(image, topic)
+    else:
+        checked = _check_counts(image, topic, broker_count, is_flexible=has_one_voter or not is_internal(topic.name))
     if isinstance(checked, Outcome):
         return CreatedTopic(topic.name, checked)
-    refusal = _check_configs(topic.configs, checked.replication_factor)
+    refusal = _check_configs(topic, checked.replication_factor)
     if refusal is not None:
         return CreatedTopic(topic.name, refusal)
-    given = dict(topic.configs)
-    given.setdefault(MIN_ISR, str(default_min_isr(image, checked.replication_factor)))
-    return replace(checked, configs=tuple(sorted(given.items())))
+    own = configs_of_new(image, topic.name, dict(topic.configs), checked.replication_factor)
+    return replace(checked, configs=tuple(sorted(own.items())))
+
+
+def configs_of_new(image: ClusterImage, name: str, given: Mapping[str, str], replication_factor: int) -> dict[str, str]:
+    """Return the configs that a new topic has of its own: the given ones, and those that every new topic gets."""
+    own = {**INTERNAL_CONFIGS, **given} if is_internal(name) else dict(given)
+    own.setdefault(MIN_ISR, str(default_min_isr(image, replication_factor)))
+    return own
 
 
 def default_min_isr(image: ClusterImage, replication_factor: int) -> int:
@@ -171,19 +191,20 @@ def default_min_isr(image: ClusterImage, replication_factor: int) -> int:
     return 2 if replication_factor >= 3 else 1
 
 
-def _check_counts(image: ClusterImage, topic: NewTopic, broker_count: int) -> NewTopic | Outcome:
+def _check_counts(image: ClusterImage, topic: NewTopic, broker_count: int, *, is_flexible: bool) -> NewTopic | Outcome:
+    """is_flexible: whether a factor that was not set explicitly may be lowered to the number of active brokers."""
     partitions, factor = topic.partitions, topic.replication_factor
     if partitions == DEFAULT:
-        partitions = int(image.cluster_config(_PARTITIONS))
+        partitions = int(image.cluster_config(PARTITIONS_KEYS.get(topic.name, _PARTITIONS)))
     if factor == DEFAULT:
-        # Defaults must not make a creation fail on a small cluster; explicit values may.
+        # The default must not make the creation of a user's topic fail on a small cluster; explicit values may.
         factor = int(image.cluster_config(_FACTOR))
-        if _FACTOR not in image.config(ConfigScope.CLUSTER, ""):
+        if is_flexible and _FACTOR not in image.config(ConfigScope.CLUSTER, ""):
             factor = max(1, min(factor, broker_count))
     if partitions < 1:
         return Outcome(ApiError.INVALID_PARTITIONS, f"{partitions} partitions: the number must be at least 1")
-    if partitions > MAX_RECORDS_PER_BATCH:
-        text = f"{partitions} partitions: one request can hold at most {MAX_RECORDS_PER_BATCH} records"
+    if partitions > RECORDS_PER_BATCH_MAX:
+        text = f"{partitions} partitions: one request can hold at most {RECORDS_PER_BATCH_MAX} records"
         return Outcome(ApiError.INVALID_PARTITIONS, text)
     if factor < 1:
         return Outcome(ApiError.INVALID_REPLICATION_FACTOR, f"replication factor {factor}: it must be at least 1")
@@ -203,9 +224,9 @@ def _check_assignment(image: ClusterImage, topic: NewTopic) -> NewTopic | Outcom
         return Outcome(
             ApiError.INVALID_REQUEST, "the assignment contradicts the given number of partitions or replicas"
         )
-    if len(rows) > MAX_RECORDS_PER_BATCH:
+    if len(rows) > RECORDS_PER_BATCH_MAX:
         return Outcome(
-            ApiError.INVALID_PARTITIONS, f"{len(rows)} partitions: at most {MAX_RECORDS_PER_BATCH} at a time"
+            ApiError.INVALID_PARTITIONS, f"{len(rows)} partitions: at most {RECORDS_PER_BATCH_MAX} at a time"
         )
     refusal = check_rows(image, rows, 0, factor)
     return refusal or replace(topic, partitions=len(rows), replication_factor=factor)
@@ -231,15 +252,16 @@ def check_rows(image: ClusterImage, rows: Sequence[Sequence[int]], first: int, f
     return None
 
 
-def _check_configs(configs: Sequence[tuple[str, str]], replication_factor: int) -> Outcome | None:
-    counts = Counter(key for key, _ in configs)
-    for key, value in configs:
+def _check_configs(topic: NewTopic, replication_factor: int) -> Outcome | None:
+    counts = Counter(key for key, _ in topic.configs)
+    for key, value in topic.configs:
         known = TOPIC_CONFIGS.get(key)
         if known is None:
             return Outcome(ApiError.INVALID_CONFIG, unknown_key(key, TOPIC_CONFIGS, "topic"))
         if counts[key] > 1:
             return Outcome(ApiError.INVALID_CONFIG, f"{key} is set {counts[key]} times")
-        problem = known.problem(value)
+        own_rule = key == CLEANUP_POLICY and is_internal(topic.name)
+        problem = cleanup_problem(value) if own_rule else known.problem(value)
         if problem is not None:
             return Outcome(ApiError.INVALID_CONFIG, problem)
         if key == MIN_ISR and int(value) > replication_factor:
@@ -319,6 +341,9 @@ def delete_topics(
         topic = None if topic_id is None else image.topics.get(topic_id)
         if topic is None:
             answers.append(_missing(name, topic_id))
+        elif is_internal(topic.name):
+            outcome = internal_refusal(topic.name, "it cannot be deleted")
+            answers.append(DeletedTopic(outcome, topic.name, topic.topic_id))
         elif topic.topic_id in seen:
             outcome = Outcome(ApiError.INVALID_REQUEST, f"topic {topic.name} is named twice in one request")
             answers.append(DeletedTopic(outcome, topic.name, topic.topic_id))
@@ -326,13 +351,17 @@ def delete_topics(
             seen.add(topic.topic_id)
             records.append(RemoveTopic(topic.topic_id))
             answers.append(DeletedTopic(OK, topic.name, topic.topic_id))
-    if len(records) > MAX_RECORDS_PER_BATCH:
-        text = f"{len(records)} topics: one request can delete at most {MAX_RECORDS_PER_BATCH}"
+    if len(records) > RECORDS_PER_BATCH_MAX:
+        text = f"{len(records)} topics: one request can delete at most {RECORDS_PER_BATCH_MAX}"
         refused = [replace(each, outcome=Outcome(ApiError.POLICY_VIOLATION, text)) for each in answers]
         return Decision(tuple(refused))
     moving = sum(image.reassigning.get(topic_id, 0).bit_count() for topic_id in sorted(seen))
-    records += ended(image, moving)[: MAX_RECORDS_PER_BATCH - len(records)]
+    records += ended(image, moving)[: RECORDS_PER_BATCH_MAX - len(records)]
     return Decision(tuple(answers), () if validate_only else tuple(records))
+
+
+def internal_refusal(name: str, rule: str) -> Outcome:
+    return Outcome(ApiError.POLICY_VIOLATION, f"topic {name} holds the state of coordinators; {rule}")
 
 
 # The leader epochs of deleted topics
@@ -345,7 +374,7 @@ def gone_names(image: ClusterImage) -> list[str]:
 
 def forget_topics(image: ClusterImage, names: Sequence[str]) -> Decision[None]:
     """Delete the leader epochs of these names, except those of topics that exist again."""
-    found = tuple(sorted(set(names).intersection(gone_names(image))))[:MAX_RECORDS_PER_BATCH]
+    found = tuple(sorted(set(names).intersection(gone_names(image))))[:RECORDS_PER_BATCH_MAX]
     return Decision(None, (ForgetTopics(found),) if found else ())
 
 

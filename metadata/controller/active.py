@@ -1,4 +1,4 @@
-"""The active controller: decides on `pending`, appends, applies at once, answers after the commit.
+"""The active controller: decides on `pending`, appends, applies immediately, answers after the commit.
 
 Theory of operation.  `pending` is the image of this leader's whole log.  The controller becomes active when it has
 applied the LeaderChange record of its own epoch: then the image contains everything that earlier leaders committed, and
@@ -49,7 +49,7 @@ from metadata.controller.refusals import Answer, Refusals
 from metadata.controller.replay import MetadataReplay, Prepared
 from metadata.controller.sessions import Session, Sessions
 from metadata.image import ClusterImage
-from metadata.records import MAX_RECORDS_PER_BATCH, BrokerChange, Config, Record, RegisterBroker
+from metadata.records import RECORDS_PER_BATCH_MAX, BrokerChange, Config, Record, RegisterBroker
 from quorum.core.types import Batch
 from quorum.ports import CannotAppendNowError, LeadershipLostError, NotLeaderError
 from quorumlog.runtime.logging import get_logger
@@ -59,7 +59,7 @@ T = TypeVar("T")
 Decide = Callable[[ClusterImage, bool], Decision[T]]
 """(pending, whether this request has been decided before) → decision."""
 
-log = get_logger("controller")
+logger = get_logger("controller")
 
 NOT_CONTROLLER = Outcome(
     ApiError.NOT_CONTROLLER, "this node is not the active controller; nothing was changed", "retry, or ask another node"
@@ -77,14 +77,14 @@ TOO_LARGE = Outcome(
     "the request makes more bytes than one batch may have; nothing was changed",
     "ask for less",
 )
-MAX_BATCH_BYTES = 8 << 20
+BATCH_MAX_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
     """session_timeout_ms: a broker without heartbeats for this long is fenced.
     heartbeat_interval_ms: the interval of brokers' heartbeats.
-    fence_on_refusal: a silent broker is fenced earlier if its addresses refuse connections.
+    fence_on_refusal: a broker without heartbeats is fenced earlier if its addresses refuse connections.
     forget_after_ms: how long the leader epochs of a deleted topic are kept; in fact up to an eighth longer.  A new
     controller starts to count from 0.
     """
@@ -208,7 +208,7 @@ class ActiveController:
             return
         image = self._replay.image
         self._leadership = _Leadership(epoch, image)
-        log.info("controller active", epoch=epoch, end_offset=image.end_offset, brokers=len(image.brokers))
+        logger.info("controller active", epoch=epoch, end_offset=image.end_offset, brokers=len(image.brokers))
         self._begin_background(self._leadership)
         self._tell_changed()
 
@@ -240,7 +240,7 @@ class ActiveController:
         if leadership is None:
             return
         leadership.background.stop()
-        log.info("controller inactive", epoch=leadership.epoch, why=why, dropped_batches=len(leadership.prepared))
+        logger.info("controller inactive", epoch=leadership.epoch, why=why, dropped_batches=len(leadership.prepared))
         self._tell_changed()
 
     # Decide, append, wait
@@ -300,11 +300,11 @@ class ActiveController:
 
     def _append(self, leadership: _Leadership, records: tuple[Record, ...]) -> None:
         """Append records, after applying them: records that the image rejects must never be in the log."""
-        assert len(records) <= MAX_RECORDS_PER_BATCH, f"a batch of {len(records)} records"
+        assert len(records) <= RECORDS_PER_BATCH_MAX, f"a batch of {len(records)} records"
         base_offset = leadership.pending.end_offset
         after = leadership.pending.apply(base_offset, records, leadership.epoch)
         payload = encode(records)
-        if len(payload) > MAX_BATCH_BYTES:
+        if len(payload) > BATCH_MAX_BYTES:
             raise BatchTooLargeError
         found = self._node.append(leadership.epoch, payload, len(records))
         assert found == base_offset, f"decided for offset {base_offset}, appended at {found}"
@@ -322,7 +322,7 @@ class ActiveController:
             self._failure.set_exception(error)
 
     async def confirm(self, timeout_ms: float) -> Outcome | None:
-        """Return None once it is proven that this node still led at the call; else the reason why not."""
+        """Return None once it is proven that this node still led at the call; else the reason why it is not."""
         try:
             await self._node.confirm_read(int(timeout_ms))
         except NotLeaderError:
@@ -357,7 +357,7 @@ class ActiveController:
             decision = brokers.register(image, request, session_live=live)
             if decision.records and not decision.more:
                 epoch = decision.reply.broker_epoch
-                log.info("broker registered", broker_id=request.broker_id, broker_epoch=epoch)
+                logger.info("broker registered", broker_id=request.broker_id, broker_epoch=epoch)
             return decision
 
         return await self.carry_out(decide, timeout_ms)
@@ -365,7 +365,7 @@ class ActiveController:
     async def heartbeat(
         self, request: Heartbeat, received_offset: int, pending_changes: int, timeout_ms: float
     ) -> HeartbeatAnswer | Outcome:
-        """Process a heartbeat: update soft state at once, and write records only if something changes."""
+        """Process a heartbeat: update soft state immediately, and write records only if something changes."""
         leadership = self._leadership
         if leadership is None:
             return NOT_CONTROLLER
@@ -395,7 +395,7 @@ class ActiveController:
             known = committed is not None and committed.epoch == request.broker_epoch
             return replace(first.reply, fenced=committed.fenced if known and committed is not None else True)
         if first.records:
-            log.info("broker changed by its heartbeat", broker_id=request.broker_id, records=len(first.records))
+            logger.info("broker changed by its heartbeat", broker_id=request.broker_id, records=len(first.records))
         answer = await self.carry_out(lambda image, again: decide(image, True), timeout_ms)
         return OUTCOME_UNKNOWN if isinstance(answer, Outcome) and first.records else answer
 
@@ -426,7 +426,7 @@ class ActiveController:
     def _elect_step(self, leadership: _Leadership) -> float | None:
         decision = self._background(leadership, lambda image, again: brokers.elect_leaderless(image))
         if decision.records:
-            log.info("leaders elected", partitions=len(decision.records))
+            logger.info("leaders elected", partitions=len(decision.records))
         if decision.more:
             return NEXT_TURN
         self._progress_soon(leadership)
@@ -441,7 +441,7 @@ class ActiveController:
     def _progress_step(self, leadership: _Leadership) -> float | None:
         decision = self._background(leadership, lambda image, again: reassign.progress(image))
         if decision.records:
-            log.info("reassignments completed", partitions=decision.reply)
+            logger.info("reassignments completed", partitions=decision.reply)
         return NEXT_TURN if decision.more and leadership.pending.reassigning_count else None
 
     def _forget_step(self, leadership: _Leadership) -> float:

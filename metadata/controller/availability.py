@@ -6,10 +6,10 @@ that name the partition, so the cost of a batch depends only on the partitions i
 when this node has caught up (earlier events are not counted), when a snapshot replaces batches, and when the cluster's
 min.insync.replicas changes.  This is done in pieces with pauses: a million partitions take about 0.3 s, during which
 the loop and the log's writer thread would hardly run, since they share a GIL.  A batch that arrives in between is
-examined at once, with the same image as the later pieces, so examining a partition twice is harmless.
+examined immediately, with the same image as the later pieces, so examining a partition twice is harmless.
 
 Every node counts, by its own clock, and the active controller reports: so each partition is reported once, and a new
-controller continues with what it has seen since its own start.  As with any counter, an `increase` over a change of
+controller continues with its own observations since its start.  As with any counter, an `increase` over a change of
 controllers is that of the instance which saw more.
 
 100,000 series, one for each partition, would be useless.  So only partitions that are unavailable, or have been since
@@ -48,7 +48,7 @@ LEADERLESS = "leaderless"
 UNDER_MIN_ISR = "under_min_isr"
 STATES = (LEADERLESS, UNDER_MIN_ISR)
 PIECE = 2_000
-"""Partitions examined at once, in less than a millisecond."""
+"""Partitions examined in one piece, in less than a millisecond."""
 PAUSE_S = 0.005
 SERIES_MAX = 1_000
 """Maximum number of partitions with a series, for each state."""

@@ -17,10 +17,10 @@ from collections.abc import Callable
 from quorum.ports import CannotAppendNowError, NotLeaderError
 from quorumlog.runtime.logging import get_logger
 
-log = get_logger("controller")
+logger = get_logger("controller")
 
 RETRY_S = 0.25
-"""Time after which a step whose append was temporarily refused runs again."""
+"""Time after which a step whose append was temporarily refused runs again.  Fixed: it loads no other node."""
 
 TOO_LARGE_RETRY_S = 60.0
 """The same for a step whose batch had too many bytes: other requests may change its decision."""
@@ -113,7 +113,7 @@ class Job:
             self._is_refused = False
         except CannotAppendNowError as refusal:
             if not self._is_refused:
-                log.info(
+                logger.info(
                     "background work waits, because the quorum accepts no appends now",
                     work=self._name,
                     why=str(refusal),
@@ -121,7 +121,7 @@ class Job:
             self._is_refused = True
             after_s = RETRY_S
         except BatchTooLargeError:
-            log.error("a background batch of the controller is too large and is skipped", work=self._name)
+            logger.error("a background batch of the controller is too large and is skipped", work=self._name)
             after_s = TOO_LARGE_RETRY_S
         except NotLeaderError:
             return  # leadership has ended; its end stops all jobs

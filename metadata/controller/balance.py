@@ -24,7 +24,7 @@ LOOK_MAX = 20_000
 Decide = Callable[[Callable[[ClusterImage, bool], Decision[Any]]], Decision[Any]]
 """Decides on the pending image and appends.  Raises the exceptions that a `background.Job` handles."""
 
-log = get_logger("controller")
+logger = get_logger("controller")
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class LeaderBalance:
         this = self._round
         if this.position >= len(this.topic_ids):
             if this.moved:
-                log.info("leadership moved back to preferred replicas", partitions=this.moved)
+                logger.info("leadership moved back to preferred replicas", partitions=this.moved)
             self._round = None
             return self._interval_s()
         end = self._look(lambda image: _end_of_turn(image, this.topic_ids, this.position))

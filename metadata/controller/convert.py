@@ -18,7 +18,7 @@ from metadata.records import RegisterBroker
 from quorumlog.errors import RemoteProtocolError
 from quorumlog.wire.v1 import controller_pb2 as pb
 
-MAX_ITEMS = 100_000
+ITEMS_MAX = 100_000
 """Maximum number of topics or partitions in one request."""
 
 
@@ -28,8 +28,8 @@ def result(outcome: Outcome) -> pb.Result:
 
 
 def bounded(count: int, what: str) -> None:
-    if count > MAX_ITEMS:
-        raise RemoteProtocolError(f"{count} {what} in one request; at most {MAX_ITEMS} are permitted")
+    if count > ITEMS_MAX:
+        raise RemoteProtocolError(f"{count} {what} in one request; at most {ITEMS_MAX} are permitted")
 
 
 # Requests

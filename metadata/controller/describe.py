@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 from metadata.codec import endpoint_to_wire, replicas_to_wire
 from metadata.control.errors import OK, Outcome
 from metadata.control.explain import replica_state
-from metadata.control.topics import is_internal
 from metadata.controller.convert import result
 from metadata.controller.sessions import Session
-from metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
+from metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage, is_internal
 from metadata.records import ConfigScope
+from quorumlog.runtime.turns import Turn
 from quorumlog.wire.errors import ApiError
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2, node_pb2
 
-MAX_PARTITIONS_IN_REPLY = 50_000
+PARTITIONS_IN_REPLY_MAX = 50_000
 _SCOPES = {
     ConfigScope.CLUSTER: metadata_pb2.Config.SCOPE_CLUSTER,
     ConfigScope.BROKER: metadata_pb2.Config.SCOPE_BROKER,
 }
-_PARTITIONS_PER_TURN = 1000
 
 
 async def describe_topics(
@@ -35,12 +33,12 @@ async def describe_topics(
         names_only = [pb.TopicDescription(name=each.name, topic_id=each.topic_id.bytes) for _, each in topics if each]
         return pb.DescribeTopicsReply(result=result(OK), offset=image.end_offset, topics=names_only)
     size = sum(len(topic.partitions) for _, topic in topics if topic is not None)
-    if size > MAX_PARTITIONS_IN_REPLY:
-        text = f"{size} partitions; one answer can describe at most {MAX_PARTITIONS_IN_REPLY}"
+    if size > PARTITIONS_IN_REPLY_MAX:
+        text = f"{size} partitions; one answer can describe at most {PARTITIONS_IN_REPLY_MAX}"
         refusal = Outcome(ApiError.POLICY_VIOLATION, text, "request single topics by name")
         return pb.DescribeTopicsReply(result=result(refusal), offset=image.end_offset)
     reply = pb.DescribeTopicsReply(result=result(OK), offset=image.end_offset)
-    built = 0
+    turn = Turn()
     for name, topic in topics:
         if topic is None:
             text = f"topic {name[:60]!a} does not exist"
@@ -48,10 +46,7 @@ async def describe_topics(
             reply.topics.append(pb.TopicDescription(name=name, result=result(outcome)))
             continue
         reply.topics.append(_topic(image, topic))
-        built += len(topic.partitions)
-        if built >= _PARTITIONS_PER_TURN:
-            built = 0
-            await asyncio.sleep(0)
+        await turn.passed()
     return reply
 
 
@@ -61,7 +56,7 @@ async def describe_metadata(
     """Describe the whole cluster of the image, with the named topics or all."""
     described = await describe_topics(image, names, partitions=partitions)
     if described.result.error != ApiError.NONE:
-        text = f"more than {MAX_PARTITIONS_IN_REPLY} partitions"
+        text = f"more than {PARTITIONS_IN_REPLY_MAX} partitions"
         refusal = Outcome(ApiError.POLICY_VIOLATION, text, "request single topics by name")
         return node_pb2.DescribeMetadataReply(result=result(refusal))
     configs = sorted(image.configs.items(), key=lambda item: (item[0][0].value, item[0][1]))

@@ -14,7 +14,7 @@ from quorumlog.runtime.logging import get_logger
 from quorumlog.wire.errors import ApiError
 from quorumlog.wire.v1 import controller_pb2 as pb
 
-log = get_logger("controller")
+logger = get_logger("controller")
 
 _POLICIES = {
     pb.ElectLeadersRequest.POLICY_PREFERRED: Policy.PREFERRED,
@@ -43,7 +43,7 @@ async def elect_leaders(
     if changed:
         controller.elect_soon()  # also handles reassignments that an unclean election completed
     if any(each.unclean for each in elections) and changed:
-        log.warning("unclean elections were requested", partitions=sum(each.unclean for each in elections))
+        logger.warning("unclean elections were requested", partitions=sum(each.unclean for each in elections))
     return pb.ElectLeadersReply(
         result=convert.result(OK),
         changed=changed,

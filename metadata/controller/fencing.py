@@ -33,7 +33,7 @@ class Why(Enum):
 
 _WORDS = {Why.SESSION_ENDED: "no heartbeat", Why.PROCESS_ENDED: "its process has ended: connections are refused"}
 
-log = get_logger("controller")
+logger = get_logger("controller")
 
 
 class Fencing:
@@ -76,7 +76,7 @@ class Fencing:
             return self._fence(*self._under_way)
         now = asyncio.get_running_loop().time()
         if self._job.late_s > self._timeout_s / LATE_SHARE:
-            log.warning("sessions renewed, because this process was delayed", late_ms=round(self._job.late_s * 1000))
+            logger.warning("sessions renewed, because this process was delayed", late_ms=round(self._job.late_s * 1000))
             self.sessions.renew(now)
         for broker_id, (session, heard_at) in list(self._gone.items()):
             if self.sessions.get(broker_id) is session and session.last_contact == heard_at:
@@ -104,4 +104,4 @@ class Fencing:
             facts["silent_ms"] = round((asyncio.get_running_loop().time() - session.last_contact) * 1000)
             if why is Why.PROCESS_ENDED:
                 facts["refused_by"] = ",".join(f"{host}:{port}" for host, port in session.accepted)
-        log.warning(f"broker fenced: {_WORDS[why]}", **facts)
+        logger.warning(f"broker fenced: {_WORDS[why]}", **facts)

@@ -1,7 +1,7 @@
 """The history of the metadata: records by offset, images at an offset, and the chain of a partition's changes.
 
 A node answers from its own log and snapshots, so its history begins where they begin, and every answer contains that
-offset.  Reads run beside the node's work: one piece at a time, and one large request at once.
+offset.  Reads run beside the node's work: one piece at a time, and one large request at a time.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from metadata.control.explain import Entry
 from metadata.image import ClusterImage
 from metadata.records import NO_OFFSET, Partition, PartitionChange, Record
 from quorum.core.types import Batch
+from quorumlog.runtime.turns import Turn
 
 READ_BYTES = 1 << 20
-SLICE_S = 0.01
-MAX_CHAIN = 1_000
+CHAIN_MAX = 1_000
 _DECODED_MAX = 8
 _IMAGES_MAX = 2
 
@@ -85,8 +85,7 @@ class History:
             image = ClusterImage()
         else:
             raise GoneError
-        loop = asyncio.get_running_loop()
-        timestamp_ms, slice_end = 0, loop.time() + SLICE_S
+        timestamp_ms, turn = 0, Turn()
         while image.end_offset < offset:
             batches = await self._log.read_committed(image.end_offset, READ_BYTES)
             if not batches or batches[0].base_offset != image.end_offset:
@@ -99,21 +98,19 @@ class History:
                 else:
                     image = image.apply(batch.base_offset, decode(batch.payload, batch.base_offset), batch.epoch)
                 timestamp_ms = batch.timestamp_ms
-                if loop.time() > slice_end:
-                    await asyncio.sleep(0)
-                    slice_end = loop.time() + SLICE_S
+                await turn.passed()
         return image, timestamp_ms
 
     async def chain(self, image: ClusterImage, topic_id: UUID, index: int, max_changes: int) -> Chain:
         """Return the latest changes of a partition of `image`, ascending, each with its cause, as far as retained."""
         partition = image.partition(topic_id, index)
         assert partition is not None, f"partition {index} of {topic_id} is not in the image"
-        reader = _Reader(self._log)
+        reader, turn = _Reader(self._log), Turn()
         entries: list[Entry] = []
         batches: list[Batch] = []
         offset = partition.last_offset
         async with self._busy:
-            while offset != NO_OFFSET and len(entries) < min(max_changes, MAX_CHAIN):
+            while offset != NO_OFFSET and len(entries) < min(max_changes, CHAIN_MAX):
                 found = await reader.record(offset)
                 if found is None:
                     break
@@ -127,7 +124,7 @@ class History:
                 entries.append(Entry(offset, record, cause))
                 batches.append(batch)
                 offset = NO_OFFSET if isinstance(record, Partition) else record.previous_offset
-                await asyncio.sleep(0)
+                await turn.passed()
         return Chain(entries[::-1], batches[::-1], bool(entries) and isinstance(entries[-1].record, Partition))
 
 

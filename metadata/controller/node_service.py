@@ -20,8 +20,8 @@ from metadata.control.errors import OK, Outcome
 from metadata.control.explain import cause_offset, explain, now_text, reason_word
 from metadata.controller import voters as voter_words
 from metadata.controller.convert import result
-from metadata.controller.describe import MAX_PARTITIONS_IN_REPLY, describe_metadata
-from metadata.controller.history import MAX_CHAIN, READ_BYTES, GoneError, History, Log
+from metadata.controller.describe import PARTITIONS_IN_REPLY_MAX, describe_metadata
+from metadata.controller.history import CHAIN_MAX, READ_BYTES, GoneError, History, Log
 from metadata.controller.replay import MetadataReplay
 from metadata.controller.reported_ends import ReportedEnds
 from quorum.core.messages import DescribeQuorumReply
@@ -33,8 +33,8 @@ from quorumlog.wire.errors import ApiError
 from quorumlog.wire.rpcs import AnyRpc, ReplyT, RequestT, Rpc, header_of
 from quorumlog.wire.v1 import node_pb2 as pb
 
-MAX_IN_PROGRESS = 64
-MAX_WAIT_MS = 20_000
+IN_PROGRESS_MAX = 64
+WAIT_MAX_MS = 20_000
 
 
 class Node(Log, Protocol):
@@ -73,6 +73,10 @@ class BrokerView(Protocol):
 
     def failed_directories(self) -> dict[str, str]:
         """Paths of data directories that this process no longer uses, with the reason."""
+        ...
+
+    def compaction(self) -> pb.Compaction:
+        """The state of the compaction of its logs."""
         ...
 
     def strays(self) -> list[pb.Stray]:
@@ -125,8 +129,8 @@ class NodeService:
         if header.cluster_id and cluster_id is not None and header.cluster_id != cluster_id:
             text = f"this is cluster {cluster_id}; the request is for {header.cluster_id[:60]!a}"
             return _refused(rpc, Outcome(ApiError.INCONSISTENT_CLUSTER_ID, text))
-        if self._in_progress >= MAX_IN_PROGRESS:
-            text = f"{MAX_IN_PROGRESS} requests are in progress here"
+        if self._in_progress >= IN_PROGRESS_MAX:
+            text = f"{IN_PROGRESS_MAX} requests are in progress here"
             return _refused(rpc, Outcome(ApiError.OVERLOADED, text, "retry later"))
         self._in_progress += 1
         try:
@@ -173,6 +177,7 @@ class NodeService:
             wall_ms=state.wall_ms,
             directories=[pb.Directory(**space._asdict(), problem=failed.get(space.path, "")) for space in state.spaces],
             ends=self._ends.listed(),
+            compaction=None if self.broker is None else self.broker.compaction(),
         )
 
     async def _read_metadata(self, request: pb.ReadMetadataRequest) -> pb.ReadMetadataReply | Outcome:
@@ -183,7 +188,7 @@ class NodeService:
             return self._gone()
         if offset == self._node.high_watermark and request.wait_ms:
             try:
-                async with asyncio.timeout(min(request.wait_ms, MAX_WAIT_MS) / 1000):
+                async with asyncio.timeout(min(request.wait_ms, WAIT_MAX_MS) / 1000):
                     await self._node.applied(offset + 1)
             except TimeoutError:
                 pass  # nothing arrived: an empty answer
@@ -227,7 +232,7 @@ class NodeService:
             return Outcome(ApiError.UNKNOWN_TOPIC_OR_PARTITION, what, "kctl topics list")
         if request.max_changes < 0:
             return Outcome(ApiError.INVALID_REQUEST, f"max_changes {request.max_changes} is negative")
-        chain = await self._history.chain(image, topic.topic_id, index, request.max_changes or MAX_CHAIN)
+        chain = await self._history.chain(image, topic.topic_id, index, request.max_changes or CHAIN_MAX)
         return pb.ExplainPartitionReply(
             result=result(OK),
             offset=image.end_offset,
@@ -257,8 +262,8 @@ class NodeService:
         if self.broker is None:
             return pb.DescribeReplicasReply(result=result(OK), is_broker=False)
         replicas = await self.broker.describe_replicas(request.topics)
-        if len(replicas) > MAX_PARTITIONS_IN_REPLY:
-            text = f"{len(replicas)} replicas; one answer can describe at most {MAX_PARTITIONS_IN_REPLY}"
+        if len(replicas) > PARTITIONS_IN_REPLY_MAX:
+            text = f"{len(replicas)} replicas; one answer can describe at most {PARTITIONS_IN_REPLY_MAX}"
             return Outcome(ApiError.POLICY_VIOLATION, text, "request single topics by name")
         return pb.DescribeReplicasReply(result=result(OK), is_broker=True, replicas=replicas)
 

@@ -38,7 +38,7 @@ class Node(Protocol):
 
     @property
     def paused(self) -> bool:
-        """Whether this node leads and no majority fetches from it."""
+        """Return whether this node leads and no majority fetches from it."""
         ...
 
     @property
@@ -50,7 +50,7 @@ class Node(Protocol):
     def log_end_offset(self) -> int: ...
 
     def append(self, epoch: int, payload: bytes, count: int) -> int:
-        """Append a batch at once and return its base offset.
+        """Append a batch immediately and return its base offset.
 
         Raises:
             NotLeaderError: this node does not lead `epoch` and never will again; nothing was appended.

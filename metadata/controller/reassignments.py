@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from metadata.control.decision import Decision, with_end
 from metadata.control.errors import OK, Outcome
 from metadata.control.reassign import NO_THROTTLE, THROTTLE, Ongoing, Reassigned, Wanted, list_reassignments
@@ -12,13 +10,13 @@ from metadata.controller import convert
 from metadata.controller.active import ActiveController
 from metadata.image import ClusterImage
 from quorumlog.runtime.logging import get_logger
+from quorumlog.runtime.turns import Turn
 from quorumlog.wire.errors import ApiError
 from quorumlog.wire.v1 import controller_pb2 as pb
 
-log = get_logger("controller")
+logger = get_logger("controller")
 
-MAX_IN_REPLY = 50_000
-_PER_TURN = 1_000
+IN_REPLY_MAX = 50_000
 
 
 def wanted_from(request: pb.AlterReassignmentsRequest) -> list[Wanted]:
@@ -53,7 +51,7 @@ async def alter_reassignments(
     reassigned, offset = answer
     if reassigned.changed:
         changed = sum(each.changed for each in reassigned.partitions)
-        log.info("reassignments altered", partitions=changed, throttle=throttle)
+        logger.info("reassignments altered", partitions=changed, throttle=throttle)
     return pb.AlterReassignmentsReply(
         result=convert.result(reassigned.outcome),
         changed=reassigned.changed,
@@ -71,8 +69,8 @@ async def describe_reassignments(
     image: ClusterImage, request: pb.ListReassignmentsRequest
 ) -> pb.ListReassignmentsReply | Outcome:
     convert.bounded(len(request.partitions), "partitions")
-    if not request.partitions and image.reassigning_count > MAX_IN_REPLY:
-        text = f"{image.reassigning_count} reassignments; one answer can describe at most {MAX_IN_REPLY}"
+    if not request.partitions and image.reassigning_count > IN_REPLY_MAX:
+        text = f"{image.reassigning_count} reassignments; one answer can describe at most {IN_REPLY_MAX}"
         return Outcome(ApiError.POLICY_VIOLATION, text, "request single partitions by name")
     reply = pb.ListReassignmentsReply(
         result=convert.result(OK),
@@ -80,10 +78,10 @@ async def describe_reassignments(
         throttle=int(image.cluster_config(THROTTLE)) if image.reassigning_count else NO_THROTTLE,
     )
     found = list_reassignments(image, [(each.topic, each.index) for each in request.partitions])
-    for done, ongoing in enumerate(found):
+    turn = Turn()
+    for ongoing in found:
         reply.partitions.append(_ongoing(ongoing))
-        if done % _PER_TURN == _PER_TURN - 1:
-            await asyncio.sleep(0)
+        await turn.passed()
     return reply
 
 

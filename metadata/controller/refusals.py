@@ -15,9 +15,9 @@ result (a connection, a timeout, a reset, an unreachable host or network) is no 
 The evidence is only a reason to fence before the session ends.  Fencing is a record.  If the evidence is wrong, nothing
 is lost, and the broker's next heartbeat unfences it.
 
-Limits: at most one task per broker, and `PROVING_MAX` and `PROBING_MAX` connections at a time, each with a
-deadline.  The time between the rounds of a silent broker doubles while they find nothing.  After its session has ended,
-a broker is not examined.
+Limits: at most one task per broker, and `PROVING_MAX` and `PROBING_MAX` connections at a time, each with a deadline.
+The time between the rounds of a broker without heartbeats doubles while they find nothing.  After its session has
+ended, a broker is not examined.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from metadata.controller.background import Background
 from metadata.controller.sessions import Session, Sessions, Socket
 from metadata.image import BrokerImage
 from quorumlog.runtime.addresses import parse_target
+from quorumlog.runtime.backoff import Backoff
 from quorumlog.runtime.logging import get_logger
 
 OVERDUE = 1.25
@@ -46,14 +47,11 @@ LOOK_AGAIN_S = 0.25
 LOOK_AGAIN_MAX_S = 4.0
 """Time between two rounds if the first was not refused: doubles up to the latter."""
 
-PROVE_AGAIN_MAX_S = 64.0
-"""Time until addresses are tried again if too few accepted: doubles from 1 s up to this."""
-
 ADDRESSES_MAX = 8
 PROVING_MAX = 4
 PROBING_MAX = 64
 
-log = get_logger("controller")
+logger = get_logger("controller")
 
 
 class Answer(Enum):
@@ -127,8 +125,7 @@ class Refusals:
             if len(wanted) > 1 and found[0] is not None and any(found[1:]):
                 session.accepted = tuple([each for each in found if each is not None])
         finally:
-            session.prove_at = _now() + session.prove_again_s
-            session.prove_again_s = min(2 * session.prove_again_s, PROVE_AGAIN_MAX_S)
+            session.prove_at = _now() + session.prove_again.next_s()
             self._job.wake(self._overdue_s)
 
     def _addresses(self, broker: BrokerImage) -> list[Socket]:
@@ -168,7 +165,7 @@ class Refusals:
 
     async def _examine(self, broker_id: int, session: Session) -> None:
         """Try to connect until the broker sends a heartbeat, its session ends, or its process counts as ended."""
-        heard_at, refused, pause_s = session.last_contact, 0, LOOK_AGAIN_S
+        heard_at, refused, backoff = session.last_contact, 0, Backoff(LOOK_AGAIN_S, LOOK_AGAIN_MAX_S)
 
         def is_silent() -> bool:
             return self._sessions.get(broker_id) is session and session.last_contact == heard_at
@@ -183,8 +180,7 @@ class Refusals:
                 await asyncio.sleep(ROUND_PAUSE_S)  # no event signals that a listener is open again
             else:
                 refused = 0
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, LOOK_AGAIN_MAX_S)
+                await asyncio.sleep(backoff.next_s())
 
     async def _all_refuse(self, addresses: tuple[Socket, ...]) -> bool:
         for where in addresses:
@@ -197,7 +193,7 @@ class Refusals:
 
 
 async def _connect(where: Socket) -> tuple[Answer, Socket | None]:
-    """Open a connection and close it at once; return the result, and the numeric address that accepted."""
+    """Open a connection and close it immediately; return the result, and the numeric address that accepted."""
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, *where)

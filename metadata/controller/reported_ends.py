@@ -19,18 +19,18 @@ from quorumlog.runtime.logging import LineBudget, get_logger
 from quorumlog.wire.errors import ApiError
 from quorumlog.wire.v1 import node_pb2 as pb
 
-MAX_ENDS = 100
+ENDS_MAX = 100
 """Maximum number of nodes whose ends are kept; the oldest report is dropped first."""
-MAX_END_DIRECTORIES = 16
-MAX_END_TEXT = 600
+END_DIRECTORIES_MAX = 16
+END_TEXT_MAX = 600
 """Maximum number of characters of each text in a report."""
-MAX_TIME_MS = 253_402_300_799_999
+TIME_MAX_MS = 253_402_300_799_999
 """The end of the year 9999: later times cannot be formatted."""
 LINES = 10
 LINES_INTERVAL_S = 60.0
 """At most `LINES` reports are logged in this time; the others are counted."""
 
-_log = get_logger("controller")
+logger = get_logger("controller")
 
 
 class Node(Protocol):
@@ -57,17 +57,17 @@ class ReportedEnds:
         self._node = node
         self._image = image
         self._reported: dict[int, _Reported] = {}  # by node id; the latest reports last
-        self._lines = LineBudget(_log, lambda: asyncio.get_running_loop().time(), LINES, LINES_INTERVAL_S)
+        self._lines = LineBudget(logger, lambda: asyncio.get_running_loop().time(), LINES, LINES_INTERVAL_S)
 
     def listed(self) -> list[pb.NodeEnd]:
-        """Return the ends of nodes that have been silent since; the latest reports last."""
+        """Return the ends of nodes that have not been active since; the latest reports last."""
         self._forget_heard()
         return [reported.end for reported in self._reported.values()]
 
     def report(self, request: pb.ReportEndRequest) -> Outcome:
         """Keep a node's end, or drop it if the request has none."""
         node_id, end = request.node_id, request.end
-        if node_id < 0 or not 0 <= end.at_ms <= MAX_TIME_MS or not 0 <= end.exit_status <= 255:
+        if node_id < 0 or not 0 <= end.at_ms <= TIME_MAX_MS or not 0 <= end.exit_status <= 255:
             text = f"node {node_id}, time {end.at_ms}, exit status {end.exit_status}"
             return Outcome(ApiError.INVALID_REQUEST, f"not the end of a node: {text}")
         if not request.HasField("end"):
@@ -80,7 +80,7 @@ class ReportedEnds:
             return Outcome(ApiError.INVALID_REQUEST, f"node {own} knows no voter, observer or broker with id {node_id}")
         self._forget_heard()
         self._reported.pop(node_id, None)
-        if len(self._reported) >= MAX_ENDS:
+        if len(self._reported) >= ENDS_MAX:
             del self._reported[next(iter(self._reported))]
         kept = _checked(node_id, end)
         self._reported[node_id] = _Reported(kept, now_ms(), self._broker_epoch(node_id))
@@ -123,11 +123,11 @@ def _checked(node_id: int, end: pb.NodeEnd) -> pb.NodeEnd:
         next=_line(end.next),
         directories=[
             pb.Directory(path=_line(each.path), free_bytes=each.free_bytes, total_bytes=each.total_bytes)
-            for each in end.directories[:MAX_END_DIRECTORIES]
+            for each in end.directories[:END_DIRECTORIES_MAX]
         ],
     )
 
 
 def _line(text: str) -> str:
     """Return another node's text as it is kept and shown: one line, without control characters, of limited length."""
-    return "".join(each if each.isprintable() else " " for each in text[:MAX_END_TEXT])
+    return "".join(each if each.isprintable() else " " for each in text[:END_TEXT_MAX])

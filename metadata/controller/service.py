@@ -42,7 +42,7 @@ from quorumlog.wire.rpcs import AnyRpc, ReplyT, RequestT, Rpc, Sender, header_of
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 DEFAULT_TIMEOUT_MS = 30_000
-MAX_TIMEOUT_MS = 600_000
+TIMEOUT_MAX_MS = 600_000
 PAUSED = Outcome(
     ApiError.NOT_CONTROLLER,
     "the controller is paused: no majority of the voters fetches from it; nothing was changed",
@@ -295,7 +295,13 @@ class ControllerService:
         topics = convert.new_topics(request)
 
         def decide(image: ClusterImage, again: bool) -> Decision[tuple[tuple[CreatedTopic, ...], int]]:
-            decision = create_topics(image, topics, self.controller.new_id, validate_only=request.header.validate_only)
+            decision = create_topics(
+                image,
+                topics,
+                self.controller.new_id,
+                validate_only=request.header.validate_only,
+                has_one_voter=len(self._node.voter_ids) == 1,
+            )
             return with_end(image, decision)
 
         answer = await self.controller.carry_out(decide, timeout_ms)
@@ -387,7 +393,7 @@ class ControllerService:
 
 def _allowed_ms(asked_ms: int) -> float:
     """Return the time limit: a tenth of the time, at most half a second, is reserved for sending the answer."""
-    wanted = min(asked_ms or DEFAULT_TIMEOUT_MS, MAX_TIMEOUT_MS)
+    wanted = min(asked_ms or DEFAULT_TIMEOUT_MS, TIMEOUT_MAX_MS)
     return wanted - min(wanted / 10, 500)
 
 

@@ -11,10 +11,16 @@ earlier than one timeout after the last pause.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 from metadata.image import ClusterImage
 from metadata.records import Record, RegisterBroker, UnregisterBroker
+from quorumlog.runtime.backoff import Backoff
+
+PROVE_AGAIN_MIN_S = 1.0
+PROVE_AGAIN_MAX_S = 64.0
+"""Time until addresses are tried again if too few accepted.  One node tries, a few at once, so it needs no jitter."""
 
 Socket = tuple[str, int]
 """(host, port)"""
@@ -26,7 +32,7 @@ class Session:
 
     The last four fields belong to `metadata.controller.refusals`.  accepted: the addresses of this broker, by number,
     that have accepted a connection from this node; empty until enough of them have.  prove_at: loop time of the next
-    attempt; prove_again_s: time from it to the one after.  has_task: a task is trying to connect.
+    attempt; prove_again: times from it to the ones after.  has_task: a task is trying to connect.
     """
 
     broker_epoch: int
@@ -36,7 +42,7 @@ class Session:
     pending_changes: int = 0
     accepted: tuple[Socket, ...] = ()
     prove_at: float = 0.0
-    prove_again_s: float = 1.0
+    prove_again: Backoff = field(default_factory=partial(Backoff, PROVE_AGAIN_MIN_S, PROVE_AGAIN_MAX_S))
     has_task: bool = False
 
 

@@ -19,11 +19,11 @@ from quorum.core.events import (
 )
 from quorum.core.types import VoterSet
 from quorumlog.errors import RemoteProtocolError
-from quorumlog.runtime.addresses import MAX_NODE_ID, parse_target
+from quorumlog.runtime.addresses import NODE_ID_MAX, parse_target
 from quorumlog.wire.errors import ApiError
 from quorumlog.wire.v1 import controller_pb2 as pb
 
-MAX_TARGET_VOTERS = 15
+TARGET_VOTERS_MAX = 15
 
 _WORDS = {
     VoterChangeError.NONE: ApiError.NONE,
@@ -37,8 +37,8 @@ _TRANSFER_ADVICE = {
     VoterChangeError.VOTER_NOT_FOUND: "see `kctl quorum status` for the voters",
     VoterChangeError.NOT_CAUGHT_UP: "make sure that it runs and fetches (`kctl quorum status`), then retry",
     VoterChangeError.LAST_VOTER: "add a voter first: kctl add-voter",
-    VoterChangeError.TIMED_OUT: "see `kctl quorum status` for who leads",
-    VoterChangeError.OUTCOME_UNKNOWN: "see `kctl quorum status` for who leads",
+    VoterChangeError.TIMED_OUT: "see the leader in `kctl quorum status`",
+    VoterChangeError.OUTCOME_UNKNOWN: "see the leader in `kctl quorum status`",
 }
 
 UNSETTLED = {
@@ -47,7 +47,7 @@ UNSETTLED = {
     VoterChangeError.OUTCOME_UNKNOWN,
     VoterChangeError.TIMED_OUT,
 }
-"""Answers that claim nothing about the voters, which a leader may give even if it is unsure of its leadership."""
+"""Errors that say nothing about the voters.  A leader may return them without confirming that it still leads."""
 
 
 def change(request: pb.ChangeVotersRequest) -> VoterChange:
@@ -95,8 +95,8 @@ def addresses(voters: VoterSet) -> list[pb.VoterAddress]:
 
 
 def _node_id(number: int) -> int:
-    if not 0 <= number <= MAX_NODE_ID:
-        raise RemoteProtocolError(f"node id {number} is out of range 0..{MAX_NODE_ID}")
+    if not 0 <= number <= NODE_ID_MAX:
+        raise RemoteProtocolError(f"node id {number} is out of range 0..{NODE_ID_MAX}")
     return number
 
 
@@ -108,8 +108,8 @@ def _address(text: str) -> str:
 
 
 def _targets(target: pb.SetTargetVoters) -> tuple[tuple[int, str], ...]:
-    if not 1 <= len(target.voters) <= MAX_TARGET_VOTERS:
-        raise RemoteProtocolError(f"a target of {len(target.voters)} voters; it may have 1 to {MAX_TARGET_VOTERS}")
+    if not 1 <= len(target.voters) <= TARGET_VOTERS_MAX:
+        raise RemoteProtocolError(f"a target of {len(target.voters)} voters; it may have 1 to {TARGET_VOTERS_MAX}")
     wanted = tuple((_node_id(voter.node_id), _address(voter.address)) for voter in target.voters)
     if len({node_id for node_id, _ in wanted}) != len(wanted):
         raise RemoteProtocolError("the target names a node twice")

@@ -6,6 +6,7 @@ that only the cluster or only a broker has are in tables of their own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from enum import Enum
@@ -14,16 +15,33 @@ import msgspec
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
+REPLICAS_CHARS_MAX = 10_000
+"""Maximum length of a list of replicas.  A longer one is refused."""
+POLICIES_CHARS_MAX = 100
+"""Maximum length of a list of choices.  A longer one is refused."""
+KEYS_SHOWN_MAX = 8
+"""How many keys the message about an unknown key lists if none is similar."""
+
+_RATIO = re.compile(r"[01](\.[0-9]{0,15})?|\.[0-9]{1,15}")
+_REPLICAS = re.compile(r"\*|([0-9]{1,10}:[0-9]{1,10}(,[0-9]{1,10}:[0-9]{1,10})*)?")
+_VERSION = re.compile(r"[0-9]{1,2}(\.[0-9]{1,2}){1,3}(-IV[0-9]{1,2})?")
 
 
 class Kind(Enum):
     BOOLEAN = "boolean"
     INT = "integer"
     CHOICE = "choice"
+    REPLICAS = "list"
+    POLICIES = "list of choices"
+    RATIO = "double"
+    VERSION = "version"
 
 
 class ConfigKey(msgspec.Struct, frozen=True, gc=False):
-    """One config.  The range includes both `low` and `high`."""
+    """One config.  The range includes both `low` and `high`.
+
+    no_effect: for a config of Kafka's that is accepted without effect, the reason; else empty.
+    """
 
     key: str
     kind: Kind
@@ -31,10 +49,15 @@ class ConfigKey(msgspec.Struct, frozen=True, gc=False):
     low: int = 0
     high: int = INT64_MAX
     choices: tuple[str, ...] = ()
+    no_effect: str = ""
 
     @property
     def allowed(self) -> str:
-        """Return the permitted values, in words."""
+        """Return the permitted values, in words, and the reason if the config has no effect."""
+        return f"{self._values}; no effect: {self.no_effect}" if self.no_effect else self._values
+
+    @property
+    def _values(self) -> str:
         match self.kind:
             case Kind.BOOLEAN:
                 return "true or false"
@@ -42,6 +65,14 @@ class ConfigKey(msgspec.Struct, frozen=True, gc=False):
                 return f"a whole number from {self.low} to {self.high}"
             case Kind.CHOICE:
                 return "one of " + ", ".join(self.choices)
+            case Kind.POLICIES:
+                return "one or more of " + ", ".join(self.choices) + ", with commas between them"
+            case Kind.RATIO:
+                return "a number from 0 to 1"
+            case Kind.VERSION:
+                return "a version of Kafka, such as 2.8 or 3.0-IV1"
+            case Kind.REPLICAS:
+                return f"*, or partition:broker pairs with commas between them, at most {REPLICAS_CHARS_MAX} characters"
 
     def problem(self, value: str) -> str | None:
         """Return the reason why `value` is refused, or None."""
@@ -55,7 +86,16 @@ class ConfigKey(msgspec.Struct, frozen=True, gc=False):
                 )
             case Kind.CHOICE:
                 good = value in self.choices
-        return None if good else f"{self.key} must be {self.allowed}, not {value[:40]!r}"
+            case Kind.POLICIES:
+                parts = value.split(",") if len(value) <= POLICIES_CHARS_MAX else []
+                good = bool(parts) and len(set(parts)) == len(parts) and set(parts) <= set(self.choices)
+            case Kind.RATIO:
+                good = _RATIO.fullmatch(value) is not None and float(value) <= 1
+            case Kind.VERSION:
+                good = _VERSION.fullmatch(value) is not None
+            case Kind.REPLICAS:
+                good = len(value) <= REPLICAS_CHARS_MAX and _REPLICAS.fullmatch(value) is not None
+        return None if good else f"{self.key} must be {self._values}, not {value[:40]!r}"
 
 
 def _boolean(key: str, default: str) -> ConfigKey:
@@ -71,20 +111,57 @@ def _only(key: str, value: str) -> ConfigKey:
     return ConfigKey(key, Kind.CHOICE, value, choices=(value,))
 
 
+def _ignored_int(key: str, default: int, low: int, high: int, why: str) -> ConfigKey:
+    return ConfigKey(key, Kind.INT, str(default), low, high, no_effect=why)
+
+
+def _ignored_replicas(key: str) -> ConfigKey:
+    why = "reassignment.throttle.bytes.per.second of the cluster limits all replicas that are being added"
+    return ConfigKey(key, Kind.REPLICAS, "", no_effect=why)
+
+
+_COMPRESSION_TYPES = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
+_AS_SENT = "a broker stores each batch as the producer compressed it"
+_FLUSHES = "write.caching determines whether a write is flushed before its acknowledgement"
+_ONE_FORMAT = "records have one format, which all clients since Kafka 0.11 use"
+_OWN_INDEX = "the log chooses the density and the size of its indexes"
+_NO_TIERS = "there is no remote storage"
+
 _DAY_MS = 24 * 60 * 60 * 1000
 
 TOPIC_CONFIGS: dict[str, ConfigKey] = {
     config.key: config
     for config in (
-        _only("cleanup.policy", "delete"),
-        _only("compression.type", "producer"),
+        ConfigKey("cleanup.policy", Kind.POLICIES, "delete", choices=("compact", "delete")),
+        ConfigKey("compression.type", Kind.CHOICE, "producer", choices=_COMPRESSION_TYPES, no_effect=_AS_SENT),
         _boolean("compression.validation.enable", "true"),
+        _int("delete.retention.ms", _DAY_MS, 0),
+        _ignored_int("file.delete.delay.ms", 60_000, 0, INT64_MAX, "the log deletes files at once"),
+        _ignored_int("flush.messages", INT64_MAX, 1, INT64_MAX, _FLUSHES),
+        _ignored_int("flush.ms", INT64_MAX, 0, INT64_MAX, _FLUSHES),
+        _ignored_replicas("follower.replication.throttled.replicas"),
+        _ignored_int("index.interval.bytes", 4096, 0, INT32_MAX, _OWN_INDEX),
+        _ignored_replicas("leader.replication.throttled.replicas"),
+        _ignored_int("local.retention.bytes", -2, -2, INT64_MAX, _NO_TIERS),
+        _ignored_int("local.retention.ms", -2, -2, INT64_MAX, _NO_TIERS),
+        _int("max.compaction.lag.ms", INT64_MAX, 1),
         _int("max.message.bytes", 1_048_588, 1, INT32_MAX),
+        ConfigKey("message.downconversion.enable", Kind.BOOLEAN, "true", no_effect=_ONE_FORMAT),
+        ConfigKey("message.format.version", Kind.VERSION, "3.0-IV1", no_effect=_ONE_FORMAT),
+        _only("message.timestamp.after.max.ms", str(INT64_MAX)),
+        _only("message.timestamp.before.max.ms", str(INT64_MAX)),
+        _only("message.timestamp.difference.max.ms", str(INT64_MAX)),
         _only("message.timestamp.type", "CreateTime"),
+        ConfigKey("min.cleanable.dirty.ratio", Kind.RATIO, "0.5"),
+        _int("min.compaction.lag.ms", 0, 0),
         _int("min.insync.replicas", 1, 1, 32_767),
+        ConfigKey("preallocate", Kind.BOOLEAN, "false", no_effect="segments grow with their contents"),
+        _only("remote.storage.enable", "false"),
         _int("retention.bytes", -1, -1),
         _int("retention.ms", 7 * _DAY_MS, -1),
         _int("segment.bytes", 1 << 30, 1 << 14, INT32_MAX),
+        _ignored_int("segment.index.bytes", 10 << 20, 4, INT32_MAX, _OWN_INDEX),
+        _ignored_int("segment.jitter.ms", 0, 0, INT64_MAX, "segments of different logs end at different times anyway"),
         _int("segment.ms", 7 * _DAY_MS, 1),
         _boolean("unclean.leader.election.enable", "false"),
         _boolean("write.caching", "false"),
@@ -94,33 +171,64 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = {
 
 compression.validation.enable: whether a leader decompresses each compressed batch and checks its records before it
 appends the batch, as Kafka does.  Without this check, a defective producer can write batches that no consumer can read.
+Configs of Kafka's that scripts set, but that have no meaning here, are accepted with a note (`ConfigKey.no_effect`).
+Those with one permitted value would change which records are accepted, stamped or kept, so no other value is accepted.
 """
 
 CLUSTER_CONFIGS: dict[str, ConfigKey] = {
     config.key: config
     for config in (
+        _boolean("auto.create.topics.enable", "false"),
         _boolean("auto.leader.rebalance.enable", "true"),
         _int("default.replication.factor", 3, 1, 32_767),
+        _int("group.initial.rebalance.delay.ms", 3_000, 0, INT32_MAX),
+        _int("group.max.session.timeout.ms", 1_800_000, 1, INT32_MAX),
+        _int("group.max.size", 10_000, 1, INT32_MAX),
+        _int("group.min.session.timeout.ms", 6_000, 1, INT32_MAX),
         _int("leader.rebalance.interval.ms", 300_000, 1_000, INT32_MAX),
         _int("metadata.retention.bytes", 1 << 30, 0),
         _int("metadata.retention.ms", 7 * _DAY_MS, 0),
         _int("num.partitions", 1, 1, 10_000),
+        _int("offset.metadata.max.bytes", 4_096, 0, 10_000),
+        _int("offsets.retention.check.interval.ms", 600_000, 1_000, INT32_MAX),
+        _int("offsets.retention.minutes", 7 * 24 * 60, 1, INT32_MAX),
+        _int("offsets.topic.num.partitions", 50, 1, 10_000),
         _int("reassignment.throttle.bytes.per.second", -1, -1),
     )
 }
 """Configs of the cluster alone, by key, ascending.  Topic configs may be set for the cluster as well.
 
-metadata.retention: how much history of the metadata every node keeps; the limit that is reached first applies.
-reassignment.throttle.bytes.per.second: how much a broker copies to replicas that are being added; -1: no limit.
+auto.create.topics.enable: whether a broker creates a topic that a client names in a Metadata request.  The default is
+off, unlike Kafka's: a misspelt name would become a topic, with settings that were not chosen.
+group.initial.rebalance.delay.ms: how long the first rebalance of an empty group waits for more members. group.max.size:
+members of a group. metadata.retention: how much history of the metadata every node keeps; the limit that is reached
+first applies. offset.metadata.max.bytes: of the text that a client may store with a committed offset.
+offsets.retention.minutes: how long the offsets of a group stay after it became empty. offsets.topic.num.partitions:
+partitions of __consumer_offsets, in force when a broker creates that topic. reassignment.throttle.bytes.per.second: how
+much a broker copies to replicas that are being added; -1: no limit.
 """
 
 BROKER_CONFIGS: dict[str, ConfigKey] = {config.key: config for config in (_boolean("cordoned", "false"),)}
 """Configs of a single broker.  A cordoned broker gets a new replica only if a request names it."""
 
+KAFKA_RATES = frozenset(
+    {
+        "follower.replication.throttled.rate",
+        "leader.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    }
+)
+"""Kafka's throttles of brokers and the cluster.  They cannot be set here, so their removal changes nothing.
+
+kafka-reassign-partitions removes them after every reassignment, even if it never set them.
+"""
+
 
 def unknown_key(key: str, known: Iterable[str], what: str) -> str:
-    """Return a message that the key does not exist, with the most similar key, or else with all keys."""
+    """Return a message that the key does not exist, with the most similar key, or else with some or all of the keys."""
     keys = list(known)
     near = get_close_matches(key[:250], keys, 1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(keys)}"
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(keys[:KEYS_SHOWN_MAX])}"
+    if not near and len(keys) > KEYS_SHOWN_MAX:
+        hint += f" and {len(keys) - KEYS_SHOWN_MAX} more, which kctl configs get lists"
     return f"{key[:60]!a} is not a {what} config; {hint}"

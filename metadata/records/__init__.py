@@ -19,7 +19,7 @@ LOST = UUID(int=1)
 NO_LEADER = -1
 NO_OFFSET = -1
 
-MAX_RECORDS_PER_BATCH = 10_000
+RECORDS_PER_BATCH_MAX = 10_000
 
 
 class Endpoint(msgspec.Struct, frozen=True, gc=False):

@@ -12,11 +12,35 @@ ELECTION_TESTS = "tests/unit/metadata/control/test_election.py"
 PARTITION_TESTS = "tests/unit/metadata/control/test_partitions.py"
 FENCING_TEST = (
     "tests/unit/metadata/controller/test_background.py"
-    "::test_a_fencing_that_has_begun_is_finished_although_a_heartbeat_comes_between_its_batches"
+    "::test_a_started_fencing_is_finished_despite_a_heartbeat_between_its_batches"
 )
 REASSIGN_TESTS = "tests/unit/metadata/control/test_reassign.py"
 
+INTERNAL_TESTS = "tests/unit/metadata/control/test_internal_topics.py"
+TOPICS = "metadata/control/topics.py"
+
 MUTANTS = (
+    Mutant(
+        "an internal topic created while a cluster starts keeps too few replicas",
+        TOPICS,
+        "is_flexible=has_one_voter or not is_internal(topic.name)",
+        "is_flexible=True",
+        (INTERNAL_TESTS,),
+    ),
+    Mutant(
+        "an internal topic can be deleted",
+        TOPICS,
+        "elif is_internal(topic.name):",
+        "elif is_internal(name):",
+        (INTERNAL_TESTS,),
+    ),
+    Mutant(
+        "a replaced set of configs removes an internal topic's cleanup.policy",
+        "metadata/control/configs.py",
+        "if CLEANUP_POLICY in target and _is_internal(wanted.resource):",
+        "if CLEANUP_POLICY not in target and _is_internal(wanted.resource):",
+        (INTERNAL_TESTS,),
+    ),
     Mutant(
         "a fenced broker is unfenced before it has applied its fencing",
         BROKERS,
@@ -25,14 +49,14 @@ MUTANTS = (
         (BROKER_TESTS,),
     ),
     Mutant(
-        "a broker epoch that this log does not hold yet is taken for another incarnation's",
+        "a broker epoch above this log's end is treated as another incarnation's",
         BROKERS,
         "if broker_epoch >= image.end_offset:",
         "if broker_epoch > image.end_offset:",
         (BROKER_TESTS,),
     ),
     Mutant(
-        "a new incarnation is unfenced at once",
+        "a new incarnation is unfenced immediately",
         BROKERS,
         "head = msgspec.structs.replace(request, fenced=True)",
         "head = msgspec.structs.replace(request, fenced=False)",
@@ -129,7 +153,7 @@ MUTANTS = (
         PARTITIONS,
         "elif broker.in_controlled_shutdown:",
         "elif broker.in_controlled_shutdown and broker.fenced:",
-        (f"{PARTITION_TESTS}::test_a_member_on_its_way_out_is_ineligible",),
+        (f"{PARTITION_TESTS}::test_a_member_in_controlled_shutdown_is_ineligible",),
     ),
     Mutant(
         "an ISR change of the leader epoch before is accepted",

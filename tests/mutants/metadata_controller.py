@@ -22,7 +22,7 @@ MUTANTS = (
         BACKGROUND,
         "after_s = RETRY_S",
         "after_s = None",
-        (f"{BACKGROUND_TESTS}::test_leader_balance_goes_on_after_a_refused_append",),
+        (f"{BACKGROUND_TESTS}::test_leader_balance_continues_after_a_refused_append",),
     ),
     Mutant(
         "a refused registration ends the session before it",
@@ -30,21 +30,21 @@ MUTANTS = (
         "            if decision.records and not decision.more:\n                epoch",
         "            if decision.records and not decision.more:\n"
         "                self._leadership.fencing.sessions.drop(request.broker_id)\n                epoch",
-        (f"{BACKGROUND_TESTS}::test_a_refused_registration_leaves_the_session_of_the_incarnation_before",),
+        (f"{BACKGROUND_TESTS}::test_a_refused_registration_keeps_the_session_of_the_earlier_incarnation",),
     ),
     Mutant(
-        "what appends nothing is answered without proof of the leadership",
+        "a request that appends no record is answered without proof of the leadership",
         ACTIVE,
         "if not appended:\n                    await self._node.confirm_read(int(timeout_ms))",
         "if appended:\n                    await self._node.confirm_read(int(timeout_ms))",
-        (f"{ACTIVE_TESTS}::test_a_leader_that_is_not_confirmed_answers_only_that",),
+        (f"{ACTIVE_TESTS}::test_an_unconfirmed_leader_serves_nothing",),
     ),
     Mutant(
-        "a controller that was held up fences everybody",
+        "a controller that was stalled fences all brokers",
         FENCING,
         "self.sessions.renew(now)",
         "pass",
-        (f"{ACTIVE_TESTS}::test_a_controllers_own_pause_fences_nobody",),
+        (f"{ACTIVE_TESTS}::test_a_pause_of_the_controller_fences_no_broker",),
     ),
     Mutant(
         "sessions end during a pause of the leadership",
@@ -52,7 +52,7 @@ MUTANTS = (
         "return max(session.last_contact, self._resumed_at()) + self._timeout",
         "return session.last_contact + self._timeout",
         (
-            f"{BACKGROUND_TESTS}::test_a_pause_in_which_no_broker_was_heard_gives_everybody_a_whole_session",
+            f"{BACKGROUND_TESTS}::test_a_pause_without_heartbeats_gives_every_broker_a_full_session",
             "tests/simulation/test_outage.py::test_no_broker_is_fenced_after_an_outage",
         ),
     ),
@@ -68,17 +68,14 @@ MUTANTS = (
         FENCING,
         "self._under_way = (broker_id, why) if decision.more else None",
         "self._under_way = None",
-        (
-            f"{BACKGROUND_TESTS}"
-            "::test_a_fencing_that_has_begun_is_finished_although_a_heartbeat_comes_between_its_batches",
-        ),
+        (f"{BACKGROUND_TESTS}::test_a_started_fencing_is_finished_despite_a_heartbeat_between_its_batches",),
     ),
     Mutant(
         "a heartbeat after the evidence does not count",
         FENCING,
         "if self.sessions.get(broker_id) is session and session.last_contact == heard_at:",
         "if self.sessions.get(broker_id) is session:",
-        (f"{REFUSAL_TESTS}::test_a_heartbeat_after_the_evidence_counts_more",),
+        (f"{REFUSAL_TESTS}::test_a_heartbeat_after_the_evidence_prevents_the_fencing",),
     ),
     Mutant(
         "a heartbeat during the last round is overlooked",
@@ -92,10 +89,10 @@ MUTANTS = (
         FENCING,
         "self._gone[broker_id] = (session, heard_at)",
         "self._gone[broker_id] = (session, session.last_contact)",
-        (f"{REFUSAL_TESTS}::test_evidence_from_before_the_last_heartbeat_fences_nobody",),
+        (f"{REFUSAL_TESTS}::test_evidence_before_the_last_heartbeat_fences_no_broker",),
     ),
     Mutant(
-        "a time-out is taken for a refusal",
+        "a time-out is treated as a refusal",
         REFUSALS,
         "if answer is not Answer.REFUSED:",
         "if answer is Answer.ACCEPTED:",
@@ -106,7 +103,7 @@ MUTANTS = (
         REFUSALS,
         "                refused = 0\n",
         "",
-        (f"{REFUSAL_TESTS}::test_the_rounds_begin_anew_after_anything_else",),
+        (f"{REFUSAL_TESTS}::test_the_rounds_restart_after_any_other_result",),
     ),
     Mutant(
         "an address counts that has never accepted",
@@ -123,11 +120,11 @@ MUTANTS = (
         (REFUSAL_TESTS,),
     ),
     Mutant(
-        "examinations go on after the leadership",
+        "examinations continue after the leadership",
         REFUSALS,
         "background.on_stop(self._stop)",
         "pass",
-        (f"{REFUSAL_TESTS}::test_after_the_reign_nobody_is_tried",),
+        (f"{REFUSAL_TESTS}::test_no_broker_is_examined_after_the_leadership",),
     ),
     Mutant(
         "a client sends a change to a node that hangs",

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import count
+from typing import Any, TypeVar
 from uuid import UUID
 
-from metadata.control.brokers import Heartbeat, HeartbeatAnswer, Registered, heartbeat, register
+from metadata.control.brokers import Heartbeat, HeartbeatAnswer, Registered, fence, heartbeat, register
 from metadata.control.decision import Decision
 from metadata.control.topics import NewTopic, create_topics
 from metadata.image import ClusterImage, PartitionImage
 from metadata.image.model import REASSIGNING
-from metadata.records import Endpoint, Record, RegisterBroker
+from metadata.records import Endpoint, PartitionChange, Reason, Record, RegisterBroker
+
+T = TypeVar("T")
 
 FAR = 2**62
 
@@ -24,15 +27,15 @@ def incarnation(broker_id: int, number: int = 0) -> UUID:
     return UUID(int=(broker_id + 1 << 32) + 0x2000 + number)
 
 
-def registration(broker_id: int, number: int = 0, **changes: object) -> RegisterBroker:
+def registration(broker_id: int, number: int = 0, **changes: Any) -> RegisterBroker:
     """A registration of the broker's incarnation `number`, always with its one directory."""
-    fields: dict[str, object] = {
+    fields: dict[str, Any] = {
         "broker_id": broker_id,
         "incarnation_id": incarnation(broker_id, number),
         "endpoints": (Endpoint("PLAINTEXT", f"host{broker_id}", 9092),),
         "directory_ids": (directory(broker_id),),
     }
-    return RegisterBroker(**{**fields, **changes})  # type: ignore[arg-type]
+    return RegisterBroker(**{**fields, **changes})
 
 
 class Cluster:
@@ -51,8 +54,8 @@ class Cluster:
             self.image = self.image.apply(self.image.end_offset, records)
             self.log += records
 
-    def carry_out(self, decide: Callable[[ClusterImage, bool], Decision]) -> object:  # type: ignore[type-arg]
-        """What the controller does: decide, apply, again while there is more."""
+    def carry_out(self, decide: Callable[[ClusterImage, bool], Decision[T]]) -> T:
+        """Decide and apply, again while there is more, as the controller does; return the reply."""
         again = False
         while True:
             decision = decide(self.image, again)
@@ -61,28 +64,32 @@ class Cluster:
             if not decision.more:
                 return decision.reply
 
-    def register(self, broker_id: int, number: int = 0, *, session_live: bool = False, **changes: object) -> Registered:
+    def register(self, broker_id: int, number: int = 0, *, session_live: bool = False, **changes: Any) -> Registered:
         request = registration(broker_id, number, **changes)
-        answer = self.carry_out(lambda image, again: register(image, request, session_live=session_live and not again))
-        assert isinstance(answer, Registered)
-        return answer
+        return self.carry_out(lambda image, again: register(image, request, session_live=session_live and not again))
 
-    def beat(self, broker_id: int, *, others_applied: int = FAR, **changes: object) -> HeartbeatAnswer:
+    def beat(self, broker_id: int, *, others_applied: int = FAR, **changes: Any) -> HeartbeatAnswer:
         """A heartbeat of the broker as registered, which has applied everything."""
-        fields: dict[str, object] = {
+        fields: dict[str, Any] = {
             "broker_id": broker_id,
             "broker_epoch": self.image.brokers[broker_id].epoch if broker_id in self.image.brokers else 0,
             "applied_offset": self.image.end_offset,
         }
-        request = Heartbeat(**{**fields, **changes})  # type: ignore[arg-type]
-        answer = self.carry_out(
+        request = Heartbeat(**{**fields, **changes})
+        return self.carry_out(
             lambda image, again: heartbeat(image, request, others_applied=others_applied, again=again)
         )
-        assert isinstance(answer, HeartbeatAnswer)
-        return answer
 
-    def start(self, *broker_ids: int, **changes: object) -> None:
-        """Brokers register and are unfenced."""
+    def fence(self, *broker_ids: int) -> None:
+        """Fence the brokers, one after the other."""
+        for broker_id in broker_ids:
+            self._fence(broker_id)
+
+    def _fence(self, broker_id: int) -> None:
+        self.carry_out(lambda image, again: fence(image, broker_id))
+
+    def start(self, *broker_ids: int, **changes: Any) -> None:
+        """Brokers register and are unfenced.  changes: those of their registrations."""
         for broker_id in broker_ids:
             assert self.register(broker_id, **changes).outcome.ok
             assert not self.beat(broker_id).fenced
@@ -102,12 +109,18 @@ class Cluster:
         assert found is not None
         return found
 
+    def reason(self) -> Reason:
+        """Return the reason of the last record, which changes a partition."""
+        change = self.log[-1]
+        assert isinstance(change, PartitionChange)
+        return change.reason
+
     def epoch(self, broker_id: int) -> int:
         return self.image.brokers[broker_id].epoch
 
 
 def check_invariants(image: ClusterImage) -> None:
-    """What holds after every batch (reliability_facts I17, I18), and that the masks say what the partitions say."""
+    """Check the invariants after every batch (I17, I18), and that the masks match the partitions."""
     leads: dict[int, set[tuple[UUID, int]]] = {}
     hosts: dict[int, set[tuple[UUID, int]]] = {}
     for topic_id, topic in image.topics.items():

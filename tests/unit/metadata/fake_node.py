@@ -1,4 +1,4 @@
-"""A quorum node that commits when it is told to, and an event loop that jumps to the next timer instead of waiting."""
+"""A quorum node that commits on request, and an event loop that jumps to the next timer instead of waiting."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from metadata.controller import ActiveController, ControllerService, ControllerS
 from quorum.core.events import Transferred, VoterChange, VoterChangeError, VoterChangeResult
 from quorum.core.types import Batch, ControlRecord, LeaderChange, ReplicaKey, TargetVoters, VoterSet
 from quorum.ports import CannotAppendNowError, LeadershipLostError, NotLeaderError
-from quorumlog.wire.rpcs import AnyRpc
+from quorumlog.wire.rpcs import AnyRpc, ReplyT, RequestT, Rpc
 
 T = TypeVar("T")
 
 
 class JumpingLoop(asyncio.SelectorEventLoop):
-    """Time stands still while anything is ready, then jumps to the next timer."""
+    """Time does not advance while any callback is ready; then it jumps to the next timer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,10 +28,10 @@ class JumpingLoop(asyncio.SelectorEventLoop):
         return self.now
 
     def _run_once(self) -> None:
-        scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]
-        if not self._ready:  # type: ignore[attr-defined]
+        scheduled: list[asyncio.TimerHandle] = self._scheduled  # type: ignore[attr-defined]  # private to asyncio
+        if not self._ready:  # type: ignore[attr-defined]  # private to asyncio
             self.now = max(self.now, min((each.when() for each in scheduled if not each.cancelled()), default=0))
-        super()._run_once()  # type: ignore[misc]
+        super()._run_once()  # type: ignore[misc]  # private to asyncio
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -41,13 +41,13 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def settle() -> None:
-    """Let everything run that can run now."""
+    """Run everything that can run now."""
     for _ in range(50):
         await asyncio.sleep(0)
 
 
 class FakeNode:
-    """`commit` says what is committed; `win` and `lose` who leads.  While it is `busy` it appends nothing."""
+    """`commit` sets the committed end; `win` and `lose` set the leader. While it is `busy` it refuses appends."""
 
     def __init__(self, node_id: int = 1) -> None:
         self.asked: list[tuple[object, bool]] = []
@@ -94,7 +94,7 @@ class FakeNode:
     voter_ids = (1, 2, 3)
 
     async def confirm_read(self, timeout_ms: int) -> int:
-        """Confirmed at once, or when `confirm` is set; refused once this node leads no more."""
+        """Confirm immediately, or when `confirm` is set; refuse when this node no longer leads."""
         self.rounds += 1
         if self.leading and self.confirm is not None:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -104,7 +104,7 @@ class FakeNode:
         return self.high_watermark
 
     async def change_voters(self, change: VoterChange, *, dry_run: bool, timeout_ms: int) -> VoterChangeResult:
-        """Says what it was asked."""
+        """Returns the question."""
         self.asked.append((change, dry_run))
         return self.changed
 
@@ -151,7 +151,7 @@ class FakeNode:
             self.commit()
 
     def lose(self, leader_id: int | None = None, address: str | None = None, *, truncate: bool = False) -> None:
-        """Somebody else leads the next epoch, or nobody yet; with `truncate` what is not committed is gone."""
+        """Another node leads the next epoch, or none yet.  With `truncate`, uncommitted records are lost."""
         assert self.machine is not None
         self.epoch += 1
         self.leading, self.leader_id, self.leader_address = False, leader_id, address
@@ -165,7 +165,7 @@ class FakeNode:
 
 
 class FakeTransport:
-    """Remembers what was forwarded, and answers with `answer`; a `hanging` address does not, until it `fails`."""
+    """Records forwarded requests, and answers with `answer`; a `hanging` address does not, until it `fails`."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, AnyRpc, Any, int]] = []
@@ -174,7 +174,7 @@ class FakeTransport:
         self._hung: dict[str, asyncio.Future[None]] = {}  # by address
 
     def fails(self, address: str, error: Exception) -> None:
-        """The call to a hanging address ends."""
+        """End the call to a hanging address."""
         self._hung.pop(address).set_exception(error)
 
     async def call(self, address: str, rpc: AnyRpc, request: Any, timeout_ms: int) -> Any:
@@ -198,8 +198,8 @@ class Plane:
         self.transport = FakeTransport()
         self.service = ControllerService(self.node, self.controller, self.transport)
 
-    async def call(self, rpc: AnyRpc, request: Any, timeout_ms: int = 10_000) -> Any:
+    async def call(self, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_ms: int = 10_000) -> ReplyT:
         return await self.service.call(rpc, request, timeout_ms)
 
-    def start(self, rpc: AnyRpc, request: Any, timeout_ms: int = 10_000) -> asyncio.Task[Any]:
+    def start(self, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_ms: int = 10_000) -> asyncio.Task[ReplyT]:
         return asyncio.ensure_future(self.call(rpc, request, timeout_ms))

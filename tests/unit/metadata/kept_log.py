@@ -1,4 +1,4 @@
-"""The log of a fake node as `History` reads it, with whatever a node may have dropped of it."""
+"""The log of a fake node as `History` reads it, without the parts that a node may have dropped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.metadata.fake_node import FakeNode, Plane
 
 
 class KeptLog:
-    """`log_start` and `snapshots` are the test's to set; `images` is what the replay went through, by end offset."""
+    """Tests set `log_start` and `snapshots`; `images` has the images of the replay, by end offset."""
 
     def __init__(self, plane: Plane) -> None:
         self._node: FakeNode = plane.node

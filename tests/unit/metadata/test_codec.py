@@ -1,7 +1,8 @@
-"""What the codec refuses, and that it says where."""
+"""The refusals of the codec, and the places that they name."""
 
 from __future__ import annotations
 
+from typing import cast
 from uuid import UUID
 
 import pytest
@@ -21,6 +22,16 @@ def payload_of(*records: pb.Record, version: int = 1) -> bytes:
 
 def good() -> pb.Record:
     return pb.Record(topic=pb.Topic(topic_id=TOPIC.bytes, name="flights"))
+
+
+def reason(number: int) -> pb.Reason:
+    """The same applies to a number that no reason has."""
+    return cast(pb.Reason, number)
+
+
+def scope(number: int) -> pb.Config.Scope:
+    """The same applies to a number that no scope has."""
+    return cast(pb.Config.Scope, number)
 
 
 def with_unknown_field(message: Message) -> bytes:
@@ -70,14 +81,22 @@ def test_unknown_fields_are_refused_at_every_depth() -> None:
         (pb.Record(topic=pb.Topic(topic_id=bytes(16), name="t")), "zeros"),
         (pb.Record(topic=pb.Topic(topic_id=TOPIC.bytes, name="")), "topic name"),
         (pb.Record(topic=pb.Topic(topic_id=TOPIC.bytes, name="x" * 250)), "topic name"),
-        (pb.Record(partition_change=pb.PartitionChange(topic_id=TOPIC.bytes, reason=0)), "reason 0"),
-        (pb.Record(partition_change=pb.PartitionChange(topic_id=TOPIC.bytes, reason=99)), "reason 99"),
-        (pb.Record(partition_change=pb.PartitionChange(topic_id=TOPIC.bytes, reason=1, index=-1)), "index -1"),
-        (pb.Record(partition_change=pb.PartitionChange(topic_id=TOPIC.bytes, reason=1, leader=-2)), "leader -2"),
-        (pb.Record(partition_change=pb.PartitionChange(topic_id=TOPIC.bytes, reason=1, cause_offset=-2)), "cause"),
+        (pb.Record(partition_change=pb.PartitionChange(topic_id=TOPIC.bytes, reason=reason(0))), "reason 0"),
+        (pb.Record(partition_change=pb.PartitionChange(topic_id=TOPIC.bytes, reason=reason(99))), "reason 99"),
+        (pb.Record(partition_change=pb.PartitionChange(topic_id=TOPIC.bytes, reason=reason(1), index=-1)), "index -1"),
+        (
+            pb.Record(partition_change=pb.PartitionChange(topic_id=TOPIC.bytes, reason=reason(1), leader=-2)),
+            "leader -2",
+        ),
+        (
+            pb.Record(partition_change=pb.PartitionChange(topic_id=TOPIC.bytes, reason=reason(1), cause_offset=-2)),
+            "cause",
+        ),
         (
             pb.Record(
-                partition_change=pb.PartitionChange(topic_id=TOPIC.bytes, reason=1, isr=pb.IntList(values=[1, 1]))
+                partition_change=pb.PartitionChange(
+                    topic_id=TOPIC.bytes, reason=reason(1), isr=pb.IntList(values=[1, 1])
+                )
             ),
             "isr",
         ),
@@ -91,16 +110,16 @@ def test_unknown_fields_are_refused_at_every_depth() -> None:
             ),
             "broker twice",
         ),
-        (pb.Record(config=pb.Config(scope=0, key="k", value="v")), "scope 0"),
-        (pb.Record(config=pb.Config(scope=9, key="k", value="v")), "scope 9"),
-        (pb.Record(config=pb.Config(scope=1, key="", value="v")), "config key"),
+        (pb.Record(config=pb.Config(scope=scope(0), key="k", value="v")), "scope 0"),
+        (pb.Record(config=pb.Config(scope=scope(9), key="k", value="v")), "scope 9"),
+        (pb.Record(config=pb.Config(scope=scope(1), key="", value="v")), "config key"),
         (pb.Record(producer_ids=pb.ProducerIds(broker_id=1, next_producer_id=0)), "producer id"),
         (pb.Record(broker_change=pb.BrokerChange(broker_id=-4)), "broker id -4"),
         (pb.Record(feature=pb.Feature(name="f", level=-1)), "feature level"),
         (pb.Record(register_broker=pb.RegisterBroker(incarnation_id=b"")), "feature range"),
     ],
 )
-def test_values_that_nobody_writes_are_refused_by_name_and_offset(record: pb.Record, word: str) -> None:
+def test_impossible_values_are_refused_by_name_and_offset(record: pb.Record, word: str) -> None:
     refused(payload_of(good(), record), "offset 101", word)
 
 
@@ -118,7 +137,9 @@ def test_an_empty_isr_is_not_an_absent_one() -> None:
 
 def test_equal_ids_become_one_object() -> None:
     first, second = decode(encode([Topic(TOPIC, "a"), PartitionChange(TOPIC, 0, Reason.ISR_SHRINK, -1, 1, isr=(1,))]))
-    assert first.topic_id is second.topic_id  # type: ignore[union-attr]
+    assert isinstance(first, Topic)
+    assert isinstance(second, PartitionChange)
+    assert first.topic_id is second.topic_id
 
 
 def test_a_registration_from_a_peer_is_checked() -> None:
@@ -138,5 +159,5 @@ def test_a_uuid_from_a_peer_is_checked() -> None:
         uuid_from(b"abc", "topic id")
 
 
-def test_no_op_takes_an_offset_and_says_nothing() -> None:
+def test_no_op_takes_an_offset_and_changes_nothing() -> None:
     assert decode(encode([NoOp(), NoOp()])) == [NoOp(), NoOp()]

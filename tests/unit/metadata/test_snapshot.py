@@ -1,4 +1,4 @@
-"""The image as chunks: equal after loading, the same bytes in every process, and nothing skipped."""
+"""The image in chunks: equal after loading, the same bytes in every process, no chunk skipped."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_topic_that_was_renewed_keeps_its_origin(partitions: int) -> None:
     assert back == image
 
 
-def test_a_loaded_image_goes_on_with_the_log() -> None:
+def test_a_loaded_image_continues_with_the_log() -> None:
     image = example()
     change = PartitionChange(topic_id(0), 0, Reason.ISR_SHRINK, 1, 2, isr=(2,), leader=2)
     records: list[Record] = [change, RemoveTopic(topic_id(1))]
@@ -113,7 +113,7 @@ def test_a_loaded_image_goes_on_with_the_log() -> None:
     assert back.apply(back.end_offset, records, 5).digest() == image.apply(image.end_offset, records, 5).digest()
 
 
-def test_masks_say_what_the_partitions_say() -> None:
+def test_masks_match_the_partitions() -> None:
     image = load(written(example(4, 40)))
     healed = image.apply(
         image.end_offset, [PartitionChange(topic_id(0), 1, Reason.ISR_EXPAND, 1, 2, isr=(1, 2, 3), elr=(), leader=1)]
@@ -177,7 +177,7 @@ def test_indexes_past_their_table_are_refused() -> None:
             load([*pieces[:number], encode(fields), *pieces[number + 1 :]])
 
 
-def test_an_image_that_changes_meanwhile_is_not_in_it() -> None:
+def test_later_changes_of_the_image_are_not_in_the_snapshot() -> None:
     image = example(3, 4)
     stream = chunks(image)
     pieces = [next(stream)]

@@ -1,16 +1,17 @@
-"""Elections that are asked for, and leaders that go back to where they are preferred, by themselves."""
+"""Requested elections, and the automatic return of leaderships to preferred replicas."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
 from uuid import UUID
 
 import pytest
 
 from metadata.control.balance import BALANCE_BATCH, balance, elect_leaders
-from metadata.control.brokers import fence
+from metadata.control.decision import Decision
 from metadata.control.election import Policy
+from metadata.image import ClusterImage
 from metadata.records import NO_LEADER, Config, ConfigScope, PartitionChange, Reason
 from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
@@ -25,7 +26,7 @@ UNCLEAN = pb.ElectLeadersRequest.POLICY_UNCLEAN
 
 def moved(case: Case) -> None:
     """Broker 1, the preferred leader, has been away and is in sync again."""
-    case.cluster.carry_out(lambda image, again: fence(image, 1))
+    case.cluster.fence(1)
     case.cluster.beat(1)
     case.ask(case.change(1, 2, 3), sender=2)
     assert case.cluster.partition(case.topic).leader == 2
@@ -39,7 +40,7 @@ def ask(case: Case, policy: Policy, *named: tuple[str, int], validate_only: bool
     return [(each.outcome.error, each.leader) for each in decision.reply]
 
 
-def test_a_leader_goes_back_to_the_preferred_replica() -> None:
+def test_leadership_returns_to_the_preferred_replica() -> None:
     case = Case()
     moved(case)
     epoch = case.cluster.partition(case.topic).leader_epoch
@@ -56,9 +57,9 @@ def test_a_leader_goes_back_to_the_preferred_replica() -> None:
     assert ask(case, Policy.PREFERRED, ("t", 0)) == [("ELECTION_NOT_NEEDED", 1)]
 
 
-def test_never_to_a_replica_that_is_not_in_sync_or_not_there() -> None:
+def test_a_preferred_replica_that_is_fenced_or_not_in_sync_is_not_elected() -> None:
     case = Case()
-    case.cluster.carry_out(lambda image, again: fence(image, 1))
+    case.cluster.fence(1)
     assert ask(case, Policy.PREFERRED, ("t", 0)) == [("PREFERRED_LEADER_NOT_AVAILABLE", 2)]
     case.cluster.beat(1)
     assert ask(case, Policy.PREFERRED, ("t", 0)) == [("PREFERRED_LEADER_NOT_AVAILABLE", 2)]  # back, not in sync
@@ -72,19 +73,18 @@ def test_never_to_a_replica_that_is_not_in_sync_or_not_there() -> None:
 def test_an_unclean_election_is_for_partitions_without_a_leader() -> None:
     case = Case()
     assert ask(case, Policy.UNCLEAN, ("t", 0)) == [("ELECTION_NOT_NEEDED", 1)]
-    for broker_id in (3, 2, 1):
-        case.cluster.carry_out(lambda image, again, broker_id=broker_id: fence(image, broker_id))
+    case.cluster.fence(3, 2, 1)
     assert ask(case, Policy.UNCLEAN, ("t", 0)) == [("ELIGIBLE_LEADERS_NOT_AVAILABLE", NO_LEADER)]
     assert ask(case, Policy.UNCLEAN) == []
     case.cluster.beat(3)
     assert case.cluster.partition(case.topic).leader == NO_LEADER
     assert ask(case, Policy.UNCLEAN) == [("NONE", 3)]
-    assert case.cluster.log[-1].reason is Reason.UNCLEAN_ELECTION  # type: ignore[union-attr]
+    assert case.cluster.reason() is Reason.UNCLEAN_ELECTION
     assert case.cluster.partition(case.topic).isr == (3,)
 
 
 @pytest.mark.parametrize("policy", [Policy.PREFERRED, Policy.UNCLEAN])
-def test_what_does_not_exist_or_is_named_twice(policy: Policy) -> None:
+def test_missing_and_repeated_partitions_are_refused(policy: Policy) -> None:
     case = Case()
     named = [("t", 0), ("t", 0), ("t", 1), ("t", -1), ("t", 2**31 - 1), ("", 0), ("nobody\n" * 100, 0)]
     words = ask(case, policy, *named)
@@ -105,7 +105,7 @@ def many(count: int) -> tuple[Cluster, UUID]:
     return cluster, topic_id
 
 
-def test_the_balance_goes_in_batches() -> None:
+def test_leaders_are_balanced_in_batches() -> None:
     cluster, topic_id = many(BALANCE_BATCH + 1)
     first = balance(cluster.image, [UUID(int=99), topic_id])
     assert (len(first.records), first.more) == (BALANCE_BATCH, True)
@@ -114,11 +114,13 @@ def test_the_balance_goes_in_batches() -> None:
     assert (len(second.records), second.more) == (1, False)
     cluster.apply(second.records)
     assert cluster.image.leader_count(1) == BALANCE_BATCH + 1
-    assert {record.reason for record in first.records} == {Reason.PREFERRED_BALANCE}  # type: ignore[union-attr]
+    changes = [record for record in first.records if isinstance(record, PartitionChange)]
+    assert len(changes) == BALANCE_BATCH
+    assert {change.reason for change in changes} == {Reason.PREFERRED_BALANCE}
 
 
-def test_all_that_need_it_are_at_most_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metadata.control.balance.MAX_RECORDS_PER_BATCH", 5)
+def test_an_election_of_all_partitions_makes_at_most_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metadata.control.balance.RECORDS_PER_BATCH_MAX", 5)
     cluster, _ = many(7)
     decision = elect_leaders(cluster.image, Policy.PREFERRED, [])
     assert len(decision.records) == len(decision.reply) == 5
@@ -133,11 +135,11 @@ def test_all_that_need_it_are_at_most_one_batch(monkeypatch: pytest.MonkeyPatch)
 
 
 async def unbalanced(*configs: tuple[str, str]) -> Plane:
-    """Of a topic with two replicas the preferred leader has been away and is back in sync."""
+    """In a topic with two replicas, the preferred leader was down and is in sync again."""
     plane = await started(1, 2)
     plane.node.auto_commit = True
     for key, value in configs:
-        await plane.controller.carry_out(lambda image, again, key=key, value=value: _set(key, value), 1000)
+        await plane.controller.carry_out(_set(key, value), 1000)
     topic = pb.NewTopic(name="t", partitions=-1, replication_factor=-1)
     topic.assignment.add(values=[1, 2])
     await plane.call(rpcs.CREATE_TOPICS, pb.CreateTopicsRequest(topics=[topic]))
@@ -157,10 +159,9 @@ async def unbalanced(*configs: tuple[str, str]) -> Plane:
     return plane
 
 
-def _set(key: str, value: str) -> Any:
-    from metadata.control.decision import Decision
-
-    return Decision(None, (Config(ConfigScope.CLUSTER, "", key, value),))
+def _set(key: str, value: str) -> Callable[[ClusterImage, bool], Decision[None]]:
+    decision: Decision[None] = Decision(None, (Config(ConfigScope.CLUSTER, "", key, value),))
+    return lambda image, again: decision
 
 
 def leader(plane: Plane) -> int:
@@ -179,7 +180,7 @@ async def live_for(plane: Plane, seconds: float) -> None:
         await asyncio.sleep(2)
 
 
-def test_leaders_come_back_by_themselves_after_the_interval() -> None:
+def test_leaderships_return_automatically_after_the_interval() -> None:
     async def test() -> None:
         plane = await unbalanced()
         await live_for(plane, 250)
@@ -203,7 +204,7 @@ def test_the_balance_is_a_config_as_is_its_interval(enabled: str, found: int) ->
     run(test())
 
 
-def test_a_controller_that_leads_no_more_balances_nothing() -> None:
+def test_a_former_controller_balances_nothing() -> None:
     async def test() -> None:
         plane = await unbalanced(("leader.rebalance.interval.ms", "1000"))
         plane.controller.configs_changed()
@@ -216,7 +217,7 @@ def test_a_controller_that_leads_no_more_balances_nothing() -> None:
     run(test())
 
 
-def test_asked_for_at_the_service() -> None:
+def test_elections_are_requested_at_the_service() -> None:
     async def test() -> None:
         plane = await unbalanced()
         one = [pb.TopicPartition(topic="t", index=0)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -38,7 +39,7 @@ def cluster() -> Cluster:
 
 
 def fence_all(cluster: Cluster, broker_id: int) -> None:
-    cluster.carry_out(lambda image, again: fence(image, broker_id))
+    cluster.fence(broker_id)
 
 
 # Registration
@@ -75,7 +76,7 @@ def test_the_same_incarnation_may_not_change_its_directories(cluster: Cluster) -
     assert answer.outcome.error is ApiError.INVALID_REGISTRATION
 
 
-def test_an_id_that_is_live_elsewhere_is_refused(cluster: Cluster) -> None:
+def test_a_broker_id_with_a_live_session_is_refused(cluster: Cluster) -> None:
     end = cluster.image.end_offset
     answer = cluster.register(1, 1, directory_ids=(directory(1, 9),), session_live=True)
     assert answer.outcome.error is ApiError.DUPLICATE_BROKER_REGISTRATION
@@ -118,7 +119,7 @@ def test_a_new_incarnation_is_the_failure_of_the_old_in_one_batch(cluster: Clust
     assert (cluster.partition(alone).isr, cluster.partition(alone).leader) == ((1,), NO_LEADER)
 
 
-def test_what_a_new_incarnation_leads_is_a_new_leader_epoch_above_its_broker_epoch(cluster: Cluster) -> None:
+def test_a_new_incarnation_leads_in_epochs_above_its_broker_epoch(cluster: Cluster) -> None:
     alone = cluster.create("alone", (1,))
     cluster.register(1, 1)
     cluster.beat(1)
@@ -128,7 +129,7 @@ def test_what_a_new_incarnation_leads_is_a_new_leader_epoch_above_its_broker_epo
     assert partition.partition_epoch == 2
 
 
-def test_a_replica_on_a_directory_that_is_gone_leaves_even_as_the_last(cluster: Cluster) -> None:
+def test_a_replica_on_a_missing_directory_leaves_the_isr_even_as_the_last(cluster: Cluster) -> None:
     alone = cluster.create("alone", (1,))
     kept = cluster.create("kept", (1, 2))
     cluster.register(1, 1, directory_ids=(directory(1, 9),))
@@ -139,8 +140,8 @@ def test_a_replica_on_a_directory_that_is_gone_leaves_even_as_the_last(cluster: 
     check_invariants(cluster.image)
 
 
-def test_a_replica_whose_directory_was_never_told_is_lost_with_any_of_them() -> None:
-    """It may have been in the one that is gone, with acknowledged records."""
+def test_a_replica_without_a_reported_directory_is_lost_with_any_of_them() -> None:
+    """It may have been in the lost one, with acknowledged records."""
     cluster = Cluster()
     cluster.start(1, 2)
     cluster.register(3, directory_ids=(directory(3), directory(3, 1)))
@@ -162,7 +163,7 @@ def test_a_replica_whose_directory_was_never_told_is_lost_with_any_of_them() -> 
         ("false", True, True),
     ],
 )
-def test_an_unclean_stop_costs_the_last_place_where_writes_are_cached(
+def test_only_an_unclean_stop_with_cached_writes_empties_the_isr(
     cluster: Cluster, caching: str, clean: bool, stays: bool
 ) -> None:
     topic = cluster.create("t", (1, 2), configs=(("write.caching", caching),))
@@ -191,8 +192,8 @@ def test_a_sole_replica_stays_after_an_unclean_stop(cluster: Cluster) -> None:
         ({"directory_ids": (directory(2),)}, "registered by broker 2"),
     ],
 )
-def test_registrations_that_cannot_be(cluster: Cluster, changes: dict[str, object], word: str) -> None:
-    request = registration(**{"broker_id": 9, **changes})  # type: ignore[arg-type]
+def test_impossible_registrations_are_refused(cluster: Cluster, changes: dict[str, Any], word: str) -> None:
+    request = registration(**{"broker_id": 9, **changes})
     decision = register(cluster.image, request, session_live=False)
     assert decision.reply.outcome.error is ApiError.INVALID_REGISTRATION
     assert word in decision.reply.outcome.message
@@ -248,7 +249,7 @@ def test_a_fenced_broker_is_unfenced_only_once_it_has_applied_its_fencing(cluste
     assert not cluster.beat(1).fenced
 
 
-def test_unfencing_elects_leaders_for_what_only_this_broker_can_lead(cluster: Cluster) -> None:
+def test_unfencing_elects_the_broker_where_only_it_can_lead(cluster: Cluster) -> None:
     alone = cluster.create("alone", (1,), (1,))
     other = cluster.create("other", (2,))
     fence_all(cluster, 1)
@@ -305,7 +306,7 @@ def test_every_change_names_the_change_before_it(cluster: Cluster) -> None:
     assert second.previous_offset == at == cluster.partition(topic).last_offset - 2
 
 
-def test_fencing_twice_or_somebody_unknown_does_nothing(cluster: Cluster) -> None:
+def test_fencing_a_fenced_or_unknown_broker_does_nothing(cluster: Cluster) -> None:
     fence_all(cluster, 1)
     assert fence(cluster.image, 1).records == ()
     assert fence(cluster.image, 99).records == ()
@@ -323,7 +324,7 @@ def test_a_leader_is_elected_uncleanly_only_where_the_topic_allows_it(cluster: C
     assert change.reason is Reason.UNCLEAN_ELECTION
 
 
-def test_a_large_failure_is_a_row_of_batches_and_the_fencing_comes_last() -> None:
+def test_a_large_failure_takes_several_batches_and_fences_last() -> None:
     cluster = Cluster()
     cluster.start(1, 2)
     for name in ("a", "b", "c"):
@@ -356,10 +357,10 @@ def test_the_fencing_and_its_changes_share_a_batch_as_long_as_they_fit(count: in
     assert cluster.image.leader_count(2) == count
 
 
-def test_what_a_dead_controller_left_undone_is_done_at_activation(cluster: Cluster) -> None:
+def test_an_activated_controller_finishes_the_work_of_its_predecessor(cluster: Cluster) -> None:
     topic = cluster.create("t", (1,))
     fence_all(cluster, 1)
-    cluster.apply([BrokerChange(1, cluster.epoch(1), fenced=False)])  # and died before the elections
+    cluster.apply([BrokerChange(1, cluster.epoch(1), fenced=False)])  # and failed before the elections
     assert cluster.partition(topic).leader == NO_LEADER
     cluster.carry_out(lambda image, again: elect_leaderless(image))
     assert cluster.partition(topic).leader == 1
@@ -399,7 +400,7 @@ def test_the_last_broker_may_shut_down_at_once() -> None:
     assert cluster.partition(topic).leader == 1
 
 
-def test_a_broker_on_its_way_out_is_not_unfenced_again(cluster: Cluster) -> None:
+def test_a_broker_in_controlled_shutdown_is_not_unfenced(cluster: Cluster) -> None:
     cluster.beat(1, want_shutdown=True)
     assert cluster.beat(1).fenced
     assert cluster.beat(1).fenced
@@ -408,7 +409,7 @@ def test_a_broker_on_its_way_out_is_not_unfenced_again(cluster: Cluster) -> None
 # Directories
 
 
-def test_replicas_on_a_failed_directory_go_and_the_others_stay() -> None:
+def test_only_replicas_on_the_failed_directory_leave_the_isr() -> None:
     cluster = Cluster()
     cluster.start(1, 2)
     cluster.register(3, directory_ids=(directory(3), directory(3, 1)))
@@ -431,7 +432,7 @@ def test_replicas_on_a_failed_directory_go_and_the_others_stay() -> None:
     check_invariants(cluster.image)
 
 
-def test_a_strange_directory_is_refused(cluster: Cluster) -> None:
+def test_an_unknown_directory_is_refused(cluster: Cluster) -> None:
     assert cluster.beat(1, directories_offline=(directory(2),)).outcome.error is ApiError.INVALID_REQUEST
 
 

@@ -1,15 +1,13 @@
-"""Configs as records: what each resource takes, what is refused by name, and what else changes with them."""
+"""Configs as records: the values of each resource, refusals, and other changes that follow."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from metadata.control.brokers import fence
 from metadata.control.configs import Altered, Changes, Described, Resource, alter_configs, describe_configs
-from metadata.control.errors import Outcome
+from metadata.control.errors import OK, Outcome
 from metadata.control.topics import NewTopic, create_topics
+from metadata.image import KAFKA_RATES
 from metadata.records import ConfigScope, PartitionChange, Reason
 from tests.unit.metadata.builders import Cluster, check_invariants
 
@@ -29,7 +27,7 @@ def cluster() -> Cluster:
 
 
 def alter(cluster: Cluster, *wanted: Changes, validate_only: bool = False) -> list[Altered]:
-    reply: Any = cluster.carry_out(lambda image, again: alter_configs(image, wanted, validate_only=validate_only))
+    reply = cluster.carry_out(lambda image, again: alter_configs(image, wanted, validate_only=validate_only))
     check_invariants(cluster.image)
     return list(reply)
 
@@ -48,7 +46,7 @@ def look(cluster: Cluster, resource: Resource) -> dict[str, Described]:
     return {each.key: each for each in found}
 
 
-def test_a_value_and_where_it_comes_from(cluster: Cluster) -> None:
+def test_a_config_has_a_value_and_a_source(cluster: Cluster) -> None:
     key = "retention.ms"
     assert (look(cluster, TOPIC)[key].value, look(cluster, TOPIC)[key].source) == ("604800000", "default")
     alter(cluster, Changes(CLUSTER, ((key, "5000"),)))
@@ -63,7 +61,7 @@ def test_a_value_and_where_it_comes_from(cluster: Cluster) -> None:
     assert "a whole number" in look(cluster, TOPIC)[key].allowed
 
 
-def test_what_is_so_already_changes_nothing(cluster: Cluster) -> None:
+def test_a_config_that_is_already_set_changes_nothing(cluster: Cluster) -> None:
     alter(cluster, Changes(BROKER, (("cordoned", "true"),)))
     before = cluster.image
     answers = alter(cluster, Changes(BROKER, (("cordoned", "true"),)), Changes(TOPIC, (("segment.ms", None),)))
@@ -106,12 +104,14 @@ def test_a_check_changes_nothing(cluster: Cluster) -> None:
         (TOPIC, (("cordoned", "true"),), "INVALID_CONFIG"),
         (TOPIC, (("num.partitions", "2"),), "INVALID_CONFIG"),
         (BROKER, (("retention.ms", "1"),), "INVALID_CONFIG"),
+        (BROKER, (("leader.replication.throttled.rate", "1"),), "INVALID_CONFIG"),
+        (TOPIC, (("leader.replication.throttled.rate", None),), "INVALID_CONFIG"),
         (CLUSTER, (("cordoned", "true"),), "INVALID_CONFIG"),
         (CLUSTER, (("leader.rebalance.interval.ms", "1"),), "INVALID_CONFIG"),
         (TOPIC, tuple([(f"key{number}", "1") for number in range(10_001)]), "POLICY_VIOLATION"),
     ],
 )
-def test_refused_by_name(
+def test_configs_are_refused_by_name(
     cluster: Cluster, resource: Resource, values: tuple[tuple[str, str | None], ...], code: str
 ) -> None:
     assert word(cluster, resource, *values) == code
@@ -121,6 +121,15 @@ def test_refused_by_name(
         assert found.error == code
 
 
+@pytest.mark.parametrize("resource", [BROKER, CLUSTER])
+def test_a_throttle_of_kafka_can_be_removed(cluster: Cluster, resource: Resource) -> None:
+    removed = tuple([(key, None) for key in sorted(KAFKA_RATES)])
+    before = cluster.image
+    for values in (removed, (*removed, ("cordoned" if resource is BROKER else "retention.ms", None))):
+        assert alter(cluster, Changes(resource, values)) == [Altered(resource, OK)]
+    assert cluster.image is before
+
+
 def test_the_nearest_key_is_named(cluster: Cluster) -> None:
     [answer] = alter(cluster, Changes(TOPIC, (("retention_ms", "1"),)))
     assert "did you mean retention.ms?" in answer.outcome.message
@@ -128,7 +137,7 @@ def test_the_nearest_key_is_named(cluster: Cluster) -> None:
     assert "there are cordoned" in answer.outcome.message
 
 
-def test_each_resource_stands_for_itself_and_none_is_named_twice(cluster: Cluster) -> None:
+def test_each_resource_has_its_own_result_and_none_may_repeat(cluster: Cluster) -> None:
     good = Changes(CLUSTER, (("retention.ms", "9"),))
     answers = alter(cluster, Changes(TOPIC, (("segment.ms", "9"),)), good, Changes(TOPIC, (("retention.ms", "9"),)))
     assert [each.outcome.error for each in answers] == ["INVALID_REQUEST", "NONE", "INVALID_REQUEST"]
@@ -136,12 +145,12 @@ def test_each_resource_stands_for_itself_and_none_is_named_twice(cluster: Cluste
     assert look(cluster, CLUSTER)["retention.ms"].value == "9"
 
 
-def test_replacing_all_resets_what_is_not_named(cluster: Cluster) -> None:
+def test_replacing_all_configs_resets_the_others(cluster: Cluster) -> None:
     alter(cluster, Changes(TOPIC, (("retention.ms", "1"), ("segment.ms", "2"))))
     alter(cluster, Changes(TOPIC, (("segment.ms", "3"),), replace_all=True))
     found = look(cluster, TOPIC)
     assert (found["retention.ms"].source, found["segment.ms"].value) == ("default", "3")
-    assert found[MIN_ISR].value == "2"  # what a new topic of three replicas would be given
+    assert found[MIN_ISR].value == "2"  # as for a new topic of three replicas
 
 
 def test_the_default_of_min_isr_is_that_of_a_new_topic(cluster: Cluster) -> None:
@@ -163,7 +172,7 @@ def test_counts_of_new_topics_are_configs(cluster: Cluster) -> None:
     assert created.outcome.error == "INVALID_REPLICATION_FACTOR"
 
 
-def test_a_cordoned_broker_is_given_no_new_replicas(cluster: Cluster) -> None:
+def test_a_cordoned_broker_gets_no_new_replicas(cluster: Cluster) -> None:
     alter(cluster, Changes(BROKER, (("cordoned", "true"),)))
     decision = create_topics(cluster.image, [NewTopic("u", 10, 2)], cluster.new_id)
     cluster.apply(decision.records)
@@ -172,12 +181,11 @@ def test_a_cordoned_broker_is_given_no_new_replicas(cluster: Cluster) -> None:
     assert cluster.image.replica_count(1) == 2
 
 
-# What goes with min.insync.replicas
+# Side effects of min.insync.replicas
 
 
 def degraded(cluster: Cluster) -> None:
-    for broker_id in (3, 2):
-        cluster.carry_out(lambda image, again, broker_id=broker_id: fence(image, broker_id))
+    cluster.fence(3, 2)
     assert cluster.partition(cluster.image.topic_ids["t"]).elr == (2,)
 
 
@@ -203,8 +211,8 @@ def test_more_partitions_than_a_batch_holds(monkeypatch: pytest.MonkeyPatch) -> 
     cluster = Cluster()
     cluster.start(1, 2)
     cluster.create("t", *[(1, 2)] * 7, configs=((MIN_ISR, "2"),))
-    cluster.carry_out(lambda image, again: fence(image, 2))
-    monkeypatch.setattr("metadata.control.configs.MAX_RECORDS_PER_BATCH", 3)
+    cluster.fence(2)
+    monkeypatch.setattr("metadata.control.configs.RECORDS_PER_BATCH_MAX", 3)
     before = len(cluster.log)
     [answer] = alter(cluster, Changes(TOPIC, ((MIN_ISR, "1"),)))
     assert answer.changed

@@ -1,12 +1,12 @@
-"""Elections: who leads, who stays in the ISR, who is eligible beside it, and what the records of that say."""
+"""Elections: the leader, the ISR, the ELR, and the records of a change."""
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
 
-from metadata.control.brokers import fence
 from metadata.control.election import Elected, Policy, change_to, elect
 from metadata.control.partitions import Assignment, IsrChange, Member, alter_partition, assign_directories
 from metadata.image import PartitionImage
@@ -40,13 +40,15 @@ def partition(leader: int, isr: tuple[int, ...], elr: tuple[int, ...] = ()) -> P
         (2, (2,), set(), Policy.UNCLEAN, Elected(NOBODY, (2,))),
     ],
 )
-def test_from_the_isr(leader: int, isr: tuple[int, ...], alive: set[int], policy: Policy, elected: Elected) -> None:
+def test_leaders_are_elected_from_the_isr(
+    leader: int, isr: tuple[int, ...], alive: set[int], policy: Policy, elected: Elected
+) -> None:
     found = elect(partition(leader, isr), isr, lambda replica: replica.broker_id in alive, policy, min_isr=1)
     assert found == elected
 
 
 def test_replicas_that_are_being_added_do_not_raise_the_minimum() -> None:
-    """One settled replica cannot be two in sync: who leaves its ISR is not kept as eligible for that."""
+    """One settled replica cannot be two in sync, so a replica that leaves its ISR does not remain eligible."""
     growing = PartitionImage(0, 0, (Replica(1), Replica(2)), (1, 2), adding=(2,), leader=1)
     assert elect(growing, (1,), lambda replica: True, Policy.OFFLINE, min_isr=2) == Elected(1, (1,), ())
 
@@ -54,7 +56,7 @@ def test_replicas_that_are_being_added_do_not_raise_the_minimum() -> None:
 @pytest.mark.parametrize(
     ("now", "isr", "alive", "lost", "policy", "min_isr", "elected"),
     [
-        # Whoever leaves an ISR that falls below the size in force is eligible still, and not before.
+        # A replica that leaves an ISR remains eligible only if the ISR falls below the size in force.
         (((1, 2, 3), ()), (1, 2), {1, 2}, (), Policy.OFFLINE, 2, Elected(1, (1, 2), ())),
         (((1, 2), ()), (1,), {1}, (), Policy.OFFLINE, 2, Elected(1, (1,), (2,))),
         (((1, 2, 3), ()), (1, 2), {1, 2}, (), Policy.OFFLINE, 3, Elected(1, (1, 2), (3,))),
@@ -64,12 +66,12 @@ def test_replicas_that_are_being_added_do_not_raise_the_minimum() -> None:
         (((1,), (3,)), (1,), {1, 3}, (), Policy.OFFLINE, 2, Elected(1, (1,), (3,))),  # the ISR goes first
         (((1,), (2,)), (), {2}, (), Policy.REASSIGNED, 2, Elected(NOBODY, (1,), (2,))),
         (((1,), (2,)), (), {2, 3}, (), Policy.UNCLEAN, 2, Elected(2, (2,), (1,))),  # from the ELR is clean
-        # What has lost its data is in neither, even as the last.
+        # A replica that has lost its data is in neither, even if it was the last.
         (((1, 2), ()), (2,), {2}, (1,), Policy.OFFLINE, 2, Elected(2, (2,), ())),
         (((1,), (2,)), (), {3}, (1,), Policy.OFFLINE, 2, Elected(NOBODY, (), (2,))),
         (((1,), (2,)), (), {2, 3}, (1, 2), Policy.OFFLINE, 2, Elected(NOBODY, (), ())),
         (((1,), (2,)), (1,), {1}, (2,), Policy.OFFLINE, 2, Elected(1, (1,), ())),
-        # Once the ISR is large enough, and after an unclean election, nobody else is eligible.
+        # Once the ISR is large enough, and after an unclean election, no other replica is eligible.
         (((1,), (2, 3)), (1, 3), {1, 3}, (), Policy.OFFLINE, 2, Elected(1, (1, 3), ())),
         (((1,), (2,)), (), {3}, (), Policy.UNCLEAN, 2, Elected(3, (3,), (), unclean=True)),
         # The size in force is never above the number of replicas.
@@ -90,8 +92,11 @@ def test_eligible_leader_replicas(
     assert found == elected
 
 
-def test_replicas_that_are_to_be() -> None:
-    """Who is not assigned any more is in neither; the order is the new one; the size in force follows their number."""
+def test_an_election_among_target_replicas() -> None:
+    """A replica that is no longer assigned is in neither.
+
+    The order is the new one, and the size in force follows their number.
+    """
     before = partition(1, (1, 2), (3,))
     target = (Replica(4), Replica(2))
     found = elect(before, (1, 2, 4), lambda replica: True, Policy.REASSIGNED, min_isr=3, replicas=target)
@@ -100,7 +105,7 @@ def test_replicas_that_are_to_be() -> None:
     assert found == Elected(2, (2,), ())
 
 
-def test_a_record_only_of_what_differs() -> None:
+def test_a_change_contains_only_the_fields_that_differ() -> None:
     before = partition(1, (1, 2))
     same = Elected(1, (1, 2))
     topic_id = UUID(int=7)
@@ -124,11 +129,11 @@ class Case:
 
     def fence(self, *broker_ids: int) -> None:
         for broker_id in broker_ids:
-            self.cluster.carry_out(lambda image, again, broker_id=broker_id: fence(image, broker_id))
+            self.cluster.fence(broker_id)
             check_invariants(self.cluster.image)
 
-    def back(self, broker_id: int, **changes: object) -> None:
-        """It comes back with a new process; `changes` are those of its registration."""
+    def back(self, broker_id: int, **changes: Any) -> None:
+        """It restarts; `changes` are those of its registration."""
         number = self.cluster.image.end_offset
         assert self.cluster.register(broker_id, number, **changes).outcome.ok
         assert not self.cluster.beat(broker_id).fenced
@@ -150,106 +155,100 @@ class Case:
         self.cluster.apply(decision.records)
         check_invariants(self.cluster.image)
 
-    @property
     def now(self) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+        """Return the leader, the ISR and the ELR."""
         found = self.cluster.partition(self.topic)
         return found.leader, found.isr, found.elr
 
-    @property
-    def reason(self) -> Reason:
-        change = self.cluster.log[-1]
-        assert isinstance(change, PartitionChange)
-        return change.reason
 
-
-def test_failures_one_after_the_other_and_whoever_returns_first_leads() -> None:
+def test_after_successive_failures_the_first_eligible_broker_to_return_leads() -> None:
     case = Case()
     case.fence(1)
-    assert case.now == (2, (2, 3), ())
+    assert case.now() == (2, (2, 3), ())
     case.fence(2)
-    assert case.now == (3, (3,), (2,))
+    assert case.now() == (3, (3,), (2,))
     case.fence(3)
-    assert case.now == (NOBODY, (3,), (2,))
+    assert case.now() == (NOBODY, (3,), (2,))
     case.back(1)
-    assert case.now == (NOBODY, (3,), (2,))  # it left while the ISR was large enough: it may lack what came after
+    assert case.now() == (NOBODY, (3,), (2,))  # it left while the ISR was large enough: it may lack later records
     case.back(2)
-    assert case.now == (2, (2,), (3,))
-    assert case.reason is Reason.BROKER_UNFENCED
+    assert case.now() == (2, (2,), (3,))
+    assert case.cluster.reason() is Reason.BROKER_UNFENCED
     case.join(2, 1)
-    assert case.now == (2, (1, 2), ())
+    assert case.now() == (2, (1, 2), ())
 
 
-def test_a_shrink_that_the_leader_asks_for_fills_the_elr_and_an_expansion_empties_it() -> None:
+def test_a_shrink_of_the_isr_fills_the_elr_and_an_expansion_empties_it() -> None:
     case = Case()
     case.join(1, 2)
     case.join(1)
-    assert case.now == (1, (1,), (2,))
+    assert case.now() == (1, (1,), (2,))
     case.join(1, 3)
-    assert case.now == (1, (1, 3), ())
+    assert case.now() == (1, (1, 3), ())
 
 
-def test_the_elr_member_takes_over_from_a_last_in_sync_replica_that_goes() -> None:
+def test_a_member_of_the_elr_replaces_the_last_in_sync_replica() -> None:
     case = Case()
     case.join(1, 2)
     case.join(1)
     case.fence(1)
-    assert case.now == (2, (2,), (1,))
-    assert case.reason is Reason.BROKER_FENCED
+    assert case.now() == (2, (2,), (1,))
+    assert case.cluster.reason() is Reason.BROKER_FENCED
 
 
-def test_a_disk_that_is_gone_is_in_neither() -> None:
+def test_a_replica_without_its_disk_is_in_neither_isr_nor_elr() -> None:
     case = Case()
     case.fence(3, 2, 1)
-    assert case.now == (NOBODY, (1,), (2,))
+    assert case.now() == (NOBODY, (1,), (2,))
     case.back(2, directory_ids=(directory(2, 9),))
-    assert case.now == (NOBODY, (1,), ())
+    assert case.now() == (NOBODY, (1,), ())
     case.back(1, directory_ids=(directory(1, 9),))
-    assert case.now == (NOBODY, (), ())
+    assert case.now() == (NOBODY, (), ())
     case.back(3)
-    assert case.now == (NOBODY, (), ())
+    assert case.now() == (NOBODY, (), ())
 
 
 def test_an_unclean_stop_where_writes_are_cached_takes_a_replica_out_of_the_elr() -> None:
     case = Case(("write.caching", "true"))
     case.fence(3, 2)
-    assert case.now == (1, (1,), (2,))
+    assert case.now() == (1, (1,), (2,))
     epoch = case.cluster.epoch(2)
     case.back(2, previous_broker_epoch=epoch)
-    assert case.now == (1, (1,), (2,))
+    assert case.now() == (1, (1,), (2,))
     case.back(2)
-    assert case.now == (1, (1,), ())
+    assert case.now() == (1, (1,), ())
 
 
-def test_an_unclean_election_says_so_and_shows_who_was_in_sync() -> None:
+def test_an_unclean_election_is_recorded_as_unclean() -> None:
     case = Case(("unclean.leader.election.enable", "true"))
     case.fence(3, 2, 1)
-    assert case.now == (NOBODY, (1,), (2,))
+    assert case.now() == (NOBODY, (1,), (2,))
     case.back(3)
-    assert case.now == (3, (3,), ())
-    assert case.reason is Reason.UNCLEAN_ELECTION
+    assert case.now() == (3, (3,), ())
+    assert case.cluster.reason() is Reason.UNCLEAN_ELECTION
     case.back(1)
-    assert case.now == (3, (3,), ())
+    assert case.now() == (3, (3,), ())
 
 
 # Replicas that are lost
 
 
-def test_a_lost_leader_is_replaced_and_comes_back_through_the_isr() -> None:
+def test_a_lost_leader_is_replaced_and_may_rejoin_the_isr() -> None:
     case = Case()
     case.report(1, LOST)
-    assert case.now == (2, (2, 3), ())
-    assert case.reason is Reason.REPLICA_LOST
+    assert case.now() == (2, (2, 3), ())
+    assert case.cluster.reason() is Reason.REPLICA_LOST
     before = case.cluster.image
     case.report(1, LOST)
-    assert case.cluster.image is before  # it is known already
+    assert case.cluster.image is before  # it is already known
     case.report(1, directory(1))
-    assert case.reason is Reason.DIRECTORY_ASSIGNED
-    assert case.now == (2, (2, 3), ())
+    assert case.cluster.reason() is Reason.DIRECTORY_ASSIGNED
+    assert case.now() == (2, (2, 3), ())
     case.join(1, 2, 3)
-    assert case.now == (2, (1, 2, 3), ())
+    assert case.now() == (2, (1, 2, 3), ())
 
 
-def test_a_lost_replica_cannot_be_brought_into_the_isr_before_it_is_healed() -> None:
+def test_a_lost_replica_may_not_join_the_isr_before_it_recovers() -> None:
     case = Case()
     case.report(3, LOST)
     now = case.cluster.partition(case.topic)
@@ -259,29 +258,29 @@ def test_a_lost_replica_cannot_be_brought_into_the_isr_before_it_is_healed() -> 
     assert item.outcome.error == "INELIGIBLE_REPLICA"
 
 
-def test_the_last_replica_that_is_lost_leaves_nobody_and_is_not_elected_when_it_is_healed() -> None:
+def test_the_last_replica_is_not_elected_after_it_was_lost_and_recovered() -> None:
     case = Case()
     case.fence(2, 3)
     case.report(1, LOST)
-    assert case.now == (NOBODY, (), (3,))
+    assert case.now() == (NOBODY, (), (3,))
     case.report(1, directory(1))
     case.back(1)
-    assert case.now == (NOBODY, (), (3,))
+    assert case.now() == (NOBODY, (), (3,))
     case.back(3)
-    assert case.now == (3, (3,), ())
+    assert case.now() == (3, (3,), ())
 
 
-def test_a_replica_that_moved_away_from_a_failed_directory_begins_empty() -> None:
+def test_a_replica_that_left_a_failed_directory_starts_empty() -> None:
     case = Case()
     case.back(1, directory_ids=(directory(1), directory(1, 1)))
     case.join(2, 1, 3)
     case.cluster.beat(1, directories_offline=(directory(1),))
     case.fence(2, 3)
     case.cluster.beat(1)
-    left = case.now
+    left = case.now()
     case.report(1, directory(1, 1))
-    assert left[0] == case.now[0] == NOBODY
-    assert 1 not in (*case.now[1], *case.now[2])
+    assert left[0] == case.now()[0] == NOBODY
+    assert 1 not in (*case.now()[1], *case.now()[2])
 
 
 @pytest.mark.parametrize("reserved", [UUID(int=0), LOST])

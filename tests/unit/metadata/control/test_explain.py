@@ -1,4 +1,4 @@
-"""A partition's chain of changes, told in sentences that a person understands at night."""
+"""The chain of a partition's changes, explained in sentences for operators."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def now(cluster: Cluster, topic: str = "t", index: int = 0) -> str:
     return now_text(cluster.image, found, partition)
 
 
-def test_a_night_of_failures_reads_as_a_story() -> None:
+def test_a_series_of_failures_is_explained_in_order() -> None:
     case = Case()
     case.fence(1)
     case.fence(2)
@@ -83,17 +83,17 @@ def test_a_night_of_failures_reads_as_a_story() -> None:
         (
             "broker_fenced",
             "leader 2 in leader epoch 1 (was 1); in sync 2, 3 (was 1, 2, 3), because broker 1 was fenced: it sent"
-            f" no heartbeat in time, or requested it (offset {fences[0]})",
+            f" no heartbeat in time, or requested the fencing (offset {fences[0]})",
         ),
         (
             "broker_fenced",
             "leader 3 in leader epoch 2 (was 2); in sync 3 (was 2, 3); 2 may lead as well, because broker 2 was fenced:"
-            f" it sent no heartbeat in time, or requested it (offset {fences[1]})",
+            f" it sent no heartbeat in time, or requested the fencing (offset {fences[1]})",
         ),
         (
             "broker_fenced",
             "no leader in leader epoch 3 (was 3), because broker 3 was fenced: it sent no heartbeat in time,"
-            f" or requested it (offset {fences[2]})",
+            f" or requested the fencing (offset {fences[2]})",
         ),
         (
             "broker_unfenced",
@@ -111,7 +111,7 @@ def test_a_night_of_failures_reads_as_a_story() -> None:
     )
 
 
-def test_a_chain_that_begins_late_says_only_what_it_knows() -> None:
+def test_an_incomplete_chain_explains_only_what_it_contains() -> None:
     case = Case()
     case.fence(1)
     case.fence(2)
@@ -143,7 +143,7 @@ def test_a_reassignment_from_its_start_to_its_end() -> None:
     assert texts[2][1].endswith("because the reassignment was cancelled")
 
 
-def test_a_topic_that_goes_on_under_another_id() -> None:
+def test_a_topic_that_continues_under_another_id_is_explained() -> None:
     cluster = Cluster()
     cluster.start(1, 2)
     cluster.create("t", (1, 2), (2, 1))
@@ -170,7 +170,7 @@ def test_a_config_that_changes_a_partition_is_named() -> None:
     assert "refused" not in now(case.cluster)
 
 
-def test_why_a_replica_does_not_serve() -> None:
+def test_the_state_of_a_replica_that_does_not_serve_is_explained() -> None:
     case = Case()
     case.report(3, LOST)
     assert now(case.cluster).endswith("in sync 1, 2. Not in sync: 3 (has lost it: damaged or missing)")
@@ -207,7 +207,7 @@ def test_states_of_replicas() -> None:
 
 
 @pytest.mark.parametrize("reason", list(Reason))
-def test_every_reason_has_words_and_a_known_cause_better_ones(reason: Reason) -> None:
+def test_every_reason_has_a_sentence_and_a_known_cause_a_better_one(reason: Reason) -> None:
     change = PartitionChange(UUID(int=1), 0, reason, 7, 3, leader=2)
     (without,) = explain([Entry(9, change)])
     assert without.endswith(" (offset 7)")

@@ -1,4 +1,4 @@
-"""Levels of features: only up, and only as far as everybody understands them."""
+"""Levels of features: they only rise, and only to levels that every node supports."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_without_a_record_the_lowest_level_is_in_force(three_levels: None) -> No
     assert describe_features(ClusterImage()) == (DescribedFeature(METADATA_VERSION, 1, 1, 3, ()),)
 
 
-def test_it_goes_up_as_far_as_all_understand(three_levels: None) -> None:
+def test_a_level_is_raised_as_far_as_all_nodes_support_it(three_levels: None) -> None:
     cluster = Cluster()
     cluster.start(1, 2, 3)
     image = understands(cluster, {1: (1, 3), 2: (1, 2), 3: (1, 4)})
@@ -64,7 +64,7 @@ def test_a_dry_run_changes_nothing(three_levels: None) -> None:
     assert (reply.outcome.ok, reply.level, reply.changed, records) == (True, 3, False, ())
 
 
-def test_who_does_not_understand_a_level_is_named(three_levels: None) -> None:
+def test_a_node_that_does_not_support_a_level_is_named(three_levels: None) -> None:
     cluster = Cluster()
     cluster.start(1, 2, 3)
     image = understands(cluster, {1: (1, 3), 2: (1, 1), 3: (1, 2)})
@@ -85,19 +85,19 @@ def test_a_broker_that_is_down_counts_too(three_levels: None) -> None:
 
 
 @pytest.mark.parametrize("level", [-1, 0, 1])
-def test_it_never_goes_down(three_levels: None, level: int) -> None:
+def test_a_level_is_never_lowered(three_levels: None, level: int) -> None:
     image = ClusterImage().apply(0, (Feature(METADATA_VERSION, 2),))
     reply, records = upgraded(image, level)
     assert (reply.outcome.error, reply.level, records) == ("INVALID_REQUEST", 2, ())
 
 
-def test_a_feature_that_there_is_not() -> None:
+def test_an_unknown_feature_is_refused() -> None:
     reply = upgrade_feature(ClusterImage(), "flying\n", 2, validate_only=False).reply
     assert reply.outcome.error == "INVALID_REQUEST"
     assert "'flying\\n'; the features are metadata.version" in reply.outcome.message
 
 
-def test_a_node_of_an_older_release_does_not_go_on() -> None:
+def test_a_node_of_an_older_release_stops_at_a_higher_level() -> None:
     level = METADATA_VERSION_MAX + 1
     with pytest.raises(CorruptStoreError, match=r"level of metadata\.version, of which this release understands"):
         codec.decode(codec.encode([Feature(METADATA_VERSION, level)]), 17)

@@ -1,4 +1,4 @@
-"""More partitions, and fewer: what is refused, what is written, and what a topic is afterwards."""
+"""More and fewer partitions: refusals, records, and the topic afterwards."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def topic_id(cluster: Cluster, name: str = "t") -> UUID:
 # More
 
 
-def test_partitions_are_added_at_the_end_beside_those_that_are_there(cluster: Cluster) -> None:
+def test_partitions_are_added_after_the_existing_ones(cluster: Cluster) -> None:
     before = cluster.image.topics[topic_id(cluster)].partitions
     [answer] = add(cluster, NewPartitions("t", 6))
     assert (answer.outcome.ok, answer.partitions, answer.changed) == (True, 6, True)
@@ -59,12 +59,12 @@ def test_partitions_are_added_at_the_end_beside_those_that_are_there(cluster: Cl
     assert all(each.isr == each.replica_ids for each in partitions if each)
 
 
-def test_as_many_as_there_are_is_a_success_that_changes_nothing(cluster: Cluster) -> None:
+def test_adding_up_to_the_present_count_changes_nothing(cluster: Cluster) -> None:
     [answer] = add(cluster, NewPartitions("t", 2))
     assert (answer.outcome.ok, answer.changed, answer.partitions) == (True, False, 2)
 
 
-def test_an_assignment_is_taken_as_it_is(cluster: Cluster) -> None:
+def test_an_explicit_assignment_is_used_unchanged(cluster: Cluster) -> None:
     [answer] = add(cluster, NewPartitions("t", 4, ((3, 1), (4, 2))), validate_only=True)
     assert (answer.outcome.ok, answer.changed, answer.partitions) == (True, False, 4)
     assert len(cluster.image.topics[topic_id(cluster)].partitions) == 2
@@ -74,7 +74,7 @@ def test_an_assignment_is_taken_as_it_is(cluster: Cluster) -> None:
     assert (last.replica_ids, last.isr, last.leader) == ((4, 2), (2,), 2)
 
 
-def test_the_same_request_again_is_a_success_that_changes_nothing(cluster: Cluster) -> None:
+def test_a_repeated_request_succeeds_and_changes_nothing(cluster: Cluster) -> None:
     again = NewPartitions("t", 4, ((3, 1), (4, 2)))
     add(cluster, again)
     [answer] = add(cluster, again)
@@ -105,7 +105,7 @@ def test_the_same_request_again_is_a_success_that_changes_nothing(cluster: Clust
         ("t", 3, ((1, 99),), "INVALID_REPLICA_ASSIGNMENT"),
     ],
 )
-def test_what_cannot_be_added(
+def test_impossible_additions_are_refused(
     cluster: Cluster, name: str, count: int, assignment: tuple[tuple[int, ...], ...], word: str
 ) -> None:
     [answer] = add(cluster, NewPartitions(name, count, assignment))
@@ -114,7 +114,7 @@ def test_what_cannot_be_added(
     assert not answer.changed
 
 
-def test_a_replication_factor_that_the_live_brokers_cannot_give(cluster: Cluster) -> None:
+def test_a_replication_factor_above_the_live_brokers_is_refused(cluster: Cluster) -> None:
     cluster.beat(2, want_fence=True)
     cluster.beat(3, want_fence=True)
     [answer] = add(cluster, NewPartitions("t", 3))
@@ -123,7 +123,7 @@ def test_a_replication_factor_that_the_live_brokers_cannot_give(cluster: Cluster
     assert answer.outcome.ok
 
 
-def test_each_topic_stands_for_itself_and_none_is_named_twice(cluster: Cluster) -> None:
+def test_each_topic_has_its_own_result_and_none_may_repeat(cluster: Cluster) -> None:
     cluster.create("u", (1,))
     answers = add(
         cluster, NewPartitions("t", 3), NewPartitions("nobody", 3), NewPartitions("u", 2), NewPartitions("u", 3)
@@ -136,7 +136,7 @@ def test_each_topic_stands_for_itself_and_none_is_named_twice(cluster: Cluster) 
 # Fewer
 
 
-def test_the_highest_go_and_the_topic_goes_on_under_another_id(cluster: Cluster) -> None:
+def test_the_highest_partitions_are_removed_and_the_topic_gets_another_id(cluster: Cluster) -> None:
     add(cluster, NewPartitions("t", 4))
     old_id = topic_id(cluster)
     before = cluster.image
@@ -157,7 +157,7 @@ def test_the_highest_go_and_the_topic_goes_on_under_another_id(cluster: Cluster)
     assert found.partitions == {topic_id(cluster): (1, 2, 3)}
 
 
-def test_partitions_that_come_back_go_on_with_their_leader_epochs(cluster: Cluster) -> None:
+def test_partitions_added_again_continue_their_leader_epochs(cluster: Cluster) -> None:
     for _ in range(3):
         change = PartitionChange(topic_id(cluster), 1, Reason.ISR_SHRINK, -1, 0, leader=2)
         cluster.apply([change])
@@ -169,10 +169,10 @@ def test_partitions_that_come_back_go_on_with_their_leader_epochs(cluster: Clust
     assert again.created > first_created
     remove(cluster, "t", 1)
     assert remove(cluster, "t", 1).outcome.ok
-    assert cluster.image.topics[topic_id(cluster)].partitions[0].created == first_created  # type: ignore[union-attr]
+    assert cluster.partition(topic_id(cluster)).created == first_created
 
 
-def test_as_many_as_there_are_need_no_other_id(cluster: Cluster) -> None:
+def test_removing_no_partition_keeps_the_topic_id(cluster: Cluster) -> None:
     old_id = topic_id(cluster)
     answer = remove(cluster, "t", 2)
     assert (answer.outcome.ok, answer.changed, answer.topic_id) == (True, False, old_id)
@@ -196,7 +196,7 @@ def test_a_check_changes_nothing(cluster: Cluster) -> None:
         ("t", 2**31 - 1, "INVALID_PARTITIONS"),
     ],
 )
-def test_what_cannot_be_removed(cluster: Cluster, name: str, count: int, word: str) -> None:
+def test_impossible_removals_are_refused(cluster: Cluster, name: str, count: int, word: str) -> None:
     answer = remove(cluster, name, count)
     assert answer.outcome.error == word
     assert len(answer.outcome.message) < 200
@@ -211,8 +211,10 @@ def test_a_partition_that_is_being_moved_is_not_removed(cluster: Cluster) -> Non
     assert answer.outcome.error == "REASSIGNMENT_IN_PROGRESS"
 
 
-def test_more_than_a_batch_holds_is_refused(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metadata.control.partitions_count.MAX_RECORDS_PER_BATCH", 3)
+def test_a_removal_of_more_partitions_than_a_batch_holds_is_refused(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metadata.control.partitions_count.RECORDS_PER_BATCH_MAX", 3)
     cluster.create("u", *[(1,)] * 5)
     assert remove(cluster, "u", 1).outcome.error == "POLICY_VIOLATION"
     assert remove(cluster, "u", 3).outcome.ok

@@ -1,4 +1,4 @@
-"""Which voters should lead: the decision and its refusals."""
+"""Preferred controllers: the decision and its refusals."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from metadata.control.preferred import MAX_PREFERRED, least_burdened, set_preferred
+from metadata.control.preferred import PREFERRED_MAX, least_burdened, set_preferred
 from metadata.image import ClusterImage
 from metadata.records import PreferredControllers
 from quorumlog.wire import rpcs
@@ -32,7 +32,7 @@ def test_preferred_voters_become_a_record() -> None:
     assert cleared.records == (PreferredControllers(()),)
 
 
-def test_trying_changes_nothing() -> None:
+def test_a_dry_run_of_preferences_changes_nothing() -> None:
     decision = set_preferred(EMPTY, [2], VOTERS, validate_only=True)
     assert (decision.records, decision.reply.changed, decision.reply.node_ids) == ((), False, (2,))
 
@@ -43,21 +43,21 @@ def test_trying_changes_nothing() -> None:
         ([1, 1], ApiError.INVALID_REQUEST),
         ([9], ApiError.VOTER_NOT_FOUND),
         ([1, -4], ApiError.VOTER_NOT_FOUND),
-        (list(range(MAX_PREFERRED + 1)), ApiError.INVALID_REQUEST),
+        (list(range(PREFERRED_MAX + 1)), ApiError.INVALID_REQUEST),
     ],
 )
-def test_what_cannot_be_meant_is_refused(node_ids: list[int], word: ApiError) -> None:
+def test_impossible_preferences_are_refused(node_ids: list[int], word: ApiError) -> None:
     decision = set_preferred(EMPTY, node_ids, VOTERS, validate_only=False)
     assert (decision.reply.outcome.error, decision.records, decision.reply.changed) == (word, (), False)
     assert decision.reply.outcome.message
 
 
-def test_auto_takes_the_least_burdened_voter() -> None:
+def test_auto_chooses_the_least_loaded_voter() -> None:
     assert least_burdened(EMPTY, (3, 2)) == (2,)
     assert least_burdened(EMPTY, ()) == ()
 
 
-def test_auto_passes_over_a_voter_whose_broker_is_down() -> None:
+def test_auto_skips_a_voter_whose_broker_is_down() -> None:
     """Its broker leads nothing, but for another reason."""
     cluster = Cluster()
     cluster.start(1, 2)

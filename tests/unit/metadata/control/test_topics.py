@@ -1,4 +1,4 @@
-"""Decisions on topics: names, counts, assignments, configs, placement, deletion, and what a name's history leaves."""
+"""Decisions on topics: names, counts, assignments, configs, placement, deletion and recreation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from uuid import UUID
 
 import pytest
 
-from metadata.control.brokers import fence
 from metadata.control.topics import CreatedTopic, NewTopic, create_topics, delete_topics, forget_topics, gone_names
 from metadata.image import TOPIC_CONFIGS
 from metadata.records import Config, ConfigScope, ForgetTopics, Partition, RemoveTopic, Replica, Topic
@@ -38,13 +37,13 @@ def refused(cluster: Cluster, topic: NewTopic) -> ApiError:
     return answer.outcome.error
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.parametrize(
     "name",
     ["", ".", "..", "x" * 250, "a b", "a\0b", "a\nb", "caf\u00e9", "\U0001f600", "../../etc/x", "a/b", "/etc", "a\\b",
-     "__cluster_metadata", "__consumer_offsets", "__mine"],
+     "__cluster_metadata", "__consumer_offsets2", "__mine"],
 )  # fmt: skip
 def test_names_that_are_refused(cluster: Cluster, name: str) -> None:
     assert refused(cluster, NewTopic(name, 1, 1)) is ApiError.INVALID_TOPIC_EXCEPTION
@@ -77,7 +76,7 @@ def test_replication_factors_that_are_refused(cluster: Cluster, factor: int) -> 
 
 
 def test_only_unfenced_brokers_count(cluster: Cluster) -> None:
-    cluster.carry_out(lambda image, again: fence(image, 3))
+    cluster.fence(3)
     assert refused(cluster, NewTopic("t", 1, 3)) is ApiError.INVALID_REPLICATION_FACTOR
     assert ask(cluster, NewTopic("t", 1, 2))[0].outcome.ok
 
@@ -95,7 +94,7 @@ def test_assignments_that_are_refused(cluster: Cluster, rows: tuple[tuple[int, .
 
 
 def test_an_assignment_to_fenced_brokers_alone_is_refused(cluster: Cluster) -> None:
-    cluster.carry_out(lambda image, again: fence(image, 1))
+    cluster.fence(1)
     assert refused(cluster, NewTopic("t", assignment=((1,),))) is ApiError.INVALID_REPLICA_ASSIGNMENT
     topic = cluster.create("t", (1, 2))
     assert (cluster.partition(topic).leader, cluster.partition(topic).isr) == (2, (2,))
@@ -120,8 +119,25 @@ def test_an_assignment_and_other_counts_contradict(cluster: Cluster) -> None:
         ("max.message.bytes", "0"),
         ("write.caching", "yes"),
         ("write.caching", "TRUE"),
-        ("cleanup.policy", "compact"),
-        ("compression.type", "gzip"),
+        ("cleanup.policy", ""),
+        ("cleanup.policy", "compact,"),
+        ("cleanup.policy", "compact,compact"),
+        ("cleanup.policy", "compact, delete"),
+        ("cleanup.policy", "purge"),
+        ("min.cleanable.dirty.ratio", "1.1"),
+        ("min.cleanable.dirty.ratio", "-0.1"),
+        ("min.cleanable.dirty.ratio", "nan"),
+        ("min.cleanable.dirty.ratio", "."),
+        ("compression.type", "brotli"),
+        ("message.timestamp.before.max.ms", "1000"),
+        ("message.timestamp.after.max.ms", "1000"),
+        ("remote.storage.enable", "true"),
+        ("flush.messages", "0"),
+        ("preallocate", "yes"),
+        ("leader.replication.throttled.replicas", "all"),
+        ("leader.replication.throttled.replicas", "0:1,"),
+        ("leader.replication.throttled.replicas", "0:1\n"),
+        ("leader.replication.throttled.replicas", "0:1," * 5000 + "0:1"),
         ("message.timestamp.type", "LogAppendTime"),
         ("unclean.leader.election.enable", ""),
         ("min.insync.replicas", "0"),
@@ -133,7 +149,7 @@ def test_configs_that_are_refused_name_the_key_and_what_is_allowed(cluster: Clus
     assert answer.outcome.error is ApiError.INVALID_CONFIG
     assert key in answer.outcome.message
     if key in TOPIC_CONFIGS and key != "min.insync.replicas":
-        assert TOPIC_CONFIGS[key].allowed in answer.outcome.message
+        assert TOPIC_CONFIGS[key].allowed.partition("; no effect")[0] in answer.outcome.message
 
 
 def test_min_insync_replicas_above_the_replication_factor_is_refused(cluster: Cluster) -> None:
@@ -145,13 +161,55 @@ def test_a_config_given_twice_is_refused(cluster: Cluster) -> None:
     assert refused(cluster, NewTopic("t", 1, 1, configs=twice)) is ApiError.INVALID_CONFIG
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("compression.type", "gzip"),
+        ("file.delete.delay.ms", "0"),
+        ("flush.messages", "1"),
+        ("flush.ms", "0"),
+        ("follower.replication.throttled.replicas", "*"),
+        ("index.interval.bytes", "0"),
+        ("leader.replication.throttled.replicas", "0:1,0:2,11:3"),
+        ("local.retention.bytes", "-2"),
+        ("local.retention.ms", "5"),
+        ("preallocate", "true"),
+        ("segment.index.bytes", "4"),
+    ],
+)
+def test_a_config_without_effect_is_accepted_and_says_so(cluster: Cluster, key: str, value: str) -> None:
+    assert ask(cluster, NewTopic("t", 1, 3, configs=((key, value),)))[0].outcome.ok
+    assert "no effect: " in TOPIC_CONFIGS[key].allowed
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("cleanup.policy", "delete"),
+        ("cleanup.policy", "compact"),
+        ("cleanup.policy", "compact,delete"),
+        ("cleanup.policy", "delete,compact"),
+        ("delete.retention.ms", "0"),
+        ("max.compaction.lag.ms", "1"),
+        ("min.compaction.lag.ms", "1"),
+        ("min.cleanable.dirty.ratio", "0"),
+        ("min.cleanable.dirty.ratio", "0.25"),
+        ("min.cleanable.dirty.ratio", ".5"),
+        ("min.cleanable.dirty.ratio", "1.0"),
+    ],
+)
+def test_the_configs_of_compaction_have_an_effect(cluster: Cluster, key: str, value: str) -> None:
+    assert ask(cluster, NewTopic("t", 1, 3, configs=((key, value),)))[0].outcome.ok
+    assert not TOPIC_CONFIGS[key].no_effect
+
+
 def test_every_default_is_itself_allowed() -> None:
     for config in TOPIC_CONFIGS.values():
         assert config.problem(config.default) is None
     assert list(TOPIC_CONFIGS) == sorted(TOPIC_CONFIGS)
 
 
-# What is made
+# Created topics
 
 
 def test_a_topic_is_its_record_its_partitions_and_its_configs(cluster: Cluster) -> None:
@@ -284,7 +342,7 @@ def test_a_retried_creation_never_makes_a_second_topic(cluster: Cluster) -> None
         (NewTopic("t", assignment=((1, 2, 3), (3, 1, 2))), "assignment"),
     ],
 )
-def test_a_different_topic_says_in_what_it_differs(cluster: Cluster, topic: NewTopic, word: str) -> None:
+def test_creating_a_different_topic_names_the_differences(cluster: Cluster, topic: NewTopic, word: str) -> None:
     cluster.create("t", (1, 2, 3), (2, 3, 1))
     answer = ask(cluster, topic)[0]
     assert answer.outcome.error is ApiError.TOPIC_ALREADY_EXISTS
@@ -292,7 +350,7 @@ def test_a_different_topic_says_in_what_it_differs(cluster: Cluster, topic: NewT
     assert word in answer.outcome.message
 
 
-def test_what_was_left_open_does_not_differ(cluster: Cluster) -> None:
+def test_settings_left_to_defaults_do_not_differ(cluster: Cluster) -> None:
     cluster.create("t", (1, 2, 3), (2, 3, 1))
     assert ask(cluster, NewTopic("t"))[0].identical
     assert ask(cluster, NewTopic("t", assignment=((1, 2, 3), (2, 3, 1))))[0].identical
@@ -313,7 +371,7 @@ def test_a_topic_is_deleted_by_name_or_id_with_its_configs(cluster: Cluster) -> 
     check_invariants(cluster.image)
 
 
-def test_deleting_what_is_not_there(cluster: Cluster) -> None:
+def test_deleting_a_missing_topic_is_refused(cluster: Cluster) -> None:
     topic = cluster.create("t", (1,))
     decision = delete_topics(cluster.image, ["none", "t"], [UUID(int=99), topic])
     assert [answer.outcome.error for answer in decision.reply] == [
@@ -329,9 +387,9 @@ def test_validating_a_deletion_makes_no_records(cluster: Cluster) -> None:
     assert decision.records == ()
 
 
-def test_a_topic_created_again_is_another_and_its_leader_epochs_go_on(cluster: Cluster) -> None:
+def test_a_recreated_topic_has_another_id_and_continues_its_leader_epochs(cluster: Cluster) -> None:
     first = cluster.create("t", (1, 2), (2, 1))
-    cluster.carry_out(lambda image, again: fence(image, 1))
+    cluster.fence(1)
     cluster.beat(1)
     assert cluster.partition(first, 0).leader_epoch == 1
     cluster.apply(delete_topics(cluster.image, ["t"], []).records)
@@ -344,7 +402,7 @@ def test_a_topic_created_again_is_another_and_its_leader_epochs_go_on(cluster: C
     assert cluster.image.first_leader_epoch("t", 2) == 1
 
 
-def test_a_name_gone_for_long_is_forgotten_unless_it_lives_again(cluster: Cluster) -> None:
+def test_a_name_deleted_long_ago_is_forgotten_unless_it_exists_again(cluster: Cluster) -> None:
     for name in ("gone", "back"):
         cluster.create(name, (1,))
     cluster.apply(delete_topics(cluster.image, ["gone", "back"], []).records)
@@ -409,11 +467,11 @@ def test_many_small_topics_are_even_over_the_cluster() -> None:
     assert {cluster.image.replica_count(broker) for broker in range(1, 7)} == {30}
 
 
-def test_a_dead_brokers_leaderships_spread_over_the_others() -> None:
+def test_the_leaderships_of_a_fenced_broker_spread_over_the_others() -> None:
     cluster = Cluster()
     cluster.start(*range(1, 6))
     spread(cluster, "t", 40, 3)
-    cluster.carry_out(lambda image, again: fence(image, 2))
+    cluster.fence(2)
     taken = [cluster.image.leader_count(broker) for broker in (1, 3, 4, 5)]
     assert sum(taken) == 40
     assert max(taken) - min(taken) <= 2

@@ -1,5 +1,4 @@
-"""Admin requests at the Controller service: what they do once, and every field absent, empty, negative, huge, twice or
-unknown: each gets a named answer, changes nothing, and leaves the controller at work."""
+"""Administration at the Controller service: the effect of each request, and refusals of invalid requests by name."""
 
 from __future__ import annotations
 
@@ -9,7 +8,6 @@ from typing import Any
 import pytest
 from google.protobuf.message import Message
 
-from metadata.control.brokers import fence
 from metadata.records import Config, ConfigScope
 from quorumlog.wire import rpcs
 from quorumlog.wire.rpcs import AnyRpc
@@ -42,7 +40,7 @@ async def ready() -> Plane:
 # Unregistering, decided
 
 
-def test_only_a_fenced_broker_without_replicas_is_forgotten() -> None:
+def test_only_a_fenced_broker_without_replicas_is_unregistered() -> None:
     from metadata.control.brokers import unregister
 
     cluster = Cluster()
@@ -53,7 +51,7 @@ def test_only_a_fenced_broker_without_replicas_is_forgotten() -> None:
     assert unregister(cluster.image, 3).reply.outcome.error == "BROKER_ID_NOT_REGISTERED"
     refused = unregister(cluster.image, 2).reply.outcome
     assert (refused.error, refused.message) == ("BROKER_IN_USE", "broker 2 is unfenced")
-    cluster.carry_out(lambda image, again: fence(image, 2))
+    cluster.fence(2)
     refused = unregister(cluster.image, 2).reply.outcome
     assert refused.message == "broker 2 has 5 replicas of t0, t1, t2 and 2 more topics"
     assert "reassign" in refused.next_step
@@ -71,10 +69,10 @@ def test_only_a_fenced_broker_without_replicas_is_forgotten() -> None:
     assert cluster.image.broker_config(2, "cordoned") == "false"
 
 
-# What the requests do
+# The effects of requests
 
 
-def test_partitions_more_and_fewer() -> None:
+def test_partitions_are_added_and_removed_at_the_service() -> None:
     async def test() -> None:
         plane = await ready()
         before = next(iter(plane.replay.image.topics)).bytes
@@ -87,7 +85,9 @@ def test_partitions_more_and_fewer() -> None:
         assert (await plane.call(rpcs.ADD_PARTITIONS, request)).topics[0].changed
         one = plane.replay.image.topic("t")
         assert one is not None
-        assert one.partitions[4].replica_ids == (2, 1)  # type: ignore[union-attr]
+        added = one.partitions[4]
+        assert added is not None
+        assert added.replica_ids == (2, 1)
         removed = await plane.call(rpcs.REMOVE_PARTITIONS, pb.RemovePartitionsRequest(topic="t", count=1))
         assert (removed.result.error, removed.topic.changed, removed.topic.partitions) == ("NONE", True, 1)
         assert removed.topic.topic_id not in (before, b"")
@@ -122,7 +122,7 @@ def test_configs_are_changed_and_described() -> None:
     run(test())
 
 
-def test_an_unclean_election_that_is_allowed_from_now_on_is_made_at_once() -> None:
+def test_an_unclean_election_is_made_once_the_config_allows_it() -> None:
     async def test() -> None:
         plane = await ready()
         for broker_id in (2, 1):
@@ -141,7 +141,7 @@ def test_an_unclean_election_that_is_allowed_from_now_on_is_made_at_once() -> No
     run(test())
 
 
-def test_a_broker_is_unregistered_and_may_come_back() -> None:
+def test_an_unregistered_broker_may_register_again() -> None:
     async def test() -> None:
         plane = await ready()
         request = pb.UnregisterBrokerRequest(broker_id=2)

@@ -1,4 +1,4 @@
-"""Which partitions are counted as unavailable, for how long, and which of them have a series."""
+"""The partitions that are counted as unavailable, for how long, and their series."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 from broker.core.partition import ACKS_ALL, Assignment, LeaderState, Limits
 from broker.replica.cluster_view import ClusterView
-from metadata.control.brokers import fence
 from metadata.control.configs import Changes, Resource, alter_configs
 from metadata.control.partitions_count import NewPartitions, add_partitions, remove_partitions
 from metadata.control.reassign import Wanted, alter_reassignments, progress
@@ -34,7 +33,7 @@ CLUSTER_WIDE = Resource(ConfigScope.CLUSTER, "")
 
 
 class Followed(Cluster):
-    """A cluster whose batches the availability is told of."""
+    """A cluster whose batches are passed to the availability."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,10 +61,6 @@ class Followed(Cluster):
         return Availability(replay, lambda: self.is_active, lambda: self.is_caught_up)
 
     # What happens
-
-    def fence(self, *broker_ids: int) -> None:
-        for broker_id in broker_ids:
-            self.carry_out(lambda image, again, each=broker_id: fence(image, each))
 
     def back(self, broker_id: int) -> None:
         assert self.register(broker_id, self.image.end_offset).outcome.ok
@@ -123,7 +118,7 @@ def now(availability: Availability) -> dict[tuple[str, int], str]:
     return {(topic, int(index)): state for (topic, index, state), is_now in shown.items() if is_now}
 
 
-def test_a_failure_is_counted_while_it_lasts_and_kept_when_it_is_over() -> None:
+def test_a_failure_is_counted_while_it_lasts_and_added_up_afterwards() -> None:
     async def test() -> None:
         cluster = Followed()
         cluster.start(1, 2, 3)
@@ -156,7 +151,7 @@ def test_a_failure_is_counted_while_it_lasts_and_kept_when_it_is_over() -> None:
     run(test())
 
 
-def test_only_the_active_controller_reports_and_nobody_what_was_before_its_time() -> None:
+def test_only_the_active_controller_reports_and_only_its_own_time() -> None:
     async def test() -> None:
         cluster = Followed()
         cluster.is_caught_up = False
@@ -199,7 +194,7 @@ def test_min_isr_in_force_changes() -> None:
     run(test())
 
 
-def test_what_goes_goes_with_its_series() -> None:
+def test_a_deleted_topic_loses_its_series() -> None:
     async def test() -> None:
         cluster = Followed()
         cluster.start(1, 2)
@@ -290,7 +285,7 @@ def test_the_series_as_prometheus_reads_them() -> None:
     run(test())
 
 
-def test_nothing_is_told_before_everything_has_been_looked_through(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_reported_before_all_partitions_were_examined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PIECE", 1)
 
     async def test() -> None:
@@ -301,7 +296,7 @@ def test_nothing_is_told_before_everything_has_been_looked_through(monkeypatch: 
         cluster.fence(1)
         followed = cluster.follow()
         assert followed.counts() is None
-        cluster.back(1)  # those not looked at yet would be missed if their batch did not tell
+        cluster.back(1)  # those not examined yet would be missed without their batch
         cluster.fence(1)
         assert followed.counts() is None
         await asyncio.sleep(1)
@@ -313,9 +308,7 @@ def test_nothing_is_told_before_everything_has_been_looked_through(monkeypatch: 
 
 @pytest.mark.parametrize("piece", [module.PIECE, 1])
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_kept_up_equals_what_a_look_at_everything_finds(
-    monkeypatch: pytest.MonkeyPatch, seed: int, piece: int
-) -> None:
+def test_the_maintained_counts_equal_a_full_count(monkeypatch: pytest.MonkeyPatch, seed: int, piece: int) -> None:
     monkeypatch.setattr(module, "PIECE", piece)
 
     async def test() -> None:

@@ -1,4 +1,4 @@
-"""Background work of the active controller goes on after an append that was refused for now."""
+"""Background work of the active controller continues after a refused append."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from metadata.codec import encode
-from metadata.control import brokers
 from metadata.controller import ControllerSettings
 from metadata.controller.background import RETRY_S, TOO_LARGE_RETRY_S, Background, BatchTooLargeError
-from metadata.records import NO_LEADER, PartitionChange, Reason
+from metadata.records import NO_LEADER, BrokerChange, PartitionChange, Reason
 from quorum.core.types import Batch
 from quorum.ports import CannotAppendNowError, NotLeaderError
 from quorumlog.wire import rpcs
@@ -37,7 +36,7 @@ async def refuse_for(plane: Plane, seconds: float, *beating: int) -> None:
     plane.node.busy = False
 
 
-def test_leader_balance_goes_on_after_a_refused_append() -> None:
+def test_leader_balance_continues_after_a_refused_append() -> None:
     async def test() -> None:
         plane = await unbalanced(("leader.rebalance.interval.ms", "5000"))
         plane.controller.configs_changed()
@@ -49,7 +48,7 @@ def test_leader_balance_goes_on_after_a_refused_append() -> None:
     run(test())
 
 
-def test_a_config_change_gives_up_the_round_that_a_refusal_holds_up() -> None:
+def test_a_config_change_cancels_a_round_that_waits_after_a_refusal() -> None:
     async def test() -> None:
         plane = await unbalanced(("leader.rebalance.interval.ms", "5000"))
         plane.controller.configs_changed()
@@ -78,7 +77,7 @@ def test_a_broker_whose_session_ended_during_a_refusal_is_fenced_after_it() -> N
     run(test())
 
 
-def test_a_pause_in_which_no_broker_was_heard_gives_everybody_a_whole_session() -> None:
+def test_a_pause_without_heartbeats_gives_every_broker_a_full_session() -> None:
     async def test() -> None:
         plane = await started(1, 2)
         plane.node.auto_commit = True
@@ -92,8 +91,10 @@ def test_a_pause_in_which_no_broker_was_heard_gives_everybody_a_whole_session() 
     run(test())
 
 
-def test_a_fencing_that_has_begun_is_finished_although_a_heartbeat_comes_between_its_batches() -> None:
-    """Half of the leaderships are gone by then, and the record that says why comes last."""
+def test_a_started_fencing_is_finished_despite_a_heartbeat_between_its_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Half of the leaderships have ended by then, and the record with the reason comes last."""
 
     async def test() -> None:
         plane = await started(1, 2)
@@ -111,7 +112,7 @@ def test_a_fencing_that_has_begun_is_finished_although_a_heartbeat_comes_between
             return append(epoch, payload, count)
 
         await heartbeats(plane, 4, 2)
-        plane.node.append = appended  # type: ignore[method-assign]
+        monkeypatch.setattr(plane.node, "append", appended)
         await heartbeats(plane, 3, 2)
         assert sizes == [10_000, 8_001]
         assert plane.replay.image.leader_count(1) == 0
@@ -126,7 +127,7 @@ def test_leaders_are_elected_although_the_new_controller_is_refused_at_first() -
         plane.node.auto_commit = True
         await plane.call(rpcs.CREATE_TOPICS, new_topic("t"))
         await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 1, want_fence=True))
-        unfence = brokers.BrokerChange(1, plane.replay.image.brokers[1].epoch, fenced=False)
+        unfence = BrokerChange(1, plane.replay.image.brokers[1].epoch, fenced=False)
         plane.node.lose(2, None)
         plane.node.log.append(Batch(plane.node.log_end_offset, plane.node.epoch, 1, 0, encode([unfence])))
         plane.node.win()
@@ -168,8 +169,8 @@ def test_names_of_deleted_topics_are_forgotten_after_a_refusal() -> None:
     run(test())
 
 
-def test_a_refused_registration_leaves_the_session_of_the_incarnation_before() -> None:
-    """Otherwise nobody fences that one, if its successor never asks again."""
+def test_a_refused_registration_keeps_the_session_of_the_earlier_incarnation() -> None:
+    """Otherwise that broker would never be fenced, if its successor sends no further request."""
 
     async def test() -> None:
         plane = await started(1)
@@ -183,7 +184,7 @@ def test_a_refused_registration_leaves_the_session_of_the_incarnation_before() -
     run(test())
 
 
-def test_a_registration_ends_the_session_before_it_and_a_repeated_one_does_not() -> None:
+def test_a_registration_ends_the_earlier_session_and_a_repeated_one_does_not() -> None:
     async def test() -> None:
         plane = await started(1)
         plane.node.auto_commit = True
@@ -202,7 +203,7 @@ def test_a_registration_ends_the_session_before_it_and_a_repeated_one_does_not()
 
 
 class Work:
-    """A step that does what it is told, one thing each time, and notes when it ran."""
+    """A step that executes one given action each time, and records when it ran."""
 
     def __init__(self, *outcomes: float | Exception | None) -> None:
         self.background = Background()
@@ -221,7 +222,7 @@ class Work:
         return outcome
 
 
-def test_a_step_says_when_it_runs_again() -> None:
+def test_a_step_returns_the_time_of_its_next_run() -> None:
     async def test() -> None:
         work = Work(0.0, 5.0, None)
         assert not work.job.is_set
@@ -245,7 +246,7 @@ def test_a_step_says_when_it_runs_again() -> None:
         (NotLeaderError(), [0.0]),
     ],
 )
-def test_what_becomes_of_a_step_whose_append_is_refused(error: Exception, then: list[float]) -> None:
+def test_the_next_run_of_a_step_whose_append_is_refused(error: Exception, then: list[float]) -> None:
     async def test() -> None:
         work = Work(error)
         work.job.wake()
@@ -283,7 +284,7 @@ def test_a_step_knows_how_late_it_is() -> None:
     run(test())
 
 
-def test_after_the_reign_nothing_runs_any_more() -> None:
+def test_nothing_runs_after_the_leadership() -> None:
     async def test() -> None:
         work = Work()
         work.job.wake(1.0)

@@ -1,18 +1,19 @@
-"""The active controller: when it is active, when it answers, what a lost leadership leaves, sessions and fencing."""
+"""The active controller: activation, replies, a lost leadership, sessions and fencing."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from google.protobuf.message import Message
 
 from metadata.codec import encode, registration_to_wire
-from metadata.control import brokers
+from metadata.control.decision import Decision
 from metadata.controller import ControllerSettings, MetadataReplay
 from metadata.image import ClusterImage
-from metadata.records import NO_LEADER, Record
+from metadata.records import NO_LEADER, BrokerChange, Record
 from quorum.core.events import VoterChangeError, VoterChangeResult
 from quorum.core.types import Batch, VoterSet
 from quorumlog.errors import CorruptStoreError
@@ -59,7 +60,7 @@ async def started(*broker_ids: int, settings: ControllerSettings | None = None) 
 # When it is active
 
 
-def test_active_once_the_leader_change_of_its_epoch_is_applied() -> None:
+def test_a_controller_is_active_once_the_leader_change_of_its_epoch_is_applied() -> None:
     async def test() -> None:
         plane = Plane()
         plane.node.win(commit=False)
@@ -78,7 +79,7 @@ def test_active_once_the_leader_change_of_its_epoch_is_applied() -> None:
     run(test())
 
 
-def test_a_leader_change_of_another_epoch_activates_nobody() -> None:
+def test_a_leader_change_of_another_epoch_activates_no_controller() -> None:
     async def test() -> None:
         plane = Plane()
         plane.node.win(commit=False)
@@ -99,7 +100,7 @@ def test_pending_starts_as_the_whole_log_of_earlier_leaders() -> None:
         asked = first.start(rpcs.CREATE_TOPICS, new_topic("t"))
         await settle()
         second = Plane()
-        second.node.log = list(first.node.log)  # the second node holds it, though nobody knows it to be committed
+        second.node.log = list(first.node.log)  # the second node holds it, but no node knows that it is committed
         second.node.epoch = first.node.epoch
         second.node.win(commit=False)
         assert not second.controller.active
@@ -131,7 +132,7 @@ def test_an_answer_waits_for_the_commit() -> None:
     run(test())
 
 
-def test_refusals_and_no_ops_wait_for_what_they_rest_on() -> None:
+def test_refusals_and_no_ops_wait_for_the_records_that_they_depend_on() -> None:
     async def test() -> None:
         plane = await started(1)
         first = plane.start(rpcs.CREATE_TOPICS, new_topic("t"))
@@ -150,7 +151,7 @@ def test_refusals_and_no_ops_wait_for_what_they_rest_on() -> None:
     run(test())
 
 
-def test_a_refusal_that_rests_on_committed_state_is_answered_at_once() -> None:
+def test_a_refusal_that_depends_on_committed_state_is_answered_at_once() -> None:
     async def test() -> None:
         plane = await started(1)
         reply = await plane.call(rpcs.CREATE_TOPICS, new_topic(".."))
@@ -160,7 +161,7 @@ def test_a_refusal_that_rests_on_committed_state_is_answered_at_once() -> None:
     run(test())
 
 
-def test_what_appends_nothing_is_answered_once_the_voters_have_confirmed_the_leader() -> None:
+def test_a_request_without_records_is_answered_once_the_leader_is_confirmed() -> None:
     async def test() -> None:
         plane = await started(1)
         plane.node.confirm, plane.node.rounds = asyncio.Event(), 0
@@ -171,7 +172,7 @@ def test_what_appends_nothing_is_answered_once_the_voters_have_confirmed_the_lea
         await settle()
         assert not any(task.done() for task in waiting)
         beating = await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 1))
-        assert not beating.fenced, "that nothing changes is told at once"
+        assert not beating.fenced, "a request without changes is answered immediately"
         created = plane.start(rpcs.CREATE_TOPICS, new_topic("t"))
         await settle()
         plane.node.commit()
@@ -186,7 +187,7 @@ def test_what_appends_nothing_is_answered_once_the_voters_have_confirmed_the_lea
     run(test())
 
 
-def test_a_leader_that_is_not_confirmed_answers_only_that() -> None:
+def test_an_unconfirmed_leader_serves_nothing() -> None:
     async def test() -> None:
         plane = await started(1)
         plane.node.confirm = asyncio.Event()
@@ -208,7 +209,7 @@ def test_a_leader_that_is_not_confirmed_answers_only_that() -> None:
     run(test())
 
 
-def test_a_doubtful_end_of_a_change_is_told_as_it_is() -> None:
+def test_an_unknown_outcome_of_a_change_is_reported_as_unknown() -> None:
     async def test() -> None:
         plane = await started(1)
         plane.node.confirm = asyncio.Event()
@@ -242,7 +243,7 @@ def test_control_records_take_offsets_too() -> None:
     run(test())
 
 
-def test_the_time_is_up() -> None:
+def test_a_request_times_out() -> None:
     async def test() -> None:
         plane = await started(1)
         changed = plane.start(rpcs.CREATE_TOPICS, new_topic("t"), 1000)
@@ -260,7 +261,7 @@ def test_the_time_is_up() -> None:
 # When leadership ends
 
 
-def test_what_was_appended_is_unknown_and_the_rest_was_not_done() -> None:
+def test_after_a_lost_leadership_appended_changes_are_unknown_and_others_not_done() -> None:
     async def test() -> None:
         plane = await started(1)
         appended = plane.start(rpcs.CREATE_TOPICS, new_topic("t"))
@@ -283,14 +284,14 @@ def test_what_was_appended_is_unknown_and_the_rest_was_not_done() -> None:
     run(test())
 
 
-def test_what_was_appended_may_be_committed_by_the_next_leader() -> None:
+def test_an_appended_change_may_be_committed_by_the_next_leader() -> None:
     async def test() -> None:
         plane = await started(1)
         appended = plane.start(rpcs.CREATE_TOPICS, new_topic("t"))
         await settle()
         plane.node.lose(2, None)
         assert (await appended).result.error == "OUTCOME_UNKNOWN"
-        plane.node.commit()  # by the new leader: decoded here, not taken over
+        plane.node.commit()  # by the new leader: decoded here, not taken from a prepared result
         assert "t" in plane.replay.image.topic_ids
 
     run(test())
@@ -314,7 +315,7 @@ def test_an_append_that_the_node_refuses_changes_nothing() -> None:
 # Replay
 
 
-def test_taken_over_and_decoded_batches_give_the_same_image() -> None:
+def test_reused_and_decoded_batches_give_the_same_image() -> None:
     async def test() -> None:
         plane = await started(1, 2, 3)
         plane.node.auto_commit = True
@@ -337,14 +338,20 @@ def test_subscribers_see_every_batch_in_order() -> None:
         at: list[int] = []
 
         def callback(
-            old: ClusterImage, new: ClusterImage, records: tuple[Record, ...], base: int, end: int, timestamp_ms: int
+            old: ClusterImage,
+            new: ClusterImage,
+            records: Sequence[Record] | None,
+            base: int,
+            end: int,
+            timestamp_ms: int,
         ) -> None:
+            assert records is not None
             assert (old.end_offset, new.end_offset) == (base, end)
             assert plane.replay.image is new
             seen.append((base, end, len(records)))
             at.append(timestamp_ms)
 
-        stop = plane.replay.subscribe(callback)  # type: ignore[arg-type]
+        stop = plane.replay.subscribe(callback)
         plane.node.auto_commit = True
         plane.node.win()
         await plane.call(rpcs.REGISTER_BROKER, register(1))
@@ -385,7 +392,7 @@ def test_a_batch_that_is_not_understood_ends_the_replay() -> None:
 # Heartbeats and sessions
 
 
-def test_unfenced_by_the_heartbeat_that_has_caught_up_and_told_by_the_committed_image() -> None:
+def test_a_caught_up_heartbeat_unfences_and_is_answered_from_the_committed_image() -> None:
     async def test() -> None:
         plane = await started(1)
         asked = plane.start(rpcs.REGISTER_BROKER, register(2))
@@ -397,7 +404,7 @@ def test_unfenced_by_the_heartbeat_that_has_caught_up_and_told_by_the_committed_
         unfencing = plane.start(rpcs.BROKER_HEARTBEAT, beat(plane, 2))
         await settle()
         assert not unfencing.done()
-        second = await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 2))  # changes nothing more; answered at once
+        second = await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 2))  # changes nothing more; answered immediately
         assert second.fenced
         plane.node.commit()
         assert not (await unfencing).fenced
@@ -419,7 +426,7 @@ def test_a_steady_heartbeat_does_not_wait_behind_bulk_work() -> None:
     run(test())
 
 
-def test_a_silent_broker_is_fenced_and_one_that_is_heard_is_not() -> None:
+def test_only_a_broker_without_heartbeats_is_fenced() -> None:
     async def test() -> None:
         plane = await started(1, 2, 3)
         plane.node.auto_commit = True
@@ -439,7 +446,7 @@ def test_a_silent_broker_is_fenced_and_one_that_is_heard_is_not() -> None:
     run(test())
 
 
-def test_brokers_that_fall_silent_together_are_all_fenced() -> None:
+def test_brokers_that_stop_answering_together_are_all_fenced() -> None:
     async def test() -> None:
         plane = await started(1, 2, 3)
         plane.node.auto_commit = True
@@ -467,7 +474,7 @@ def test_the_session_timeout_is_a_setting() -> None:
     run(test())
 
 
-def test_a_controllers_own_pause_fences_nobody() -> None:
+def test_a_pause_of_the_controller_fences_no_broker() -> None:
     async def test() -> None:
         plane = await started(1, 2)
         plane.node.auto_commit = True
@@ -482,7 +489,7 @@ def test_a_controllers_own_pause_fences_nobody() -> None:
     run(test())
 
 
-def test_a_new_controller_gives_everybody_a_fresh_session() -> None:
+def test_a_new_controller_gives_every_broker_a_fresh_session() -> None:
     async def test() -> None:
         plane = await started(1, 2)
         plane.node.auto_commit = True
@@ -497,7 +504,7 @@ def test_a_new_controller_gives_everybody_a_fresh_session() -> None:
     run(test())
 
 
-def test_a_controller_that_is_not_active_fences_nobody() -> None:
+def test_a_controller_that_is_not_active_fences_no_broker() -> None:
     async def test() -> None:
         plane = await started(1)
         plane.node.auto_commit = True
@@ -508,7 +515,7 @@ def test_a_controller_that_is_not_active_fences_nobody() -> None:
     run(test())
 
 
-def test_a_live_id_elsewhere_is_refused_until_its_session_ends() -> None:
+def test_a_broker_id_in_use_is_refused_until_its_session_ends() -> None:
     async def test() -> None:
         plane = await started(1, 2)
         plane.node.auto_commit = True
@@ -523,7 +530,7 @@ def test_a_live_id_elsewhere_is_refused_until_its_session_ends() -> None:
     run(test())
 
 
-def test_an_old_incarnation_keeps_no_session_alive() -> None:
+def test_a_heartbeat_of_an_old_incarnation_does_not_extend_the_session() -> None:
     async def test() -> None:
         plane = await started(1)
         plane.node.auto_commit = True
@@ -555,7 +562,7 @@ def test_a_controlled_shutdown_waits_until_the_others_have_applied_it() -> None:
     run(test())
 
 
-def test_permission_to_go_waits_for_its_commit() -> None:
+def test_permission_to_stop_waits_for_its_commit() -> None:
     async def test() -> None:
         plane = await started(1)
         first = plane.start(rpcs.BROKER_HEARTBEAT, beat(plane, 1, want_shutdown=True))
@@ -571,7 +578,7 @@ def test_permission_to_go_waits_for_its_commit() -> None:
     run(test())
 
 
-def test_k21_a_large_failure_goes_in_batches_and_others_go_between() -> None:
+def test_k21_a_large_failure_takes_several_batches_with_others_between_them() -> None:
     async def test() -> None:
         plane = await started(1, 2)
         plane.node.auto_commit = True
@@ -596,14 +603,14 @@ def test_k21_a_large_failure_goes_in_batches_and_others_go_between() -> None:
     run(test())
 
 
-def test_leaderless_partitions_are_seen_to_at_activation() -> None:
+def test_leaderless_partitions_get_leaders_at_activation() -> None:
     async def test() -> None:
         plane = await started(1)
         plane.node.auto_commit = True
         await plane.call(rpcs.CREATE_TOPICS, new_topic("t"))
         await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 1, want_fence=True))
         image = plane.replay.image
-        unfence = brokers.BrokerChange(1, image.brokers[1].epoch, fenced=False)
+        unfence = BrokerChange(1, image.brokers[1].epoch, fenced=False)
         plane.node.lose(2, None)
         plane.node.log.append(Batch(plane.node.log_end_offset, plane.node.epoch, 1, 0, encode([unfence])))
         plane.node.win()
@@ -614,7 +621,7 @@ def test_leaderless_partitions_are_seen_to_at_activation() -> None:
     run(test())
 
 
-def test_the_leader_epochs_of_a_topic_are_forgotten_a_day_after_it_has_gone() -> None:
+def test_the_leader_epochs_of_a_topic_are_forgotten_a_day_after_its_deletion() -> None:
     async def test() -> None:
         plane = await started(1, settings=ControllerSettings(session_timeout_ms=10**9))
         plane.node.auto_commit = True
@@ -630,10 +637,10 @@ def test_the_leader_epochs_of_a_topic_are_forgotten_a_day_after_it_has_gone() ->
     run(test())
 
 
-# What must never be
+# Broken invariants
 
 
-def test_a_broken_invariant_ends_the_process_not_only_the_call() -> None:
+def test_a_broken_invariant_ends_the_process() -> None:
     async def test() -> None:
         plane = await started(1)
         running = asyncio.ensure_future(plane.controller.run())
@@ -655,7 +662,7 @@ def test_records_that_the_image_cannot_take_are_never_appended() -> None:
     async def test() -> None:
         plane = await started(1)
         end = plane.node.log_end_offset
-        wrong = brokers.Decision(None, (brokers.BrokerChange(99, 0, fenced=True),))
+        wrong = Decision(None, (BrokerChange(99, 0, fenced=True),))
         with pytest.raises(AssertionError):
             await plane.controller.carry_out(lambda image, again: wrong, 1000)
         assert plane.node.log_end_offset == end
@@ -666,7 +673,7 @@ def test_records_that_the_image_cannot_take_are_never_appended() -> None:
 
 
 def test_k21_a_batch_of_too_many_bytes_is_refused_before_it_is_appended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metadata.controller.active.MAX_BATCH_BYTES", 1000)
+    monkeypatch.setattr("metadata.controller.active.BATCH_MAX_BYTES", 1000)
 
     async def test() -> None:
         plane = await started(1)

@@ -1,18 +1,20 @@
-"""Every field of every request to the controller, absent, empty, negative, huge, twice, or of what is not there.
+"""Every field of every request to the controller: absent, empty, negative, huge, repeated, or naming a missing thing.
 
-What comes of it is a reply with words of the contract, an image that is sound, and a controller that goes on.  What is
-refused as a whole has changed nothing.
+The reply contains only errors of the contract, the image stays sound, and the controller continues.  A request that is
+refused as a whole changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, cast
 
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
+from metadata.controller.service import METHODS
 from quorumlog.wire import rpcs
 from quorumlog.wire.errors import ApiError
 from quorumlog.wire.rpcs import AnyRpc
@@ -20,7 +22,7 @@ from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
 from tests.unit.metadata.builders import check_invariants
 from tests.unit.metadata.controller.test_controller import new_topic, register, started
-from tests.unit.metadata.controller.test_service import METHODS, REQUESTS
+from tests.unit.metadata.controller.test_service import REQUESTS
 from tests.unit.metadata.fake_node import Plane, run, settle
 
 HUGE = 70_000
@@ -29,7 +31,7 @@ WORDS = {error.name for error in ApiError}
 
 
 def requests(plane: Plane) -> dict[AnyRpc, Message]:
-    """One of each method that is in order, with every field that it can have."""
+    """Return a valid request of each method, with every field set."""
     image = plane.replay.image
     topic = image.topic("t")
     assert topic is not None
@@ -46,7 +48,7 @@ def requests(plane: Plane) -> dict[AnyRpc, Message]:
     directory_id = image.brokers[1].directory_ids[0].bytes
     home = pb.AssignDirectoriesRequest.Item(topic_id=topic.topic_id.bytes, index=0, directory_id=directory_id)
     row = metadata_pb2.IntList(values=[1, 2])
-    own: dict[str, Message] = {
+    own: dict[AnyRpc, Message] = {
         rpcs.REGISTER_BROKER: register(1),
         rpcs.BROKER_HEARTBEAT: pb.BrokerHeartbeatRequest(
             broker_id=1, broker_epoch=epoch[1], applied_offset=image.end_offset, received_offset=image.end_offset,
@@ -94,32 +96,48 @@ def is_many(field: FieldDescriptor) -> bool:
     return bool(field.is_repeated)
 
 
-def changes_of(message: Message, where: str = "") -> Iterator[tuple[str, Callable[[Message], None]]]:
-    """(what, how) for each way to spoil the message; `how` takes a copy of it."""
-    for field in message.DESCRIPTOR.fields:
-        name = field.name
-        what = f"{where}{name}"
-        yield f"{what} absent", lambda it, name=name: it.ClearField(name)  # type: ignore[misc]
-        present = len(getattr(message, name)) > 0 if is_many(field) else True
-        if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
-            if is_many(field):
-                if present:
-                    yield f"{what} twice", lambda it, name=name: getattr(it, name).append(getattr(it, name)[0])  # type: ignore[misc]
-                    for inner, how in changes_of(getattr(message, name)[0], f"{what}."):
-                        yield inner, lambda it, name=name, how=how: how(getattr(it, name)[0])  # type: ignore[misc]
-                yield f"{what} empty", lambda it, name=name: getattr(it, name).add()  # type: ignore[misc]
-            elif name != "header" and message.HasField(name):
-                for inner, how in changes_of(getattr(message, name), f"{what}."):
-                    yield inner, lambda it, name=name, how=how: how(getattr(it, name))  # type: ignore[misc]
-            continue
-        for value in bad_values(field):
-            shown = repr(value)[:12]
-            if is_many(field):
-                yield f"{what} + {shown}", lambda it, name=name, value=value: getattr(it, name).append(value)  # type: ignore[misc]
-            else:
-                yield f"{what} = {shown}", lambda it, name=name, value=value: setattr(it, name, value)  # type: ignore[misc]
-        if is_many(field) and present:
-            yield f"{what} twice", lambda it, name=name: getattr(it, name).append(getattr(it, name)[0])  # type: ignore[misc]
+def changes_of(message: Message, where: str = "") -> Iterator[tuple[str, Change]]:
+    """Yield (name, change) for each invalid variant of the message; `change` takes a copy of it."""
+    for field in cast(Sequence[FieldDescriptor], message.DESCRIPTOR.fields):
+        yield from changes_of_field(message, field, where)
+
+
+def changes_of_field(message: Message, field: FieldDescriptor, where: str) -> Iterator[tuple[str, Change]]:
+    name = field.name
+    what = f"{where}{name}"
+
+    def add(value: object, it: Message) -> None:
+        getattr(it, name).append(value)
+
+    def put(value: object, it: Message) -> None:
+        setattr(it, name, value)
+
+    def repeat_first(it: Message) -> None:
+        add(getattr(it, name)[0], it)
+
+    def change_inside(how: Change, it: Message) -> None:
+        how(getattr(it, name)[0] if is_many(field) else getattr(it, name))
+
+    yield f"{what} absent", lambda it: it.ClearField(name)
+    present = len(getattr(message, name)) > 0 if is_many(field) else True
+    if is_many(field) and present:
+        yield f"{what} twice", repeat_first
+    if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+        if is_many(field):
+            yield f"{what} empty", lambda it: getattr(it, name).add()
+            inside = getattr(message, name)[0] if present else None
+        else:
+            inside = getattr(message, name) if name != "header" and message.HasField(name) else None
+        if inside is not None:
+            for inner, how in changes_of(inside, f"{what}."):
+                yield inner, partial(change_inside, how)
+        return
+    for value in bad_values(field):
+        shown = repr(value)[:12]
+        if is_many(field):
+            yield f"{what} + {shown}", partial(add, value)
+        else:
+            yield f"{what} = {shown}", partial(put, value)
 
 
 async def prepared() -> Plane:
@@ -130,8 +148,8 @@ async def prepared() -> Plane:
 
 
 def words_of(reply: Message) -> set[str]:
-    """Of the reply and, where it has them, of its items."""
-    found = {reply.result.error}  # type: ignore[attr-defined]
+    """Return the errors of the reply and of its items."""
+    found = {rpcs.result_of(reply).error}
     for field, value in reply.ListFields():
         if is_many(field) and field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
             found.update(each.result.error for each in value if hasattr(each, "result"))
@@ -166,8 +184,8 @@ def test_each_field_of_a_request_is_checked(rpc: AnyRpc) -> None:
     run(test())
 
 
-def test_the_requests_that_are_spoiled_are_good_ones() -> None:
-    """Else their fields would not be looked at one by one."""
+def test_the_unchanged_requests_are_valid() -> None:
+    """Otherwise their fields would not be tested one by one."""
 
     async def test() -> None:
         for rpc in METHODS:

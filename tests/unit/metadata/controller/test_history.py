@@ -1,4 +1,4 @@
-"""The metadata as it was: images at any offset, chains of changes, and what is not kept any more."""
+"""Earlier metadata: images at any offset, chains of changes, and the limits of the retained log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from metadata.codec import encode
 from metadata.controller.history import GoneError, History
-from metadata.records import BrokerChange, Feature, Partition, PartitionChange, Reason
+from metadata.records import BrokerChange, Feature, Partition, PartitionChange, Reason, Record
 from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.unit.metadata.controller.test_controller import beat, new_topic, register
@@ -18,7 +18,7 @@ from tests.unit.metadata.kept_log import KeptLog
 
 
 async def lived() -> tuple[Plane, KeptLog]:
-    """A plane with some life behind it: brokers come, topics come and go, a leader is fenced and returns."""
+    """A plane with some history: brokers register, topics are created and deleted, a leader is fenced and returns."""
     plane = Plane()
     kept = KeptLog(plane)
     plane.node.auto_commit = True
@@ -37,7 +37,7 @@ async def lived() -> tuple[Plane, KeptLog]:
 
 
 @pytest.mark.parametrize("snapshots", ["none", "every", "dropped"])
-def test_the_image_at_every_offset_is_the_one_that_was_there(snapshots: str) -> None:
+def test_the_image_at_every_offset_is_reproduced(snapshots: str) -> None:
     async def test() -> None:
         plane, kept = await lived()
         ends = sorted(kept.images)
@@ -59,7 +59,7 @@ def test_the_image_at_every_offset_is_the_one_that_was_there(snapshots: str) -> 
             inside += end != offset
             assert image.end_offset == end
             assert image.digest() == kept.images[end].digest()
-            assert timestamp_ms in (0, kept.timestamps.get(end)), "of the last batch, or not known"
+            assert timestamp_ms in (0, kept.timestamps.get(end)), "of the last batch, or unknown"
             assert timestamp_ms or end == 0 or end in kept.snapshots
         assert inside > 3, "offsets inside a batch give the image before it"
 
@@ -83,7 +83,11 @@ def test_the_same_offset_is_built_once() -> None:
     run(test())
 
 
-def test_a_log_that_is_dropped_while_it_is_read_is_gone_not_wrong() -> None:
+def is_by_fencing(record: Record) -> bool:
+    return isinstance(record, PartitionChange) and record.reason is Reason.BROKER_FENCED
+
+
+def test_a_log_deleted_during_a_read_is_reported_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         plane, kept = await lived()
         read = kept.read_committed
@@ -92,7 +96,7 @@ def test_a_log_that_is_dropped_while_it_is_read_is_gone_not_wrong() -> None:
             kept.log_start = sorted(kept.images)[3]
             return await read(start, max_bytes)
 
-        kept.read_committed = drop_then_read  # type: ignore[method-assign]
+        monkeypatch.setattr(kept, "read_committed", drop_then_read)
         with pytest.raises(GoneError):
             await History(kept).image_at(plane.node.high_watermark)
 
@@ -114,7 +118,7 @@ def test_a_chain_is_every_change_of_the_partition_with_its_cause() -> None:
             assert chain.entries[-1].offset == partition.last_offset
             for entry, batch in zip(chain.entries, chain.batches, strict=True):
                 assert batch.base_offset <= entry.offset < batch.end_offset
-            fenced = [entry for entry in chain.entries[1:] if entry.record.reason is Reason.BROKER_FENCED]  # type: ignore[union-attr]
+            fenced = [entry for entry in chain.entries[1:] if is_by_fencing(entry.record)]
             assert [entry.cause for entry in fenced], "broker 1 was fenced, and is in every ISR"
             assert all(isinstance(entry.cause, BrokerChange) and entry.cause.broker_id == 1 for entry in fenced)
             latest = await History(kept).chain(image, topic.topic_id, partition.index, 1)
@@ -124,7 +128,7 @@ def test_a_chain_is_every_change_of_the_partition_with_its_cause() -> None:
     run(test())
 
 
-def test_a_chain_goes_back_as_far_as_the_log_does() -> None:
+def test_a_chain_begins_with_the_log() -> None:
     async def test() -> None:
         plane, kept = await lived()
         topic = plane.replay.image.topic("kept")
@@ -144,14 +148,16 @@ def test_a_chain_goes_back_as_far_as_the_log_does() -> None:
     run(test())
 
 
-def test_a_cause_that_is_not_kept_leaves_the_change_without_one() -> None:
+def test_a_change_whose_cause_was_deleted_has_no_cause() -> None:
     async def test() -> None:
         plane, kept = await lived()
         topic = plane.replay.image.topic("kept")
         assert topic is not None
+        first = topic.partitions[0]
+        assert first is not None
         far = PartitionChange(
             topic.topic_id, 0, isr=(1, 2), reason=Reason.BROKER_FENCED, cause_offset=2,
-            previous_offset=topic.partitions[0].last_offset,  # type: ignore[union-attr]
+            previous_offset=first.last_offset,
         )  # fmt: skip
         plane.node.append(plane.node.epoch, encode([far]), 1)
         plane.node.commit()
@@ -162,7 +168,7 @@ def test_a_cause_that_is_not_kept_leaves_the_change_without_one() -> None:
     run(test())
 
 
-def test_a_long_history_is_read_with_turns_for_others() -> None:
+def test_other_tasks_run_while_a_long_history_is_read() -> None:
     async def test() -> None:
         plane, kept = await lived()
         for number in range(3000):
@@ -180,7 +186,7 @@ def test_a_long_history_is_read_with_turns_for_others() -> None:
         real = loop.time
 
         def passing() -> float:
-            loop.now += 0.001  # each look at the clock takes a millisecond
+            loop.now += 0.001  # each call of the clock takes a millisecond
             return float(real())
 
         loop.time = passing

@@ -1,4 +1,4 @@
-"""The Node service: what a node says of the metadata and of itself, and to questions that have no answer there."""
+"""The Node service: the metadata and the state that a node reports, and questions that it cannot answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from metadata.codec import decode
 from metadata.controller import node_service, reported_ends
 from metadata.controller.node_service import METHODS, NodeService, NodeState
-from metadata.controller.reported_ends import MAX_END_DIRECTORIES, MAX_END_TEXT, MAX_ENDS
+from metadata.controller.reported_ends import END_DIRECTORIES_MAX, END_TEXT_MAX, ENDS_MAX
 from quorum.core.types import ReplicaKey, TargetVoters, VoterSet
 from quorumlog.errors import RemoteProtocolError
 from quorumlog.runtime.clock import now_ms
@@ -50,6 +50,9 @@ class FakeBroker:
 
     def failed_directories(self) -> dict[str, str]:
         return {"/b": "no space left"}
+
+    def compaction(self) -> pb.Compaction:
+        return pb.Compaction(due=4)
 
     def strays(self) -> list[pb.Stray]:
         return [pb.Stray(topic="old", path="/a/old-0")]
@@ -89,7 +92,7 @@ REQUESTS: dict[AnyRpc, Message] = {
 }
 
 
-def test_every_method_of_the_service_is_there_and_answers() -> None:
+def test_every_method_of_the_node_service_answers() -> None:
     assert {rpc for rpc in rpcs.RPCS if rpc.service is rpcs.Service.NODE} == set(METHODS) == set(REQUESTS)
 
     async def test() -> None:
@@ -160,10 +163,10 @@ def test_the_batch_that_holds_an_offset_comes_first() -> None:
     run(test())
 
 
-def test_whoever_reads_at_the_end_waits_for_what_comes() -> None:
+def test_a_read_at_the_end_waits_for_new_records() -> None:
     async def test() -> None:
         one = await node()
-        one.plane.node.lose(2)  # else the brokers, which are silent, would be fenced meanwhile
+        one.plane.node.lose(2)  # otherwise the silent brokers would be fenced meanwhile
         end = one.plane.node.high_watermark
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -181,7 +184,7 @@ def test_whoever_reads_at_the_end_waits_for_what_comes() -> None:
         assert ([batch.base_offset for batch in reply.batches], reply.next_offset) == ([end], end + 1)
         began = loop.time()
         await one.ask(rpcs.READ_METADATA, pb.ReadMetadataRequest(from_offset=-1, wait_ms=2**32 - 1))
-        assert loop.time() - began == node_service.MAX_WAIT_MS / 1000, "nobody is kept longer"
+        assert loop.time() - began == node_service.WAIT_MAX_MS / 1000, "no caller waits longer"
 
     run(test())
 
@@ -210,7 +213,7 @@ def test_an_offset_out_of_range_is_refused_with_the_range() -> None:
     run(test())
 
 
-def test_the_metadata_as_it_was() -> None:
+def test_metadata_are_described_at_an_earlier_offset() -> None:
     async def test() -> None:
         one = await node()
         now = await one.ask(rpcs.DESCRIBE_METADATA, pb.DescribeMetadataRequest(at_offset=-1))
@@ -237,7 +240,7 @@ def test_the_metadata_as_it_was() -> None:
     run(test())
 
 
-def test_the_voters_as_they_were() -> None:
+def test_voters_are_described_at_an_earlier_offset() -> None:
     async def test() -> None:
         one = await node()
         one.kept.voters = (VOTERS, VoterSet(VOTERS.voters[:2]))
@@ -253,7 +256,7 @@ def test_the_voters_as_they_were() -> None:
 
 
 def test_more_partitions_than_one_answer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metadata.controller.describe.MAX_PARTITIONS_IN_REPLY", 2)
+    monkeypatch.setattr("metadata.controller.describe.PARTITIONS_IN_REPLY_MAX", 2)
 
     async def test() -> None:
         one = await node()
@@ -270,7 +273,7 @@ def test_more_partitions_than_one_answer_holds(monkeypatch: pytest.MonkeyPatch) 
     run(test())
 
 
-def test_a_damaged_history_is_said_not_raised() -> None:
+def test_a_damaged_history_is_reported_in_the_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         one = await node()
         newer = metadata_pb2.Records(version=9).SerializeToString()
@@ -278,7 +281,7 @@ def test_a_damaged_history_is_said_not_raised() -> None:
         async def read(start: int, max_bytes: int) -> Any:
             return (replace(one.plane.node.log[1], base_offset=start, payload=newer),)
 
-        one.kept.read_committed = read  # type: ignore[method-assign]
+        monkeypatch.setattr(one.kept, "read_committed", read)
         reply = await one.ask(rpcs.DESCRIBE_METADATA, pb.DescribeMetadataRequest(at_offset=5))
         assert (reply.result.error, "cannot be read" in reply.result.message) == ("INVALID_REQUEST", True)
         assert reply.result.next
@@ -318,7 +321,7 @@ def _end(one: Node, offset: int) -> int:
     return min(end for end in one.kept.images if end > offset)
 
 
-def test_what_only_a_broker_knows() -> None:
+def test_only_brokers_answer_questions_for_brokers() -> None:
     async def test() -> None:
         one = await node()
         for rpc in (rpcs.LIST_APPLIED_BATCHES, rpcs.DESCRIBE_REPLICAS, rpcs.PURGE_STRAYS):
@@ -341,7 +344,7 @@ def test_what_only_a_broker_knows() -> None:
 
 
 def test_more_replicas_than_one_answer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_service, "MAX_PARTITIONS_IN_REPLY", 1)
+    monkeypatch.setattr(node_service, "PARTITIONS_IN_REPLY_MAX", 1)
 
     async def test() -> None:
         one = await node()
@@ -366,22 +369,23 @@ def test_a_node_describes_itself() -> None:
         ]
         assert (reply.fsync_p99_us, reply.is_broker, list(reply.directories_offline)) == (3000, False, [])
         assert not reply.HasField("carried_out_offset")
+        assert not reply.HasField("compaction")
         one.state = one.state._replace(fsync_p99_us=None, leading_ms=None)
         one.service.broker = FakeBroker()
         reply = await one.ask(rpcs.DESCRIBE_NODE, pb.DescribeNodeRequest())
         assert (reply.HasField("fsync_p99_us"), reply.HasField("leading_ms")) == (False, False)
         assert (reply.is_broker, list(reply.directories_offline)) == (True, ["/b"])
-        assert (reply.carried_out_offset, reply.pending_changes) == (8, 3)
+        assert (reply.carried_out_offset, reply.pending_changes, reply.compaction.due) == (8, 3, 4)
 
     run(test())
 
 
-def test_no_more_questions_at_once_than_there_is_room_for() -> None:
+def test_the_number_of_concurrent_questions_is_limited() -> None:
     async def test() -> None:
         one = await node()
         waiting = [
             asyncio.ensure_future(one.ask(rpcs.READ_METADATA, pb.ReadMetadataRequest(from_offset=-1, wait_ms=1000)))
-            for _ in range(node_service.MAX_IN_PROGRESS)
+            for _ in range(node_service.IN_PROGRESS_MAX)
         ]
         await settle()
         reply = await one.ask(rpcs.DESCRIBE_NODE, pb.DescribeNodeRequest())
@@ -394,11 +398,11 @@ def test_no_more_questions_at_once_than_there_is_room_for() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(list(REQUESTS)), st.binary(max_size=60))
-def test_no_request_makes_it_raise(rpc: AnyRpc, data: bytes) -> None:
+def test_no_request_raises(rpc: AnyRpc, data: bytes) -> None:
     request = rpc.request()
     try:
         request.ParseFromString(data)
-    except Exception:  # what is no message never gets this far
+    except Exception:  # invalid messages never get this far
         return
     request.header.Clear()
 
@@ -431,7 +435,7 @@ def ended(node_id: int, cause: str = "disk full", at_ms: int = 5_000, status: in
 
 
 def observe(one: Node, *node_ids: int) -> None:
-    """Have the quorum know these observers."""
+    """Make these observers known to the quorum."""
     one.kept.observers = tuple(ReplicaKey(node_id, UUID(int=node_id)) for node_id in node_ids)
 
 
@@ -446,12 +450,12 @@ def test_the_last_end_of_another_node_is_kept_until_it_runs_again() -> None:
         for request in (ended(14, "disk full"), ended(15), ended(14, "disk\nfailed")):
             assert (await one.ask(rpcs.REPORT_END, request)).result.error == "NONE"
         (first, second) = (await one.ask(rpcs.DESCRIBE_NODE, pb.DescribeNodeRequest())).ends
-        assert (first.node_id, second.node_id) == (15, 14)  # whatever the report itself says
+        assert (first.node_id, second.node_id) == (15, 14)  # regardless of the report itself
         assert (second.cause, second.next, second.exit_status, second.at_ms) == ("disk failed", "make room", 7, 5_000)
         assert list(second.directories) == [pb.Directory(path="/data", total_bytes=10)]
         assert (await one.ask(rpcs.REPORT_END, pb.ReportEndRequest(node_id=14))).result.error == "NONE"
         assert await ends_of(one) == [15]
-        assert (await one.ask(rpcs.REPORT_END, ended(one.kept.node_id))).result.error == "NONE"  # it runs: it answers
+        assert (await one.ask(rpcs.REPORT_END, ended(one.kept.node_id))).result.error == "NONE"  # it still answers
         assert await ends_of(one) == [15]
 
     run(test())
@@ -464,7 +468,7 @@ def test_only_known_voters_observers_and_brokers_have_an_end() -> None:
         observe(one, 14)
         for node_id in (2, 3, 14):
             assert (await one.ask(rpcs.REPORT_END, ended(node_id))).result.error == "NONE"
-        for node_id in range(100, 100 + MAX_ENDS):
+        for node_id in range(100, 100 + ENDS_MAX):
             result = (await one.ask(rpcs.REPORT_END, ended(node_id))).result
             assert result.error == "INVALID_REQUEST"
             assert result.message == f"node 1 knows no voter, observer or broker with id {node_id}"
@@ -510,16 +514,16 @@ def test_an_end_is_forgotten_when_the_broker_registers_again() -> None:
 def test_reported_ends_are_bounded() -> None:
     async def test() -> None:
         one = await node()
-        observe(one, *range(1_000, 1_000 + MAX_ENDS + 5))
-        for node_id in range(1_000, 1_000 + MAX_ENDS + 5):
+        observe(one, *range(1_000, 1_000 + ENDS_MAX + 5))
+        for node_id in range(1_000, 1_000 + ENDS_MAX + 5):
             request = ended(node_id, "x" * 10_000)
             for number in range(1_000):
                 request.end.directories.add(path=f"/{number}" + "y" * 10_000)
             await one.ask(rpcs.REPORT_END, request)
         ends = (await one.ask(rpcs.DESCRIBE_NODE, pb.DescribeNodeRequest())).ends
-        assert [end.node_id for end in ends] == list(range(1_005, 1_005 + MAX_ENDS))
+        assert [end.node_id for end in ends] == list(range(1_005, 1_005 + ENDS_MAX))
         assert {(len(end.cause), len(end.directories), len(end.directories[1].path)) for end in ends} == {
-            (MAX_END_TEXT, MAX_END_DIRECTORIES, MAX_END_TEXT)
+            (END_TEXT_MAX, END_DIRECTORIES_MAX, END_TEXT_MAX)
         }
 
     run(test())
@@ -527,8 +531,8 @@ def test_reported_ends_are_bounded() -> None:
 
 def test_reports_of_ends_cannot_fill_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[dict[str, Any]] = []
-    log = SimpleNamespace(warning=lambda event, **keys: lines.append({"event": event, **keys}))
-    monkeypatch.setattr(reported_ends, "_log", log)
+    logger = SimpleNamespace(warning=lambda event, **keys: lines.append({"event": event, **keys}))
+    monkeypatch.setattr(reported_ends, "logger", logger)
 
     async def test() -> None:
         one = await node()

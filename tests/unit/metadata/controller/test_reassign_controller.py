@@ -1,4 +1,4 @@
-"""Reassignments at the active controller: its service, and whoever is active goes on with what the log says."""
+"""Reassignments at the active controller: the service, and continuation by another controller."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def propose(plane: Plane, *isr: int) -> Any:
     return await plane.call(rpcs.ALTER_PARTITION, request)
 
 
-def test_it_is_asked_for_listed_and_completed() -> None:
+def test_a_reassignment_is_requested_listed_and_completed() -> None:
     async def test() -> None:
         plane = await moving()
         listed = await plane.call(rpcs.LIST_REASSIGNMENTS, pb.ListReassignmentsRequest())
@@ -84,6 +84,7 @@ def test_dry_run_and_refusals_append_nothing() -> None:
         dry = wanted(1, 4, replace=True, throttle=-1)
         dry.header.validate_only = True
         reply = await plane.service.handle(rpcs.ALTER_REASSIGNMENTS, dry)
+        assert isinstance(reply, pb.AlterReassignmentsReply)
         assert reply.result.error == "NONE"
         assert not reply.changed
         assert reply.partitions[0].changed
@@ -108,14 +109,14 @@ def test_dry_run_and_refusals_append_nothing() -> None:
     run(test())
 
 
-def test_a_new_controller_completes_what_an_earlier_one_left() -> None:
+def test_a_new_controller_completes_an_earlier_reassignment() -> None:
     async def test() -> None:
         plane = await moving()
         now = partition(plane)
         change = PartitionChange(
             plane.replay.image.topic_ids["t"], 0, Reason.ISR_EXPAND, -1, now.last_offset, isr=now.replica_ids
         )
-        plane.node.append(plane.node.epoch, encode((change,)), 1)  # by a controller that looked for nothing else
+        plane.node.append(plane.node.epoch, encode((change,)), 1)  # by a controller without further searches
         plane.node.commit()
         plane.node.lose(2)
         assert partition(plane).reassigning
@@ -127,8 +128,8 @@ def test_a_new_controller_completes_what_an_earlier_one_left() -> None:
     run(test())
 
 
-def test_what_was_appended_is_carried_on_by_whoever_has_it_in_the_log() -> None:
-    """Written but not announced: nobody was told, and still it goes on."""
+def test_a_controller_continues_reassignments_that_are_in_its_log() -> None:
+    """Committed but not announced: it continues nevertheless."""
 
     async def test() -> None:
         plane = await moving(commit=False)
@@ -146,7 +147,7 @@ def test_what_was_appended_is_carried_on_by_whoever_has_it_in_the_log() -> None:
     run(test())
 
 
-def test_it_completes_by_itself_when_what_stood_in_the_way_has_gone() -> None:
+def test_a_reassignment_completes_once_it_is_no_longer_blocked() -> None:
     async def test() -> None:
         plane = await moving()
         await plane.call(rpcs.ALTER_REASSIGNMENTS, wanted(3, 2, replace=True))
@@ -162,7 +163,7 @@ def test_it_completes_by_itself_when_what_stood_in_the_way_has_gone() -> None:
     run(test())
 
 
-def test_it_completes_when_the_broker_that_may_lead_is_back() -> None:
+def test_a_reassignment_completes_when_the_eligible_broker_returns() -> None:
     async def test() -> None:
         plane = await moving()
         await plane.call(rpcs.ALTER_REASSIGNMENTS, wanted(3, 2, replace=True))
@@ -190,7 +191,7 @@ async def minimum(plane: Plane, value: int) -> None:
     assert (await plane.call(rpcs.ALTER_CONFIGS, pb.AlterConfigsRequest(resources=[change]))).result.error == "NONE"
 
 
-def test_a_fenced_broker_that_comes_back_is_looked_at() -> None:
+def test_an_unfenced_broker_completes_its_reassignments() -> None:
     async def test() -> None:
         plane = await moving()
         await propose(plane, 1, 2, 3)
@@ -204,7 +205,7 @@ def test_a_fenced_broker_that_comes_back_is_looked_at() -> None:
     run(test())
 
 
-def test_an_unclean_election_completes_a_reassignment_whose_old_replicas_are_gone() -> None:
+def test_an_unclean_election_completes_a_reassignment_without_old_replicas() -> None:
     async def test() -> None:
         plane = await started(1, 2)
         plane.node.auto_commit = True

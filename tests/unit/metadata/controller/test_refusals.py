@@ -1,4 +1,4 @@
-"""When a silent broker counts as gone: only when its own addresses, which accepted before, refuse connections."""
+"""Early fencing of a broker without heartbeats: only if all addresses that accepted before refuse connections."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_broker_whose_addresses_refuse_is_fenced_before_its_session_ends() -> 
     run(test())
 
 
-def test_a_broker_that_sends_heartbeats_is_never_tried() -> None:
+def test_a_broker_that_sends_heartbeats_is_never_examined() -> None:
     async def test() -> None:
         plane, net = await watched()
         net.all(REFUSED)
@@ -135,7 +135,7 @@ def test_a_broker_that_sends_heartbeats_is_never_tried() -> None:
 
 @pytest.mark.parametrize("where", [CONTROL, KAFKA])
 @pytest.mark.parametrize("answer", [None, *ELSE], ids=repr)
-def test_anything_but_a_refusal_by_all_is_no_evidence(where: tuple[str, int], answer: Exception | None) -> None:
+def test_only_a_refusal_by_all_addresses_is_evidence(where: tuple[str, int], answer: Exception | None) -> None:
     async def test() -> None:
         plane, net = await watched()
         net.all(REFUSED)
@@ -161,7 +161,7 @@ def test_an_address_that_hangs_is_no_evidence() -> None:
     run(test())
 
 
-def test_the_rounds_begin_anew_after_anything_else() -> None:
+def test_the_rounds_restart_after_any_other_result() -> None:
     async def test() -> None:
         plane, net = await watched()
         answers = iter([REFUSED, REFUSED, TimeoutError(), REFUSED, REFUSED, TimeoutError()])
@@ -204,9 +204,10 @@ def test_a_heartbeat_during_the_last_round_ends_the_examination() -> None:
 
         net.all(REFUSED)
         net.answers[KAFKA] = refuse
-        refusals = plane.controller._leadership and plane.controller._leadership.refusals
-        assert refusals is not None
-        refusals._on_gone = lambda *what: found.append(what)
+        leadership = plane.controller._leadership
+        assert leadership is not None
+        assert leadership.refusals is not None
+        leadership.refusals._on_gone = lambda *what: found.append(what)
         await heartbeats(plane, 1.5, 3)
         assert examined == ROUNDS
         assert found == []
@@ -214,7 +215,7 @@ def test_a_heartbeat_during_the_last_round_ends_the_examination() -> None:
     run(test())
 
 
-def test_evidence_from_before_the_last_heartbeat_fences_nobody() -> None:
+def test_evidence_before_the_last_heartbeat_fences_no_broker() -> None:
     async def test() -> None:
         plane, _ = await watched()
         session = plane.controller.session(2)
@@ -230,7 +231,7 @@ def test_evidence_from_before_the_last_heartbeat_fences_nobody() -> None:
     run(test())
 
 
-def test_a_registration_after_the_evidence_counts_more() -> None:
+def test_a_registration_after_the_evidence_prevents_the_fencing() -> None:
     async def test() -> None:
         plane, net = await watched()
         net.all(REFUSED)
@@ -246,7 +247,7 @@ def test_a_registration_after_the_evidence_counts_more() -> None:
     run(test())
 
 
-def test_a_heartbeat_after_the_evidence_counts_more() -> None:
+def test_a_heartbeat_after_the_evidence_prevents_the_fencing() -> None:
     async def test() -> None:
         plane, net = await watched()
         net.all(REFUSED)
@@ -278,7 +279,7 @@ def test_the_fencing_is_done_once_the_quorum_accepts_it() -> None:
 
 @pytest.mark.parametrize("deaf", [CONTROL, KAFKA])
 def test_without_a_control_address_and_a_listener_that_accepted_there_is_no_evidence(deaf: tuple[str, int]) -> None:
-    """A name that means another host here, or a port that a firewall closes, is refused all the time."""
+    """A name that resolves to another host here, or a port that a firewall closes, is always refused."""
 
     async def test() -> None:
         plane = await started(2, 3)
@@ -323,7 +324,7 @@ def test_all_listeners_that_accepted_must_refuse() -> None:
     run(test())
 
 
-def test_addresses_that_did_not_accept_are_tried_again_ever_more_seldom() -> None:
+def test_attempts_to_reach_unconfirmed_addresses_back_off() -> None:
     async def test() -> None:
         plane = await started(2)
         plane.node.auto_commit = True
@@ -346,7 +347,7 @@ def test_addresses_that_did_not_accept_are_tried_again_ever_more_seldom() -> Non
 
 
 @pytest.mark.parametrize("address", [None, "nonsense", "host:99999999"])
-def test_a_broker_without_a_usable_control_address_is_not_tried(address: str | None) -> None:
+def test_a_broker_without_a_usable_control_address_is_not_examined(address: str | None) -> None:
     async def test() -> None:
         plane = await started(2)
         plane.node.auto_commit = True
@@ -360,7 +361,7 @@ def test_a_broker_without_a_usable_control_address_is_not_tried(address: str | N
     run(test())
 
 
-def test_a_controllers_own_broker_is_not_tried() -> None:
+def test_a_controllers_own_broker_is_not_examined() -> None:
     async def test() -> None:
         plane = await started(1, 3)
         plane.node.auto_commit = True
@@ -401,7 +402,7 @@ def test_connections_at_a_time_are_bounded() -> None:
     run(test())
 
 
-def test_after_the_reign_nobody_is_tried() -> None:
+def test_no_broker_is_examined_after_the_leadership() -> None:
     async def test() -> None:
         plane, net = await watched()
         net.all(REFUSED)
@@ -418,7 +419,7 @@ def test_after_the_reign_nobody_is_tried() -> None:
     run(test())
 
 
-def test_a_process_that_was_held_up_examines_before_it_fences() -> None:
+def test_a_held_up_process_examines_before_it_fences() -> None:
     async def test() -> None:
         plane, net = await watched()
         loop = asyncio.get_running_loop()

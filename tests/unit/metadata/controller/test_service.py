@@ -1,4 +1,4 @@
-"""The Controller service of any node: who answers, what is forwarded, and that every call ends with a named outcome."""
+"""The Controller service: the answering node, forwarding, and a named outcome for every call."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ REQUESTS: dict[AnyRpc, Message] = {
 }
 
 
-def test_every_method_of_the_service_is_there() -> None:
+def test_every_method_of_the_controller_service_exists() -> None:
     assert {rpc for rpc in rpcs.RPCS if rpc.service is rpcs.Service.CONTROLLER} == set(METHODS) == set(REQUESTS)
 
 
@@ -72,10 +72,10 @@ def test_another_clusters_request_is_refused_before_anything_else() -> None:
             for rpc, request in REQUESTS.items():
                 copy = type(request)()
                 copy.CopyFrom(request)
-                copy.header.cluster_id = "strange\ncluster"
-                reply = await plane.service.handle(rpc, copy)
-                assert reply.result.error == "INCONSISTENT_CLUSTER_ID"  # type: ignore[attr-defined]
-                assert "\n" not in reply.result.message  # type: ignore[attr-defined]
+                rpcs.header_of(copy).cluster_id = "strange\ncluster"
+                result = rpcs.result_of(await plane.service.handle(rpc, copy))
+                assert result.error == "INCONSISTENT_CLUSTER_ID"
+                assert "\n" not in result.message
             assert plane.transport.calls == []
 
     run(test())
@@ -100,7 +100,7 @@ def test_a_follower_forwards_once_and_passes_the_answer_on() -> None:
     run(test())
 
 
-def test_what_was_forwarded_is_not_forwarded_again() -> None:
+def test_a_forwarded_request_is_not_forwarded_again() -> None:
     async def test() -> None:
         plane = follower()
         request = new_topic("t")
@@ -114,7 +114,7 @@ def test_what_was_forwarded_is_not_forwarded_again() -> None:
 
 
 @pytest.mark.parametrize("rpc", REQUESTS, ids=str)
-def test_a_leader_that_does_not_answer_leaves_changes_unknown(rpc: AnyRpc) -> None:
+def test_a_leader_that_does_not_answer_makes_the_outcome_unknown(rpc: AnyRpc) -> None:
     async def test() -> None:
         plane = follower()
         plane.transport.answer = UnreachableError("gone")
@@ -152,7 +152,7 @@ def test_a_leader_that_was_never_reached_is_forgotten_for_its_successor(rpc: Any
     run(test())
 
 
-def test_nobody_waits_for_a_leader_that_hangs_once_another_leads() -> None:
+def test_no_request_waits_for_a_hanging_leader_once_another_leads() -> None:
     async def test() -> None:
         plane = follower()
         plane.transport.hanging.add("there:1")
@@ -161,12 +161,12 @@ def test_nobody_waits_for_a_leader_that_hangs_once_another_leads() -> None:
         read = plane.start(rpcs.DESCRIBE_BROKERS, pb.DescribeBrokersRequest())
         await settle()
         plane.node.lose()
-        plane.node.lose(2, "there:1")  # nobody, then the same again: it may still answer
+        plane.node.lose(2, "there:1")  # no leader, then the same one again: it may still answer
         await asyncio.sleep(1)
         assert (change.done(), read.done()) == (False, False)
         plane.node.lose(3, "elsewhere:1")
-        assert (await change).result.error == "OUTCOME_UNKNOWN", "the old leader may have done it"
-        assert (await read).cluster_id == "cluster", "a question may be asked again"
+        assert (await change).result.error == "OUTCOME_UNKNOWN", "the old leader may have executed it"
+        assert (await read).cluster_id == "cluster", "a read may be sent again"
         assert [address for address, *_ in plane.transport.calls] == ["there:1", "there:1", "elsewhere:1"]
 
     run(test())
@@ -240,7 +240,7 @@ def test_a_change_is_never_answered_unconfirmed() -> None:
     run(test())
 
 
-def test_a_paused_leader_says_why_it_refuses() -> None:
+def test_a_refusal_of_a_paused_leader_gives_the_reason() -> None:
     async def test() -> None:
         plane = await started(1)
         plane.node.confirm = asyncio.Event()
@@ -290,7 +290,7 @@ def test_a_forwarded_request_waits_for_the_activation_of_the_node_that_won() -> 
     run(test())
 
 
-def test_a_leader_whose_address_is_not_known_yet_is_waited_for() -> None:
+def test_a_request_waits_for_the_address_of_a_new_leader() -> None:
     async def test() -> None:
         plane = follower(None)
         assert (
@@ -326,7 +326,7 @@ def test_an_rpc_of_another_service_and_another_rpcs_request_are_protocol_errors(
     run(test())
 
 
-def test_requests_in_progress_are_bounded_and_those_of_brokers_by_themselves(
+def test_requests_in_progress_are_limited_separately_for_brokers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(IN_PROGRESS_MAX, Load.ADMINISTRATION, 3)
@@ -350,7 +350,7 @@ def test_requests_in_progress_are_bounded_and_those_of_brokers_by_themselves(
     run(test())
 
 
-def test_isr_changes_go_ahead_of_what_administrators_have_asked_for_before() -> None:
+def test_isr_changes_overtake_earlier_administrative_requests() -> None:
     async def test() -> None:
         plane = await started(1, 2)
         plane.node.auto_commit = True
@@ -373,14 +373,15 @@ def test_isr_changes_go_ahead_of_what_administrators_have_asked_for_before() -> 
         assert reply.items[0].result.error == "NONE"
         done = plane.replay.image.topic("t")
         assert done is not None
-        assert len(done.partitions[0].isr) == 1  # type: ignore[union-attr]
+        assert done.partitions[0] is not None
+        assert len(done.partitions[0].isr) == 1
         assert plane.node.log_end_offset - before < 10 * 51, "most of the bulk is still to be decided"
         assert {task_reply.result.error for task_reply in await asyncio.gather(*bulk)} == {"NONE"}
 
     run(test())
 
 
-def test_a_broker_that_falls_silent_is_fenced_while_administrators_ask_without_end() -> None:
+def test_a_broker_without_heartbeats_is_fenced_under_constant_administration() -> None:
     async def test() -> None:
         plane = await started(1, 2)
         plane.node.auto_commit = True
@@ -402,7 +403,7 @@ def test_a_broker_that_falls_silent_is_fenced_while_administrators_ask_without_e
     run(test())
 
 
-def test_waiting_for_ones_turn_counts_against_the_deadline() -> None:
+def test_queueing_counts_against_the_deadline() -> None:
     async def test() -> None:
         plane = await started(1)
         loop = asyncio.get_running_loop()
@@ -472,7 +473,7 @@ def test_any_request_gets_a_reply_and_the_image_stays_sound(rpc: AnyRpc, tail: b
     request = type(REQUESTS[rpc])()
     try:
         request.ParseFromString(bytes(wire))
-    except Exception:  # the transport refuses what is no message
+    except Exception:  # the transport refuses invalid messages
         return
 
     async def test() -> None:
@@ -516,7 +517,7 @@ def test_topics_are_described_as_they_are_committed() -> None:
 
 
 def test_too_large_a_description_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metadata.controller.describe.MAX_PARTITIONS_IN_REPLY", 3)
+    monkeypatch.setattr("metadata.controller.describe.PARTITIONS_IN_REPLY_MAX", 3)
 
     async def test() -> None:
         plane = await started(1)
@@ -529,7 +530,7 @@ def test_too_large_a_description_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     run(test())
 
 
-def test_brokers_are_described_with_what_they_have_applied() -> None:
+def test_brokers_are_described_with_their_applied_offsets() -> None:
     async def test() -> None:
         plane = await started(1, 2)
         plane.node.auto_commit = True
@@ -551,7 +552,7 @@ def test_brokers_are_described_with_what_they_have_applied() -> None:
     run(test())
 
 
-def test_the_whole_way_of_a_producer_id_block_and_a_directory() -> None:
+def test_a_producer_id_block_and_a_directory_through_the_service() -> None:
     async def test() -> None:
         plane = await started(1)
         plane.node.auto_commit = True
@@ -571,11 +572,11 @@ def test_the_whole_way_of_a_producer_id_block_and_a_directory() -> None:
     run(test())
 
 
-def test_the_whole_way_of_an_isr_change() -> None:
+def test_an_isr_change_through_the_service() -> None:
     async def test() -> None:
         plane = await started(1, 2)
         plane.node.auto_commit = True
-        topic = pb.NewTopic(name="t", partitions=-1, replication_factor=-1, assignment=[{"values": [1, 2]}])  # type: ignore[list-item]
+        topic = pb.NewTopic(name="t", partitions=-1, replication_factor=-1, assignment=[{"values": [1, 2]}])
         created = await plane.call(rpcs.CREATE_TOPICS, pb.CreateTopicsRequest(topics=[topic]))
         image = plane.replay.image
         item = pb.AlterPartitionItem(
@@ -617,7 +618,7 @@ def test_topics_are_deleted_and_validated_through_the_service() -> None:
 # Voters
 
 
-def test_changes_of_the_voters_are_asked_of_the_quorum() -> None:
+def test_changes_of_voters_are_passed_to_the_quorum() -> None:
     voters = [pb.VoterAddress(node_id=1, address="a:1"), pb.VoterAddress(node_id=2, address="b:2")]
     asked = [
         (
@@ -641,11 +642,11 @@ def test_changes_of_the_voters_are_asked_of_the_quorum() -> None:
 
 
 @pytest.mark.parametrize("error", [error for error in VoterChangeError if error is not VoterChangeError.NONE])
-def test_every_refusal_of_the_quorum_has_a_word(error: VoterChangeError) -> None:
+def test_every_refusal_of_the_quorum_has_an_error_name(error: VoterChangeError) -> None:
     async def test() -> None:
         plane = await started(1)
         plane.node.changed = VoterChangeResult(error, "why", "what to do", False, 0, VoterSet(), None)
-        reply = await plane.call(rpcs.CHANGE_VOTERS, REQUESTS[rpcs.CHANGE_VOTERS])
+        reply = await plane.call(rpcs.CHANGE_VOTERS, pb.ChangeVotersRequest(remove=pb.RemoveVoter(node_id=2)))
         assert reply.result.error not in ("", "NONE")
         assert (reply.result.message, reply.result.next, reply.changed) == ("why", "what to do", False)
 
@@ -664,7 +665,7 @@ def test_every_refusal_of_the_quorum_has_a_word(error: VoterChangeError) -> None
         pb.ChangeVotersRequest(set_target=pb.SetTargetVoters(voters=[pb.VoterAddress(node_id=1, address="a:1")] * 99)),
     ],
 )
-def test_changes_that_cannot_be_meant_are_refused(request_: pb.ChangeVotersRequest) -> None:
+def test_impossible_changes_of_voters_are_refused(request_: pb.ChangeVotersRequest) -> None:
     async def test() -> None:
         plane = await started(1)
         reply = await plane.call(rpcs.CHANGE_VOTERS, request_)
@@ -674,7 +675,7 @@ def test_changes_that_cannot_be_meant_are_refused(request_: pb.ChangeVotersReque
     run(test())
 
 
-def test_the_leader_that_is_asked_to_hand_over_to_itself_has_done_so() -> None:
+def test_a_transfer_to_the_present_leader_succeeds() -> None:
     async def test() -> None:
         plane = await started(1)
         assert (await plane.call(rpcs.TRANSFER_LEADER, pb.TransferLeaderRequest(to=1))).result.error == "NONE"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from metadata.control.brokers import fence
 from metadata.controller.sessions import Sessions
 from metadata.records import BrokerChange
 from tests.unit.metadata.builders import Cluster
@@ -22,7 +21,7 @@ def cluster() -> Cluster:
 
 
 def test_unfenced_brokers_begin_with_a_fresh_session(cluster: Cluster) -> None:
-    cluster.carry_out(lambda image, again: fence(image, 2))
+    cluster.fence(2)
     sessions = Sessions(cluster.image, 6.0, 100.0, never_paused)
     assert sessions.get(2) is None
     assert sessions.first_to_expire() == (106.0, 1)
@@ -42,27 +41,27 @@ def test_a_heartbeat_moves_only_its_own_session(cluster: Cluster) -> None:
     assert sessions.first_to_expire() is None
 
 
-def test_another_incarnation_inherits_nothing(cluster: Cluster) -> None:
+def test_another_incarnation_starts_a_new_session(cluster: Cluster) -> None:
     sessions = Sessions(cluster.image, 6.0, 100.0, never_paused)
     sessions.touch(1, 5, 101.0).applied_offset = 50
     assert sessions.touch(1, 5, 102.0).applied_offset == 50
     assert sessions.touch(1, 60, 103.0).applied_offset == -1
 
 
-def test_what_the_others_have_applied(cluster: Cluster) -> None:
+def test_the_lowest_applied_offset_of_the_other_brokers(cluster: Cluster) -> None:
     sessions = Sessions(cluster.image, 6.0, 100.0, never_paused)
-    assert sessions.others_applied(cluster.image, 1) == -1  # not heard from under this controller
+    assert sessions.others_applied(cluster.image, 1) == -1  # no heartbeat has reached this controller
     sessions.touch(2, cluster.epoch(2), 101.0).applied_offset = 7
     sessions.touch(3, cluster.epoch(3), 101.0).applied_offset = 9
     assert sessions.others_applied(cluster.image, 1) == 7
     assert sessions.others_applied(cluster.image, 2) == -1
     cluster.apply([BrokerChange(2, cluster.epoch(2), fenced=True)])
-    assert sessions.others_applied(cluster.image, 1) == 9  # a fenced broker serves nobody
+    assert sessions.others_applied(cluster.image, 1) == 9  # a fenced broker serves no client
     cluster.apply([BrokerChange(3, cluster.epoch(3), fenced=True)])
     assert sessions.others_applied(cluster.image, 1) == cluster.image.end_offset
 
 
-def test_renewing(cluster: Cluster) -> None:
+def test_sessions_are_renewed(cluster: Cluster) -> None:
     sessions = Sessions(cluster.image, 6.0, 100.0, never_paused)
     sessions.renew(160.0)
     assert sessions.first_to_expire() == (166.0, 1)
