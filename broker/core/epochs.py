@@ -62,7 +62,7 @@ class EpochCache:
         self._starts.append(start)
 
     def advance(self, epoch: int, base_offset: int, end_offset: int) -> None:
-        """Take in an appended batch of `epoch`, from `base_offset` to `end_offset`."""
+        """Record an appended batch of `epoch`, from `base_offset` to `end_offset`."""
         if epoch != self.latest:
             self.assign(epoch, base_offset)
         self.end_offset = end_offset

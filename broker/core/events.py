@@ -9,7 +9,7 @@ P = ParamSpec("P")
 
 
 class Event(Generic[P]):
-    """Call it to report the event.  Subscribers are called at once, in the order in which they subscribed."""
+    """Call it to report the event.  Subscribers are called immediately, in the order in which they subscribed."""
 
     __slots__ = ("_subscribers",)
 
@@ -17,7 +17,7 @@ class Event(Generic[P]):
         self._subscribers: list[Callable[P, object]] = []
 
     def subscribe(self, callback: Callable[P, object]) -> None:
-        """Have `callback` called with each later event.  It must not raise."""
+        """Call `callback` with each later event.  It must not raise."""
         self._subscribers.append(callback)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:

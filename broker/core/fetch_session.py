@@ -7,7 +7,7 @@ If a follower of 10,000 partitions named each of them in every fetch, the names 
 partitions that changed, and a reply contains only partitions with news.
 
 **Numbers.**  The leader draws the session id.  The session epoch counts requests: 1, 2, 3 … (2^31-1 is followed by 1).
-A repeated or lost request is therefore noticed at once.  Any mismatch ends the session, and the fetcher starts over
+A repeated or lost request is therefore noticed immediately.  Any mismatch ends the session, and the fetcher starts over
 with a full fetch.  Epoch 0 asks for a new session, -1 for none.
 
 **Cost.**  Neither end ever walks a whole session.  The fetcher keeps the set of partitions whose target changed since
@@ -16,7 +16,7 @@ watermark and a change of role touch the sessions that list the partition.  A pa
 until the next touch.
 
 **Size.**  A leader processes a request in one turn of its loop.  So one request names at most `TARGETS_MAX` partitions;
-the requests that follow at once name the others.
+immediate further requests name the others.
 
 **Room.**  The number of sessions is bounded, and only brokers get one.  When all are taken, a session that was idle for
 long enough is closed for the new one; otherwise the new fetcher is served without a session.
@@ -36,14 +36,14 @@ from quorumlog.wire.errors import KafkaCode
 NO_SESSION = 0
 FULL_FETCH_NO_SESSION = -1
 FULL_FETCH_NEW_SESSION = 0
-MAX_SESSION_EPOCH = 2**31 - 1
+SESSION_EPOCH_MAX = 2**31 - 1
 TARGETS_MAX = 5_000
 """Each costs the leader about 50 µs.  Measured on a busy machine: 0.24 s for this many; eight times as many would block
 the loop for 2 s."""
 
 
 def next_session_epoch(epoch: int) -> int:
-    return 1 if epoch >= MAX_SESSION_EPOCH else epoch + 1
+    return 1 if epoch >= SESSION_EPOCH_MAX else epoch + 1
 
 
 # -- the fetcher's end
@@ -96,6 +96,7 @@ class FetcherSession:
         self._targets: dict[PartitionKey, FetchTarget] = {}
         self._sent: dict[PartitionKey, FetchTarget] = {}
         self._changed: dict[PartitionKey, None] = {}
+        self._refused: set[PartitionKey] = set()  # of those in `_sent`
         self._session_id = NO_SESSION
         self._session_epoch = FULL_FETCH_NEW_SESSION
         self._opening = False
@@ -110,7 +111,7 @@ class FetcherSession:
 
     @property
     def has_news(self) -> bool:
-        """Whether a target has changed since it was last sent."""
+        """Return whether a target has changed since it was last sent."""
         return bool(self._changed)
 
     def target(self, key: PartitionKey) -> FetchTarget | None:
@@ -130,6 +131,16 @@ class FetcherSession:
         if self._targets.pop(key, None) is not None:
             self._changed[key] = None
 
+    def refused(self, key: PartitionKey) -> None:
+        """Stop fetching this partition, because its leader refused it.
+
+        The leader has not counted the position as an acknowledgement.  So the next request that wants the partition
+        names it, even if its target has not changed.
+        """
+        self.drop(key)
+        if key in self._sent:
+            self._refused.add(key)
+
     def build(self) -> SessionRequest:
         """Return the next request.  It counts as sent: call `reset` if it fails."""
         assert not self._opening, "a full fetch is under way"
@@ -146,8 +157,9 @@ class FetcherSession:
                 break
             target = self._targets.get(key)
             sent = self._sent.get(key)
-            if target == sent:
+            if target == sent and key not in self._refused:
                 continue
+            self._refused.discard(key)
             before[key] = sent
             if target is None:
                 del self._sent[key]
@@ -162,6 +174,7 @@ class FetcherSession:
     def _build_full(self) -> SessionRequest:
         chosen = tuple(islice(self._targets.items(), self._targets_max))
         self._sent = dict(chosen)
+        self._refused.clear()
         self._changed = dict.fromkeys(islice(self._targets, self._targets_max, None))
         if self._changed:  # send the others first the next time, in case this leader opens no session
             for key, target in chosen:
@@ -186,6 +199,7 @@ class FetcherSession:
         self._session_epoch = FULL_FETCH_NEW_SESSION
         self._opening = False
         self._sent.clear()
+        self._refused.clear()
         self._changed.clear()
 
 
@@ -218,7 +232,7 @@ class SessionPartition(Generic[Key]):
 
 
 def never_parked() -> None:
-    """Wake nobody: no fetch of the session is parked."""
+    """Wake no fetch: no fetch of the session is parked."""
 
 
 @dataclass(slots=True, eq=False)
@@ -226,7 +240,7 @@ class LeaderSession(Generic[Key]):
     """The leader's end of one session; a fetch without a session gets one with id 0.
 
     full: the request being served is a full fetch, whose reply names every partition.
-    wake: has the parked fetch of the session, if there is one, look again.
+    wake: makes the parked fetch of the session, if any, look again.
     """
 
     session_id: int

@@ -5,11 +5,12 @@ Theory of operation
 STARTING → (registered) → FENCED ⇄ RUNNING → DRAINING → STOPPED.
 
 A process is one *incarnation*, whose id is drawn at start.  It registers until it is accepted; the broker epoch in the
-reply names the registration.  Then it heartbeats: at once, in each interval, and at once when the controller should act
-on a change.  Such a change is metadata applied past the broker's own registration (so that it is unfenced before the
-next interval), a failed directory, or a requested stop.  If a reply calls its epoch stale, the broker registers again.
-No other incarnation can have taken the id while this one holds the lock of the data directory.  So the controller has
-lost this registration and not replaced it.  A duplicate id is refused at registration and needs an operator.
+reply names the registration.  Then it heartbeats: immediately, in each interval, and immediately when the controller
+should act on a change.  Such a change is metadata applied past the broker's own registration (so that it is unfenced
+before the next interval), a failed directory, or a requested stop.  If a reply calls its epoch stale, the broker
+registers again.  No other incarnation can have taken the id while this one holds the lock of the data directory.  So
+the controller has lost this registration and not replaced it.  A duplicate id is refused at registration and needs an
+operator.
 
 To stop, the broker heartbeats with `want_shutdown` at the (shorter) draining interval.  It stops when the controller
 releases it, having moved the leaderships, or when the deadline passes.  It also stops when no controller has answered
@@ -116,16 +117,16 @@ class Lifecycle:
         self._due_ms = now_ms
 
     def on_applied(self, offset: int, now_ms: int) -> None:
-        """Take in that metadata up to `offset` (exclusive) has been applied."""
+        """Note that metadata up to `offset` (exclusive) has been applied."""
         passed = self.applied_offset <= self.epoch < offset
         self.applied_offset = max(self.applied_offset, offset)
         if passed or (self.registered and self.fenced):
-            # A broker that was fenced later also heartbeats at once.  The controller unfences it when a heartbeat shows
-            # that it has applied the metadata.
+            # A broker that was fenced later also heartbeats immediately.  The controller unfences it when a heartbeat
+            # shows that it has applied the metadata.
             self._due_ms = now_ms
 
     def on_beat(self, fenced: bool, should_shutdown: bool, leaders_left: int, now_ms: int) -> None:
-        """Take in the reply to an accepted heartbeat."""
+        """Process the reply to an accepted heartbeat."""
         self._failures = 0
         self.fenced = fenced
         self.leaders_left = leaders_left
@@ -153,7 +154,7 @@ class Lifecycle:
         self._due_ms = now_ms + min(self._interval_ms, BACKOFF_MIN_MS << min(self._failures - 1, 10))
 
     def on_urgent(self, now_ms: int) -> None:
-        """Send the next heartbeat at once."""
+        """Send the next heartbeat immediately."""
         self._due_ms = now_ms
 
     def stop(self, deadline_ms: int, now_ms: int) -> None:

@@ -5,12 +5,12 @@ Theory of operation
 A replica is a leader or a follower, never both; each role has its own class, so that neither can read the other's
 state.
 
-**Positions.**  A follower's fetch offset is its *flushed* end.  So the position that a leader keeps for it is what that
-disk would still have after a power cut.  The leader's own position is its flushed end, too; its unflushed tail never
-counts.  A position counts only if the fetch names this leader epoch, comes from the broker epoch in the image, and has
-an offset that the leader's epoch history confirms.  Any other position could acknowledge bytes of another history.  So
-a position is an offset *and* the epoch of the record before it.  Both sides still know that epoch when retention has
-deleted the record.  A replica that starts over receives it with its new start.
+**Positions.** A follower's fetch offset is its *flushed* end.  So the leader's position for it covers only records that
+this disk would still have after a power failure.  The leader's own position is also its flushed end; its unflushed tail
+never counts.  A position counts only if the fetch names this leader epoch, comes from the broker epoch in the image,
+and has an offset that the leader's epoch history confirms.  Any other position could acknowledge bytes of another
+history.  So a position is an offset *and* the epoch of the record before it.  Both sides still know that epoch when
+retention has deleted the record.  A replica that starts over receives it with its new start.
 
 **Watermark.**  The lowest position over the *maximal* ISR.  That is the committed ISR plus every addition that was
 proposed at this partition epoch and might still be accepted.  A proposed removal does not count before it is committed.
@@ -29,13 +29,13 @@ offset at which this leader began; otherwise it could lack records that the prev
 fetch came under the broker epoch of the image; otherwise a fetch from before a reboot could vouch for it (KAFKA-15221).
 It is not fenced.
 
-**Leaving.**  A follower leaves when it has not been caught up for `lag_max_ms`.  A follower that has stopped fetching
-is never caught up, even if nothing is written.  If `lag_max_bytes` is set, a follower leaves at once when it lacks more
-bytes than that, and joins only when it lacks fewer.  This bound applies from its first fetch from this leader on.
+**Leaving.** A follower leaves when it has not been caught up for `lag_max_ms`.  A follower that has stopped fetching is
+never caught up, even if nothing is written.  If `lag_max_bytes` is set, a follower leaves immediately when it lacks
+more bytes than that, and joins only when it lacks fewer.  This bound applies from its first fetch from this leader on.
 
 **Election.**  A new leader starts from the watermark that it knew as a follower, which may be low.  It never starts
 above its flushed end, because an unclean election does not wait for that disk.  Until the watermark has passed the log
-end at election, `latest` is unknown: an earlier leader may have shown more (design §6).
+end at election, `latest` is unknown: an earlier leader may have reported a later one.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Limits(NamedTuple):
     lag_max_bytes: int = -1
     """-1: no limit."""
     retry_ms: int = 500
-    """Time before a proposal that was refused or not answered is repeated."""
+    """Time before a proposal that was refused or not answered is repeated.  Fixed, because produces may wait for it."""
     overdue_ms: int = 5_000
     """Time before a proposal that was accepted or overtaken is repeated, because the log does not show it."""
 
@@ -104,6 +104,7 @@ class FollowerPosition:
 
     end: its flushed end; UNKNOWN_END until it has fetched under this leader.
     caught_up_ms: the last time at which it had everything that the leader had.
+    log_start: its durable log start; UNKNOWN_END until it has fetched under this leader.
     contact: None when no session of its fetcher lists this partition.
     """
 
@@ -113,6 +114,7 @@ class FollowerPosition:
     contact: Contact | None = None
     leader_end_seen: int = UNKNOWN_END
     last_fetch_ms: int = 0
+    log_start: int = UNKNOWN_END
 
 
 class Proposal(NamedTuple):
@@ -223,12 +225,12 @@ class LeaderState:
 
     @property
     def under_replicated(self) -> bool:
-        """Whether a replica is not in the ISR, including replicas that are being added."""
+        """Return whether a replica is not in the ISR, including replicas that are being added."""
         return len(self.isr) < len(self.replicas)
 
     @property
     def lacks_replicas(self) -> bool:
-        """Whether a replica has left the ISR.  Replicas that are being added do not count; they were never in it."""
+        """Return whether a replica has left the ISR.  Replicas that are being added do not count."""
         return any(id_ not in self.isr and id_ not in self.adding for id_ in self.replicas)
 
     def is_joining(self, broker_id: int) -> bool:
@@ -237,7 +239,7 @@ class LeaderState:
 
     @property
     def has_pending_isr(self) -> bool:
-        """Whether a proposal is undecided, so that `propose` must be called again soon."""
+        """Return whether a proposal is undecided, so that `propose` must be called again soon."""
         return self._pending.sent is not None or self._pending.doubt
 
     # -- events of the log and its followers; those that return bool return whether the watermark moved
@@ -253,7 +255,7 @@ class LeaderState:
         return self.advance()
 
     def on_fetch(self, broker_id: int, broker_epoch: int, end: int, now_ms: int, contact: Contact | None) -> bool:
-        """Take in a follower's fetch from `end`.  The caller has checked the position against the epoch history."""
+        """Process a follower's fetch from `end`.  The caller has checked the position against the epoch history."""
         assert end <= self.log_end, (end, self.log_end)
         follower = self.followers.get(broker_id)
         if follower is None or broker_epoch < max(follower.broker_epoch, self.cluster.broker_epoch(broker_id)):
@@ -272,8 +274,24 @@ class LeaderState:
         follower.last_fetch_ms = now_ms
         return self.advance()
 
+    def on_log_start(self, broker_id: int, broker_epoch: int, log_start: int) -> bool:
+        """Take in the log start that a follower's fetch names, after `on_fetch`.  Return whether it is another one."""
+        follower = self.followers.get(broker_id)
+        if follower is None or follower.broker_epoch != broker_epoch or follower.log_start == log_start:
+            return False
+        follower.log_start = log_start
+        return True
+
+    def low_watermark(self, own_start: int) -> int:
+        """Return the offset below which no replica has records any more, except replicas whose broker is not active.
+
+        own_start: the leader's durable log start.  UNKNOWN_END if an active follower has not fetched yet.
+        """
+        starts = [follower.log_start for id_, follower in self.followers.items() if self.cluster.may_join(id_)]
+        return min([own_start, *starts])
+
     def on_fetch_stopped(self, broker_id: int, contact: Contact | None) -> None:
-        """Take in that a session no longer lists this partition.  A newer session that lists it is not affected."""
+        """Note that a session no longer lists this partition.  A newer session that lists it is not affected."""
         follower = self.followers.get(broker_id)
         if follower is not None and follower.contact is contact:
             self._settle_contact(follower)
@@ -342,7 +360,7 @@ class LeaderState:
             return None
         wanted = self.wanted_isr(now_ms)
         if pending.settled:
-            # It was accepted or overtaken, but the log is late: propose again, by the positions of now.
+            # It was accepted or overtaken, but the log is late: propose again, by the current positions.
             pending.doubt = True
         if wanted == self.isr and not pending.doubt:
             return None
@@ -357,7 +375,7 @@ class LeaderState:
         return proposal
 
     def on_answer(self, proposal: Proposal, answer: Answer, now_ms: int) -> bool:
-        """Take in the controller's answer, or that there was none; return whether the watermark moved."""
+        """Process the controller's answer, or its absence; return whether the watermark moved."""
         pending = self._pending
         if pending.sent is not proposal:
             return False  # the metadata log has decided it already
@@ -494,13 +512,16 @@ class AppendRecords(NamedTuple):
     high_watermark: int
 
 
-class StandBack(NamedTuple):
-    """Fetch again later, or as soon as the log names another leader: this leader cannot serve now."""
+class DelayFetch(NamedTuple):
+    """Fetch this partition again after a back-off, or at once from a new leader: this one cannot serve it now.
+
+    code: the leader's error, or CORRUPT_MESSAGE for a reply that cannot be correct.
+    """
 
     code: int
 
 
-FollowerStep = Drop | TruncateTo | RestartAt | AppendRecords | StandBack
+FollowerStep = Drop | TruncateTo | RestartAt | AppendRecords | DelayFetch
 
 
 class FollowerState:
@@ -529,16 +550,16 @@ class FollowerState:
         log_end = epochs.end_offset
         if sent != (self.leader_epoch, log_end, epochs.last_epoch):
             return Drop()
-        # A log without records and without an epoch has nothing to compare, whatever its end offset.
+        # A log without records and without an epoch has nothing to compare, regardless of its end offset.
         shares_nothing = reply.log_start > log_end or (log_start == log_end and sent.last_fetched_epoch < 0)
         if reply.code == KafkaCode.OFFSET_OUT_OF_RANGE and reply.log_start >= 0 and shares_nothing:
             return RestartAt(reply.log_start, -1 if reply.diverging is None else reply.diverging.epoch)
         if reply.code != KafkaCode.NONE:
-            return StandBack(reply.code)
+            return DelayFetch(reply.code)
         if reply.diverging is not None:
-            return _part_ways(reply.diverging, reply.log_start, log_start, epochs)
+            return _resolve_divergence(reply.diverging, reply.log_start, log_start, epochs)
         if reply.first_offset not in (UNKNOWN_END, log_end):
-            return StandBack(KafkaCode.CORRUPT_MESSAGE)
+            return DelayFetch(KafkaCode.CORRUPT_MESSAGE)
         return AppendRecords(reply.high_watermark)
 
     def watermark_after(self, leader_high_watermark: int, log_end: int) -> bool:
@@ -553,10 +574,10 @@ class FollowerState:
         self.high_watermark = min(self.high_watermark, log_end)
 
 
-def _part_ways(diverging: Divergence, leaders_start: int, log_start: int, epochs: EpochCache) -> FollowerStep:
-    """Decide what a follower does when its history differs from the leader's from some offset on."""
+def _resolve_divergence(diverging: Divergence, leaders_start: int, log_start: int, epochs: EpochCache) -> FollowerStep:
+    """Decide the action of a follower whose history differs from the leader's from some offset on."""
     if diverging.epoch > epochs.last_epoch or leaders_start < 0:
-        return StandBack(KafkaCode.CORRUPT_MESSAGE)  # this cannot be an answer to the request
+        return DelayFetch(KafkaCode.CORRUPT_MESSAGE)  # this cannot be an answer to the request
     end = truncation_point(diverging, epochs)
     return TruncateTo(end) if end >= log_start else RestartAt(leaders_start)
 
@@ -565,7 +586,7 @@ def truncation_point(diverging: Divergence, epochs: EpochCache) -> int:
     """Return the end of the history that both logs may share.  Below the log's start: they share no existing record.
 
     If the follower does not know the leader's epoch, it truncates to the end of its own largest smaller epoch and
-    fetches again.  Each round goes down one epoch, so the rounds end.
+    fetches again.  Each round moves to an earlier epoch, so the number of rounds is finite.
     """
     epoch, end = epochs.end_of(diverging.epoch)
     shared = min(end, diverging.end) if epoch == diverging.epoch else end

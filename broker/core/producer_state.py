@@ -147,7 +147,7 @@ class ProducerState:
         if batch.producer_epoch > producer.epoch:
             if batch.base_sequence == 0:
                 return ACCEPT
-            return _out_of_order(batch, f"epoch {batch.producer_epoch} is new and starts with 0")
+            return _out_of_order(batch, f"epoch {batch.producer_epoch} is new and starts with sequence 0")
         for recent in producer.recent:
             if recent.base_sequence == batch.base_sequence and recent.last_sequence == batch.last_sequence:
                 return Duplicate(recent.first_offset, recent.end_offset)
@@ -156,15 +156,15 @@ class ProducerState:
         if _is_before(batch.last_sequence, producer.recent[0].base_sequence):
             reason = f"sequence {batch.base_sequence} of producer {batch.producer_id} is older than its last batches"
             return Refuse(KafkaCode.DUPLICATE_SEQUENCE_NUMBER, reason)
-        return _out_of_order(batch, f"{next_sequence(producer.last_sequence)} is next")
+        return _out_of_order(batch, f"the next sequence is {next_sequence(producer.last_sequence)}")
 
     def _check_unknown(self, batch: ProducedBatch, log_start_offset: int) -> Accept | Refuse:
         if batch.base_sequence == 0 or log_start_offset > 0 or self.has_expired:
             return ACCEPT
-        return _out_of_order(batch, "the producer is unknown here and starts with 0")
+        return _out_of_order(batch, "the producer is unknown here and must start with sequence 0")
 
     def apply(self, batch: ProducedBatch, first_offset: int, end_offset: int) -> None:
-        """Take in that `batch` is in the log at these offsets; checks nothing."""
+        """Update the state for `batch`, which is in the log at these offsets, without any check."""
         if batch.producer_id == NO_PRODUCER_ID:
             return
         producer = self._producers.get(batch.producer_id)

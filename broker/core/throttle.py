@@ -1,7 +1,8 @@
 """A limit on copied bytes per second: a token bucket that one reply may overdraw.
 
 The size of a fetch reply is known only on its arrival, so it is counted afterwards.  While the bucket is overdrawn, no
-further fetch is sent.  So the average rate is kept, whatever the size of a reply.  Unused bytes are kept for a second.
+further fetch is sent.  So the average rate is kept, regardless of the size of a reply.  Unused bytes are kept for a
+second.
 """
 
 from __future__ import annotations

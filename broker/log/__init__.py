@@ -15,9 +15,9 @@ The interface (all offsets are ints, end offsets exclusive; `now_ms` is the loop
         failures: Mapping[LogKey, CorruptStoreError]         # replicas that are offline, and why
         failed_disks: Mapping[UUID, DiskError]  # directories that are offline
         clean_start: bool                       # every directory was stopped cleanly before this start
-        on_failure: Callable[[UUID, DiskError], None] | None # called once when a directory goes offline
+        clean_stop: bool                        # `close` has stopped every directory cleanly
+        events: LogEvents                       # a directory went offline; upkeep found damage in a log
         disk_failed(directory_id, error)        # when a log's method raised DiskError
-        on_log_failure: Callable[[LogKey, CorruptStoreError], None] | None   # damage found by upkeep; now in `failures`
         take_offline(key, error)                # when a log's method raised CorruptStoreError
         create(key, topic: str, directory_id: UUID, config: LogConfig) -> PartitionLog   # in memory; cheap
         get(key) -> PartitionLog | None
@@ -29,14 +29,14 @@ The interface (all offsets are ints, end offsets exclusive; `now_ms` is the loop
         settle(key, directory_id)               # chooses one of its doubles; puts it in `failures` if there is none
         async set_doubles_aside(wall_ms) -> None # those that were not chosen, and those that were never settled
         async maintain(now_ms, wall_ms) -> None # retention, expiry, recovery points: call every minute or so
-        async lower_truncation_floor(log, offset) -> None              # before truncating what was committed (unclean)
+        async lower_truncation_floor(log, offset) -> None              # before truncating committed records (unclean)
         async checkpoint(logs) -> None          # write start offsets and recovery points now
         async reset_to(log, offset, epoch=-1) -> bool  # drop all, continue at `offset`, after a record of `epoch`
 
     class PartitionLog:
         key, topic, directory_id, config (assignable)
         start_offset, end_offset, flushed_offset, high_watermark, size   # flushed == end if write_caching
-        on_flushed: Callable[[int], None] | None             # called with each new flushed_offset; assignable
+        durability.on_flushed: Callable[[int], None] | None  # called with each new durable end; assignable
         epochs: EpochCache                      # .latest, .end_of(epoch) -> (epoch, end offset), .epoch_of(offset)
         producers: ProducerState
         append_as_leader(batches: bytes | bytearray | memoryview | Produced, leader_epoch: int, now_ms: int)
@@ -44,7 +44,8 @@ The interface (all offsets are ints, end offsets exclusive; `now_ms` is the loop
         append_as_follower(batches, leader_epoch: int, now_ms: int) -> Appended | Refused
         begin_epoch(leader_epoch: int) -> None  # a new leader, before its first append; memory only
         read(offset, max_bytes, up_to_offset) -> bytes       # whole batches, at least one; b"" if there is none
-        truncate_to(offset) -> None             # synchronous; offset >= truncation_floor.  Removes whole batches
+        truncate_to(offset) -> None             # synchronous; offset >= truncation_floor.  Removes whole batches.
+                                                # `LogManager.prepare_truncation` comes first
         truncation_floor: int                   # see lower_truncation_floor; never above the high watermark
         advance_high_watermark(offset) -> None  # never backwards; retention and recovery points stay below it
         advance_start_offset(offset) -> None    # DeleteRecords, or a leader that has moved its start
@@ -52,12 +53,12 @@ The interface (all offsets are ints, end offsets exclusive; `now_ms` is the loop
         async max_timestamp_offset(up_to_offset) -> TimestampOffset | None
 
     Appended(first_offset, end_offset, duplicate: bool)      # duplicate: nothing was appended, the original's offsets;
-                                                             # for acks=all wait for the watermark all the same
+                                                             # with acks=all, the watermark still decides
     Refused(code: int, reason: str, record_errors)           # a Kafka error code; nothing was appended
 
 Every `PartitionLog` method may raise `CorruptStoreError` (this replica must go offline: file, offset, cause) and every
 method that writes may raise `DiskError` (the whole directory is offline).  Both answer clients KAFKA_STORAGE_ERROR.
-Appending never waits: what is appended is readable at once, and durable when `flushed_offset` has passed it.
+Appending never waits: appended records are readable immediately, and durable when `flushed_offset` has passed it.
 """
 
 from broker.log.manager import LogManager

@@ -1,37 +1,37 @@
 """Group flush: one task for each disk flushes all dirty logs under one barrier, and then informs each log.
 
-Appends continue during a barrier and gather for the next one; the groups form in this way.  After a failed barrier
-nothing is flushed again, because it is unknown which data is durable (design §4.13).
+Appends continue during a barrier; the next barrier flushes them as one group.  After a failed barrier nothing is
+flushed again, because it is unknown which data is durable.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 
-from broker.log.partition_log import FlushTicket, PartitionLog
+from broker.log.durability import Durability, FlushTicket
 from broker.log.state import folder_fact
 from quorumlog.runtime.disk import Disk, DiskError
+from quorumlog.runtime.logging import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger("log")
 
 
 class GroupFlush:
-    """The group flush of one disk.  `run` is its task."""
+    """The group flush of one disk, which knows each log by its `Durability`.  `run` is its task."""
 
     def __init__(self, disk: Disk, on_failure: Callable[[DiskError], None]) -> None:
         self.failure: DiskError | None = None
         self._disk = disk
         self._on_failure = on_failure
-        self._dirty: dict[PartitionLog, None] = {}
+        self._dirty: dict[Durability, None] = {}
         self._wake = asyncio.Event()
         self._this_pass: list[asyncio.Future[None]] = []
         self._next_pass: list[asyncio.Future[None]] = []
         self._is_flushing = False
 
-    def mark(self, log: PartitionLog) -> None:
-        """Include `log` in the next flush."""
+    def mark(self, log: Durability) -> None:
+        """Include this log in the next flush."""
         self._dirty[log] = None
         self._wake.set()
 
@@ -48,26 +48,30 @@ class GroupFlush:
                 await self._flush(tickets)
                 self._is_flushing = False
                 for ticket in tickets:
-                    ticket.log.flush_done(ticket)
+                    ticket.durability.flush_done(ticket)
                 _settle(self._this_pass)
         except DiskError as error:
             self._fail(error)
         except Exception as error:
-            logger.exception("group flush stopped directory_id=%s", self._disk.directory_id)
+            logger.exception("group flush stopped", directory_id=self._disk.directory_id)
             self._fail(DiskError(f"group flush stopped: {error!r}"))
 
     async def _flush(self, tickets: list[FlushTicket]) -> None:
-        """Flush the data of `tickets`, deletions first: after a crash, no deleted file may follow its replacement."""
+        """Flush the data of `tickets`, deletions first, so that no deleted file reappears beside its replacement."""
         gone = {folder: None for ticket in tickets if ticket.folders_first for folder in ticket.folders}
         if gone:
             await self._disk.flush((), gone)
         folders = {folder: None for ticket in tickets for folder in ticket.folders if folder not in gone}
         await self._disk.flush([file for ticket in tickets for file in ticket.files], folders)
-        news = {one.log: one.folder_fact for one in tickets if one.folder_fact is not None and not one.log.is_closed}
+        news = {
+            one.durability: one.folder_fact
+            for one in tickets
+            if one.folder_fact is not None and one.durability.accepts_fact(one)
+        }
         if news:  # new folders and changes of write.caching, all in one transaction
-            await self._disk.facts.commit({folder_fact(log.folder): value for log, value in news.items()})
             for log, value in news.items():
-                log.folder_fact = value
+                log.folder_fact = value  # before the wait: a truncation that begins meanwhile must lower this value
+            await self._disk.facts.commit({folder_fact(log.folder): value for log, value in news.items()})
 
     def _fail(self, error: DiskError) -> None:
         if self.failure is not None:
@@ -76,7 +80,7 @@ class GroupFlush:
         _settle(self._this_pass + self._next_pass, error)
         self._on_failure(error)
 
-    async def flush_all(self, logs: Iterable[PartitionLog]) -> None:
+    async def flush_all(self, logs: Iterable[Durability]) -> None:
         """Make everything dirty in `logs` durable, including files beside the segments.
 
         Raises:

@@ -4,7 +4,8 @@ Theory of operation.  A batch is refused unless its records match its header exa
 header would stop every consumer of the partition, and followers copy it byte for byte.  `check_produced` checks the
 headers, and the records of batches without compression, in time proportional to the received bytes.  `check_inflated`
 checks batches with compression, which must be inflated first.  The topic config `compression.validation.enable` enables
-this check.  The caller chooses the thread, because a megabyte may inflate to many.
+this check; a compacted topic always has it, because each of its records needs a key.  The caller chooses the thread,
+because a megabyte may inflate to many.
 
 The inflated size is bounded twice: absolutely, and relative to the size that the client sent.  All batches of one
 produce to one partition share these bounds.
@@ -21,8 +22,16 @@ from broker.log.types import LogConfig, Refused
 from quorumlog.errors import RemoteProtocolError
 from quorumlog.wire.compression import InflatedSizeError, decompress
 from quorumlog.wire.errors import KafkaCode
-from quorumlog.wire.record_batch import HEADER_SIZE, BatchHeader, BatchRefusal, Buffer, Codec, validate_batches
-from quorumlog.wire.record_framing import check_framing
+from quorumlog.wire.record_batch import (
+    HEADER_SIZE,
+    BatchHeader,
+    BatchRefusal,
+    Buffer,
+    Codec,
+    RecordError,
+    validate_batches,
+)
+from quorumlog.wire.record_framing import Framing, check_framing
 
 INFLATED_RATIO_MAX: Final = 1024
 """Inflated bytes for each compressed one; gzip cannot exceed it, and only long runs of one byte do with zstd."""
@@ -34,11 +43,13 @@ class Produced(NamedTuple):
     """Batches with good headers, and with good records as far as they were checked.
 
     max_timestamps: for each batch, the newest timestamp of its records, or that of its header if they are unchecked.
+    needs_keys: the topic is compacted, so a record without key is refused.
     """
 
     data: Buffer
     headers: list[BatchHeader]
     max_timestamps: list[int]
+    needs_keys: bool = False
 
     @property
     def compressed_size(self) -> int:
@@ -56,14 +67,14 @@ def check_produced(data: Buffer, config: LogConfig) -> Produced | Refused:
     position = 0
     for header in headers:
         if header.codec is Codec.NONE:
-            framing = check_framing(view[position + HEADER_SIZE : position + header.size], header, position=position)
+            framing = _framing(view[position + HEADER_SIZE : position + header.size], header, position, config.compacts)
             if isinstance(framing, BatchRefusal):
                 return refused(framing)
             max_timestamps.append(framing.max_timestamp)
         else:
             max_timestamps.append(header.max_timestamp)
         position += header.size
-    return Produced(data, headers, max_timestamps)
+    return Produced(data, headers, max_timestamps, config.compacts)
 
 
 def inflated_size_max(produced: Produced, config: LogConfig) -> int:
@@ -91,13 +102,23 @@ def check_inflated(produced: Produced, size_max: int) -> Produced | Refused:
             except RemoteProtocolError as error:
                 return Refused(KafkaCode.INVALID_RECORD, error.message)
             size_max -= len(body)
-            framing = check_framing(body, header, position=position)
+            framing = _framing(body, header, position, produced.needs_keys)
             if isinstance(framing, BatchRefusal):
                 return refused(framing)
             max_timestamp = framing.max_timestamp
         max_timestamps.append(max_timestamp)
         position += header.size
     return produced._replace(max_timestamps=max_timestamps)
+
+
+def _framing(body: Buffer, header: BatchHeader, position: int, needs_keys: bool) -> Framing | BatchRefusal:
+    """Check the records in an inflated body; see `check_framing`."""
+    framing = check_framing(body, header, position=position)
+    if isinstance(framing, BatchRefusal) or not needs_keys or framing.first_null_key < 0:
+        return framing
+    error = RecordError(framing.first_null_key, "the topic is compacted, and the record has no key")
+    reason = f"record {error.record}: {error.message}"
+    return BatchRefusal(KafkaCode.INVALID_RECORD, reason, position, (error,))
 
 
 def refused(refusal: BatchRefusal) -> Refused:

@@ -3,19 +3,25 @@
 Every batch from the recovery point on is read and checked.  The first bad one is a *torn tail* if no good batch
 follows: a crash interrupted the last appends, which were never acknowledged.  If a good batch follows, the bad one was
 good before: the log is *damaged*, and a truncation there would silently drop acknowledged records.  A file that ends
-below its recovery point is damaged, too.  So is a log whose truncation would remove records that are known to have been
-durable and committed.  This distinguishes a flipped bit in the very last batch from an interrupted append.
+below its recovery point is also damaged.  A log is damaged as well if a truncation would remove records that are known
+to have been durable and committed, or records that a clean stop made durable and after which nothing was written.  This
+distinguishes a flipped bit in the very last batch from an interrupted append.
 
-With write.caching, appends become durable in any order.  A good batch after a bad one then proves nothing.  The log is
-truncated at the first bad batch, unless that one was durable and committed.
+One flush makes several files durable, in any order.  So a good batch in a later segment is proof only if a flush of
+that segment has completed, according to the fact of the folder (`state.flushed_segment`).
 
-All functions here that read files are generators.  They yield between chunks, so that the caller can run other work.
+With write.caching, all appends become durable in any order, and so do those to a folder that has no fact yet.  A good
+batch after a bad one then proves nothing.  The log is truncated at the first bad batch, unless that one was durable and
+committed.
+
+All functions here that read files are generators.  They yield after a chunk or `TURN_BATCHES` batches, so that the
+caller can run other work.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -34,7 +40,17 @@ from quorumlog.wire.record_batch import (
 )
 
 CHUNK = 1 << 20
+TURN_BATCHES = 256
+"""Batches after which the walk lets other work run."""
 OFFSET_JUMP_MAX = 1 << 31  # a later batch of the same segment is never further away
+
+
+class DamagedLogError(CorruptStoreError):
+    """A batch is damaged, because a good one follows.  durable: an offset below which everything was durable."""
+
+    def __init__(self, problem: str, durable: int) -> None:
+        super().__init__(problem)
+        self.durable = durable
 
 
 class TornTail(NamedTuple):
@@ -47,18 +63,25 @@ class TornTail(NamedTuple):
     reason: str
 
 
+class Floor(NamedTuple):
+    """An end offset that the log must reach, because everything below it was durable; `proof` describes that."""
+
+    offset: int
+    proof: str = "durable and committed"
+
+
 class Start(NamedTuple):
     """The start of a walk.  Everything before `position` is good and durable; `epoch` is that of the batch before.
 
-    committed: everything below this offset was durable; no batch below it is a torn tail.
-    unsynced: the log has write.caching, so that later batches may have reached the disk in any order.
+    floor: no batch below it is a torn tail.
+    unsynced: no flush of the log was waited for, so that later batches may have reached the disk in any order.
     """
 
     position: int
     offset: int
     epoch: int
     index_interval: int
-    committed: int = 0
+    floor: Floor = Floor(0)
     unsynced: bool = False
 
 
@@ -78,12 +101,21 @@ class Walked(NamedTuple):
     problem: str | None
 
 
-def walk_file(file: DiskFile, position: int, offset: int, epoch: int) -> Generator[None, None, Walked]:
+def walk_file(
+    file: DiskFile,
+    position: int,
+    offset: int,
+    epoch: int,
+    visit: Callable[[int, BatchHeader], None] | None = None,
+) -> Generator[None, None, Walked]:
     """Check batch after batch from `position` on, where the batch with `offset` must begin.
 
     epoch: leader epoch of the batch before; epochs never decrease.
+    visit: called with each good batch, which is then not in the result; for files with very many batches.
     """
     batches: list[tuple[int, BatchHeader]] = []
+    take = visit if visit is not None else lambda at, good: batches.append((at, good))
+    since_turn = 0
     chunk, start = b"", position
     problem = None
     while position < file.size:
@@ -103,7 +135,11 @@ def walk_file(file: DiskFile, position: int, offset: int, epoch: int) -> Generat
             problem = f"leader epoch {header.leader_epoch} after {epoch}"
         if problem is not None:
             break
-        batches.append((position, header))
+        take(position, header)
+        since_turn += 1
+        if since_turn >= TURN_BATCHES:  # a chunk may hold many thousands of small batches
+            yield
+            since_turn = 0
         position, offset, epoch = position + header.size, header.end_offset, header.leader_epoch
     return Walked(batches, position, offset, problem)
 
@@ -113,7 +149,7 @@ def recover_segment(
 ) -> Generator[None, None, RecoveredSegment]:
     """Bring `segment` up to date with `file`, which is known to be good up to `start`.
 
-    later: the files of the following segments.  If they hold a good batch, the tail cannot be torn.
+    later: the files of those following segments that were flushed.  If they hold a good batch, the tail cannot be torn.
 
     Raises:
         CorruptStoreError: the segment is damaged.
@@ -133,12 +169,14 @@ def recover_segment(
     if walked.problem is None:
         return RecoveredSegment(None, epochs)
     where = f"{segment.path} at position {walked.end}, offset {walked.end_offset}: {walked.problem}"
-    if walked.end_offset < start.committed:
-        raise CorruptStoreError(f"{where}, but all below offset {start.committed} was durable and committed")
+    floor = start.floor
+    if walked.end_offset < floor.offset:
+        raise CorruptStoreError(f"{where}, but all below offset {floor.offset} was {floor.proof}")
     for one, position in () if start.unsynced else [(file, walked.end), *((one, 0) for one in later)]:
         good = yield from find_batch(one, position, walked.end_offset)
         if good is not None:
-            raise CorruptStoreError(f"{where}, but a good batch follows in {one.path} at position {good}")
+            problem = f"{where}, but a good batch follows in {one.path} at position {good}"
+            raise DamagedLogError(problem, parse_header(one.pread(good, HEADER_SIZE)).base_offset + 1)
     torn = TornTail(segment.path, walked.end, file.size - walked.end, walked.end_offset, walked.problem)
     file.truncate(walked.end)
     return RecoveredSegment(torn, epochs)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from uuid import UUID
 
 from quorumlog.runtime.clock import BELIEVED_AFTER_MS, CautiousClock
 from quorumlog.runtime.disk import Disk
+from quorumlog.runtime.logging import get_logger
 
 CLOCK = "clock"
 SAVED_AGAIN_MS = 3_600_000
 """A saved time is replaced when it is older than this."""
 
-logger = logging.getLogger(__name__)
+logger = get_logger("log")
 
 
 class RetentionClock:
@@ -29,21 +29,21 @@ class RetentionClock:
             self._clock = CautiousClock(max(self._saved_ms.values()))
 
     def read(self, wall_ms: int, now_ms: int) -> int:
-        """Return `CautiousClock.read`; log when the wall clock is no longer believed, and when it is again."""
+        """Return `CautiousClock.read`; log when retention stops following the wall clock, and when it resumes."""
         was_held = self._clock.is_held
         believed_ms = self._clock.read(wall_ms, now_ms)
         if self._clock.is_held and not was_held:
             logger.warning(
-                "wall clock jumped ahead, retention does not follow it for %d h ahead_s=%d next=check the host's clock",
-                BELIEVED_AFTER_MS // 3_600_000,
-                (wall_ms - believed_ms) // 1000,
+                f"wall clock jumped ahead, retention does not follow it for {BELIEVED_AFTER_MS // 3_600_000} h",
+                ahead_s=(wall_ms - believed_ms) // 1000,
+                next="check the host's clock",
             )
         elif was_held and not self._clock.is_held:
             logger.warning("retention follows the wall clock again")
         return believed_ms
 
     async def save(self, disk: Disk, believed_ms: int) -> None:
-        """Save `believed_ms`, unless the saved time is older by 0 to `SAVED_AGAIN_MS`.
+        """Save `believed_ms` if the saved time is at least `SAVED_AGAIN_MS` older, or is later than `believed_ms`.
 
         Raises:
             DiskError: the directory failed.

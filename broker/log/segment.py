@@ -12,7 +12,6 @@ including checksums, at their first read.
 
 from __future__ import annotations
 
-import logging
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from broker.log.index import IndexEntry, SegmentIndex
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.disk import Disk, DiskFile
+from quorumlog.runtime.logging import get_logger
 from quorumlog.wire.record_batch import (
     HEADER_SIZE,
     LENGTH_END,
@@ -34,7 +34,7 @@ from quorumlog.wire.record_batch import (
 RECENT_BATCHES = 64
 WALK_CHUNK = 8192
 
-logger = logging.getLogger(__name__)
+logger = get_logger("log")
 
 
 def segment_path(folder: str, base_offset: int, kind: str) -> str:
@@ -52,6 +52,7 @@ class Segment:
         self.newest_timestamp = newest_timestamp
         self.first_append_ms: int | None = None  # by this process, on a clock that does not jump
         self.last_append_ms: int | None = None
+        self.is_frozen = False  # its replacement is being swapped in; the log continues in another segment
         self._disk = disk
         self._folder = folder
         self._file: DiskFile | None = None
@@ -66,7 +67,7 @@ class Segment:
         """Return a new segment with an empty file, not yet durable."""
         segment = cls(disk, folder, base_offset, end_offset=base_offset, size=0, newest_timestamp=NO_TIMESTAMP)
         segment._file = disk.open(segment.path, create=True)
-        if segment._file.size:  # left over from a creation that was forgotten
+        if segment._file.size:  # left over from a creation that a crash interrupted
             segment._file.truncate(0)
         segment._index = SegmentIndex(base_offset)
         disk.remove(segment_path(folder, base_offset, "index"))
@@ -120,7 +121,7 @@ class Segment:
         assert position == file.size, f"{self.path}: ends at {file.size}, expected {position}"
 
     def note(self, position: int, header: BatchHeader, index: SegmentIndex, index_interval: int) -> None:
-        """Take in a good batch at `position`, which is the end so far."""
+        """Record a good batch at `position`, which is the end so far."""
         if position - index.last_position() >= index_interval:
             index.add(header.base_offset, position, self.newest_timestamp)
         if len(self._recent_offsets) >= 2 * RECENT_BATCHES:
@@ -167,7 +168,7 @@ class Segment:
         return file
 
     def unload_index(self) -> None:
-        """Free the memory of the index if its file is complete.  Only for a segment that grows no more."""
+        """Free the memory of the index if its file is complete.  Only for a segment that no longer grows."""
         if self._index is not None and self._index.persisted == len(self._index):
             self._index = None
 
@@ -224,16 +225,30 @@ class Segment:
     def walk(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
         """Yield (position, header) of each batch from the one at `position` on, without reading bodies.
 
+        The checksums of these headers are not compared.  So each batch must end at the offset that follows.
+
         Raises:
-            CorruptStoreError: there is no batch where one must be.
+            CorruptStoreError: there is no batch where one must be, or one with other offsets.
         """
         chunk, chunk_start = b"", position
+        before: tuple[int, BatchHeader] | None = None
         while position < self.size:
             if position + HEADER_SIZE > chunk_start + len(chunk):
                 chunk, chunk_start = self.file.pread(position, WALK_CHUNK), position
             header = self._parse(chunk, position - chunk_start, position)
-            yield position, header
+            if before is not None:
+                self._check_end(*before, header.base_offset)
+                yield before
+            before = position, header
             position += header.size
+        if before is not None:
+            self._check_end(*before, self.end_offset)
+            yield before
+
+    def _check_end(self, position: int, header: BatchHeader, following: int) -> None:
+        if header.end_offset != following:
+            problem = f"ends at offset {header.end_offset}, {following} follows"
+            raise CorruptStoreError(f"{self.path} at position {position}: {problem}")
 
     def newest_before(self, position: int) -> int:
         """Return the newest timestamp of the batches before the one at `position`."""
@@ -284,7 +299,7 @@ class Segment:
         return data
 
     def _check(self, data: bytes, start: int, epoch_of: Callable[[int], int]) -> None:
-        """Check batches that were read at `start`: checksums, and what those do not cover, offsets and epochs."""
+        """Check batches that were read at `start`: checksums, and the offsets and epochs, which those do not cover."""
         headers = check_batches(data)
         if isinstance(headers, BatchRefusal):
             raise CorruptStoreError(f"{self.path} at position {start + headers.position}: {headers.reason}")
@@ -333,7 +348,7 @@ class Segment:
         return index
 
     def _rebuild_index(self, wrong: IndexEntry) -> SegmentIndex:
-        logger.warning("index rebuilt file=%s position=%d offset=%d", self.index_path, wrong.position, wrong.offset)
+        logger.warning("index rebuilt", file=self.index_path, position=wrong.position, offset=wrong.offset)
         index = SegmentIndex(self.base_offset)
         index.persisted = -1
         self._complete(index)

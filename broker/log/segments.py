@@ -1,110 +1,151 @@
-"""Queries over the segments of a log, which are given in order.  They change nothing.
+"""The segments of a log: the sealed ones, which never grow, and the active one, which is the last.
+
+Only `LogSegments` adds, truncates, replaces and removes segments.  Compacted segments replace sealed ones here.
+Every other part looks a segment up by offset for each call, and keeps none across an await.  So between two calls a
+sealed segment may be replaced by another one with the same range of offsets, or deleted below the start of the log.
 
 A query that reads a segment may raise CorruptStoreError or DiskError.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 
+from broker.log.durability import Durability
 from broker.log.segment import Segment
-from broker.log.state import RecoveryPoint
-from broker.log.types import LogConfig
+from broker.log.state import SegmentState
+from quorumlog.runtime.disk import Disk
 
 
-def segment_at(segments: Sequence[Segment], offset: int) -> int:
-    """Return the position in `segments` of the one that holds `offset`."""
-    low, high = 0, len(segments)
-    while low < high:
-        middle = (low + high) // 2
-        if segments[middle].end_offset > offset:
-            high = middle
-        else:
-            low = middle + 1
-    assert low < len(segments), f"{offset} is in no segment"
-    return low
+def known_segment(disk: Disk, folder: str, state: SegmentState) -> Segment:
+    """Return a segment of which the facts give the state; its files are opened later."""
+    return Segment(
+        disk,
+        folder,
+        state.base_offset,
+        end_offset=state.end_offset,
+        size=state.size,
+        newest_timestamp=state.newest_timestamp,
+    )
 
 
-def batch_start(segments: Sequence[Segment], offset: int) -> int:
-    """Return the base offset of the batch that holds `offset`."""
-    segment = segments[segment_at(segments, offset)]
-    return segment.header_at(segment.position_of(offset)).base_offset
+class LogSegments:
+    """The segments of one log, in order."""
 
+    def __init__(self, disk: Disk, folder: str, segments: list[Segment], durability: Durability) -> None:
+        """segments: the list to own; `durability` reads it."""
+        self._disk = disk
+        self._folder = folder
+        self._segments = segments
+        self._durability = durability
 
-def read_batches(
-    segments: Sequence[Segment], offset: int, max_bytes: int, up_to_offset: int, epoch_of: Callable[[int], int]
-) -> bytes:
-    """Return whole batches of one segment, from the one that holds `offset`, none that ends above `up_to_offset`.
+    def __bool__(self) -> bool:
+        return bool(self._segments)
 
-    At most `max_bytes`, but at least one batch.
-    """
-    segment = segments[segment_at(segments, offset)]
-    start = segment.position_of(offset)
-    limit = segment.position_of(up_to_offset)  # start of the first batch that must not be returned
-    if limit - start > max_bytes:
-        first_end = start + segment.header_at(start).size
-        limit = min(limit, segment.boundary_before(start + max_bytes, first_end))
-    return segment.read(start, limit, epoch_of) if limit > start else b""
+    @property
+    def all(self) -> Sequence[Segment]:
+        return self._segments
 
+    @property
+    def sealed(self) -> Sequence[Segment]:
+        return self._segments[:-1]
 
-def size_from(segments: Sequence[Segment], offset: int) -> int:
-    """Return the size in bytes of the batches from the one that holds `offset` on."""
-    if not segments or offset < segments[0].base_offset:
-        return sum(segment.size for segment in segments)
-    at = segment_at(segments, offset)
-    first = segments[at]
-    return first.size - first.position_of(offset) + sum(segment.size for segment in segments[at + 1 :])
+    @property
+    def active(self) -> Segment | None:
+        return self._segments[-1] if self._segments else None
 
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size for segment in self._segments)
 
-def retained_start(
-    segments: Sequence[Segment], start_offset: int, deletable_end: int, config: LogConfig, now_ms: int, wall_ms: int
-) -> int:
-    """Return where the log should start by its retention: at the end of some segment, or at `start_offset`.
+    # -- queries
 
-    deletable_end: no segment that ends above it is deleted.
-    wall_ms: compared with the timestamps of records.
-    """
-    start = start_offset
-    size = sum(segment.size for segment in segments)
-    excess = size - config.retention_size if config.retention_size >= 0 else -1
-    for segment in segments:
-        if segment.end_offset > deletable_end:
-            break
-        is_active = segment is segments[-1]
-        too_much = not is_active and excess >= segment.size
-        if not too_much and not _is_too_old(segment, config, now_ms, wall_ms):
-            break
-        excess -= segment.size
-        start = max(start, segment.end_offset)
-    return start
+    def index_at(self, offset: int) -> int:
+        """Return the position in `all` of the segment that holds `offset`."""
+        segments = self._segments
+        low, high = 0, len(segments)
+        while low < high:
+            middle = (low + high) // 2
+            if segments[middle].end_offset > offset:
+                high = middle
+            else:
+                low = middle + 1
+        assert low < len(segments), f"{offset} is in no segment"
+        return low
 
+    def at(self, offset: int) -> Segment:
+        """Return the segment that holds `offset`."""
+        return self._segments[self.index_at(offset)]
 
-def _is_too_old(segment: Segment, config: LogConfig, now_ms: int, wall_ms: int) -> bool:
-    if config.retention_ms < 0:
-        return False
-    if segment.newest_timestamp >= 0:
-        return wall_ms - segment.newest_timestamp > config.retention_ms
-    if segment.last_append_ms is None:  # no record has a timestamp: the age counts from now
-        segment.last_append_ms = now_ms
-    return now_ms - segment.last_append_ms > config.retention_ms
+    def batch_start(self, offset: int) -> int:
+        """Return the base offset of the batch that holds `offset`."""
+        segment = self.at(offset)
+        return segment.header_at(segment.position_of(offset)).base_offset
 
+    # -- changes
 
-def recovery_point(segments: Sequence[Segment], offset: int, start_offset: int, end_offset: int) -> RecoveryPoint:
-    """Return the point from which a restart checks the log; everything below it is trusted.
+    def add(self, base_offset: int, now_ms: int) -> Segment:
+        """Create a segment, which becomes the active one; create the folder before the first."""
+        if not self._durability.has_folder:
+            self._disk.make_dir(self._folder)
+            self._durability.folder_created()
+        segment = Segment.create(self._disk, self._folder, base_offset)
+        segment.first_append_ms = now_ms
+        self._segments.append(segment)
+        self._durability.folder_changed()
+        return segment
 
-    offset: at least `start_offset`; everything below it is durable and committed.
-    """
-    if not segments or segments[-1].end_offset <= start_offset:  # the last segment is about to be deleted
-        return RecoveryPoint(offset, offset, 0, -1)
-    if offset >= end_offset:
+    def persist_index(self, segment: Segment) -> None:
+        """Bring the index file of `segment` up to date."""
+        if (file := segment.persist_index()) is not None:
+            self._durability.add_last(file)
+
+    def truncate_to(self, offset: int) -> int:
+        """Truncate the segments before the batch that holds `offset`; return the new end of the log."""
+        segments = self._segments
+        while segments and segments[-1].base_offset >= offset:
+            self._remove(segments.pop())
+        if not segments or segments[-1].end_offset <= offset:
+            return offset
         last = segments[-1]
-        return RecoveryPoint(end_offset, last.base_offset, last.size, last.newest_timestamp)
-    number = segment_at(segments, offset)
-    segment = segments[number]
-    position = segment.position_of(offset)
-    if position == 0 and number > 0 and segments[number - 1].end_offset > start_offset:
-        # After a truncation here, the log continues in the previous segment, which is then no longer sealed.
-        before = segments[number - 1]
-        return RecoveryPoint(before.end_offset, before.base_offset, before.size, before.newest_timestamp)
-    newest = segment.newest_before(position) if position else -1
-    return RecoveryPoint(segment.header_at(position).base_offset, segment.base_offset, position, newest)
+        position = last.position_of(offset)
+        end_offset = last.header_at(position).base_offset
+        if position == 0:
+            self._remove(segments.pop())
+        else:
+            last.truncate(position, end_offset)
+            self._durability.add(last.file)
+        return end_offset
+
+    def remove_below(self, offset: int) -> bool:
+        """Delete the segments that end at or below `offset`; return whether there were any."""
+        before = len(self._segments)
+        while self._segments and self._segments[0].end_offset <= offset:
+            self._remove(self._segments.pop(0))
+        return len(self._segments) < before
+
+    def replace(self, replaced: Sequence[Segment], segment: Segment) -> None:
+        """Put `segment` in the place of frozen segments with the same offsets.  The caller has changed the files."""
+        at = self._segments.index(replaced[0])
+        assert self._segments[at : at + len(replaced)] == list(replaced), f"{segment.path}: segments have changed"
+        assert all(one.is_frozen for one in replaced), f"{segment.path} would replace a segment that may grow"
+        assert replaced[-1].end_offset == segment.end_offset, f"{segment.path} ends at {segment.end_offset}"
+        self._segments[at : at + len(replaced)] = [segment]
+
+    def remove_all(self) -> None:
+        while self._segments:
+            self._remove(self._segments.pop())
+
+    def adopt(self, segments: Iterable[Segment]) -> None:
+        """Use the segments that recovery found instead of those of the last checkpoint."""
+        self._segments[:] = segments
+
+    def _remove(self, segment: Segment) -> None:
+        self._durability.remove(segment.path, segment.index_path)
+        segment.remove()
+
+    def close(self) -> None:
+        """Close the files; nothing is flushed."""
+        for segment in self._segments:
+            segment.close()

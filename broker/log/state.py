@@ -5,8 +5,9 @@ which recovery reads.  It begins with its checksum, because a wrong digit would 
 States of releases that wrote no checksum are accepted; those releases ignore the checksum.
 
 After an unclean stop, two smaller facts distinguish lost data from data that never existed.  `folder/<folder>` is
-written once, before anything in a new folder is acknowledged: the folder must exist.  `watermark/<log>`, written every
-few seconds, is a watermark below which everything was durable here: the log must reach it.
+written before anything in a new folder is acknowledged as durable, and again when a new segment is: the folder must
+exist, and a flush has completed since that segment began.  `watermark/<log>`, written every few seconds, is a watermark
+below which everything was durable here: the log must reach it.
 """
 
 from __future__ import annotations
@@ -20,8 +21,15 @@ from broker.log.types import LogKey
 from quorumlog.errors import CorruptStoreError
 
 STATE_VERSION = 1
+STATE = "log/"
 FOLDER = "folder/"
 WATERMARK = "watermark/"
+DAMAGED = "damaged/"
+CLEAN_EPOCH = "broker/clean_epoch"
+"""Fact: the broker epoch under which this directory was closed cleanly, written by `broker.server.role`.
+
+It is removed before a record is written.  Until then, every log must reach the end offset in its state.
+"""
 
 
 class SegmentState(msgspec.Struct, frozen=True, array_like=True):
@@ -49,6 +57,8 @@ class LogState(msgspec.Struct, frozen=True):
 
     segments, end_offset: the values at the checkpoint; they are exact after a clean stop.
     producerless_offset: an offset at which the log had no state of any producer; -1: no such offset is known.
+    cleaned_offset: end of the part that was compacted.
+    swapping: base offsets of the segments whose compacted replacement is being swapped in; see `cleaning.swap`.
     """
 
     version: int
@@ -59,10 +69,47 @@ class LogState(msgspec.Struct, frozen=True):
     segments: list[SegmentState]
     epochs: list[tuple[int, int]]
     producerless_offset: int
+    cleaned_offset: int = 0
+    swapping: list[int] = []
 
 
 UNSYNCED = b"write.caching"
-"""Value of a folder's fact if appends to its log may become durable in any order; otherwise the value is empty."""
+"""Value of a folder's fact if appends to its log may become durable in any order, and no flush is waited for.
+
+Otherwise the value is the base offset of the log's newest segment when a flush completed (`flushed_segment`).  Older
+releases wrote an empty value instead, and read every value except `UNSYNCED` as an empty one.
+"""
+OFFSET_MAX = 2**63 - 1
+
+
+def flushed_segment(fact: bytes | None) -> int:
+    """Return the base offset of the newest segment that is known to have been flushed, with everything before it.
+
+    fact: the folder's fact.  Without one, and with write.caching, the result is -1: later segments may have become
+        durable before earlier ones.  With the empty value of an older release, every segment counts as flushed.
+    """
+    if fact is None or fact == UNSYNCED:
+        return -1
+    return int(fact) if fact.isdigit() else OFFSET_MAX
+
+
+_DURABLE = re.compile(rb"durable to (\d+): ")
+
+
+def damage_note(problem: str, durable: int | None) -> bytes:
+    """Return the fact that a folder is damaged.  durable: the end of the records that were durable; None: unknown."""
+    return (problem if durable is None else f"durable to {durable}: {problem}").encode()
+
+
+def durable_before_damage(note: bytes) -> int | None:
+    """Return the end of the records that were durable when the damage was found; None in notes of older releases."""
+    match = _DURABLE.match(note)
+    return None if match is None else int(match[1])
+
+
+def state_fact(path: str) -> str:
+    """Return the key of the fact that holds a log's state.  path: the folder's path, or only its name."""
+    return STATE + path.rpartition("/")[2]
 
 
 def folder_fact(path: str) -> str:

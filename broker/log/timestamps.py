@@ -8,21 +8,22 @@ from its header.
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from broker.log.records import MalformedError, RecordPlace, first_at_or_after
 from broker.log.segment import Segment
+from broker.log.segments import LogSegments
 from broker.log.types import TimestampOffset
+from quorumlog.runtime.logging import get_logger
 from quorumlog.wire.record_batch import BatchHeader
 
 OPENED_MAX = 8
 
-log = logging.getLogger(__name__)
+logger = get_logger("log")
 
 
 async def find_timestamp(
-    segments: Sequence[Segment],
+    segments: LogSegments,
     timestamp: int,
     start_offset: int,
     up_to_offset: int,
@@ -30,7 +31,7 @@ async def find_timestamp(
 ) -> TimestampOffset | None:
     """Return the first record from `start_offset` to `up_to_offset` with at least `timestamp`.
 
-    segments: the log's own list, which may change during a wait.  epoch_of: see `Segment.read`.
+    epoch_of: see `Segment.read`.
     """
     opened = 0
     while (found := _candidate(segments, timestamp, start_offset, up_to_offset)) is not None:
@@ -42,30 +43,54 @@ async def find_timestamp(
             place = await _open(segment, position, header, batch, timestamp, start_offset)
         if place is not None:
             return TimestampOffset(place.timestamp, place.offset, header.leader_epoch)
-        start_offset = header.end_offset  # search again from here: segments may have been deleted during the wait
+        # Search again from here: segments may have been deleted or replaced during the wait.
+        start_offset = header.end_offset
     return None
 
 
 async def find_newest(
-    segments: Sequence[Segment], start_offset: int, up_to_offset: int, epoch_of: Callable[[int], int]
+    segments: LogSegments, start_offset: int, up_to_offset: int, epoch_of: Callable[[int], int]
 ) -> TimestampOffset | None:
     """Return the first of the newest records from `start_offset` to `up_to_offset`."""
+    newest = _newest(segments, start_offset, up_to_offset)
+    found = None if newest < 0 else await find_timestamp(segments, newest, start_offset, up_to_offset, epoch_of)
+    if found is not None or newest < 0:
+        return found
+    # The newest record of the first segment was deleted: it lies below the start.
+    newest = _newest(segments, start_offset, up_to_offset, is_exact=True)
+    found = None if newest < 0 else await find_timestamp(segments, newest, start_offset, up_to_offset, epoch_of)
+    if found is not None or newest < 0:
+        return found
+    # It even lies in the batch that holds the start; the other records of that batch are close enough.
+    return TimestampOffset(newest, start_offset, epoch_of(start_offset))
+
+
+def _newest(segments: LogSegments, start_offset: int, up_to_offset: int, *, is_exact: bool = False) -> int:
+    """Return the newest timestamp in a range, -1 if there is none.
+
+    is_exact: leave out the batches of the first segment that end at or below the start, by reading their headers.
+    """
     newest = -1
-    for segment in segments:
+    for segment in segments.all:
         if segment.end_offset <= start_offset or segment.base_offset >= up_to_offset:
+            continue
+        if is_exact and segment.base_offset < start_offset:
+            for _, header in segment.walk(segment.position_of(start_offset)):
+                if header.end_offset <= up_to_offset:
+                    newest = max(newest, header.max_timestamp)
             continue
         if segment.end_offset <= up_to_offset:
             newest = max(newest, segment.newest_timestamp)
         elif position := segment.position_of(up_to_offset):
             newest = max(newest, segment.newest_before(position))
-    return None if newest < 0 else await find_timestamp(segments, newest, start_offset, up_to_offset, epoch_of)
+    return newest
 
 
 def _candidate(
-    segments: Sequence[Segment], timestamp: int, start_offset: int, up_to_offset: int
+    segments: LogSegments, timestamp: int, start_offset: int, up_to_offset: int
 ) -> tuple[Segment, int, BatchHeader] | None:
     """Return the first batch whose header claims a timestamp of at least `timestamp`."""
-    for segment in segments:
+    for segment in segments.all:
         if segment.end_offset <= start_offset or segment.newest_timestamp < timestamp:
             continue
         first = segment.position_by_timestamp(timestamp)
@@ -86,5 +111,5 @@ async def _open(
     try:
         return await loop.run_in_executor(None, first_at_or_after, batch, header, timestamp, start_offset)
     except MalformedError as error:
-        log.debug("batch not opened file=%s position=%d reason=%s", segment.path, position, error)
+        logger.debug("batch not opened", file=segment.path, position=position, reason=str(error))
         return RecordPlace(header.max_timestamp, max(header.base_offset, start_offset))

@@ -7,19 +7,24 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
+from broker.core.cleaning import CleaningPolicy
 from quorumlog.wire.record_batch import RecordError
+
+LOGS = "logs"
+"""The folder of a data directory that holds the folders of its logs."""
 
 _FOLDER = re.compile(
     r"(?P<topic>[A-Za-z0-9._-]*)-(?P<index>\d{1,10})\.(?P<topic_id>[0-9a-f]{32})\.(?P<created>\d{1,19})"
 )
 _TOPIC_SHOWN_MAX = 120  # a folder name has at most 255 bytes; the topic in it is for people only
 _DAY_MS = 86_400_000
+NO_LAG = CleaningPolicy()
 SEGMENT_SIZE_LIMIT = 2**31 - 1  # positions in an index have 32 bits
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class LogKey:
-    """The permanent identity of one replica.  created: offset of its Partition record (design §5).
+    """The permanent identity of one replica.  created: offset of its Partition record.
 
     topic_id: the id with which the topic was created, even if it has another one now.
     """
@@ -56,6 +61,10 @@ class LogConfig:
     compressed_records_checked: bool = True  # by the leader, before it appends them
     producer_expiration_ms: int = _DAY_MS
     index_interval: int = 4096  # bytes of log for each index entry
+    deletes: bool = True  # cleanup.policy contains delete: retention deletes old segments
+    compacts: bool = False  # cleanup.policy contains compact
+    delete_retention_ms: int = _DAY_MS
+    compaction: CleaningPolicy = NO_LAG
 
     def __post_init__(self) -> None:
         assert 0 < self.segment_size_max <= SEGMENT_SIZE_LIMIT, self.segment_size_max

@@ -16,6 +16,16 @@ SESSION_TESTS = "tests/unit/broker/core/test_fetch_session.py"
 
 MUTANTS = (
     Mutant(
+        "a refused partition is named again only if its target has changed",
+        SESSION,
+        "if target == sent and key not in self._refused:",
+        "if target == sent:",
+        (
+            f"{SESSION_TESTS}::test_a_refused_partition_is_named_again_with_an_unchanged_target",
+            "tests/unit/broker/replica/test_fetcher.py::test_a_refused_replica_reports_its_position_again",
+        ),
+    ),
+    Mutant(
         "acks=all is answered for records at the watermark",
         PARTITION,
         "if self.high_watermark >= end:\n                return KafkaCode.NONE",
@@ -27,7 +37,7 @@ MUTANTS = (
         PARTITION,
         "        end = self.flushed_end\n        for broker_id in self.isr:",
         "        end = self.log_end\n        for broker_id in self.isr:",
-        (f"{PARTITION_TESTS}::test_the_leaders_own_unflushed_tail_counts_for_nobody",),
+        (f"{PARTITION_TESTS}::test_unflushed_records_of_the_leader_are_not_committed",),
     ),
     Mutant(
         "min.insync.replicas counts replicas that are being added",
@@ -62,10 +72,10 @@ MUTANTS = (
         PARTITION,
         "shared = min(end, diverging.end) if epoch == diverging.epoch else end",
         "shared = min(end, diverging.end) if epoch == diverging.epoch else diverging.end",
-        (f"{PARTITION_TESTS}::test_a_follower_cuts_at_its_own_end_of_the_epoch_before_one_that_it_does_not_know",),
+        (f"{PARTITION_TESTS}::test_a_divergence_in_an_unknown_epoch_truncates_to_the_end_of_the_epoch_before",),
     ),
     Mutant(
-        "a log that diverges below its start keeps what it has",
+        "a log that diverges below its start keeps its records",
         PARTITION,
         "return TruncateTo(end) if end >= log_start else RestartAt(leaders_start)",
         "return TruncateTo(max(end, log_start))",
@@ -79,14 +89,14 @@ MUTANTS = (
         PARTITION,
         "if sent != (self.leader_epoch, log_end, epochs.last_epoch):",
         "if sent[:2] != (self.leader_epoch, log_end):",
-        (f"{PARTITION_TESTS}::test_a_reply_to_another_question_is_dropped",),
+        (f"{PARTITION_TESTS}::test_a_reply_to_another_request_is_dropped",),
     ),
     Mutant(
         "a follower joins below where its leader began",
         PARTITION,
         "            and follower.end >= self.epoch_start\n",
         "",
-        (f"{PARTITION_TESTS}::test_no_joining_below_the_watermark_or_the_election",),
+        (f"{PARTITION_TESTS}::test_a_replica_below_the_watermark_or_the_elections_end_does_not_join",),
     ),
     Mutant(
         "a definite refusal leaves its additions in force for ever",
@@ -100,7 +110,7 @@ MUTANTS = (
         PARTITION,
         "broker_epoch < max(follower.broker_epoch, self.cluster.broker_epoch(broker_id)):",
         "broker_epoch < follower.broker_epoch:",
-        (f"{PARTITION_TESTS}::test_a_fetch_of_an_older_incarnation_counts_for_nothing",),
+        (f"{PARTITION_TESTS}::test_a_fetch_of_an_older_incarnation_is_ignored",),
     ),
     Mutant(
         "the epoch of the last record is forgotten when another begins at the log's start",

@@ -1,4 +1,4 @@
-"""The framing check of `native/record_scan.h` once more, slow and obvious."""
+"""A second implementation of the framing check of `native/record_scan.h`: slow and obvious."""
 
 from __future__ import annotations
 

@@ -1,15 +1,21 @@
-"""Any bytes into the judgement of batches: always a verdict, never an exception."""
+"""The validation of batches returns a verdict for any bytes and never raises."""
 
 from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TypeVar, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.log.records import MalformedError, first_at_or_after
 from broker.log.recovery import find_batch, walk_file
+from quorumlog.runtime.disk import DiskFile
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import HEADER_SIZE, BatchRefusal, check_batches, iter_headers, patch, validate_batches
 from tests.unit.broker.log.batches import make_batch
+
+T = TypeVar("T")
 
 SIZE_MAX = 2_000
 values = st.lists(st.binary(max_size=40), min_size=1, max_size=5)
@@ -51,16 +57,20 @@ class BytesFile:
         return self.data[position : position + size]
 
 
-def run(generator: object) -> object:
+def file_of(data: bytes) -> DiskFile:
+    return cast(DiskFile, BytesFile(data))
+
+
+def run(generator: Generator[None, None, T]) -> T:
     while True:
         try:
-            next(generator)  # type: ignore[call-overload]
+            next(generator)
         except StopIteration as stop:
-            return stop.value
+            return cast(T, stop.value)
 
 
 @given(st.lists(good_batches, min_size=1, max_size=4), st.integers(0, 2**40), st.integers(0, 2**31 - 1))
-def test_good_batches_are_taken_and_stay_good_with_offsets(batches: list[bytes], offset: int, epoch: int) -> None:
+def test_good_batches_are_accepted_and_stay_good_with_offsets(batches: list[bytes], offset: int, epoch: int) -> None:
     data = b"".join(batches)
     headers = validate_batches(memoryview(data), SIZE_MAX)
     assert not isinstance(headers, BatchRefusal)
@@ -74,8 +84,8 @@ def test_good_batches_are_taken_and_stay_good_with_offsets(batches: list[bytes],
     assert not isinstance(placed, BatchRefusal)
     assert placed[-1].end_offset == end
     assert [header for _, header in iter_headers(buffer)] == placed
-    walked = run(walk_file(BytesFile(bytes(buffer)), 0, offset, epoch))  # type: ignore[arg-type]
-    assert (walked.end, walked.end_offset, walked.problem) == (len(data), end, None)  # type: ignore[attr-defined]
+    walked = run(walk_file(file_of(bytes(buffer)), 0, offset, epoch))
+    assert (walked.end, walked.end_offset, walked.problem) == (len(data), end, None)
 
 
 @given(st.binary(max_size=300) | any_header)
@@ -97,11 +107,11 @@ def test_any_bytes_get_a_verdict(data: bytes) -> None:
 
 @given(st.binary(max_size=300) | any_header, st.integers(0, 2**62))
 def test_any_bytes_in_a_file_get_a_verdict(data: bytes, offset: int) -> None:
-    file = BytesFile(data)
-    walked = run(walk_file(file, 0, offset, -1))  # type: ignore[arg-type]
-    assert 0 <= walked.end <= len(data)  # type: ignore[attr-defined]
-    assert (walked.problem is None) == (walked.end == len(data))  # type: ignore[attr-defined]
-    run(find_batch(file, 0, offset))  # type: ignore[arg-type]
+    file = file_of(data)
+    walked = run(walk_file(file, 0, offset, -1))
+    assert 0 <= walked.end <= len(data)
+    assert (walked.problem is None) == (walked.end == len(data))
+    run(find_batch(file, 0, offset))
 
 
 @given(good_batches, st.data())
@@ -113,16 +123,16 @@ def test_one_changed_byte_is_noticed(batch: bytes, data: st.DataObject) -> None:
 
 
 @given(st.binary(max_size=200), good_batches, st.binary(max_size=200))
-def test_a_good_batch_is_found_among_rubbish(before: bytes, produced: bytes, after: bytes) -> None:
+def test_a_good_batch_is_found_among_garbage(before: bytes, produced: bytes, after: bytes) -> None:
     batch = bytearray(produced)
     offset = int.from_bytes(batch[:8], "big")
     patch(batch, offset, leader_epoch=3)
-    found = run(find_batch(BytesFile(before + batch + after), 0, max(0, offset - 1000)))  # type: ignore[arg-type]
+    found = run(find_batch(file_of(before + batch + after), 0, max(0, offset - 1000)))
     assert found == len(before)
 
 
 @given(good_batches, st.binary(max_size=300), st.integers(-1, 2_000))
-def test_any_body_can_be_looked_into(batch: bytes, body: bytes, timestamp: int) -> None:
+def test_any_body_can_be_searched(batch: bytes, body: bytes, timestamp: int) -> None:
     for data in (batch, batch[:HEADER_SIZE] + body):
         header = next(iter_headers(batch))[1]
         try:

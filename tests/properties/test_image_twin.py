@@ -1,4 +1,4 @@
-"""The image against a slow, obvious twin: dictionaries that are changed in place, one record after the other."""
+"""The image against a slow, obvious twin: dictionaries that are changed in place, record after record."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Twin:
-    """All state as plain dictionaries; what the image should say, said the slow way."""
+    """All state as plain dictionaries: a slow computation of the expected image."""
 
     def __init__(self) -> None:
         self.end = 0
@@ -197,7 +197,7 @@ replica_lists = st.lists(broker_ids, min_size=1, max_size=3, unique=True).map(
 leaders = st.integers(-1, 4)
 
 
-def draw_record(draw: Any, twin: Twin, number: int) -> Record:
+def draw_record(draw: st.DrawFn, twin: Twin, number: int) -> Record:
     """A record that fits the state, as a correct controller's would."""
     choices = ["register", "topic", "config", "other"]
     if twin.brokers:
@@ -247,19 +247,18 @@ def draw_record(draw: Any, twin: Twin, number: int) -> Record:
         topic = draw(st.sampled_from([*[each.hex for each in sorted(twin.topics)], ""]))
         scope = ConfigScope.TOPIC if topic else draw(st.sampled_from([ConfigScope.CLUSTER, ConfigScope.BROKER]))
         return Config(scope, topic, draw(st.sampled_from("xy")), draw(st.none() | st.sampled_from("12")))
-    gone = sorted({name for name, _ in twin.past}.difference(twin.topics.values()))
-    if gone and draw(st.booleans()):
-        return ForgetTopics(tuple(gone[:2]))
-    return draw(
-        st.sampled_from([
-            ProducerIds(1, 1, twin.next_producer_id + 1000), PreferredControllers((2, 1)), PreferredControllers(()),
-            Feature("f", number + 1), NoOp(),
-        ])
-    )  # fmt: skip
+    deleted = sorted({name for name, _ in twin.past}.difference(twin.topics.values()))
+    if len(deleted) > 0 and draw(st.booleans()):
+        return ForgetTopics(tuple(deleted[:2]))
+    others: list[Record] = [
+        ProducerIds(1, 1, twin.next_producer_id + 1000), PreferredControllers((2, 1)), PreferredControllers(()),
+        Feature("f", number + 1), NoOp(),
+    ]  # fmt: skip
+    return draw(st.sampled_from(others))
 
 
 @st.composite
-def histories(draw: Any) -> list[list[Record]]:
+def histories(draw: st.DrawFn) -> list[list[Record]]:
     twin, batches, number = Twin(), [], 0
     for _ in range(draw(st.integers(1, 6))):
         batch = []
@@ -274,7 +273,7 @@ def histories(draw: Any) -> list[list[Record]]:
 
 @settings(max_examples=250, deadline=None)
 @given(histories())
-def test_the_image_says_what_its_twin_says_after_every_batch(batches: list[list[Record]]) -> None:
+def test_the_image_equals_its_twin_after_every_batch(batches: list[list[Record]]) -> None:
     image, twin = ClusterImage(), Twin()
     for batch in batches:
         old = image
@@ -284,7 +283,7 @@ def test_the_image_says_what_its_twin_says_after_every_batch(batches: list[list[
             twin.apply(record)
         twin.check(image)
         check_delta(old, image, batch)
-        assert old.digest() == before  # what somebody else holds never changes
+        assert old.digest() == before  # an image that others hold never changes
 
 
 def check_delta(old: ClusterImage, new: ClusterImage, batch: Sequence[Record]) -> None:
@@ -314,7 +313,7 @@ def check_delta(old: ClusterImage, new: ClusterImage, batch: Sequence[Record]) -
 
 @settings(max_examples=100, deadline=None)
 @given(histories())
-def test_how_a_log_is_cut_into_batches_does_not_matter(batches: list[list[Record]]) -> None:
+def test_the_image_does_not_depend_on_the_batches_of_a_log(batches: list[list[Record]]) -> None:
     by_batch, by_record = ClusterImage(), ClusterImage()
     for batch in batches:
         by_batch = by_batch.apply(by_batch.end_offset, batch)
@@ -341,7 +340,8 @@ def test_different_images_have_different_digests(batches: list[list[Record]], da
     image = ClusterImage()
     for batch in batches:
         image = image.apply(image.end_offset, batch)
-    other = image.apply(image.end_offset, [data.draw(st.sampled_from([Feature("f", 99), NoOp()]))])
+    records: list[Record] = [Feature("f", 99), NoOp()]
+    other = image.apply(image.end_offset, [data.draw(st.sampled_from(records))])
     assert other.digest() != image.digest()
     assert image.advance(image.end_offset, image.epoch + 1).digest() != image.digest()
 

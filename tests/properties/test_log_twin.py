@@ -1,12 +1,12 @@
 """The log against a slow, obvious twin: a list of batches.
 
-Every step is done to both; after each, everything that can be asked is compared.  Restarts are clean ones, kills (the
-page cache stays) and power cuts (only what was flushed stays, on the simulated disk).
+Each step is applied to both, and then every property is compared.  Restarts are clean stops, kills (the page cache
+survives) and power cuts (only flushed data survive, on the simulated disk).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
@@ -32,7 +32,7 @@ class Kept(NamedTuple):
 
 
 class Twin:
-    """What a log is."""
+    """The state of a log."""
 
     def __init__(self) -> None:
         self.batches: list[Kept] = []
@@ -147,7 +147,7 @@ class Pair:
         self.disk = SimulatedDisk(self.random)
         self.twin = Twin()
         self.epoch = 0
-        self.since_flush: list[list[Kept]] = [[]]  # what the twin was at, and has been since, the last flush
+        self.since_flush: list[list[Kept]] = [[]]  # the states of the twin at and since the last flush
         self.logs: LogManager
 
     @property
@@ -172,11 +172,12 @@ class Pair:
                 log.truncate_to(offset)
                 if offset < twin.end:
                     twin.truncate(offset)
-                self.epoch += 1  # only another leader makes one cut
+                self.epoch += 1  # only another leader causes a truncation
             case Flush(commit):
                 await self.logs.flush_all([log])
                 assert log.flushed_offset == log.end_offset
-                await self.logs._flushes[self.disk.directory_id].flush_all([log])  # what was cut is durably gone, too
+                flush = self.logs._directories[self.disk.directory_id].flush
+                await flush.flush_all([log.durability])  # the truncation is durable as well
                 self.since_flush.clear()
                 twin.commit(twin.end - commit)
                 log.advance_high_watermark(twin.high_watermark)
@@ -228,7 +229,7 @@ class Pair:
         twin.start, twin.high_watermark = log.start_offset, log.high_watermark
 
     def after_power_cut(self) -> None:
-        """The log is what it has been at some time since the last flush, perhaps cut short."""
+        """The log equals one of its states since the last flush, perhaps truncated."""
         found = b"".join(read_all(self.log))
         assert self.log.end_offset >= min(state[-1].header.end_offset if state else 0 for state in self.since_flush)
         for state in self.since_flush:
@@ -261,11 +262,11 @@ class Pair:
         assert bool(data) == bool(wanted)
 
 
-def run_pair(what: Callable[[Pair], object], seed: int, segment_size: int) -> None:
+def run_pair(what: Callable[[Pair], Awaitable[None]], seed: int, segment_size: int) -> None:
     async def scenario() -> None:
         pair = Pair(seed, segment_size)
         await pair.start()
-        await what(pair)  # type: ignore[misc]
+        await what(pair)
         await pair.logs.close()
 
     run_simulated(scenario)
@@ -280,7 +281,7 @@ def plain(*sizes: int, producer: int = -1, new_epoch: bool = False, as_follower:
     return Append(sizes, new_epoch, producer, as_follower)
 
 
-@found(  # the recovery point stood at the start of a segment; cut there, the segment before it grew
+@found(  # the recovery point was at the start of a segment; after a truncation there, the previous segment grew
     plain(87, 16, 51, 64),
     plain(96, 12, new_epoch=True),
     plain(88, 90, 21, new_epoch=True),
@@ -304,7 +305,7 @@ def plain(*sizes: int, producer: int = -1, new_epoch: bool = False, as_follower:
     seed=790,
     segment_size=2_000,
 )
-@found(  # "no producers up to here" was said of records that were cut off later
+@found(  # "no producers up to here" was recorded for records that were truncated later
     plain(73, 55, 101, 5),
     Checkpoint(),
     Truncate(9),
@@ -316,7 +317,7 @@ def plain(*sizes: int, producer: int = -1, new_epoch: bool = False, as_follower:
     seed=407,
     segment_size=150,
 )
-@found(  # a cut that was not durable when the process was killed, and what came after it was
+@found(  # the truncation was not durable when the process was killed, but the later records were
     plain(47, 71),
     Flush(0),
     Checkpoint(),

@@ -1,6 +1,6 @@
-"""Nothing that a peer sends, right or wrong, early or late, may make a core raise, spin, or go back on its word.
+"""No message of a peer, valid or not, early or late, makes a core raise, loop, or break a promise.
 
-The invariants inside the core are asserted at the end of each step, so a run that ends has kept them.
+The core asserts its invariants at the end of each step, so a completed run has kept them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from quorum.core import RaftConfig
+from quorum.core import RaftConfig, RaftCore
 from quorum.core.events import (
     AddVoter,
     CancelTarget,
@@ -44,6 +44,7 @@ from quorum.core.events import (
     Transfer,
     TrimLog,
     UpdateVoter,
+    VoterChange,
     Written,
 )
 from quorum.core.messages import (
@@ -86,15 +87,17 @@ KEYS = [ReplicaKey(i, directory(i)) for i in (1, 2, 3, 4)] + [ReplicaKey(2, dire
 
 
 class Noise:
-    """Draws messages that are near enough to right ones to get past some of the checks."""
+    """Draws messages that are similar enough to valid ones to pass some of the checks."""
 
     def __init__(self, random: Random, lab: Lab) -> None:
         self.random = random
         self.lab = lab
 
     @property
-    def core(self):  # type: ignore[no-untyped-def]
-        return self.lab.nodes[1].core
+    def core(self) -> RaftCore:
+        core = self.lab.nodes[1].core
+        assert core is not None
+        return core
 
     def epoch(self) -> int:
         now = self.core.epoch
@@ -191,7 +194,7 @@ class Noise:
                 return DescribeQuorum(self.sender())
 
     def work(self) -> Event:
-        """What an operator, or the shell, asks of the core."""
+        """Requests of an operator or the shell to the core."""
         random = self.random
         node_id = random.choice([1, 2, 3, 4])
         address = f"n{random.choice([node_id, node_id, 3])}:1"
@@ -200,19 +203,18 @@ class Noise:
         call = random.randrange(10**9)
         match random.randrange(4):
             case 0:
-                return random.choice([Prefer(tuple(chosen)), ConfirmRead(call)])
+                asked: list[Event] = [Prefer(tuple(chosen)), ConfirmRead(call)]
+                return random.choice(asked)
             case 1:
                 return Transfer(call, random.choice([None, *chosen]), random.choice([0, 5000]))
-        change = random.choice(
-            [
-                AddVoter(node_id, address, directory_id, random.random() < 0.5),
-                RemoveVoter(node_id, directory_id),
-                UpdateVoter(self.key(), address),
-                SetTarget(tuple((chosen_id, f"n{chosen_id}:1") for chosen_id in chosen)),
-                CancelTarget(),
-            ]
-        )
-        return ChangeVoters(call, change, random.random() < 0.2, random.choice([0, 5000]))
+        changes: list[VoterChange] = [
+            AddVoter(node_id, address, directory_id, random.random() < 0.5),
+            RemoveVoter(node_id, directory_id),
+            UpdateVoter(self.key(), address),
+            SetTarget(tuple((chosen_id, f"n{chosen_id}:1") for chosen_id in chosen)),
+            CancelTarget(),
+        ]
+        return ChangeVoters(call, random.choice(changes), random.random() < 0.2, random.choice([0, 5000]))
 
     def reply(self, to: Request | None) -> Reply:
         kinds = [Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch, FetchSnapshot, Introduce, DescribeQuorum]
@@ -250,7 +252,7 @@ class Noise:
         return FetchSnapshotReply(error, known, snapshot, size, position, data)
 
     def shell(self) -> Event:
-        """What a shell that works does about snapshots, whoever has sent the bytes."""
+        """The actions of a correct shell for snapshots from any sender."""
         node, random = self.lab.nodes[1], self.random
         if node.receiving:
             match node.receiving.pop(0):
@@ -319,7 +321,8 @@ def run(seed: int) -> set[str]:
                 lab.now_ms = max(lab.now_ms, core.deadline_ms)
                 event = Tick()
             case 8:
-                event = random.choice([Propose(core.epoch, b"p", 1, 0), Resign("noise"), LogRead(1, noise.batches())])
+                events: list[Event] = [Propose(core.epoch, b"p", 1, 0), Resign("noise"), LogRead(1, noise.batches())]
+                event = random.choice(events)
             case _ if node.disk.pending:
                 event = Written(node.disk.settle().id)
             case _:

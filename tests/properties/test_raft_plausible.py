@@ -1,8 +1,8 @@
-"""What peers may well say, mostly right, in any order: it takes a core to where noise never gets it.
+"""Plausible messages of peers, mostly correct, in any order: they lead a core to states that noise does not reach.
 
-`test_raft_garbage` sends what is mostly wrong, and most of that is turned away at the door.  Here a run draws how often
-its peers are right, up to 199 times of 200, so leaders commit, voters are changed, handed over to and left behind, and
-what is said next meets all of that half done.  Each step asserts the core's invariants.
+`test_raft_garbage` sends mostly wrong messages, and most of those are refused at once.  Here each run draws how often
+its peers are correct, up to 199 times of 200, so leaders commit, voters change, leadership moves, and the next messages
+meet all of that half done.  Each step asserts the core's invariants.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PEERS = (1, 2, 3, 4)
 
 
 class Plausible(Noise):
-    """rightness: how often what is drawn is what a peer would say that is sane and up to date."""
+    """rightness: how often a drawn message is one that a correct and current peer would send."""
 
     def __init__(self, random: Random, lab: Lab) -> None:
         super().__init__(random, lab)
@@ -85,7 +85,7 @@ class Plausible(Noise):
         return Knowledge("lab", 0, self.core.epoch, leader_id, None if leader_id is None else f"n{leader_id}:1")
 
     def address(self, node_id: int) -> str:
-        """Some move, some to where another one is."""
+        """Let some voters move, some of them to the address of another one."""
         return f"n{node_id}:{self.random.choice([1, 1, 1, 1, 2])}" if self.random.random() < 0.95 else "n3:1"
 
     def request(self) -> Request:
@@ -103,7 +103,7 @@ class Plausible(Noise):
         return super().request()
 
     def answer(self, to: Peer, request: Request) -> Reply:
-        """As the node at that address would."""
+        """Reply as the node at that address would."""
         if not isinstance(request, Introduce) or not self.right():
             return self.reply(request)
         node_id = int(to.address[1])
@@ -138,7 +138,7 @@ class Plausible(Noise):
 
 
 class Run:
-    """One node among peers that are only what they say.  seen: what became of it."""
+    """One node among peers that exist only as messages. seen: the events of the run."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -183,13 +183,14 @@ class Run:
                 return self.peers.shell()
             case 5:
                 propose = Propose(node.core.epoch, b"p", 1, 0)
-                return random.choice([propose, propose, propose, Resign("told to")])
+                drawn: list[Event] = [propose, propose, propose, Resign("told to")]
+                return random.choice(drawn)
             case _ if node.disk.pending:
                 return Written(node.disk.settle().id)
         return None
 
     def meet(self, effects: list[Effect]) -> None:
-        """What comes of it for the disk, the peers and whoever asked."""
+        """Execute the effects on the disk, the peers and the callers."""
         for effect in effects:
             match effect:
                 case SendRequest():

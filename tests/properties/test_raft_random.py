@@ -1,4 +1,4 @@
-"""Cores under a network and disks that do their worst: nothing may break, and once they behave, work must go on.
+"""Cores under a failing network and failing disks: promises hold, and work continues once the faults end.
 
 A failure names its seed; `RAFT_SEEDS=7` runs seed 7 alone, `RAFT_SEEDS=1000:3000` a range.
 """
@@ -10,6 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 
 import pytest
@@ -46,7 +47,7 @@ BLOCK = 25
 
 @dataclass
 class Faults:
-    """Drawn once a run; all zero after the healing."""
+    """Drawn once for each run; all zero after the faults have ended."""
 
     delay_ms: int
     loss: float
@@ -74,7 +75,7 @@ class World:
         self.calls = 0
         self.wiped = False
         self.changing = self.random.random() < 0.6
-        self.quiet = False  # nobody asks for anything any more
+        self.quiet = False  # no more requests are sent
         self.ticks: Counter[int] = Counter()
         self.disk_free_ms: Counter[int] = Counter()
         voters = self.random.choice([1, 2, 3, 3, 3, 4, 5])
@@ -83,19 +84,24 @@ class World:
         addresses = {node_id: f"n{node_id}:1" for node_id in self.ids}
         disks = founded_disks(addresses) if founded else {}
         listed = tuple(addresses.items())
-        small = {
-            "fetch_max_bytes": self.random.choice([1 << 20, 200]),
-            "recent_max_bytes": self.random.choice([1 << 20, 0]),
-        }
+        fetch_max_bytes = self.random.choice([1 << 20, 200])
+        recent_max_bytes = self.random.choice([1 << 20, 0])
         for node_id in self.ids:
-            config = RaftConfig(node_id, addresses[node_id], initial_voters=listed, new_cluster_id="lab", **small)
+            config = RaftConfig(
+                node_id,
+                addresses[node_id],
+                initial_voters=listed,
+                new_cluster_id="lab",
+                fetch_max_bytes=fetch_max_bytes,
+                recent_max_bytes=recent_max_bytes,
+            )
             self.lab.add(config, disks.get(node_id))
         for node_id in (8, 9):
             if self.random.random() < 0.4:
                 self.ids.append(node_id)
                 self.lab.add(RaftConfig(node_id, f"n{node_id}:1", bootstrap=tuple(addresses.values())))
         for node_id in self.ids:
-            self.at(self.random.randrange(200), lambda node_id=node_id: self.start(node_id))
+            self.at(self.random.randrange(200), partial(self.start, node_id))
 
     def at(self, delay_ms: int, action: Callable[[], None]) -> None:
         self.order += 1
@@ -112,7 +118,7 @@ class World:
             self.collect()
 
     def collect(self) -> None:
-        """Give everything that the last event set off its time."""
+        """Wait for everything that the last event caused."""
         wire, self.lab.wire = self.lab.wire, []
         for message in wire:
             self.checker.left(message)
@@ -132,7 +138,7 @@ class World:
     receiving: dict[int, int]
 
     def receive(self, node: Node) -> Callable[[], None]:
-        """The node does the next thing to receive a snapshot."""
+        """Let the node take the next step of receiving a snapshot."""
         incarnation = node.incarnation
 
         def work() -> None:
@@ -145,7 +151,7 @@ class World:
         return work
 
     def snapshot(self) -> None:
-        """Somebody takes a snapshot, and lets the log start after it or an older one; some are deleted."""
+        """Let a node take a snapshot, and start its log after it or an older one; delete some snapshots."""
         running = [node for node in self.lab.nodes.values() if node.core is not None and node.applied > node.disk.start]
         if running:
             node = self.random.choice(running)
@@ -162,7 +168,7 @@ class World:
         self.at(self.random.randrange(10, 1500), self.snapshot)
 
     def reading(self, node: Node, effect: ReadLog | ReadSnapshot) -> Callable[[], None]:
-        """The disk answers a little later, when the node may be something else."""
+        """Let the disk answer a little later, when the node may have another role."""
         incarnation = node.incarnation
 
         def answer() -> None:
@@ -225,8 +231,7 @@ class World:
                 takes += self.random.randrange(500, 5000)
             done = max(self.disk_free_ms[node_id], self.lab.now_ms) + takes
             self.disk_free_ms[node_id] = done
-            incarnation = node.incarnation
-            self.at(done - self.lab.now_ms, lambda incarnation=incarnation: self.settle(node_id, incarnation))
+            self.at(done - self.lab.now_ms, partial(self.settle, node_id, node.incarnation))
 
     on_disk: set[tuple[int, int, int]]
 
@@ -238,7 +243,7 @@ class World:
             self.checker.settled(node_id, write)
             self.wrote(node_id)
 
-    # What goes wrong
+    # Faults
 
     def start(self, node_id: int) -> None:
         node = self.lab.nodes[node_id]
@@ -257,7 +262,7 @@ class World:
             self.checker.seen["crash"] += 1
 
     def chaos(self) -> None:
-        """One mishap, and the next one later."""
+        """Cause one fault, and the next one later."""
         if self.lab.now_ms >= CHAOS_MS:
             return
         random = self.random
@@ -279,7 +284,7 @@ class World:
             case 6:
                 for node_id in self.ids:
                     self.crash(node_id)
-                    self.at(random.randrange(1000), lambda node_id=node_id: self.start(node_id))
+                    self.at(random.randrange(1000), partial(self.start, node_id))
             case 7:
                 node = self.lab.nodes[random.choice(self.ids)]
                 if node.core is not None:
@@ -311,14 +316,14 @@ class World:
         self.wrote(node_id)
 
     def someone(self) -> Node | None:
-        """A leader, mostly; or anyone."""
+        """Return a leader in most cases, else any node."""
         running = [node for node in self.lab.nodes.values() if node.core is not None]
         leaders = [node for node in running if node.core is not None and isinstance(node.core.role, Leader)]
         wanted = leaders if leaders and self.random.random() < 0.9 else running
         return self.random.choice(wanted) if wanted else None
 
     def change(self) -> None:
-        """Ask someone to change the voters, and again later."""
+        """Ask a node to change the voters, and repeat this later."""
         if self.quiet:
             return
         node = self.someone()
@@ -360,7 +365,7 @@ class World:
                 self.ask(node.id, Prefer(wanted))
 
     def lose_a_disk(self) -> None:
-        """One disk is lost, once, and replaced, in a run with no other changes: they might count on it still."""
+        """Lose one disk once and replace it, in a run without other changes, which might still rely on that disk."""
         node_id = self.random.choice(self.ids)
         node = self.lab.nodes[node_id]
         voters = self.checker.voters[0] if self.checker.voters else VoterSet()
@@ -405,7 +410,7 @@ class World:
 
 
 def run(seed: int) -> Counter[str]:
-    """One run; returns how often the rare things happened."""
+    """Run one seed; return how often the rare events happened."""
     world = World(seed)
     world.armed, world.on_disk, world.receiving = {}, set(), {}
     world.at(world.random.randrange(3000), world.chaos)
@@ -443,7 +448,7 @@ def blocks() -> list[range]:
 
 
 @pytest.mark.parametrize("seeds", blocks(), ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
-def test_promises_hold_and_work_goes_on(seeds: range) -> None:
+def test_promises_hold_and_work_continues(seeds: range) -> None:
     seen: Counter[str] = Counter()
     for seed in seeds:
         try:

@@ -1,4 +1,4 @@
-"""Histories with reassignments: whoever leads holds what is committed; sets end as asked or return to the old ones."""
+"""Histories with reassignments: leaders have all committed records, and every reassignment ends or is undone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Moving(World):
         super().__init__(seed)
         self.cluster.start(*[each for each in ALL if each not in self.brokers])
         self.brokers = ALL
-        self.caching = False  # a sole replica may lose what is in memory, as everybody knows
+        self.caching = False  # a sole replica may lose unflushed records, which is documented
         self.logs = {each: self.logs.get(each, []) for each in ALL}
         self.disks = dict.fromkeys(ALL, 0)
         self.origin: set[int] = set()
@@ -86,7 +86,7 @@ class Moving(World):
         self.target = ()
 
     def go_on(self) -> None:
-        """Another controller, say, looks for what is due."""
+        """Look for due steps, as a new controller does."""
         self.cluster.carry_out(lambda image, again: progress(image))
 
     def look(self) -> None:
@@ -104,7 +104,7 @@ class Moving(World):
         self.min_isr = factor
 
     def settle(self) -> None:
-        """Everybody is back, copies, and joins."""
+        """All brokers run again, copy, and join."""
         for broker_id in ALL:
             self.restart(broker_id, previous_broker_epoch=self.cluster.epoch(broker_id))
             self.cluster.beat(broker_id)

@@ -5,7 +5,7 @@ import pytest
 from broker.core.epochs import UNKNOWN_EPOCH, EpochCache
 
 
-def test_an_empty_history_knows_nothing() -> None:
+def test_an_empty_history_has_no_epochs() -> None:
     epochs = EpochCache()
     assert epochs.latest == -1
     assert epochs.end_of(0) == UNKNOWN_EPOCH
@@ -28,7 +28,7 @@ def test_epoch_of() -> None:
     assert [epochs.epoch_of(offset) for offset in (9, 10, 19, 20, 34)] == [-1, 2, 2, 5, 5]
 
 
-def test_an_epoch_without_records_gives_way() -> None:
+def test_an_epoch_without_records_is_replaced() -> None:
     epochs = EpochCache([(1, 0)], end_offset=4)
     epochs.assign(2, 4)
     epochs.assign(3, 4)
@@ -37,7 +37,7 @@ def test_an_epoch_without_records_gives_way() -> None:
     assert epochs.end_of(2) == (1, 4)
 
 
-def test_epochs_never_go_back() -> None:
+def test_assigned_epochs_never_decrease() -> None:
     epochs = EpochCache([(4, 0)], end_offset=4)
     with pytest.raises(AssertionError, match="epoch 3 after 4"):
         epochs.assign(3, 4)
@@ -55,9 +55,9 @@ def test_truncation_forgets_later_epochs() -> None:
 def test_a_later_start_keeps_the_epoch_in_force() -> None:
     epochs = EpochCache([(2, 10), (5, 20), (6, 30)], end_offset=35)
     epochs.drop_before(25)
-    assert epochs.entries == ((5, 20), (6, 30))
+    assert list(epochs.entries) == [(5, 20), (6, 30)]
     epochs.drop_before(35)
-    assert epochs.entries == ((6, 30),)
+    assert list(epochs.entries) == [(6, 30)]
     assert epochs.end_of(6) == (6, 35)
 
 

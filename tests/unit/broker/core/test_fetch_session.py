@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core.fetch_session import (
-    MAX_SESSION_EPOCH,
     NO_SESSION,
+    SESSION_EPOCH_MAX,
     TARGETS_MAX,
     FetcherSession,
     FetchTarget,
@@ -36,7 +36,7 @@ def target(offset: int) -> FetchTarget:
     return FetchTarget(3, offset, 2, 0, 1 << 20)
 
 
-def test_the_first_request_names_all_and_later_ones_what_changed() -> None:
+def test_the_first_request_names_all_partitions_and_later_ones_the_changes() -> None:
     session = FetcherSession()
     session.want(key(0), target(10))
     session.want(key(1), target(20))
@@ -56,7 +56,7 @@ def test_the_first_request_names_all_and_later_ones_what_changed() -> None:
     assert (third.session_epoch, third.targets, third.forgotten) == (2, (), ())
 
 
-def test_a_wish_that_comes_back_to_what_was_told_is_not_repeated() -> None:
+def test_a_target_that_returns_to_the_sent_one_is_not_sent_again() -> None:
     session = FetcherSession()
     session.want(key(0), target(10))
     session.on_reply(session.build(), 77)
@@ -68,17 +68,55 @@ def test_a_wish_that_comes_back_to_what_was_told_is_not_repeated() -> None:
     assert (again.targets, again.forgotten) == ((), ())
 
 
+def test_a_refused_partition_is_named_again_with_an_unchanged_target() -> None:
+    """The leader refused the position, so it has not counted it as an acknowledgement."""
+    session = FetcherSession()
+    session.want(key(0), target(10))
+    session.on_reply(session.build(), 77)
+    session.refused(key(0))
+    session.want(key(0), target(10))
+    assert session.has_news
+    again = session.build()
+    assert (again.targets, again.forgotten) == (((key(0), target(10)),), ())
+    assert again.before == {key(0): target(10)}
+    assert session.build().targets == (), "once is enough"
+
+
+def test_a_refused_partition_is_forgotten_unless_it_is_wanted_again() -> None:
+    session = FetcherSession()
+    session.want(key(0), target(10))
+    session.on_reply(session.build(), 77)
+    session.refused(key(0))
+    again = session.build()
+    assert (again.targets, again.forgotten) == ((), (key(0),))
+    session.want(key(0), target(10))
+    assert session.build().targets == ((key(0), target(10)),)
+
+
+def test_a_late_refusal_of_a_forgotten_partition_changes_nothing() -> None:
+    session = FetcherSession()
+    session.want(key(0), target(10))
+    session.on_reply(session.build(), 77)
+    session.drop(key(0))
+    assert session.build().forgotten == (key(0),)
+    session.refused(key(0))
+    session.want(key(0), target(10))
+    session.drop(key(0))
+    again = session.build()
+    assert (again.targets, again.forgotten) == ((), ())
+
+
 def test_after_a_reset_everything_is_named_again() -> None:
     session = FetcherSession()
     session.want(key(0), target(10))
     session.on_reply(session.build(), 77)
     session.reset()
     full = session.build()
-    assert (full.session_id, full.session_epoch) == (77, 0), "the old session may be let go"
+    assert (full.session_id, full.session_epoch) == (77, 0), "the leader may close the old session"
     assert dict(full.targets) == {key(0): target(10)}
 
 
-def test_a_wish_can_be_told_while_a_fetch_is_parked() -> None:
+def test_a_new_target_is_sent_while_a_fetch_is_parked() -> None:
     session = FetcherSession()
     session.want(key(0), target(10))
     opening = session.build()
@@ -91,20 +129,20 @@ def test_a_wish_can_be_told_while_a_fetch_is_parked() -> None:
     assert session.may_build
     interrupting = session.build()
     assert (parked.session_epoch, interrupting.session_epoch) == (1, 2)
-    assert interrupting.before == {key(0): target(10), key(1): None}, "what the parked one's reply speaks of"
+    assert interrupting.before == {key(0): target(10), key(1): None}, "the partitions in the reply to the parked fetch"
     session.on_reply(parked, 77)
     session.on_reply(interrupting, 77)
     assert session.build().session_epoch == 3
 
 
-def test_a_leader_that_opens_no_session_is_asked_in_full() -> None:
+def test_a_leader_without_a_session_gets_full_requests() -> None:
     session = FetcherSession()
     session.want(key(0), target(10))
     session.on_reply(session.build(), 0)
     assert dict(session.build().targets) == {key(0): target(10)}
 
 
-def test_more_than_one_request_may_name_are_named_by_several() -> None:
+def test_more_partitions_than_one_request_may_name_need_several_requests() -> None:
     session = FetcherSession(targets_max=3)
     for index in range(8):
         session.want(key(index), target(index))
@@ -116,7 +154,7 @@ def test_more_than_one_request_may_name_are_named_by_several() -> None:
     assert not session.has_news
 
 
-def test_without_a_session_everybody_has_a_turn() -> None:
+def test_without_a_session_all_partitions_take_turns() -> None:
     session = FetcherSession(targets_max=3)
     for index in range(5):
         session.want(key(index), target(index))
@@ -147,7 +185,7 @@ def test_the_largest_request_is_within_the_listeners_limits() -> None:
 
 def test_session_epochs_wrap_to_one() -> None:
     assert next_session_epoch(1) == 2
-    assert next_session_epoch(MAX_SESSION_EPOCH) == 1
+    assert next_session_epoch(SESSION_EPOCH_MAX) == 1
 
 
 def cache(capacity: int = 2) -> tuple[SessionCache[PartitionKey], list[int]]:
@@ -187,7 +225,7 @@ def test_another_fetchers_session_is_not_found() -> None:
     assert closed == [session.session_id]
 
 
-def test_room_is_made_only_by_the_idle() -> None:
+def test_only_idle_sessions_are_evicted() -> None:
     sessions, closed = cache()
     first = opened(sessions, -1, 0)
     opened(sessions, -1, 500)
@@ -228,7 +266,7 @@ def test_only_touched_partitions_are_ready() -> None:
 
 @given(st.integers(0, 2**32))
 def test_both_ends_agree_after_any_history(seed: int) -> None:
-    """After a good request the leader holds exactly the fetcher's targets, whatever was dropped, lost or refused."""
+    """After a successful request the leader has exactly the fetcher's targets, regardless of lost messages."""
     random = Random(seed)
     sessions, _ = cache(1)
     most = random.choice([2, 3, 100])
@@ -272,7 +310,7 @@ def test_both_ends_agree_after_any_history(seed: int) -> None:
             fetcher.reset()  # the reply was lost
             continue
         fetcher.on_reply(request, begun.session_id)
-        if begun.session_id == NO_SESSION:  # no room for one: as many as may be, each time
+        if begun.session_id == NO_SESSION:  # the leader has no room for a session: each time as many as permitted
             assert len(begun.entries) == min(most, len(wanted))
             continue
         while fetcher.has_news:

@@ -1,4 +1,4 @@
-"""The broker's side of its life cycle: what is sent, and when."""
+"""The life cycle of a broker: the requests that it sends, and their times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def running(now_ms: int = 0) -> Lifecycle:
     return core
 
 
-def test_it_registers_at_once_and_again_until_it_is_taken() -> None:
+def test_a_broker_registers_at_once_and_retries_until_it_is_accepted() -> None:
     core = Lifecycle(interval_ms=1_000, now_ms=0)
     assert core.next_action(0) == Register()
     waits = []
@@ -35,7 +35,7 @@ def test_it_registers_at_once_and_again_until_it_is_taken() -> None:
     assert waits[-1] == 1_000, "never rarer than the interval"
 
 
-def test_it_beats_at_once_and_then_each_interval() -> None:
+def test_a_broker_sends_a_heartbeat_at_once_and_then_each_interval() -> None:
     core = registered(10)
     assert core.next_action(10) == Beat(want_shutdown=False)
     core.on_beat(True, False, 0, 12)
@@ -44,7 +44,7 @@ def test_it_beats_at_once_and_then_each_interval() -> None:
     assert core.next_action(1_012) == Beat(want_shutdown=False)
 
 
-def test_having_carried_out_its_own_registration_it_beats_at_once() -> None:
+def test_a_heartbeat_follows_at_once_when_the_registration_is_applied() -> None:
     core = registered()
     core.on_beat(True, False, 0, 0)
     core.on_applied(7, 100)
@@ -56,7 +56,7 @@ def test_having_carried_out_its_own_registration_it_beats_at_once() -> None:
     assert core.next_action(300) == Wait(1_201), "running, it has no news for the controller"
 
 
-def test_a_fenced_broker_shows_at_once_that_it_has_seen_it() -> None:
+def test_a_fenced_broker_acknowledges_its_fencing_at_once() -> None:
     core = running()
     core.on_beat(True, False, 0, 1_000)
     assert core.stage is Stage.FENCED
@@ -64,7 +64,7 @@ def test_a_fenced_broker_shows_at_once_that_it_has_seen_it() -> None:
     assert core.next_action(1_100) == Beat(want_shutdown=False)
 
 
-def test_a_stale_epoch_registers_anew() -> None:
+def test_a_broker_with_a_stale_epoch_registers_again() -> None:
     core = running()
     core.on_stale(500)
     assert core.next_action(500) == Register()
@@ -76,7 +76,7 @@ def test_a_stale_epoch_registers_anew() -> None:
     assert core.next_action(700) == Beat(want_shutdown=False)
 
 
-def test_stopping_it_asks_until_it_is_released() -> None:
+def test_a_stopping_broker_asks_until_it_is_released() -> None:
     core = running()
     core.stop(deadline_ms=5_000, now_ms=100)
     assert core.next_action(100) == Beat(want_shutdown=True)
@@ -104,7 +104,7 @@ def test_stopping_ends_at_the_deadline_without_a_controller() -> None:
     assert now == 1_000
 
 
-def test_stopping_does_not_wait_for_a_controller_that_is_gone_for_good() -> None:
+def test_stopping_does_not_wait_for_a_controller_that_never_answers() -> None:
     core = running()
     core.stop(deadline_ms=10 * DRAINING_SILENCE_MS, now_ms=0)
     core.on_beat(False, False, 1, 500)
@@ -121,13 +121,13 @@ def test_a_second_stop_does_not_move_the_deadline() -> None:
     assert core.next_action(1_000) == End(released=False)
 
 
-def test_one_that_never_registered_has_nothing_to_hand_over() -> None:
+def test_a_broker_that_never_registered_stops_at_once() -> None:
     core = Lifecycle(interval_ms=1_000, now_ms=0)
     core.stop(deadline_ms=5_000, now_ms=10)
     assert core.next_action(10) == End(released=True)
 
 
-def test_one_whose_registration_is_lost_while_stopping_ends() -> None:
+def test_a_broker_that_loses_its_registration_while_stopping_ends() -> None:
     core = running()
     core.stop(deadline_ms=5_000, now_ms=10)
     core.on_stale(20)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from broker.core.partition import (
     AppendRecords,
     Assignment,
     Contact,
+    DelayFetch,
     Divergence,
     Drop,
     FollowerState,
@@ -20,7 +22,6 @@ from broker.core.partition import (
     Limits,
     RestartAt,
     SentPosition,
-    StandBack,
     TruncateTo,
     check_leader_epoch,
     check_position,
@@ -103,7 +104,7 @@ def test_watermark_is_the_lowest_flushed_end_of_the_isr() -> None:
     assert leader.hw == 10
 
 
-def test_the_leaders_own_unflushed_tail_counts_for_nobody() -> None:
+def test_unflushed_records_of_the_leader_are_not_committed() -> None:
     leader = Leader()
     leader.write(10, flush=False)
     leader.fetch(2, 10)
@@ -131,8 +132,8 @@ def test_a_sole_replica_is_committed_by_its_own_flush() -> None:
     assert state.verdict(-1, 5) is KafkaCode.NONE
 
 
-def test_what_was_committed_before_is_shown_once_it_is_on_the_leaders_own_disk_whatever_the_isr() -> None:
-    """For the disk of an unclean leader nobody has waited."""
+def test_committed_records_are_visible_once_the_leader_has_flushed_them() -> None:
+    """No election waited for the disk of an unclean leader."""
     state = LeaderState(
         1,
         Assignment((1, 2, 3), (1,), 1, leader_epoch=5, partition_epoch=7),
@@ -151,7 +152,7 @@ def test_what_was_committed_before_is_shown_once_it_is_on_the_leaders_own_disk_w
     assert not state.latest_known()
 
 
-def test_watermark_never_goes_back_when_a_follower_does() -> None:
+def test_watermark_never_decreases_when_a_follower_truncates() -> None:
     leader = Leader()
     leader.write(10)
     leader.fetch(2, 10)
@@ -160,7 +161,7 @@ def test_watermark_never_goes_back_when_a_follower_does() -> None:
     assert leader.hw == 10
 
 
-def test_watermark_stands_still_below_the_minimum() -> None:
+def test_watermark_does_not_advance_below_the_minimum() -> None:
     leader = Leader(isr=(1,))
     leader.write(10)
     assert leader.hw == 0
@@ -170,7 +171,7 @@ def test_watermark_stands_still_below_the_minimum() -> None:
     assert leader.hw == 10
 
 
-def test_a_fetch_of_an_older_incarnation_counts_for_nothing() -> None:
+def test_a_fetch_of_an_older_incarnation_is_ignored() -> None:
     leader = Leader(isr=(1, 2))
     leader.write(10)
     leader.cluster.epochs[2] = 500
@@ -180,7 +181,7 @@ def test_a_fetch_of_an_older_incarnation_counts_for_nothing() -> None:
     assert leader.hw == 3
 
 
-def test_a_stranger_counts_for_nothing() -> None:
+def test_a_fetch_of_a_broker_without_a_replica_is_ignored() -> None:
     leader = Leader()
     leader.write(10)
     assert not leader.state.on_fetch(9, 900, 10, leader.now_ms, None)
@@ -217,7 +218,7 @@ def test_a_pending_removal_counts_only_when_committed() -> None:
     assert leader.hw == 10
 
 
-def test_no_joining_below_the_watermark_or_the_election() -> None:
+def test_a_replica_below_the_watermark_or_the_elections_end_does_not_join() -> None:
     leader = Leader(isr=(1, 2), log_end=10, watermark=4)
     leader.fetch(3, 3)
     assert leader.members() is None
@@ -227,7 +228,7 @@ def test_no_joining_below_the_watermark_or_the_election() -> None:
     assert leader.members() == (1, 2, 3)
 
 
-def test_no_joining_while_fenced_or_under_another_broker_epoch() -> None:
+def test_a_fenced_replica_or_another_broker_epoch_does_not_join() -> None:
     leader = Leader(isr=(1, 2))
     leader.cluster.fenced.add(3)
     leader.fetch(3, 0)
@@ -239,7 +240,7 @@ def test_no_joining_while_fenced_or_under_another_broker_epoch() -> None:
     assert leader.members() == (1, 2, 3)
 
 
-def test_who_stays_behind_for_too_long_leaves() -> None:
+def test_a_follower_that_lags_for_too_long_leaves_the_isr() -> None:
     leader = Leader()
     leader.write(10)
     leader.fetch(2, 10)
@@ -252,7 +253,7 @@ def test_who_stays_behind_for_too_long_leaves() -> None:
     assert leader.members() == (1, 2)
 
 
-def test_who_fetches_no_more_leaves_although_nothing_is_written() -> None:
+def test_a_follower_that_stops_fetching_leaves_the_isr_of_an_idle_partition() -> None:
     leader = Leader()
     for follower in (2, 3):
         leader.fetch(follower, 0)
@@ -274,7 +275,7 @@ def test_an_idle_follower_is_caught_up_by_fetches_that_do_not_name_the_partition
     assert leader.members() is None, "both had everything until now"
 
 
-def test_a_partition_dropped_from_the_session_is_not_heard_any_more() -> None:
+def test_a_partition_dropped_from_the_session_is_no_longer_caught_up_by_fetches() -> None:
     leader = Leader()
     for follower in (2, 3):
         leader.fetch(follower, 0)
@@ -285,8 +286,8 @@ def test_a_partition_dropped_from_the_session_is_not_heard_any_more() -> None:
     assert leader.members() == (1, 2)
 
 
-def test_a_follower_that_keeps_pace_with_a_busy_leader_stays() -> None:
-    """It never quite has the end, but always what the leader had at its last fetch."""
+def test_a_follower_that_keeps_pace_with_a_busy_leader_stays_in_the_isr() -> None:
+    """It never reaches the end, but always has the records that the leader had at its last fetch."""
     leader = Leader()
     end = 0
     for _ in range(50):
@@ -301,14 +302,14 @@ def test_a_follower_that_keeps_pace_with_a_busy_leader_stays() -> None:
 # -- answers to proposals
 
 
-def test_one_proposal_at_a_time() -> None:
+def test_only_one_proposal_is_pending_at_a_time() -> None:
     leader = Leader(isr=(1, 2))
     leader.fetch(3, 0)
     assert leader.members() == (1, 2, 3)
     assert leader.members() is None
 
 
-def test_no_answer_is_no_refusal() -> None:
+def test_a_missing_answer_is_not_a_refusal() -> None:
     leader = Leader(isr=(1, 2))
     leader.fetch(3, 0)
     proposal = leader.state.propose(leader.now_ms)
@@ -355,7 +356,7 @@ def test_a_refusal_after_an_unanswered_copy_is_settled_by_proposing_the_committe
     assert leader.hw == 5
 
 
-def test_an_accepted_proposal_waits_for_the_log_and_is_repeated_when_that_is_late() -> None:
+def test_an_accepted_proposal_is_repeated_if_its_record_is_late() -> None:
     leader = Leader(isr=(1, 2))
     leader.fetch(3, 0)
     proposal = leader.state.propose(leader.now_ms)
@@ -369,7 +370,7 @@ def test_an_accepted_proposal_waits_for_the_log_and_is_repeated_when_that_is_lat
     assert leader.members() == (1, 2, 3)
 
 
-def test_an_answer_after_the_log_has_spoken_changes_nothing() -> None:
+def test_an_answer_after_the_record_was_applied_changes_nothing() -> None:
     leader = Leader(isr=(1, 2))
     leader.fetch(3, 0)
     proposal = leader.state.propose(leader.now_ms)
@@ -385,7 +386,7 @@ def test_an_older_partition_epoch_changes_nothing() -> None:
     assert leader.state.isr == (1, 2)
 
 
-# -- what clients are told
+# -- answers to clients
 
 
 @pytest.mark.parametrize(
@@ -401,7 +402,7 @@ def test_other_acks_are_refused(acks: int) -> None:
 
 
 def test_replicas_being_added_do_not_raise_the_minimum() -> None:
-    """Else a reassignment to more replicas would refuse writes until they have caught up."""
+    """Otherwise a reassignment to more replicas would refuse writes until they have caught up."""
     leader = Leader(isr=(1,), min_isr=3)
     assert leader.state.admits(-1) is KafkaCode.NOT_ENOUGH_REPLICAS
     leader.write(4)
@@ -409,7 +410,7 @@ def test_replicas_being_added_do_not_raise_the_minimum() -> None:
     leader.state.on_assignment(Assignment((1, 2, 3), (1,), 1, 5, 8, adding=(2, 3)), leader.now_ms)
     assert leader.state.min_isr == 1
     assert leader.state.admits(-1) is KafkaCode.NONE
-    assert leader.state.verdict(-1, 4) is KafkaCode.NONE, "committed at once: one of one is in sync"
+    assert leader.state.verdict(-1, 4) is KafkaCode.NONE, "committed immediately: one of one is in sync"
 
 
 def test_the_minimum_is_never_above_the_replication_factor() -> None:
@@ -489,7 +490,7 @@ def test_a_position_is_compared_with_the_leaders_history(offset: int, epoch: int
     [(10, 5, Divergence(4, 12)), (10, 4, KafkaCode.NONE), (14, 4, Divergence(4, 12)), (14, 6, KafkaCode.NONE)],
 )
 def test_divergence_is_judged_by_epoch_not_by_offset_alone(offset: int, epoch: int, verdict: object) -> None:
-    """KIP-279: the leader's epoch 4 ends at 12, where 6 begins; offset 10 alone would fit, whatever its epoch."""
+    """KIP-279: the leader's epoch 4 ends at 12, where 6 begins; offset 10 alone would fit in any epoch."""
     assert check_position(offset, epoch, 0, history((4, 0), (6, 12), end=20), is_replica=True) == verdict
 
 
@@ -504,20 +505,20 @@ def test_a_replicas_position_without_an_epoch_fits_only_where_both_logs_begin() 
 
     assert check(0, 0, LEADER_HISTORY) is KafkaCode.NONE
     assert check(25, 0, LEADER_HISTORY) is KafkaCode.OFFSET_OUT_OF_RANGE, (
-        "within the leader's log, but of which history?"
+        "within the leader's log, but of an unknown history"
     )
     assert check(30, 0, LEADER_HISTORY) is KafkaCode.OFFSET_OUT_OF_RANGE
     assert check(12, 12, LEADER_HISTORY) is KafkaCode.OFFSET_OUT_OF_RANGE, (
         "the leader knows which epoch is before its start"
     )
-    assert check(12, 12, history((5, 12), end=30)) is KafkaCode.NONE, "neither knows what was before"
+    assert check(12, 12, history((5, 12), end=30)) is KafkaCode.NONE, "neither knows the earlier history"
 
 
 def test_a_position_below_the_log_start_is_out_of_range() -> None:
     assert check_position(4, 1, 5, LEADER_HISTORY, is_replica=True) is KafkaCode.OFFSET_OUT_OF_RANGE
 
 
-def test_leader_epochs_of_fetchers() -> None:
+def test_the_leader_epoch_of_a_fetch_is_checked() -> None:
     assert check_leader_epoch(-1, 5) is KafkaCode.NONE
     assert check_leader_epoch(5, 5) is KafkaCode.NONE
     assert check_leader_epoch(4, 5) is KafkaCode.FENCED_LEADER_EPOCH
@@ -530,21 +531,21 @@ def test_leader_epochs_of_fetchers() -> None:
 SENT = SentPosition(5, 25, 4)
 
 
-def reply(**changes: object) -> LeaderReply:
-    fields: dict[str, object] = {
+def reply(**changes: Any) -> LeaderReply:
+    fields: dict[str, Any] = {
         "code": 0,
         "high_watermark": 20,
         "log_start": 0,
         "diverging": None,
         "first_offset": -1,
     }
-    return LeaderReply(**{**fields, **changes})  # type: ignore[arg-type]
+    return LeaderReply(**{**fields, **changes})
 
 
 FOLLOWER_HISTORY = history((1, 0), (4, 12), end=25)
 
 
-def test_a_reply_to_another_question_is_dropped() -> None:
+def test_a_reply_to_another_request_is_dropped() -> None:
     follower = FollowerState(1, 5, 10)
     assert follower.on_reply(SENT._replace(leader_epoch=4), reply(), 0, FOLLOWER_HISTORY) == Drop()
     assert follower.on_reply(SENT._replace(offset=24), reply(), 0, FOLLOWER_HISTORY) == Drop()
@@ -557,11 +558,13 @@ def test_a_reply_to_another_question_is_dropped() -> None:
 def test_divergence_comes_before_the_watermark() -> None:
     follower = FollowerState(1, 5, 10)
     answer = reply(diverging=Divergence(3, 20), high_watermark=25)
-    assert follower.on_reply(SENT, answer, 0, FOLLOWER_HISTORY) == TruncateTo(12), "3 is unknown here: cut 4 off"
+    assert follower.on_reply(SENT, answer, 0, FOLLOWER_HISTORY) == TruncateTo(12), (
+        "epoch 3 is unknown here: truncate epoch 4"
+    )
     assert follower.high_watermark == 10
 
 
-def test_truncation_goes_to_the_end_that_both_share() -> None:
+def test_truncation_ends_where_both_logs_agree() -> None:
     follower = FollowerState(1, 5, 10)
     assert follower.on_reply(SENT, reply(diverging=Divergence(4, 18)), 0, FOLLOWER_HISTORY) == TruncateTo(18)
     assert follower.on_reply(SENT, reply(diverging=Divergence(1, 40)), 0, FOLLOWER_HISTORY) == TruncateTo(12)
@@ -572,15 +575,15 @@ def test_truncation_goes_to_the_end_that_both_share() -> None:
 def test_batches_must_start_where_the_log_ends() -> None:
     follower = FollowerState(1, 5, 10)
     assert follower.on_reply(SENT, reply(first_offset=25), 0, FOLLOWER_HISTORY) == AppendRecords(20)
-    assert follower.on_reply(SENT, reply(first_offset=24), 0, FOLLOWER_HISTORY) == StandBack(KafkaCode.CORRUPT_MESSAGE)
+    assert follower.on_reply(SENT, reply(first_offset=24), 0, FOLLOWER_HISTORY) == DelayFetch(KafkaCode.CORRUPT_MESSAGE)
 
 
-def test_a_log_that_the_leader_no_longer_has_starts_over() -> None:
+def test_a_log_below_the_leaders_start_starts_over() -> None:
     follower = FollowerState(1, 5, 10)
     gone = reply(code=KafkaCode.OFFSET_OUT_OF_RANGE, log_start=100)
     assert follower.on_reply(SENT, gone, 0, FOLLOWER_HISTORY) == RestartAt(100)
     odd = reply(code=KafkaCode.OFFSET_OUT_OF_RANGE, log_start=3)
-    assert follower.on_reply(SENT, odd, 0, FOLLOWER_HISTORY) == StandBack(KafkaCode.OFFSET_OUT_OF_RANGE)
+    assert follower.on_reply(SENT, odd, 0, FOLLOWER_HISTORY) == DelayFetch(KafkaCode.OFFSET_OUT_OF_RANGE)
 
 
 def test_an_empty_log_of_an_unknown_epoch_starts_where_the_leaders_does() -> None:
@@ -591,11 +594,11 @@ def test_an_empty_log_of_an_unknown_epoch_starts_where_the_leaders_does() -> Non
     assert follower.on_reply(sent, refused, 25, empty) == RestartAt(3)
     assert follower.on_reply(sent, refused._replace(diverging=Divergence(4, 3)), 25, empty) == RestartAt(3, epoch=4)
     silent = reply(code=KafkaCode.OFFSET_OUT_OF_RANGE, log_start=-1)
-    assert follower.on_reply(sent, silent, 25, empty) == StandBack(KafkaCode.OFFSET_OUT_OF_RANGE)
+    assert follower.on_reply(sent, silent, 25, empty) == DelayFetch(KafkaCode.OFFSET_OUT_OF_RANGE)
 
 
 def test_a_log_that_diverges_below_its_start_starts_over() -> None:
-    """After an unclean election: what the leader lacks is cut off, and nothing that it has was left here."""
+    """After an unclean election: records that the leader lacks are truncated, and no common record remains."""
     follower = FollowerState(1, 5, 10)
     emptied = history((4, 12), end=25)
     sent = SentPosition(5, 25, 4)
@@ -603,7 +606,7 @@ def test_a_log_that_diverges_below_its_start_starts_over() -> None:
     assert follower.on_reply(sent, reply(diverging=Divergence(3, 18), log_start=3), 13, emptied) == RestartAt(3)
     assert follower.on_reply(sent, reply(diverging=Divergence(4, 20), log_start=3), 20, emptied) == TruncateTo(20)
     silent = reply(diverging=Divergence(4, 20), log_start=-1)
-    assert follower.on_reply(sent, silent, 25, emptied) == StandBack(KafkaCode.CORRUPT_MESSAGE)
+    assert follower.on_reply(sent, silent, 25, emptied) == DelayFetch(KafkaCode.CORRUPT_MESSAGE)
 
 
 @pytest.mark.parametrize(
@@ -613,18 +616,18 @@ def test_a_log_that_diverges_below_its_start_starts_over() -> None:
         (Divergence(3, 30), TruncateTo(12)),
         (Divergence(4, 20), TruncateTo(20)),
         (Divergence(0, 7), RestartAt(1)),
-        (Divergence(5, 20), StandBack(KafkaCode.CORRUPT_MESSAGE)),
+        (Divergence(5, 20), DelayFetch(KafkaCode.CORRUPT_MESSAGE)),
     ],
 )
-def test_a_follower_cuts_at_its_own_end_of_the_epoch_before_one_that_it_does_not_know(
+def test_a_divergence_in_an_unknown_epoch_truncates_to_the_end_of_the_epoch_before(
     diverging: Divergence, step: object
 ) -> None:
-    """The leader's end of such an epoch does not say where the histories part."""
+    """The leader's end of such an epoch does not show where the histories diverge."""
     follower = FollowerState(1, 5, 10)
     assert follower.on_reply(SENT, reply(diverging=diverging, log_start=1), 8, FOLLOWER_HISTORY) == step
 
 
-def test_the_followers_watermark_goes_as_far_as_its_log_and_never_back() -> None:
+def test_the_followers_watermark_stays_within_its_log_and_never_decreases() -> None:
     follower = FollowerState(1, 5, 10)
     assert follower.watermark_after(40, 25)
     assert follower.high_watermark == 25
@@ -641,14 +644,14 @@ def test_a_follower_that_lacks_too_many_bytes_leaves_at_once(limit: int, isr: tu
     leader = Leader()
     leader.state._size_from = lambda offset: 10 * (leader.state.log_end - offset)
     leader.state.limits = leader.state.limits._replace(lag_max_bytes=limit)
-    assert leader.state.wanted_isr(leader.now_ms) == (1, 2, 3)  # nobody has fetched yet: they are given their time
+    assert leader.state.wanted_isr(leader.now_ms) == (1, 2, 3)  # no follower has fetched yet: each gets its full time
     leader.write(10)
     leader.fetch(2, 10)
     leader.fetch(3, 6)
     assert leader.state.wanted_isr(leader.now_ms) == isr
 
 
-def test_who_left_for_bytes_joins_when_it_lacks_less() -> None:
+def test_a_follower_that_left_by_its_lag_in_bytes_joins_below_the_limit() -> None:
     leader = Leader(isr=(1, 2), log_end=4, watermark=4)
     leader.state._size_from = lambda offset: 10 * (leader.state.log_end - offset)
     leader.state.limits = leader.state.limits._replace(lag_max_bytes=20)

@@ -47,7 +47,7 @@ def test_the_next_sequence_is_accepted() -> None:
     assert code_of(state.check(B(21, 30), 0)) is KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_the_last_five_batches_are_known_again() -> None:
+def test_the_last_five_batches_are_recognised() -> None:
     batches = [B(10 * number, 10 * number + 9) for number in range(8)]
     state = state_after(*batches)
     for number in range(3, 8):
@@ -82,13 +82,13 @@ def test_epochs() -> None:
     assert state.check(B(6, 6, producer_epoch=4), 0) == Accept()
 
 
-def test_an_unknown_producer_starts_with_zero() -> None:
+def test_an_unknown_producer_starts_with_sequence_0() -> None:
     state = ProducerState()
     assert state.check(B(0, 9), log_start_offset=0) == Accept()
     assert code_of(state.check(B(10, 19), log_start_offset=0)) is KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_unless_this_log_may_have_forgotten_it() -> None:
+def test_an_unknown_producer_may_continue_if_its_state_may_have_expired() -> None:
     assert ProducerState().check(B(10, 19), log_start_offset=1) == Accept()
     state = state_after(B(0, 9))
     assert state.expire(0, EXPIRATION, committed_offset=10) == 0
@@ -100,7 +100,7 @@ def test_unless_this_log_may_have_forgotten_it() -> None:
     assert ProducerState.restore(state.snapshot()).check(B(10, 19), log_start_offset=0) == Accept()
 
 
-def test_silence_begins_at_the_first_look_and_lasts_longer_than_the_expiration() -> None:
+def test_a_producer_expires_by_the_time_since_it_was_first_seen_idle() -> None:
     state = state_after(B(0, 9))
     assert state.expire(5 * EXPIRATION, EXPIRATION, committed_offset=10) == 0
     assert state.expire(6 * EXPIRATION, EXPIRATION, committed_offset=10) == 0
@@ -120,7 +120,7 @@ def test_a_producer_whose_batch_is_not_committed_does_not_expire() -> None:
 
 
 @pytest.mark.parametrize("end_silence", [lambda state: state.apply(B(10, 19), 10, 20), lambda state: state.renew(5)])
-def test_a_batch_and_a_retry_end_the_silence(end_silence: Callable[[ProducerState], None]) -> None:
+def test_a_batch_or_a_retry_resets_the_idle_time(end_silence: Callable[[ProducerState], None]) -> None:
     state = state_after(B(0, 9))
     assert state.expire(0, EXPIRATION, committed_offset=20) == 0
     end_silence(state)
@@ -129,7 +129,7 @@ def test_a_batch_and_a_retry_end_the_silence(end_silence: Callable[[ProducerStat
     assert state.expire(3 * EXPIRATION + 1, EXPIRATION, committed_offset=20) == 1
 
 
-def test_a_restored_state_has_observed_no_silence() -> None:
+def test_a_restored_state_starts_without_idle_time() -> None:
     state = state_after(B(0, 9))
     assert state.expire(0, EXPIRATION, committed_offset=10) == 0
     state = ProducerState.restore(state.snapshot())
@@ -137,13 +137,13 @@ def test_a_restored_state_has_observed_no_silence() -> None:
     assert state.expire(3 * EXPIRATION + 1, EXPIRATION, committed_offset=10) == 1
 
 
-def test_without_a_producer_id_nothing_is_kept() -> None:
+def test_a_batch_without_a_producer_id_leaves_no_state() -> None:
     state = state_after(B(-1, -1, producer_epoch=-1, producer_id=-1))
     assert len(state) == 0
     assert state.check(B(7, 7, producer_id=-1), 0) == Accept()
 
 
-def test_a_control_batch_moves_the_epoch_and_no_sequence() -> None:
+def test_a_control_batch_changes_the_epoch_but_no_sequence() -> None:
     state = state_after(B(0, 9), B(-1, -1, producer_epoch=1, is_control=True))
     assert code_of(state.check(B(10, 10), 0)) is KafkaCode.INVALID_PRODUCER_EPOCH
     assert state.check(B(0, 0, producer_epoch=1), 0) == Accept()

@@ -1,8 +1,8 @@
-"""Three replicas of one partition under random delivery: what was acknowledged to acks=all is in every ISR member.
+"""Three replicas under random delivery: every ISR member has all records that were acknowledged with acks=all.
 
 The pure leader and follower states run against a small model of everything else: logs with a flushed part, a controller
 that compares and sets, images that arrive late, requests and replies that are lost, repeated and reordered, brokers
-that lose power and come back.  Everything is drawn from one seed.
+that lose power and restart.  One seed determines everything.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LIMITS = Limits(lag_max_ms=150, min_isr=2, retry_ms=5, overdue_ms=40)
 
 @dataclass(frozen=True)
 class Image:
-    """What the controller's log says, at some point."""
+    """The state of the controller's log at some offset."""
 
     version: int
     assignment: Assignment
@@ -59,7 +59,15 @@ class Controller:
         self.image = Image(0, Assignment(BROKERS, BROKERS, 1, 0, 0), {id_: id_ for id_ in BROKERS}, frozenset())
         self.next_epoch = 10
 
-    def _commit(self, *, isr: tuple[int, ...], leader: int, new_leader: bool, **other: object) -> None:
+    def _commit(
+        self,
+        *,
+        isr: tuple[int, ...],
+        leader: int,
+        new_leader: bool,
+        broker_epochs: dict[int, int] | None = None,
+        fenced: frozenset[int] | None = None,
+    ) -> None:
         old = self.image
         assignment = Assignment(
             BROKERS,
@@ -68,8 +76,12 @@ class Controller:
             old.assignment.leader_epoch + new_leader,
             old.assignment.partition_epoch + 1,
         )
-        fields = {"broker_epochs": old.broker_epochs, "fenced": old.fenced, **other}
-        self.image = Image(old.version + 1, assignment, **fields)  # type: ignore[arg-type]
+        self.image = Image(
+            old.version + 1,
+            assignment,
+            old.broker_epochs if broker_epochs is None else broker_epochs,
+            old.fenced if fenced is None else fenced,
+        )
 
     def alter(self, sender: int, proposal: Proposal) -> Answer:
         now = self.image.assignment
@@ -161,7 +173,7 @@ class World:
                 assert broker.leader.high_watermark <= len(broker.log)
 
     def settle(self, broker: Broker) -> None:
-        """Answer what the leader may answer."""
+        """Answer the requests that the leader may answer."""
         leader = broker.leader
         assert leader is not None
         broker.watermark = leader.high_watermark
@@ -251,7 +263,7 @@ class World:
             leader.on_fetch(source, broker_epoch, sent.offset, self.now_ms, contact)
             self.settle(broker)
             data = broker.log[sent.offset : sent.offset + self.random.randrange(1, 4)]
-        code = 0 if diverging is not None else int(verdict)  # type: ignore[arg-type]
+        code = 0 if isinstance(verdict, Divergence) else int(verdict)
         first = sent.offset if data else -1
         answer = LeaderReply(code, leader.high_watermark, 0, diverging, first)
         self.replies.append((target, source, sent, answer, data))
@@ -354,7 +366,7 @@ class World:
         self.check()
 
     def heal(self) -> None:
-        """No more faults: everybody comes back and must get in sync."""
+        """No more faults: all brokers restart and must get in sync."""
         for broker in self.brokers.values():
             self.power_on(broker)
         for _ in range(3_000):
@@ -383,7 +395,7 @@ class World:
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 2**32))
-@example(287_870)  # a divergence told twice: the log had grown back to the offset, under another epoch
+@example(287_870)  # a divergence reported twice: the log had grown back to the offset, under another epoch
 def test_acknowledged_writes_survive_every_election(seed: int) -> None:
     world = World(Random(seed))
     for _ in range(STEPS):
@@ -391,7 +403,7 @@ def test_acknowledged_writes_survive_every_election(seed: int) -> None:
     world.heal()
 
 
-def test_the_model_does_acknowledge_and_elect() -> None:
+def test_the_model_acknowledges_writes_and_elects_leaders() -> None:
     """The property above says nothing if nothing happens."""
     acked = elections = joins = 0
     for seed in range(20):

@@ -1,4 +1,4 @@
-"""The throttle: on average the rate, whatever the size of a reply."""
+"""The throttle: replies of any size have the configured rate on average."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_without_a_rate_nothing_waits() -> None:
     assert throttle.wait_s(0.0) == 0.0
 
 
-def test_what_is_overdrawn_is_waited_for() -> None:
+def test_an_excess_is_waited_for() -> None:
     throttle = Throttle()
     assert throttle.set_rate(1000, 100.0)
     assert not throttle.set_rate(1000, 100.0)
@@ -25,7 +25,7 @@ def test_what_is_overdrawn_is_waited_for() -> None:
     assert throttle.wait_s(102.5) == 0.0
 
 
-def test_only_a_second_is_kept() -> None:
+def test_unused_rate_is_kept_for_one_second() -> None:
     throttle = Throttle()
     throttle.set_rate(1000, 0.0)
     throttle.spend(1000, 60.0)
@@ -45,11 +45,11 @@ def test_another_rate_counts_at_once() -> None:
     throttle.set_rate(NONE, 0.0)
     assert throttle.wait_s(0.0) == 0.0
     throttle.set_rate(5, 0.0)
-    assert throttle.wait_s(0.0) == 0.0  # what was copied without a throttle is not held against it
+    assert throttle.wait_s(0.0) == 0.0  # bytes that were copied without a throttle do not count
 
 
 @given(st.integers(1, 10_000), st.lists(st.integers(0, 50_000), min_size=1, max_size=40))
-def test_whoever_waits_as_told_keeps_the_rate(rate: int, sizes: list[int]) -> None:
+def test_a_caller_that_waits_as_requested_keeps_the_rate(rate: int, sizes: list[int]) -> None:
     throttle = Throttle()
     throttle.set_rate(rate, 0.0)
     now = 0.0

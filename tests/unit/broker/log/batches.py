@@ -1,4 +1,4 @@
-"""Record batches for tests, made record by record and without any code of ours but the checksum."""
+"""Record batches for tests, built byte by byte; of the product they use only the checksum."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def make_batch(
     crc: int | None = None,
     compress: Compress | None = None,
 ) -> bytes:
-    """A batch that is right in everything that the arguments do not make wrong."""
+    """Return a batch that is valid, except for the fields that the arguments make invalid."""
     times = list(timestamps) if timestamps is not None else [1_000] * len(values)
     body = b"".join(make_record(at, times[at] - times[0], value) for at, value in enumerate(values))
     body = (compress or COMPRESSORS.get(attributes & 7, bytes))(body)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 from broker.log import Appended, LogConfig, LogKey, LogManager, PartitionLog
@@ -11,7 +12,10 @@ from quorumlog.runtime.file_disk import FileDisk
 from tests.unit.broker.log.batches import make_batch
 
 KEY = LogKey(UUID(int=7), 3, 42)
+OTHER = LogKey(UUID(int=7), 3, 43)
 SMALL = LogConfig(segment_size_max=500, index_interval=100)
+ONE_SEGMENT = LogConfig(index_interval=100)
+CACHING = LogConfig(segment_size_max=500, index_interval=100, write_caching=True)
 
 
 class Rig:
@@ -34,7 +38,7 @@ class Rig:
         self.running = False
 
     async def kill(self) -> None:
-        """As kill -9: what was written stays in the page cache, nothing is tidied up."""
+        """End the manager as kill -9 does: written data stays in the page cache, and nothing is cleaned up."""
         if not self.running:
             return
         self.running = False
@@ -66,21 +70,21 @@ class Rig:
         return sorted((self.folder / log.folder).glob(f"*.{kind}"))
 
 
-def append(log: PartitionLog, values: list[bytes], epoch: int = 0, now_ms: int = 0, **options: object) -> Appended:
-    appended = log.append_as_leader(make_batch(values, **options), epoch, now_ms)  # type: ignore[arg-type]
+def append(log: PartitionLog, values: list[bytes], epoch: int = 0, now_ms: int = 0, **options: Any) -> Appended:
+    appended = log.append_as_leader(make_batch(values, **options), epoch, now_ms)
     assert isinstance(appended, Appended), appended
     return appended
 
 
 def fill(log: PartitionLog, count: int, epoch: int = 0) -> list[bytes]:
-    """`count` batches of one to three records; returns them as they are in the log."""
+    """Append `count` batches of one to three records; return them as they are in the log."""
     for number in range(count):
         append(log, [b"%05d" % number] * (1 + number % 3), epoch)
     return batches_of(log)
 
 
 def batches_of(log: PartitionLog) -> list[bytes]:
-    """Every batch in the log."""
+    """Return every batch in the log."""
     batches = []
     offset = log.start_offset
     while offset < log.end_offset:
@@ -89,3 +93,14 @@ def batches_of(log: PartitionLog) -> list[bytes]:
         batches.append(batch)
         offset = int.from_bytes(batch[:8], "big") + int.from_bytes(batch[23:27], "big") + 1
     return batches
+
+
+def two_disks(tmp_path: Path) -> list[FileDisk]:
+    return [FileDisk.acquire(tmp_path / name, 1, "cluster", uuid4) for name in "ab"]
+
+
+async def restart_with(rig: Rig, path: Path, content: bytes) -> None:
+    """Kill the manager, replace a file's content, and start a manager again."""
+    await rig.kill()
+    path.write_bytes(content)  # noqa: ASYNC240 -- nothing else runs
+    await rig.start()

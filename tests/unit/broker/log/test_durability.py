@@ -1,19 +1,21 @@
-"""What must hold whenever the process may end: nothing uncommitted is deleted, nothing is written down before it is
-durable, and nothing outlives the records that it was made of."""
+"""Invariants at any end of the process: nothing uncommitted is deleted, facts are stored only once the records are
+durable, and nothing remains of records that no longer exist."""
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 
-from broker.log import LogConfig, PartitionLog
+from broker.log import Appended, LogConfig, PartitionLog
 from broker.log.state import watermark_fact
 from broker.replica.context import ReplicaEvents
 from broker.replica.watermarks import Watermarks
 from tests.unit.broker.log.batches import make_batch
-from tests.unit.broker.log.rig import KEY, Rig, append, batches_of
+from tests.unit.broker.log.rig import KEY, Rig, append, batches_of, fill
 
 FOREVER = 10**9
 SMALL = LogConfig(segment_size_max=300, index_interval=100)  # three of `record` in a segment
@@ -27,7 +29,7 @@ def record(log: PartitionLog, number: int, producer_id: int = 5, epoch: int = 0)
 
 
 def sequences(log: PartitionLog) -> dict[int, list[int]]:
-    """Of each producer, the sequences that a retry would be recognised by."""
+    """By producer: the sequences by which a retry is recognised."""
     return {
         producer_id: [recent.base_sequence for recent in producer.recent] for producer_id, producer in log.producers
     }
@@ -45,7 +47,7 @@ async def test_retention_deletes_whole_segments_of_committed_records_only(rig: R
     await rig.logs.flush_all([log])
     for watermark, start in ((0, 0), (2, 0), (3, 3), (7, 6), (8, 6), (9, 9)):
         log.advance_high_watermark(watermark)
-        assert log.retained_start(FOREVER, FOREVER) == start
+        assert log.upkeep.retained_start(log.config, FOREVER, FOREVER) == start
         await rig.logs.maintain(0, FOREVER)
         assert log.start_offset == start
         assert log.segments[0].base_offset == start
@@ -56,10 +58,10 @@ async def test_retention_deletes_nothing_that_is_not_durable(rig: Rig, config: L
     log = rig.create(config)
     for number in range(12):
         record(log, number)
-    log.advance_high_watermark(12)  # a leader whose other replicas are durable tells a follower so
-    assert log.retained_start(FOREVER, FOREVER) == 0
+    log.advance_high_watermark(12)  # a leader whose other replicas are durable sends its watermark to a follower
+    assert log.upkeep.retained_start(log.config, FOREVER, FOREVER) == 0
     await rig.logs.flush_all([log])
-    assert log.retained_start(FOREVER, FOREVER) >= 9
+    assert log.upkeep.retained_start(log.config, FOREVER, FOREVER) >= 9
 
 
 async def test_the_start_never_passes_the_watermark(rig: Rig) -> None:
@@ -71,13 +73,13 @@ async def test_the_start_never_passes_the_watermark(rig: Rig) -> None:
     assert log.start_offset == 4
 
 
-async def test_a_segment_goes_only_after_the_facts_have_forgotten_it(rig: Rig) -> None:
+async def test_a_segment_is_deleted_only_after_its_facts(rig: Rig) -> None:
     log = rig.create(SMALL)
     for number in range(12):
         record(log, number)
     await rig.settle(log)
     log.advance_start_offset(9)
-    log.remove_below_start()
+    log.upkeep.remove_below_start()
     assert [segment.base_offset for segment in log.segments] == [0, 3, 6, 9]
     await rig.logs.checkpoint([log])
     assert [segment.base_offset for segment in log.segments] == [9]
@@ -99,10 +101,10 @@ async def test_a_watermark_is_written_only_as_far_as_the_log_is_durable(rig: Rig
     for number in range(4, 8):
         record(log, number)
     log.advance_high_watermark(8)
-    assert log.take_watermark() == 4
+    assert log.marks.take_watermark() == 4
     assert log.truncation_floor == 4
     await rig.logs.flush_all([log])
-    assert log.take_watermark() == 8
+    assert log.marks.take_watermark() == 8
     assert log.truncation_floor == 8
 
 
@@ -115,7 +117,8 @@ async def test_a_power_cut_between_the_watermark_and_the_flush_takes_no_log_offl
     log.advance_high_watermark(2)
     table: Any = SimpleNamespace(context=SimpleNamespace(events=ReplicaEvents()))
     watermarks = Watermarks([rig.disk], table, lambda *_: None)
-    changes = watermarks._changes(rig.disk.directory_id, [Replica(KEY, log)])  # type: ignore[list-item]
+    replicas: Any = [Replica(KEY, log)]
+    changes = watermarks._changes(rig.disk.directory_id, replicas)
     await rig.disk.facts.commit(changes)
     await rig.kill()
     rig.files(log)[0].write_bytes(durable)
@@ -132,15 +135,15 @@ async def test_a_recovery_point_is_durable_and_committed(rig: Rig) -> None:
     await rig.settle(log)
     record(log, 3)
     log.advance_high_watermark(4)
-    assert log.take_state().recovery.offset == 3
+    assert log.upkeep.take_state().recovery.offset == 3
     await rig.logs.flush_all([log])
-    assert log.take_state().recovery.offset == 4
+    assert log.upkeep.take_state().recovery.offset == 4
     record(log, 4)
     await rig.logs.flush_all([log])
-    assert log.take_state().recovery.offset == 4
+    assert log.upkeep.take_state().recovery.offset == 4
 
 
-async def test_after_a_crash_only_what_is_written_down_counts_as_committed(rig: Rig) -> None:
+async def test_after_a_crash_the_stored_watermark_counts_as_committed(rig: Rig) -> None:
     log = rig.create(LogConfig())
     for number in range(3):
         record(log, number)
@@ -160,10 +163,10 @@ async def test_a_truncation_lowers_every_mark(rig: Rig) -> None:
         record(log, number)
     await rig.logs.flush_all([log])
     log.advance_high_watermark(4)
-    generation = log.generation
+    generation = log.durability.generation
     log.truncate_to(2)
     assert (log.end_offset, log.flushed_offset, log.high_watermark) == (2, 2, 2)
-    assert log.generation == generation + 1
+    assert log.durability.generation == generation + 1
     record(log, 0, producer_id=6, epoch=1)
     assert log.flushed_offset == 2
 
@@ -172,11 +175,11 @@ async def test_the_flush_of_another_generation_does_not_count(rig: Rig) -> None:
     log = rig.create(LogConfig())
     for number in range(3):
         record(log, number)
-    ticket = log.take_ticket()
+    ticket = log.durability.take_ticket()
     log.truncate_to(1)
     for number in range(4):
         record(log, number, producer_id=6, epoch=1)
-    log.flush_done(ticket)
+    log.durability.flush_done(ticket)
     assert log.flushed_offset == 0
 
 
@@ -228,8 +231,32 @@ async def test_no_producer_snapshot_outlives_a_restart_at_the_leaders_start(rig:
     assert rig.files(log, "producers") == []
     batches = [make_batch([b"x" * 20], base_offset=1 + number, leader_epoch=1) for number in range(6)]
     for batch in batches:
-        assert log.append_as_follower(batch, 1, 0).end_offset  # type: ignore[union-attr]
+        assert isinstance(log.append_as_follower(batch, 1, 0), Appended)
     await rig.settle(log)
     await rig.restart(clean=False)
     assert batches_of(rig.log) == batches
     assert sequences(rig.log) == {}
+
+
+@pytest.mark.parametrize("config", [SMALL, replace(SMALL, write_caching=True)], ids=["flushed", "write.caching"])
+async def test_a_truncation_lasts_until_it_is_durable(rig: Rig, config: LogConfig) -> None:
+    log = rig.create(config)
+    fill(log, 10)
+    await rig.logs.flush_all([log])
+    reported: asyncio.Queue[int] = asyncio.Queue()
+    log.durability.on_flushed = reported.put_nowait
+    log.truncate_to(5)
+    end_offset = log.end_offset
+    assert (log.is_settled, log.durability.is_truncating) == (False, True)
+    async with asyncio.timeout(20):  # no one asks for a flush
+        assert await reported.get() == end_offset
+    assert log.is_settled
+
+
+async def test_what_a_recovery_truncates_lasts_until_it_is_durable(rig: Rig) -> None:
+    fill(rig.create(), 10)
+    await rig.kill()
+    await rig.start()
+    assert rig.log.durability.is_truncating
+    await rig.logs.flush_all([rig.log])
+    assert rig.log.is_settled

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from itertools import accumulate
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ def code_of(outcome: Appended | Refused) -> int:
     return outcome.code
 
 
-async def test_a_leader_gives_offsets_and_epoch(rig: Rig) -> None:
+async def test_a_leader_sets_offsets_and_epoch(rig: Rig) -> None:
     log = rig.create()
     sent = make_batch([b"a", b"b"]) + make_batch([b"c"])
     assert log.append_as_leader(sent, 4, 0) == Appended(0, 3)
@@ -32,7 +33,7 @@ async def test_a_leader_gives_offsets_and_epoch(rig: Rig) -> None:
     assert sent == make_batch([b"a", b"b"]) + make_batch([b"c"])  # the caller's bytes stay as they were
 
 
-async def test_what_is_refused_changes_nothing(rig: Rig) -> None:
+async def test_a_refused_append_changes_nothing(rig: Rig) -> None:
     log = rig.create(LogConfig(message_size_max=200))
     append(log, [b"a"])
     assert code_of(log.append_as_leader(make_batch(crc=1), 0, 0)) == KafkaCode.CORRUPT_MESSAGE
@@ -47,7 +48,7 @@ async def test_what_is_refused_changes_nothing(rig: Rig) -> None:
     assert len(batches_of(log)) == 1
 
 
-async def test_a_retry_gets_its_first_offsets(rig: Rig) -> None:
+async def test_a_retry_gets_the_offsets_of_the_first_attempt(rig: Rig) -> None:
     log = rig.create()
     first = append(log, [b"a", b"b"], producer=(5, 0, 0))
     append(log, [b"c"], producer=(5, 0, 2))
@@ -56,7 +57,7 @@ async def test_a_retry_gets_its_first_offsets(rig: Rig) -> None:
     assert log.end_offset == 3
 
 
-async def test_a_follower_keeps_what_the_leader_gave(rig: Rig) -> None:
+async def test_a_follower_appends_batches_unchanged(rig: Rig) -> None:
     log = rig.create()
     one = make_batch([b"a", b"b"], base_offset=0, leader_epoch=2, producer=(5, 0, 40))  # no sequence is asked for
     two = make_batch([b"c"], base_offset=2, leader_epoch=3)
@@ -83,7 +84,7 @@ async def test_a_follower_keeps_what_the_leader_gave(rig: Rig) -> None:
         ),
     ],
 )
-async def test_a_follower_takes_only_what_goes_on_where_it_ends(rig: Rig, batch: bytes, code: KafkaCode) -> None:
+async def test_a_follower_appends_only_batches_that_continue_its_log(rig: Rig, batch: bytes, code: KafkaCode) -> None:
     log = rig.create()
     append(log, [b"a", b"b", b"c"], epoch=1)
     assert code_of(log.append_as_follower(batch, 2, 0)) == code
@@ -91,7 +92,7 @@ async def test_a_follower_takes_only_what_goes_on_where_it_ends(rig: Rig, batch:
     assert len(batches_of(log)) == 1
 
 
-async def test_an_epoch_without_records_does_not_keep_a_follower_from_older_batches(rig: Rig) -> None:
+async def test_a_follower_in_an_epoch_without_records_appends_older_batches(rig: Rig) -> None:
     log = rig.create()
     append(log, [b"a"], epoch=1)
     log.begin_epoch(5)
@@ -150,7 +151,7 @@ async def test_segments_roll_by_size_and_by_age(rig: Rig) -> None:
     assert [int(path.stem) for path in rig.files(log)] == [segment.base_offset for segment in log.segments]
 
 
-async def test_truncating_in_every_place(rig: Rig) -> None:
+async def test_truncation_at_every_offset(rig: Rig) -> None:
     for offset in range(42):
         key = type(KEY)(KEY.topic_id, offset, 1)
         log = rig.create(key=key)
@@ -168,7 +169,7 @@ async def test_truncating_in_every_place(rig: Rig) -> None:
         assert len(batches_of(log)) == kept + 1
 
 
-async def test_nothing_committed_is_cut(rig: Rig) -> None:
+async def test_committed_records_are_never_truncated(rig: Rig) -> None:
     log = rig.create()
     fill(log, 10)
     await rig.settle(log)
@@ -185,20 +186,20 @@ async def test_nothing_committed_is_cut(rig: Rig) -> None:
     assert rig.log.end_offset == end_offset
 
 
-async def test_the_flush_of_what_was_cut_proves_nothing(rig: Rig) -> None:
+async def test_a_flush_of_truncated_records_does_not_count(rig: Rig) -> None:
     log = rig.create()
     append(log, [b"a"])
     append(log, [b"b"])
-    ticket = log.take_ticket()
+    ticket = log.durability.take_ticket()
     log.truncate_to(1)
     append(log, [b"B"], epoch=1)
-    log.flush_done(ticket)
+    log.durability.flush_done(ticket)
     assert log.flushed_offset == 0
     await rig.logs.flush_all([log])
     assert log.flushed_offset == 2
 
 
-async def test_waiting_for_what_is_cut_ends(rig: Rig) -> None:
+async def test_waits_for_truncated_records_end(rig: Rig) -> None:
     log = rig.create()
     append(log, [b"a"])
     await rig.logs.flush_all([log])
@@ -214,15 +215,15 @@ async def test_many_waiters_share_few_flushes(rig: Rig, monkeypatch: pytest.Monk
     flushes = 0
     original = rig.disk.flush
 
-    async def counted(*arguments: object) -> None:
+    async def counted(*arguments: Any) -> None:
         nonlocal flushes
         flushes += 1
-        await original(*arguments)  # type: ignore[arg-type]
+        await original(*arguments)
 
     monkeypatch.setattr(rig.disk, "flush", counted)
     logs = [rig.create(key=type(KEY)(KEY.topic_id, number, 1)) for number in range(30)]
     seen: list[int] = []
-    logs[0].on_flushed = seen.append
+    logs[0].durability.on_flushed = seen.append
 
     async def write(number: int) -> None:
         log = logs[number % len(logs)]
@@ -240,13 +241,18 @@ async def test_write_caching_does_not_wait(rig: Rig) -> None:
     log = rig.create(LogConfig(write_caching=True))
     append(log, [b"a"])
     assert log.flushed_offset == 1
-    assert log.durable_offset == 0
+    assert log.marks.durable_offset == 0
     await rig.logs.checkpoint([log])
-    assert log.durable_offset == 1
+    assert log.marks.durable_offset == 1
     append(log, [b"b"])
     durable: list[int] = []
     told = asyncio.Event()
-    log.on_flushed = lambda offset: (durable.append(offset), told.set())[1]
+
+    def on_flushed(offset: int) -> None:
+        durable.append(offset)
+        told.set()
+
+    log.durability.on_flushed = on_flushed
     log.config = LogConfig(write_caching=False)
     assert log.flushed_offset == 1
     await told.wait()

@@ -1,4 +1,4 @@
-"""What a client sent is checked down to its records before anything is appended."""
+"""The checks of produced records before an append."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from broker.log.produced import (
     inflated_size_max,
 )
 from broker.log.records import INFLATED_MAX
+from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import Codec, check_batches, parse_header
 from quorumlog.wire.record_framing import Problem
@@ -50,14 +51,14 @@ async def log(rig: Rig) -> PartitionLog:
 
 @pytest.mark.parametrize("bad", bad_bodies(), ids=lambda bad: bad.name)
 def test_bad_records_without_compression_are_refused(bad: BadBody) -> None:
-    refusal = refused(check_produced(sealed(bad.body, bad.count), LogConfig()))
+    refusal = refused(check_produced(sealed(bad.body, bad.record_count), LogConfig()))
     assert refusal.code == KafkaCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("codec", COMPRESSING, ids=lambda codec: codec.name)
 @pytest.mark.parametrize("bad", SMALL_COUNTS, ids=lambda bad: bad.name)
 def test_bad_records_with_compression_are_refused_once_inflated(bad: BadBody, codec: Codec) -> None:
-    refusal = refused(inflated(sealed(bad.body, bad.count, codec)))
+    refusal = refused(inflated(sealed(bad.body, bad.record_count, codec)))
     assert refusal.code == KafkaCode.INVALID_RECORD
     blamed = [] if bad.problem is Problem.BATCH_REST else [bad.record]
     assert [error.record for error in refusal.record_errors] == blamed
@@ -95,7 +96,7 @@ def test_batches_of_one_produce_share_the_bound() -> None:
     assert refused(check_inflated(batches, 2 * 1_020)).code == KafkaCode.MESSAGE_TOO_LARGE
 
 
-def test_bound_of_what_a_produce_may_inflate_to() -> None:
+def test_the_inflated_size_of_a_produce_is_limited() -> None:
     tiny = produced(make_batch([b"v"], attributes=1))
     assert inflated_size_max(tiny, LogConfig()) == INFLATED_FLOOR
     noise = random.Random(1).randbytes(100_000)
@@ -124,7 +125,7 @@ async def test_max_timestamp_of_a_compressed_batch_is_corrected_once_inflated(lo
     assert parse_header(log.read(0, 10_000, 1)).max_timestamp == 5
 
 
-async def test_follower_appends_what_its_leader_acknowledged_whatever_the_records_say(log: PartitionLog) -> None:
+async def test_follower_appends_acknowledged_batches_without_checking_their_records(log: PartitionLog) -> None:
     old = bytearray(sealed(body_of(record(5), record(9)), 2))
     old[12:16] = (0).to_bytes(4, "big")
     assert not isinstance(log.append_as_follower(bytes(old), 0, 0), Refused)
@@ -144,3 +145,20 @@ async def test_refused_batch_consumes_no_sequence(log: PartitionLog) -> None:
     assert refused(log.append_as_leader(bad(2), 0, 0)).code == KafkaCode.INVALID_RECORD
     assert log.end_offset == 2
     assert not isinstance(log.append_as_leader(good(2), 0, 0), Refused)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_a_compacted_topic_needs_keys(codec: Codec) -> None:
+    config = LogConfig(compacts=True)
+    keyed, plain = NewRecord(b"k", b"v", timestamp_ms=1), NewRecord(None, b"v", timestamp_ms=1)
+    for records, wanted in (([keyed], None), ([keyed, plain], 1)):
+        checked = check_produced(build_batch(records, codec), config)
+        if isinstance(checked, Produced):
+            checked = check_inflated(checked, 1 << 20)
+        if wanted is None:
+            assert isinstance(checked, Produced)
+        else:
+            refusal = refused(checked)
+            assert refusal.code == KafkaCode.INVALID_RECORD
+            assert refusal.reason == "record 1: the topic is compacted, and the record has no key"
+            assert [error.record for error in refusal.record_errors] == [wanted]

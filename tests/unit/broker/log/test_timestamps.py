@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import asyncio
 import gzip
 import struct
 import zlib
+from threading import Event
 
 import cramjam
 import pytest
 
 from broker.log import LogConfig, TimestampOffset
 from broker.log.records import INFLATED_MAX, MalformedError, inflate
+from broker.log.segment import Segment
 from quorumlog.wire.record_batch import Codec
 from tests.unit.broker.log.batches import Compress, make_batch
 from tests.unit.broker.log.rig import Rig
@@ -72,7 +75,7 @@ async def test_an_empty_log(rig: Rig) -> None:
     assert await log.max_timestamp_offset(0) is None
 
 
-async def test_headers_that_lie_cost_a_bounded_number_of_looks(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wrong_headers_cost_a_limited_number_of_reads(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     log = rig.create(LogConfig())
     for _ in range(50):
         log.append_as_leader(make_batch([b"v"], attributes=1, timestamps=[1], max_timestamp=10**12), 0, 0)
@@ -88,13 +91,50 @@ async def test_headers_that_lie_cost_a_bounded_number_of_looks(rig: Rig, monkeyp
     assert opened == 8
 
 
-async def test_a_batch_that_cannot_be_opened_answers_with_its_header(rig: Rig) -> None:
+async def test_an_unreadable_batch_is_answered_from_its_header(rig: Rig) -> None:
     log = rig.create()
     log.append_as_leader(make_batch([b"v"], timestamps=[1]), 0, 0)
     log.append_as_leader(
         make_batch([b"v", b"w"], timestamps=[5, 6], attributes=4, compress=lambda body: b"rubbish"), 2, 0
     )
     assert await log.offset_for_timestamp(6, 3) == TimestampOffset(6, 1, 2)
+
+
+async def test_look_up_continues_in_segments_that_replaced_others_during_its_wait(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = rig.create(LogConfig(segment_size_max=100))
+    for _ in range(4):  # each in a segment of its own, with a header that claims a newer timestamp than its record has
+        log.append_as_leader(make_batch([b"v" * 20], attributes=1, timestamps=[1], max_timestamp=9), 0, 0)
+    log.append_as_leader(make_batch([b"v"], timestamps=[9]), 0, 0)
+    assert len(log.segments) == 5
+    opened, replaced = Event(), Event()
+
+    def wait(*arguments: object) -> None:
+        opened.set()
+        assert replaced.wait(60)
+
+    monkeypatch.setattr("broker.log.timestamps.first_at_or_after", wait)
+    monkeypatch.setattr("broker.log.timestamps.OPENED_MAX", 4)
+    look_up = asyncio.create_task(log.offset_for_timestamp(9, 5))
+    await asyncio.to_thread(opened.wait, 60)
+    before = list(log.segments)
+    log._segments.adopt(
+        Segment(
+            rig.disk,
+            log.folder,
+            old.base_offset,
+            end_offset=old.end_offset,
+            size=old.size,
+            newest_timestamp=old.newest_timestamp,
+        )
+        for old in before
+    )
+    for old in before:
+        old.close()
+        old._folder = "replaced"  # so that a read of it fails
+    replaced.set()
+    assert await look_up == TimestampOffset(9, 4, 0)
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
@@ -117,3 +157,21 @@ def test_rubbish_is_refused(codec: Codec) -> None:
             assert inflate(body, codec) == b""
         except MalformedError:
             continue
+
+
+async def test_the_newest_record_may_have_been_deleted(rig: Rig) -> None:
+    log = rig.create(LogConfig())
+    for times in ([100, 900], [300, 200], [800, 400], [500, 600], [100, 50]):
+        log.append_as_leader(make_batch([b"v"] * 2, timestamps=times), 3, 0)
+    log.advance_high_watermark(10)
+    for start, end, newest in (
+        (0, 10, TimestampOffset(900, 1, 3)),
+        (2, 10, TimestampOffset(800, 4, 3)),
+        (6, 10, TimestampOffset(600, 7, 3)),
+        (6, 6, None),
+        (8, 10, TimestampOffset(100, 8, 3)),
+        (9, 10, TimestampOffset(100, 9, 3)),  # by its batch's header; the record itself is older
+        (10, 10, None),
+    ):
+        log.advance_start_offset(start)
+        assert await log.max_timestamp_offset(end) == newest, start

@@ -1,0 +1,1 @@
+"""Coordinators: pure state machines, each on one partition of an internal topic."""

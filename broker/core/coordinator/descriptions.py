@@ -1,0 +1,56 @@
+"""Groups as clients and administrators see them: DescribeGroups and ListGroups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from broker.core.coordinator.group import Group
+from broker.core.coordinator.group_requests import (
+    GroupDescription,
+    GroupState,
+    GroupType,
+    ListedGroup,
+    ListGroups,
+    MemberDescription,
+)
+from quorumlog.wire.errors import KafkaCode
+
+
+def describe(name: str, group: Group | None, has_offsets: bool, report_missing: bool) -> GroupDescription:
+    """Return the description of a group.  A group of simple consumers has only offsets."""
+    if group is None and has_offsets:
+        return GroupDescription(name, state=GroupState.EMPTY)
+    if group is None or group.state is GroupState.DEAD:
+        if not report_missing:
+            return GroupDescription(name, state=GroupState.DEAD)
+        message = f"There is no group {name}."
+        return GroupDescription(name, KafkaCode.GROUP_ID_NOT_FOUND, message, GroupState.DEAD)
+    is_stable = group.state is GroupState.STABLE
+    members = tuple(
+        MemberDescription(
+            member.member_id,
+            member.instance_id,
+            member.client.client_id,
+            member.client.host,
+            member.metadata(group.protocol) if is_stable else b"",
+            member.assignment if is_stable else b"",
+        )
+        for _, member in sorted(group.members.items())
+    )
+    protocol = (group.protocol or "") if is_stable else ""
+    return GroupDescription(name, KafkaCode.NONE, None, group.state, group.protocol_type, protocol, members)
+
+
+def listed(request: ListGroups, groups: dict[str, Group], simple: Iterable[str]) -> tuple[ListedGroup, ...]:
+    """Return the groups that a request asks for.  simple: names of groups that have offsets."""
+    every = [ListedGroup(each.name, each.protocol_type, each.state, GroupType.CLASSIC) for each in groups.values()]
+    every += [ListedGroup(name, "", GroupState.EMPTY, GroupType.CLASSIC) for name in simple if name not in groups]
+    states = {state.lower() for state in request.states}
+    types = {group_type.lower() for group_type in request.types}
+    return tuple(
+        sorted(
+            each
+            for each in every
+            if (not states or each.state.lower() in states) and (not types or each.group_type.lower() in types)
+        )
+    )

@@ -1,0 +1,365 @@
+"""The coordinator of the groups of one partition of `__consumer_offsets`.
+
+Theory of operation
+-------------------
+**State.**  A partition holds records of groups and of committed offsets.  `replay` applies a record, and is the only
+writer of what is stored: when a request makes a record, the record is applied as soon as it is appended.  Requests so
+see what was appended and is not committed yet.  No client learns of it too early, because each answer waits until all
+that was appended before it is committed.  If an append fails, the shell drops this object.
+
+**Soft state** is what no record holds: sessions, calls that wait, and rebalances in progress.  `loaded` builds it anew:
+each stored member gets a fresh session, and a group that was Stable continues without a rebalance.
+
+**Groups and offsets** are separate.  A group of simple consumers has offsets and no `Group`.  A `Group` without
+members, pending member ids and a record is dropped after the operation that left it so.
+
+**Time.**  Each group has one entry in a heap, at a time that is not later than its next deadline.  A heartbeat moves a
+deadline back and leaves the entry alone; the tick at the old time finds nothing due and queues the group anew.  So a
+heartbeat costs no search.
+
+**The newer protocol** (KIP-848) has records and requests of its own.  A record of a type that this version does not
+know is counted and otherwise left alone.  A group of the newer protocol would be another class beside `Group`, in the
+same map; offsets and deletions are the same for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from heapq import heapify, heappop, heappush
+from random import Random
+from typing import Final, assert_never
+
+from broker.core.coordinator import descriptions, membership, offset_requests, rebalance
+from broker.core.coordinator.group import Group
+from broker.core.coordinator.group_requests import (
+    DeleteGroups,
+    DescribeGroups,
+    DescribeGroupsResponse,
+    FetchedGroup,
+    GroupDescription,
+    GroupLimits,
+    GroupRequest,
+    GroupState,
+    GroupToFetch,
+    Heartbeat,
+    HeartbeatResponse,
+    JoinGroup,
+    JoinGroupResponse,
+    LeaveGroup,
+    LeaveGroupResponse,
+    LeftMember,
+    ListGroups,
+    ListGroupsResponse,
+    OffsetCommit,
+    OffsetDelete,
+    OffsetDeleteResponse,
+    OffsetFetch,
+    OffsetFetchResponse,
+    Rebalance,
+    SyncGroup,
+    SyncGroupResponse,
+    Topics,
+)
+from broker.core.coordinator.machine import Record, Step
+from broker.core.coordinator.offsets import Offsets
+from broker.core.coordinator.records import GroupKey, read_group, read_key, split_offset_key
+from broker.core.coordinator.sweep import Sweeper
+from broker.core.coordinator.turn import Clocks, Turn
+from quorumlog.wire.errors import KafkaCode
+
+_ENTRIES_PER_GROUP_MAX = 4
+"""Entries of the heap per group.  Beyond it, the entries that are no longer valid are removed."""
+
+
+class GroupMachine:
+    """The groups and committed offsets of one partition; a `machine.Machine`.
+
+    topics: answers from the image.  random: makes member ids.  wall_ms: ms since the epoch, for times in records.
+    """
+
+    def __init__(self, limits: GroupLimits, topics: Topics, random: Random, wall_ms: Callable[[], int]) -> None:
+        self.unknown_records = 0
+        self._limits = limits
+        self._topics: Final = topics
+        self._random: Final = random
+        self._wall_ms: Final = wall_ms
+        self._groups: Final[dict[str, Group]] = {}
+        self._offsets: Final = Offsets()
+        self._sweeper: Final = Sweeper(self._groups, self._offsets, topics)
+        self._parked: Final[dict[int, tuple[str, str]]] = {}
+        self._heap: list[tuple[int, str]] = []
+        self._expiry_ms: int | None = None
+        self._next_tick_ms = 0
+
+    # -- the log
+
+    def replay(self, record: Record) -> None:
+        """Apply one record.
+
+        Raises:
+            BadRecord: the record is damaged, and nothing was changed.
+        """
+        offset = split_offset_key(record.key)
+        if offset is not None:
+            self._offsets.apply(*offset, record.value)
+            return
+        key = read_key(record.key)
+        if not isinstance(key, GroupKey):
+            self.unknown_records += 1
+        elif record.value is not None:
+            read_group(record.value)
+            group = self._groups.get(key.group)
+            if group is None:
+                group = self._groups[key.group] = Group(key.group)
+            group.stored = record.value
+        elif key.group in self._groups:
+            self._groups[key.group].stored = None
+
+    def loaded(self, now_ms: int) -> Step:
+        """Start to serve."""
+        assert self._expiry_ms is None, "loaded twice"
+        turn = self._turn(now_ms)
+        self._expiry_ms = now_ms + self._limits.expiry_interval_ms
+        for group in list(self._groups.values()):
+            if group.stored is not None:
+                group.load(now_ms)
+                if len(group.members) > self._limits.members_max:
+                    rebalance.prepare(turn, group, "the group is larger than group.max.size", None)
+            self._settle(group)
+        self._sweeper.delete_missing()
+        return turn.step()
+
+    # -- requests
+
+    def request(self, call: int, request: GroupRequest, now_ms: int) -> Step:
+        """Apply a request.  The answer to it may come in a later step."""
+        assert self._expiry_ms is not None, "not loaded"
+        turn = self._turn(now_ms)
+        match request:
+            case DescribeGroups():
+                groups = tuple(self._describe(name, request.report_missing) for name in request.groups)
+                turn.answer(call, DescribeGroupsResponse(groups))
+            case ListGroups():
+                listed = descriptions.listed(request, self._groups, self._offsets.groups())
+                turn.answer(call, ListGroupsResponse(listed))
+            case OffsetFetch():
+                turn.answer(call, OffsetFetchResponse(tuple(self._fetch(each) for each in request.groups)))
+            case DeleteGroups():
+                errors = {name: self._delete_error(name) for name in request.groups}
+                self._sweeper.delete_groups(turn, call, request, errors)
+                self._sweeper.run(turn)
+            case OffsetCommit():
+                self._commit(turn, call, request)
+            case OffsetDelete():
+                self._delete_offsets(turn, call, request)
+            case JoinGroup() | SyncGroup() | Heartbeat() | LeaveGroup():
+                self._member_request(turn, call, request)
+            case _:
+                assert_never(request)
+        return turn.step()
+
+    def _name_error(self, name: str, may_be_empty: bool = False) -> KafkaCode:
+        if len(name.encode()) > self._limits.name_max_bytes or not (name or may_be_empty):
+            return KafkaCode.INVALID_GROUP_ID
+        return KafkaCode.NONE
+
+    def _exists(self, name: str) -> bool:
+        return name in self._groups or self._offsets.has_group(name)
+
+    def _member_request(self, turn: Turn, call: int, request: JoinGroup | SyncGroup | Heartbeat | LeaveGroup) -> None:
+        group = self._groups.get(request.group)
+        error = self._name_error(request.group)
+        if error is KafkaCode.NONE and isinstance(request, JoinGroup):
+            error = membership.refuse_join(request, self._limits)
+            if error is KafkaCode.NONE and group is None:
+                if request.member_id:
+                    error = KafkaCode.UNKNOWN_MEMBER_ID
+                elif len(self._groups) >= self._limits.groups_max:
+                    error = KafkaCode.POLICY_VIOLATION
+                else:
+                    group = self._groups[request.group] = Group(request.group)
+        elif error is KafkaCode.NONE and group is None:
+            error = KafkaCode.UNKNOWN_MEMBER_ID
+        if error is not KafkaCode.NONE or group is None:
+            turn.answer(call, _refusal(request, error))
+            return
+        match request:
+            case JoinGroup():
+                membership.join(turn, group, call, request, self._random)
+            case SyncGroup():
+                membership.sync(turn, group, call, request)
+            case Heartbeat():
+                membership.heartbeat(turn, group, call, request)
+            case LeaveGroup():
+                membership.leave(turn, group, call, request)
+        self._settle(group)
+
+    def _commit(self, turn: Turn, call: int, request: OffsetCommit) -> None:
+        group = self._groups.get(request.group)
+        error = self._name_error(request.group, may_be_empty=True)
+        if error is KafkaCode.NONE:
+            error = offset_requests.commit_error(group, request, self._exists(request.group))
+        if error is KafkaCode.NONE and any(self._sweeper.is_deleting_topic(each.topic) for each in request.offsets):
+            error = KafkaCode.COORDINATOR_LOAD_IN_PROGRESS
+        if error is not KafkaCode.NONE:
+            turn.answer(call, offset_requests.commit_response(request, [error] * len(request.offsets)))
+            return
+        offset_requests.commit(turn, call, request, self._offsets, self._topics)
+        if group is not None and request.member_id in group.members:
+            group.renew(group.members[request.member_id], turn.now_ms)
+            self._settle(group)
+
+    def _delete_offsets(self, turn: Turn, call: int, request: OffsetDelete) -> None:
+        error = self._name_error(request.group)
+        if error is KafkaCode.NONE and not self._exists(request.group):
+            error = KafkaCode.GROUP_ID_NOT_FOUND
+        if error is not KafkaCode.NONE:
+            turn.answer(call, OffsetDeleteResponse(error))
+            return
+        group = self._groups.get(request.group)
+        offset_requests.delete(turn, group, call, request, self._offsets, self._topics)
+
+    def _delete_error(self, name: str) -> KafkaCode:
+        group = self._groups.get(name)
+        if not self._exists(name) or (group is not None and group.state is GroupState.DEAD):
+            return KafkaCode.GROUP_ID_NOT_FOUND
+        if group is not None and group.state is not GroupState.EMPTY:
+            return KafkaCode.NON_EMPTY_GROUP
+        return KafkaCode.NONE
+
+    def _describe(self, name: str, report_missing: bool) -> GroupDescription:
+        return descriptions.describe(name, self._groups.get(name), self._offsets.has_group(name), report_missing)
+
+    def _fetch(self, request: GroupToFetch) -> FetchedGroup:
+        return offset_requests.fetch(self._groups.get(request.group), request, self._offsets)
+
+    def explain(self, group: str) -> tuple[Rebalance, ...]:
+        """Return the last rebalances of a group, the oldest first.  The coordinator forgets them when it changes."""
+        known = self._groups.get(group)
+        return () if known is None else known.history.rebalances()
+
+    def states(self) -> Iterator[GroupState]:
+        """Yield the state of each group; a group that has only offsets is Empty."""
+        for group in self._groups.values():
+            yield group.state
+        for name in self._offsets.groups():
+            if name not in self._groups:
+                yield GroupState.EMPTY
+
+    # -- events
+
+    def forget(self, call: int, now_ms: int) -> Step:
+        """Drop a call whose client hung up."""
+        turn = self._turn(now_ms)
+        self._sweeper.forget(call)
+        parked = self._parked.pop(call, None)
+        if parked is not None:
+            name, member_id = parked
+            group = self._groups[name]
+            rebalance.hang_up(turn, group, group.members[member_id])
+            self._settle(group)
+        return turn.step()
+
+    def topics_deleted(self, topics: Collection[str], now_ms: int) -> Step:
+        """Delete the offsets of deleted topics, in this step and at the next ticks."""
+        turn = self._turn(now_ms)
+        self._sweeper.delete_topics(topics)
+        if self._expiry_ms is not None:
+            self._sweeper.run(turn)
+        return turn.step()
+
+    def configure(self, limits: GroupLimits, now_ms: int) -> Step:
+        """Apply changed limits.  State that was accepted under the old ones stays."""
+        self._limits = limits
+        if self._expiry_ms is not None:
+            self._expiry_ms = min(self._expiry_ms, now_ms + limits.expiry_interval_ms)
+        return Step()
+
+    # -- time
+
+    def tick(self, now_ms: int) -> Step:
+        """Do what is due, as much of it as fits into a batch."""
+        assert self._expiry_ms is not None, "not loaded"
+        turn = self._turn(now_ms)
+        for group in self._due(now_ms):
+            if not turn.is_full:
+                rebalance.on_time(turn, group)
+                group.wake_ms = group.next_deadline()
+            self._settle(group)
+        if self._expiry_ms <= now_ms:
+            self._expiry_ms = now_ms + self._limits.expiry_interval_ms
+            self._sweeper.expire()
+        self._sweeper.run(turn)
+        self._next_tick_ms = now_ms + 1
+        return turn.step()
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """Return the time of the next tick; None until the machine is loaded."""
+        if self._expiry_ms is None:
+            return None
+        due_ms = self._expiry_ms
+        if self._heap:
+            due_ms = min(due_ms, self._heap[0][0])
+        if self._sweeper.is_busy:
+            due_ms = self._next_tick_ms
+        return max(due_ms, self._next_tick_ms)
+
+    def _due(self, now_ms: int) -> list[Group]:
+        """Take the groups out of the heap that may have something to do."""
+        due = []
+        while self._heap and self._heap[0][0] <= now_ms:
+            at_ms, name = heappop(self._heap)
+            group = self._groups.get(name)
+            if group is not None and group.queued_ms == at_ms:
+                group.queued_ms = None
+                due.append(group)
+        return due
+
+    def _settle(self, group: Group) -> None:
+        """Queue a group for its next deadline after an operation, or drop it if nothing is left of it."""
+        if group.is_vacant:
+            self._groups.pop(group.name, None)
+        elif group.wake_ms is not None and (group.queued_ms is None or group.wake_ms < group.queued_ms):
+            group.queued_ms = group.wake_ms
+            heappush(self._heap, (group.wake_ms, group.name))
+            if len(self._heap) > _ENTRIES_PER_GROUP_MAX * (len(self._groups) + 16):
+                queued = self._groups.values()
+                self._heap = [(each.queued_ms, each.name) for each in queued if each.queued_ms is not None]
+                heapify(self._heap)
+
+    def _turn(self, now_ms: int) -> Turn:
+        return Turn(Clocks(now_ms, self._wall_ms()), self._limits, self.replay, self._parked)
+
+    def check(self) -> None:
+        """Assert what must hold after each operation.  It looks at each member, so only tests call it."""
+        waiting = {}
+        for name, group in self._groups.items():
+            assert group.name == name, group.name
+            assert not group.is_vacant, name
+            group.check()
+            assert group.wake_ms is None or (group.queued_ms is not None and group.queued_ms <= group.wake_ms), name
+            for member in group.members.values():
+                call = member.sync_call if member.join_call is None else member.join_call
+                if call is not None:
+                    waiting[call] = (name, member.member_id)
+        assert waiting == self._parked, "calls that wait"
+
+
+_Refusal = JoinGroupResponse | SyncGroupResponse | HeartbeatResponse | LeaveGroupResponse
+
+
+def _refusal(request: JoinGroup | SyncGroup | Heartbeat | LeaveGroup, error: KafkaCode) -> _Refusal:
+    """Return the response to a request of a member that reaches no group."""
+    match request:
+        case JoinGroup():
+            return JoinGroupResponse(error, request.member_id)
+        case SyncGroup():
+            return SyncGroupResponse(error)
+        case Heartbeat():
+            return HeartbeatResponse(error)
+        case LeaveGroup():
+            if error is not KafkaCode.UNKNOWN_MEMBER_ID:
+                return LeaveGroupResponse(error)
+            left = (LeftMember(each.member_id, each.instance_id, error) for each in request.members)
+            return LeaveGroupResponse(KafkaCode.NONE, tuple(left))

@@ -1,0 +1,484 @@
+"""Requests to the coordinator of consumer groups, their responses, and its limits.
+
+The machine of groups has these methods beyond those of `machine.Machine[GroupRequest, GroupLimits]`:
+
+    GroupMachine(limits: GroupLimits, topics: Topics, random: Random, wall_ms: Callable[[], int])
+    topics_deleted(topics: Collection[str], now_ms: int) -> Step     offsets of deleted topics are deleted
+    explain(group: str) -> tuple[Rebalance, ...]                     the last rebalances, the oldest first
+    unknown_records: int                                             records of types that this version does not know
+
+`wall_ms` gives the wall clock in ms since the epoch, for the times that records store.  `random` makes member ids.
+
+Each request concerns the groups of one partition of `__consumer_offsets`: a request that names groups of several
+partitions is split before it arrives here.  A request of one kind has exactly one kind of response.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+from quorumlog.wire.errors import KafkaCode
+
+NO_GENERATION = -1
+"""The generation of a simple consumer, which commits offsets without being a member."""
+
+NO_OFFSET = -1
+"""The offset of a partition for which nothing is committed."""
+
+NO_RETENTION = -1
+"""A commit without a retention of its own."""
+
+
+class GroupState(StrEnum):
+    """The state of a group, by Kafka's name."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class GroupType(StrEnum):
+    """The protocol of a group, by Kafka's name.  Only classic groups exist."""
+
+    CLASSIC = "classic"
+
+
+class Topics(Protocol):
+    """The questions of a coordinator about topics, answered from the image."""
+
+    def has_partition(self, topic: str, partition: int) -> bool:
+        """Return whether the partition exists in the newest image."""
+        ...
+
+    def may_commit(self, topic: str, partition: int) -> bool:
+        """Return whether the partition exists, also for each later coordinator, unless it is deleted in between."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLimits:
+    """The limits of a coordinator of groups.  Times in ms.
+
+    session_timeout_min_ms, session_timeout_max_ms: a join outside this closed range gets INVALID_SESSION_TIMEOUT.
+    members_max: `group.max.size`; a join beyond it gets GROUP_MAX_SIZE_REACHED.
+    initial_rebalance_delay_ms: how long the first rebalance of an empty group waits for more members.
+    offset_metadata_max_bytes: a longer text of a committed offset gets OFFSET_METADATA_TOO_LARGE.
+    offsets_retention_ms: how long offsets stay after the group became empty; for simple consumers, after the commit.
+    expiry_interval_ms: time between two searches for expired offsets.
+    name_max_bytes: a longer group id gets INVALID_GROUP_ID; another name or a text that is longer, INVALID_REQUEST.
+    protocols_max: assignors per member; a join with more gets INVALID_REQUEST.
+    member_max_bytes: metadata of all protocols of a member; a join with more gets INVALID_REQUEST.
+    batch_max_bytes: records of one step.  A join or an assignment that makes the record of its group larger gets
+        GROUP_MAX_SIZE_REACHED; a commit with larger records, INVALID_COMMIT_OFFSET_SIZE.
+    groups_max: a join or commit that would create another group gets POLICY_VIOLATION.
+    offsets_max: offsets of all groups; a commit beyond it gets POLICY_VIOLATION.
+    """
+
+    session_timeout_min_ms: int = 6_000
+    session_timeout_max_ms: int = 1_800_000
+    members_max: int = 10_000
+    initial_rebalance_delay_ms: int = 3_000
+    offset_metadata_max_bytes: int = 4_096
+    offsets_retention_ms: int = 7 * 24 * 3_600_000
+    expiry_interval_ms: int = 600_000
+    name_max_bytes: int = 1_024
+    protocols_max: int = 100
+    member_max_bytes: int = 500_000
+    batch_max_bytes: int = 1_000_000
+    groups_max: int = 100_000
+    offsets_max: int = 10_000_000
+
+    def __post_init__(self) -> None:
+        assert 1 <= self.session_timeout_min_ms <= self.session_timeout_max_ms, self
+        assert self.members_max >= 1, self
+        assert self.initial_rebalance_delay_ms >= 0, self
+        assert self.expiry_interval_ms >= 1, self
+        assert self.offset_metadata_max_bytes <= 32_767, "a record has no room for more"
+        assert self.name_max_bytes <= 10_000, "a record has room for names of 32,767 bytes"
+        assert self.batch_max_bytes >= max(10_000, 8 * self.name_max_bytes), self
+
+    @property
+    def group_max_bytes(self) -> int:
+        """Return the size of a group's members in its record, with room for its own names beside them."""
+        return self.batch_max_bytes - 4 * self.name_max_bytes
+
+
+class Client(NamedTuple):
+    """A client's own name, from the header of its request, and its address as text."""
+
+    client_id: str
+    host: str
+
+
+class MemberProtocol(NamedTuple):
+    """An assignor that a member supports, with the member's metadata for it (for consumers, the subscription)."""
+
+    name: str
+    metadata: bytes
+
+
+# -- members
+
+
+@dataclass(frozen=True, slots=True)
+class JoinGroup:
+    """Join a group, or join it again.  The answer waits until the members of the next generation are known.
+
+    member_id: empty for a client that has none yet.
+    needs_member_id: a client without a member id is given one with MEMBER_ID_REQUIRED, and joins again (version 4 on).
+    can_skip_assignment: the client understands `skip_assignment` (version 9 on).
+    rebalance_timeout_ms: the session timeout, for the version that has none.
+    """
+
+    group: str
+    member_id: str
+    instance_id: str | None
+    client: Client
+    protocol_type: str
+    protocols: tuple[MemberProtocol, ...]
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    needs_member_id: bool = True
+    can_skip_assignment: bool = True
+    reason: str = ""
+
+
+class JoinedMember(NamedTuple):
+    """A member as the leader of its group sees it: with its metadata for the chosen protocol."""
+
+    member_id: str
+    instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinGroupResponse:
+    """members: only the leader gets them, sorted by member id; empty for all others."""
+
+    error: KafkaCode
+    member_id: str
+    generation: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str = ""
+    skip_assignment: bool = False
+    members: tuple[JoinedMember, ...] = ()
+
+
+class MemberAssignment(NamedTuple):
+    """The assignment that the leader computed for a member."""
+
+    member_id: str
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SyncGroup:
+    """Ask for the member's assignment; the leader sends those of all members.  The answer waits for the leader.
+
+    protocol_type, protocol: None from a client that does not send them.
+    """
+
+    group: str
+    member_id: str
+    instance_id: str | None
+    generation: int
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignments: tuple[MemberAssignment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SyncGroupResponse:
+    error: KafkaCode
+    protocol_type: str | None = None
+    protocol: str | None = None
+    assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Renew the session of a member."""
+
+    group: str
+    member_id: str
+    instance_id: str | None
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatResponse:
+    error: KafkaCode
+
+
+class LeavingMember(NamedTuple):
+    """member_id may be empty if instance_id names the member.  Administrators remove members in this way."""
+
+    member_id: str
+    instance_id: str | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGroup:
+    """Remove members from a group."""
+
+    group: str
+    members: tuple[LeavingMember, ...]
+
+
+class LeftMember(NamedTuple):
+    """The outcome for one member that was to leave."""
+
+    member_id: str
+    instance_id: str | None
+    error: KafkaCode
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGroupResponse:
+    """members: one for each of the request, in its order."""
+
+    error: KafkaCode
+    members: tuple[LeftMember, ...] = ()
+
+
+# -- offsets
+
+
+class OffsetToCommit(NamedTuple):
+    """leader_epoch: -1 if the client does not know it."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommit:
+    """Commit offsets, as a member, or as a simple consumer (empty member id, NO_GENERATION).
+
+    retention_ms: versions 2 to 4 may set it; else NO_RETENTION.
+    """
+
+    group: str
+    member_id: str
+    instance_id: str | None
+    generation: int
+    offsets: tuple[OffsetToCommit, ...]
+    retention_ms: int = NO_RETENTION
+
+
+class PartitionResult(NamedTuple):
+    """The outcome for one partition."""
+
+    topic: str
+    partition: int
+    error: KafkaCode
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitResponse:
+    """results: one for each offset of the request, in its order."""
+
+    results: tuple[PartitionResult, ...]
+
+
+class TopicPartitions(NamedTuple):
+    """Partitions of one topic."""
+
+    topic: str
+    partitions: tuple[int, ...]
+
+
+class GroupToFetch(NamedTuple):
+    """topics: None for all offsets of the group.
+
+    member_id, member_epoch: of a member of a group with the newer protocol; None and -1 otherwise.
+    """
+
+    group: str
+    topics: tuple[TopicPartitions, ...] | None
+    member_id: str | None = None
+    member_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFetch:
+    """Fetch committed offsets.
+
+    require_stable: refuse partitions with offsets of an open transaction.  Transactional commits are not supported, so
+        there are none.
+    """
+
+    groups: tuple[GroupToFetch, ...]
+    require_stable: bool = False
+
+
+class FetchedOffset(NamedTuple):
+    """The committed offset of a partition; NO_OFFSET if there is none."""
+
+    topic: str
+    partition: int
+    offset: int = NO_OFFSET
+    leader_epoch: int = -1
+    metadata: str = ""
+    error: KafkaCode = KafkaCode.NONE
+
+
+class FetchedGroup(NamedTuple):
+    """offsets: in the order of the request; sorted by topic and partition if it asked for all."""
+
+    group: str
+    error: KafkaCode
+    offsets: tuple[FetchedOffset, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFetchResponse:
+    groups: tuple[FetchedGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetDelete:
+    """Delete committed offsets of topics to which no member is subscribed."""
+
+    group: str
+    topics: tuple[TopicPartitions, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetDeleteResponse:
+    """results: one for each partition of the request, in its order; empty if `error` is not NONE."""
+
+    error: KafkaCode
+    results: tuple[PartitionResult, ...] = ()
+
+
+# -- groups
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeGroups:
+    """Describe groups.
+
+    report_missing: a missing group gets GROUP_ID_NOT_FOUND (version 6 on); otherwise it is Dead without an error.
+    """
+
+    groups: tuple[str, ...]
+    report_missing: bool = True
+
+
+class MemberDescription(NamedTuple):
+    """metadata and assignment: empty unless the group is Stable."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    metadata: bytes
+    assignment: bytes
+
+
+class GroupDescription(NamedTuple):
+    """protocol: empty unless the group is Stable.  members: sorted by member id."""
+
+    group: str
+    error: KafkaCode = KafkaCode.NONE
+    error_message: str | None = None
+    state: str = ""
+    protocol_type: str = ""
+    protocol: str = ""
+    members: tuple[MemberDescription, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeGroupsResponse:
+    """groups: one for each of the request, in its order."""
+
+    groups: tuple[GroupDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListGroups:
+    """List groups.  states, types: names of states and types in any case; empty for all."""
+
+    states: frozenset[str] = frozenset()
+    types: frozenset[str] = frozenset()
+
+
+class ListedGroup(NamedTuple):
+    """One group of a list."""
+
+    group: str
+    protocol_type: str
+    state: str
+    group_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListGroupsResponse:
+    """groups: sorted by name."""
+
+    groups: tuple[ListedGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroups:
+    """Delete groups without members, with their offsets."""
+
+    groups: tuple[str, ...]
+
+
+class DeletedGroup(NamedTuple):
+    """The outcome for one group that was to be deleted."""
+
+    group: str
+    error: KafkaCode
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroupsResponse:
+    """groups: one for each of the request, in its order."""
+
+    groups: tuple[DeletedGroup, ...]
+
+
+GroupRequest = (
+    JoinGroup
+    | SyncGroup
+    | Heartbeat
+    | LeaveGroup
+    | OffsetCommit
+    | OffsetFetch
+    | OffsetDelete
+    | DescribeGroups
+    | ListGroups
+    | DeleteGroups
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rebalance:
+    """One rebalance of a group, for people.  It is soft state: a change of the coordinator forgets it.
+
+    started_ms: wall clock.  duration_ms: None while it is in progress.
+    generation: the generation that it made; while it is in progress, the one that it will make.
+    cause: the first cause, in words.  client: the client that caused it; None if no client did.
+    members: how many members the new generation has; 0 while they join.
+    interrupted: another rebalance began before the members had their assignments.
+    """
+
+    started_ms: int
+    duration_ms: int | None
+    generation: int
+    cause: str
+    client: Client | None
+    members: int
+    interrupted: bool = False

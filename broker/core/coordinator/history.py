@@ -1,0 +1,47 @@
+"""The last rebalances of a group, for people.  Soft state."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+
+from broker.core.coordinator.group_requests import Client, Rebalance
+
+REBALANCES_KEPT_MAX = 20
+"""Rebalances kept for each group.  Beyond it, the oldest is dropped."""
+
+CAUSE_MAX_CHARS = 500
+"""Length of a cause, which contains names and reasons that clients choose.  The rest is cut off."""
+
+
+class History:
+    """The last rebalances; the last of them may be in progress."""
+
+    __slots__ = ("_past", "_started_ms")
+
+    def __init__(self) -> None:
+        self._past: deque[Rebalance] = deque(maxlen=REBALANCES_KEPT_MAX)
+        self._started_ms = 0
+
+    def begin(self, cause: str, client: Client | None, generation: int, wall_ms: int, now_ms: int) -> None:
+        """Note that a rebalance began.  One that was in progress is interrupted."""
+        self._close(now_ms, interrupted=True)
+        self._past.append(Rebalance(wall_ms, None, generation, cause[:CAUSE_MAX_CHARS], client, 0))
+        self._started_ms = now_ms
+
+    def joined(self, generation: int, members: int) -> None:
+        """Note the members of the new generation."""
+        self._past[-1] = replace(self._past[-1], generation=generation, members=members)
+
+    def end(self, now_ms: int) -> None:
+        """Note that the members have their assignments, or that none is left."""
+        self._close(now_ms, interrupted=False)
+
+    def _close(self, now_ms: int, interrupted: bool) -> None:
+        if self._past and self._past[-1].duration_ms is None:
+            elapsed_ms = now_ms - self._started_ms
+            self._past[-1] = replace(self._past[-1], duration_ms=elapsed_ms, interrupted=interrupted)
+
+    def rebalances(self) -> tuple[Rebalance, ...]:
+        """Return the rebalances, the oldest first."""
+        return tuple(self._past)

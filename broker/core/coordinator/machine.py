@@ -1,0 +1,88 @@
+"""The interface between a coordinator's pure core and its shell.
+
+The shell appends the records of a step in order, as one batch.  It sends the answers when the high watermark reaches
+the end that the log had after the step, also for reads, so that no client sees uncommitted state.  When an append fails
+or the broker resigns, the shell drops the core and reloads it by replay.
+
+A machine never answers a call within `replay`, never answers a call twice, and answers each call that was not dropped.
+A call that waits for other clients has a deadline, and `tick` answers it at the latest then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+Request_contra = TypeVar("Request_contra", contravariant=True)
+Limits_contra = TypeVar("Limits_contra", contravariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record of the internal topic.  A value of None is a tombstone."""
+
+    key: bytes
+    value: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The response to the call with this number."""
+
+    call: int
+    response: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The result of one operation: records to append, and answers to send when the records are committed.
+
+    notes: changes of state, each as a line for the log.
+    """
+
+    records: tuple[Record, ...] = ()
+    answers: tuple[Answer, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Machine(Protocol[Request_contra, Limits_contra]):
+    """The state of one partition of an internal topic.
+
+    Times of calls (`now_ms`) are ms of a clock that never goes back.  They never move back from one call to the next.
+    """
+
+    def replay(self, record: Record) -> None:
+        """Apply one record of the log, in log order, before `loaded`.
+
+        Raises:
+            BadRecord: the record is damaged, and nothing was changed.
+        """
+        ...
+
+    def loaded(self, now_ms: int) -> Step:
+        """Start to serve: the log has been replayed up to its end.  To be called once, before any request."""
+        ...
+
+    def request(self, call: int, request: Request_contra, now_ms: int) -> Step:
+        """Apply a request.  call: a number that is never used again; the answer to it may come in a later step."""
+        ...
+
+    def forget(self, call: int, now_ms: int) -> Step:
+        """Drop a call whose client hung up.  No answer to it follows.  A call that was answered is ignored.
+
+        The step has no records, so it can be applied while nothing can be appended.
+        """
+        ...
+
+    def tick(self, now_ms: int) -> Step:
+        """Do what is due at `now_ms`.  Afterwards `deadline_ms` is later than `now_ms`."""
+        ...
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """Return the time of the next tick; None while nothing waits for time.  Each call of a method may change it."""
+        ...
+
+    def configure(self, limits: Limits_contra, now_ms: int) -> Step:
+        """Apply changed configs.  State that was accepted under the old limits stays."""
+        ...

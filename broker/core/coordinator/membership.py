@@ -1,0 +1,313 @@
+"""Requests of members: JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
+
+Each function applies one request to a group that exists (`join` also to a new one), and answers it or lets it wait.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from uuid import UUID
+
+from broker.core.coordinator import rebalance
+from broker.core.coordinator.group import Group
+from broker.core.coordinator.group_requests import (
+    GroupLimits,
+    GroupState,
+    Heartbeat,
+    HeartbeatResponse,
+    JoinGroup,
+    JoinGroupResponse,
+    LeaveGroup,
+    LeaveGroupResponse,
+    LeavingMember,
+    LeftMember,
+    SyncGroup,
+    SyncGroupResponse,
+)
+from broker.core.coordinator.members import Member, joining_member
+from broker.core.coordinator.turn import Turn
+from quorumlog.wire.errors import KafkaCode
+
+REASON_MAX_CHARS = 255
+"""Length of a client's reason for joining or leaving, as kept for people.  The rest is cut off."""
+
+
+# -- JoinGroup
+
+
+def refuse_join(request: JoinGroup, limits: GroupLimits) -> KafkaCode:
+    """Return the error of a request that no group would accept; NONE for one that a group may accept."""
+    names = [request.client.client_id, request.client.host, request.protocol_type]
+    names += [request.instance_id or "", *(protocol.name for protocol in request.protocols)]
+    if (
+        any(len(name.encode()) > limits.name_max_bytes for name in names)
+        or len(request.protocols) > limits.protocols_max
+        or sum(len(protocol.metadata) for protocol in request.protocols) > limits.member_max_bytes
+        or request.rebalance_timeout_ms < 1
+    ):
+        return KafkaCode.INVALID_REQUEST
+    if not limits.session_timeout_min_ms <= request.session_timeout_ms <= limits.session_timeout_max_ms:
+        return KafkaCode.INVALID_SESSION_TIMEOUT
+    return KafkaCode.NONE
+
+
+def join(turn: Turn, group: Group, call: int, request: JoinGroup, random: Random) -> None:
+    """Apply a JoinGroup that `refuse_join` has not refused."""
+    if group.state is GroupState.DEAD:
+        error = KafkaCode.COORDINATOR_NOT_AVAILABLE
+    else:
+        member = _known_member(group, request)
+        error = _join_error(turn, group, request, member)
+        if error is KafkaCode.NONE:
+            if member is None:
+                _join_new(turn, group, call, request, random)
+            elif request.member_id:
+                _rejoin(turn, group, call, request, member)
+            else:
+                _replace_static(turn, group, call, request, member, random)
+            return
+        if error is KafkaCode.GROUP_MAX_SIZE_REACHED:
+            _do_not_wait_for(turn, group, request, member)
+    turn.answer(call, JoinGroupResponse(error, request.member_id))
+
+
+def _known_member(group: Group, request: JoinGroup) -> Member | None:
+    """Return the member that the request is about, by its id or by its instance id; None if it is not one yet."""
+    if request.member_id:
+        return group.members.get(request.member_id)
+    return group.members.get(group.static.get(request.instance_id or "", ""))
+
+
+def _join_error(turn: Turn, group: Group, request: JoinGroup, member: Member | None) -> KafkaCode:
+    if request.member_id and not (request.member_id in group.pending and request.instance_id is None):
+        error = group.member_error(request.member_id, request.instance_id)
+        if error is not KafkaCode.NONE:
+            return error
+    names = [protocol.name for protocol in request.protocols]
+    if not group.supports(request.protocol_type, names, without=member):
+        return KafkaCode.INCONSISTENT_GROUP_PROTOCOL
+    if not _has_room(turn, group, request, member):
+        return KafkaCode.GROUP_MAX_SIZE_REACHED
+    return KafkaCode.NONE
+
+
+def _do_not_wait_for(turn: Turn, group: Group, request: JoinGroup, member: Member | None) -> None:
+    """Remove a member that was refused while the others wait for it."""
+    if group.state is GroupState.PREPARING_REBALANCE:
+        group.pending.pop(request.member_id, None)
+        if member is not None:
+            rebalance.remove(turn, group, member)
+        rebalance.complete_if_joined(turn, group)
+
+
+def _has_room(turn: Turn, group: Group, request: JoinGroup, member: Member | None) -> bool:
+    added_bytes = joining_member(request.member_id, request).record_bytes
+    if member is not None:
+        added_bytes -= member.record_bytes
+    if added_bytes > 0 and group.record_bytes + added_bytes > turn.limits.group_max_bytes:
+        return False
+    members_max = turn.limits.members_max
+    if member is None and not request.member_id and len(group.pending) >= members_max:
+        return False
+    if group.state is GroupState.PREPARING_REBALANCE:
+        # The limit may have been lowered: the members that join first stay.
+        return group.waiting < members_max or (member is not None and member.join_call is not None)
+    return member is not None or len(group.members) < members_max
+
+
+def _new_id(request: JoinGroup, random: Random) -> str:
+    prefix = request.client.client_id if request.instance_id is None else request.instance_id
+    return f"{prefix}-{UUID(int=random.getrandbits(128), version=4)}"
+
+
+def _join_new(turn: Turn, group: Group, call: int, request: JoinGroup, random: Random) -> None:
+    member_id = request.member_id or _new_id(request, random)
+    if not request.member_id and request.instance_id is None and request.needs_member_id:
+        end_ms = group.pending[member_id] = turn.now_ms + request.session_timeout_ms
+        group.wake(end_ms)
+        turn.answer(call, JoinGroupResponse(KafkaCode.MEMBER_ID_REQUIRED, member_id))
+        return
+    group.pending.pop(member_id, None)
+    if not group.members:
+        group.protocol_type = request.protocol_type
+    member = joining_member(member_id, request)
+    group.add(member)
+    if member.instance_id is not None:
+        rebalance.store_instance(turn, group, member.instance_id, member_id)
+    rebalance.park_join(turn, group, member, call)
+    group.grown = True
+    _rebalance(turn, group, f"member {member.name} joined", request)
+
+
+def _rejoin(turn: Turn, group: Group, call: int, request: JoinGroup, member: Member) -> None:
+    member.knows_id = True
+    changed = request.protocols != member.protocols
+    if group.state is GroupState.COMPLETING_REBALANCE and not changed:
+        # The answer to its last JoinGroup was lost.
+        _answer_in_generation(turn, group, call, member)
+    elif group.state is GroupState.STABLE and not changed and member.member_id != group.leader:
+        _answer_in_generation(turn, group, call, member)
+    else:
+        # The leader may join again unchanged when the topics have changed, because then it assigns anew.
+        cause = "with another subscription" if changed else "again"
+        if len(group.members) == 1:
+            group.protocol_type = request.protocol_type
+        group.update(member, request)
+        rebalance.park_join(turn, group, member, call)
+        _rebalance(turn, group, f"member {member.name} joined {cause}", request)
+
+
+def _answer_in_generation(turn: Turn, group: Group, call: int, member: Member) -> None:
+    if member.sync_call is not None:
+        group.unsynced.add(member.member_id)
+        rebalance.answer_sync(turn, group, member, SyncGroupResponse(KafkaCode.REBALANCE_IN_PROGRESS))
+    group.renew(member, turn.now_ms)
+    turn.answer(call, rebalance.joined(group, member))
+
+
+def _rebalance(turn: Turn, group: Group, cause: str, request: JoinGroup) -> None:
+    if group.state is GroupState.PREPARING_REBALANCE:
+        rebalance.complete_if_joined(turn, group)
+    else:
+        rebalance.prepare(turn, group, with_reason(cause, request.reason), request.client)
+
+
+def _replace_static(turn: Turn, group: Group, call: int, request: JoinGroup, old: Member, random: Random) -> None:
+    """Give the name of a static member to the process that joins now; fence the one that had it.
+
+    The group continues without a rebalance if it would use the same protocol, also with another subscription.  If the
+    larger subscription does not fit into the record beside the present assignments, the leader assigns anew.
+    """
+    assert old.instance_id is not None, old
+    member = joining_member(_new_id(request, random), request)
+    member.assignment = old.assignment
+    was_unsynced, old_leader = old.member_id in group.unsynced, group.leader
+    is_stable = group.state is GroupState.STABLE and request.protocol_type == group.protocol_type
+    rebalance.remove(turn, group, old, KafkaCode.FENCED_INSTANCE_ID)
+    if not group.members:
+        group.protocol_type = request.protocol_type
+    group.add(member)
+    if old_leader == old.member_id:
+        group.leader = member.member_id
+    if was_unsynced:
+        group.unsynced.add(member.member_id)
+    group.renew(member, turn.now_ms)
+    if is_stable and group.elect_protocol() == group.protocol and rebalance.fits(turn, group, _assigned_bytes(group)):
+        member.knows_id = True
+        rebalance.store(turn, group)
+        turn.answer(call, _replaced(group, member, old_leader or "", request.can_skip_assignment))
+        turn.note(f"group={group.name!r} static member {member.name} replaced {old.member_id!r}")
+        return
+    rebalance.store_instance(turn, group, old.instance_id, member.member_id)
+    rebalance.park_join(turn, group, member, call)
+    _rebalance(turn, group, f"static member {member.name} replaced {old.member_id!r}", request)
+
+
+def _assigned_bytes(group: Group) -> int:
+    return sum(len(member.assignment) for member in group.members.values())
+
+
+def _replaced(group: Group, member: Member, old_leader: str, can_skip_assignment: bool) -> JoinGroupResponse:
+    response = replace(rebalance.joined(group, member), members=())
+    if not can_skip_assignment:
+        # A client that finds itself the leader would assign, and its assignments would reach no member.
+        return replace(response, leader=old_leader)
+    if member.member_id != group.leader:
+        return response
+    return replace(response, skip_assignment=True, members=rebalance.joined_members(group))
+
+
+def with_reason(cause: str, reason: str) -> str:
+    """Return a cause with the reason that a client gave, if any."""
+    return f"{cause}: {reason[:REASON_MAX_CHARS]!r}" if reason else cause
+
+
+# -- SyncGroup and Heartbeat
+
+
+def sync(turn: Turn, group: Group, call: int, request: SyncGroup) -> None:
+    """Apply a SyncGroup."""
+    error = _sync_error(group, request)
+    if error is not KafkaCode.NONE:
+        turn.answer(call, SyncGroupResponse(error))
+        return
+    member = group.members[request.member_id]
+    group.unsynced.discard(request.member_id)
+    if group.state is GroupState.STABLE:
+        group.renew(member, turn.now_ms)
+        turn.answer(call, rebalance.synced(group, member))
+        return
+    rebalance.park_sync(turn, group, member, call)
+    if request.member_id == group.leader:
+        rebalance.assign(turn, group, dict(request.assignments))
+
+
+def _sync_error(group: Group, request: SyncGroup) -> KafkaCode:
+    if group.state is GroupState.DEAD:
+        return KafkaCode.COORDINATOR_NOT_AVAILABLE
+    error = group.member_error(request.member_id, request.instance_id)
+    if error is not KafkaCode.NONE:
+        return error
+    if request.generation != group.generation:
+        return KafkaCode.ILLEGAL_GENERATION
+    if request.protocol_type not in (None, group.protocol_type) or (
+        request.protocol not in (None, group.protocol) and group.state is not GroupState.PREPARING_REBALANCE
+    ):
+        return KafkaCode.INCONSISTENT_GROUP_PROTOCOL
+    if group.state is GroupState.PREPARING_REBALANCE:
+        return KafkaCode.REBALANCE_IN_PROGRESS
+    return KafkaCode.NONE
+
+
+def heartbeat(turn: Turn, group: Group, call: int, request: Heartbeat) -> None:
+    """Apply a Heartbeat."""
+    error = group.member_error(request.member_id, request.instance_id)
+    if group.state is GroupState.DEAD:
+        error = KafkaCode.COORDINATOR_NOT_AVAILABLE
+    elif error is KafkaCode.NONE and request.generation != group.generation:
+        error = KafkaCode.ILLEGAL_GENERATION
+    elif error is KafkaCode.NONE:
+        group.renew(group.members[request.member_id], turn.now_ms)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            error = KafkaCode.REBALANCE_IN_PROGRESS
+    turn.answer(call, HeartbeatResponse(error))
+
+
+# -- LeaveGroup
+
+
+def leave(turn: Turn, group: Group, call: int, request: LeaveGroup) -> None:
+    """Apply a LeaveGroup.  Members that may leave do, whatever the others get."""
+    if group.state is GroupState.DEAD:
+        turn.answer(call, LeaveGroupResponse(KafkaCode.COORDINATOR_NOT_AVAILABLE))
+        return
+    gone: list[tuple[Member, str]] = []
+    results = []
+    pending = len(group.pending)
+    for leaving in request.members:
+        member, error = _leaving(group, leaving)
+        results.append(LeftMember(leaving.member_id, leaving.instance_id, error))
+        if member is not None:
+            rebalance.remove(turn, group, member)
+            gone.append((member, leaving.reason))
+    if gone:
+        first, reason = gone[0]
+        others = f" and {len(gone) - 1} others" if len(gone) > 1 else ""
+        cause = with_reason(f"member {first.name}{others} left", reason)
+        turn.note(f"group={group.name!r} {cause}")
+        rebalance.members_left(turn, group, cause, first.client)
+    elif len(group.pending) < pending:
+        rebalance.complete_if_joined(turn, group)
+    turn.answer(call, LeaveGroupResponse(KafkaCode.NONE, tuple(results)))
+
+
+def _leaving(group: Group, leaving: LeavingMember) -> tuple[Member | None, KafkaCode]:
+    """Return the member that is to leave, and the outcome for it.  A pending member id is dropped at once."""
+    if not leaving.member_id:
+        member = group.members.get(group.static.get(leaving.instance_id or "", ""))
+        return member, KafkaCode.UNKNOWN_MEMBER_ID if member is None else KafkaCode.NONE
+    if leaving.instance_id is None and group.pending.pop(leaving.member_id, None) is not None:
+        return None, KafkaCode.NONE
+    error = group.member_error(leaving.member_id, leaving.instance_id)
+    return (group.members[leaving.member_id] if error is KafkaCode.NONE else None), error

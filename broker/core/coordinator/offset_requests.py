@@ -1,0 +1,160 @@
+"""Requests about committed offsets: OffsetCommit, OffsetFetch and OffsetDelete.
+
+A simple consumer commits without being a member.  Its group needs no `Group`: it exists because it has offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from broker.core.coordinator.group import Group
+from broker.core.coordinator.group_requests import (
+    NO_RETENTION,
+    FetchedGroup,
+    FetchedOffset,
+    GroupState,
+    GroupToFetch,
+    OffsetCommit,
+    OffsetCommitResponse,
+    OffsetDelete,
+    OffsetDeleteResponse,
+    OffsetToCommit,
+    PartitionResult,
+    TopicPartitions,
+    Topics,
+)
+from broker.core.coordinator.offsets import Offsets, key_of, place_of
+from broker.core.coordinator.records import NO_TIME, OffsetValue, offset_rest, write_offset
+from broker.core.coordinator.subscription import CONSUMER
+from broker.core.coordinator.turn import Turn
+from quorumlog.wire.errors import KafkaCode
+
+_TIME_MAX_MS = 2**63 - 1
+
+
+def commit_error(group: Group | None, request: OffsetCommit, exists: bool) -> KafkaCode:
+    """Return why a client may not commit for a group; NONE if it may.  exists: the group has a `Group` or offsets."""
+    if group is None and not exists:
+        # An unknown group has no members that could commit, so the generation is an old one.
+        return KafkaCode.ILLEGAL_GENERATION if request.generation >= 0 else KafkaCode.NONE
+    if group is not None and group.state is GroupState.DEAD:
+        return KafkaCode.COORDINATOR_NOT_AVAILABLE
+    if group is None or group.state is GroupState.EMPTY:
+        return KafkaCode.UNKNOWN_MEMBER_ID if request.generation >= 0 else KafkaCode.NONE
+    error = group.member_error(request.member_id, request.instance_id)
+    if error is KafkaCode.NONE and request.generation != group.generation:
+        error = KafkaCode.ILLEGAL_GENERATION
+    if error is KafkaCode.NONE and group.state is GroupState.COMPLETING_REBALANCE:
+        error = KafkaCode.REBALANCE_IN_PROGRESS
+    return error
+
+
+def commit(turn: Turn, call: int, request: OffsetCommit, offsets: Offsets, topics: Topics) -> None:
+    """Commit the offsets of a client that `commit_error` permits.  A refused offset does not affect the others."""
+    keeps_default = request.retention_ms <= NO_RETENTION
+    expire_ms = NO_TIME if keeps_default else min(turn.wall_ms + request.retention_ms, _TIME_MAX_MS)
+    errors = [_offset_error(turn, each, topics) for each in request.offsets]
+    records = []
+    size_bytes = 0
+    added: set[bytes] = set()
+    for each, error in zip(request.offsets, errors, strict=True):
+        if error is not KafkaCode.NONE:
+            continue
+        place = offset_rest(each.topic, each.partition)
+        value = OffsetValue(each.offset, each.leader_epoch, each.metadata, turn.wall_ms, expire_ms)
+        records.append((key_of(request.group, place), write_offset(value)))
+        size_bytes += len(records[-1][0]) + len(records[-1][1])
+        if not offsets.has(request.group, place):
+            added.add(place)
+    refusal = KafkaCode.NONE
+    if size_bytes > turn.limits.batch_max_bytes:
+        refusal = KafkaCode.INVALID_COMMIT_OFFSET_SIZE
+    elif added and not _has_room(turn, request.group, len(added), offsets):
+        refusal = KafkaCode.POLICY_VIOLATION
+    if refusal is KafkaCode.NONE:
+        for key, record in records:
+            turn.append(key, record)
+    else:
+        errors = [refusal if error is KafkaCode.NONE else error for error in errors]
+    turn.answer(call, commit_response(request, errors))
+
+
+def _has_room(turn: Turn, group: str, added: int, offsets: Offsets) -> bool:
+    is_new = not offsets.has_group(group)
+    return offsets.count + added <= turn.limits.offsets_max and offsets.group_count + is_new <= turn.limits.groups_max
+
+
+def _offset_error(turn: Turn, offset: OffsetToCommit, topics: Topics) -> KafkaCode:
+    has_place = place_of(offset.topic, offset.partition) is not None
+    if not has_place or not topics.may_commit(offset.topic, offset.partition):
+        return KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
+    if len(offset.metadata.encode()) > turn.limits.offset_metadata_max_bytes:
+        return KafkaCode.OFFSET_METADATA_TOO_LARGE
+    return KafkaCode.OFFSET_OUT_OF_RANGE if offset.offset < 0 else KafkaCode.NONE
+
+
+def commit_response(request: OffsetCommit, errors: list[KafkaCode]) -> OffsetCommitResponse:
+    """Return the response with one error for each offset of the request."""
+    pairs = zip(request.offsets, errors, strict=True)
+    return OffsetCommitResponse(tuple(PartitionResult(each.topic, each.partition, error) for each, error in pairs))
+
+
+def fetch(group: Group | None, request: GroupToFetch, offsets: Offsets) -> FetchedGroup:
+    """Return the committed offsets of a group, also of one that does not exist."""
+    if group is not None and group.state is GroupState.DEAD:
+        # Some of its offsets are deleted.  The client asks again, and then finds all or none of them.
+        return FetchedGroup(request.group, KafkaCode.COORDINATOR_LOAD_IN_PROGRESS)
+    if request.topics is None:
+        return FetchedGroup(
+            request.group,
+            KafkaCode.NONE,
+            tuple(_fetched(topic, partition, value) for topic, partition, value in offsets.all_of(request.group)),
+        )
+    return FetchedGroup(
+        request.group,
+        KafkaCode.NONE,
+        tuple(
+            _fetched(topic, partition, offsets.value(request.group, topic, partition))
+            for topic, partition in partitions_of(request.topics)
+        ),
+    )
+
+
+def _fetched(topic: str, partition: int, value: OffsetValue | None) -> FetchedOffset:
+    if value is None:
+        return FetchedOffset(topic, partition)
+    return FetchedOffset(topic, partition, value.offset, value.leader_epoch, value.metadata)
+
+
+def partitions_of(topics: tuple[TopicPartitions, ...]) -> Iterator[tuple[str, int]]:
+    """Return each topic with each of its partitions."""
+    return ((each.topic, partition) for each in topics for partition in each.partitions)
+
+
+def delete(turn: Turn, group: Group | None, call: int, request: OffsetDelete, offsets: Offsets, topics: Topics) -> None:
+    """Apply an OffsetDelete to a group that exists.  Offsets of topics to which a member is subscribed stay."""
+    if group is not None and group.state is GroupState.DEAD:
+        turn.answer(call, OffsetDeleteResponse(KafkaCode.GROUP_ID_NOT_FOUND))
+        return
+    if group is not None and group.members and group.protocol_type != CONSUMER:
+        turn.answer(call, OffsetDeleteResponse(KafkaCode.NON_EMPTY_GROUP))
+        return
+    subscribed = frozenset() if group is None else group.subscribed_topics()
+    results = []
+    keys: dict[bytes, None] = {}
+    for topic, partition in partitions_of(request.topics):
+        place = place_of(topic, partition)
+        error = KafkaCode.NONE
+        if subscribed is None or topic in subscribed:
+            error = KafkaCode.GROUP_SUBSCRIBED_TO_TOPIC
+        elif place is not None and offsets.has(request.group, place):
+            keys[key_of(request.group, place)] = None
+        elif not topics.has_partition(topic, partition):
+            error = KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
+        results.append(PartitionResult(topic, partition, error))
+    if sum(map(len, keys)) > turn.limits.batch_max_bytes:
+        turn.answer(call, OffsetDeleteResponse(KafkaCode.INVALID_REQUEST))
+        return
+    for key in keys:
+        turn.append(key, None)
+    turn.answer(call, OffsetDeleteResponse(KafkaCode.NONE, tuple(results)))

@@ -1,0 +1,108 @@
+"""The committed offsets of all groups of a coordinator.
+
+A coordinator may hold millions of offsets, and loads them all before it serves.  So an offset is kept as the bytes of
+its record: the part of the key behind the group, and the value.  They are checked when they are replayed, and their
+fields are read when somebody asks.  An offset so costs about 200 bytes, and the garbage collector has nothing to visit.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.core.coordinator.fields import STRING_MAX_BYTES, BadRecord
+from broker.core.coordinator.records import (
+    OffsetValue,
+    check_offset,
+    offset_key,
+    offset_place,
+    offset_rest,
+    read_offset,
+)
+
+
+class Offsets:
+    """Committed offsets by group, then by place: topic and partition, as `records.offset_rest` writes them.
+
+    Groups are named by their bytes here.  A group without offsets does not occur.
+    """
+
+    __slots__ = ("_groups", "count")
+
+    def __init__(self) -> None:
+        self._groups: Final[dict[bytes, dict[bytes, bytes]]] = {}
+        self.count = 0
+
+    def apply(self, group: bytes, place: bytes, value: bytes | None) -> None:
+        """Apply a record; a value of None deletes the offset.
+
+        Raises:
+            BadRecord: the record is damaged, and nothing was changed.
+        """
+        offsets = self._groups.get(group)
+        if value is None:
+            if offsets is not None and offsets.pop(place, None) is not None:
+                self.count -= 1
+                if not offsets:
+                    del self._groups[group]
+            return
+        check_offset(value)
+        if offsets is None:
+            _check_text(group)
+            _check_text(place[2:-4])
+            self._groups[group] = {place: value}
+            self.count += 1
+            return
+        if place not in offsets:
+            _check_text(place[2:-4])
+            self.count += 1
+        offsets[place] = value
+
+    @property
+    def group_count(self) -> int:
+        return len(self._groups)
+
+    def groups(self) -> list[str]:
+        """Return the names of the groups that have offsets."""
+        return [group.decode() for group in self._groups]
+
+    def has_group(self, group: str) -> bool:
+        return group.encode() in self._groups
+
+    def has(self, group: str, place: bytes) -> bool:
+        return place in self._groups.get(group.encode(), {})
+
+    def value(self, group: str, topic: str, partition: int) -> OffsetValue | None:
+        """Return a committed offset; None if there is none."""
+        place = place_of(topic, partition)
+        value = None if place is None else self.raw(group, place)
+        return None if value is None else read_offset(value)
+
+    def places(self, group: str) -> list[bytes]:
+        """Return where the group has offsets, as of now."""
+        return list(self._groups.get(group.encode(), {}))
+
+    def raw(self, group: str, place: bytes) -> bytes | None:
+        """Return the value of an offset as it is stored; None if there is none."""
+        return self._groups.get(group.encode(), {}).get(place)
+
+    def all_of(self, group: str) -> list[tuple[str, int, OffsetValue]]:
+        """Return the topic, partition and value of each offset of a group, sorted."""
+        offsets = self._groups.get(group.encode(), {})
+        return sorted((*offset_place(place), read_offset(value)) for place, value in offsets.items())
+
+
+def place_of(topic: str, partition: int) -> bytes | None:
+    """Return the place of an offset; None if no record has room for the name of the topic."""
+    return offset_rest(topic, partition) if len(topic.encode()) <= STRING_MAX_BYTES else None
+
+
+def key_of(group: str, place: bytes) -> bytes:
+    """Return the key of the record of an offset."""
+    return offset_key(group.encode(), place)
+
+
+def _check_text(text: bytes) -> None:
+    try:
+        text.decode()
+    except UnicodeDecodeError as error:
+        raise BadRecord("the name of a group or topic is not UTF-8") from error

@@ -1,0 +1,318 @@
+"""How a group comes to a new generation, and what time does to it.
+
+A rebalance has two parts.  In the first, all members send JoinGroup.  It ends when all of them have, or at its
+deadline, which is the longest rebalance timeout of a member; dynamic members that have not joined by then are removed.
+The first rebalance of an empty group waits for `initial_rebalance_delay_ms` instead.  It is prolonged by that time
+whenever members have joined in the meantime, up to the longest rebalance timeout.  In the second part, all members send
+SyncGroup.  It ends with the SyncGroup of the leader, which has the assignments.  A member that has not sent SyncGroup
+within the longest rebalance timeout is removed, and so a leader that never sends it does not block the others.
+
+A member whose call waits cannot send heartbeats, so its session does not run.  Its call has the deadline of the group.
+If its client hangs up, its session runs again and it counts as a member that has not joined.  A new member whose client
+does not know its member id cannot come back, so it is removed at once; and it is removed in any case after
+NEW_MEMBER_JOIN_TIMEOUT_MS, because a client that timed out unnoticed would leave another such member with each retry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from broker.core.coordinator.group import Group
+from broker.core.coordinator.group_requests import (
+    Client,
+    GroupState,
+    JoinedMember,
+    JoinGroupResponse,
+    SyncGroupResponse,
+)
+from broker.core.coordinator.members import Member
+from broker.core.coordinator.records import GroupKey, read_group, write_group, write_key
+from broker.core.coordinator.turn import Turn
+from quorumlog.wire.errors import KafkaCode
+
+NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
+"""How long the JoinGroup of a new member waits at most.  Beyond it, UNKNOWN_MEMBER_ID makes the client join anew."""
+
+
+# -- calls that wait
+
+
+def park_join(turn: Turn, group: Group, member: Member, call: int) -> None:
+    """Let the JoinGroup of a member wait.  An earlier one of the same member is answered: its client sent it again."""
+    again = JoinGroupResponse(KafkaCode.REBALANCE_IN_PROGRESS, member.member_id)
+    _answer_join(turn, group, member, again)
+    answer_sync(turn, group, member, SyncGroupResponse(KafkaCode.REBALANCE_IN_PROGRESS))
+    member.join_call = call
+    turn.park(call, group.name, member.member_id)
+    group.waiting += 1
+    if member.knows_id:
+        member.expires_ms = None
+    else:
+        member.expires_ms = turn.now_ms + NEW_MEMBER_JOIN_TIMEOUT_MS
+        group.wake(member.expires_ms)
+
+
+def _answer_join(turn: Turn, group: Group, member: Member, response: JoinGroupResponse) -> None:
+    """Answer the JoinGroup of a member, if one waits, and begin its session anew."""
+    if member.join_call is not None:
+        turn.unpark(member.join_call, response)
+        member.join_call = None
+        group.waiting -= 1
+        group.renew(member, turn.now_ms)
+
+
+def park_sync(turn: Turn, group: Group, member: Member, call: int) -> None:
+    """Let the SyncGroup of a member wait for the leader's."""
+    answer_sync(turn, group, member, SyncGroupResponse(KafkaCode.REBALANCE_IN_PROGRESS))
+    member.sync_call = call
+    turn.park(call, group.name, member.member_id)
+    member.expires_ms = None
+
+
+def answer_sync(turn: Turn, group: Group, member: Member, response: SyncGroupResponse) -> None:
+    """Answer the SyncGroup of a member, if one waits, and begin its session anew."""
+    if member.sync_call is not None:
+        turn.unpark(member.sync_call, response)
+        member.sync_call = None
+        group.renew(member, turn.now_ms)
+
+
+def refuse_calls(turn: Turn, group: Group, member: Member, error: KafkaCode) -> None:
+    """Answer whatever waits for a member with an error."""
+    _answer_join(turn, group, member, JoinGroupResponse(error, ""))
+    answer_sync(turn, group, member, SyncGroupResponse(error))
+
+
+def hang_up(turn: Turn, group: Group, member: Member) -> None:
+    """Go on without the call that waits for a member: `parked` no longer has it, and no answer follows.
+
+    This makes no record.  A member that must be removed at once is removed by the next tick, which is due now.
+    """
+    group.waiting -= member.join_call is not None
+    member.join_call = member.sync_call = None
+    if member.knows_id or member.instance_id is not None:
+        group.renew(member, turn.now_ms)
+    else:
+        member.expires_ms = turn.now_ms
+        group.wake(turn.now_ms)
+
+
+# -- the two parts of a rebalance
+
+
+def prepare(turn: Turn, group: Group, cause: str, client: Client | None) -> None:
+    """Begin a rebalance.  cause: a clause for people."""
+    for member in group.members.values():
+        answer_sync(turn, group, member, SyncGroupResponse(KafkaCode.REBALANCE_IN_PROGRESS))
+    group.unsynced.clear()
+    group.sync_deadline_ms = None
+    is_first = group.state is GroupState.EMPTY
+    group.become(GroupState.PREPARING_REBALANCE)
+    group.history.begin(cause, client, group.next_generation(), turn.wall_ms, turn.now_ms)
+    _note(turn, group, cause)
+    if is_first:
+        delay_ms, group.grown = turn.limits.initial_rebalance_delay_ms, False
+        group.delay_left_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
+        _set_join_deadline(turn, group, delay_ms)
+        if delay_ms == 0:
+            _complete_join(turn, group)
+    else:
+        _set_join_deadline(turn, group, group.rebalance_timeout_ms)
+        complete_if_joined(turn, group)
+
+
+def _set_join_deadline(turn: Turn, group: Group, after_ms: int) -> None:
+    group.join_deadline_ms = turn.now_ms + after_ms
+    group.wake(group.join_deadline_ms)
+
+
+def complete_if_joined(turn: Turn, group: Group) -> None:
+    """End the first part if no member is missing.  The first rebalance of an empty group waits for its delay anyway."""
+    if (
+        group.state is GroupState.PREPARING_REBALANCE
+        and group.delay_left_ms is None
+        and group.waiting == len(group.members)
+        and not group.pending
+    ):
+        _complete_join(turn, group)
+
+
+def _complete_join(turn: Turn, group: Group) -> None:
+    for member in [each for each in group.members.values() if each.join_call is None and each.instance_id is None]:
+        turn.note(f"group={group.name!r} member {member.name} did not join in time and was removed")
+        group.drop(member)
+    if group.members and not group.waiting:
+        # Only static members are left, and none of them has joined.  Each may still join until its session expires.
+        group.delay_left_ms = None
+        _set_join_deadline(turn, group, group.rebalance_timeout_ms)
+        return
+    group.join_deadline_ms = group.delay_left_ms = None
+    group.generation = group.next_generation()
+    if not group.members:
+        _become_empty(turn, group)
+        return
+    leader = group.members.get(group.leader or "")
+    if leader is None or leader.join_call is None:
+        group.leader = next(each.member_id for each in group.members.values() if each.join_call is not None)
+    group.protocol = group.elect_protocol()
+    group.become(GroupState.COMPLETING_REBALANCE)
+    group.history.joined(group.generation, len(group.members))
+    # A static member that has not joined may be restarting: only the end of its session removes it.
+    group.unsynced.update(each.member_id for each in group.members.values() if each.join_call is not None)
+    group.sync_deadline_ms = turn.now_ms + group.rebalance_timeout_ms
+    group.wake(group.sync_deadline_ms)
+    for member in group.members.values():
+        member.knows_id = True
+        _answer_join(turn, group, member, joined(group, member))
+    _note(turn, group, f"{len(group.members)} members joined, {group.leader!r} leads")
+
+
+def _become_empty(turn: Turn, group: Group) -> None:
+    group.protocol = group.leader = None
+    group.state_ms = turn.wall_ms
+    group.become(GroupState.EMPTY)
+    store(turn, group)
+    group.history.joined(group.generation, 0)
+    group.history.end(turn.now_ms)
+    _note(turn, group, "no member is left")
+
+
+def joined(group: Group, member: Member) -> JoinGroupResponse:
+    """Return the answer to a JoinGroup in the present generation."""
+    assert group.leader is not None, group.name
+    return JoinGroupResponse(
+        KafkaCode.NONE,
+        member.member_id,
+        group.generation,
+        group.protocol_type,
+        group.protocol,
+        group.leader,
+        members=joined_members(group) if member.member_id == group.leader else (),
+    )
+
+
+def joined_members(group: Group) -> tuple[JoinedMember, ...]:
+    """Return all members as the leader sees them."""
+    members = (group.members[member_id] for member_id in sorted(group.members))
+    return tuple(JoinedMember(each.member_id, each.instance_id, each.metadata(group.protocol)) for each in members)
+
+
+def fits(turn: Turn, group: Group, assigned_bytes: int) -> bool:
+    """Return whether the record of the group has room for its members with assignments of this size."""
+    return group.record_bytes + assigned_bytes <= turn.limits.group_max_bytes
+
+
+def assign(turn: Turn, group: Group, assignments: dict[str, bytes]) -> None:
+    """End the second part with the assignments of the leader.  A member that it does not name has an empty one."""
+    assert group.state is GroupState.COMPLETING_REBALANCE, group.name
+    total = sum(len(assignments.get(member_id, b"")) for member_id in group.members)
+    if not fits(turn, group, total):
+        for member in group.members.values():
+            answer_sync(turn, group, member, SyncGroupResponse(KafkaCode.GROUP_MAX_SIZE_REACHED))
+        client = group.members[group.leader or ""].client
+        prepare(turn, group, f"the assignments of {total} bytes do not fit into the record of the group", client)
+        return
+    for member in group.members.values():
+        member.assignment = assignments.get(member.member_id, b"")
+    group.state_ms = turn.wall_ms
+    group.become(GroupState.STABLE)
+    store(turn, group)
+    for member in group.members.values():
+        answer_sync(turn, group, member, synced(group, member))
+    group.history.end(turn.now_ms)
+    _note(turn, group, "the assignments are known")
+
+
+def synced(group: Group, member: Member) -> SyncGroupResponse:
+    """Return the answer to a SyncGroup in a stable group."""
+    return SyncGroupResponse(KafkaCode.NONE, group.protocol_type, group.protocol, member.assignment)
+
+
+def store(turn: Turn, group: Group) -> None:
+    """Append the record of the group as it is now."""
+    turn.append(write_key(GroupKey(group.name)), write_group(group.value()))
+
+
+def store_instance(turn: Turn, group: Group, instance_id: str, member_id: str) -> None:
+    """Append the last record of the group again, with another member id for a static member, if it has that member."""
+    if group.stored is None:
+        return
+    value = read_group(group.stored)
+    old = next((each.member_id for each in value.members if each.instance_id == instance_id), member_id)
+    if old == member_id:
+        return
+    members = tuple(
+        replace(each, member_id=member_id) if each.instance_id == instance_id else each for each in value.members
+    )
+    leader = member_id if value.leader == old else value.leader
+    turn.append(write_key(GroupKey(group.name)), write_group(replace(value, members=members, leader=leader)))
+
+
+# -- members that leave, and time
+
+
+def members_left(turn: Turn, group: Group, cause: str, client: Client | None) -> None:
+    """Go on without members that were removed."""
+    if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+        prepare(turn, group, cause, client)
+    else:
+        complete_if_joined(turn, group)
+
+
+def remove(turn: Turn, group: Group, member: Member, error: KafkaCode = KafkaCode.UNKNOWN_MEMBER_ID) -> None:
+    """Remove a member.  Its calls get the error.  `members_left` must follow."""
+    refuse_calls(turn, group, member, error)
+    group.drop(member)
+
+
+def on_time(turn: Turn, group: Group) -> None:
+    """Do what is due in a group."""
+    late = [member_id for member_id, end_ms in group.pending.items() if end_ms <= turn.now_ms]
+    for member_id in late:
+        del group.pending[member_id]
+    if late:
+        complete_if_joined(turn, group)
+    for member in list(group.members.values()):
+        # The removal of one member may complete the rebalance, which renews the sessions of the others.
+        if member.expires_ms is not None and member.expires_ms <= turn.now_ms and _is_member(group, member):
+            if not member.knows_id and member.join_call is None and member.instance_id is None:
+                cause = f"the client of the new member {member.name} hung up"
+            elif member.join_call is None:
+                cause = f"the session of member {member.name} expired"
+            else:
+                cause = f"the JoinGroup of the new member {member.name} waited too long"
+            turn.note(f"group={group.name!r} {cause}")
+            remove(turn, group, member)
+            members_left(turn, group, cause, member.client)
+    if group.join_deadline_ms is not None and group.join_deadline_ms <= turn.now_ms:
+        _on_join_deadline(turn, group)
+    if group.sync_deadline_ms is not None and group.sync_deadline_ms <= turn.now_ms:
+        _on_sync_deadline(turn, group)
+
+
+def _is_member(group: Group, member: Member) -> bool:
+    return group.members.get(member.member_id) is member
+
+
+def _on_join_deadline(turn: Turn, group: Group) -> None:
+    if group.delay_left_ms and group.grown:
+        group.grown = False
+        delay_ms = min(turn.limits.initial_rebalance_delay_ms, group.delay_left_ms)
+        group.delay_left_ms -= delay_ms
+        _set_join_deadline(turn, group, delay_ms)
+    else:
+        _complete_join(turn, group)
+
+
+def _on_sync_deadline(turn: Turn, group: Group) -> None:
+    late = [group.members[member_id] for member_id in sorted(group.unsynced)]
+    group.sync_deadline_ms = None
+    if late:
+        for member in late:
+            remove(turn, group, member)
+        cause = f"{len(late)} members sent no SyncGroup in time, such as {late[0].name}"
+        members_left(turn, group, cause, late[0].client)
+
+
+def _note(turn: Turn, group: Group, event: str) -> None:
+    turn.note(f"group={group.name!r} state={group.state} generation={group.generation} event={event}")

@@ -1,0 +1,219 @@
+"""Keys and values of `__consumer_offsets`, in Kafka's format.
+
+Versions 0 to 4 of the values are read.  They are written as version 3, or 1 for an offset that has its own expiry time:
+other tools read these.  Version 4 is the first flexible one, and its tagged fields are skipped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct
+
+from broker.core.coordinator.fields import BadRecord, Reader, binary, int16, int32, int64, string
+
+NO_TIME = -1
+_FLEXIBLE = 4
+_GROUP_KEY = 2
+_OFFSET_KEY_HEAD = Struct(">hh")  # version, length of the group
+_OFFSET_KEY_BYTES_MIN = 10
+_PLAIN_OFFSET_BYTES = 24
+"""Size of an offset in version 3 with empty metadata."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetKey:
+    """The key of a committed offset."""
+
+    group: str
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKey:
+    """The key of a group's metadata."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetValue:
+    """A committed offset.  Times: ms since the epoch; expire_ms is NO_TIME unless the client set a retention."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_ms: int
+    expire_ms: int = NO_TIME
+
+
+@dataclass(frozen=True, slots=True)
+class MemberValue:
+    """One member of a stored group.  Timeouts: ms."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupValue:
+    """The stored state of a classic group.  state_ms: time of the last state change, or NO_TIME."""
+
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader: str | None
+    state_ms: int
+    members: tuple[MemberValue, ...]
+
+
+def read_key(data: bytes) -> OffsetKey | GroupKey | None:
+    """Return the key, or None for a type that this version does not know.  Raise BadRecord."""
+    reader = Reader(data)
+    version = reader.int16()
+    key: OffsetKey | GroupKey
+    if version in (0, 1):
+        key = OffsetKey(reader.string(), reader.string(), reader.int32())
+    elif version == _GROUP_KEY:
+        key = GroupKey(reader.string())
+    else:
+        return None
+    reader.end()
+    return key
+
+
+def write_key(key: OffsetKey | GroupKey) -> bytes:
+    """Return the bytes of a key.  Raise BadRecord when a name is too long."""
+    if isinstance(key, GroupKey):
+        return int16(_GROUP_KEY) + string(key.group)
+    return int16(1) + string(key.group) + string(key.topic) + int32(key.partition)
+
+
+def split_offset_key(key: bytes) -> tuple[bytes, bytes] | None:
+    """Return the group of an offset's key as bytes, and the rest of the key; None for a key of another type.
+
+    The rest consists of the topic with its length, and the partition; see `offset_place`.  Two slices of the key are
+    much cheaper than its fields, and a load splits millions of keys.
+
+    Raises:
+        BadRecord: the key is damaged.  A name that is not UTF-8 is found only by `offset_place`.
+    """
+    if len(key) < _OFFSET_KEY_BYTES_MIN:
+        read_key(key)  # raises if it is the beginning of a longer key
+        return None
+    version, group_size = _OFFSET_KEY_HEAD.unpack_from(key)
+    if version not in (0, 1):
+        return None
+    group_end = 4 + group_size
+    rest = key[group_end:]
+    if group_size < 0 or len(rest) < 6 or len(rest) != 6 + int.from_bytes(rest[:2], "big"):
+        raise BadRecord(f"the fields of the offset key do not fit into {len(key)} bytes")
+    return key[4:group_end], rest
+
+
+def offset_key(group: bytes, rest: bytes) -> bytes:
+    """Return the key that `split_offset_key` splits."""
+    return b"\0\1" + len(group).to_bytes(2, "big") + group + rest
+
+
+def offset_rest(topic: str, partition: int) -> bytes:
+    """Return the part of a key behind the group.  Raise BadRecord when the name is too long."""
+    return string(topic) + int32(partition)
+
+
+def offset_place(rest: bytes) -> tuple[str, int]:
+    """Return the topic and the partition of the part of a key behind the group.  Raise BadRecord."""
+    try:
+        return rest[2:-4].decode(), int.from_bytes(rest[-4:], "big", signed=True)
+    except UnicodeDecodeError as error:
+        raise BadRecord("the topic of an offset is not UTF-8") from error
+
+
+def offset_times(value: bytes) -> tuple[int, int]:
+    """Return the commit time of an offset, and its expiry time or NO_TIME.  value: as `check_offset` accepts it."""
+    if value[:2] == b"\0\3":
+        return int.from_bytes(value[-8:], "big", signed=True), NO_TIME
+    read = read_offset(value)
+    return read.commit_ms, read.expire_ms
+
+
+def check_offset(value: bytes) -> None:
+    """Check the bytes of a committed offset.  Raise BadRecord."""
+    is_plain = value[:2] == b"\0\3" and len(value) == _PLAIN_OFFSET_BYTES and value[14:16] == b"\0\0"
+    if not is_plain:
+        read_offset(value)
+
+
+def _open_value(data: bytes) -> tuple[Reader, int]:
+    reader = Reader(data)
+    version = reader.int16()
+    if not 0 <= version <= _FLEXIBLE:
+        raise BadRecord(f"value version {version} is unknown")
+    reader.flexible = version >= _FLEXIBLE
+    return reader, version
+
+
+def read_offset(data: bytes) -> OffsetValue:
+    """Return a committed offset.  Raise BadRecord."""
+    reader, version = _open_value(data)
+    offset = reader.int64()
+    epoch = reader.int32() if version >= 3 else -1
+    value = OffsetValue(offset, epoch, reader.string(), reader.int64(), reader.int64() if version == 1 else NO_TIME)
+    reader.skip_tags()
+    reader.end()
+    return value
+
+
+def write_offset(value: OffsetValue) -> bytes:
+    """Return the bytes of a committed offset.  Version 1, for an own expiry time, has no leader epoch."""
+    if value.expire_ms == NO_TIME:
+        head = int16(3) + int64(value.offset) + int32(value.leader_epoch)
+        return head + string(value.metadata) + int64(value.commit_ms)
+    head = int16(1) + int64(value.offset) + string(value.metadata)
+    return head + int64(value.commit_ms) + int64(value.expire_ms)
+
+
+def read_group(data: bytes) -> GroupValue:
+    """Return a group's metadata.  Raise BadRecord."""
+    reader, version = _open_value(data)
+    protocol_type, generation = reader.string(), reader.int32()
+    protocol, leader = reader.nullable_string(), reader.nullable_string()
+    state_ms = reader.int64() if version >= 2 else NO_TIME
+    members = tuple(_read_member(reader, version) for _ in range(reader.count()))
+    reader.skip_tags()
+    reader.end()
+    instances = [member.instance_id for member in members if member.instance_id is not None]
+    if len({member.member_id for member in members}) < len(members) or len(set(instances)) < len(instances):
+        raise BadRecord("two members have the same id")
+    return GroupValue(protocol_type, generation, protocol, leader, state_ms, members)
+
+
+def _read_member(reader: Reader, version: int) -> MemberValue:
+    member_id = reader.string()
+    instance_id = reader.nullable_string() if version >= 3 else None
+    client_id, client_host = reader.string(), reader.string()
+    rebalance_ms = reader.int32() if version >= 1 else None
+    session_ms = reader.int32()
+    # Version 0 has one timeout for both.
+    timeouts = (session_ms if rebalance_ms is None else rebalance_ms, session_ms)
+    member = MemberValue(member_id, instance_id, client_id, client_host, *timeouts, reader.binary(), reader.binary())
+    reader.skip_tags()
+    return member
+
+
+def write_group(value: GroupValue) -> bytes:
+    """Return the bytes of a group's metadata.  Raise BadRecord when a name is too long."""
+    parts = [int16(3), string(value.protocol_type), int32(value.generation), string(value.protocol)]
+    parts += [string(value.leader), int64(value.state_ms), int32(len(value.members))]
+    for member in value.members:
+        parts += [string(member.member_id), string(member.instance_id)]
+        parts += [string(member.client_id), string(member.client_host)]
+        parts += [int32(member.rebalance_timeout_ms), int32(member.session_timeout_ms)]
+        parts += [binary(member.subscription), binary(member.assignment)]
+    return b"".join(parts)

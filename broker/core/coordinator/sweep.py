@@ -1,0 +1,234 @@
+"""Deletions that may concern millions of offsets: of expired offsets, groups, and the offsets of deleted topics.
+
+They are done in slices, so that a batch stays within its limit and the coordinator stays responsive.  Each slice judges
+the state as it is then.  A group that is being deleted is Dead, and a commit for a topic whose offsets are being
+deleted is refused with COORDINATOR_LOAD_IN_PROGRESS.  So nothing that a client commits in the meantime is deleted.
+
+**Missing topics.**  No coordinator may be loaded when a topic is deleted, and a coordinator that ends forgets what it
+had still to delete.  So each one, once it is loaded, deletes the offsets of partitions that do not exist.
+
+**Expiry** (KIP-211).  Offsets of a group that subscribes expire `offsets_retention_ms` after the group became empty, or
+after their commit if that was later: an administrator may set offsets of a group that has long been empty.  While the
+group is Stable, offsets of topics to which no member is subscribed expire by their commit time.  During a rebalance
+nothing expires.  Offsets of simple consumers expire by their commit time.  An offset that has a retention of its own
+expires at the time in its record instead, when its group permits it at all.  An empty group without offsets is deleted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from broker.core.coordinator.group import Group
+from broker.core.coordinator.group_requests import (
+    DeletedGroup,
+    DeleteGroups,
+    DeleteGroupsResponse,
+    GroupState,
+    Topics,
+)
+from broker.core.coordinator.offsets import Offsets, key_of
+from broker.core.coordinator.records import NO_TIME, GroupKey, offset_place, offset_times, write_key
+from broker.core.coordinator.subscription import CONSUMER
+from broker.core.coordinator.turn import Turn
+from quorumlog.wire.errors import KafkaCode
+
+OFFSETS_PER_SLICE_MAX = 2_000
+"""Offsets that a slice looks at.  The next slice follows with the next tick."""
+
+
+_END = object()
+
+
+@dataclass(slots=True, eq=False)
+class _Deletion:
+    """A DeleteGroups call that waits until its groups are deleted.  call: None if the client hung up."""
+
+    call: int | None
+    request: DeleteGroups
+    results: dict[str, KafkaCode]
+    left: set[str]
+
+    def response(self) -> DeleteGroupsResponse:
+        groups = self.request.groups
+        return DeleteGroupsResponse(tuple(DeletedGroup(group, self.results[group]) for group in groups))
+
+
+class Sweeper:
+    """Deletes offsets and groups in slices.
+
+    groups: all groups that are more than their offsets.  At most one deletion for each of them is queued, because a
+    Dead group is not deleted again; topics that wait are one set; and there is at most one search for expired offsets,
+    and one for offsets of missing partitions.
+    """
+
+    def __init__(self, groups: dict[str, Group], offsets: Offsets, topics: Topics) -> None:
+        self._groups = groups
+        self._offsets = offsets
+        self._image = topics
+        self._deletions: deque[_Deletion] = deque()
+        self._topics: frozenset[str] = frozenset()
+        self._topics_later: frozenset[str] = frozenset()
+        self._deleting: Iterator[None] | None = None
+        self._deleting_topics: Iterator[None] | None = None
+        self._deleting_missing: Iterator[None] | None = None
+        self._expiring: Iterator[None] | None = None
+        self._turn: Turn | None = None
+
+    # -- what is to be deleted
+
+    def delete_groups(self, turn: Turn, call: int, request: DeleteGroups, results: dict[str, KafkaCode]) -> None:
+        """Begin to delete the groups whose result is NONE.  They are Dead from now on.
+
+        results: an error for each other group of the request.  If there are only errors, they are answered at once.
+        """
+        left = {group for group, error in results.items() if error is KafkaCode.NONE}
+        deletion = _Deletion(call, request, results, left)
+        if not left:
+            turn.answer(call, deletion.response())
+            return
+        for name in sorted(left):
+            group = self._groups.setdefault(name, Group(name))
+            group.pending.clear()
+            group.become(GroupState.DEAD)
+        self._deletions.append(deletion)
+
+    def delete_topics(self, topics: Collection[str]) -> None:
+        """Begin to delete the offsets of deleted topics.  Deletions in progress are completed first."""
+        self._topics_later |= frozenset(topics)
+
+    def delete_missing(self) -> None:
+        """Begin to delete the stored offsets of partitions that do not exist."""
+        if self._offsets.count:
+            self._deleting_missing = self._delete_missing()
+
+    def expire(self) -> None:
+        """Begin to look for expired offsets.  If a search is in progress, it continues instead."""
+        if self._expiring is None:
+            self._expiring = self._expire()
+
+    def is_deleting_topic(self, topic: str) -> bool:
+        return topic in self._topics or topic in self._topics_later
+
+    def forget(self, call: int) -> None:
+        """Drop a call whose client hung up.  Its groups are deleted all the same."""
+        for deletion in self._deletions:
+            if deletion.call == call:
+                deletion.call = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether another slice is to be done."""
+        searches = (self._deleting_topics, self._deleting_missing, self._expiring)
+        return bool(self._deletions or self._topics_later or any(searches))
+
+    # -- slices
+
+    def run(self, turn: Turn) -> None:
+        """Do one slice."""
+        self._turn = turn
+        for _ in range(OFFSETS_PER_SLICE_MAX):
+            if turn.is_full or not self.is_busy:
+                break
+            self._advance()
+        self._turn = None
+
+    def _advance(self) -> None:
+        """Look at one offset or group.  Groups come first, because clients wait for them."""
+        if self._deletions:
+            self._deleting = self._deleting or self._delete(self._deletions[0])
+            if _has_ended(self._deleting):
+                self._deleting = None
+        elif self._deleting_topics is not None or self._topics_later:
+            if self._deleting_topics is None:
+                self._topics, self._topics_later = self._topics_later, frozenset()
+                self._deleting_topics = self._delete_topics()
+            if _has_ended(self._deleting_topics):
+                self._deleting_topics, self._topics = None, frozenset()
+        elif self._deleting_missing is not None:
+            if _has_ended(self._deleting_missing):
+                self._deleting_missing = None
+        elif self._expiring is not None and _has_ended(self._expiring):
+            self._expiring = None
+
+    def _append(self, key: bytes) -> None:
+        assert self._turn is not None
+        self._turn.append(key, None)
+
+    def _delete(self, deletion: _Deletion) -> Iterator[None]:
+        for name in sorted(deletion.left):
+            for place in self._offsets.places(name):
+                self._append(key_of(name, place))
+                yield
+            self._delete_group(name)
+            yield
+        self._deletions.popleft()
+        if deletion.call is not None:
+            assert self._turn is not None
+            self._turn.answer(deletion.call, deletion.response())
+
+    def _delete_group(self, name: str) -> None:
+        """Delete a group without offsets."""
+        assert self._turn is not None
+        group = self._groups.pop(name)
+        assert not group.members, group.members
+        if group.stored is not None:
+            self._append(write_key(GroupKey(name)))
+        self._turn.note(f"group={name!r} state={GroupState.DEAD} generation={group.generation} event=deleted")
+
+    def _delete_topics(self) -> Iterator[None]:
+        for name in self._offsets.groups():
+            for place in self._offsets.places(name):
+                if offset_place(place)[0] in self._topics and self._offsets.has(name, place):
+                    self._append(key_of(name, place))
+                yield
+
+    def _delete_missing(self) -> Iterator[None]:
+        for name in self._offsets.groups():
+            for place in self._offsets.places(name):
+                if self._offsets.has(name, place) and not self._image.has_partition(*offset_place(place)):
+                    self._append(key_of(name, place))
+                yield
+
+    def _expire(self) -> Iterator[None]:
+        for name in sorted({*self._offsets.groups(), *self._groups}):
+            for place in self._offsets.places(name):
+                # The group may have changed since the last slice.
+                if self._is_expired(name, place):
+                    self._append(key_of(name, place))
+                yield
+            group = self._groups.get(name)
+            if (
+                group is not None
+                and group.state is GroupState.EMPTY
+                and not group.pending
+                and not self._offsets.has_group(name)
+            ):
+                self._delete_group(name)
+            yield
+
+    def _is_expired(self, name: str, place: bytes) -> bool:
+        assert self._turn is not None
+        value = self._offsets.raw(name, place)
+        if value is None:
+            return False
+        group = self._groups.get(name)
+        commit_ms, expire_ms = offset_times(value)
+        now_ms = self._turn.wall_ms
+        due_ms = commit_ms + self._turn.limits.offsets_retention_ms
+        if group is not None and group.state is GroupState.EMPTY and group.state_ms != NO_TIME:
+            due_ms = max(due_ms, group.state_ms + self._turn.limits.offsets_retention_ms)
+        if now_ms < (due_ms if expire_ms == NO_TIME else expire_ms):
+            return False
+        if group is None or group.state is GroupState.EMPTY:
+            return True
+        if group.state is not GroupState.STABLE or group.protocol_type != CONSUMER:
+            return False
+        subscribed = group.subscribed_topics()
+        return subscribed is not None and offset_place(place)[0] not in subscribed
+
+
+def _has_ended(slices: Iterator[None]) -> bool:
+    """Advance to the next pause.  Return whether the end was reached instead."""
+    return next(slices, _END) is _END

@@ -1,0 +1,79 @@
+"""One operation of a coordinator in progress: its time, its limits, and what it produces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from broker.core.coordinator.group_requests import GroupLimits
+from broker.core.coordinator.machine import Answer, Record, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """now_ms: never goes back; for deadlines.  wall_ms: since the epoch; for times that records store."""
+
+    now_ms: int
+    wall_ms: int
+
+
+class Turn:
+    """Collects the records, answers and notes of one operation.
+
+    apply: changes the state according to a record.  A record is applied when it is appended, and in no other way.
+    parked: the calls that wait, each with its group and member id.  The code that lets a call wait, or answers it,
+    updates it.
+    """
+
+    __slots__ = ("_answers", "_apply", "_notes", "_records", "_size_bytes", "limits", "now_ms", "parked", "wall_ms")
+
+    def __init__(
+        self,
+        clocks: Clocks,
+        limits: GroupLimits,
+        apply: Callable[[Record], None],
+        parked: dict[int, tuple[str, str]],
+    ) -> None:
+        self.now_ms = clocks.now_ms
+        self.wall_ms = clocks.wall_ms
+        self.limits = limits
+        self.parked = parked
+        self._size_bytes = 0
+        self._apply = apply
+        self._records: list[Record] = []
+        self._answers: list[Answer] = []
+        self._notes: list[str] = []
+
+    def append(self, key: bytes, value: bytes | None) -> None:
+        """Append a record, and apply it."""
+        record = Record(key, value)
+        self._apply(record)
+        self._records.append(record)
+        self._size_bytes += len(key) + len(value or b"")
+
+    def answer(self, call: int, response: Any) -> None:
+        self._answers.append(Answer(call, response))
+
+    def park(self, call: int, group: str, member_id: str) -> None:
+        """Let a call of a member wait."""
+        self.parked[call] = (group, member_id)
+
+    def unpark(self, call: int, response: Any) -> None:
+        """Answer a call that waits."""
+        del self.parked[call]
+        self.answer(call, response)
+
+    def note(self, line: str) -> None:
+        self._notes.append(line)
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether a step of many small records must not begin another one.
+
+        Half a batch is left, so that what was begun last still fits.
+        """
+        return 2 * self._size_bytes >= self.limits.batch_max_bytes
+
+    def step(self) -> Step:
+        return Step(tuple(self._records), tuple(self._answers), tuple(self._notes))

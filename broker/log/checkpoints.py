@@ -1,0 +1,191 @@
+"""Writes the states of logs to the facts of their directory, and makes the changes that the facts must record first.
+
+Facts change before files are deleted.  So a segment that the facts name always exists, and a segment that they do not
+name is a leftover.  A checkpoint is written only after its contents are durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import MappingProxyType
+
+from broker.log.cleaning.job import Replacement
+from broker.log.cleaning.swap import swap_path
+from broker.log.compaction import PlannedJob
+from broker.log.directory import LogDirectory
+from broker.log.partition_log import PartitionLog
+from broker.log.segment import Segment
+from broker.log.state import empty_state, encode_state, folder_fact, state_fact, watermark_fact
+from broker.log.types import LogKey
+from quorumlog.errors import CorruptStoreError
+from quorumlog.runtime.turns import Turn
+
+_Position = tuple[int, int, int]
+"""(generation, end offset, latest epoch) of a log.  An append, a truncation and a new leadership change it."""
+
+NOTHING: Mapping[str, bytes | None] = MappingProxyType({})
+
+
+class Checkpoints:
+    """Every coroutine raises DiskError if the directory fails, which is then offline.
+
+    logs: those in use, which may change during a wait.
+    take_offline: called with a log that is found to be damaged.
+    """
+
+    def __init__(
+        self, logs: Mapping[LogKey, PartitionLog], take_offline: Callable[[LogKey, CorruptStoreError], None]
+    ) -> None:
+        self._logs = logs
+        self._take_offline = take_offline
+
+    async def write(self, directory: LogDirectory, logs: Sequence[PartitionLog]) -> None:
+        """Write the states of `logs`, which are in this directory; then delete the segments below their starts."""
+        if not logs:
+            return
+        async with directory.changing:
+            turn = Turn()
+            for log in logs:
+                await turn.passed()
+                if self._is_in_use(log):
+                    with self._guarded(log):
+                        log.upkeep.prepare_checkpoint()
+            await directory.flush.flush_all([log.durability for log in logs])
+            await self._write_states(directory, logs)
+            for log in logs:
+                await turn.passed()
+                if self._is_in_use(log):
+                    log.upkeep.remove_below_start()
+
+    async def lower_truncation_floor(self, directory: LogDirectory, log: PartitionLog, offset: int) -> None:
+        """See `LogManager.lower_truncation_floor`."""
+        before = _position(log)  # before the wait for the directory, as in `reset_to`
+        async with directory.changing:
+            if not self._is_in_use(log) or _position(log) != before:
+                return
+            log.lower_watermark(offset)
+            await self._write_states(directory, [log], {watermark_fact(log.key): None})
+
+    async def prepare_truncation(self, directory: LogDirectory, log: PartitionLog, offset: int) -> None:
+        """See `LogManager.prepare_truncation`."""
+        async with directory.changing:
+            value = log.durability.fact_before_truncation(log.batch_start(offset))
+            if value is None or not self._is_in_use(log):
+                return
+            with directory.reported(), log.durability.changing_fact():
+                await directory.disk.facts.commit({folder_fact(log.folder): value})
+                log.durability.folder_fact = value
+            log.durability.request_flush()  # writes the fact again, also if no truncation follows
+
+    async def reset_to(self, directory: LogDirectory, log: PartitionLog, offset: int, epoch: int) -> bool:
+        """See `LogManager.reset_to`."""
+        # Taken before the wait for the directory: this replica may lead and append meanwhile.
+        before = _position(log)
+        async with directory.changing:
+            if not self._is_in_use(log) or _position(log) != before:
+                return False
+            empty = encode_state(empty_state(offset, epoch))
+            state, folder = state_fact(log.folder), folder_fact(log.folder)
+            value = log.durability.folder_fact
+            with log.durability.changing_fact():
+                try:
+                    # Old segments may outlive a power failure.  Until the next flush, nothing in the folder is proof.
+                    await self._commit(directory, [log], {state: empty, watermark_fact(log.key): None, folder: None})
+                finally:
+                    log.durability.folder_fact = None
+                with directory.reported():
+                    if _position(log) == before:
+                        log.restart_at(offset, epoch)
+                        return True
+                    # It was appended to, or is a leader's log now.
+                    old = encode_state(log.upkeep.take_state())
+                    await self._commit(directory, [log], {state: old, folder: value})
+                    log.durability.folder_fact = value
+                    log.durability.request_flush()
+                    return False
+
+    async def swap(
+        self,
+        directory: LogDirectory,
+        log: PartitionLog,
+        planned: PlannedJob,
+        replacement: Replacement,
+        segment: Segment,
+    ) -> bool:
+        """See `LogManager.swap_segments`.  segment: the replacement, checked.  `cleaning.swap` describes the steps."""
+        async with directory.changing:
+            if not self._is_in_use(log) or (replaced := log.compaction.replaced(planned, replacement)) is None:
+                return False
+            disk, folder = directory.disk, log.folder
+            with directory.reported():
+                file = disk.open(replacement.path)
+                await disk.flush([file])
+                file.close()
+                swap = swap_path(folder, segment.base_offset)
+                disk.rename(replacement.path, swap)
+                await disk.sync_dir(folder)
+            if not self._is_in_use(log) or log.compaction.replaced(planned, replacement) is None:
+                with directory.reported():
+                    disk.remove(swap)
+                return False
+            # From now on the segments do not change: the recovery point in the state is not below their end, so that no
+            # truncation reaches into them, and nothing is appended to them.
+            log.compaction.freeze(replaced)
+            state = log.compaction.state_with(log.upkeep.take_state(), replaced, segment)
+            await self._commit(directory, [log], {state_fact(folder): encode_state(state)})
+            if not self._is_in_use(log):
+                return False  # it is offline now; the next start finishes the swap
+            with directory.reported(), self._guarded(log):
+                log.compaction.swap(replaced, segment)
+                await disk.sync_dir(folder)
+            await self._write_states(directory, [log])
+            if self._is_in_use(log):
+                with directory.reported(), self._guarded(log):
+                    log.compaction.swap_done(segment)
+            return True
+
+    async def _write_states(
+        self, directory: LogDirectory, logs: Sequence[PartitionLog], with_these: Mapping[str, bytes | None] = NOTHING
+    ) -> None:
+        states: dict[str, bytes | None] = {**with_these}
+        taken: list[PartitionLog] = []
+        for log in logs:
+            if self._is_in_use(log):
+                with self._guarded(log):
+                    states[state_fact(log.folder)] = encode_state(log.upkeep.take_state())
+                    taken.append(log)
+        await self._commit(directory, logs, states)
+        for log in taken:
+            log.marks.state_written()
+
+    async def _commit(
+        self, directory: LogDirectory, logs: Iterable[PartitionLog], facts: dict[str, bytes | None]
+    ) -> None:
+        """Write facts that hold the states of `logs`.  After a failure or cancel, a later call writes the states again.
+
+        Otherwise a clean stop would leave older states, and the next start would not read beyond their end offsets.
+        """
+        try:
+            with directory.reported():
+                await directory.disk.facts.commit(facts)
+        except BaseException:
+            for log in logs:
+                log.marks.is_changed = True
+            raise
+
+    def _is_in_use(self, log: PartitionLog) -> bool:
+        """Return whether `log` is still in use.  It may have been set aside or taken offline during a wait."""
+        return self._logs.get(log.key) is log
+
+    @contextmanager
+    def _guarded(self, log: PartitionLog) -> Iterator[None]:
+        """Take `log` offline if the body raises CorruptStoreError, so that other logs continue."""
+        try:
+            yield
+        except CorruptStoreError as error:
+            self._take_offline(log.key, error)
+
+
+def _position(log: PartitionLog) -> _Position:
+    return log.durability.generation, log.end_offset, log.epochs.latest

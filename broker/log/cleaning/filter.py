@@ -1,0 +1,135 @@
+"""Decides which records of a batch survive a cleaning, and which empty batches take the place of removed ones.
+
+**Records.**  A record below `clean_end` survives if its key has no later record below `clean_end`.  A tombstone (a
+record without value) is removed as well once the delete horizon of its batch has passed.  The first cleaning sets that
+horizon, so that a consumer has `delete.retention.ms` to see the tombstone.  A record without key has no place in a
+compacted topic and is removed.  Everything at or above `clean_end` stays as it is, and so do control batches.
+
+**Batches.**  A batch without records is removed, unless it is one of the last batches of a producer.  Those stay
+without records, because the sequence numbers of the producer are computed from them.  A run of removed batches of one
+epoch becomes one empty batch, the *filler*, of 61 bytes.  So the offsets of batches follow each other without gaps, and
+a lost batch is still recognised as damage; the leader epochs of all offsets remain in the batches.
+"""
+
+from __future__ import annotations
+
+from broker.log.cleaning.offset_map import OffsetMap
+from broker.log.cleaning.records import (
+    TIMESTAMP_MAX,
+    UncleanableError,
+    emptied,
+    filler,
+    is_filler,
+    open_body,
+    open_records,
+    rebuild,
+)
+from quorumlog.wire.record_batch import DELETE_HORIZON_FLAG, BatchHeader
+
+OFFSET_DELTA_MAX = 2**31 - 1
+
+
+class BatchFilter:
+    """Takes the batches of one group of segments in order, and returns the bytes of its replacement."""
+
+    def __init__(
+        self,
+        latest: OffsetMap,
+        clean_end: int,
+        protected: frozenset[int],
+        kept_producers: frozenset[int],
+        dirty_start: int,
+        *,
+        wall_ms: int,
+        delete_retention_ms: int,
+        inflated_max: int,
+    ) -> None:
+        """latest: of the keys in the dirty part below `clean_end`.
+
+        protected: base offsets of the last batches of producers.
+        kept_producers: those that keep all their batches below `dirty_start`, if need be without records.
+        wall_ms: tombstones with an earlier horizon are removed.
+        """
+        self._latest = latest
+        self._clean_end = clean_end
+        self._protected = protected
+        self._kept_producers = kept_producers
+        self._dirty_start = dirty_start
+        self._wall_ms = wall_ms
+        self._horizon_ms = min(wall_ms + delete_retention_ms, TIMESTAMP_MAX)
+        self._inflated_max = inflated_max
+        self._removed: tuple[int, int, int] | None = None  # base offset, end offset, epoch of a run of removed batches
+
+    def take(self, batch: bytes, header: BatchHeader) -> bytes:
+        """Return the bytes that the replacement has next; empty, while batches are removed.
+
+        Raises:
+            UncleanableError: the batch cannot be opened, or belongs to a transaction.
+        """
+        kept = self._filtered(batch, header)
+        if kept is not None:
+            return self.end() + kept
+        before, self._removed = self._removed, None
+        if before is not None:
+            first, end, epoch = before
+            adjacent = epoch == header.leader_epoch and header.last_offset - first <= OFFSET_DELTA_MAX
+            if adjacent:
+                self._removed = first, header.end_offset, epoch
+                return b""
+            self._removed = header.base_offset, header.end_offset, header.leader_epoch
+            return filler(first, end, epoch)
+        self._removed = header.base_offset, header.end_offset, header.leader_epoch
+        return b""
+
+    def end(self) -> bytes:
+        """Return the filler for the batches that were removed last; empty if there are none."""
+        removed, self._removed = self._removed, None
+        return b"" if removed is None else filler(*removed)
+
+    def _filtered(self, batch: bytes, header: BatchHeader) -> bytes | None:
+        """Return what remains of the batch, None if nothing does."""
+        if header.base_offset >= self._clean_end or header.is_control:
+            return batch
+        if header.record_count == 0:
+            return batch if self._must_stay(header) else None
+        refuse_transactional(header)
+        body = open_body(batch, header, self._inflated_max)
+        has_horizon = bool(header.attributes & DELETE_HORIZON_FLAG)
+        is_past = has_horizon and self._wall_ms >= header.base_timestamp
+        kept = []
+        has_tombstone = False
+        for record in open_records(body, header):
+            if record.offset < self._clean_end:
+                if record.key is None or self._latest.latest(record.key) > record.offset:
+                    continue
+                if record.is_tombstone:
+                    if is_past:
+                        continue
+                    has_tombstone = True
+            kept.append(record)
+        if not kept:
+            return emptied(header) if self._must_stay(header) else None
+        horizon_ms = None
+        if has_tombstone and not has_horizon and header.end_offset <= self._clean_end:
+            horizon_ms = self._horizon_ms
+        if len(kept) == header.record_count and horizon_ms is None:
+            return batch
+        return rebuild(header, body, kept, horizon_ms)
+
+    def _must_stay(self, header: BatchHeader) -> bool:
+        """Return whether the state of a producer depends on this batch."""
+        if is_filler(header):
+            return False
+        if header.base_offset in self._protected:
+            return True
+        return header.producer_id in self._kept_producers and header.base_offset < self._dirty_start
+
+
+def refuse_transactional(header: BatchHeader) -> None:
+    """Refuse records of a transaction: the latest record of a key may be one that was aborted.
+
+    Raises:
+        UncleanableError: the batch belongs to a transaction.
+    """
+    if header.is_transactional and not header.is_control:
+        raise UncleanableError(f"the batch at offset {header.base_offset} belongs to a transaction")

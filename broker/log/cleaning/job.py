@@ -1,0 +1,244 @@
+"""One cleaning job: notes the latest offset of each key in the dirty part, and writes replacements for segments.
+
+A job is a generator, which yields after each piece of work, so that its caller can limit its speed and end it.  It
+holds one batch of a segment in memory, its inflated records, and the offset map.  If the map is full before the dirty
+part ends, the job cleans as far as the map knows, and the next job continues there.
+
+Replacements are made from the oldest segment on, and the caller swaps each in before the job continues.  So the older
+records of a key are removed before its tombstone gets the horizon at which it may be removed itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterator
+from typing import Protocol
+
+import msgspec
+from crc32c import crc32c
+
+from broker.core.cleaning import SegmentSpan, group_segments
+from broker.core.producer_state import RECENT_BATCHES
+from broker.log.cleaning.filter import BatchFilter, refuse_transactional
+from broker.log.cleaning.offset_map import OffsetMap
+from broker.log.cleaning.records import UncleanableError, open_body, open_records
+from broker.log.segment import segment_path
+from quorumlog.wire.record_batch import HEADER_SIZE, BatchHeader, BatchRefusal, check_batches, parse_header
+
+CHUNK = 1 << 20
+"""Bytes of a segment that are read at once, unless a single batch is larger."""
+WRITE_SIZE = 1 << 20
+"""Bytes of a replacement that are collected before they are written."""
+REPLACEMENT_SIZE_MAX = 2**31 - 1
+"""Bytes of a replacement.  The log cannot be cleaned if one would be larger: positions in an index have 32 bits."""
+
+
+class File(Protocol):
+    """The part of `DiskFile` that a job needs."""
+
+    @property
+    def size(self) -> int: ...
+    def append(self, data: bytes | memoryview) -> int: ...
+    def pread(self, position: int, size: int) -> bytes: ...
+
+
+class Files(Protocol):
+    """The part of `Disk` that a job needs."""
+
+    def open(self, path: str, create: bool = False) -> File: ...
+    def remove(self, path: str) -> None: ...
+
+
+class CleanJob(msgspec.Struct, frozen=True):
+    """All that a worker must know of a log.
+
+    folder: path of the log's folder below the data directory.
+    segments: all sealed segments that may be cleaned, in order: base offset, end offset, size.
+    dirty_start, limit: the dirty part.
+    protected: base offsets of the last batches of each producer.
+    open_producers: producers that have batches above `limit`, which a truncation may remove.
+    wall_ms: the present time; tombstones with an earlier delete horizon are removed.
+    segment_size_max: bytes of the segments that are replaced together.
+    batch_size_max, inflated_max: bytes of one batch, as it is and decompressed; a log with a larger one is uncleanable.
+    map_memory: bytes of the offset map.
+    """
+
+    folder: str
+    segments: list[tuple[int, int, int]]
+    dirty_start: int
+    limit: int
+    protected: list[int]
+    open_producers: list[int]
+    wall_ms: int
+    delete_retention_ms: int
+    segment_size_max: int
+    batch_size_max: int
+    inflated_max: int
+    map_memory: int
+
+
+class Work(msgspec.Struct, frozen=True, tag=True):
+    """Some work was done.  size: bytes that were read or written."""
+
+    size: int
+
+
+class Replacement(msgspec.Struct, frozen=True, tag=True):
+    """A file at `path` is complete, but not durable.  It replaces the segments with these base offsets."""
+
+    path: str
+    base_offsets: list[int]
+    end_offset: int
+    size: int
+
+
+class Finished(msgspec.Struct, frozen=True, tag=True):
+    """The job is done.  cleaned_offset: end of the clean part.  keys: entries of the offset map."""
+
+    cleaned_offset: int
+    keys: int
+
+
+class SourceChangedError(Exception):
+    """A segment is missing or has another size, because the log was truncated, or segments were deleted."""
+
+
+def cleaned_path(folder: str, base_offset: int) -> str:
+    """Return the path of a replacement that is being written."""
+    return segment_path(folder, base_offset, "cleaned")
+
+
+def run_job(job: CleanJob, files: Files) -> Generator[Work | Replacement, None, Finished]:
+    """Clean a log.  After a `Replacement` was yielded, the caller has taken over or deleted its file.
+
+    Raises:
+        UncleanableError: the contents of a batch do not permit it.
+        SourceChangedError: try again later.
+    """
+    latest = OffsetMap(job.map_memory)
+    recent = _RecentBatches(job)
+    clean_end = yield from _note_latest(job, files, latest, recent)
+    spans = [SegmentSpan(*one, -1) for one in job.segments if one[0] < clean_end]
+    for group in group_segments(spans, job.segment_size_max):
+        yield from _replace(job, files, group, latest, recent, clean_end)
+    return Finished(clean_end, len(latest))
+
+
+class _RecentBatches:
+    """The last batches of the open producers in the dirty part.
+
+    If a truncation removes the batches of such a producer above `limit`, these are its last ones again.  A producer
+    with few of them keeps all batches in the clean part, where earlier cleanings have left few.
+    """
+
+    def __init__(self, job: CleanJob) -> None:
+        self._batches: dict[int, deque[int]] = {one: deque(maxlen=RECENT_BATCHES) for one in job.open_producers}
+
+    def note(self, header: BatchHeader) -> None:
+        if (batches := self._batches.get(header.producer_id)) is not None:
+            batches.append(header.base_offset)
+
+    def offsets(self) -> Iterator[int]:
+        return (offset for batches in self._batches.values() for offset in batches)
+
+    def with_few(self) -> Iterator[int]:
+        return (one for one, batches in self._batches.items() if len(batches) < RECENT_BATCHES)
+
+
+def _note_latest(job: CleanJob, files: Files, latest: OffsetMap, recent: _RecentBatches) -> Generator[Work, None, int]:
+    """Fill the map from the dirty part; return the offset up to which it knows each key."""
+    for base_offset, end_offset, size in job.segments:
+        if end_offset <= job.dirty_start:
+            continue
+        for batch, header in _batches(job, files, base_offset, size):
+            yield Work(len(batch))
+            if header.end_offset <= job.dirty_start:
+                continue
+            recent.note(header)
+            if header.is_control or not header.record_count:
+                continue
+            refuse_transactional(header)
+            for record in open_records(open_body(batch, header, job.inflated_max), header):
+                if record.offset < job.dirty_start or record.key is None:
+                    continue
+                if not latest.put(record.key, record.offset):
+                    return record.offset
+    return job.limit
+
+
+def _replace(
+    job: CleanJob,
+    files: Files,
+    group: tuple[SegmentSpan, ...],
+    latest: OffsetMap,
+    recent: _RecentBatches,
+    clean_end: int,
+) -> Generator[Work | Replacement, None, None]:
+    """Write the replacement of a group, unless it would be equal to the only segment in it."""
+    path = cleaned_path(job.folder, group[0].base_offset)
+    files.remove(path)
+    output = files.open(path, create=True)
+    filtered = BatchFilter(
+        latest,
+        clean_end,
+        frozenset((*job.protected, *recent.offsets())),
+        frozenset(recent.with_few()),
+        job.dirty_start,
+        wall_ms=job.wall_ms,
+        delete_retention_ms=job.delete_retention_ms,
+        inflated_max=job.inflated_max,
+    )
+    collected = bytearray()
+    read_crc = written_crc = 0
+    for segment in group:
+        for batch, header in _batches(job, files, segment.base_offset, segment.size):
+            read_crc = crc32c(batch, read_crc)
+            collected += filtered.take(batch, header)
+            if len(collected) >= WRITE_SIZE:
+                written_crc = _write(output, collected, written_crc)
+            yield Work(2 * len(batch))
+    collected += filtered.end()
+    written_crc = _write(output, collected, written_crc)
+    if len(group) == 1 and output.size == group[0].size and written_crc == read_crc:
+        files.remove(path)
+        return
+    yield Replacement(path, [one.base_offset for one in group], group[-1].end_offset, output.size)
+
+
+def _write(output: File, collected: bytearray, crc: int) -> int:
+    if output.size + len(collected) > REPLACEMENT_SIZE_MAX:
+        raise UncleanableError(f"a replacement would have more than {REPLACEMENT_SIZE_MAX} bytes; raise segment.bytes")
+    data = bytes(collected)
+    collected.clear()
+    output.append(data)
+    return crc32c(data, crc)
+
+
+def _batches(job: CleanJob, files: Files, base_offset: int, size: int) -> Iterator[tuple[bytes, BatchHeader]]:
+    """Yield each batch of a segment, after its checksum was compared."""
+    path = segment_path(job.folder, base_offset, "log")
+    try:
+        file = files.open(path)
+    except FileNotFoundError as error:
+        raise SourceChangedError(f"{path} is missing") from error
+    if file.size != size:
+        raise SourceChangedError(f"{path} has {file.size} bytes instead of {size}")
+    chunk, start, position = b"", 0, 0
+    while position < size:
+        if position + HEADER_SIZE > start + len(chunk):
+            chunk, start = file.pread(position, CHUNK), position
+        if position + HEADER_SIZE > start + len(chunk):
+            raise SourceChangedError(f"{path} ends at position {start + len(chunk)} instead of {size}")
+        header = parse_header(chunk, position - start)
+        if header.size > max(job.batch_size_max, CHUNK):
+            raise UncleanableError(
+                f"the batch at offset {header.base_offset} has {header.size} bytes, more than {job.batch_size_max}"
+            )
+        if position + header.size > start + len(chunk):
+            chunk, start = file.pread(position, max(CHUNK, header.size)), position
+        batch = chunk[position - start : position - start + max(header.size, HEADER_SIZE)]
+        checked = check_batches(batch)
+        if isinstance(checked, BatchRefusal):
+            raise UncleanableError(f"{path} at position {position}: {checked.reason}")
+        yield batch, header
+        position += header.size

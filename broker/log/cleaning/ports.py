@@ -1,0 +1,60 @@
+"""The messages between a broker and a worker, and a worker that runs jobs inside the process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+from broker.log.cleaning.job import CleanJob, Files, Finished, Replacement, Work, run_job
+from quorumlog.runtime.turns import Turn
+
+
+class WorkerError(Exception):
+    """The worker did not finish a job.  The job may be tried again later."""
+
+
+class CleanWorker(Protocol):
+    """Runs one job at a time."""
+
+    def run(self, root: str, files: Files, job: CleanJob) -> AsyncGenerator[Replacement | Finished, None]:
+        """Yield each replacement, and at the end `Finished`.  The job continues when the caller asks for the next one.
+
+        A caller that does not ask for all of them closes the iterator, which ends the job.
+
+        root: the data directory, for a worker with a file system of its own.
+        files: the same directory, for a worker in this process.
+
+        Raises:
+            UncleanableError: the contents of a batch do not permit the cleaning.
+            SourceChangedError: the log has changed.
+            WorkerError: the worker failed.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End the worker."""
+        ...
+
+
+class LocalWorker:
+    """A worker that runs jobs on the event loop, for a simulated disk."""
+
+    async def run(self, root: str, files: Files, job: CleanJob) -> AsyncGenerator[Replacement | Finished, None]:
+        work = run_job(job, files)
+        turn = Turn()
+        while True:
+            await turn.passed()
+            try:
+                step = next(work)
+            except StopIteration as stop:
+                yield stop.value
+                return
+            if not isinstance(step, Work):
+                yield step
+
+    async def close(self) -> None:
+        """Do nothing: a job ends with its iterator."""
+
+
+def _is_a_worker(worker: LocalWorker) -> CleanWorker:
+    return worker

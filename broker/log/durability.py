@@ -1,0 +1,216 @@
+"""The part of a log that is not durable yet, and how flushes make it durable.
+
+An append goes to the page cache and is readable immediately.  The group flush (`flush.py`) then makes it durable; its
+tickets name the data that it flushed.  A ticket counts only for the *generation* of the log from which it was taken.
+Every truncation begins a new generation.  So a flush of truncated records never vouches for later records at the same
+offsets.
+
+Until a truncation is durable, nothing should be appended (`is_truncating`).  Otherwise a power failure could keep new
+records and old ones beside each other, and a later segment may happen to continue exactly where an old one ends.  No
+check of recovery could tell such a log from a good one.  The replica waits, as a follower and as a leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from broker.log.marks import LogMarks
+from broker.log.segment import Segment
+from broker.log.state import UNSYNCED, flushed_segment
+from broker.log.types import LOGS
+from quorumlog.runtime.disk import DiskFile
+
+
+class FlushTicket(NamedTuple):
+    """The data of one log that one flush makes durable, and the end offset that this proves.
+
+    folders_first: files were deleted, and that must be durable before later appends.
+    close: complete files, to be closed after the flush.
+    folder_fact: the folder's fact to write; None: it is up to date.
+    """
+
+    durability: Durability
+    generation: int
+    end_offset: int
+    files: tuple[DiskFile, ...]
+    folders: tuple[str, ...]
+    folders_first: bool
+    close: tuple[DiskFile, ...]
+    folder_fact: bytes | None
+
+
+class Durability:
+    """Collects what one log has written, until a flush takes it as a ticket.
+
+    is_truncating: records were removed, and this is not durable yet.
+    folder_fact: the value of the folder's fact, or the one that is being written; None: there is none.
+    mark_dirty: called when there is something to flush that a caller or a restart depends on; set by the manager.
+    on_flushed: called with each new durable end, and when a truncation is durable.
+    """
+
+    def __init__(
+        self, marks: LogMarks, segments: Sequence[Segment], folder: str, *, has_folder: bool, write_caching: bool
+    ) -> None:
+        """segments: the list that `LogSegments` changes."""
+        self.folder = folder
+        self.folder_fact: bytes | None = None
+        self.has_folder = has_folder
+        self.generation = 0
+        self.is_closed = False
+        self.is_truncating = False
+        self._is_fact_changing = False
+        self.mark_dirty: Callable[[Durability], None] = _ignore
+        self.on_flushed: Callable[[int], None] | None = None
+        self._write_caching = write_caching
+        self._marks = marks
+        self._segments = segments
+        self._files: dict[str, DiskFile] = {}
+        self._close: dict[str, DiskFile] = {}
+        self._folder_changed = False
+        self._parent_changed = False
+        self._folders_first = False
+
+    @property
+    def flushed_offset(self) -> int:
+        """End of the records that may be acknowledged: the durable ones, or all of them with write caching."""
+        return self._marks.epochs.end_offset if self._write_caching else self._marks.durable_offset
+
+    @property
+    def is_dirty(self) -> bool:
+        """Return whether there is something to flush; a created parent comes with a file."""
+        return bool(self._files) or self._folder_changed or self._marks.durable_offset < self._marks.end_offset
+
+    def set_write_caching(self, write_caching: bool) -> None:
+        """Without write caching, callers wait for flushes; with it, they do not."""
+        self._write_caching = write_caching
+        if self.is_dirty:
+            self.request_flush()
+
+    # -- what is written
+
+    def note_change(self) -> None:
+        """Have the log flushed, and its state written at the next checkpoint."""
+        self._marks.is_changed = True
+        self.request_flush()
+
+    def request_flush(self) -> None:
+        """Have the log flushed, if a write may wait for that."""
+        # With write caching none does, once the folder's fact says so to the next recovery.
+        if self.is_truncating or not (self._write_caching and self.folder_fact == UNSYNCED):
+            self.mark_dirty(self)
+
+    def add(self, file: DiskFile) -> None:
+        """Add a file that was written or truncated."""
+        self._files[file.path] = file
+
+    def add_last(self, file: DiskFile) -> None:
+        """Add a file that was created and written completely."""
+        self._files[file.path] = self._close[file.path] = file
+        self._folder_changed = True
+        self.note_change()
+
+    def remove(self, *paths: str) -> None:
+        """Remove deleted files."""
+        for path in paths:
+            self._files.pop(path, None)
+            self._close.pop(path, None)
+        self._folder_changed = True
+
+    def folder_created(self) -> None:
+        self.has_folder = True
+        self._parent_changed = True
+
+    def folder_changed(self) -> None:
+        """Note that files were created, deleted or truncated in the log's folder."""
+        self._folder_changed = True
+
+    def begin_generation(self) -> None:
+        """Begin a new generation, in which no earlier ticket counts.  Deletions become durable before later appends."""
+        self.generation += 1
+        if self.has_folder:
+            self._folders_first = self.is_truncating = True
+
+    def recovered(self, unflushed: Iterable[DiskFile]) -> None:
+        """Note that a recovery has changed or read data, which may be only in the page cache."""
+        if self.has_folder:  # names and deletions may also not be durable
+            self._parent_changed = self._folder_changed = self._folders_first = self.is_truncating = True
+        for file in unflushed:
+            self.add(file)
+
+    def fact_before_truncation(self, offset: int) -> bytes | None:
+        """Return the folder's fact without the segments that a truncation to `offset` deletes; None if it has none.
+
+        offset: the start of a batch.
+        """
+        if self.folder_fact is None or self.folder_fact == UNSYNCED:
+            return None
+        if not self._segments or self._segments[-1].base_offset < offset:
+            return None
+        kept = [segment.base_offset for segment in self._segments if segment.base_offset < offset]
+        # The segments before may be new ones that were never flushed.
+        return b"%d" % min(flushed_segment(self.folder_fact), kept[-1] if kept else offset)
+
+    @contextmanager
+    def changing_fact(self) -> Iterator[None]:
+        """Accept no fact of a flush while a truncation or a reset writes it, because the flush would undo that."""
+        self._is_fact_changing = True
+        try:
+            yield
+        finally:
+            self._is_fact_changing = False
+
+    # -- flushing
+
+    def take_ticket(self) -> FlushTicket:
+        """Return everything that is not durable, and hand it over to the flush."""
+        newest_segment = self._segments[-1].base_offset if self._segments else self._marks.end_offset
+        wanted = UNSYNCED if self._write_caching else b"%d" % newest_segment
+        folders = [LOGS] if self._parent_changed else []
+        if self._folder_changed:
+            folders.append(self.folder)
+        ticket = FlushTicket(
+            durability=self,
+            generation=self.generation,
+            end_offset=self._marks.end_offset,
+            files=tuple(self._files.values()),
+            folders=tuple(folders),
+            folders_first=self._folders_first,
+            close=tuple(self._close.values()),
+            folder_fact=wanted if self.has_folder and wanted != self.folder_fact else None,
+        )
+        self._files, self._close = {}, {}
+        self._folder_changed = self._parent_changed = self._folders_first = False
+        return ticket
+
+    def accepts_fact(self, ticket: FlushTicket) -> bool:
+        """Return whether the folder's fact in `ticket` still holds: no truncation, reset or closing has begun since."""
+        return ticket.generation == self.generation and not self.is_closed and not self._is_fact_changing
+
+    def flush_done(self, ticket: FlushTicket) -> None:
+        """Note that the data of `ticket` is durable.  A ticket of another generation proves nothing."""
+        for file in ticket.close:
+            if file.path not in self._files:
+                file.close()
+        if ticket.generation != self.generation:
+            return
+        marks = self._marks
+        assert marks.durable_offset <= ticket.end_offset <= marks.end_offset, (marks.durable_offset, ticket.end_offset)
+        is_news = ticket.end_offset > marks.durable_offset or (self.is_truncating and ticket.folders_first)
+        marks.durable_offset = ticket.end_offset
+        if ticket.folders_first:
+            self.is_truncating = False
+        if is_news and self.on_flushed is not None:
+            self.on_flushed(ticket.end_offset)
+
+    def close(self) -> None:
+        """Close the files that wait for a flush; nothing is flushed, and no ticket counts any more."""
+        self.is_closed = True
+        self.generation += 1
+        for file in self.take_ticket().close:
+            file.close()
+
+
+def _ignore(durability: Durability) -> None:
+    """Do nothing, until the manager has set `mark_dirty`."""

@@ -1,0 +1,22 @@
+"""The events of a broker's logs."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from broker.core.events import Event
+from broker.log.types import LogKey
+from quorumlog.errors import CorruptStoreError
+from quorumlog.runtime.disk import DiskError
+
+
+class LogEvents:
+    """Subscribe before `LogManager.open`.
+
+    directory_failed: (directory id, error): the data directory is offline from now on.  Reported once for each.
+    log_failed: (key, error): a log that was in use is damaged; it is in `LogManager.failures` now.
+    """
+
+    def __init__(self) -> None:
+        self.directory_failed: Event[[UUID, DiskError]] = Event()
+        self.log_failed: Event[[LogKey, CorruptStoreError]] = Event()

@@ -1,0 +1,128 @@
+"""The marks of a log: its offsets, its epochs, and the part of them that the facts hold.  Pure.
+
+`durable_offset`: the log is durable up to here.  `high_watermark`: the log is committed up to here, as the caller
+reports.  `truncation_floor`: the recovery point or watermark that the facts hold, or that is being written to them.  A
+restart trusts everything below the recovery point without reading it, and refuses a log that ends below the watermark.
+So the floor must be lowered, by `LogManager.lower_truncation_floor`, before a truncation below it.  The floor never
+exceeds the watermark, and committed records are truncated only after an unclean election.
+"""
+
+from __future__ import annotations
+
+from broker.core.epochs import EpochCache
+from broker.log.state import LogState, epochs_before
+
+
+class LogMarks:
+    """The marks of one log.  Its parts read them; the one that changes something moves the mark for it.
+
+    epochs: they hold the end offset.
+    is_changed: the log has changed since its state was last written among the facts.
+    written_start_offset: the start offset among the facts, or that is being written to them.
+    durable_start_offset: the start offset that a restart finds at least; never above `start_offset`.
+    appended_since_checkpoint: bytes.
+    cleaned_offset: end of the part that was compacted; never above the watermark.
+    """
+
+    __slots__ = (
+        "_written_watermark",
+        "appended_since_checkpoint",
+        "cleaned_offset",
+        "durable_offset",
+        "durable_start_offset",
+        "epochs",
+        "high_watermark",
+        "is_changed",
+        "start_offset",
+        "truncation_floor",
+        "written_start_offset",
+    )
+
+    def __init__(self, state: LogState) -> None:
+        self.epochs = EpochCache(state.epochs, state.end_offset)
+        self.start_offset = state.start_offset
+        self.high_watermark = state.high_watermark
+        self.durable_offset = state.end_offset
+        self.truncation_floor = state.recovery.offset
+        self.is_changed = False
+        self.written_start_offset = self.durable_start_offset = state.start_offset
+        self.appended_since_checkpoint = 0
+        self.cleaned_offset = state.cleaned_offset
+        self._written_watermark = 0  # among the facts
+
+    @property
+    def end_offset(self) -> int:
+        return self.epochs.end_offset
+
+    def advance_high_watermark(self, offset: int) -> None:
+        """Raise the watermark to `offset`, or to the end of the log if that is lower; never lower it."""
+        offset = min(offset, self.epochs.end_offset)
+        if offset > self.high_watermark:
+            self.high_watermark = offset
+            self.is_changed = True
+
+    def advance_start_offset(self, offset: int) -> None:
+        """Raise the start to `offset`, but not above the watermark."""
+        offset = min(offset, self.high_watermark)
+        if offset > self.start_offset:
+            self.start_offset = offset
+            self.epochs.drop_before(offset)
+            self.is_changed = True
+
+    def truncate_to(self, end_offset: int) -> None:
+        """Lower every mark to the new end of the log, where a batch begins."""
+        self.epochs.truncate_to(end_offset)
+        self.durable_offset = min(self.durable_offset, end_offset)
+        self.high_watermark = min(self.high_watermark, end_offset)
+        self.cleaned_offset = min(self.cleaned_offset, end_offset)
+        self.start_offset = min(self.start_offset, end_offset)  # it may lie within the batch that was removed
+        self.durable_start_offset = min(self.durable_start_offset, self.start_offset)
+
+    def restart_at(self, offset: int, epoch: int) -> None:
+        """Move every mark to `offset`; `epoch` is that of the record before, -1 if it is unknown."""
+        self.epochs = EpochCache(epochs_before(offset, epoch), offset)
+        self.start_offset = self.high_watermark = self.durable_offset = self.truncation_floor = offset
+        self.cleaned_offset = offset
+        self.durable_start_offset = offset
+        self._written_watermark = 0
+
+    def recovered(self, durable_offset: int) -> None:
+        """Note that recovery has found the log; data above `durable_offset` may be only in the page cache."""
+        self.durable_offset = durable_offset
+        self.high_watermark = min(self.high_watermark, self.truncation_floor)  # records above may have been replaced
+        self.is_changed = True
+
+    # -- the facts
+
+    def recovery_offset(self) -> int:
+        """Return the end of the records that a restart may trust: they are durable and committed."""
+        return max(min(self.durable_offset, self.high_watermark), self.start_offset)
+
+    def state_taken(self, recovery_offset: int) -> None:
+        """Note that the state of the log is being written to the facts."""
+        self.is_changed = False
+        self.appended_since_checkpoint = 0
+        self.truncation_floor = max(recovery_offset, self._written_watermark)
+        self.written_start_offset = self.start_offset
+
+    def state_written(self) -> None:
+        """Take in that the state which was taken last is durable among the facts."""
+        self.durable_start_offset = min(self.written_start_offset, self.start_offset)
+
+    def take_watermark(self) -> int:
+        """Return the watermark to write to the facts now; everything below it is durable."""
+        self._written_watermark = min(self.high_watermark, self.durable_offset)
+        self.truncation_floor = max(self.truncation_floor, self._written_watermark)
+        return self._written_watermark
+
+    def lower_watermark(self, offset: int) -> None:
+        """Lower the watermark to `offset`, where a batch begins.  The caller removes it from the facts."""
+        self.high_watermark = min(self.high_watermark, offset)
+        self.cleaned_offset = min(self.cleaned_offset, offset)  # other records may take the place of the truncated ones
+        self._written_watermark = 0
+
+    def restore_watermark(self, offset: int) -> None:
+        """Raise the watermark to the one in the facts; recovery has found that the log reaches it."""
+        self.advance_high_watermark(offset)
+        self._written_watermark = offset
+        self.truncation_floor = max(self.truncation_floor, offset)

@@ -1,0 +1,174 @@
+"""The strays of a data directory: folders of logs that were set aside, until they are deleted.
+
+The fact `stray/<name>` records when a folder was set aside, and whether it has been moved yet.  It is written before
+the move, so that the next start finishes a move that a crash interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from broker.log.state import DAMAGED, folder_fact, state_fact, watermark_fact
+from broker.log.types import LOGS, parse_folder_name
+from quorumlog.errors import CorruptStoreError
+from quorumlog.runtime.disk import Disk
+from quorumlog.runtime.logging import get_logger
+from quorumlog.runtime.turns import Turn
+
+STRAYS = "strays"
+STRAY = "stray/"
+NAMES_LOGGED_MAX = 5
+
+logger = get_logger("log")
+
+
+class StrayState(msgspec.Struct, frozen=True):
+    """The fact of a stray.  set_aside_ms: wall time, for people.  is_kept: deleted only by `purge`."""
+
+    folder: str
+    set_aside_ms: int
+    is_moved: bool
+    is_kept: bool = False
+
+
+class Stray(NamedTuple):
+    """A folder that was set aside.  name: its name among the strays; folder: its name before."""
+
+    directory_id: UUID
+    name: str
+    folder: str
+    set_aside_ms: int
+    is_kept: bool
+
+
+class StrayFolders:
+    """The strays of one data directory.  Every coroutine raises DiskError if the directory fails."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._known: dict[str, StrayState] = {}
+        self._first_seen_ms: dict[str, int] = {}  # by `delete_old`
+        self._deleting = asyncio.Lock()  # both maintenance and operators delete them
+
+    def all(self) -> list[Stray]:
+        """Return the strays that still exist."""
+        return [
+            Stray(self._disk.directory_id, name, stray.folder, stray.set_aside_ms, stray.is_kept)
+            for name, stray in sorted(self._known.items())
+        ]
+
+    async def load(self) -> None:
+        """Load the strays, and finish the moves that a crash interrupted.
+
+        Raises: CorruptStoreError: a fact is damaged.
+        """
+        disk = self._disk
+        known = {key.removeprefix(STRAY): _decode(key, value) for key, value in disk.facts.load(STRAY).items()}
+        self._known = {name: stray for name, stray in known.items() if stray.is_moved}
+        changes: dict[str, bytes | None] = {}
+        pending = []
+        for name, stray in known.items():
+            if stray.is_moved:
+                continue
+            if disk.exists(f"{STRAYS}/{name}"):
+                moved = self._known[name] = msgspec.structs.replace(stray, is_moved=True)
+                changes[STRAY + name] = msgspec.json.encode(moved)
+            else:
+                changes[STRAY + name] = None
+                pending.append(stray)
+        if changes:
+            await self._move(pending, changes)
+
+    async def add(self, folders: Sequence[str], wall_ms: int, keep: bool) -> None:
+        """Move these folders of logs to the strays, and delete their facts.  With `keep`, only `purge` deletes them."""
+        await self._move([StrayState(folder, wall_ms, is_moved=False, is_kept=keep) for folder in folders], {})
+
+    async def _move(self, strays: list[StrayState], changes: dict[str, bytes | None]) -> None:
+        """Write the intent, move the folders, write that it is done.  The next start finishes an interrupted move."""
+        disk, known = self._disk, self._known
+        named: dict[str, StrayState] = {}
+        turn = Turn()
+        for stray in strays:
+            await turn.passed()
+            number = 0
+            while (name := f"{stray.folder}.{stray.set_aside_ms}.{number}") in known or disk.exists(f"{STRAYS}/{name}"):
+                number += 1
+            known[name] = stray
+            named[name] = msgspec.structs.replace(stray, is_moved=True)
+            changes[STRAY + name] = msgspec.json.encode(stray)
+            changes[state_fact(stray.folder)] = changes[folder_fact(stray.folder)] = None
+            changes[DAMAGED + stray.folder] = None
+            if (identity := parse_folder_name(stray.folder)) is not None:
+                changes[watermark_fact(identity[0])] = None
+        await disk.facts.commit(changes)
+        moved = []
+        for name, stray in named.items():
+            await turn.passed()
+            if disk.exists(f"{LOGS}/{stray.folder}"):
+                disk.rename(f"{LOGS}/{stray.folder}", f"{STRAYS}/{name}")
+                moved.append(stray.folder)
+        self._log_many("logs set aside", moved)
+        await disk.flush((), (LOGS, STRAYS))
+        await disk.facts.commit({STRAY + name: msgspec.json.encode(stray) for name, stray in named.items()})
+        known.update(named)  # from now on these strays may be deleted
+
+    async def keep(self) -> None:
+        """Exempt all present strays from `delete_old`; durable on return."""
+        async with self._deleting:
+            kept = {name: msgspec.structs.replace(stray, is_kept=True) for name, stray in self._known.items()}
+            if kept:
+                facts: dict[str, bytes | None] = {STRAY + name: msgspec.json.encode(kept[name]) for name in kept}
+                await self._disk.facts.commit(facts)
+                self._known.update(kept)
+
+    async def delete_old(self, now_ms: int, kept_ms: int) -> int:
+        """Delete the strays that an earlier call saw `kept_ms` ago, unless they are kept; return their number.
+
+        now_ms: time of the loop's clock.
+        """
+
+        def is_due(name: str, stray: StrayState) -> bool:
+            return not stray.is_kept and now_ms - self._first_seen_ms.setdefault(name, now_ms) >= kept_ms
+
+        return await self._delete(is_due)
+
+    async def purge(self) -> int:
+        """Delete all strays; return their number."""
+        return await self._delete(lambda *_: True)
+
+    async def _delete(self, is_due: Callable[[str, StrayState], bool]) -> int:
+        loop = asyncio.get_running_loop()
+        async with self._deleting:
+            due = [name for name, stray in self._known.items() if stray.is_moved and is_due(name, stray)]
+            for name in due:
+                await loop.run_in_executor(None, self._disk.remove_tree, f"{STRAYS}/{name}")
+            self._log_many("strays deleted", due)
+            if due:
+                await self._disk.sync_dir(STRAYS)
+                await self._disk.facts.commit(dict.fromkeys(STRAY + name for name in due))
+            for name in due:
+                del self._known[name]
+                self._first_seen_ms.pop(name, None)
+            return len(due)
+
+    def _log_many(self, event: str, names: list[str]) -> None:
+        """Log one line, however many names there are; a topic may have thousands of partitions."""
+        if names:
+            shown = ",".join(sorted(names)[:NAMES_LOGGED_MAX])
+            logger.info(event, directory_id=self._disk.directory_id, count=len(names), first=shown)
+
+
+def _decode(key: str, fact: bytes) -> StrayState:
+    """Return the state in the fact of a stray.
+
+    Raises: CorruptStoreError: it is not a stray's state.
+    """
+    try:
+        return msgspec.json.decode(fact, type=StrayState)
+    except msgspec.DecodeError as error:
+        raise CorruptStoreError(f"fact {key} is damaged: {error}") from error

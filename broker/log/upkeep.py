@@ -1,0 +1,138 @@
+"""The regular work on a log: retention, checkpoints, expiry of producers.  `LogManager` decides when to do it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from broker.log.marks import LogMarks
+from broker.log.producers import LogProducers
+from broker.log.segment import Segment
+from broker.log.segments import LogSegments
+from broker.log.state import STATE_VERSION, LogState, RecoveryPoint, SegmentState
+from broker.log.types import LogConfig
+
+
+class LogUpkeep:
+    """The upkeep of one log.  Methods that read segments may raise CorruptStoreError or DiskError."""
+
+    def __init__(self, marks: LogMarks, segments: LogSegments, producers: LogProducers) -> None:
+        self._marks = marks
+        self._segments = segments
+        self._producers = producers
+
+    # -- retention
+
+    def retained_start(self, config: LogConfig, now_ms: int, wall_ms: int) -> int:
+        """Return where the log should start by its retention: at the end of some segment, or at its present start.
+
+        Only committed and durable segments are deleted.
+
+        wall_ms: compared with the timestamps of records.
+        """
+        marks, segments = self._marks, self._segments
+        if not config.deletes:
+            return marks.start_offset
+        active = segments.active
+        deletable_end = min(marks.high_watermark, marks.durable_offset)
+        start = marks.start_offset
+        excess = segments.size - config.retention_size if config.retention_size >= 0 else -1
+        for segment in segments.all:
+            if segment.end_offset > deletable_end:
+                break
+            too_much = segment is not active and excess >= segment.size
+            if not too_much and not _is_too_old(segment, config, now_ms, wall_ms):
+                break
+            excess -= segment.size
+            start = max(start, segment.end_offset)
+        return start
+
+    def remove_below_start(self) -> None:
+        """Delete the segments below the start that the facts no longer name."""
+        marks = self._marks
+        # It may have moved since the facts were made.
+        start_offset = min(marks.start_offset, marks.written_start_offset)
+        if self._segments.remove_below(start_offset):
+            marks.is_changed = True
+        self._producers.remove_old_snapshots()
+
+    # -- checkpoints
+
+    def is_checkpoint_due(self, checkpoint_bytes: int) -> bool:
+        """Return whether the start has moved, or `checkpoint_bytes` were appended, since the last checkpoint."""
+        marks = self._marks
+        return marks.start_offset != marks.written_start_offset or marks.appended_since_checkpoint >= checkpoint_bytes
+
+    def prepare_checkpoint(self) -> None:
+        """Write the index and the producers' state, for which a restart would otherwise read the log.
+
+        The caller flushes them before it calls `take_state`.
+        """
+        marks, active = self._marks, self._segments.active
+        if active is not None and (marks.appended_since_checkpoint or marks.start_offset >= marks.end_offset):
+            self._segments.persist_index(active)
+            self._producers.write_snapshot()
+
+    def take_state(self) -> LogState:
+        """Return the state to write to the facts now; everything in it is durable already."""
+        marks = self._marks
+        recovery = _recovery_point(self._segments, marks)
+        marks.state_taken(recovery.offset)
+        return LogState(
+            version=STATE_VERSION,
+            start_offset=marks.start_offset,
+            end_offset=marks.end_offset,
+            high_watermark=marks.high_watermark,
+            recovery=recovery,
+            segments=[
+                SegmentState(one.base_offset, one.end_offset, one.size, one.newest_timestamp)
+                for one in self._segments.all
+                # Without an empty active segment: the next append creates it again.
+                if one.size and one.end_offset > marks.start_offset
+            ],
+            epochs=list(marks.epochs.entries),
+            producerless_offset=self._producers.producerless_offset,
+            cleaned_offset=marks.cleaned_offset,
+        )
+
+    # -- memory
+
+    def expire_producers(self, config: LogConfig, now_ms: int) -> None:
+        self._producers.expire(now_ms, config.producer_expiration_ms)
+
+    def loaded_indexes(self) -> Iterator[Segment]:
+        """Return the sealed segments whose index is in memory."""
+        return (segment for segment in self._segments.sealed if segment.loaded_index_size)
+
+
+def _is_too_old(segment: Segment, config: LogConfig, now_ms: int, wall_ms: int) -> bool:
+    if config.retention_ms < 0:
+        return False
+    if segment.newest_timestamp >= 0:
+        return wall_ms - segment.newest_timestamp > config.retention_ms
+    if segment.last_append_ms is None:  # no record has a timestamp: the age counts from now
+        segment.last_append_ms = now_ms
+    return now_ms - segment.last_append_ms > config.retention_ms
+
+
+def _recovery_point(log_segments: LogSegments, marks: LogMarks) -> RecoveryPoint:
+    """Return the point from which a restart checks the log; everything below it is trusted."""
+    offset, start_offset = marks.recovery_offset(), marks.start_offset
+    segments = log_segments.all
+    if len(segments) > 1 and not segments[-1].size:
+        segments = segments[:-1]  # a restart forgets it, and the log continues in the previous segment
+    if not segments or segments[-1].end_offset <= start_offset:  # the last segment is about to be deleted
+        return RecoveryPoint(offset, offset, 0, -1)
+    if offset >= marks.end_offset:
+        return _end_of(segments[-1])
+    number = log_segments.index_at(offset)
+    segment = segments[number]
+    position = segment.position_of(offset)
+    if position == 0 and number > 0 and segments[number - 1].end_offset > start_offset:
+        # After a truncation here, the log continues in the previous segment, which is then no longer sealed.
+        return _end_of(segments[number - 1])
+    newest = segment.newest_before(position) if position else -1
+    return RecoveryPoint(segment.header_at(position).base_offset, segment.base_offset, position, newest)
+
+
+def _end_of(segment: Segment) -> RecoveryPoint:
+    return RecoveryPoint(segment.end_offset, segment.base_offset, segment.size, segment.newest_timestamp)

@@ -1,0 +1,152 @@
+"""Appends to a log: a leader's, which give batches their offsets, and a follower's, which copy them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker.core.producer_state import Duplicate, Refuse
+from broker.log.durability import Durability
+from broker.log.marks import LogMarks
+from broker.log.produced import Produced, check_produced, refused
+from broker.log.producers import LogProducers
+from broker.log.segment import Segment
+from broker.log.segments import LogSegments
+from broker.log.types import Appended, LogConfig, Refused
+from quorumlog.runtime.disk import DiskError
+from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.record_batch import BatchHeader, BatchRefusal, check_batches, patch, seal
+
+RELATIVE_OFFSET_MAX = 2**31 - 1
+Batches = bytes | bytearray | memoryview
+
+
+class LogWriter:
+    """Appends to one log.  Every method may raise CorruptStoreError or DiskError."""
+
+    def __init__(
+        self, folder: str, marks: LogMarks, segments: LogSegments, producers: LogProducers, durability: Durability
+    ) -> None:
+        self._folder = folder
+        self._marks = marks
+        self._segments = segments
+        self._producers = producers
+        self._durability = durability
+
+    def append_as_leader(
+        self, batches: Batches | Produced, leader_epoch: int, now_ms: int, config: LogConfig
+    ) -> Appended | Refused:
+        """Append a client's batches, with their offsets and epoch set.
+
+        batches: checked by `check_produced`, unless they are `Produced` already.  The records of batches with
+            compression are checked only if the caller has done so.
+        """
+        marks = self._marks
+        epochs = marks.epochs
+        assert leader_epoch >= epochs.latest, f"{self._folder}: epoch {leader_epoch} after {epochs.latest}"
+        produced = batches if isinstance(batches, Produced) else check_produced(batches, config)
+        if isinstance(produced, Refused):
+            return produced
+        headers = produced.headers
+        if headers[0].has_producer_id:  # such a batch is always the only one
+            producers = self._producers.state
+            verdict = producers.check(headers[0], marks.start_offset)
+            if isinstance(verdict, Duplicate):
+                producers.renew(headers[0].producer_id)
+                return Appended(verdict.first_offset, verdict.end_offset, duplicate=True)
+            if isinstance(verdict, Refuse):
+                return Refused(int(verdict.code), verdict.reason)
+        data = bytearray(produced.data)
+        first = offset = epochs.end_offset
+        position = 0
+        placed = []
+        for claimed, max_timestamp in zip(headers, produced.max_timestamps, strict=True):
+            header = claimed._replace(base_offset=offset, leader_epoch=leader_epoch)
+            if max_timestamp == claimed.max_timestamp:
+                patch(data, offset, leader_epoch, position)
+            else:
+                header = header._replace(max_timestamp=max_timestamp)
+                seal(data, header, position)
+            placed.append(header)
+            offset += header.last_offset_delta + 1
+            position += header.size
+        self._append(data, placed, now_ms, config)
+        return Appended(first, offset)
+
+    def append_as_follower(
+        self, batches: Batches, leader_epoch: int, now_ms: int, config: LogConfig
+    ) -> Appended | Refused:
+        """Append the batches of the leader of `leader_epoch` unchanged; they must continue where this log ends."""
+        # Check headers and checksums only.  Acknowledged batches must be copied byte for byte, even a batch from an
+        # older release whose records contradict its header: a follower that refused it would stop replicating.
+        headers = check_batches(batches)
+        if isinstance(headers, BatchRefusal):
+            return refused(headers)
+        epochs = self._marks.epochs
+        first = offset = epochs.end_offset
+        epochs.truncate_to(offset)  # drop an epoch that began here and has no record
+        epoch = epochs.latest
+        for header in headers:
+            if header.base_offset != offset:
+                return Refused(int(KafkaCode.CORRUPT_MESSAGE), f"offset {header.base_offset} where {offset} must come")
+            if header.leader_epoch < epoch:
+                return Refused(int(KafkaCode.CORRUPT_MESSAGE), f"leader epoch {header.leader_epoch} after {epoch}")
+            if header.leader_epoch > leader_epoch:
+                reason = f"leader epoch {header.leader_epoch} from the leader of {leader_epoch}"
+                return Refused(int(KafkaCode.UNKNOWN_LEADER_EPOCH), reason)
+            offset, epoch = header.end_offset, header.leader_epoch
+        if headers:
+            self._append(batches, headers, now_ms, config)
+        return Appended(first, offset)
+
+    def _append(self, data: Batches, headers: Sequence[BatchHeader], now_ms: int, config: LogConfig) -> None:
+        marks = self._marks
+        producers = self._producers.state
+        segment = self._segment_for(len(data), headers, now_ms, config)
+        segment.last_append_ms = now_ms
+        try:
+            segment.append(data, headers, config.index_interval)
+        except DiskError:
+            self._durability.request_flush()  # the next flush fails and reports the error
+            raise
+        epochs = marks.epochs
+        for header in headers:
+            epochs.advance(header.leader_epoch, header.base_offset, header.end_offset)
+            if header.has_producer_id:
+                producers.apply(header, header.base_offset, header.end_offset)
+        assert segment.end_offset == epochs.end_offset, f"{segment.path}: {segment.end_offset} != {epochs.end_offset}"
+        marks.appended_since_checkpoint += len(data)
+        self._durability.add(segment.file)
+        self._durability.note_change()
+
+    def _segment_for(self, size: int, headers: Sequence[BatchHeader], now_ms: int, config: LogConfig) -> Segment:
+        """Return the segment for the next batches: the active one, or a new one."""
+        active = self._segments.active
+        if active is not None:
+            if active.first_append_ms is None:
+                active.first_append_ms = now_ms
+            aged = now_ms - active.first_append_ms >= config.segment_age_max_ms > 0
+            full = active.size + size > config.segment_size_max
+            far = headers[-1].last_offset - active.base_offset > RELATIVE_OFFSET_MAX
+            gone = active.end_offset <= self._marks.start_offset  # about to be deleted
+            if active.size == 0 or not (aged or full or far or gone or active.is_frozen):
+                return active
+            self._seal(active)
+        return self._segments.add(self._marks.end_offset, now_ms)
+
+    def roll_aged(self, now_ms: int, age_max_ms: int) -> None:
+        """Seal the active segment if it is older than `age_max_ms`, so that compaction need not wait for an append."""
+        active = self._segments.active
+        if active is None or not active.size:
+            return
+        if active.first_append_ms is None:
+            active.first_append_ms = now_ms
+        if now_ms - active.first_append_ms >= age_max_ms > 0:
+            self._seal(active)
+            self._segments.add(self._marks.end_offset, now_ms)
+            self._durability.note_change()
+
+    def _seal(self, segment: Segment) -> None:
+        """Write the index of a segment that no longer grows, and the state of the producers at its end."""
+        self._segments.persist_index(segment)
+        self._producers.write_snapshot()
+        segment.unload_index()

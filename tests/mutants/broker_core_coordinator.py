@@ -1,0 +1,294 @@
+"""Mutants of broker/core/coordinator."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+FIELDS = "broker/core/coordinator/fields.py"
+GROUP = "broker/core/coordinator/group.py"
+MACHINE = "broker/core/coordinator/group_machine.py"
+MEMBERSHIP = "broker/core/coordinator/membership.py"
+OFFSETS = "broker/core/coordinator/offsets.py"
+OFFSET_REQUESTS = "broker/core/coordinator/offset_requests.py"
+REBALANCE = "broker/core/coordinator/rebalance.py"
+RECORDS = "broker/core/coordinator/records.py"
+SUBSCRIPTION = "broker/core/coordinator/subscription.py"
+SWEEP = "broker/core/coordinator/sweep.py"
+
+MACHINE_TESTS = "tests/unit/broker/core/coordinator/test_group_machine.py"
+OFFSET_TESTS = "tests/unit/broker/core/coordinator/test_group_offsets.py"
+REBALANCE_TESTS = "tests/unit/broker/core/coordinator/test_rebalance.py"
+STATIC_TESTS = "tests/unit/broker/core/coordinator/test_static_members.py"
+RECORD_TESTS = "tests/unit/broker/core/coordinator/test_records.py"
+
+MUTANTS = (
+    Mutant(
+        "a replaced static member makes the record of its group too large",
+        MEMBERSHIP,
+        " and rebalance.fits(turn, group, _assigned_bytes(group)):",
+        ":",
+        (f"{STATIC_TESTS}::test_a_replacement_that_does_not_fit_beside_the_assignments_begins_a_rebalance",),
+    ),
+    Mutant(
+        "a coordinator keeps the offsets of topics that were deleted before it was loaded",
+        MACHINE,
+        "        self._sweeper.delete_missing()\n",
+        "",
+        (
+            f"{OFFSET_TESTS}::test_offsets_of_topics_that_were_deleted_while_nobody_coordinated_are_deleted_in_slices",
+            f"{OFFSET_TESTS}::test_a_coordinator_that_ends_leaves_the_rest_of_a_deletion_to_the_next_one",
+        ),
+    ),
+    Mutant(
+        "bytes after the last field are accepted",
+        FIELDS,
+        "if self._at != len(self._data):",
+        "if self._at > len(self._data):",
+        (f"{RECORD_TESTS}::test_a_cut_or_longer_group_is_refused",),
+    ),
+    Mutant(
+        "a value of a newer version is read as the last known one",
+        RECORDS,
+        "if not 0 <= version <= _FLEXIBLE:",
+        "if not 0 <= version:",
+        (f"{RECORD_TESTS}::test_an_unknown_version_is_refused",),
+    ),
+    Mutant(
+        "a record key of an unknown type is refused",
+        RECORDS,
+        "    else:\n        return None",
+        '    else:\n        raise BadRecord("key")',
+        (f"{RECORD_TESTS}::test_a_key_of_an_unknown_type_is_none",),
+    ),
+    Mutant(
+        "an own expiry time is not written",
+        RECORDS,
+        "if value.expire_ms == NO_TIME:",
+        "if value.expire_ms >= NO_TIME:",
+        (f"{RECORD_TESTS}::test_values_are_written_in_the_bytes_that_other_tools_read",),
+    ),
+    Mutant(
+        "a request of an old generation is accepted",
+        MEMBERSHIP,
+        "    if request.generation != group.generation:\n        return",
+        "    if request.generation > group.generation:\n        return",
+        (f"{REBALANCE_TESTS}::test_requests_of_others_are_refused",),
+    ),
+    Mutant(
+        "a commit of an old generation is accepted",
+        OFFSET_REQUESTS,
+        "request.generation != group.generation:",
+        "request.generation > group.generation:",
+        (f"{REBALANCE_TESTS}::test_requests_of_others_are_refused",),
+    ),
+    Mutant(
+        "a group becomes Stable before its record exists",
+        REBALANCE,
+        "    group.become(GroupState.STABLE)\n    store(turn, group)\n",
+        "    group.become(GroupState.STABLE)\n",
+        (f"{REBALANCE_TESTS}::test_each_member_gets_the_assignment_of_the_leader",),
+    ),
+    Mutant(
+        "a group that becomes empty is not stored",
+        REBALANCE,
+        "    group.become(GroupState.EMPTY)\n    store(turn, group)\n",
+        "    group.become(GroupState.EMPTY)\n",
+        (f"{REBALANCE_TESTS}::test_the_last_member_leaves_an_empty_group_in_the_log",),
+    ),
+    Mutant(
+        "a replacement of a static member is not stored",
+        MEMBERSHIP,
+        "        rebalance.store(turn, group)\n        turn.answer(call, _replaced",
+        "        turn.answer(call, _replaced",
+        (f"{STATIC_TESTS}::test_a_replacement_survives_a_change_of_the_coordinator",),
+    ),
+    Mutant(
+        "the stored generation keeps the fenced process of a static member",
+        MEMBERSHIP,
+        "    rebalance.store_instance(turn, group, old.instance_id, member.member_id)\n",
+        "",
+        (f"{STATIC_TESTS}::test_the_live_process_is_not_fenced_by_a_change_of_the_coordinator_in_a_rebalance",),
+    ),
+    Mutant(
+        "an old process of a static member is not fenced",
+        GROUP,
+        "if current is not None and current != member_id:",
+        "if current is None and current != member_id:",
+        (f"{STATIC_TESTS}::test_the_process_that_was_replaced_is_fenced",),
+    ),
+    Mutant(
+        "a rebalance does not wait for a member id that was just given out",
+        REBALANCE,
+        "        and not group.pending\n",
+        "",
+        (f"{REBALANCE_TESTS}::test_a_rebalance_waits_for_a_member_id_that_was_just_given_out",),
+    ),
+    Mutant(
+        "a call that waits lets the session of its member end",
+        REBALANCE,
+        "    if member.knows_id:\n        member.expires_ms = None\n",
+        "    if member.knows_id:\n        group.wake(turn.now_ms)\n",
+        (f"{REBALANCE_TESTS}::test_a_member_that_waits_in_join_does_not_expire",),
+    ),
+    Mutant(
+        "a repeated join leaves the earlier call without an answer",
+        REBALANCE,
+        "    _answer_join(turn, group, member, again)\n",
+        "    group.waiting -= member.join_call is not None\n",
+        (f"{REBALANCE_TESTS}::test_a_repeated_join_answers_the_earlier_one",),
+    ),
+    Mutant(
+        "members without SyncGroup stay for ever",
+        REBALANCE,
+        "    group.wake(group.sync_deadline_ms)\n    for member",
+        "    group.sync_deadline_ms += 10**9\n    for member",
+        (f"{REBALANCE_TESTS}::test_members_that_never_send_sync_are_removed",),
+    ),
+    Mutant(
+        "a protocol that one member lacks is chosen",
+        GROUP,
+        "if self.supported[name] == len(self.members))",
+        "if self.supported[name] >= 1)",
+        (f"{REBALANCE_TESTS}::test_the_protocol_with_most_votes_among_those_that_all_support_is_used",),
+    ),
+    Mutant(
+        "an unchanged follower causes a rebalance",
+        MEMBERSHIP,
+        "and not changed and member.member_id != group.leader:",
+        "and not changed and member.member_id == group.leader:",
+        (f"{REBALANCE_TESTS}::test_an_unchanged_follower_that_joins_again_causes_no_rebalance",),
+    ),
+    Mutant(
+        "a heartbeat does not renew the session",
+        MEMBERSHIP,
+        "        group.renew(group.members[request.member_id], turn.now_ms)\n        if group",
+        "        if group",
+        (f"{REBALANCE_TESTS}::test_a_member_whose_session_ends_is_removed",),
+    ),
+    Mutant(
+        "a tick forgets the deadlines of a group that was queued again",
+        MACHINE,
+        "                group.wake_ms = group.next_deadline()\n",
+        "                group.wake_ms = None\n",
+        (f"{REBALANCE_TESTS}::test_a_member_whose_session_ends_is_removed",),
+    ),
+    Mutant(
+        "a full tick goes on",
+        MACHINE,
+        "            if not turn.is_full:\n                rebalance.on_time",
+        "            if not turn.is_full or group.members:\n                rebalance.on_time",
+        (f"{MACHINE_TESTS}::test_a_tick_stops_when_its_batch_is_full_and_goes_on_with_the_next",),
+    ),
+    Mutant(
+        "offsets expire during a rebalance",
+        SWEEP,
+        "if group.state is not GroupState.STABLE or group.protocol_type",
+        "if group.protocol_type",
+        (f"{OFFSET_TESTS}::test_nothing_expires_during_a_rebalance",),
+    ),
+    Mutant(
+        "offsets of a subscribed topic expire",
+        SWEEP,
+        "offset_place(place)[0] not in subscribed",
+        "offset_place(place)[0] is not None",
+        (f"{OFFSET_TESTS}::test_offsets_of_a_live_group_do_not_expire",),
+    ),
+    Mutant(
+        "offsets expire by their commit although the group emptied later",
+        SWEEP,
+        "            due_ms = max(due_ms, group.state_ms",
+        "            due_ms = min(due_ms, group.state_ms",
+        (f"{OFFSET_TESTS}::test_the_time_since_a_group_is_empty_survives_a_change_of_the_coordinator",),
+    ),
+    Mutant(
+        "a commit for a topic whose offsets are being deleted is accepted",
+        SWEEP,
+        "return topic in self._topics or topic in self._topics_later",
+        "return topic in self._topics_later",
+        (f"{OFFSET_TESTS}::test_offsets_of_a_deleted_topic_are_deleted_in_slices",),
+    ),
+    Mutant(
+        "a commit that does not fit into a batch is appended",
+        OFFSET_REQUESTS,
+        "if size_bytes > turn.limits.batch_max_bytes:",
+        "if size_bytes > 8 * turn.limits.batch_max_bytes:",
+        (f"{OFFSET_TESTS}::test_a_commit_that_does_not_fit_into_a_batch_changes_nothing",),
+    ),
+    Mutant(
+        "metadata that is no subscription protects no offset",
+        OFFSET_REQUESTS,
+        "if subscribed is None or topic in subscribed:",
+        "if subscribed is not None and topic in subscribed:",
+        (f"{OFFSET_TESTS}::test_metadata_that_is_no_subscription_protects_all_offsets",),
+    ),
+    Mutant(
+        "a damaged offset is kept",
+        OFFSETS,
+        "        check_offset(value)\n        if offsets is None:",
+        "        if offsets is None:",
+        (f"{OFFSET_TESTS}::test_damaged_records_are_refused_and_change_nothing",),
+    ),
+    Mutant(
+        "damaged metadata of a member raises",
+        SUBSCRIPTION,
+        "    except BadRecord:\n        return None",
+        "    except KeyError:\n        return None",
+        (f"{OFFSET_TESTS}::test_a_subscription_is_never_trusted",),
+    ),
+    Mutant(
+        "offsets of a group that is being deleted are reported",
+        OFFSET_REQUESTS,
+        "    if group is not None and group.state is GroupState.DEAD:\n        # Some",
+        "    if group is not None and group.state is GroupState.STABLE:\n        # Some",
+        (f"{OFFSET_TESTS}::test_a_large_group_is_deleted_in_slices_and_is_dead_meanwhile",),
+    ),
+    Mutant(
+        "a deletion does not stop at a full batch",
+        SWEEP,
+        "            if turn.is_full or not self.is_busy:",
+        "            if not self.is_busy:",
+        (f"{OFFSET_TESTS}::test_a_large_group_is_deleted_in_slices_and_is_dead_meanwhile",),
+    ),
+    Mutant(
+        "a call whose client hung up is answered",
+        MACHINE,
+        "rebalance.hang_up(turn, group, group.members[member_id])",
+        "rebalance.answer_sync(turn, group, group.members[member_id], SyncGroupResponse(KafkaCode.NONE))",
+        (f"{REBALANCE_TESTS}::test_a_client_that_hung_up_in_sync_keeps_its_session",),
+    ),
+    Mutant(
+        "assignments do not count for the size of a group's record",
+        REBALANCE,
+        "return group.record_bytes + assigned_bytes <= turn",
+        "return group.record_bytes <= turn",
+        (f"{REBALANCE_TESTS}::test_assignments_that_do_not_fit_into_a_record_are_refused",),
+    ),
+    Mutant(
+        "a static member that missed a rebalance must send SyncGroup in time",
+        REBALANCE,
+        "group.unsynced.update(each.member_id for each in group.members.values() if each.join_call is not None)",
+        "group.unsynced.update(group.members)",
+        (f"{STATIC_TESTS}::test_a_static_member_stays_through_a_rebalance_that_it_misses",),
+    ),
+    Mutant(
+        "the topics of a group are not computed again after a member changed",
+        GROUP,
+        "        self._topics = None\n        for name in member.protocol_names",
+        "        for name in member.protocol_names",
+        (f"{OFFSET_TESTS}::test_the_subscription_of_a_restarted_static_member_protects_other_offsets",),
+    ),
+    Mutant(
+        "a member that hung up counts as joined",
+        REBALANCE,
+        "    group.waiting -= member.join_call is not None\n    member.join_call = member.sync_call = None",
+        "    member.join_call = member.sync_call = None",
+        (f"{REBALANCE_TESTS}::test_a_client_that_hung_up_in_join_counts_as_not_joined",),
+    ),
+    Mutant(
+        "a retention beyond all times ends the process",
+        OFFSET_REQUESTS,
+        "min(turn.wall_ms + request.retention_ms, _TIME_MAX_MS)",
+        "turn.wall_ms + request.retention_ms",
+        (f"{OFFSET_TESTS}::test_a_retention_beyond_all_times_lasts_for_ever",),
+    ),
+)

@@ -1,0 +1,512 @@
+"""Compaction of one log: records, batches, producers, and a crash at each step of a swap."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from broker.core.cleaning import GROUP_SEGMENTS_MAX, CleaningPolicy, SegmentSpan, dirty_range, group_segments, is_due
+from broker.log import LogConfig
+from broker.log.cleaning.filter import BatchFilter
+from broker.log.cleaning.job import CleanJob, Files, Finished, Replacement
+from broker.log.cleaning.offset_map import ENTRY_SIZE, OffsetMap
+from broker.log.cleaning.ports import LocalWorker, WorkerError
+from broker.log.cleaning.records import UncleanableError, open_body, open_records
+from quorumlog.client.records import NewRecord, build_batch, decode_batches, stamp
+from quorumlog.wire.record_batch import (
+    DELETE_HORIZON_FLAG,
+    HEADER_SIZE,
+    TRANSACTIONAL_FLAG,
+    Codec,
+    check_batches,
+    iter_headers,
+    parse_header,
+    patch,
+    seal,
+)
+from simulation.kernel.disk import DiskImage
+from tests.contract.conftest import run_simulated
+from tests.unit.broker.log.compaction_rig import RETENTION_MS, CompactionRig, read_all, records_of
+
+Pair = tuple[bytes | None, bytes | None]
+
+
+def span(base: int, end: int, size: int = 100, newest: int = -1) -> SegmentSpan:
+    return SegmentSpan(base, end, size, newest)
+
+
+def batch_at(offset: int, *pairs: Pair, codec: Codec = Codec.NONE, epoch: int = 0, producer: int = -1) -> bytes:
+    batch = build_batch(
+        [NewRecord(key, value, timestamp_ms=1_000 + at) for at, (key, value) in enumerate(pairs)], codec
+    )
+    if producer >= 0:
+        stamp(batch, producer, 0, 0)
+    patch(batch, offset, epoch)
+    return bytes(batch)
+
+
+def cleaned(
+    *batches: bytes,
+    latest: dict[bytes, int],
+    clean_end: int = 100,
+    wall_ms: int = 10_000,
+    protected: tuple[int, ...] = (),
+) -> bytes:
+    """Return the result of cleaning these batches."""
+    offsets = OffsetMap(100 * ENTRY_SIZE)
+    for key, offset in sorted(latest.items(), key=lambda item: item[1]):
+        assert offsets.put(key, offset)
+    work = BatchFilter(
+        offsets,
+        clean_end,
+        frozenset(protected),
+        frozenset(),
+        0,
+        wall_ms=wall_ms,
+        delete_retention_ms=RETENTION_MS,
+        inflated_max=1 << 20,
+    )
+    data = b"".join(work.take(batch, parse_header(batch)) for batch in batches) + work.end()
+    assert isinstance(check_batches(data), list)
+    return data
+
+
+def simulated(seed: int = 1, **options: Any) -> Callable[[Callable[[CompactionRig], Awaitable[None]]], None]:
+    def run(scenario: Callable[[CompactionRig], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            rig = CompactionRig(seed, **options)
+            await rig.start()
+            await scenario(rig)
+            await rig.logs.close()
+
+        run_simulated(whole)
+
+    return run
+
+
+# The part that is cleaned
+
+
+def test_the_dirty_part_ends_where_records_are_not_yet_stable() -> None:
+    sealed = [span(0, 10), span(10, 20), span(20, 30)]
+    dirty = dirty_range(sealed, 10, 29, CleaningPolicy(), 0)
+    assert dirty == (10, 20, 100, 200)
+    assert dirty_range(sealed, 10, 30, CleaningPolicy(), 0).limit == 30
+    assert dirty_range([], 10, 30, CleaningPolicy(), 0).dirty_size == 0
+
+
+def test_young_records_are_not_cleaned_yet() -> None:
+    sealed = [span(0, 10, newest=5_000), span(10, 20, newest=7_000), span(20, 30, newest=1_000)]
+    policy = CleaningPolicy(min_lag_ms=2_000)
+    assert dirty_range(sealed, 0, 30, policy, 8_999).limit == 10
+    assert dirty_range(sealed, 0, 30, policy, 9_000).limit == 30
+    assert dirty_range(sealed, 20, 30, policy, 3_000).limit == 30  # clean segments may be young
+
+
+def test_a_log_is_due_by_its_dirty_ratio_or_by_its_age() -> None:
+    policy = CleaningPolicy(max_lag_ms=1_000, min_dirty_ratio=0.5)
+    dirty = dirty_range([span(0, 10, 300), span(10, 20, 100)], 10, 20, policy, 0)
+    assert dirty.ratio == 0.25
+    assert not is_due(dirty, policy, 5_000, 6_000)
+    assert is_due(dirty, policy, 5_000, 6_001)
+    assert is_due(dirty, policy._replace(min_dirty_ratio=0.25), 5_000, 0)
+    assert not is_due(dirty_range([span(0, 10)], 10, 10, policy, 0), policy, -1, 10**6)
+
+
+def test_segments_share_a_replacement_within_size_and_offsets() -> None:
+    spans = [span(0, 10, 60), span(10, 20, 30), span(20, 30, 20), span(30, 40, 500), span(40, 50, 1)]
+    assert [[one.base_offset for one in group] for group in group_segments(spans, 100)] == [[0, 10], [20], [30], [40]]
+    far = [span(0, 10), span(10, 2**31), span(2**31, 2**31 + 5)]
+    assert [len(group) for group in group_segments(far, 10**6)] == [2, 1]
+    many = [span(at, at + 1, 1) for at in range(GROUP_SEGMENTS_MAX + 1)]
+    assert [len(group) for group in group_segments(many, 10**6)] == [GROUP_SEGMENTS_MAX, 1]
+
+
+# Records and batches
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_a_batch_keeps_offsets_codec_and_producer_without_its_removed_records(codec: Codec) -> None:
+    batch = batch_at(7, (b"a", b"1"), (b"b", b"2"), (b"c", b"3"), codec=codec, epoch=4, producer=5)
+    data = cleaned(batch, latest={b"b": 50, b"c": 9})
+    before, after = parse_header(batch), parse_header(data)
+    assert [(one.offset, one.key, one.value, one.timestamp_ms) for one in decode_batches(data)] == [
+        (7, b"a", b"1", 1_000),
+        (9, b"c", b"3", 1_002),
+    ]
+    same = {"crc", "batch_length", "record_count"}
+    assert {name: one for name, one in after._asdict().items() if name not in same} == {
+        name: one for name, one in before._asdict().items() if name not in same
+    }
+
+
+def test_the_max_timestamp_is_that_of_the_remaining_records() -> None:
+    data = cleaned(batch_at(0, (b"a", b"1"), (b"b", b"2")), latest={b"b": 50})
+    assert parse_header(data).max_timestamp == 1_000
+
+
+def test_removed_batches_of_one_epoch_become_one_filler() -> None:
+    gone = [batch_at(offset, (b"a", b"1"), (b"a", b"2"), epoch=epoch) for offset, epoch in ((0, 1), (2, 1), (4, 2))]
+    data = cleaned(*gone, batch_at(6, (b"a", b"3"), epoch=2), latest={b"a": 6})
+    headers = [header for _, header in iter_headers(data)]
+    assert [(one.base_offset, one.end_offset, one.leader_epoch, one.record_count) for one in headers] == [
+        (0, 4, 1, 0),
+        (4, 6, 2, 0),
+        (6, 7, 2, 1),
+    ]
+    assert headers[0].size == HEADER_SIZE
+    assert cleaned(data[:HEADER_SIZE], batch_at(4, (b"a", b"0"), epoch=1), latest={b"a": 6}) == cleaned(
+        batch_at(0, (b"a", b"1"), (b"a", b"2"), (b"a", b"2"), (b"a", b"2"), (b"a", b"2"), epoch=1), latest={b"a": 6}
+    )
+
+
+def test_the_last_batch_of_a_producer_stays_without_records() -> None:
+    batch = batch_at(3, (b"a", b"1"), (b"a", b"2"), codec=Codec.GZIP, producer=8)
+    header = parse_header(cleaned(batch, latest={b"a": 9}, protected=(3,)))
+    before = parse_header(batch)
+    assert (header.record_count, header.codec, header.size) == (0, Codec.NONE, HEADER_SIZE)
+    assert (header.producer_id, header.base_sequence, header.last_sequence) == (8, 0, 1)
+    assert (header.base_offset, header.end_offset) == (before.base_offset, before.end_offset)
+
+
+def test_nothing_at_or_above_the_clean_end_changes() -> None:
+    straddling = batch_at(4, (b"a", b"1"), (b"a", b"2"), (None, b"3"))
+    above = batch_at(7, (b"a", None), (b"a", b"2"))
+    data = cleaned(straddling, above, latest={b"a": 5}, clean_end=6)
+    assert [one.offset for one in decode_batches(data)] == [5, 6, 7, 8]
+    assert data.endswith(above)
+
+
+def test_records_without_key_are_removed() -> None:
+    data = cleaned(batch_at(0, (None, b"1"), (b"a", b"2")), latest={b"a": 1})
+    assert [one.offset for one in decode_batches(data)] == [1]
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_a_tombstone_gets_a_delete_horizon_and_is_removed_after_it(codec: Codec) -> None:
+    batch = batch_at(0, (b"a", None), (b"b", b"2"), codec=codec)
+    first = cleaned(batch, latest={b"a": 0, b"b": 1}, wall_ms=10_000)
+    header = parse_header(first)
+    assert header.attributes & DELETE_HORIZON_FLAG
+    assert header.base_timestamp == 10_000 + RETENTION_MS
+    assert header.max_timestamp == 1_001
+    assert [(one.timestamp_ms, one.value) for one in decode_batches(first)] == [(1_000, None), (1_001, b"2")]
+    assert cleaned(first, latest={}, wall_ms=10_999) == first
+    after = cleaned(first, latest={}, wall_ms=11_000)
+    assert [(one.offset, one.timestamp_ms, one.key) for one in decode_batches(after)] == [(1, 1_001, b"b")]
+
+
+def test_the_delete_horizon_ends_with_the_range_of_timestamps() -> None:
+    batch = batch_at(0, (b"a", None))
+    data = cleaned(batch, latest={b"a": 0}, wall_ms=2**63 - 10)
+    assert parse_header(data).base_timestamp == 2**63 - 1
+    header = parse_header(data)
+    assert [one.timestamp for one in open_records(open_body(data, header, 100), header)] == [1_000]
+
+
+def test_a_full_map_takes_no_further_key() -> None:
+    latest = OffsetMap(2 * ENTRY_SIZE)
+    assert latest.put(b"a", 1)
+    assert latest.put(b"b", 2)
+    assert not latest.put(b"c", 3)
+    assert latest.put(b"a", 4)
+    assert (latest.latest(b"a"), latest.latest(b"c"), len(latest)) == (4, -1, 2)
+
+
+def test_a_batch_of_a_transaction_is_uncleanable() -> None:
+    batch = bytearray(batch_at(0, (b"a", b"1"), producer=1))
+    header = parse_header(batch)
+    seal(batch, header._replace(attributes=header.attributes | TRANSACTIONAL_FLAG))
+    with pytest.raises(UncleanableError, match="the batch at offset 0 belongs to a transaction"):
+        cleaned(bytes(batch), latest={})
+
+
+@pytest.mark.parametrize("codec", [one for one in Codec if one is not Codec.NONE])
+def test_a_decompression_bomb_is_bounded_and_named(codec: Codec) -> None:
+    batch = batch_at(3, (b"a", bytes(1 << 20)), codec=codec)
+    with pytest.raises(UncleanableError, match="the batch at offset 3 inflates to more than 1000 bytes"):
+        open_body(batch, parse_header(batch), 1_000)
+
+
+@pytest.mark.parametrize("size", range(1, 12))
+def test_malformed_records_are_named(size: int) -> None:
+    batch = batch_at(3, (b"a", b"1"), (b"b", b"2"))
+    header, body = parse_header(batch), batch[HEADER_SIZE:-size]
+    with pytest.raises(UncleanableError, match="the batch at offset 3 has "):
+        list(open_records(body, header))
+
+
+# A whole log
+
+
+def test_a_quiet_log_is_compacted_once_its_active_segment_is_old() -> None:
+    async def scenario(rig: CompactionRig) -> None:
+        for value in (b"1", b"2", b"3"):
+            rig.append((b"a", value))
+        await rig.settle()
+        assert not await rig.clean()
+        rig.log.roll_aged(0)
+        assert not await rig.clean()
+        rig.log.roll_aged(rig.config.segment_age_max_ms)
+        await rig.settle()
+        assert await rig.clean()
+        assert [one.value for one in records_of(rig.log)] == [b"3"]
+        for how in ("power cut", "clean"):
+            await (rig.stop_and_start() if how == "clean" else rig.crash(how))
+            rig.append((b"a", b"4"))
+            await rig.settle()
+            rig.check()
+
+    simulated(segment_size=3_000)(scenario)
+
+
+def test_a_follower_whose_log_ends_within_a_filler_continues_there() -> None:
+    async def scenario(rig: CompactionRig) -> None:
+        for _ in range(30):
+            rig.append((b"a", bytes(100)))
+        await rig.settle()
+        before = read_all(rig.log)
+        await rig.clean()
+        assert parse_header(read_all(rig.log)).record_count == 0
+        header = parse_header(rig.log.read(2, 1, 30))
+        assert (header.base_offset, header.end_offset) == (2, parse_header(read_all(rig.log)).end_offset)
+        for _ in range(5):
+            rig.check_follower(before)
+
+    simulated()(scenario)
+
+
+def test_retention_deletes_nothing_unless_the_policy_contains_delete() -> None:
+    async def scenario(rig: CompactionRig) -> None:
+        for number in range(30):
+            rig.append((b"%d" % number, bytes(100)))
+        await rig.settle()
+        for deletes, start in ((False, 0), (True, 30)):
+            rig.log.config = LogConfig(
+                segment_size_max=600, compacts=True, deletes=deletes, retention_ms=1, retention_size=0
+            )
+            assert rig.log.upkeep.retained_start(rig.log.config, 10**9, 10**9) == start
+
+    simulated()(scenario)
+
+
+def test_a_log_that_was_truncated_below_its_clean_part_is_dirty_again() -> None:
+    async def scenario(rig: CompactionRig) -> None:
+        for number in range(30):
+            rig.append((b"%d" % (number % 3), bytes(100)))
+        await rig.settle()
+        await rig.clean()
+        assert rig.log.marks.cleaned_offset > 10
+        await rig.logs.lower_truncation_floor(rig.log, 10)
+        assert rig.log.marks.cleaned_offset <= 10  # so that no crash leaves it above
+        rig.log.truncate_to(10)
+        assert rig.log.marks.cleaned_offset <= 10
+        assert rig.log.compaction.dirty(rig.config, 0).start <= 10
+
+    simulated()(scenario)
+
+
+def test_a_truncation_during_a_swap_loses_no_later_append() -> None:
+    """The log ends with the segment whose replacement is swapped in; the next append begins another segment."""
+
+    async def scenario(rig: CompactionRig) -> None:
+        for value in (b"1", b"2", b"3"):
+            rig.append((b"a", value))
+        await rig.settle()
+        rig.log.roll_aged(rig.config.segment_age_max_ms)
+        rig.append((b"b", b"4"))  # not committed
+        await rig.logs.flush_all([rig.log])
+        rig.limit = 3
+        commit = rig.disk.facts.commit
+
+        async def truncated_meanwhile(changes: dict[str, bytes | None]) -> None:
+            await commit(changes)
+            if rig.log.end_offset == 4 and any(b'"swapping":[0]' in (one or b"") for one in changes.values()):
+                rig.log.truncate_to(3)
+                del rig.records[3:], rig.headers[3:]
+                rig.append((b"c", b"5"))
+                await asyncio.sleep(0)
+
+        rig.disk.facts.commit = truncated_meanwhile  # type: ignore[method-assign]
+        await rig.clean()
+        rig.disk.facts.commit = commit  # type: ignore[method-assign]
+        await rig.settle()
+        assert [one.value for one in records_of(rig.log)] == [b"3", b"5"]
+        await rig.crash("kill")
+        assert [one.value for one in records_of(rig.log)] == [b"3", b"5"]
+
+    simulated(segment_size=3_000)(scenario)
+
+
+def test_an_uncleanable_log_is_left_alone_and_named() -> None:
+    async def scenario(rig: CompactionRig) -> None:
+        for number in range(30):
+            rig.append((b"%d" % (number % 3), bytes(100)))
+        await rig.settle()
+        before = read_all(rig.log)
+        (path,) = [one for one in rig.disk._files if one.endswith(f"/{0:020d}.log")]
+        del rig.disk._files[path].content[100:]
+        assert await rig.cleaner.clean_next()
+        blocked = rig.cleaner.uncleanable[rig.log.key]
+        assert not blocked.is_final
+        assert "bytes instead of" in blocked.cause
+        assert not await rig.cleaner.clean_next()
+        rig.disk._files[path].content += rig.disk._files[path].flushed[100:]
+        assert read_all(rig.log) == before
+
+    simulated()(scenario)
+
+
+def test_a_log_waits_from_the_first_look_that_finds_it_due() -> None:
+    class BrokenWorker(LocalWorker):
+        async def run(self, root: str, files: Files, job: CleanJob) -> AsyncGenerator[Replacement | Finished, None]:
+            raise WorkerError("no process")
+            yield Finished(0, 0)  # makes this an iterator
+
+    async def scenario(rig: CompactionRig) -> None:
+        assert (rig.cleaner.dirty_bytes(), rig.cleaner.due(), rig.cleaner.longest_wait_ms()) == (0, 0, 0)
+        rig.cleaner._worker = BrokenWorker()
+        for number in range(30):
+            rig.append((b"%d" % (number % 3), bytes(100)))
+        await rig.settle()
+        assert await rig.clean()
+        assert rig.cleaner.failed_jobs == 1
+        assert rig.cleaner.uncleanable[rig.log.key].cause == "no process"
+        assert (rig.cleaner.due(), rig.cleaner.longest_wait_ms()) == (1, 0)  # those that fail are counted elsewhere
+        assert rig.cleaner.dirty_bytes() > 1_000
+        assert not await rig.clean()
+        rig.cleaner.uncleanable.clear()
+        await asyncio.sleep(7)
+        assert rig.cleaner.longest_wait_ms() >= 7_000
+        assert rig.cleaner.seconds_since_last() is None
+        rig.cleaner._worker = LocalWorker()
+        assert await rig.clean()
+        assert (rig.cleaner.due(), rig.cleaner.longest_wait_ms(), rig.cleaner.dirty_bytes()) == (0, 0, 0)
+        assert rig.cleaner.seconds_since_last() == 0
+
+    simulated()(scenario)
+
+
+def test_a_log_with_bad_contents_is_tried_again_after_an_hour() -> None:
+    async def scenario(rig: CompactionRig) -> None:
+        batch = bytearray(build_batch([NewRecord(b"a", b"1", timestamp_ms=1)]))
+        header = parse_header(batch)
+        batch += b"gap"
+        seal(batch, header._replace(attributes=int(Codec.ZSTD), batch_length=header.batch_length + 3))
+        rig.log.append_as_leader(bytes(batch), 0, 0)
+        for _ in range(30):
+            rig.append((b"a", bytes(100)))
+        await rig.settle()
+        before = read_all(rig.log)
+        assert await rig.clean()
+        assert rig.cleaner.uncleanable[rig.log.key].is_final
+        await asyncio.sleep(3_599)
+        assert not await rig.clean()
+        await asyncio.sleep(2)
+        assert await rig.clean()
+        assert rig.cleaner.failed_jobs == 2
+        assert read_all(rig.log) == before
+
+    simulated()(scenario)
+
+
+# A crash at each step of a swap
+
+
+class CrashError(BaseException):
+    pass
+
+
+class CrashingDisk:
+    """Ends the process before the operation with a given number that changes the disk."""
+
+    def __init__(self, rig: CompactionRig, at: int, how: str) -> None:
+        self.image: DiskImage | None = None
+        self.count = 0
+        self._rig, self._at, self._how = rig, at, how
+        disk = rig.disk
+        for owner, name in (
+            *((disk, name) for name in ("rename", "remove")),
+            *((owner, name) for owner, name in ((disk, "flush"), (disk, "sync_dir"), (disk.facts, "commit"))),
+        ):
+            setattr(owner, name, self._counted(getattr(owner, name)))
+
+    def _counted(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*arguments: Any) -> Any:
+            if self.image is None and self.count == self._at:
+                if self._how == "power cut":
+                    self._rig.disk.crash()
+                self.image = self._rig.disk.image()
+            if self.image is not None:
+                raise CrashError
+            self.count += 1
+            return call(*arguments)
+
+        return counted
+
+
+@pytest.mark.parametrize("torn", [False, True])
+@pytest.mark.parametrize("how", ["kill", "power cut"])
+def test_a_crash_at_any_step_of_a_swap_loses_nothing(how: str, torn: bool) -> None:
+    steps = 0
+
+    async def scenario(rig: CompactionRig) -> bool:
+        await rig.start()
+        for _ in range(20):
+            rig.append_random()
+        await rig.settle()
+        for _ in range(20):
+            rig.append_random()
+        await rig.settle()
+        rig.limit = rig.log.compaction.dirty(rig.config, rig.wall_ms).limit
+        crashing = CrashingDisk(rig, steps, how)
+        task = asyncio.get_running_loop().create_task(rig.cleaner.clean_next())
+        done, _ = await asyncio.wait([task], timeout=60)
+        for name in ("rename", "remove", "flush", "sync_dir"):
+            delattr(rig.disk, name)
+        del rig.disk.facts.commit
+        if crashing.image is None:
+            assert done
+            assert task.result()
+            return False
+        await rig.end(crashing.image, task)
+        rig.note_cleaned()
+        rig.check()
+        assert not [one for one in rig.disk._files if one.endswith((".swap", ".cleaned"))]
+        await rig.settle()
+        assert await rig.clean() or not rig.log.compaction.dirty(rig.config, rig.wall_ms).dirty_size
+        rig.check()
+        named = {segment.path for segment in rig.log.segments if segment.size}
+        assert {one for one in rig.disk._files if one.endswith(".log")} == named
+        await rig.stop_and_start()
+        rig.check()
+        await rig.logs.close()
+        return True
+
+    goes_on = True
+
+    async def once() -> None:
+        nonlocal goes_on
+        goes_on = await scenario(CompactionRig(4, torn=torn))
+
+    while goes_on:
+        run_simulated(once)
+        steps += 1
+    assert steps > 20
+
+
+def test_a_log_that_was_reset_since_it_was_chosen_is_not_cleaned() -> None:
+    async def scenario(rig: CompactionRig) -> None:
+        for number in range(60):
+            rig.append((b"k%d" % (number % 3), b"x" * 50))
+        await rig.settle()
+        chosen = await rig.cleaner._look()
+        assert chosen is rig.log
+        assert await rig.logs.reset_to(chosen, 10_000)
+        await rig.cleaner._clean(chosen)
+        assert (rig.cleaner.failed_jobs, rig.log.start_offset) == (0, 10_000)
+
+    simulated()(scenario)

@@ -1,0 +1,58 @@
+"""The producers of a log: expiry, and their state after truncations and restarts."""
+
+from __future__ import annotations
+
+from broker.log import LogConfig
+from tests.unit.broker.log.rig import Rig, append
+
+
+async def test_expired_producers_are_forgotten(rig: Rig) -> None:
+    log = rig.create(LogConfig(producer_expiration_ms=1_000))
+    append(log, [b"a"], now_ms=0, producer=(5, 0, 0))
+    await rig.settle(log)
+    await rig.logs.maintain(10_000, 0)  # silence begins here
+    assert log.producers.get(5) is not None
+    await rig.logs.maintain(11_000, 0)
+    assert log.producers.get(5) is not None
+    await rig.logs.maintain(11_001, 0)
+    assert log.producers.get(5) is None
+    await rig.restart(clean=True)
+    assert append(rig.log, [b"b"], producer=(5, 0, 1)).first_offset == 1
+
+
+async def test_a_retry_of_an_uncommitted_batch_is_recognised_after_any_time(rig: Rig) -> None:
+    log = rig.create(LogConfig(producer_expiration_ms=1_000))
+    append(log, [b"a"], producer=(5, 0, 0))
+    await rig.settle(log)
+    append(log, [b"b"], producer=(5, 0, 1))
+    for now_ms in (0, 10_000, 20_000):
+        await rig.logs.maintain(now_ms, 0)
+    assert append(log, [b"b"], producer=(5, 0, 1)) == (1, 2, True)
+
+
+async def test_a_retry_shows_that_its_producer_is_alive(rig: Rig) -> None:
+    log = rig.create(LogConfig(producer_expiration_ms=1_000))
+    append(log, [b"a"], producer=(5, 0, 0))
+    await rig.settle(log)
+    await rig.logs.maintain(0, 0)
+    assert append(log, [b"a"], producer=(5, 0, 0)) == (0, 1, True)
+    await rig.logs.maintain(5_000, 0)
+    assert append(log, [b"a"], producer=(5, 0, 0)) == (0, 1, True)
+
+
+async def test_producers_read_after_a_truncation_or_a_restart_have_no_idle_time(rig: Rig) -> None:
+    """This holds for any timestamps of the records."""
+    log = rig.create(LogConfig(producer_expiration_ms=1_000))
+    append(log, [b"a"], producer=(5, 0, 0), timestamps=[1])
+    await rig.settle(log)
+    await rig.logs.maintain(50_000, 50_000)
+    append(log, [b"b"])
+    log.truncate_to(1)
+    assert len(log.producers) == 1
+    await rig.logs.maintain(60_000, 60_000)
+    assert log.producers.get(5) is not None
+    for clean in (True, False):
+        await rig.restart(clean=clean)
+        assert len(rig.log.producers) == 1
+        await rig.logs.maintain(10**12, 10**12)
+        assert append(rig.log, [b"a"], producer=(5, 0, 0)) == (0, 1, True)

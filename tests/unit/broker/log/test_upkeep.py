@@ -1,0 +1,142 @@
+"""Retention, and the clock that it follows."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.log import LogConfig, PartitionLog
+from tests.unit.broker.log.batches import make_batch
+from tests.unit.broker.log.rig import OTHER, Rig, append, batches_of
+
+HOUR = 3_600_000
+DAY = 24 * HOUR
+
+
+async def test_retention_by_time(rig: Rig) -> None:
+    log = rig.create(LogConfig(segment_size_max=300, retention_ms=1_000))
+    for number in range(30):
+        append(log, [b"x" * 20], timestamps=[100 * number], producer=(5, 0, number))
+    await rig.logs.maintain(2_000, 2_000)
+    assert log.start_offset == 0  # nothing is committed yet
+    log.advance_high_watermark(15)
+    await rig.logs.flush_all([log])
+    await rig.logs.maintain(2_000, 2_000)
+    assert log.start_offset == 9  # timestamps below 1,000 in whole segments
+    log.advance_high_watermark(30)
+    await rig.logs.maintain(2_700, 2_700)
+    assert log.start_offset == 15
+    assert [int(path.stem) for path in rig.files(log)] == [15, 18, 21, 24, 27]
+    assert log.epochs.entries == ((0, 0),)
+    await rig.restart(clean=False)
+    assert rig.log.start_offset == 15
+    assert len(batches_of(rig.log)) == 15
+    rig.log.config = LogConfig(retention_ms=1_000)
+    rig.log.advance_high_watermark(30)
+    await rig.logs.flush_all([rig.log])
+    await rig.logs.maintain(10**7, 10**7)
+    assert rig.log.start_offset == rig.log.end_offset == 30
+    assert rig.files(rig.log) == []
+    for clean in (False, True):
+        await rig.restart(clean=clean)
+        assert (rig.log.start_offset, rig.log.end_offset, rig.log.flushed_offset) == (30, 30, 30)
+        assert rig.log.epochs.latest == 0
+        assert rig.log.append_as_leader(make_batch([b"x" * 20], producer=(5, 0, 29)), 0, 0) == (29, 30, True)
+    assert append(rig.log, [b"on"]).first_offset == 30
+
+
+async def test_retention_by_size(rig: Rig) -> None:
+    log = rig.create(LogConfig(segment_size_max=300, retention_ms=-1, retention_size=600))
+    for _ in range(30):
+        append(log, [b"x" * 20])
+    await rig.settle(log)
+    await rig.logs.maintain(0, 0)
+    assert 600 <= log.size < 900
+    assert log.start_offset > 0
+
+
+async def test_a_far_timestamp_does_not_delete_others(rig: Rig) -> None:
+    log = rig.create(LogConfig(segment_size_max=300, retention_ms=1_000))
+    append(log, [b"x"], timestamps=[253_370_764_800_000])
+    for _ in range(10):
+        append(log, [b"x" * 20], timestamps=[5_000])
+    await rig.settle(log)
+    await rig.logs.maintain(5_500, 5_500)
+    assert log.start_offset == 0
+    without = rig.create(LogConfig(segment_size_max=300, retention_ms=1_000), key=OTHER)
+    append(without, [b"x"], timestamps=[-1], now_ms=3_000)
+    append(without, [b"x"], timestamps=[-1], now_ms=5_000)
+    await rig.settle(without)
+    await rig.logs.maintain(5_900, 10**6)  # records without a timestamp: the wall clock does not determine their age
+    assert without.start_offset == 0
+    await rig.logs.maintain(6_100, 5_500)
+    assert without.start_offset == 2
+    assert log.start_offset == 0
+
+
+async def retained(rig: Rig) -> PartitionLog:
+    """A log whose records are one second old when the wall clock is at DAY."""
+    log = rig.create(LogConfig(segment_size_max=300, retention_ms=7 * DAY))
+    for _ in range(9):
+        append(log, [b"x" * 20], timestamps=[DAY - 1_000])
+    await rig.settle(log)
+    return log
+
+
+async def test_a_wall_clock_that_jumps_ahead_deletes_nothing_for_a_day(rig: Rig) -> None:
+    log = await retained(rig)
+    await rig.logs.maintain(0, DAY)
+    for hours in range(1, 25):
+        await rig.logs.maintain(hours * HOUR, 3_650 * DAY + hours * HOUR)
+        assert log.start_offset == 0
+    await rig.logs.maintain(25 * HOUR, 3_650 * DAY + 25 * HOUR)
+    assert log.start_offset == 9
+
+
+async def test_a_wall_clock_that_jumps_ahead_and_back_deletes_nothing(rig: Rig) -> None:
+    log = await retained(rig)
+    await rig.logs.maintain(0, DAY)
+    await rig.logs.maintain(HOUR, 3_650 * DAY)
+    for hours in range(2, 50):
+        await rig.logs.maintain(hours * HOUR, DAY + hours * HOUR)
+    assert log.start_offset == 0
+
+
+async def test_retention_uses_the_loops_clock_while_the_wall_clock_is_not_trusted(rig: Rig) -> None:
+    log = await retained(rig)
+    log.config = LogConfig(retention_ms=10 * HOUR)
+    await rig.logs.maintain(0, DAY)
+    await rig.logs.maintain(9 * HOUR, 3_650 * DAY)
+    assert log.start_offset == 0
+    await rig.logs.maintain(10 * HOUR, 3_650 * DAY)
+    assert log.start_offset == 9
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_a_wall_clock_that_is_ahead_at_the_start_deletes_nothing_for_a_day(rig: Rig, clean: bool) -> None:
+    await retained(rig)
+    await rig.logs.maintain(0, DAY)
+    await rig.restart(clean=clean)
+    await rig.settle(rig.log)
+    rig.log.config = LogConfig(retention_ms=7 * DAY)
+    for hours in range(24):
+        await rig.logs.maintain(hours * HOUR, 3_650 * DAY + hours * HOUR)
+        assert rig.log.start_offset == 0
+    await rig.logs.maintain(24 * HOUR, 3_651 * DAY)
+    assert rig.log.start_offset == 9
+
+
+async def test_the_clock_of_retention_is_stored_once_an_hour(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    await retained(rig)
+    commit = rig.disk.facts.commit
+    written: list[bytes | None] = []
+
+    async def noted(changes: dict[str, bytes | None]) -> None:
+        written.extend(value for name, value in changes.items() if name == "clock")
+        await commit(changes)
+
+    monkeypatch.setattr(rig.disk.facts, "commit", noted)
+    for minute in range(121):
+        await rig.logs.maintain(60_000 * minute, DAY + 60_000 * minute)
+    assert written == [b"%d" % (DAY + hours * HOUR) for hours in range(3)]
+    await rig.logs.maintain(60_000 * 121, HOUR)  # set back
+    assert written[-1] == b"%d" % HOUR
