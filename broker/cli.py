@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from quorumlog.entry import end_if_shadowed
-from quorumlog.runtime import run as runtime
 from quorumlog.runtime import server_cli
 from quorumlog.runtime.config import BROKER, NodeConfig
 from quorumlog.runtime.run import Process
+from quorumlog_server.serving import serve
 
 if TYPE_CHECKING:
     from quorum.ports import OutlivedError
@@ -38,27 +38,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     config = server_cli.prepare(BROKER, parsed, environ)
     if isinstance(config, int):
         return config
-
-    async def body(process: Process) -> None:
-        await _run_broker(config, process)
-
-    return runtime.serve(
-        BROKER,
-        body,
-        log_format=config.log_format,
-        shutdown_timeout_ms=config.shutdown_timeout_ms,
-        environ=environ,
-    )
-
-
-async def _run_broker(config: NodeConfig, process: Process) -> None:
-    from quorumlog.runtime.clock import Sources
-    from quorumlog_server.control_plane import run_again_if_rebuilt
-    from quorumlog_server.farewell import Farewell
-
-    farewell = Farewell(config, Sources.real())
-    process.on_end = farewell.end
-    await run_again_if_rebuilt(config, lambda before: _run_once(config, process, farewell, before))
+    return serve(config, environ, _run_once)
 
 
 async def _run_once(config: NodeConfig, process: Process, farewell: Farewell, before: OutlivedError | None) -> None:

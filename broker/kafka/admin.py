@@ -9,6 +9,7 @@ from uuid import UUID
 
 from google.protobuf.message import Message
 
+from broker.kafka.new_configs import created_configs
 from metadata.image import ClusterImage
 from quorumlog.errors import ClusterError
 from quorumlog.wire import rpcs
@@ -62,7 +63,7 @@ class Forwarder:
     async def wait_for(self, offsets: list[int], deadline: float) -> None:
         """Wait until this broker has applied the changes, so that the client's next request finds them.
 
-        Returns at the deadline, too: the changes are committed already.
+        Also returns at the deadline, because the changes are committed already.
         """
         if self._wait_for_metadata is None or not offsets:
             return
@@ -73,8 +74,8 @@ class Forwarder:
             return
 
 
-async def create_topics(forwarder: Forwarder, request: Any) -> dict[str, Any]:
-    """Forward a CreateTopics request; return the values of its response."""
+async def create_topics(forwarder: Forwarder, request: Any, image: Callable[[], ClusterImage]) -> dict[str, Any]:
+    """Forward a CreateTopics request; return the values of its response.  image: returns the applied metadata."""
     deadline = forwarder.deadline(milliseconds(request.timeout))
     refused: dict[str, pb.Result] = {}
     message = pb.CreateTopicsRequest()
@@ -107,9 +108,10 @@ async def create_topics(forwarder: Forwarder, request: Any) -> dict[str, Any]:
         if failure is not None:
             results += [_topic_refusal(new.name, failure) for new in kept]
         else:
-            results += [_created(topic) for topic in reply.topics]
             if not message.header.validate_only:
                 await forwarder.wait_for([topic.offset for topic in reply.topics if is_ok(topic.result)], deadline)
+            given = {new.name: {config.key: config.value for config in new.configs} for new in kept}
+            results += [_created(topic, given[topic.name], image()) for topic in reply.topics]
     return {"topics": results}
 
 
@@ -127,7 +129,7 @@ def _topic_refusal(name: str | None, result: pb.Result, topic_id: UUID | None = 
     return {"name": name, "topic_id": topic_id, "error_code": code, "error_message": message_of(result)}
 
 
-def _created(topic: pb.CreatedTopic) -> dict[str, Any]:
+def _created(topic: pb.CreatedTopic, given: dict[str, str], image: ClusterImage) -> dict[str, Any]:
     if not is_ok(topic.result):
         return _topic_refusal(topic.name, topic.result)
     return {
@@ -136,7 +138,7 @@ def _created(topic: pb.CreatedTopic) -> dict[str, Any]:
         "error_code": 0,
         "num_partitions": topic.partitions,
         "replication_factor": topic.replication_factor,
-        "configs": (),
+        "configs": created_configs(image, topic.name, given, topic.replication_factor),
     }
 
 

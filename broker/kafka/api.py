@@ -1,7 +1,8 @@
-"""The port of the Kafka listener: what its handlers call, and the requests and results of these calls.
+"""The port of the Kafka listener: the interface that its handlers call, with the requests and results of these calls.
 
-`broker.replica.service.ReplicaService` implements `Replicas`.  Handlers convert a frame into a request, and a result
-into a frame; they decide nothing.  Error codes are the protocol's numbers (`KafkaCode`); 0 is success.
+`broker.replica.service.ReplicaService` implements `Replicas`; `broker.coordinator.groups.GroupCoordinators` implements
+`Groups`.  Handlers convert a frame into a request, and a result into a frame; they decide nothing.  Error codes are the
+protocol's numbers (`KafkaCode`); 0 is success.
 End offsets are exclusive.
 
 Rules for handlers:
@@ -16,13 +17,15 @@ Rules for handlers:
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from quorumlog.wire.record_batch import RecordError
 
 if TYPE_CHECKING:
+    from broker.core.coordinator.group_requests import GroupRequest
     from metadata.image import ClusterImage
 
 CONSUMER = -1
@@ -40,7 +43,13 @@ FULL_FETCH_NEW_SESSION = 0
 LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
 MAX_TIMESTAMP = -3
-LAST_TIERED_TIMESTAMP = -5
+EARLIEST_LOCAL_TIMESTAMP = -4
+LATEST_TIERED_TIMESTAMP = -5
+EARLIEST_PENDING_UPLOAD_TIMESTAMP = -6
+"""Without remote storage, -4 is the log start, and nothing is or will be remote (-5, -6)."""
+
+UP_TO_WATERMARK = -1
+"""Offset of a deletion of records: all committed ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +104,7 @@ class FetchPlan:
     """A whole fetch request.
 
     replica_id: `CONSUMER`, or the fetching broker's id with its broker epoch.
-    max_wait_ms: capped by the manager.  min_bytes <= 0 answers at once.
+    max_wait_ms: capped by the manager.  min_bytes <= 0 answers immediately.
     session_id, session_epoch: as in the request (KIP-227); the defaults mean a full fetch with no session.
     """
 
@@ -154,6 +163,14 @@ class ListOffsetResult:
 
 
 @dataclass(frozen=True, slots=True)
+class DeletedRecords:
+    """The answer for one partition.  low_watermark: the lowest log start of all active replicas; -1 with an error."""
+
+    error_code: int
+    low_watermark: int = NO_OFFSET
+
+
+@dataclass(frozen=True, slots=True)
 class EpochEndResult:
     """The largest epoch at or below the requested one, with its end offset; both -1 if unknown."""
 
@@ -167,6 +184,105 @@ class ProducerIdResult:
     error_code: int
     producer_id: int = -1
     producer_epoch: int = -1
+
+
+class Groups(Protocol):
+    """The coordinators of consumer groups on this broker."""
+
+    async def prepare(self) -> str:
+        """Wait until the topic that holds the groups exists; create it if necessary.
+
+        Return why it does not exist, or an empty string.
+        """
+        ...
+
+    def partition(self, group: str) -> int:
+        """Return the partition that holds the state of a group; -1 while the topic does not exist."""
+        ...
+
+    def led(self) -> Sequence[int]:
+        """Return the partitions whose groups this broker coordinates."""
+        ...
+
+    def call(self, partition: int, request: GroupRequest, size: int) -> asyncio.Future[Any]:
+        """Send a request, whose groups are all in this partition, to the coordinator.
+
+        The future gets the response, or the `KafkaCode` of a refusal; it never raises.  Its caller cancels it when the
+        client hangs up.
+
+        size: bytes of the client's request.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HostedLog:
+    """The log of one replica of this broker.  size: bytes of its segments."""
+
+    directory_id: UUID
+    topic: str
+    index: int
+    size: int
+    offset_lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveProducer:
+    """The state of an idempotent producer in a partition.  last_sequence: -1 if none of its records is known."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class DataDirectory:
+    """A data directory of this broker.  total_bytes, free_bytes: of its file system, -1 if they are unknown."""
+
+    directory_id: UUID
+    path: str
+    is_failed: bool
+    total_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumReplica:
+    """A voter or observer of the metadata quorum.
+
+    address: its control address, host:port.
+    last_fetch_at_ms, last_caught_up_at_ms: wall time; -1 = never, or not known.
+    """
+
+    node_id: int
+    directory_id: UUID
+    address: str
+    end_offset: int
+    last_fetch_at_ms: int
+    last_caught_up_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumState:
+    """The metadata quorum as its leader knows it."""
+
+    leader_id: int
+    leader_epoch: int
+    high_watermark: int
+    voters: tuple[QuorumReplica, ...]
+    observers: tuple[QuorumReplica, ...]
+
+
+class Node(Protocol):
+    """The process of this broker, as far as tools ask about it.  `broker.server.kafka_node.KafkaNode` implements it."""
+
+    def directories(self) -> list[DataDirectory]:
+        """Return the data directories, in the configured order."""
+        ...
+
+    async def quorum(self, timeout_ms: int) -> QuorumState | None:
+        """Ask the leader of the metadata quorum for its state; None if it does not answer in time."""
+        ...
 
 
 class Replicas(Protocol):
@@ -196,6 +312,14 @@ class Replicas(Protocol):
         """Answer a fetch of a consumer or follower; may wait (long poll).  A cancel leaves nothing behind."""
         ...
 
+    def start_delete(self, topic: str, index: int, offset: int, timeout_ms: int) -> asyncio.Future[DeletedRecords]:
+        """Delete the records below `offset`.
+
+        The future is done when every active replica has made the new log start durable, or after `timeout_ms`.  It
+        never raises, and only its caller may cancel it.
+        """
+        ...
+
     async def list_offset(
         self, topic: str, index: int, timestamp: int, current_leader_epoch: int = NO_EPOCH
     ) -> ListOffsetResult: ...
@@ -203,6 +327,14 @@ class Replicas(Protocol):
     def epoch_end(
         self, topic: str, index: int, leader_epoch: int, current_leader_epoch: int = NO_EPOCH
     ) -> EpochEndResult: ...
+
+    def hosted_logs(self) -> list[HostedLog]:
+        """Return the logs of all replicas that are not offline."""
+        ...
+
+    def active_producers(self, topic: str, index: int) -> list[ActiveProducer] | int:
+        """Return the producers of a partition that this broker leads, or an error code."""
+        ...
 
     async def allocate_producer_id(self) -> ProducerIdResult:
         """Return a new producer id with epoch 0, or COORDINATOR_LOAD_IN_PROGRESS (retriable) if none is left."""

@@ -8,20 +8,30 @@ from __future__ import annotations
 from typing import Any, Final
 
 from broker.kafka.admin import Forwarder, code_of, message_of, whole_failure
-from metadata.control.configs import TABLES, Resource
+from broker.kafka.new_configs import DEFAULT, SOURCES
+from metadata.control.configs import TABLES, Resource, resource_key
 from metadata.control.configs import describe_configs as described
 from metadata.control.errors import Outcome
 from metadata.image import ClusterImage
-from metadata.image.topic_configs import Kind
+from metadata.image.topic_configs import ConfigKey, Kind
 from metadata.records import ConfigScope
 from quorumlog.wire import rpcs
 from quorumlog.wire.errors import ApiError
 from quorumlog.wire.v1 import controller_pb2 as pb
 
-_CONFIG_TYPES: Final = {Kind.BOOLEAN: 1, Kind.CHOICE: 2, Kind.INT: 5}
-_DEFAULT: Final = 5
-_SOURCES: Final = {"topic": 1, "broker": 2, "cluster": 3, "default": _DEFAULT}
+_CONFIG_TYPES: Final = {
+    Kind.BOOLEAN: 1,
+    Kind.CHOICE: 2,
+    Kind.VERSION: 2,
+    Kind.INT: 5,
+    Kind.RATIO: 6,
+    Kind.REPLICAS: 7,
+    Kind.POLICIES: 7,
+}
 _SET, _DELETE = 0, 1
+_TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP = 2, 4, 8, 16, 32
+_LISTED_TYPES: Final = (_TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP)
+_UNSUPPORTED_VERSION: Final = 35
 
 
 def _resource(resource: Any) -> Resource:
@@ -37,24 +47,28 @@ def _resource(resource: Any) -> Resource:
 
 def describe_configs(request: Any, image: ClusterImage) -> dict[str, Any]:
     """Return the values of a DescribeConfigs response."""
-    return {"results": [_described(resource, image) for resource in request.resources]}
+    synonyms = getattr(request, "include_synonyms", False)
+    return {"results": [_described(resource, image, synonyms) for resource in request.resources]}
 
 
-def _described(resource: Any, image: ClusterImage) -> dict[str, Any]:
+def _described(resource: Any, image: ClusterImage, synonyms: bool) -> dict[str, Any]:
     common = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
     asked = _resource(resource)
     found = described(image, asked)
     if isinstance(found, Outcome):
         return {**common, "error_code": found.error.kafka, "error_message": found.message}
-    assert asked.scope is not None, f"{asked} was found"
-    table = TABLES[asked.scope]
+    key = resource_key(image, asked)
+    assert not isinstance(key, Outcome), f"{asked} was found"
+    scope, name = key
+    table = TABLES[scope]
     wanted = resource.configuration_keys
     configs = [
         {
             "name": each.key,
             "value": each.value,
-            "config_source": _SOURCES[each.source],
-            "is_default": _SOURCES[each.source] == _DEFAULT,
+            "config_source": SOURCES[each.source],
+            "is_default": SOURCES[each.source] == DEFAULT,
+            "synonyms": _synonyms(image, scope, name, table[each.key]) if synonyms else [],
             "config_type": _CONFIG_TYPES[table[each.key].kind],
             "documentation": f"must be {each.allowed}",
         }
@@ -62,6 +76,33 @@ def _described(resource: Any, image: ClusterImage) -> dict[str, Any]:
         if not wanted or each.key in wanted
     ]
     return {**common, "error_code": 0, "configs": configs}
+
+
+def _synonyms(image: ClusterImage, scope: ConfigScope, name: str, config: ConfigKey) -> list[dict[str, Any]]:
+    """Return every value that a config has, as records and by default; the first one is in force."""
+    values = [(scope, image.config(scope, name).get(config.key))]
+    if scope is ConfigScope.TOPIC:
+        values.append((ConfigScope.CLUSTER, image.config(ConfigScope.CLUSTER, "").get(config.key)))
+    found = [(value, SOURCES[each.name.lower()]) for each, value in values if value is not None]
+    found.append((config.default, DEFAULT))
+    return [{"name": config.key, "value": value, "source": source} for value, source in found]
+
+
+def list_config_resources(request: Any, image: ClusterImage) -> dict[str, Any]:
+    """Return the values of a ListConfigResources response.
+
+    Version 0 asks for client metrics alone, of which there are none.  From version 1 on, no type means all types.
+    """
+    types = getattr(request, "resource_types", (_CLIENT_METRICS,)) or (_TOPIC, _BROKER)
+    unknown = [each for each in types if each not in _LISTED_TYPES]
+    if unknown:
+        return {"error_code": _UNSUPPORTED_VERSION, "config_resources": ()}
+    found = []
+    if _TOPIC in types:
+        found += [{"resource_name": name, "resource_type": _TOPIC} for name in sorted(image.topic_ids)]
+    if _BROKER in types:
+        found += [{"resource_name": str(each), "resource_type": _BROKER} for each in sorted(image.brokers)]
+    return {"error_code": 0, "config_resources": found}
 
 
 async def alter_configs(forwarder: Forwarder, request: Any, timeout_ms: int, *, incremental: bool) -> dict[str, Any]:
@@ -108,17 +149,15 @@ async def alter_configs(forwarder: Forwarder, request: Any, timeout_ms: int, *, 
 def _changes(resource: Any, incremental: bool) -> pb.ConfigChanges | pb.Result:
     asked = _resource(resource)
     if asked.scope is None:
-        return pb.Result(error=ApiError.INVALID_REQUEST, message="configs are of topics (2) and brokers (4)")
+        return pb.Result(error=ApiError.INVALID_REQUEST, message="only topics (2) and brokers (4) have configs")
     changes = pb.ConfigChanges(replace_all=not incremental)
     changes.resource.scope = asked.scope.value  # type: ignore[assignment]
     changes.resource.name = asked.name
     for config in resource.configs:
         operation = getattr(config, "config_operation", _SET)
         if operation not in (_SET, _DELETE):
-            return pb.Result(
-                error=ApiError.INVALID_CONFIG, message=f"{config.name[:60]!a} is no list to add to or take from"
-            )
+            return pb.Result(error=ApiError.INVALID_CONFIG, message=f"{config.name[:60]!a} is not a list")
         if operation == _SET and config.value is None:
-            return pb.Result(error=ApiError.INVALID_CONFIG, message=f"{config.name[:60]!a} is given no value")
+            return pb.Result(error=ApiError.INVALID_CONFIG, message=f"{config.name[:60]!a} has no value")
         changes.changes.add(key=config.name, value=config.value if operation == _SET else None)
     return changes

@@ -2,7 +2,7 @@
 
 Theory of operation.  Requests begin in the order in which they arrived, and are answered in that order.  As every Kafka
 client expects, a request begins only after all earlier requests have been answered.  Consecutive Produce requests are
-the one exception: they begin at once, because `start_produce` appends in the order of its calls.  Only their
+the one exception: they begin immediately, because `start_produce` appends in the order of its calls.  Only their
 acknowledgements are awaited together.
 Each request that has begun has a slot in a line.  Its reply is sent when the slot is at the head of the line.
 
@@ -26,7 +26,7 @@ from quorumlog.wire.kafka import codec
 from quorumlog.wire.kafka.codec import Api, RequestHeader
 from quorumlog.wire.kafka.framing import FrameProtocol, write_parts
 
-log = get_logger("kafka")
+logger = get_logger("kafka")
 
 Buffer = bytes | bytearray | memoryview
 Reply = Sequence[Buffer] | None
@@ -41,11 +41,18 @@ class HangUp(Exception):
 class Pending:
     """A reply that `finish` makes once all futures are done.
 
-    If the connection is lost first, the futures are dropped, not cancelled.
+    is_owned: the futures are cancelled if the connection is lost first, or the server closes.  Otherwise they are only
+        dropped with the connection.
     """
 
     futures: Sequence[asyncio.Future[Any]]
     finish: Callable[[], Reply]
+    is_owned: bool = False
+
+    def cancel(self) -> None:
+        if self.is_owned:
+            for future in self.futures:
+                future.cancel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +86,29 @@ class Host(Protocol):
 
 
 class _Slot:
-    """A request that has begun.  `size`: bytes of its frame, which count as held until the request is answered."""
+    """A request that has begun.
 
-    __slots__ = ("done", "flexible", "header", "left", "pending", "reply", "size", "task")
+    size: bytes of its frame, which count as held until the request is answered.
+    failed: the request expects a reply and gets none.
+    """
+
+    __slots__ = ("done", "failed", "header", "left", "pending", "reply", "size", "task")
 
     def __init__(self, header: RequestHeader, size: int) -> None:
         self.header = header
         self.size = size
         self.done = False
+        self.failed = False
         self.reply: Reply = None
         self.left = 0
         self.pending: Pending | None = None
         self.task: asyncio.Task[Reply] | None = None
+
+    def cancel(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+        if self.pending is not None:
+            self.pending.cancel()
 
 
 class Connection(FrameProtocol):
@@ -140,17 +158,17 @@ class Connection(FrameProtocol):
         self._lost = self._closing = True
         self.refuse_rest()
         self._queue.clear()
-        for slot in self._line:
-            if slot.task is not None:
-                slot.task.cancel()
-        self._line.clear()
+        self._drop_line()
         self._queued_bytes = self._unsent_bytes = 0
         self._host.budget.forget(self)
         self._host.gone(self)
 
     @property
     def is_idle(self) -> bool:
-        """Whether closing now would lose no request and no reply.  The beginning of a small frame does not count."""
+        """Whether this connection can be closed without losing a request or a reply.
+
+        The beginning of a small frame may be lost.
+        """
         assert self._transport is not None
         busy = self._queue or self._line or self._frame_began is not None
         return not busy and self._transport.get_write_buffer_size() == 0
@@ -311,7 +329,7 @@ class Connection(FrameProtocol):
         """Complete a slot whose task or futures are done."""
         if self._lost:
             if slot.task is not None and not slot.task.cancelled() and (error := slot.task.exception()) is not None:
-                log.error("request failed after its connection", peer=self.peer, error=repr(error))
+                logger.error("request failed after its connection", peer=self.peer, error=repr(error))
                 _report_if_broken(error)
             return
         try:
@@ -324,26 +342,29 @@ class Connection(FrameProtocol):
             slot.done = True
             self._break_off(str(reason))
         except RemoteProtocolError as error:
-            slot.done = True
+            slot.done = slot.failed = True
             self._break_off(error.message)
         except (Exception, asyncio.CancelledError) as error:
             self._failed(slot, error)
         self._advance()
 
     def _failed(self, slot: _Slot, error: BaseException) -> None:
-        """Complete a slot whose request failed: send it no reply, and close the connection.
+        """Complete a slot whose request failed: send no reply to it or to later requests, and close the connection.
 
         The cause is a bug of this broker, or the server is closing.  A broken invariant ends the process.
         """
-        slot.done = True
+        slot.done = slot.failed = True
         if not _report_if_broken(error) and not self._closing:
             header = slot.header
-            log.exception("request failed", peer=self.peer, api_key=header.api_key, api_version=header.api_version)
+            logger.exception("request failed", peer=self.peer, api_key=header.api_key, api_version=header.api_version)
         self._closing = True
         self.refuse_rest()
 
     def _send_ready(self) -> bool:
-        """Write all ready replies at the head of the line.  Return whether a slot was done."""
+        """Write all ready replies at the head of the line.  Return whether a slot was done.
+
+        Nothing is sent after a failed request, because clients match replies to their requests by the order.
+        """
         line = self._line
         if not line or not line[0].done:
             return False
@@ -352,7 +373,9 @@ class Connection(FrameProtocol):
         while line and line[0].done:
             slot = line.popleft()
             freed += slot.size
-            if slot.reply is not None:
+            if slot.failed:
+                freed += self._drop_line()
+            elif slot.reply is not None:
                 header = slot.header
                 size = sum(len(part) for part in slot.reply)
                 flexible = codec.response_header_is_flexible(header.api_key, header.api_version)
@@ -366,6 +389,14 @@ class Connection(FrameProtocol):
             self._at_rest = True
             self._host.at_rest(self)
         return True
+
+    def _drop_line(self) -> int:
+        """Drop all requests that have begun, and return the size of their frames."""
+        size = sum(slot.size for slot in self._line)
+        for slot in self._line:
+            slot.cancel()
+        self._line.clear()
+        return size
 
     # --- ending ---
 
@@ -387,8 +418,7 @@ class Connection(FrameProtocol):
     def cancel_waits(self) -> None:
         """Cancel parked requests (long polls).  The server calls it when it closes."""
         for slot in list(self._line):
-            if slot.task is not None:
-                slot.task.cancel()
+            slot.cancel()
 
     def abort(self) -> None:
         if self._transport is not None and not self._lost:

@@ -24,8 +24,9 @@ from broker.kafka.api import (
     ProduceResult,
     Replicas,
 )
-from broker.kafka.connection import Caller, HangUp, Pending, Reply, log
+from broker.kafka.connection import Caller, HangUp, Pending, Reply
 from broker.kafka.metadata import node_endpoints
+from quorumlog.runtime.logging import get_logger
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka import fetch, produce
 
@@ -39,6 +40,8 @@ _FIRST_FETCH_WITH_STORAGE_ERROR = 6
 _FIRST_PRODUCE_WITH_STORAGE_ERROR = 4
 _FIRST_FETCH_WITH_ERROR = 7
 _FIRST_FETCH_WITH_STATE = 15
+
+logger = get_logger("kafka")
 
 
 def handle_produce(replicas: Replicas, caller: Caller, frame: memoryview) -> Reply | Pending:
@@ -82,7 +85,7 @@ def _produce_result(future: asyncio.Future[ProduceResult]) -> ProduceResult:
     if future.cancelled():
         return _SERVER_ERROR
     if (error := future.exception()) is not None:
-        log.error("produce failed", error=repr(error))
+        logger.error("produce failed", error=repr(error))
         return _SERVER_ERROR
     return future.result()
 

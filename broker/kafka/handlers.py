@@ -11,22 +11,24 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
-from broker.kafka import admin, configs, data, partitions, reassignments
-from broker.kafka.api import NO_EPOCH, Replicas
+from broker.kafka import admin, configs, data, groups, logs, partitions, reassignments
+from broker.kafka.api import Groups, Node, Replicas
+from broker.kafka.auto_topics import AutoTopics
+from broker.kafka.clusters import describe_cluster
 from broker.kafka.connection import Caller, HangUp, Pending, Reply
+from broker.kafka.deletions import handle_delete_records
+from broker.kafka.features import features, software_problem
 from broker.kafka.limits import KafkaLimits
-from broker.kafka.metadata import MetadataResponses, node_endpoints, wanted_topics
-from quorumlog.wire.errors import KafkaCode
+from broker.kafka.list_offsets import list_offsets
+from broker.kafka.metadata import MetadataResponses, wanted_topics
+from broker.kafka.quorum import describe_quorum
+from broker.kafka.topic_partitions import describe_topic_partitions
 from quorumlog.wire.kafka import codec, fetch, produce
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.rpcs import ControllerCall
 
 _UNSUPPORTED_VERSION: Final = 35
 _TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
-_NO_TRANSACTIONS: Final = "transactions are not supported"
-_NO_GROUPS: Final = "consumer groups are not supported; assign partitions"
-_GROUP: Final = 0
-_FIRST_LIST_OFFSETS_WITH_NOT_AVAILABLE: Final = 5
 
 
 Outcome = Reply | Pending | Awaitable[Reply]
@@ -63,21 +65,14 @@ class Access(NamedTuple):
 class Handler:
     """One request that this broker answers.
 
-    low, offered: the versions that ApiVersions reports.
-    of_brokers: a higher version, which only brokers use.
-    access: the permission that the caller needs; None if everybody may send the request.  It is not checked yet.
+    low, offered: the versions that are served, which ApiVersions reports.
+    access: the permission that the caller needs; None if every client may send the request.  It is not checked yet.
     """
 
     low: int
     offered: int
     answer: Callable[[Handlers, Caller, memoryview], Outcome]
     access: Access | None
-    of_brokers: int = 0
-
-    @property
-    def accepted(self) -> int:
-        """The highest version that this broker answers."""
-        return max(self.offered, self.of_brokers)
 
 
 class Handlers:
@@ -86,28 +81,38 @@ class Handlers:
         replicas: Replicas,
         controller_call: ControllerCall,
         *,
+        node: Node,
         node_id: int,
         cluster_id: str,
         limits: KafkaLimits,
         wait_for_metadata: Callable[[int], Awaitable[object]] | None,
         reply_room: Callable[[], int],
+        groups: Groups,
     ) -> None:
         """reply_room: returns the bytes of records that one reply to a consumer may contain now."""
         self._replicas = replicas
+        self._groups = groups
+        self._node = node
         self._node_id = node_id
         self._cluster_id = cluster_id
         self._forwarder = admin.Forwarder(controller_call, limits.controller_timeout_max_ms, wait_for_metadata)
+        self._auto_topics = AutoTopics(self._forwarder, limits)
         self._limits = limits
         self._metadata = MetadataResponses(node_id, cluster_id, limits.metadata_cache_max_bytes)
         self._reply_room = reply_room
         self.requests: dict[str, int] = {api.name.lower(): 0 for api in HANDLERS}
         """Number of requests begun, by name, for the metrics."""
         self._api_versions: dict[int, bytes] = {}
+        self._api_versions_offset = -1
 
     def joined(self, cluster_id: str) -> None:
         """Set the cluster id, which may not have been known when this object was made."""
         self._cluster_id = cluster_id
         self._metadata = MetadataResponses(self._node_id, cluster_id, self._limits.metadata_cache_max_bytes)
+
+    async def close(self) -> None:
+        """End the work that no request waits for."""
+        await self._auto_topics.close()
 
     def dispatch(self, caller: Caller, frame: memoryview) -> Outcome:
         """Begin a request.
@@ -116,11 +121,12 @@ class Handlers:
         """
         header = caller.header
         if header.api_key not in HANDLERS:
-            raise HangUp(f"unknown api key {header.api_key} (version {header.api_version})")
+            name = codec.api_name(header.api_key)
+            raise HangUp(f"api key {header.api_key} ({name}), version {header.api_version}, is not served")
         api = Api(header.api_key)
         handler = HANDLERS[api]
-        if not handler.low <= header.api_version <= handler.accepted:
-            if api is Api.API_VERSIONS:  # clients can read this refusal alone, and only in the oldest version
+        if not handler.low <= header.api_version <= handler.offered:
+            if api is Api.API_VERSIONS:  # clients can read only this refusal, in the oldest version
                 return (self._api_versions_body(0, _UNSUPPORTED_VERSION),)
             raise HangUp(f"version {header.api_version} of {api.name}; {handler.low} to {handler.offered} are offered")
         self.requests[api.name.lower()] += 1
@@ -132,8 +138,15 @@ class Handlers:
         return data.handle_produce(self._replicas, caller, frame)
 
     def _on_api_versions(self, caller: Caller, frame: memoryview) -> Reply:
-        codec.decode_request(caller.header, frame)
+        request = codec.decode_request(caller.header, frame)
         version = caller.header.api_version
+        problem = software_problem(request, version)
+        if problem is not None:
+            return _encoded(caller, {"error_code": problem})
+        offset = self._replicas.image.end_offset
+        if offset != self._api_versions_offset:  # the response contains the offset of the metadata
+            self._api_versions.clear()
+            self._api_versions_offset = offset
         if version not in self._api_versions:
             self._api_versions[version] = self._api_versions_body(version, 0)
         return (self._api_versions[version],)
@@ -143,38 +156,44 @@ class Handlers:
             {"api_key": int(api), "min_version": handler.low, "max_version": handler.offered}
             for api, handler in sorted(HANDLERS.items())
         ]
-        return codec.encode_response_body(Api.API_VERSIONS, version, {"error_code": error_code, "api_keys": keys})
+        values = {"error_code": error_code, "api_keys": keys, **features(self._replicas.image)}
+        return codec.encode_response_body(Api.API_VERSIONS, version, values)
 
     def _on_metadata(self, caller: Caller, frame: memoryview) -> Reply:
         request = codec.decode_request(caller.header, frame)
         version = caller.header.api_version
         wanted = wanted_topics(request, version)
+        if wanted and getattr(request, "allow_auto_topic_creation", True):
+            names = (name for topic_id, name in wanted if topic_id is None and name is not None)
+            self._auto_topics.want(names, self._replicas.image)
         return (self._metadata.response(self._replicas.image, version, caller.listener, wanted, len(frame)),)
 
-    def _on_find_coordinator(self, caller: Caller, frame: memoryview) -> Reply:
-        request = codec.decode_request(caller.header, frame)
-        if getattr(request, "key_type", _GROUP) == _GROUP:
-            code, message = int(KafkaCode.COORDINATOR_NOT_AVAILABLE), _NO_GROUPS
-        else:  # fatal to a producer, so that it fails at once instead of waiting for a coordinator
-            code, message = _TRANSACTIONAL_ID_AUTHORIZATION_FAILED, _NO_TRANSACTIONS
-        nowhere = {"error_code": code, "error_message": message, "node_id": -1, "host": "", "port": -1}
-        keys = getattr(request, "coordinator_keys", ())
-        return _encoded(caller, {**nowhere, "coordinators": [{**nowhere, "key": key} for key in keys]})
-
     def _on_describe_cluster(self, caller: Caller, frame: memoryview) -> Reply:
-        codec.decode_request(caller.header, frame)
-        image = self._replicas.image
-        nodes = node_endpoints(image, image.brokers, caller.listener)
-        known = any(node.node_id == self._node_id for node in nodes)
-        brokers = [
-            {"broker_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack} for node in nodes
-        ]
-        values = {"cluster_id": self._cluster_id, "controller_id": self._node_id if known else -1, "brokers": brokers}
-        return _encoded(caller, values)
+        request = codec.decode_request(caller.header, frame)
+        return _encoded(
+            caller,
+            describe_cluster(request, self._replicas.image, caller.listener, self._cluster_id, self._node_id),
+        )
 
     def _on_describe_configs(self, caller: Caller, frame: memoryview) -> Reply:
         request = codec.decode_request(caller.header, frame)
         return _encoded(caller, configs.describe_configs(request, self._replicas.image))
+
+    def _on_list_config_resources(self, caller: Caller, frame: memoryview) -> Reply:
+        request = codec.decode_request(caller.header, frame)
+        return _encoded(caller, configs.list_config_resources(request, self._replicas.image))
+
+    def _on_describe_topic_partitions(self, caller: Caller, frame: memoryview) -> Reply:
+        request = codec.decode_request(caller.header, frame)
+        return _encoded(caller, describe_topic_partitions(request, self._replicas.image, caller.listener))
+
+    def _on_describe_log_dirs(self, caller: Caller, frame: memoryview) -> Reply:
+        request = codec.decode_request(caller.header, frame)
+        return _encoded(caller, logs.describe_log_dirs(request, self._node, self._replicas, self._node_id))
+
+    def _on_describe_producers(self, caller: Caller, frame: memoryview) -> Reply:
+        request = codec.decode_request(caller.header, frame)
+        return _encoded(caller, logs.describe_producers(request, self._replicas))
 
     def _on_epoch_end(self, caller: Caller, frame: memoryview) -> Reply:
         request = codec.decode_request(caller.header, frame)
@@ -201,29 +220,12 @@ class Handlers:
     def _on_fetch(self, caller: Caller, frame: memoryview) -> Outcome:
         return data.handle_fetch(self._replicas, caller, frame, self._reply_room)
 
+    def _on_delete_records(self, caller: Caller, frame: memoryview) -> Outcome:
+        return handle_delete_records(self._replicas, caller, frame)
+
     async def _on_list_offsets(self, caller: Caller, frame: memoryview) -> Reply:
         request = codec.decode_request(caller.header, frame)
-        knows_not_available = caller.header.api_version >= _FIRST_LIST_OFFSETS_WITH_NOT_AVAILABLE
-        topics = []
-        for topic in request.topics:
-            partitions = []
-            for item in topic.partitions:
-                epoch = getattr(item, "current_leader_epoch", NO_EPOCH)
-                found = await self._replicas.list_offset(topic.name, item.partition_index, item.timestamp, epoch)
-                code = found.error_code
-                if code == KafkaCode.OFFSET_NOT_AVAILABLE and not knows_not_available:
-                    code = int(KafkaCode.LEADER_NOT_AVAILABLE)
-                partitions.append(
-                    {
-                        "partition_index": item.partition_index,
-                        "error_code": code,
-                        "timestamp": found.timestamp,
-                        "offset": found.offset,
-                        "leader_epoch": found.leader_epoch,
-                    }
-                )
-            topics.append({"name": topic.name, "partitions": partitions})
-        return _encoded(caller, {"topics": topics})
+        return _encoded(caller, await list_offsets(request, self._replicas, caller.header.api_version))
 
     async def _on_init_producer_id(self, caller: Caller, frame: memoryview) -> Reply:
         request = codec.decode_request(caller.header, frame)
@@ -240,11 +242,15 @@ class Handlers:
 
     async def _on_create_topics(self, caller: Caller, frame: memoryview) -> Reply:
         request = codec.decode_request(caller.header, frame)
-        return _encoded(caller, await admin.create_topics(self._forwarder, request))
+        return _encoded(caller, await admin.create_topics(self._forwarder, request, lambda: self._replicas.image))
 
     async def _on_delete_topics(self, caller: Caller, frame: memoryview) -> Reply:
         request = codec.decode_request(caller.header, frame)
         return _encoded(caller, await admin.delete_topics(self._forwarder, request, self._replicas.image))
+
+    async def _on_describe_quorum(self, caller: Caller, frame: memoryview) -> Reply:
+        request = codec.decode_request(caller.header, frame)
+        return _encoded(caller, await describe_quorum(request, self._node, self._limits.describe_quorum_timeout_ms))
 
     async def _on_create_partitions(self, caller: Caller, frame: memoryview) -> Reply:
         request = codec.decode_request(caller.header, frame)
@@ -268,6 +274,10 @@ class Handlers:
     def _on_incremental_alter_configs(self, caller: Caller, frame: memoryview) -> Outcome:
         return self._alter_configs(caller, frame, incremental=True)
 
+    def on_groups(self, answer: Callable[[groups.Asked], Outcome], caller: Caller, frame: memoryview) -> Outcome:
+        """Answer a request about groups, by a function of `broker.kafka.groups`."""
+        return answer(groups.Asked(self._groups, self._replicas, caller, frame))
+
     async def _alter_configs(self, caller: Caller, frame: memoryview, *, incremental: bool) -> Reply:
         request = codec.decode_request(caller.header, frame)
         timeout_ms = self._limits.controller_timeout_max_ms
@@ -277,6 +287,17 @@ class Handlers:
 
 def _encoded(caller: Caller, values: dict[str, Any]) -> Reply:
     return (codec.encode_response_body(caller.header.api_key, caller.header.api_version, values),)
+
+
+def _group(operation: Operation) -> Access:
+    return Access(Resource.GROUP, operation)
+
+
+def _of_groups(low: int, offered: int, answer: Callable[[groups.Asked], Outcome], operation: Operation) -> Handler:
+    """Return the row of a request about groups."""
+    return Handler(
+        low, offered, lambda handlers, caller, frame: handlers.on_groups(answer, caller, frame), _group(operation)
+    )
 
 
 def _topic(operation: Operation) -> Access:
@@ -289,25 +310,39 @@ def _cluster(operation: Operation) -> Access:
 
 HANDLERS: Final[dict[Api, Handler]] = {
     Api.PRODUCE: Handler(produce.FIRST_VERSION, produce.LAST_VERSION, Handlers._on_produce, _topic(Operation.WRITE)),
-    Api.FETCH: Handler(
-        fetch.FIRST_VERSION, fetch.CLIENT_VERSION, Handlers._on_fetch, _topic(Operation.READ), fetch.LAST_VERSION
-    ),
-    Api.LIST_OFFSETS: Handler(1, 7, Handlers._on_list_offsets, _topic(Operation.DESCRIBE)),
-    Api.METADATA: Handler(0, 12, Handlers._on_metadata, _topic(Operation.DESCRIBE)),
-    Api.FIND_COORDINATOR: Handler(0, 4, Handlers._on_find_coordinator, Access(Resource.GROUP, Operation.DESCRIBE)),
+    Api.FETCH: Handler(fetch.FIRST_VERSION, fetch.LAST_VERSION, Handlers._on_fetch, _topic(Operation.READ)),
+    Api.LIST_OFFSETS: Handler(1, 11, Handlers._on_list_offsets, _topic(Operation.DESCRIBE)),
+    Api.METADATA: Handler(0, 13, Handlers._on_metadata, _topic(Operation.DESCRIBE)),
+    Api.OFFSET_COMMIT: _of_groups(2, 10, groups.offset_commit, Operation.READ),
+    Api.OFFSET_FETCH: _of_groups(1, 10, groups.offset_fetch, Operation.DESCRIBE),
+    Api.FIND_COORDINATOR: _of_groups(0, 6, groups.find_coordinator, Operation.DESCRIBE),
+    Api.JOIN_GROUP: _of_groups(0, 9, groups.join_group, Operation.READ),
+    Api.HEARTBEAT: _of_groups(0, 4, groups.heartbeat, Operation.READ),
+    Api.LEAVE_GROUP: _of_groups(0, 5, groups.leave_group, Operation.READ),
+    Api.SYNC_GROUP: _of_groups(0, 5, groups.sync_group, Operation.READ),
+    Api.DESCRIBE_GROUPS: _of_groups(0, 6, groups.describe_groups, Operation.DESCRIBE),
+    Api.LIST_GROUPS: _of_groups(0, 5, groups.list_groups, Operation.DESCRIBE),
     Api.API_VERSIONS: Handler(0, 4, Handlers._on_api_versions, None),
     Api.CREATE_TOPICS: Handler(2, 7, Handlers._on_create_topics, _cluster(Operation.CREATE)),
     Api.DELETE_TOPICS: Handler(1, 6, Handlers._on_delete_topics, _topic(Operation.DELETE)),
+    Api.DELETE_RECORDS: Handler(0, 2, Handlers._on_delete_records, _topic(Operation.DELETE)),
     Api.INIT_PRODUCER_ID: Handler(0, 4, Handlers._on_init_producer_id, _cluster(Operation.IDEMPOTENT_WRITE)),
     Api.OFFSET_FOR_LEADER_EPOCH: Handler(2, 4, Handlers._on_epoch_end, _topic(Operation.DESCRIBE)),
     Api.DESCRIBE_CONFIGS: Handler(1, 4, Handlers._on_describe_configs, _topic(Operation.DESCRIBE_CONFIGS)),
     Api.ALTER_CONFIGS: Handler(0, 2, Handlers._on_alter_configs, _topic(Operation.ALTER_CONFIGS)),
     Api.CREATE_PARTITIONS: Handler(0, 3, Handlers._on_create_partitions, _topic(Operation.ALTER)),
+    Api.DELETE_GROUPS: _of_groups(0, 2, groups.delete_groups, Operation.DELETE),
     Api.ELECT_LEADERS: Handler(0, 2, Handlers._on_elect_leaders, _cluster(Operation.ALTER)),
     Api.INCREMENTAL_ALTER_CONFIGS: Handler(
         0, 1, Handlers._on_incremental_alter_configs, _topic(Operation.ALTER_CONFIGS)
     ),
     Api.ALTER_PARTITION_REASSIGNMENTS: Handler(0, 1, Handlers._on_alter_reassignments, _cluster(Operation.ALTER)),
     Api.LIST_PARTITION_REASSIGNMENTS: Handler(0, 0, Handlers._on_list_reassignments, _cluster(Operation.DESCRIBE)),
-    Api.DESCRIBE_CLUSTER: Handler(0, 1, Handlers._on_describe_cluster, _cluster(Operation.DESCRIBE)),
+    Api.OFFSET_DELETE: _of_groups(0, 0, groups.offset_delete, Operation.DELETE),
+    Api.DESCRIBE_LOG_DIRS: Handler(1, 5, Handlers._on_describe_log_dirs, _cluster(Operation.DESCRIBE)),
+    Api.DESCRIBE_QUORUM: Handler(0, 2, Handlers._on_describe_quorum, _cluster(Operation.DESCRIBE)),
+    Api.DESCRIBE_PRODUCERS: Handler(0, 0, Handlers._on_describe_producers, _topic(Operation.READ)),
+    Api.LIST_CONFIG_RESOURCES: Handler(0, 1, Handlers._on_list_config_resources, _cluster(Operation.DESCRIBE_CONFIGS)),
+    Api.DESCRIBE_TOPIC_PARTITIONS: Handler(0, 0, Handlers._on_describe_topic_partitions, _topic(Operation.DESCRIBE)),
+    Api.DESCRIBE_CLUSTER: Handler(0, 2, Handlers._on_describe_cluster, _cluster(Operation.DESCRIBE)),
 }

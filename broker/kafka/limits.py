@@ -15,7 +15,7 @@ class KafkaLimits:
     """A larger request closes its connection, unless it is Produce.  Others take many times their size once decoded."""
     connections_max: int = 4_000
     """Connections of all listeners, at most half of the process's file descriptors.  A further connection replaces an
-    idle one, or is closed at once if none is idle."""
+    idle one, or is closed immediately if none is idle."""
     requests_per_connection_max: int = 64
     """Requests of one connection that were read and are not answered yet.  At this number, reading stops."""
     held_max_bytes: int = 512 << 20
@@ -39,8 +39,20 @@ class KafkaLimits:
     close_ms: int = 2_000
     """Time that a closing server waits for replies to be made and sent."""
     metadata_cache_max_bytes: int = 16 << 20
+    auto_topics_per_request_max: int = 100
+    """Topics that one Metadata request may have created, the first ones that it names.  The client asks again for the
+    others."""
+    auto_topics_max: int = 1_000
+    """Automatic creations that are under way, or were refused less than `auto_topics_pause_ms` ago.  Above it, a
+    missing topic is not created; the client asks again."""
+    auto_topics_pause_ms: int = 1_000
+    """How long a topic is not created again after a refusal.  Clients ask every 100 ms."""
+    auto_topics_timeout_ms: int = 30_000
+    """Longest time for one request of automatic creations to the controller."""
+    describe_quorum_timeout_ms: int = 5_000
+    """Longest time for the answer of the quorum's leader to DescribeQuorum."""
     controller_timeout_max_ms: int = 120_000
-    """Longest time for a forwarded request, whatever timeout the client asks for."""
+    """Longest time for a forwarded request, even if the client allows more."""
 
 
 REPLY_MIN_BYTES = 1 << 20
@@ -93,7 +105,7 @@ class MemoryBudget:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether a connection waits for room for a growing frame."""
+        """Return whether a connection waits for room for a growing frame."""
         return bool(self._crowded_out)
 
     # -- whole requests, and replies

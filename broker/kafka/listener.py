@@ -12,16 +12,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
-from broker.kafka.api import Replicas
-from broker.kafka.connection import Connection, Dispatch, log
+from broker.kafka.api import Groups, Node, Replicas
+from broker.kafka.connection import Connection, Dispatch
+from broker.kafka.groups import NoGroups
 from broker.kafka.handlers import Handlers
 from broker.kafka.limits import KafkaLimits, MemoryBudget
 from quorumlog.runtime.addresses import NamedAddress, cannot_listen, listen_refused, parse_named
-from quorumlog.runtime.logging import LineBudget
+from quorumlog.runtime.logging import LineBudget, get_logger
 from quorumlog.wire.rpcs import ControllerCall
 
 EVICTION_LOOKS_MAX = 64
 """Connections of each kind that are examined to find one to close.  In a flood, the loop must not walk through all."""
+
+logger = get_logger("kafka")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ class KafkaServer:
         controller_call: reaches the active controller.
         wait_for_metadata: returns when the broker's image has reached an offset.  Handlers wait for it, so that a
             client finds the topic that it has just created through this broker.
+        groups: the coordinators of groups; None: group requests are refused.
     """
 
     def __init__(
@@ -60,10 +64,12 @@ class KafkaServer:
         controller_call: ControllerCall,
         listeners: Sequence[NamedAddress | str],
         *,
+        node: Node,
         node_id: int,
         cluster_id: str,
         limits: KafkaLimits | None = None,
         wait_for_metadata: Callable[[int], Awaitable[object]] | None = None,
+        groups: Groups | None = None,
     ) -> None:
         limits = limits if limits is not None else KafkaLimits()
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -74,18 +80,20 @@ class KafkaServer:
         self.handlers = Handlers(
             replicas,
             controller_call,
+            node=node,
             node_id=node_id,
             cluster_id=cluster_id,
             limits=self.limits,
             wait_for_metadata=wait_for_metadata,
             reply_room=self.budget.room,
+            groups=groups if groups is not None else NoGroups(),
         )
         self._listeners = [parse_named(item) if isinstance(item, str) else item for item in listeners]
         self._connections: dict[Connection, None] = {}
         self._silent: dict[Connection, None] = {}
         """Connections that have not sent a request, oldest first."""
         self._resting: dict[Connection, None] = {}
-        """Connections whose requests have all been answered, the one that has rested longest first."""
+        """Connections whose requests have all been answered, the one that was idle longest first."""
         self._evicted: set[Connection] = set()
         """Aborted connections whose transports have not reported yet that they are closed."""
         self._servers: list[asyncio.Server] = []
@@ -166,15 +174,15 @@ class KafkaServer:
         return list(self._bound)
 
     async def bind(self) -> None:
-        """Listen on all addresses, or on none.  Until `start`, every connection is closed at once.
+        """Listen on all addresses, or on none.  Until `start`, every connection is closed immediately.
 
-        Only listening at once finds a port that is in use: sockets that are merely bound may share it (SO_REUSEADDR),
+        Listening early finds a port that is in use: sockets that are merely bound may share it (SO_REUSEADDR),
         and uvloop does not report the failure of a later listen.
 
         Raises: ConfigError naming every address that is in use or does not belong to this machine.
         """
         loop = asyncio.get_running_loop()
-        self._lines = LineBudget(log, loop.time)
+        self._lines = LineBudget(logger, loop.time)
         problems: list[str] = []
         for listener in self._listeners:
             try:
@@ -202,7 +210,7 @@ class KafkaServer:
         self._started = True
         self._sweeper = loop.call_later(self.limits.sweep_ms / 1000, self._sweep)
         for bound in self._bound:
-            log.info("listening", listener=bound.name, host=bound.host, port=bound.port)
+            logger.info("listening", listener=bound.name, host=bound.host, port=bound.port)
 
     def _factory(self, name: str) -> Callable[[], Connection]:
         return lambda: Connection(self, name)
@@ -239,6 +247,7 @@ class KafkaServer:
             self._crowded = None
         for server in self._servers:
             server.close()
+        await self.handlers.close()
         for connection in list(self._connections):
             connection.finish()
             connection.cancel_waits()

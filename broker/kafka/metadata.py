@@ -1,12 +1,12 @@
 """Metadata responses (brokers, topics and leaders), encoded by hand and cached.
 
-Theory of operation.  After a failover every client asks for all its topics at once.  The generated writer takes 9 µs
-for each partition and allocates field objects.  So this module packs the response itself and caches it in encoded form.
-The cache key is the version, the listener and the topics that the request names.  The cache is valid for one state of
-the image's `topics` and `brokers`.  Both are persistent maps: the same object means the same content, and another
-object empties the cache.
+Theory of operation.  After a failover all clients request all their topics at the same time.  The generated writer
+takes 9 µs for each partition and allocates field objects.  So this module packs the response itself and caches it in
+encoded form.  The cache key is the version, the listener and the topics that the request names.  The cache is valid for
+one state of the image's `topics` and `brokers`.  Both are persistent maps: the same object means the same content, and
+a different object empties the cache.
 
-Versions 0 to 12; flexible from 9 on.
+Versions 0 to 13; flexible from 9 on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 from uuid import UUID
 
-from metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
+from metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage, is_internal
 from metadata.records import NO_LEADER
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.buffer import count, nullable_string, string
@@ -34,6 +34,7 @@ _LAST_WITH_CLUSTER_OPERATIONS: Final = 10
 _FIRST_FLEXIBLE: Final = 9
 _FIRST_WITH_TOPIC_ID: Final = 10
 _FIRST_WITH_NULL_NAME: Final = 12
+_FIRST_WITH_ERROR: Final = 13
 
 _INT32: Final = struct.Struct(">i")
 _PARTITION: Final = struct.Struct(">hii")
@@ -67,6 +68,27 @@ def node_endpoints(image: ClusterImage, broker_ids: Iterable[int], listener: str
         if broker is not None and (node := node_endpoint(broker, listener)) is not None:
             found.append(node)
     return found
+
+
+def leader_or_error(image: ClusterImage, partition: PartitionImage, reachable: frozenset[int]) -> tuple[int, int]:
+    """Return the leader, if clients of this listener can reach it, and an error code.
+
+    reachable: the brokers that have an endpoint for this listener.
+    """
+    if partition.leader in reachable:
+        return partition.leader, 0
+    known = partition.leader != NO_LEADER and partition.leader in image.brokers
+    return NO_LEADER, _LISTENER_NOT_FOUND if known else KafkaCode.LEADER_NOT_AVAILABLE.value
+
+
+def offline_replicas(image: ClusterImage, partition: PartitionImage) -> list[int]:
+    """Return the brokers that do not serve their replica of the partition at present."""
+    offline = []
+    for replica in partition.replicas:
+        broker = image.brokers.get(replica.broker_id)
+        if broker is None or broker.fenced or not broker.directory_online(replica.directory_id):
+            offline.append(replica.broker_id)
+    return offline
 
 
 def wanted_topics(request: Any, version: int) -> Wanted:
@@ -139,6 +161,8 @@ def _encode(image: ClusterImage, version: int, listener: str, wanted: Wanted, no
             topics.write_wanted(out, topic_id, name)
     if _FIRST_WITH_OPERATIONS <= version <= _LAST_WITH_CLUSTER_OPERATIONS:
         out += _NO_OPERATIONS
+    if version >= _FIRST_WITH_ERROR:
+        out += b"\0\0"
     return bytes(out + end)
 
 
@@ -181,7 +205,7 @@ class _TopicWriter:
         if self._version >= _FIRST_WITH_TOPIC_ID:
             out += topic_id.bytes if topic_id is not None else bytes(16)
         if self._version >= 1:
-            out += b"\0"  # not internal
+            out += b"\1" if is_internal(name or "") else b"\0"
 
     def _tail(self, out: bytearray) -> None:
         if self._version >= _FIRST_WITH_OPERATIONS:
@@ -189,28 +213,17 @@ class _TopicWriter:
         out += self._end
 
     def _partition(self, out: bytearray, partition: PartitionImage) -> None:
-        leader, error = partition.leader, 0
-        if leader not in self._reachable:
-            known = leader != NO_LEADER and leader in self._image.brokers
-            has_other_listener = known and self._version >= _FIRST_WITH_LISTENER_ERROR
-            error = _LISTENER_NOT_FOUND if has_other_listener else KafkaCode.LEADER_NOT_AVAILABLE.value
-            leader = NO_LEADER
+        leader, error = leader_or_error(self._image, partition, self._reachable)
+        if error == _LISTENER_NOT_FOUND and self._version < _FIRST_WITH_LISTENER_ERROR:
+            error = KafkaCode.LEADER_NOT_AVAILABLE.value
         out += _PARTITION.pack(error, partition.index, leader)
         if self._version >= _FIRST_WITH_LEADER_EPOCH:
             out += _INT32.pack(partition.leader_epoch)
         self._ids(out, partition.replica_ids)
         self._ids(out, partition.isr)
         if self._version >= _FIRST_WITH_OFFLINE:
-            self._ids(out, self._offline(partition))
+            self._ids(out, offline_replicas(self._image, partition))
         out += self._end
-
-    def _offline(self, partition: PartitionImage) -> list[int]:
-        offline = []
-        for replica in partition.replicas:
-            broker = self._image.brokers.get(replica.broker_id)
-            if broker is None or broker.fenced or not broker.directory_online(replica.directory_id):
-                offline.append(replica.broker_id)
-        return offline
 
     def _ids(self, out: bytearray, ids: tuple[int, ...] | list[int]) -> None:
         out += count(len(ids), self._flexible)

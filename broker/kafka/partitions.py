@@ -59,16 +59,14 @@ async def elect_leaders(forwarder: Forwarder, request: Any) -> dict[str, Any]:
     election_type = getattr(request, "election_type", 0)
     policy = _POLICIES.get(election_type)
     if policy is None:
-        refusal = pb.Result(
-            error=ApiError.INVALID_REQUEST, message=f"election type {election_type} is none that there is"
-        )
+        refusal = pb.Result(error=ApiError.INVALID_REQUEST, message=f"election type {election_type} does not exist")
         return _elections({(t.topic, index): refusal for t in request.topic_partitions or () for index in t.partitions})
     message = pb.ElectLeadersRequest(policy=policy)
     for topic in request.topic_partitions or ():
         for index in topic.partitions:
             message.partitions.add(topic=topic.topic, index=index)
     if request.topic_partitions is not None and not message.partitions:
-        return _elections({})  # the request names no partition; the controller would elect for all
+        return _elections({})  # the request names no partition, which the controller would read as all partitions
     reply = await forwarder.forward(rpcs.ELECT_LEADERS, message, deadline)
     failure = whole_failure(reply)
     if failure is not None:

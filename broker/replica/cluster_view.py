@@ -11,7 +11,7 @@ from metadata.image import ClusterImage, PartitionImage
 class ClusterView:
     """`ImageFollower` is its only writer.
 
-    newest: everything that was replayed.  It says who is fenced, and whose registration is in force.
+    newest: everything that was replayed.  It decides which brokers are fenced, and which registrations are in force.
     applied: the latest image to which all replicas of this broker have been brought.  Clients see this one.
     own_epoch: the broker epoch of this process's registration; -1 until it is registered.
     """

@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import partial
 from uuid import UUID
 
+from broker.core.cleaning import CleaningPolicy
 from broker.core.partition import Limits
 from broker.log import LogConfig
 from broker.replica.limits import ReplicaLimits
-from metadata.image import ClusterImage
+from metadata.image import ClusterImage, is_internal
 
 
 class TopicConfigs:
@@ -46,16 +47,29 @@ class TopicConfigs:
 
 
 def log_config(image: ClusterImage, topic_id: UUID, limits: ReplicaLimits) -> LogConfig:
-    """Return a topic's settings as its log takes them."""
+    """Return a topic's settings as its log takes them.
+
+    Retention deletes nothing from internal topics: their oldest records may be the only copy of a coordinator's state.
+    """
     value = partial(image.topic_config, topic_id)
+    policies = value("cleanup.policy").split(",")
+    keeps_all = is_internal(image.topics[topic_id].name)
     return LogConfig(
         segment_size_max=min(int(value("segment.bytes")), limits.segment_size_max),
         segment_age_max_ms=min(int(value("segment.ms")), limits.segment_age_max_ms),
-        retention_ms=int(value("retention.ms")),
-        retention_size=int(value("retention.bytes")),
+        retention_ms=-1 if keeps_all else int(value("retention.ms")),
+        retention_size=-1 if keeps_all else int(value("retention.bytes")),
         message_size_max=int(value("max.message.bytes")),
         write_caching=value("write.caching") == "true",
         compressed_records_checked=value("compression.validation.enable") == "true",
         producer_expiration_ms=limits.producer_expiration_ms,
         index_interval=limits.index_interval_bytes,
+        deletes="delete" in policies,
+        compacts="compact" in policies,
+        delete_retention_ms=int(value("delete.retention.ms")),
+        compaction=CleaningPolicy(
+            min_lag_ms=int(value("min.compaction.lag.ms")),
+            max_lag_ms=int(value("max.compaction.lag.ms")),
+            min_dirty_ratio=float(value("min.cleanable.dirty.ratio")),
+        ),
     )

@@ -26,6 +26,8 @@ class ReplicaEvents:
     role_changed: the replica leads, follows, or does neither, under another leader epoch or log than before.
     assignment_changed: a follower's replica set or ISR changed, under the same leader epoch.
     flushed: a follower that waited for a flush has flushed its whole log.
+    start_moved: the log start of a leader or follower, which is not durable yet.
+    low_watermark_moved: the durable log start of a leader, the log start or the set of its followers.
     watermark_moved: a leader's or follower's.  Reported before the produces that it completes are answered.
     isr_candidate: a leader whose ISR may have to change.
     broker_left: the id of a broker that was fenced or unregistered.
@@ -38,6 +40,8 @@ class ReplicaEvents:
         self.role_changed: Event[[Replica]] = Event()
         self.assignment_changed: Event[[Replica]] = Event()
         self.flushed: Event[[Replica]] = Event()
+        self.start_moved: Event[[Replica]] = Event()
+        self.low_watermark_moved: Event[[Replica]] = Event()
         self.watermark_moved: Event[[Replica]] = Event()
         self.isr_candidate: Event[[Replica]] = Event()
         self.broker_left: Event[[int]] = Event()
@@ -46,9 +50,9 @@ class ReplicaEvents:
 
 @dataclass(slots=True)
 class ReplicaContext:
-    """is_awake: whether this process may rely on what it knows of its leaderships (see `StallDetector`).
+    """is_awake: whether this process may rely on its knowledge of its leaderships (see `StallDetector`).
 
-    parked_produces: how many wait, in all replicas.
+    parked_produces: their number, in all replicas.
     is_closed: the broker is stopping and no longer serves requests.
     """
 
@@ -66,6 +70,6 @@ class ReplicaContext:
         """Return whether this process may serve as a leader at all.
 
         Only the process whose registration is in force and unfenced may, and only if it was not stopped for so long
-        that others may lead by now.
+        that another broker may have become leader.
         """
         return self.cluster.is_unfenced() and not self.is_closed and self.is_awake()

@@ -19,11 +19,12 @@ from quorumlog.wire.errors import ApiError
 from quorumlog.wire.rpcs import ControllerCall
 from quorumlog.wire.v1 import controller_pb2 as pb
 
-log = get_logger("broker")
+logger = get_logger("broker")
 
 REQUEST_TIMEOUT_MS = 5_000
 RETRY_S = 1.0
-MAX_ITEMS = 5_000
+"""Time before a refused report is repeated.  It does not grow, because one request carries all reports of a broker."""
+ITEMS_MAX = 5_000
 """Replicas in one request."""
 
 
@@ -53,7 +54,7 @@ class Directories:
         failure = logs.failures.get(key)
         if failure is not None:
             replica.offline = str(failure)
-            log.error("replica offline", topic=replica.topic, partition=key.index, cause=replica.offline)
+            logger.error("replica offline", topic=replica.topic, partition=key.index, cause=replica.offline)
             self.report_changed(replica)
             return
         found = logs.get(key)
@@ -95,7 +96,7 @@ class Directories:
             self.report(replica.partition, directory_id)
 
     def report(self, key: PartitionKey, directory_id: UUID) -> None:
-        """Have `run` report to the controller that this replica is in `directory_id`, or `LOST`."""
+        """Make `run` report to the controller that this replica is in `directory_id`, or `LOST`."""
         self._unreported[key] = directory_id
         self._news.set()
 
@@ -105,7 +106,7 @@ class Directories:
             await self._news.wait()
             self._news.clear()
             while self._unreported:
-                if not await self._send(list(self._unreported.items())[:MAX_ITEMS]):
+                if not await self._send(list(self._unreported.items())[:ITEMS_MAX]):
                     self._drop_removed()
                     await asyncio.sleep(RETRY_S)
 
@@ -137,7 +138,7 @@ class Directories:
         """Return a directory that failed at this start, if a member of the ISR or ELR may be in it.
 
         The directory of that replica was never reported to the controller, and no other directory holds it.  An empty
-        replica in its place would count as the one that has the records.
+        replica in its place would be treated as the replica with the records.
         """
         if assigned != UNASSIGNED or self._context.broker_id not in (*partition.isr, *partition.elr):
             return None
@@ -145,7 +146,7 @@ class Directories:
         return next((each for each in self._directory_ids if each in offline), None)
 
     def _choose(self, assigned: UUID) -> UUID | None:
-        """Return the assigned directory, None if it has failed, or the emptiest one if none of this broker is assigned.
+        """Return the assigned directory, None if it has failed, or the emptiest one if none is assigned here.
 
         An assigned directory that this broker does not have is a disk that was replaced.  The registration without it
         has taken the replica out of the ISR, so an empty replica elsewhere is safe.

@@ -3,9 +3,9 @@
 Theory of operation
 -------------------
 Every fetch has a session object: one that is kept (KIP-227), or one that lives as long as the request.  Only the
-session's `ready` partitions are looked at, so an incremental fetch costs what changed, not what the session holds.  A
-partition without news leaves `ready`.  It returns when its replica touches the session, and the replica decides whether
-that wakes the parked fetch (`Replica._touch`).
+session's `ready` partitions are visited, so the cost of an incremental fetch depends on the changes, not on the size of
+the session.  A partition without news leaves `ready`.  It returns when its replica touches the session, and the replica
+decides whether that wakes the parked fetch (`Replica._touch`).
 
 A request is answered when a partition has something that cannot wait (`min_bytes` of records; an error or a divergence
 that was not sent yet), when its time is up, or when the session's next request arrives, because its fetcher then waits
@@ -37,7 +37,7 @@ from quorumlog.runtime.clock import now_ms
 from quorumlog.runtime.disk import DiskError
 from quorumlog.wire.errors import KafkaCode
 
-_MAX_SESSION_ID = 2**31 - 2
+_SESSION_ID_MAX = 2**31 - 2
 
 
 class _Served(NamedTuple):
@@ -59,7 +59,7 @@ class FetchService:
         self._sessions: SessionCache[AskedKey] = SessionCache(
             self._limits.sessions,
             self._limits.session_idle_ms,
-            lambda: random.randint(1, _MAX_SESSION_ID),
+            lambda: random.randint(1, _SESSION_ID_MAX),
             self._unwatch_all,
         )
         self._parked: dict[Session, asyncio.Future[None]] = {}
@@ -75,7 +75,7 @@ class FetchService:
         return len(self._sessions)
 
     def close(self) -> None:
-        """Answer every parked fetch with what there is."""
+        """Answer every parked fetch with the available records."""
         self._closed = True
         for session in list(self._parked):
             session.wake()
@@ -156,6 +156,7 @@ class FetchService:
             return
         contact = session.contact if session.session_id != NO_SESSION else None
         found.replica.on_fetch(plan.replica_id, plan.broker_epoch, entry.fetch_offset, contact)
+        found.replica.on_log_start(plan.replica_id, plan.broker_epoch, entry.log_start_offset)
 
     def _watch_all(self, session: Session) -> None:
         for key in session.entries:
@@ -233,12 +234,16 @@ class FetchService:
                     result.log_start_offset,
                 ):
                     results[key] = result
+                    # A client may wait until every replica has the new log start.
+                    urgent = urgent or (
+                        plan.replica_id != CONSUMER and 0 <= entry.sent_log_start < result.log_start_offset
+                    )
                 else:
                     session.ready.pop(key, None)
         return results, urgent or size >= self._wanted_bytes(plan)
 
     def _reply(self, session: Session, results: dict[AskedKey, FetchResult]) -> FetchReply:
-        """Note what is sent; a full fetch is also answered for partitions without news."""
+        """Record the sent positions; a full fetch is also answered for partitions without news."""
         for key, result in results.items():
             # A partition with records stays ready, because there may be more.  So does one with an error, because
             # nothing may touch the session when its cause ends.
@@ -312,7 +317,7 @@ class FetchService:
     def _serving(self, entry: AskedPartition, replica_id: int) -> _Served | KafkaCode:
         """Return the leader that may answer for this partition.
 
-        The leader epoch is judged before the follower's membership (KAFKA-14078).
+        The leader epoch is checked before the follower's membership (KAFKA-14078).
         """
         replica = self._table.find(*entry.key)
         if replica is None:

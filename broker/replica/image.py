@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 The replay reports each committed batch synchronously, and `on_batch` only notes which partitions it touched.  A task
 then brings these partitions to the state of the newest image.  It compares states and replays no changes, so one pass
-covers any number of batches, the number of partitions bounds what waits, and applying a record twice changes nothing.
+covers any number of batches, the number of partitions bounds the queue, and applying a record twice changes nothing.
 The task gives the loop back every 10 ms.
 
 Nothing is applied before this process's own registration has been replayed (`activate`).  A leadership counts only if
@@ -14,7 +14,7 @@ the image is complete for this broker, so a log on disk that is not in it is a s
 A change of leadership touches no file: the epoch is kept in memory, and is in the log with the first batch.
 
 A topic that gets another id (because it has fewer partitions now) keeps its replicas, whose folders carry the id that
-the topic was created with.  Under the new id their roles begin anew, as after a short absence.
+the topic was created with.  Under the new id their roles start over, as after a short absence.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from uuid import UUID
 
 from broker.core.fetch_session import PartitionKey
 from broker.log import LogKey
-from broker.log.turns import Turn
 from broker.replica.configs import TopicConfigs
 from broker.replica.directories import Directories
 from broker.replica.progress import AppliedBatches, Progress
@@ -38,8 +37,9 @@ from metadata.records import ConfigScope, Record
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.logging import get_logger
+from quorumlog.runtime.turns import Turn
 
-log = get_logger("broker")
+logger = get_logger("broker")
 
 
 class ImageFollower:
@@ -182,7 +182,7 @@ class ImageFollower:
         await self._refresh_configs(image)
         self._throttle.set_rate(int(image.cluster_config("reassignment.throttle.bytes.per.second")))
         await self._renew(touched, image)
-        # Replicas are removed before others are added: a topic that was created anew has the name of a deleted one.
+        # Replicas are removed before others are added: a recreated topic has the name of a deleted one.
         turn = Turn()
         gone: list[PartitionKey] = []
         for key in touched:
@@ -252,7 +252,7 @@ class ImageFollower:
         try:
             await self._context.logs.set_aside(removed, self._wall_ms())
         except DiskError as error:
-            log.error("replicas not set aside", count=len(removed), cause=str(error))
+            logger.error("replicas not set aside", count=len(removed), cause=str(error))
 
     def _update(self, key: PartitionKey, image: ClusterImage) -> None:
         """Bring one replica to the state of the image."""

@@ -1,8 +1,8 @@
-"""Carries ISR proposals to the active controller: batched, one request under way at a time.
+"""Sends ISR proposals to the active controller: batched, one request under way at a time.
 
 Theory of operation
 -------------------
-`LeaderState` decides what to propose and when to repeat it.  `IsrKeeper` asks only the leaders that may have something
+`LeaderState` decides the proposal and when to repeat it.  `IsrKeeper` asks only the leaders that may have something
 to propose: a follower reached the watermark, a broker returned, a proposal is undecided, or the periodic check found a
 follower that stopped fetching.  It joins their proposals into one AlterPartition request, and gives each its answer.
 
@@ -17,19 +17,19 @@ from typing import NamedTuple
 
 from broker.core.fetch_session import PartitionKey
 from broker.core.partition import Answer, LeaderState, Proposal
-from broker.log.turns import Turn
 from broker.replica.replica import Replica
 from broker.replica.table import ReplicaTable
 from quorumlog.runtime.clock import now_ms
 from quorumlog.runtime.logging import get_logger
+from quorumlog.runtime.turns import Turn
 from quorumlog.wire import rpcs
 from quorumlog.wire.errors import ApiError
 from quorumlog.wire.rpcs import ControllerCall
 from quorumlog.wire.v1 import controller_pb2 as pb
 
-log = get_logger("broker")
+logger = get_logger("broker")
 
-MAX_ITEMS = 5_000
+ITEMS_MAX = 5_000
 REQUEST_TIMEOUT_MS = 5_000
 PENDING_ISR_MS = 250
 """Time until an undecided proposal is checked again."""
@@ -126,8 +126,8 @@ class IsrKeeper:
         now = now_ms()
         asked: list[_Asked] = []
         for key, replica in list(self._candidates.items()):
-            if len(asked) == MAX_ITEMS:
-                break  # the others are asked once these are answered
+            if len(asked) == ITEMS_MAX:
+                break  # the other leaders are asked once these proposals are answered
             leader = replica.serving()
             if leader is None:
                 del self._candidates[key]
@@ -167,5 +167,5 @@ class IsrKeeper:
         if answer is Answer.ACCEPTED:
             self._context.counters.isr_shrinks += asked.growth < 0
             self._context.counters.isr_expands += asked.growth > 0
-        log.debug("isr proposal", replica=repr(asked.replica), isr=asked.proposal.members, answer=word)
+        logger.debug("isr proposal", replica=repr(asked.replica), isr=asked.proposal.members, answer=word)
         asked.replica.on_isr_answer(asked.leader, asked.proposal, answer)

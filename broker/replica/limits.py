@@ -1,4 +1,4 @@
-"""Every bound of the replicas, and what their metrics count."""
+"""All limits of the replicas, and the values that their metrics count."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ class ReplicaLimits:
     """The longest time that a fetch is parked."""
     produce_timeout_max_ms: int = 120_000
     parked_fetches: int = 10_000
-    """Parked fetches; one more is answered at once, even without records."""
+    """Parked fetches; any further one is answered immediately, even without records."""
     parked_produces: int = 100_000
     """Produces that wait for replication.  One more is refused with REQUEST_TIMED_OUT, before it is appended; all
     clients then try again."""
+    parked_deletions: int = 1_000
+    """Deletions of records that wait until every replica has the new log start.  One more is refused with
+    REQUEST_TIMED_OUT, and deletes nothing."""
     inline_check_bytes: int = 16 << 10
     inline_check_inflated_bytes: int = 256 << 10
     """A produce whose batches with compression have at most this size, and inflate to at most that size, is checked on
@@ -49,9 +52,9 @@ class ReplicaLimits:
     log_checkpoint_bytes: int = 8 << 20
     """Bytes of a log between two checkpoints.  A start after an unclean stop reads about as much of each log."""
     segment_size_max: int = 2**31 - 1
-    """No segment grows larger, whatever the topic's segment.bytes."""
+    """The limit of a segment's size, which overrides the topic's segment.bytes."""
     segment_age_max_ms: int = 2**63 - 1
-    """No segment grows for longer, whatever the topic's segment.ms."""
+    """The limit of a segment's age, which overrides the topic's segment.ms."""
     index_interval_bytes: int = 4096
     """Bytes of a log for each entry of its index."""
     producer_expiration_ms: int = 24 * 60 * 60 * 1000

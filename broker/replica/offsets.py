@@ -8,8 +8,8 @@ from typing import Any
 
 from broker.core.partition import LeaderState
 from broker.kafka.api import (
+    EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_TIMESTAMP,
-    LAST_TIERED_TIMESTAMP,
     LATEST_TIMESTAMP,
     MAX_TIMESTAMP,
     EpochEndResult,
@@ -49,17 +49,17 @@ class OffsetService:
             if not leader.latest_known():
                 return ListOffsetResult(int(KafkaCode.OFFSET_NOT_AVAILABLE))
             return ListOffsetResult(int(KafkaCode.NONE), watermark, -1, leader.leader_epoch)
-        if timestamp == EARLIEST_TIMESTAMP or timestamp < LAST_TIERED_TIMESTAMP:
+        if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
             start = partition_log.start_offset
             return ListOffsetResult(int(KafkaCode.NONE), start, -1, _epoch_at(partition_log, start, leader))
         if timestamp == MAX_TIMESTAMP:
             place = await self._look_up(partition_log.max_timestamp_offset, watermark)
-        elif timestamp < 0:
+        elif timestamp < 0:  # the offsets that are, or will be, in remote storage
             return ListOffsetResult(int(KafkaCode.NONE))
         else:
             place = await self._look_up(partition_log.offset_for_timestamp, timestamp, watermark)
         if place is None:
-            # No committed record is so late, but an older leader may have shown later ones.
+            # No committed record has such an offset, but an older leader may have shown later records.
             return ListOffsetResult(int(KafkaCode.NONE if leader.latest_known() else KafkaCode.OFFSET_NOT_AVAILABLE))
         return ListOffsetResult(int(KafkaCode.NONE), place.offset, place.timestamp, place.leader_epoch)
 

@@ -1,7 +1,8 @@
 """Produces of clients: checked, then appended in the order in which they arrived.
 
-`start_produce` refuses at once what cannot be appended.  The records of a batch with compression may have to be checked
-in a thread first; `RecordChecks` keeps the order of arrival meanwhile.  Then the replica appends (`Replica.append`).
+`start_produce` immediately refuses batches that cannot be appended.  The records of a batch with compression may have
+to be checked in a thread first; `RecordChecks` keeps the order of arrival meanwhile.  Then the replica appends
+(`Replica.append`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from broker.log.produced import check_produced
 from broker.replica.record_checks import Produce, RecordChecks
 from broker.replica.replica import refused_produce
 from broker.replica.table import ReplicaTable
+from metadata.image import is_internal
 from quorumlog.wire.errors import KafkaCode
 
 
@@ -28,7 +30,9 @@ class ProduceService:
         """See `broker.kafka.api.Replicas`."""
         future: asyncio.Future[ProduceResult] = asyncio.get_running_loop().create_future()
         replica = self._table.find(topic, index)
-        if replica is None:
+        if is_internal(topic):
+            future.set_result(refused_produce(KafkaCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal"))
+        elif replica is None:
             code, known = self._table.absent(topic, index)
             future.set_result(refused_produce(code, partition=known))
         elif replica.log is None:

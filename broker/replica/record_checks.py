@@ -5,10 +5,10 @@ inflated on the event loop, a larger one in a thread.  Only the produce at the h
 so a later one that needs no thread waits behind an earlier one that does.  The order of appends is thus the order of
 arrival, which a producer's sequence numbers rely on.
 
-Bounds: `record_check_threads` checks run at once, and each inflates a bounded number of bytes (`inflated_size_max`).
-The caller bounds how many produces wait.  A produce that waits for longer than `record_check_wait_ms` is refused and
-not appended, and its client tries again.  A produce that ends is removed together with its check, unless the check is
-running; only a running check keeps the batches of an answered produce.
+Bounds: At most `record_check_threads` checks run concurrently, and each inflates a bounded number of bytes
+(`inflated_size_max`).  The caller bounds how many produces wait.  A produce that waits for longer than
+`record_check_wait_ms` is refused and not appended, and its client tries again.  A produce that ends is removed together
+with its check, unless the check is running; only a running check keeps the batches of an answered produce.
 
 The threads are not those of the loop's default executor: a disk that hangs may hold all of those in its flushes, and
 must not delay produces to other directories.
@@ -105,7 +105,7 @@ class RecordChecks:
     def _needed(self, produce: Produce, config: LogConfig) -> _Check | None:
         """Return the check that must run in a thread, if any; a small batch is checked here."""
         batches = produce.batches
-        if isinstance(batches, Refused) or not config.compressed_records_checked:
+        if isinstance(batches, Refused) or not (config.compressed_records_checked or config.compacts):
             return None
         if not (compressed_size := batches.compressed_size):
             return None

@@ -9,10 +9,10 @@ loop and there are no locks: a method that reads the role and acts on it does so
 `LeaderState` and `FollowerState` (`broker.core.partition`) decide everything about positions, watermark and ISR; this
 object connects them to the log, to the requests that wait, and to the events of `ReplicaEvents`.
 
-**Appends.**  `append` appends at once, so the order of the calls is the order in the log.  Then the produce is parked:
-with acks=1 until this disk has flushed past its end, with acks=all until the watermark has passed it.  The event that
-decides a parked produce completes it (flush, fetch, metadata); nothing polls.  Each has a deadline, and their number is
-bounded.
+**Appends.** `append` appends immediately, so the order of the calls is the order in the log.  Then the produce is
+parked: with acks=1 until this disk has flushed past its end, with acks=all until the watermark has passed it.  The
+event that decides a parked produce completes it (flush, fetch, metadata); nothing polls.  Each has a deadline, and
+their number is bounded.
 
 **Serving.**  A leader serves only while this process's own registration is in force and unfenced, and only if its
 leadership is younger than that registration.
@@ -27,6 +27,7 @@ from uuid import UUID
 
 from broker.core.fetch_session import LeaderSession, PartitionKey, SessionPartition
 from broker.core.partition import (
+    ACKS_ALL,
     Answer,
     Assignment,
     Contact,
@@ -37,7 +38,7 @@ from broker.core.partition import (
     check_leader_epoch,
 )
 from broker.kafka.api import NO_EPOCH, ProduceResult
-from broker.log import LogKey, PartitionLog, Refused
+from broker.log import Appended, LogKey, PartitionLog, Refused
 from broker.log.produced import Produced
 from broker.replica.context import ReplicaContext
 from broker.replica.parked import ParkedProduce, ParkedProduces
@@ -48,7 +49,7 @@ from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.logging import get_logger
 from quorumlog.wire.errors import KafkaCode
 
-log = get_logger("broker")
+logger = get_logger("broker")
 
 AskedKey = tuple[UUID | str, int]
 """A partition as a fetcher names it: topic id or name, and index."""
@@ -58,7 +59,7 @@ AskedPartition = SessionPartition[AskedKey]
 
 
 class Leading(NamedTuple):
-    """A leader that may serve now.  After an await, ask again."""
+    """A leader that may serve now.  Valid only until the next await."""
 
     leader: LeaderState
     log: PartitionLog
@@ -68,9 +69,9 @@ class Replica:
     """At most one of `leader` and `follower` is set; neither while it is offline.
 
     key: names its log forever; it has the id that the topic was created with.
-    topic_id: the id that the topic has now, by which everybody else names the partition.
-    image: the partition as the metadata that is applied has it.
-    log: None while the replica is offline; `offline` then says why.
+    topic_id: the id that the topic has now, by which all other nodes name the partition.
+    image: the partition in the applied metadata.
+    log: None while the replica is offline; `offline` is then the reason.
     role_epoch: the leader epoch for which the role was last set.
     sessions: the fetch sessions that list this partition, each with its key for it.
     """
@@ -114,7 +115,7 @@ class Replica:
 
     @property
     def is_joining(self) -> bool:
-        """Whether a reassignment is adding this replica, and it is not in the ISR yet."""
+        """Return whether a reassignment is adding this replica, and it is not in the ISR yet."""
         own_id = self._context.broker_id
         return own_id in self.image.adding and own_id not in self.image.isr
 
@@ -143,7 +144,7 @@ class Replica:
     def open(self, partition_log: PartitionLog) -> None:
         """Give the replica its log."""
         self.log = partition_log
-        partition_log.on_flushed = self._on_flushed
+        partition_log.durability.on_flushed = self._on_flushed
 
     def lead(self, limits: Limits) -> None:
         """Lead under the leader epoch of `image`, or take its other changes if the replica leads under it already.
@@ -157,6 +158,7 @@ class Replica:
             self._on_leader_changed(leader.on_assignment(assignment, now_ms()))
             if leader.under_replicated:
                 self._context.events.isr_candidate(self)
+            self._context.events.low_watermark_moved(self)
             return
         partition_log.begin_epoch(image.leader_epoch)
         watermark = partition_log.high_watermark
@@ -179,7 +181,7 @@ class Replica:
         self._answer_decided()
         self._touch(consumers=True, followers=True)
         self.ensure_flush()
-        log.debug("leading", replica=repr(self), epoch=image.leader_epoch, end=partition_log.end_offset)
+        logger.debug("leading", replica=repr(self), epoch=image.leader_epoch, end=partition_log.end_offset)
         self._context.events.elected(self.partition, image.leader_epoch)
 
     def follow(self) -> None:
@@ -202,7 +204,7 @@ class Replica:
         """Neither read nor write this replica any more, because its log failed with `error`."""
         if self.log is None:
             return
-        log.error("replica offline", topic=self.topic, partition=self.key.index, cause=str(error))
+        logger.error("replica offline", topic=self.topic, partition=self.key.index, cause=str(error))
         directory_id, logs = self.log.directory_id, self._context.logs
         self._end(str(error), KafkaCode.KAFKA_STORAGE_ERROR)
         if isinstance(error, DiskError):
@@ -217,7 +219,7 @@ class Replica:
     def renewed(self, topic_id: UUID, image: PartitionImage) -> Replica:
         """Return the same replica under the topic's new id; this object serves nothing any more.
 
-        Its role begins anew, because proposals and fetches under way name the old id.  Sessions that name the topic
+        Its role starts over, because proposals and fetches under way name the old id.  Sessions that name the topic
         instead of its id stay.
         """
         moved = Replica(self._context, self.key, topic_id, self.topic, image, self.offline)
@@ -270,6 +272,8 @@ class Replica:
             future.set_result(refused_produce(code, _admission_text(code, leader, acks)))
         elif isinstance(batches, Refused):
             future.set_result(refused_by_log(batches))
+        elif self.log.durability.is_truncating:  # elected meanwhile; clients try again shortly
+            future.set_result(refused_produce(KafkaCode.NOT_LEADER_OR_FOLLOWER, _TRUNCATING, self.image))
         else:
             self._append(leader, self.log, batches, acks, timeout_ms, future)
         return future
@@ -283,22 +287,10 @@ class Replica:
         timeout_ms: int,
         future: asyncio.Future[ProduceResult],
     ) -> None:
-        try:
-            appended = partition_log.append_as_leader(batches, leader.leader_epoch, now_ms())
-        except (DiskError, CorruptStoreError) as error:
-            self.take_offline(error)
-            future.set_result(refused_produce(KafkaCode.KAFKA_STORAGE_ERROR, str(error)))
-            return
+        appended = self._write(leader, partition_log, batches)
         if isinstance(appended, Refused):
             future.set_result(refused_by_log(appended))
             return
-        if not appended.duplicate:
-            counters = self._context.counters
-            counters.produced_bytes += len(batches.data)
-            counters.produced_batches += 1
-            leader.on_appended(partition_log.end_offset)
-            self._touch(consumers=False, followers=True)
-            self.ensure_flush()
         produce = ParkedProduce(future, acks, appended.first_offset, appended.end_offset)
         if self.leader is not leader:
             self._answer(produce, KafkaCode.NOT_LEADER_OR_FOLLOWER)
@@ -306,6 +298,37 @@ class Replica:
             self._answer(produce, verdict)
         else:
             self._park(produce, timeout_ms)
+
+    def append_as_coordinator(self, batch: Produced, leader_epoch: int) -> Appended | Refused:
+        """Append a coordinator's batch if this replica may serve under that leader epoch, and its ISR permits acks=all.
+
+        The records are committed once the watermark reaches their end, for which the caller waits
+        (`ReplicaEvents.watermark_moved`).
+        """
+        found = self.leading(leader_epoch)
+        if isinstance(found, KafkaCode):
+            return Refused(int(found), f"{self!r} does not lead under epoch {leader_epoch}")
+        if (code := found.leader.admits(ACKS_ALL)) is not KafkaCode.NONE:
+            return Refused(int(code), _admission_text(code, found.leader, ACKS_ALL))
+        if found.log.durability.is_truncating:  # elected meanwhile; see `produce`
+            return Refused(int(KafkaCode.NOT_LEADER_OR_FOLLOWER), _TRUNCATING)
+        return self._write(found.leader, found.log, batch)
+
+    def _write(self, leader: LeaderState, partition_log: PartitionLog, batches: Produced) -> Appended | Refused:
+        """Append to the log, and tell role and followers.  The role may have ended when this returns."""
+        try:
+            appended = partition_log.append_as_leader(batches, leader.leader_epoch, now_ms())
+        except (DiskError, CorruptStoreError) as error:
+            self.take_offline(error)
+            return Refused(int(KafkaCode.KAFKA_STORAGE_ERROR), str(error))
+        if isinstance(appended, Appended) and not appended.duplicate:
+            counters = self._context.counters
+            counters.produced_bytes += len(batches.data)
+            counters.produced_batches += 1
+            leader.on_appended(partition_log.end_offset)
+            self._touch(consumers=False, followers=True)
+            self.ensure_flush()
+        return appended
 
     def _park(self, produce: ParkedProduce, timeout_ms: int) -> None:
         timeout_ms = max(0, min(timeout_ms, self._context.limits.produce_timeout_max_ms))
@@ -347,9 +370,9 @@ class Replica:
     # -- flush and watermark
 
     def ensure_flush(self) -> None:
-        """Have the role note when everything appended is flushed; at once, if it is."""
+        """Report to the role when everything appended or truncated is flushed; immediately, if it already is."""
         self._awaits_flush = True
-        if self.log is not None and self.log.flushed_offset >= self.log.end_offset:
+        if self.log is not None and self.log.is_settled:
             self._on_flushed(self.log.flushed_offset)
 
     def _on_flushed(self, _: int) -> None:
@@ -358,7 +381,7 @@ class Replica:
             return
         if self.leader is not None:
             self._on_leader_changed(self.leader.on_flushed(partition_log.flushed_offset))
-        elif self._awaits_flush and partition_log.flushed_offset >= partition_log.end_offset:
+        elif self._awaits_flush and partition_log.is_settled:
             self._awaits_flush = False
             if self.follower is not None:
                 self._context.events.flushed(self)
@@ -379,7 +402,7 @@ class Replica:
         if watermark_moved:
             self._on_watermark()
         else:
-            self._answer_decided()  # a smaller ISR decides produces, too
+            self._answer_decided()  # a smaller ISR also decides produces
 
     def _on_watermark(self) -> None:
         role = self.leader or self.follower
@@ -412,13 +435,31 @@ class Replica:
         if broker_id not in leader.isr and end >= leader.high_watermark:
             self._context.events.isr_candidate(self)
 
+    def on_log_start(self, broker_id: int, broker_epoch: int, log_start: int) -> None:
+        """A follower has made this log start durable."""
+        if self.leader is not None and self.leader.on_log_start(broker_id, broker_epoch, log_start):
+            self._context.events.low_watermark_moved(self)
+
+    def advance_start(self, offset: int) -> None:
+        """Raise the log start, as far as the watermark.  `start_moved` reports a start that is not durable yet.
+
+        Retention may also have moved it.
+        """
+        assert self.log is not None, self
+        before = self.log.start_offset
+        self.log.advance_start_offset(offset)
+        if self.log.durable_start_offset < self.log.start_offset:
+            self._context.events.start_moved(self)
+        if self.log.start_offset > before:
+            self._touch(consumers=False, followers=True)
+
     def unwatch(self, session: Session) -> None:
         """Forget a session that ended, or that no longer lists this partition."""
         if self.sessions.pop(session, None) is not None and self.leader is not None:
             self.leader.on_fetch_stopped(session.replica_id, session.contact)
 
     def on_isr_answer(self, leader: LeaderState, proposal: Proposal, answer: Answer) -> None:
-        """Take in the controller's answer to a proposal that this replica made as `leader`."""
+        """Process the controller's answer to a proposal that this replica made as `leader`."""
         if leader.on_answer(proposal, answer, now_ms()) and self.leader is leader:
             self._on_watermark()
 
@@ -445,6 +486,9 @@ def refused_produce(code: KafkaCode, message: str = "", partition: PartitionImag
 
 def refused_by_log(refused: Refused) -> ProduceResult:
     return ProduceResult(refused.code, error_message=refused.reason, record_errors=refused.record_errors)
+
+
+_TRUNCATING = "the truncation of this log is not durable yet"
 
 
 def _admission_text(refusal: KafkaCode, leader: LeaderState, acks: int) -> str:

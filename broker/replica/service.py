@@ -8,18 +8,23 @@ from typing import Protocol
 
 from broker.kafka.api import (
     NO_EPOCH,
+    ActiveProducer,
+    DeletedRecords,
     EpochEndResult,
     FetchPlan,
     FetchReply,
+    HostedLog,
     ListOffsetResult,
     ProduceResult,
     ProducerIdResult,
 )
+from broker.replica.deletions import DeletionService
 from broker.replica.fetch import FetchService
 from broker.replica.offsets import OffsetService
 from broker.replica.produce import ProduceService
 from broker.replica.table import ReplicaTable
 from metadata.image import ClusterImage
+from quorumlog.wire.errors import KafkaCode
 
 
 class ProducerIds(Protocol):
@@ -35,6 +40,7 @@ class ReplicaService:
         self.context = table.context
         self.fetches = FetchService(table, random)
         self.produces = ProduceService(table)
+        self.deletions = DeletionService(table)
         self._offsets = OffsetService(table)
         self._producer_ids = producer_ids
 
@@ -53,6 +59,9 @@ class ReplicaService:
     async def fetch(self, request: FetchPlan) -> FetchReply:
         return await self.fetches.fetch(request)
 
+    def start_delete(self, topic: str, index: int, offset: int, timeout_ms: int) -> asyncio.Future[DeletedRecords]:
+        return self.deletions.start_delete(topic, index, offset, timeout_ms)
+
     async def list_offset(
         self, topic: str, index: int, timestamp: int, current_leader_epoch: int = NO_EPOCH
     ) -> ListOffsetResult:
@@ -63,6 +72,28 @@ class ReplicaService:
     ) -> EpochEndResult:
         return self._offsets.epoch_end(topic, index, leader_epoch, current_leader_epoch)
 
+    def hosted_logs(self) -> list[HostedLog]:
+        return [
+            HostedLog(
+                log.directory_id,
+                replica.topic,
+                replica.key.index,
+                log.size,
+                max(0, log.high_watermark - log.end_offset),
+            )
+            for replica in self.table
+            if (log := replica.log) is not None
+        ]
+
+    def active_producers(self, topic: str, index: int) -> list[ActiveProducer] | int:
+        replica = self.table.find(topic, index)
+        if replica is None:
+            return int(self.table.absent(topic, index)[0])
+        found = replica.leading(NO_EPOCH)
+        if isinstance(found, KafkaCode):
+            return int(found)
+        return [ActiveProducer(id_, each.epoch, each.last_sequence) for id_, each in found.log.producers]
+
     async def allocate_producer_id(self) -> ProducerIdResult:
         return await self._producer_ids.next()
 
@@ -70,5 +101,6 @@ class ReplicaService:
         """Stop serving: answer everything that is parked."""
         self.context.is_closed = True
         self.produces.close()
+        self.deletions.close()
         self.table.close()
         self.fetches.close()

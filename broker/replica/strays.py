@@ -1,4 +1,4 @@
-"""Strays: logs on disk that the metadata does not know, because their replicas were deleted or moved away meanwhile."""
+"""Strays: logs on disk whose replicas are no longer in the metadata: they were deleted, or moved to another broker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker.replica.watermarks import Watermarks
 from quorumlog.runtime.disk import Disk, DiskError
 from quorumlog.runtime.logging import get_logger
 
-log = get_logger("broker")
+logger = get_logger("broker")
 
 GENERATION = "broker/generation"
 """Fact: the generation of the quorum under which the directory's strays were last looked for."""
@@ -61,20 +61,20 @@ class Strays:
             for disk in rebuilt:
                 await disk.facts.commit({GENERATION: b"%d" % generation})
         except DiskError as error:
-            log.error("strays not set aside", count=len(strays), cause=str(error))
+            logger.error("strays not set aside", count=len(strays), cause=str(error))
             return
         self.are_known = True
 
     def _log_strays(self, strays: list[LogKey], rebuilt: bool) -> None:
         if not rebuilt:
-            log.warning("strays set aside", count=len(strays))
+            logger.warning("strays set aside", count=len(strays))
             return
         topics = {found.topic for key in strays if (found := self._logs.get(key)) is not None}
-        log.error(
+        logger.error(
             "the rebuilt quorum does not know these replicas: set aside, and kept",
             count=len(strays),
             topics=",".join(sorted(topics)[:20]),
-            next="look at them; `kctl brokers purge-strays` deletes them",
+            next="examine them; `kctl brokers purge-strays` deletes them",
         )
 
 

@@ -1,8 +1,8 @@
 """Watermarks across restarts: written to the data directories' facts at intervals, read at start.
 
-A watermark that is too low costs a new leader a round of fetches.  One that is too high would show what was never
-committed, so every written watermark was in force at some time; an old one does no harm.  It never exceeds what is
-durable here, because a restart insists on finding everything below it (`broker.log.state`).
+If a written watermark is too low, a new leader waits for one more round of fetches.  If it were too high, consumers
+could read uncommitted records; so only values that the watermark has really had are written.  A written watermark never
+exceeds the durable end of the log, because a restart treats a log that ends below it as damaged (`broker.log.state`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from broker.replica.replica import Replica
 from broker.replica.table import ReplicaTable
 from quorumlog.runtime.disk import Disk, DiskError
 
-MAX_CHANGES = 10_000
-"""Of replicas, in one transaction."""
+CHANGES_MAX = 10_000
+"""Maximum number of replicas whose watermarks one transaction writes."""
 
 
 class Watermarks:
-    """on_failure: called with a directory that could not be written."""
+    """The saved watermarks of all replicas.  on_failure: called with a directory that could not be written."""
 
     def __init__(
         self, disks: Sequence[Disk], table: ReplicaTable, on_failure: Callable[[UUID, DiskError], None]
@@ -64,8 +64,8 @@ class Watermarks:
     async def save(self) -> None:
         """Write the unsaved watermarks.  Those that move meanwhile wait for the next call."""
         due = list(self._unsaved)
-        for start in range(0, max(len(due), 1), MAX_CHANGES):  # at least once, for the facts to delete
-            taken = due[start : start + MAX_CHANGES]
+        for start in range(0, max(len(due), 1), CHANGES_MAX):  # at least once, for the facts to delete
+            taken = due[start : start + CHANGES_MAX]
             for key in taken:
                 del self._unsaved[key]
             await self._save(taken)
@@ -77,7 +77,7 @@ class Watermarks:
             if replica is not None and replica.log is not None:
                 due[replica.log.directory_id].append(replica)
         for directory_id, disk in self._disks.items():
-            # Read at the moment of the commit, so that a later truncation also commits later.
+            # Read the watermarks just before the commit: a truncation after that also commits after it.
             changes = self._changes(directory_id, due[directory_id])
             if changes:
                 try:
@@ -91,7 +91,7 @@ class Watermarks:
         for replica in due:
             if replica.log is not None and replica.log.directory_id == directory_id:
                 name = watermark_fact(replica.key)
-                changes[name] = b"%d" % replica.log.take_watermark()
+                changes[name] = b"%d" % replica.log.marks.take_watermark()
                 self._found_in[name] = directory_id
         return changes
 

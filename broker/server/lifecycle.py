@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -20,7 +20,7 @@ from quorumlog.wire.rpcs import ControllerCall
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
 
-log = get_logger("broker")
+logger = get_logger("broker")
 
 _STALE = frozenset({ApiError.STALE_BROKER_EPOCH, ApiError.BROKER_ID_NOT_REGISTERED})
 _FINAL = frozenset({ApiError.INVALID_REGISTRATION, ApiError.UNSUPPORTED_VERSION, ApiError.INCONSISTENT_CLUSTER_ID})
@@ -46,7 +46,7 @@ class Identity:
 class LifecycleRunner:
     """Runs the life cycle until the controlled shutdown ends.
 
-    on_registered: called with each new broker epoch, before any request under that epoch.
+    on_registered: awaited with each new broker epoch, before any request under that epoch.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class LifecycleRunner:
         stall_detector: StallDetector,
         *,
         heartbeat_interval_ms: int,
-        on_registered: Callable[[int], None],
+        on_registered: Callable[[int], Awaitable[None]],
     ) -> None:
         self.identity = identity
         self.stall_detector = stall_detector
@@ -80,7 +80,7 @@ class LifecycleRunner:
         await self._unfenced.wait()
 
     def on_applied(self, offset: int) -> None:
-        """Take in that metadata below `offset` has been applied."""
+        """Record that metadata below `offset` has been applied, and report it with the next heartbeat."""
         self._progress.applied_offset = offset
         self.core.on_applied(offset, now_ms())
         self._news.set()
@@ -92,7 +92,7 @@ class LifecycleRunner:
             self._news.set()
 
     def _on_stalled(self, late_s: float) -> None:
-        log.warning(
+        logger.warning(
             "this process was stalled: it leads nothing until the controller has answered", late_ms=round(late_s * 1000)
         )
         self.core.on_urgent(now_ms())
@@ -127,7 +127,7 @@ class LifecycleRunner:
                 case Wait(until_ms):
                     await self._wait(until_ms)
                 case End(released):
-                    log.info("broker released" if released else "broker not released in time")
+                    logger.info("broker released" if released else "broker not released in time")
                     return released
 
     async def _wait(self, until_ms: int) -> None:
@@ -161,17 +161,17 @@ class LifecycleRunner:
         reply = await self._call(rpcs.REGISTER_BROKER, request, self._timeout_ms)
         error = reply.result.error
         if error == ApiError.NONE:
-            log.info("registered", broker_epoch=reply.broker_epoch)
+            logger.info("registered", broker_epoch=reply.broker_epoch)
             self._duplicate_seen = False
             self._unfenced.clear()
-            self._on_registered(reply.broker_epoch)
+            await self._on_registered(reply.broker_epoch)
             self.core.on_registered(reply.broker_epoch, now_ms())
             return
         if error in _FINAL:
             raise ConfigError(f"the cluster refuses this broker: {reply.result.message}", next_step=reply.result.next)
         if error == ApiError.DUPLICATE_BROKER_REGISTRATION and not self._duplicate_seen:
             self._duplicate_seen = True
-            log.warning("broker id in use", cause=reply.result.message, next=reply.result.next)
+            logger.warning("broker id in use", cause=reply.result.message, next=reply.result.next)
         self.core.on_no_reply(now_ms())
 
     async def _beat(self, want_shutdown: bool) -> None:
@@ -199,12 +199,12 @@ class LifecycleRunner:
                 self.stall_detector.end(stall)
             self._show(was)
         elif error in _STALE:
-            log.warning("registration lost", broker_epoch=self.core.epoch, cause=reply.result.message)
+            logger.warning("registration lost", broker_epoch=self.core.epoch, cause=reply.result.message)
             self._unfenced.clear()
             self.core.on_stale(now)
         else:
-            log.debug("heartbeat not taken", error=error)
-            self.stall_detector.end(stall)  # brokers serve without a controller
+            logger.debug("heartbeat failed", error=error)
+            self.stall_detector.end(stall)  # brokers also serve without a controller
             self.core.on_no_reply(now)
 
     def _show(self, was: Stage) -> None:
@@ -214,7 +214,7 @@ class LifecycleRunner:
         elif stage is Stage.FENCED:
             self._unfenced.clear()
         if stage is not was and stage is not Stage.STOPPED:
-            log.info("broker " + stage.name.lower(), broker_epoch=self.core.epoch)
+            logger.info("broker " + stage.name.lower(), broker_epoch=self.core.epoch)
 
 
 def offline_all(progress: Progress, directory_ids: Sequence[UUID]) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from broker.coordinator.groups import GroupCoordinators
+from broker.coordinator.partition import State
 from broker.core.partition import LeaderState
 from broker.kafka.listener import KafkaServer
+from broker.log.cleaning.cleaner import LogCleaner
 from broker.server.role import BrokerRole
 from quorumlog.runtime.metrics import Metrics
 
@@ -46,21 +49,87 @@ def register_broker_metrics(metrics: Metrics, role: BrokerRole, kafka: KafkaServ
     gauge("broker_fetch_sessions", "Open fetch sessions.", lambda: fetches.session_count)
     gauge("broker_produces_parked", "Writes that wait for replication.", lambda: role.context.parked_produces)
     gauge("broker_connections", "Client connections.", lambda: kafka.counters.connections)
-    counter("broker_connections_refused", "There were too many.", lambda: kafka.counters.connections_refused)
+    counter(
+        "broker_connections_refused",
+        "Client connections refused because there were too many.",
+        lambda: kafka.counters.connections_refused,
+    )
     counter(
         "broker_connections_evicted",
         "Idle connections that were closed because there were too many.",
         lambda: kafka.counters.connections_evicted,
     )
-    counter("broker_produced_bytes", "Appended as leader.", lambda: counters.produced_bytes)
-    counter("broker_produced_batches", "Requests appended as leader.", lambda: counters.produced_batches)
-    counter("broker_fetched_bytes", "Sent to consumers and followers.", lambda: counters.fetched_bytes)
-    counter("broker_replicated_bytes", "Appended as follower.", lambda: counters.replicated_bytes)
+    counter("broker_produced_bytes", "Bytes appended as leader.", lambda: counters.produced_bytes)
+    counter("broker_produced_batches", "Produce batches appended as leader.", lambda: counters.produced_batches)
+    counter("broker_fetched_bytes", "Bytes sent to consumers and followers.", lambda: counters.fetched_bytes)
+    counter("broker_replicated_bytes", "Bytes appended as follower.", lambda: counters.replicated_bytes)
     counter(
-        "broker_reassignment_in_bytes", "Appended as a replica being added.", lambda: counters.reassignment_in_bytes
+        "broker_reassignment_in_bytes",
+        "Bytes appended as a replica being added.",
+        lambda: counters.reassignment_in_bytes,
     )
-    counter("broker_reassignment_out_bytes", "Sent to replicas being added.", lambda: counters.reassignment_out_bytes)
+    counter(
+        "broker_reassignment_out_bytes", "Bytes sent to replicas being added.", lambda: counters.reassignment_out_bytes
+    )
     counter("broker_isr_shrinks", "ISR members removed.", lambda: counters.isr_shrinks)
     counter("broker_isr_expands", "ISR members added.", lambda: counters.isr_expands)
     counter("broker_truncations", "Logs truncated to match a leader.", lambda: counters.truncations)
+    _register_compaction(metrics, role.cleaner)
+    _register_groups(metrics, role.groups)
     metrics.counters("broker_requests", "Kafka requests begun.", "api", lambda: dict(kafka.handlers.requests))
+
+
+def _register_compaction(metrics: Metrics, cleaner: LogCleaner) -> None:
+    gauge, counter = metrics.gauge, metrics.counter
+    gauge(
+        "broker_compaction_dirty_bytes",
+        "Bytes of sealed segments that are not compacted yet.",
+        cleaner.dirty_bytes,
+    )
+    gauge(
+        "broker_compaction_dirty_ratio_max",
+        "Largest share of such bytes in a log.",
+        lambda: max((each.dirty.ratio for each in cleaner.dirty.values()), default=0),
+    )
+    gauge(
+        "broker_compaction_logs_due",
+        "Logs that wait for compaction.",
+        cleaner.due,
+    )
+    gauge(
+        "broker_compaction_logs_uncleanable",
+        "Logs that cannot be compacted for now.",
+        lambda: len(cleaner.uncleanable),
+    )
+    gauge(
+        "broker_compaction_last_seconds",
+        "Seconds since a log was compacted.",
+        cleaner.seconds_since_last,
+    )
+    counter("broker_compaction_read_bytes", "Bytes of compacted logs before.", lambda: cleaner.cleaned_bytes)
+    counter("broker_compaction_removed_bytes", "Bytes removed by compaction.", lambda: cleaner.removed_bytes)
+    counter("broker_compaction_failures", "Compactions that failed.", lambda: cleaner.failed_jobs)
+
+
+def _register_groups(metrics: Metrics, groups: GroupCoordinators) -> None:
+    gauge, counter = metrics.gauge, metrics.counter
+    shell, coordinators = groups.shell, groups.shell.counters
+    gauge("group_coordinators", "Partitions of groups that this broker coordinates.", lambda: len(shell.led()))
+    gauge(
+        "group_coordinators_loading",
+        "Partitions of groups whose coordinator replays its log.",
+        lambda: shell.count(State.LOADING),
+    )
+    gauge(
+        "group_coordinators_failed",
+        "Partitions of groups whose coordinator cannot read its log.",
+        lambda: shell.count(State.FAILED),
+    )
+    gauge("group_calls_waiting", "Group requests that wait for an answer.", lambda: coordinators.waiting)
+    counter("group_calls_refused", "Group requests that a coordinator refused.", lambda: coordinators.refused)
+    counter("group_loads", "Logs that coordinators of groups have replayed.", lambda: coordinators.loads)
+    counter("group_load_seconds", "Time that these replays took.", lambda: coordinators.load_ms / 1000)
+    counter("group_drops", "Coordinators of groups that were loaded anew after a failure.", lambda: coordinators.drops)
+    counter("group_appends", "Batches that coordinators of groups appended.", lambda: coordinators.appends)
+    counter("group_commits", "Commits of offsets that reached a coordinator.", lambda: groups.commits)
+    metrics.gauges("groups", "Groups that this broker coordinates.", "state", groups.count_by_state)

@@ -6,23 +6,33 @@ import os
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from broker.log.manager import STRAYS
-from broker.log.turns import Turn
+from broker.log.cleaning.cleaner import LogCleaner
+from broker.log.strays import STRAYS
 from broker.log.types import parse_folder_name
 from broker.replica.progress import AppliedBatches, Progress
 from broker.replica.replica import Replica
 from broker.replica.table import ReplicaTable
 from quorumlog.runtime.disk import DiskError
+from quorumlog.runtime.turns import Turn
 from quorumlog.wire.v1 import node_pb2 as pb
+
+UNCLEANABLE_SHOWN_MAX = 20
+"""Logs that cannot be compacted and that a DescribeNode names; it counts the others."""
 
 
 class NodeView:
     """The `metadata.controller.node_service.BrokerView` of this broker.  paths: of its directories, by directory id."""
 
     def __init__(
-        self, table: ReplicaTable, paths: Mapping[UUID, str], applied: AppliedBatches, progress: Progress
+        self,
+        table: ReplicaTable,
+        paths: Mapping[UUID, str],
+        applied: AppliedBatches,
+        progress: Progress,
+        cleaner: LogCleaner,
     ) -> None:
         self._table = table
+        self._cleaner = cleaner
         self._logs = table.context.logs
         self._names = paths
         self._applied = applied
@@ -83,6 +93,19 @@ class NodeView:
         except DiskError as error:
             return str(error)
         return ""
+
+    def compaction(self) -> pb.Compaction:
+        cleaner = self._cleaner
+        message = pb.Compaction(
+            uncleanable_count=len(cleaner.uncleanable),
+            dirty_bytes=cleaner.dirty_bytes(),
+            due=cleaner.due(),
+            longest_wait_ms=cleaner.longest_wait_ms(),
+        )
+        for key, why in sorted(cleaner.uncleanable.items(), key=lambda item: (not item[1].is_final, item[0])):
+            if len(message.uncleanable) < UNCLEANABLE_SHOWN_MAX and (log := self._logs.get(key)) is not None:
+                message.uncleanable.add(topic=log.topic, index=key.index, cause=why.cause, is_final=why.is_final)
+        return message
 
     def failed_directories(self) -> dict[str, str]:
         failed = self._logs.failed_disks

@@ -1,6 +1,6 @@
 """`BrokerProcess`: a whole broker, from its control plane to its Kafka listeners.
 
-It starts in this order.  Directories and ports come first, so that errors of configuration are reported at once.  The
+It starts in this order.  Directories and ports come first, so that configuration errors are reported early.  The
 logs are opened.  The broker joins the cluster, binds its data directories to it, registers and applies the metadata.
 Its listeners begin to serve.  The controller unfences it, and `ready` returns.
 
@@ -19,10 +19,15 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from broker.kafka.listener import BoundListener, KafkaServer
+from broker.log.cleaning.cleaner import CleanerLimits
+from broker.log.cleaning.ports import CleanWorker
+from broker.log.cleaning.process import ProcessWorker
 from broker.replica.limits import ReplicaLimits
+from broker.server.kafka_node import KafkaNode
 from broker.server.metrics import register_broker_metrics
 from broker.server.node_view import NodeView
 from broker.server.role import BrokerRole, RoleConfig
+from broker.server.standalone import allow_auto_create
 from metadata.records import Endpoint
 from quorum.ports import QuorumStore, Transport
 from quorum.transport.grpc import GrpcTransport
@@ -38,12 +43,12 @@ from quorumlog.runtime.metrics import Metrics
 from quorumlog.wire.rpcs import ReplyT, RequestT, Rpc
 from quorumlog_server.control_plane import ControlPlane, make_store, quorum_directory
 
-log = get_logger("broker")
+logger = get_logger("broker")
 
 READY_LOOK_S = 0.25
 FLUSH_THREADS = 4
-"""Threads that several data directories share for flushing: the loop's executor has at least five, and a directory that
-hangs must leave some to the others."""
+"""Number of threads that several data directories share for flushing.  The loop's executor has at least five, so that a
+directory that hangs leaves some threads to the others."""
 SHUTDOWN_RESERVE_MS = 5_000
 """Part of the time for a graceful stop that is reserved for closing after the hand-over."""
 
@@ -67,7 +72,7 @@ def make_disks(config: NodeConfig, sources: Sources) -> list[FileDisk]:
                 if other.directory_id == disks[-1].directory_id:
                     raise StoreRefusedError(
                         f"{root} and {other.root} are both directory {other.directory_id}: one is a copy of the other",
-                        next_step="leave one of them out; what is added must be empty",
+                        next_step="remove one of them from data.dirs; a directory that is added must be empty",
                     )
     except BaseException:
         for disk in disks:
@@ -77,13 +82,14 @@ def make_disks(config: NodeConfig, sources: Sources) -> list[FileDisk]:
 
 
 def make_broker_process(config: NodeConfig, sources: Sources) -> BrokerProcess:
-    """Return a broker over gRPC, SQLite and real directories, which it closes.  It runs on the running loop.
+    """Return a broker that uses gRPC, SQLite and real directories, and closes them.  The caller runs an event loop.
 
     Raises: as `make_disks`.
     """
     disks = make_disks(config, sources)
     transport = GrpcTransport(config.control_listen)
-    process = BrokerProcess(config, sources, disks, make_store(config, sources), transport)
+    worker = ProcessWorker(config.log_cleaner_bytes_per_second)
+    process = BrokerProcess(config, sources, disks, make_store(config, sources), transport, clean_worker=worker)
     process.plane.disk_paths = (*config.data_dirs, quorum_directory(config))
     transport.is_serving = lambda: process.is_ready()[0]
     return process
@@ -103,6 +109,7 @@ class BrokerProcess:
         store: QuorumStore,
         transport: Transport,
         limits: ReplicaLimits | None = None,
+        clean_worker: CleanWorker | None = None,
     ) -> None:
         self.config = config
         self.plane = ControlPlane(config, sources, store, transport)
@@ -125,16 +132,24 @@ class BrokerProcess:
             self._call,
             limits,
             generation=lambda: self.plane.node.core.generation,
+            clean_worker=clean_worker,
+            cleaner_limits=CleanerLimits(
+                interval_ms=config.log_cleaner_backoff_ms, map_memory=config.log_cleaner_memory
+            ),
         )
+        paths = {disk.directory_id: path for disk, path in zip(disks, config.data_dirs, strict=False)}
         self.kafka = KafkaServer(
             self.role.replicas,
             self._call,
             [NamedAddress(listener.name, listener.listen) for listener in config.kafka_listeners],
+            node=KafkaNode(self.plane, self.role.logs, paths, sources),
             node_id=config.node_id,
             cluster_id="",
             wait_for_metadata=self.role.wait_applied,
+            groups=self.role.groups,
         )
         self._disks = tuple(disks)
+        self._paths = paths
         self.plane.all_checks = self.checks
         self._group: asyncio.TaskGroup | None = None
         self._joining: asyncio.Task[None] | None = None
@@ -156,9 +171,10 @@ class BrokerProcess:
             exits.push_async_callback(self.kafka.close)
             await self.kafka.bind()
             await exits.enter_async_context(self.plane)
-            paths = {disk.directory_id: path for disk, path in zip(self._disks, self.config.data_dirs, strict=False)}
             role = self.role
-            self.plane.node_service.broker = NodeView(role.table, paths, role.applied_batches, role.progress)
+            self.plane.node_service.broker = NodeView(
+                role.table, self._paths, role.applied_batches, role.progress, role.cleaner
+            )
             exits.push_async_exit(self._close_role)
             await self.role.__aenter__()
             self._group = asyncio.TaskGroup()
@@ -194,6 +210,8 @@ class BrokerProcess:
         self.role.start(group, self.advertised())
         # The first metadata that is applied holds this broker's registration; no client is sent here before that.
         await self.role.wait_applied(1)
+        if self.config.standalone:
+            await allow_auto_create(self.config.node_id, self.role.replicas.image, self._call, self.role.wait_applied)
         await self.kafka.start()
 
     async def _hand_over(self) -> None:

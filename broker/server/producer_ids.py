@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from broker.kafka.api import ProducerIdResult
+from quorumlog.runtime.backoff import Backoff
 from quorumlog.wire import rpcs
 from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.rpcs import ControllerCall
@@ -53,16 +54,15 @@ class ProducerIdPool:
         while True:
             await self._low.wait()
             self._low.clear()
-            delay_s = RETRY_MIN_S
+            backoff = Backoff(RETRY_MIN_S, RETRY_MAX_S)
             while self.left() < self._low_water:
                 if await self._fetch():
-                    delay_s = RETRY_MIN_S
+                    backoff.reset()
                     continue
-                await asyncio.sleep(delay_s)  # no controller is active, or this broker is registering
-                delay_s = min(2 * delay_s, RETRY_MAX_S)
+                await asyncio.sleep(backoff.next_s())  # no controller is active, or this broker is registering
 
     async def take(self) -> int | None:
-        """Return an id that nobody else has; None when the reserve is empty and no block arrives in time."""
+        """Return an id that no other producer has; None when the reserve is empty and no block arrives in time."""
         deadline = asyncio.get_running_loop().time() + self._timeout_ms / 1000
         while not self._blocks:
             self._arrived.clear()

@@ -2,8 +2,8 @@
 
 `BrokerRole` connects the parts and owns their tasks; it decides nothing.  Its phases, in order:
 
-open      recover the logs, read and remove the clean-stop mark
-start     register, apply the metadata, be unfenced; from then on leaders serve and followers copy
+open      recover the logs, read the clean-stop mark
+start     register, remove the mark, apply the metadata, be unfenced; from then on leaders serve and followers copy
 stop      hand leaderships over (controlled shutdown), within a bound
 close     answer everything that is parked, save watermarks, close the logs, write the clean-stop mark
 """
@@ -16,7 +16,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 from uuid import UUID
 
+from broker.coordinator.groups import GroupCoordinators
 from broker.log import LogKey, LogManager
+from broker.log.cleaning.cleaner import CleanerLimits, LogCleaner
+from broker.log.cleaning.ports import CleanWorker, LocalWorker
+from broker.log.state import CLEAN_EPOCH
 from broker.replica.cluster_view import ClusterView
 from broker.replica.configs import TopicConfigs
 from broker.replica.context import ReplicaContext
@@ -27,6 +31,7 @@ from broker.replica.isr import IsrKeeper
 from broker.replica.limits import ReplicaLimits
 from broker.replica.progress import AppliedBatches, Progress
 from broker.replica.service import ReplicaService
+from broker.replica.starts import LogStarts
 from broker.replica.strays import Strays
 from broker.replica.table import ReplicaTable
 from broker.replica.watermarks import Watermarks
@@ -42,10 +47,8 @@ from quorumlog.runtime.disk import Disk, DiskError
 from quorumlog.runtime.logging import get_logger
 from quorumlog.wire.rpcs import ControllerCall
 
-log = get_logger("broker")
+logger = get_logger("broker")
 
-CLEAN_EPOCH = "broker/clean_epoch"
-"""Fact: the broker epoch under which this directory was closed cleanly."""
 FINAL_SAVE_TIMEOUT_S = 10.0
 
 
@@ -81,13 +84,21 @@ class BrokerRole:
         call: ControllerCall,
         limits: ReplicaLimits | None = None,
         generation: Callable[[], int] = lambda: 0,
+        clean_worker: CleanWorker | None = None,
+        cleaner_limits: CleanerLimits | None = None,
     ) -> None:
-        """generation: returns the quorum's generation; called once the quorum has been joined."""
+        """generation: returns the quorum's generation; called once the quorum has been joined.
+
+        clean_worker: compacts logs; without one, the event loop does it.
+        """
         limits = limits or ReplicaLimits()
         # A follower whose long poll outlasts lag_max_ms would seem to have stopped fetching.
         limits = replace(limits, fetcher_wait_ms=min(limits.fetcher_wait_ms, max(1, config.lag_max_ms // 3)))
         self.config = config
         self.logs = LogManager(disks, limits.log_checkpoint_bytes)
+        self.cleaner = LogCleaner(
+            self.logs, clean_worker or LocalWorker(), cleaner_limits or CleanerLimits(), sources.wall_ms
+        )
         self.progress = Progress()
         self.applied_batches = AppliedBatches(sources.wall_ms)
         self._sources = sources
@@ -109,6 +120,7 @@ class BrokerRole:
         self.replicas = ReplicaService(self.table, sources.random, self._pool)
         self.fetchers = Fetchers(self.context, self._inter_broker_address)
         self.isr = IsrKeeper(self.table, call, config.lag_max_ms)
+        self.log_starts = LogStarts(self.table)
         self.watermarks = Watermarks(self._disks, self.table, self.logs.disk_failed)
         self.directories = Directories(self.table, self._directory_ids, self.watermarks, call)
         self._strays = Strays(self.table, self._disks, self.watermarks, generation, sources.wall_ms)
@@ -124,13 +136,14 @@ class BrokerRole:
             wall_ms=sources.wall_ms,
             on_applied=self._on_applied,
         )
+        self.groups = GroupCoordinators(self.table, call, self.wait_applied, sources)
         self.lifecycle: LifecycleRunner | None = None
         self._closed = False
         self._previous_epoch = -1
         self._group: asyncio.TaskGroup | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._life: asyncio.Task[bool] | None = None
-        self._unsubscribe: Callable[[], None] = lambda: None
+        self._subscriptions: list[Callable[[], None]] = []
         self._applied_waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._all_disks_failed: asyncio.Future[DiskError] | None = None
 
@@ -142,11 +155,11 @@ class BrokerRole:
 
     async def __aenter__(self) -> BrokerRole:
         self._all_disks_failed = asyncio.get_running_loop().create_future()
-        self.logs.on_failure = self._on_disk_failure
-        self.logs.on_log_failure = self._on_log_failure
+        self.logs.events.directory_failed.subscribe(self._on_disk_failure)
+        self.logs.events.log_failed.subscribe(self._on_log_failure)
         await self.logs.open()
         self.watermarks.load()
-        self._previous_epoch = await self._take_clean_mark()
+        self._previous_epoch = self._clean_epoch()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -172,14 +185,18 @@ class BrokerRole:
         )
         self.fetchers.start(group)
         self.follower.start_at(self._replay.image)
-        self._unsubscribe = self._replay.subscribe(self.follower.on_batch)
+        self.groups.start(group, self._replay.image)
+        for subscriber in (self.follower.on_batch, self.groups.on_batch):
+            self._subscriptions.append(self._replay.subscribe(subscriber))
         limits = self.context.limits
         for name, work in (
             ("image", self.follower.run()),
             ("isr", self.isr.run()),
             ("watermarks", self.watermarks.run(limits.checkpoint_interval_ms)),
+            ("log-starts", self.log_starts.run()),
             ("directories", self.directories.run()),
             ("maintenance", self._maintain()),
+            ("cleaner", self.cleaner.run()),
             ("producer-ids", self._pool.run()),
         ):
             self._tasks.append(group.create_task(work, name=f"broker-{name}"))
@@ -197,7 +214,8 @@ class BrokerRole:
         if self._closed:
             return
         self._closed = True
-        self._unsubscribe()
+        for unsubscribe in self._subscriptions:
+            unsubscribe()
         if self._life is not None and not self._life.done():
             self._tasks.append(self._life)  # type: ignore[arg-type]
         for task in self._tasks:
@@ -205,18 +223,20 @@ class BrokerRole:
         if self._tasks:
             await asyncio.wait(self._tasks)
             self._tasks.clear()
+        await self.groups.close()
         await self.fetchers.close()
         self.replicas.close()
         try:
             async with asyncio.timeout(FINAL_SAVE_TIMEOUT_S):
+                await self.cleaner.close()
                 await self.watermarks.save()
                 await self.logs.close()
                 if clean:
                     await self._leave_clean_mark()
         except TimeoutError:
-            log.error("data directories not closed in time", seconds=FINAL_SAVE_TIMEOUT_S)
+            logger.error("data directories not closed in time", seconds=FINAL_SAVE_TIMEOUT_S)
         except DiskError as error:
-            log.error("data directories not closed", cause=str(error))
+            logger.error("data directories not closed", cause=str(error))
 
     async def wait_serving(self) -> None:
         """Wait until this broker is unfenced and has applied its unfencing.  The caller sets the deadline."""
@@ -228,7 +248,7 @@ class BrokerRole:
 
     @property
     def is_serving(self) -> bool:
-        """Whether this broker is unfenced, and leads what the controller has elected it for."""
+        """Return whether this broker is unfenced, and leads the partitions for which it was elected."""
         if self.lifecycle is None or not self.lifecycle.unfenced or not self.context.is_serving():
             return False
         cluster = self.context.cluster
@@ -267,7 +287,8 @@ class BrokerRole:
             self._applied_waiters.append((offset, future))
             await future
 
-    def _on_registered(self, broker_epoch: int) -> None:
+    async def _on_registered(self, broker_epoch: int) -> None:
+        await self._remove_clean_mark()  # from now on, records may be written
         self.follower.activate(broker_epoch)
         self._pool.refill()
 
@@ -283,7 +304,7 @@ class BrokerRole:
     def _on_disk_failure(self, directory_id: UUID, error: DiskError) -> None:
         if directory_id in self.progress.directories_offline:
             return
-        log.error("data directory offline", directory=str(directory_id), cause=str(error))
+        logger.error("data directory offline", directory=str(directory_id), cause=str(error))
         if self.lifecycle is not None:
             self.lifecycle.on_disk_failure(directory_id)
         else:
@@ -313,29 +334,34 @@ class BrokerRole:
                 if self._strays.are_known:
                     await self.logs.delete_strays(now_ms(), limits.strays_kept_ms)
             except DiskError as error:
-                log.error("maintenance failed", cause=str(error))
+                logger.error("maintenance failed", cause=str(error))
 
-    async def _take_clean_mark(self) -> int:
-        """Return the broker epoch of the last clean stop, or -1.  Removes the mark, which is valid for one start."""
-        marks = [
+    def _clean_epoch(self) -> int:
+        """Return the broker epoch of the last clean stop; -1 if records may have been written since, or it is unknown.
+
+        The mark is valid until the next registration, because nothing is written before that.  Until then, a
+        log that has lost records is damaged, and `broker.log` takes it offline.
+        """
+        marks = {
             b"" if self._has_failed(disk) else disk.facts.load(CLEAN_EPOCH).get(CLEAN_EPOCH, b"")
             for disk in self._disks
-        ]
-        for disk, mark in zip(self._disks, marks, strict=True):
-            if mark:
+        }
+        mark = marks.pop()
+        return int(mark) if not marks and mark.isdigit() else -1
+
+    async def _remove_clean_mark(self) -> None:
+        for disk in self._disks:
+            if not self._has_failed(disk) and disk.facts.load(CLEAN_EPOCH):
                 try:
                     await disk.facts.commit({CLEAN_EPOCH: None})
                 except DiskError as error:
                     self._on_disk_failure(disk.directory_id, error)
-                    return -1
-        same = len(set(marks)) == 1 and marks[0].isdigit() and self.logs.clean_start
-        return int(marks[0]) if same else -1
 
     def _has_failed(self, disk: Disk) -> bool:
         return disk.directory_id in self.progress.directories_offline
 
     async def _leave_clean_mark(self) -> None:
         epoch = self.context.cluster.own_epoch
-        if epoch >= 0 and not self.progress.directories_offline:
+        if epoch >= 0 and self.logs.clean_stop and not self.progress.directories_offline:
             for disk in self._disks:
                 await disk.facts.commit({CLEAN_EPOCH: b"%d" % epoch})

@@ -1,4 +1,4 @@
-"""Notices that this process did not run (stopped, swapped out, starved) for longer than a broker may be silent.
+"""Notices that this process did not run (stopped, swapped out, starved) for longer than heartbeats may be missing.
 
 Theory of operation
 -------------------
@@ -8,9 +8,9 @@ those follow another leader.  But it could acknowledge a write with acks=1, whic
 later, and it could report where the log ended when it was stopped.
 
 So the process notes the time at regular intervals.  The timer or the first request, whichever comes first, finds that
-the last note is too old.  From then on the broker serves nobody as leader until the controller has answered a heartbeat
-that was sent after the stall, and has said that the broker is unfenced.  If no controller can be reached, the broker
-waits for the timeout of one heartbeat only: brokers serve without a quorum.
+the last note is too old.  From then on the broker serves no client as leader.  This ends when the controller answers a
+heartbeat that was sent after the stall, and reports that the broker is unfenced.  If no controller can be reached, the
+broker waits for the timeout of one heartbeat only: brokers serve without a quorum.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import asyncio
 from broker.core.events import Event
 
 PULSES = 8
-"""Number of notes of the time within the shortest stall."""
+"""Number of times that the time is noted within the shortest stall."""
 
 
 class StallDetector:
@@ -45,7 +45,10 @@ class StallDetector:
         self._pulse()
 
     def is_awake(self) -> bool:
-        """Return whether no stall forbids this process to serve.  Every request asks."""
+        """Return whether this process may serve, because it is not in a stall.
+
+        Every request calls this, so the first one after a stall detects it.
+        """
         loop = self._loop
         if loop is None:
             return True
@@ -58,7 +61,7 @@ class StallDetector:
         return self.current == 0
 
     def end(self, stall: int) -> None:
-        """End this stall: a heartbeat that was sent during it was answered, or will not be."""
+        """End this stall.  Called after a heartbeat that was sent during the stall was answered or failed."""
         if stall == self.current:
             self.current = 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants import Mutant
 
-FETCHERS = "broker/replica/fetchers.py"
+FETCHER = "broker/replica/fetcher.py"
 FETCH = "broker/replica/fetch.py"
 CLUSTER_VIEW = "broker/replica/cluster_view.py"
 DIRECTORIES = "broker/replica/directories.py"
@@ -15,7 +15,10 @@ REPLICA = "broker/replica/replica.py"
 ISR = "broker/replica/isr.py"
 WATERMARKS = "broker/replica/watermarks.py"
 
-FETCHER_TESTS = "tests/unit/broker/replica/test_fetchers.py"
+DELETIONS = "broker/replica/deletions.py"
+
+DELETION_TESTS = "tests/unit/broker/replica/test_deletions.py"
+FETCHER_TESTS = "tests/unit/broker/replica/test_fetcher.py"
 ISR_TESTS = "tests/unit/broker/replica/test_isr.py"
 LEADERSHIP_TESTS = "tests/unit/broker/replica/test_leaderships.py"
 POSITION_TESTS = "tests/unit/broker/replica/test_positions.py"
@@ -25,13 +28,29 @@ SESSION_TESTS = "tests/unit/broker/replica/test_sessions.py"
 SERVING_TESTS = "tests/unit/broker/replica/test_serving.py"
 WATERMARK_TESTS = "tests/unit/broker/replica/test_watermarks.py"
 
+INTERNAL_TESTS = "tests/unit/broker/replica/test_internal_topics.py"
+
 MUTANTS = (
+    Mutant(
+        "a client appends to an internal topic",
+        "broker/replica/produce.py",
+        "if is_internal(topic):",
+        "if is_internal(topic) and replica is None:",
+        (INTERNAL_TESTS,),
+    ),
+    Mutant(
+        "retention deletes a coordinator's state",
+        "broker/replica/configs.py",
+        "keeps_all = is_internal(image.topics[topic_id].name)",
+        "keeps_all = False",
+        (INTERNAL_TESTS,),
+    ),
     Mutant(
         "a damaged replica that is assigned again in one pass stays offline",
         IMAGE,
         "            or self._directories.was_assigned_again(replica, partition)\n",
         "",
-        (f"{ROLE_TESTS}::test_damaged_replica_that_is_assigned_again_in_one_pass_begins_anew",),
+        (f"{ROLE_TESTS}::test_damaged_replica_that_is_assigned_again_in_one_pass_starts_over",),
     ),
     Mutant(
         "a fetch position is acknowledged without checking it",
@@ -56,7 +75,7 @@ MUTANTS = (
     ),
     Mutant(
         "a follower names no epoch when its log is empty",
-        FETCHERS,
+        FETCHER,
         "        epoch = partition_log.epochs.last_epoch\n",
         "        epoch = partition_log.epochs.last_epoch if end > partition_log.start_offset else -1\n",
         (
@@ -66,10 +85,24 @@ MUTANTS = (
     ),
     Mutant(
         "a replica that starts over does not learn the epoch before its start",
-        FETCHERS,
+        FETCHER,
         "self._context.logs.reset_to(partition_log, start, epoch)",
         "self._context.logs.reset_to(partition_log, start)",
         (f"{POSITION_TESTS}::test_a_follower_that_diverges_below_its_start_starts_over",),
+    ),
+    Mutant(
+        "a truncation is not prepared",
+        FETCHER,
+        "        await self._context.logs.prepare_truncation(partition_log, end)\n",
+        "",
+        (f"{FETCHER_TESTS}::test_a_truncation_across_segments_is_prepared",),
+    ),
+    Mutant(
+        "a fetcher keeps no account of refused positions",
+        FETCHER,
+        "        self._session.refused(key)\n",
+        "        self._session.drop(key)\n",
+        (f"{FETCHER_TESTS}::test_a_refused_replica_reports_its_position_again",),
     ),
     Mutant(
         "parked produces outlive a leadership",
@@ -90,14 +123,14 @@ MUTANTS = (
         IMAGE,
         "elif partition.last_offset > self._cluster.own_epoch:",
         "else:",
-        (f"{ROLE_TESTS}::test_a_leadership_older_than_the_registration_is_not_taken_up",),
+        (f"{ROLE_TESTS}::test_a_leadership_older_than_the_registration_is_ignored",),
     ),
     Mutant(
         "a leader serves by a record that is older than its registration",
         REPLICA,
         "return self.leader if self.image.last_offset > self._context.cluster.own_epoch else None",
         "return self.leader",
-        (f"{ROLE_TESTS}::test_a_leader_serves_no_more_once_it_is_registered_anew",),
+        (f"{ROLE_TESTS}::test_a_leader_stops_serving_once_it_is_registered_again",),
     ),
     Mutant(
         "a fenced leader serves",
@@ -111,58 +144,56 @@ MUTANTS = (
         DIRECTORIES,
         "        if assigned in self._directory_ids:\n            return assigned if assigned in working else None\n",
         "        if assigned in working:\n            return assigned\n",
-        (f"{ROLE_TESTS}::test_a_replica_on_a_failed_directory_does_not_begin_anew_elsewhere",),
+        (f"{ROLE_TESTS}::test_a_replica_on_a_failed_directory_is_not_recreated_elsewhere",),
     ),
     Mutant(
         "a member of the ISR that may be on a failed directory begins anew",
         DIRECTORIES,
         "self._context.broker_id not in (*partition.isr, *partition.elr):",
         "self._context.broker_id in (*partition.isr, *partition.elr):",
-        (
-            f"{ROLE_TESTS}::test_a_member_of_the_isr_whose_directory_is_unknown_does_not_begin_anew_while_one_has_failed",
-        ),
+        (f"{ROLE_TESTS}::test_an_isr_member_without_a_directory_is_not_recreated_while_one_failed",),
     ),
     Mutant(
-        "the sessions of a fenced broker go on",
+        "the sessions of a fenced broker continue",
         IMAGE,
         "events.broker_left(broker_id)",
         "pass",
-        (f"{SESSION_TESTS}::test_the_sessions_of_a_broker_that_is_fenced_end",),
+        (f"{SESSION_TESTS}::test_the_sessions_of_a_fenced_broker_end",),
     ),
     Mutant(
         "a leader still copies from the leader before",
         REPLICA,
         "        self._context.events.role_changed(self)\n        if self.leader",
         "        if self.leader",
-        (f"{FETCHER_TESTS}::test_a_reply_to_a_replica_that_leads_by_now_changes_nothing",),
+        (f"{FETCHER_TESTS}::test_a_reply_to_a_replica_that_has_become_leader_changes_nothing",),
     ),
     Mutant(
         "an append does not wake the followers' fetches",
         REPLICA,
-        "self._touch(consumers=False, followers=True)",
-        "self._touch(consumers=False, followers=False)",
-        (f"{SESSION_TESTS}::test_a_followers_fetch_that_waits_is_answered_by_an_append",),
+        "self._touch(consumers=False, followers=True)\n            self.ensure_flush()",
+        "self._touch(consumers=False, followers=False)\n            self.ensure_flush()",
+        (f"{SESSION_TESTS}::test_a_parked_fetch_of_a_follower_is_answered_by_an_append",),
     ),
     Mutant(
         "the end of a leadership does not wake a parked fetch",
         REPLICA,
         "self._refuse_parked(KafkaCode.NOT_LEADER_OR_FOLLOWER)\n        self._touch(consumers=True, followers=True)\n",
         "self._refuse_parked(KafkaCode.NOT_LEADER_OR_FOLLOWER)\n",
-        (f"{SESSION_TESTS}::test_a_fetch_that_waits_is_answered_when_the_leadership_ends",),
+        (f"{SESSION_TESTS}::test_a_parked_fetch_is_answered_when_the_leadership_ends",),
     ),
     Mutant(
         "a log does not get its replica's watermark",
         REPLICA,
         "            self.log.advance_high_watermark(role.high_watermark)\n",
         "            pass\n",
-        (f"{SERVING_TESTS}::test_a_new_leader_begins_from_the_watermark_that_it_knew_as_a_follower",),
+        (f"{SERVING_TESTS}::test_a_new_leader_keeps_its_watermark_as_a_follower",),
     ),
     Mutant(
         "a new leader begins from no watermark",
         REPLICA,
         "            high_watermark=watermark,\n",
         "            high_watermark=0,\n",
-        (f"{SERVING_TESTS}::test_a_new_leader_begins_from_the_watermark_that_it_knew_as_a_follower",),
+        (f"{SERVING_TESTS}::test_a_new_leader_keeps_its_watermark_as_a_follower",),
     ),
     Mutant(
         "a leader epoch begins only with its first record",
@@ -172,7 +203,7 @@ MUTANTS = (
         (f"{SERVING_TESTS}::test_a_leader_epoch_begins_before_its_first_record",),
     ),
     Mutant(
-        "a consumer is shown what is not committed",
+        "a consumer receives uncommitted records",
         FETCH,
         "end = leader.high_watermark if plan.replica_id == CONSUMER else partition_log.end_offset",
         "end = partition_log.end_offset",
@@ -187,23 +218,23 @@ MUTANTS = (
     ),
     Mutant(
         "a follower's unflushed records are fetched past",
-        FETCHERS,
-        "if partition_log.flushed_offset < partition_log.end_offset:\n            self._session.drop(key)",
+        FETCHER,
+        "if not partition_log.is_settled:\n            self._session.drop(key)",
         "if False:\n            self._session.drop(key)",
-        (f"{FETCHER_TESTS}::test_a_follower_asks_for_nothing_past_what_is_not_durable",),
+        (f"{FETCHER_TESTS}::test_a_follower_fetches_only_from_its_durable_end",),
     ),
     Mutant(
         "a truncation keeps the follower's watermark",
-        FETCHERS,
+        FETCHER,
         "        follower.on_truncated(partition_log.end_offset)\n",
         "",
-        (f"{FETCHER_TESTS}::test_a_truncation_takes_the_watermark_along",),
+        (f"{FETCHER_TESTS}::test_a_truncation_lowers_the_watermark",),
     ),
     Mutant(
         "a follower's log starts above its watermark",
-        FETCHERS,
-        "partition_log.advance_start_offset(min(part.log_start_offset, partition_log.end_offset))",
-        "partition_log.advance_start_offset(part.log_start_offset + 1)",
+        FETCHER,
+        "                replica.advance_start(part.log_start_offset)\n",
+        "                replica.advance_start(part.log_start_offset + 1)\n",
         (f"{FETCHER_TESTS}::test_a_followers_log_starts_where_its_leaders_does",),
     ),
     Mutant(
@@ -218,7 +249,7 @@ MUTANTS = (
         PARKED,
         "        heap = self._by_commit if produce.acks == ACKS_ALL else self._by_flush\n        heapq.heappush",
         "        heap = self._by_commit\n        heapq.heappush",
-        (f"{SERVING_TESTS}::test_each_parked_produce_is_answered_by_what_it_waits_for",),
+        (f"{SERVING_TESTS}::test_each_parked_produce_is_answered_by_its_own_condition",),
     ),
     Mutant(
         "a deleted replica's watermark stays among the facts",
@@ -254,6 +285,97 @@ MUTANTS = (
         FETCH,
         "                    if session.next_epoch != epoch:\n                        break\n",
         "",
-        (f"{READ_TESTS}::test_a_fetch_that_arrives_during_a_read_takes_over",),
+        (f"{READ_TESTS}::test_a_fetch_that_arrives_during_a_read_replaces_the_earlier_one",),
+    ),
+    Mutant(
+        "a deletion is answered before its start is durable",
+        DELETIONS,
+        "low_watermark(replica.log.durable_start_offset)",
+        "low_watermark(replica.log.start_offset)",
+        (f"{DELETION_TESTS}::test_a_deletion_is_answered_when_its_start_is_durable",),
+    ),
+    Mutant(
+        "records above the watermark are deleted",
+        DELETIONS,
+        "if not 0 <= offset <= leader.high_watermark:",
+        "if not 0 <= offset <= log.end_offset:",
+        (f"{DELETION_TESTS}::test_an_offset_that_is_not_committed_is_out_of_range",),
+    ),
+    Mutant(
+        "a follower reports a log start that is not durable",
+        FETCHER,
+        "end, epoch, partition_log.durable_start_offset, size_max)",
+        "end, epoch, partition_log.start_offset, size_max)",
+        (f"{DELETION_TESTS}::test_a_follower_reports_a_start_once_it_is_durable",),
+    ),
+    Mutant(
+        "a follower never takes a start above its old watermark",
+        FETCHER,
+        """                replica.follow_watermark(watermark)  # first, because the start never exceeds the watermark
+                replica.advance_start(part.log_start_offset)
+""",
+        """                replica.advance_start(part.log_start_offset)
+                replica.follow_watermark(watermark)
+""",
+        (f"{DELETION_TESTS}::test_a_follower_takes_the_start_that_arrives_with_its_watermark",),
+    ),
+    Mutant(
+        "a deletion counts the start of another incarnation",
+        "broker/core/partition.py",
+        "if follower is None or follower.broker_epoch != broker_epoch or follower.log_start == log_start:",
+        "if follower is None or follower.log_start == log_start:",
+        (f"{DELETION_TESTS}::test_a_fetch_of_an_earlier_incarnation_does_not_count",),
+    ),
+    Mutant(
+        "a follower fetches beside a truncation that is not durable",
+        FETCHER,
+        "if not partition_log.is_settled:",
+        "if partition_log.flushed_offset < partition_log.end_offset:",
+        (f"{FETCHER_TESTS}::test_a_follower_fetches_again_once_its_truncation_is_durable",),
+    ),
+    Mutant(
+        "a leader appends beside a truncation that is not durable",
+        REPLICA,
+        "elif self.log.durability.is_truncating:",
+        "elif False:",
+        (f"{FETCHER_TESTS}::test_a_leader_appends_once_its_truncation_is_durable",),
+    ),
+    Mutant(
+        "a coordinator appends beside a truncation that is not durable",
+        REPLICA,
+        "if found.log.durability.is_truncating:",
+        "if False:",
+        (
+            "tests/unit/broker/coordinator/test_coordinator.py"
+            "::test_nothing_is_appended_until_the_last_truncation_is_durable",
+        ),
+    ),
+    Mutant(
+        "a truncation ignores that the floor has risen while it was prepared",
+        FETCHER,
+        "if end < max(partition_log.truncation_floor, partition_log.start_offset):",
+        "if False:",
+        (f"{FETCHER_TESTS}::test_a_truncation_waits_for_another_reply_if_the_floor_rises",),
+    ),
+    Mutant(
+        "an accepted batch does not end the back-off of refused ones",
+        FETCHER,
+        "                self._refusals.pop(key, None)\n                if partition_log.end_offset < watermark",
+        "                if partition_log.end_offset < watermark",
+        (f"{FETCHER_TESTS}::test_repeated_refusals_of_batches_wait_longer",),
+    ),
+    Mutant(
+        "a refused batch ends the back-off of refused ones",
+        FETCHER,
+        "                if len(records):\n",
+        "                self._refusals.pop(key, None)\n                if len(records):\n",
+        (f"{FETCHER_TESTS}::test_repeated_refusals_of_batches_wait_longer",),
+    ),
+    Mutant(
+        "a deletion waits for ever for a start that retention moved",
+        REPLICA,
+        "if self.log.durable_start_offset < self.log.start_offset:",
+        "if before < self.log.start_offset:",
+        (f"{DELETION_TESTS}::test_a_deletion_makes_a_start_durable_that_retention_has_just_moved",),
     ),
 )

@@ -4,16 +4,53 @@ from __future__ import annotations
 
 from tests.mutants import Mutant
 
+ROLE = "broker/server/role.py"
 STALL_DETECTOR = "broker/server/stall_detector.py"
 
+MARK_TESTS = "tests/unit/broker/server/test_clean_mark.py"
 STALL_TESTS = "tests/unit/broker/server/test_stall_detector.py"
 
 MUTANTS = (
+    Mutant(
+        "the mark of a clean stop is removed before the registration",
+        ROLE,
+        "        self._previous_epoch = self._clean_epoch()\n",
+        "        self._previous_epoch = self._clean_epoch()\n        await self._remove_clean_mark()\n",
+        (f"{MARK_TESTS}::test_a_crash_before_the_registration_is_no_unclean_stop",),
+    ),
+    Mutant(
+        "the mark of a clean stop outlives the next registration",
+        ROLE,
+        "        await self._remove_clean_mark()  #",
+        "        #",
+        (f"{MARK_TESTS}::test_a_crash_after_the_registration_is_an_unclean_stop",),
+    ),
+    Mutant(
+        "records may be written while the mark of a clean stop is still there",
+        ROLE,
+        "        await self._remove_clean_mark()  #",
+        "        self.follower.activate(broker_epoch)\n        await self._remove_clean_mark()  #",
+        (f"{MARK_TESTS}::test_the_mark_is_removed_before_the_first_record_can_be_written",),
+    ),
+    Mutant(
+        "a stop counts as clean although a directory could not be marked",
+        "broker/log/manager.py",
+        "self.clean_stop = marked == len(self._directories)",
+        "self.clean_stop = True",
+        ("tests/unit/broker/log/test_manager.py::test_two_copies_stay_after_a_stop_until_they_are_set_aside",),
+    ),
+    Mutant(
+        "a start truncates records of a clean stop, and registers as stopped cleanly",
+        "broker/log/directory_facts.py",
+        "self._is_as_stopped = CLEAN_EPOCH in facts.load(CLEAN_EPOCH)",
+        "self._is_as_stopped = False",
+        (f"{MARK_TESTS}::test_no_start_truncates_records_of_the_clean_stop",),
+    ),
     Mutant(
         "an answer from before a stall ends it",
         STALL_DETECTOR,
         "if stall == self.current:",
         "if stall <= self.current:",
-        (f"{STALL_TESTS}::test_an_answer_to_what_was_asked_before_ends_nothing",),
+        (f"{STALL_TESTS}::test_an_answer_to_a_request_before_the_stall_does_not_end_it",),
     ),
 )

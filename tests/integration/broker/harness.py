@@ -1,7 +1,7 @@
 """Brokers in one process: real logs on real disks, real connections on loopback, and a controller without Raft.
 
-The controller decides with `metadata.control`, the real decisions, and commits at once.  Each broker's replay gets the
-batches in order; `hold` keeps them from one broker, `cut` keeps that broker's requests from the controller.
+The controller decides with `metadata.control`, the real decisions, and commits immediately.  Each broker's replay gets
+the batches in order; `hold` keeps them from one broker, `cut` keeps that broker's requests from the controller.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from crc32c import crc32c
 
+from broker.core.partition import LeaderState
 from broker.kafka.listener import KafkaServer
+from broker.log import PartitionLog
 from broker.replica.context import ReplicaContext
 from broker.replica.limits import ReplicaLimits
 from broker.replica.replica import Replica
@@ -38,12 +40,15 @@ from quorumlog.wire import rpcs
 from quorumlog.wire.errors import ApiError
 from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
+from tests.unit.broker.kafka.fake import FakeNode
+
+T = TypeVar("T")
 
 WAIT_S = 20.0
 
 
 class Replay:
-    """What a broker sees of the metadata log; `MetadataReplay` without a log."""
+    """The replay of a broker: `MetadataReplay` without a log."""
 
     def __init__(self) -> None:
         self.image = ClusterImage()
@@ -60,7 +65,7 @@ class Replay:
 
 
 class Controller:
-    """Decides at once on what is committed."""
+    """Decides immediately, on the committed image."""
 
     def __init__(self) -> None:
         self.image = ClusterImage()
@@ -69,7 +74,7 @@ class Controller:
         self.held: set[int] = set()
         self.cut: set[int] = set()
         self.refusals: dict[AnyRpc, ApiError] = {}
-        """Method → what to say instead of deciding."""
+        """By method: the reply that replaces a decision."""
         self.answers: list[tuple[AnyRpc, str]] = []
         self._random = Random(7)
         self._changed = asyncio.Event()
@@ -100,7 +105,7 @@ class Controller:
         self.held.discard(broker_id)
         self._deliver(broker_id)
 
-    def decide(self, decision: Callable[[ClusterImage, bool], Decision[Any]]) -> Any:
+    def decide(self, decision: Callable[[ClusterImage, bool], Decision[T]]) -> T:
         again = False
         while True:
             made = decision(self.image, again)
@@ -122,12 +127,13 @@ class Controller:
 
         created = self.decide(lambda image, _: create_topics(image, [topic], new_id))[0]
         assert created.outcome.ok, created
+        assert created.topic_id is not None
         return created.topic_id
 
     def reassign(self, topic: str, *replicas: int, index: int = 0, **options: Any) -> Reassigned:
         """Without replicas: cancel."""
         wanted = [Wanted(topic, index, replicas)]
-        answer: Reassigned = self.decide(lambda image, _: alter_reassignments(image, wanted, **options))
+        answer = self.decide(lambda image, _: alter_reassignments(image, wanted, **options))
         assert answer.outcome.ok, answer
         return answer
 
@@ -148,7 +154,7 @@ class Controller:
     async def call(self, broker_id: int, rpc: AnyRpc, request: Any, timeout_ms: int) -> Any:
         await asyncio.sleep(0)
         if broker_id in self.cut:
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.02)  # the time after which a lost request fails here
             return _REPLIES[rpc](result=convert.result(Outcome(ApiError.OUTCOME_UNKNOWN)))
         if rpc in self.refusals:
             return _REPLIES[rpc](result=convert.result(Outcome(self.refusals[rpc])))
@@ -236,6 +242,16 @@ class Broker:
         assert found is not None, (topic, index)
         return found
 
+    def log(self, topic: str, index: int = 0) -> PartitionLog:
+        log = self.hosted(topic, index).log
+        assert log is not None, (topic, index)
+        return log
+
+    def led(self, topic: str, index: int = 0) -> LeaderState:
+        leader = self.hosted(topic, index).leader
+        assert leader is not None, (topic, index)
+        return leader
+
     async def start(self, wait: bool = True) -> None:
         started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stop = asyncio.Event()
@@ -264,7 +280,12 @@ class Broker:
             )
             await self.role.__aenter__()
             self.server = KafkaServer(
-                self.replicas, _no_controller, ["PLAINTEXT=127.0.0.1:0"], node_id=self.id, cluster_id="test"
+                self.replicas,
+                _no_controller,
+                ["PLAINTEXT=127.0.0.1:0"],
+                node=FakeNode(),
+                node_id=self.id,
+                cluster_id="test",
             )
             await self.server.start()
             async with asyncio.TaskGroup() as group:
@@ -280,7 +301,7 @@ class Broker:
                 disk.close()
 
     async def stop(self, clean: bool = True) -> None:
-        """clean=False: no hand-over, no mark of a clean stop; the controller finds out by itself (`fence`)."""
+        """clean=False: no handover and no mark of a clean stop; the controller notices by itself (`fence`)."""
         assert self._task is not None
         self._clean = clean
         self._stop.set()
@@ -295,7 +316,7 @@ async def _no_controller(rpc: AnyRpc, request: Any, timeout_ms: int) -> Any:
 
 
 class Cluster:
-    """Async context manager with brokers 1 to `count` running."""
+    """Run brokers 1 to `count`; an async context manager."""
 
     def __init__(
         self,
@@ -339,11 +360,11 @@ class Cluster:
         return self.brokers[broker_id]
 
     async def until(self, condition: Callable[[], bool], what: str = "") -> None:
-        """Wait for state that no event announces (another broker's log)."""
+        """Wait for state that no event reports (another broker's log)."""
         try:
             async with asyncio.timeout(WAIT_S):
                 while not condition():  # noqa: ASYNC110
-                    await asyncio.sleep(0.005)
+                    await asyncio.sleep(0.005)  # no event reports the state; see above
         except TimeoutError:
             raise AssertionError(f"never came true: {what}") from None
 
@@ -352,7 +373,7 @@ _BODY = struct.Struct(">hiqqqhii")
 
 
 def batch(*values: bytes, producer: tuple[int, int, int] = (-1, -1, -1), base: int = 0, epoch: int = -1) -> bytes:
-    """An uncompressed record batch; producer = (id, epoch, base sequence)."""
+    """Return an uncompressed record batch; producer = (id, epoch, base sequence)."""
     records = b""
     for position, value in enumerate(values):
         body = b"\0" + _varint(0) + _varint(position) + _varint(-1) + _varint(len(value)) + value + _varint(0)
@@ -374,7 +395,7 @@ def _varint(value: int) -> bytes:
 
 
 def values_of(hosted: Replica) -> list[bytes]:
-    """The values of every record in a replica's log, of batches made by `batch`."""
+    """Return the values of all records in a replica's log, whose batches were made by `batch`."""
     assert hosted.log is not None
     data = hosted.log.read(hosted.log.start_offset, 1 << 30, hosted.log.end_offset)
     found: list[bytes] = []

@@ -1,10 +1,9 @@
-"""What clients of a log have seen, and whether one log could have shown them all that.
+"""The observations of clients of a log, and a check whether a single log explains all of them.
 
-Black box: only what was sent, acknowledged, read and told, with the times at which it was asked and answered, by any
-client on one clock.  An operation whose answer never came may have happened or not, at any time after it was asked.
-Looked for are the anomalies that were found in logs elsewhere: records that are lost, doubled, at two places, in
-another order than they were sent in, or that nobody has sent; readers that skip some; and news that is older than what
-somebody had been told before.
+The check is a black box. It uses only the requests and answers of all clients, with their times on one clock.  An
+operation without an answer may have taken effect at any time after its request, or never.  It finds the anomalies that
+are known from other logs: records that are lost, duplicated, at two offsets, in another order than they were sent, or
+that no client has sent; readers that skip records; and answers that are older than an earlier answer.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class Read(NamedTuple):
 
 
 class Latest(NamedTuple):
-    """The end of a partition, as somebody was told."""
+    """The end of a partition, as reported to a client."""
 
     partition: int
     offset: int
@@ -56,10 +55,10 @@ class History:
     sent: set[Sent] = field(default_factory=set)
     acknowledged: list[Acknowledged] = field(default_factory=list)
     read: dict[str, list[Read]] = field(default_factory=dict)
-    """By reader, in the order in which it read."""
+    """By reader, in the order of its reads."""
     latest: list[Latest] = field(default_factory=list)
     final: list[Read] = field(default_factory=list)
-    """Everything, read once nothing happens any more."""
+    """All records, read after all operations have ended."""
 
     @property
     def reads(self) -> Iterator[Read]:
@@ -69,7 +68,7 @@ class History:
 
 
 def anomalies(history: History) -> list[str]:
-    """What no single log can explain; empty if there is nothing."""
+    """Return the observations that no single log can explain."""
     return [*_places(history), *_lost(history), *_order(history), *_skipped(history), *_stale(history)]
 
 
@@ -85,7 +84,7 @@ def _places(history: History) -> Iterator[str]:
         if at.setdefault(place, read.value) != read.value:
             yield f"two records at {place}: {at[place]!r} and {read.value!r}"
         if of.setdefault(read.value, place) != place:
-            yield f"{read.value!r} is there twice: at {of[read.value]} and {place}"
+            yield f"{read.value!r} exists twice: at {of[read.value]} and {place}"
 
 
 def _lost(history: History) -> Iterator[str]:
@@ -122,7 +121,7 @@ def _skipped(history: History) -> Iterator[str]:
 
 
 def _stale(history: History) -> Iterator[str]:
-    """Whoever asks after something was told to anybody hears of an end that is not below that."""
+    """A request that begins after an end was reported to any client is not answered with a lower end."""
     partitions = {one.partition for one in history.latest}
     for partition in sorted(partitions):
         facts = [(one.at, one.offset + 1) for one in history.acknowledged if one.sent.partition == partition]

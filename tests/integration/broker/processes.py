@@ -22,7 +22,7 @@ ANY_PORT = Address("127.0.0.1", 0)
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago."""
+    """Return ports that were free a moment ago."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:
@@ -71,7 +71,7 @@ class Node:
 
 
 class _AbandonedError(Exception):
-    """Ends a process without a hand-over."""
+    """Ends a process without a handover."""
 
 
 class WholeCluster:
@@ -146,7 +146,7 @@ class WholeCluster:
         return ",".join(f"127.0.0.1:{broker.kafka_endpoints[0].port}" for broker in self.brokers)
 
     def active_controller(self) -> int:
-        """Node id of the leader, as a running voter knows it."""
+        """Return the node id of the leader, according to a running voter."""
         known = {self.nodes[id_].process.node.leader_id for id_ in (1, 2, 3) if self.nodes[id_].running}
         found = known - {None}
         assert found, "no leader is known"
@@ -162,11 +162,11 @@ class WholeCluster:
                 await broker.role.wait_applied(reply.topics[0].offset)
 
     def leader(self, topic: str, index: int = 0) -> int:
-        """Broker id of the leader, as the brokers know it; -1 when there is none."""
+        """Return the broker id of the leader, according to the brokers; -1 without a leader."""
         return self._partition(topic, index).leader
 
     def isr(self, topic: str, index: int = 0) -> tuple[int, ...]:
-        """As the brokers know it."""
+        """Return it according to the brokers."""
         return tuple(self._partition(topic, index).isr)
 
     def _partition(self, topic: str, index: int) -> PartitionImage:

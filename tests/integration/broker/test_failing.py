@@ -1,4 +1,4 @@
-"""What ends a broker process, and what does not: disks that fail, errors of the body, a damaged replica."""
+"""Failures that end a broker process, and failures that do not: disks, errors in the body, a damaged replica."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from harness import batch
-from processes import ANY_PORT, WAIT_S
 
 from broker.kafka.api import FetchPartition, FetchPlan
 from broker.server.process import BrokerProcess, make_broker_process
@@ -24,6 +22,8 @@ from quorumlog.runtime.disk import DiskError
 from quorumlog.wire import rpcs
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.v1 import controller_pb2 as pb
+from tests.integration.broker.harness import batch
+from tests.integration.broker.processes import ANY_PORT, WAIT_S
 
 PARTITIONS = 4
 
@@ -65,11 +65,15 @@ async def fetch(process: BrokerProcess, index: int, offset: int) -> int:
     return (await process.role.replicas.fetch(plan)).results[0].error_code
 
 
-async def test_an_error_of_the_body_comes_out_as_it_is(tmp_path: Path) -> None:
+async def test_an_error_in_the_body_is_raised_unchanged(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):  # noqa: PT012
         async with make_broker_process(config(tmp_path), Sources.real()) as process:
             await ready(process)
             raise ZeroDivisionError
+
+
+def fail(process: BrokerProcess, directory_id: UUID) -> None:
+    process.role.logs.events.directory_failed(directory_id, DiskError("no more"))
 
 
 async def test_the_last_disk_ends_the_process(tmp_path: Path) -> None:
@@ -77,11 +81,11 @@ async def test_the_last_disk_ends_the_process(tmp_path: Path) -> None:
         async with make_broker_process(config(tmp_path), Sources.real()) as process:
             await ready(process)
             await create(process)
-            process.role.logs.on_failure(process.role._disks[0].directory_id, DiskError("no more"))  # type: ignore[misc]
+            fail(process, process.role._disks[0].directory_id)
             await asyncio.Event().wait()
 
 
-async def test_replicas_spread_over_directories_and_one_that_fails_takes_only_its_own(tmp_path: Path) -> None:
+async def test_a_failed_directory_takes_only_its_own_replicas_offline(tmp_path: Path) -> None:
     async with make_broker_process(config(tmp_path / "a", tmp_path / "b"), Sources.real()) as process:
         await ready(process)
         await create(process)
@@ -98,7 +102,7 @@ async def test_replicas_spread_over_directories_and_one_that_fails_takes_only_it
         assert [await write(process, index) for index in range(PARTITIONS)] == [0] * PARTITIONS
 
         def told() -> bool:
-            """Whether the controller knows where each replica lives."""
+            """Return whether the controller knows the directory of each replica."""
             now = process.plane.replay.image.topics[topic.topic_id].partitions
             found = [each.replicas[0].directory_id for each in now if each is not None]
             return UNASSIGNED not in found and found == [homes[index] for index in range(PARTITIONS)]
@@ -108,7 +112,7 @@ async def test_replicas_spread_over_directories_and_one_that_fails_takes_only_it
                 await process.role.wait_applied(process.role.progress.applied_offset + 1)
 
         failing = homes[0]
-        process.role.logs.on_failure(failing, DiskError("no more"))  # type: ignore[misc]
+        fail(process, failing)
         for index in range(PARTITIONS):
             expected = KafkaCode.KAFKA_STORAGE_ERROR if homes[index] == failing else KafkaCode.NONE
             assert await write(process, index) == expected
@@ -116,13 +120,13 @@ async def test_replicas_spread_over_directories_and_one_that_fails_takes_only_it
             while not process.plane.replay.image.brokers[1].directories_offline:
                 await process.role.wait_applied(process.role.progress.applied_offset + 1)
         assert process.plane.replay.image.brokers[1].directories_offline == (failing,)
-        # The second directory is what is left: nothing may write to the failed one at the end.
+        # Only the second directory is left: the stop must not write to the failed one.
 
 
 async def test_a_directory_whose_facts_cannot_be_written_is_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Although nobody writes to its logs at that moment."""
+    """This holds although no client writes to its logs at that moment."""
 
     async def fail(changes: dict[str, bytes | None]) -> None:
         raise DiskError("no more")
@@ -160,7 +164,7 @@ async def test_a_damaged_replica_is_offline_and_the_others_serve(tmp_path: Path)
     async with make_broker_process(config(tmp_path), Sources.real()) as process:
         await ready(process)
         assert await write(process, 1) == KafkaCode.NONE
-        # A clean stop is believed at start; reading finds the damage, and takes the replica out of service.
+        # The start trusts the clean stop; a read finds the damage and takes the replica offline.
         codes = [await fetch(process, 0, offset) for offset in range(400)]
         assert KafkaCode.KAFKA_STORAGE_ERROR in codes
         assert codes[-1] == KafkaCode.KAFKA_STORAGE_ERROR
@@ -171,7 +175,7 @@ async def test_a_damaged_replica_is_offline_and_the_others_serve(tmp_path: Path)
         assert segments[0].name in hosted.offline
 
 
-async def test_a_directory_that_hangs_goes_offline_and_the_other_serves_on(
+async def test_a_hanging_directory_goes_offline_and_the_other_continues_to_serve(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released, real = threading.Event(), file_disk._fdatasync

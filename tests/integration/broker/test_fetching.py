@@ -1,4 +1,4 @@
-"""What a leader answers to fetches: sessions, long polls, positions, bounds; and to what it must refuse."""
+"""A leader and fetches: sessions, long polls, positions, limits and refusals."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
-from harness import Broker, Cluster, batch
 
 from broker.kafka.api import FetchPartition, FetchPlan, FetchReply, ForgottenPartition
 from broker.replica.limits import ReplicaLimits
 from quorumlog.wire.errors import KafkaCode
+from tests.integration.broker.harness import Broker, Cluster, batch
 
 ALL = -1
 COUNT = 4
@@ -42,14 +43,14 @@ async def write(broker: Broker, index: int, *values: bytes) -> int:
     return result.base_offset
 
 
-def ask(*offsets: tuple[int, int], **changes: object) -> FetchPlan:
+def ask(*offsets: tuple[int, int], **changes: Any) -> FetchPlan:
     """A fetch of (index, offset) pairs that does not wait."""
     partitions = tuple(FetchPartition(None, "t", index, offset, 1 << 20) for index, offset in offsets)
-    return replace(FetchPlan(partitions, max_wait_ms=0, min_bytes=1, max_bytes=1 << 20), **changes)  # type: ignore[arg-type]
+    return replace(FetchPlan(partitions, max_wait_ms=0, min_bytes=1, max_bytes=1 << 20), **changes)
 
 
 def shown(reply: FetchReply) -> dict[int, tuple[int, bool]]:
-    """Index → error code, and whether there are records."""
+    """Return, by index, the error code and whether the answer has records."""
     return {result.index: (result.error_code, len(result.records) > 0) for result in reply.results}
 
 
@@ -64,12 +65,12 @@ async def test_a_full_fetch_names_every_partition(leader: Broker) -> None:
     assert reply.results[2].high_watermark == 0, "so that the fetcher can find its place"
 
 
-async def test_by_id_an_unknown_topic_is_told_apart(leader: Broker) -> None:
+async def test_an_unknown_topic_id_has_its_own_error(leader: Broker) -> None:
     plan = FetchPlan((FetchPartition(UUID(int=9), None, 0, 0, 1 << 20),), max_wait_ms=0, min_bytes=1, max_bytes=1 << 20)
     assert (await leader.replicas.fetch(plan)).results[0].error_code == KafkaCode.UNKNOWN_TOPIC_ID
 
 
-async def test_a_session_tells_only_what_is_news(leader: Broker) -> None:
+async def test_a_session_sends_only_changes(leader: Broker) -> None:
     opened = await leader.replicas.fetch(ask((0, 3), (1, 0), (2, 0), session_epoch=0))
     assert opened.session_id > 0
     assert len(opened.results) == 3
@@ -77,7 +78,7 @@ async def test_a_session_tells_only_what_is_news(leader: Broker) -> None:
     assert (await leader.replicas.fetch(ask(session_epoch=1, **session))).results == ()
     await write(leader, 1, b"x")
     assert shown(await leader.replicas.fetch(ask(session_epoch=2, **session))) == {1: (0, True)}
-    # It did not say that it has taken that: so it gets it again.
+    # It has not acknowledged that, so it gets it again.
     assert shown(await leader.replicas.fetch(ask(session_epoch=3, **session))) == {1: (0, True)}
     assert (await leader.replicas.fetch(ask((1, 1), session_epoch=4, **session))).results == ()
     await write(leader, 2, b"y")
@@ -98,7 +99,7 @@ async def test_a_session_out_of_step_is_refused(leader: Broker) -> None:
     assert leader.hosted("t").sessions == {}
 
 
-async def test_the_next_request_of_a_session_takes_over_from_a_parked_one(cluster: Cluster, leader: Broker) -> None:
+async def test_the_next_request_of_a_session_replaces_a_parked_one(cluster: Cluster, leader: Broker) -> None:
     opened = await leader.replicas.fetch(ask((0, 3), session_epoch=0))
     plan = ask(session_epoch=1, session_id=opened.session_id, max_wait_ms=30_000)
     parked = asyncio.create_task(leader.replicas.fetch(plan))
@@ -109,13 +110,13 @@ async def test_the_next_request_of_a_session_takes_over_from_a_parked_one(cluste
         assert (await parked).results == ()
 
 
-async def test_a_long_poll_ends_with_data_or_its_time(cluster: Cluster, leader: Broker) -> None:
+async def test_a_long_poll_ends_with_data_or_at_its_timeout(cluster: Cluster, leader: Broker) -> None:
     waiting = asyncio.create_task(leader.replicas.fetch(ask((0, 3), (1, 0), max_wait_ms=30_000)))
     await cluster.until(lambda: leader.replicas.fetches.parked == 1, "parked")
     await write(leader, 1, b"x")
     assert shown(await waiting) == {0: (0, False), 1: (0, True)}
     assert shown(await leader.replicas.fetch(ask((0, 3), max_wait_ms=30))) == {0: (0, False)}
-    assert leader.hosted("t").sessions == {}, "nobody watches any more"
+    assert leader.hosted("t").sessions == {}, "no fetch waits any more"
 
 
 async def test_a_long_poll_waits_for_its_minimum(cluster: Cluster, leader: Broker) -> None:
@@ -130,8 +131,10 @@ async def test_a_long_poll_waits_for_its_minimum(cluster: Cluster, leader: Broke
     assert len(reply.results[0].records) == 3 * one
 
 
-async def test_who_waits_for_much_reads_once(cluster: Cluster, leader: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every write wakes the fetch; the bytes are counted, not read again and again."""
+async def test_a_long_poll_for_many_bytes_reads_once(
+    cluster: Cluster, leader: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every write wakes the fetch; the bytes are counted, not read repeatedly."""
     log = leader.hosted("t", 1).log
     assert log is not None
     read, sizes = log.read, list[int]()
@@ -153,7 +156,7 @@ async def test_who_waits_for_much_reads_once(cluster: Cluster, leader: Broker, m
     assert log.size_between(2, log.end_offset) == log.size - log.size_between(0, 2)
 
 
-async def test_only_some_look_ups_by_time_run_at_once(
+async def test_the_number_of_concurrent_searches_by_time_is_limited(
     cluster: Cluster, leader: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = leader.hosted("t").log
@@ -168,7 +171,7 @@ async def test_only_some_look_ups_by_time_run_at_once(
     most = leader.context.limits.time_lookups
     asked = [asyncio.create_task(leader.replicas.list_offset("t", 0, 1_000)) for _ in range(most + 2)]
     await cluster.until(lambda: len(running) == most, "some run")
-    asked[0].cancel()  # it runs: its turn is not over before its work is
+    asked[0].cancel()  # it runs: its turn ends only with its work
     asked[-1].cancel()  # it waits
     await asyncio.wait({asked[0], asked[-1]})
     await asyncio.sleep(0)
@@ -181,7 +184,7 @@ async def test_only_some_look_ups_by_time_run_at_once(
         assert (await one).error_code == KafkaCode.NONE
 
 
-async def test_a_minimum_above_what_is_allowed_is_that(leader: Broker) -> None:
+async def test_a_minimum_above_the_limit_is_reduced_to_it(leader: Broker) -> None:
     one = len(batch(b"x"))
     await write(leader, 1, b"x")
     reply = await leader.replicas.fetch(ask((1, 0), max_wait_ms=30_000, min_bytes=1 << 30, max_bytes=one))
@@ -208,12 +211,12 @@ async def test_the_size_of_a_reply_is_bounded_but_never_below_one_batch(leader: 
     assert shown(reply) == {0: (0, True), 1: (0, False)}
 
 
-async def test_what_did_not_fit_comes_with_the_next_fetch_of_the_session(leader: Broker) -> None:
+async def test_omitted_records_come_with_the_next_fetch_of_the_session(leader: Broker) -> None:
     await write(leader, 1, b"x")
     opened = await leader.replicas.fetch(ask((0, 0), (1, 0), max_bytes=1, session_epoch=0))
     assert shown(opened) == {0: (0, True), 1: (0, False)}
     plan = ask((0, 1), max_bytes=1, session_epoch=1, session_id=opened.session_id)
-    assert shown(await leader.replicas.fetch(plan)) == {1: (0, True)}, "whoever was served goes to the back"
+    assert shown(await leader.replicas.fetch(plan)) == {1: (0, True)}, "a served partition moves to the end"
 
 
 @pytest.mark.parametrize(
@@ -225,11 +228,11 @@ async def test_what_did_not_fit_comes_with_the_next_fetch_of_the_session(leader:
         (2**63 - 1, KafkaCode.OFFSET_OUT_OF_RANGE),
     ],
 )
-async def test_offsets_outside_the_log(leader: Broker, offset: int, code: KafkaCode) -> None:
+async def test_offsets_outside_the_log_are_refused(leader: Broker, offset: int, code: KafkaCode) -> None:
     assert shown(await leader.replicas.fetch(ask((0, offset)))) == {0: (code, False)}
 
 
-async def test_leader_epochs_of_fetchers(leader: Broker) -> None:
+async def test_the_leader_epoch_of_a_fetch_is_checked(leader: Broker) -> None:
     def plan(epoch: int) -> FetchPlan:
         partition = FetchPartition(None, "t", 0, 0, 1 << 20, current_leader_epoch=epoch)
         return FetchPlan((partition,), max_wait_ms=0, min_bytes=1, max_bytes=1 << 20)
@@ -238,12 +241,12 @@ async def test_leader_epochs_of_fetchers(leader: Broker) -> None:
     assert shown(await leader.replicas.fetch(plan(1))) == {0: (KafkaCode.UNKNOWN_LEADER_EPOCH, False)}
 
 
-async def test_a_broker_that_is_no_replica_is_refused(leader: Broker) -> None:
+async def test_a_fetch_of_a_broker_without_a_replica_is_refused(leader: Broker) -> None:
     reply = await leader.replicas.fetch(ask((0, 0), replica_id=8, broker_epoch=1))
     assert shown(reply) == {0: (KafkaCode.UNKNOWN_LEADER_EPOCH, False)}
 
 
-async def test_a_fetcher_of_another_history_is_told_where_they_part(leader: Broker) -> None:
+async def test_a_fetch_of_another_history_is_answered_with_the_divergence(leader: Broker) -> None:
     partition = FetchPartition(None, "t", 0, 9, 1 << 20, last_fetched_epoch=0)
     plan = FetchPlan((partition,), max_wait_ms=30_000, min_bytes=1, max_bytes=1 << 20)
     result = (await leader.replicas.fetch(plan)).results[0]
@@ -251,14 +254,14 @@ async def test_a_fetcher_of_another_history_is_told_where_they_part(leader: Brok
     assert result.records == b""
 
 
-async def test_without_room_for_sessions_followers_still_copy(tmp_path: Path) -> None:
+async def test_followers_copy_without_a_free_session(tmp_path: Path) -> None:
     async with Cluster(tmp_path, count=2, limits=ReplicaLimits(sessions=0)) as cluster:
         topic_id = cluster.controller.create("t", (1, 2), min_insync_replicas="2")
         await cluster.until(lambda: cluster[1].table.find(topic_id, 0) is not None, "hosted")
         for number in range(5):
             assert await write(cluster[1], 0, b"x") == number
         assert cluster[1].replicas.fetches.session_count == 0
-        await cluster.until(lambda: cluster[1].replicas.fetches.parked == 1, "it waits, it does not spin")
+        await cluster.until(lambda: cluster[1].replicas.fetches.parked == 1, "it waits without a busy loop")
 
 
 async def test_writes_that_cannot_be_parked_are_refused_before_they_are_appended(tmp_path: Path) -> None:

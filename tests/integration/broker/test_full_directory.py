@@ -1,4 +1,4 @@
-"""One of several data directories fills up: only what lies on it goes offline, and others lead that."""
+"""One of several data directories fills up: only its replicas go offline, and other brokers lead them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def state_on(partition: dict[str, Any], broker_id: int) -> str:
 
 
 async def fill(cluster: DevCluster, acknowledged: Records, is_full: asyncio.Event) -> None:
-    """Write to every partition until told to stop; each write must be acknowledged."""
+    """Write to every partition until stopped; each write must be acknowledged."""
 
     async def lane(producer: Producer, index: int) -> None:
         number = 0
@@ -101,14 +101,14 @@ async def test_a_full_directory_takes_only_its_own_replicas_offline(tmp_path: Pa
         is_full = asyncio.Event()
         filling = asyncio.create_task(fill(cluster, acknowledged, is_full))
         try:
-            await wait_until(lambda: _some_is_offline(cluster, filling), TIMEOUT_S, "the controller knows of it")
+            await wait_until(lambda: _some_is_offline(cluster, filling), TIMEOUT_S, "the controller knows it")
             assert len((await broker(cluster))["directories_offline"]) == 1
             lost = [each["partition"] for each in await partitions(cluster) if state_on(each, BROKER) == "offline"]
             assert 0 < len(lost) < PARTITIONS
             kept = [index for index in range(PARTITIONS) if index not in lost]
-            await wait_until(lambda: _all_led(cluster, lost), TIMEOUT_S, "others lead what was there")
+            await wait_until(lambda: _all_led(cluster, lost), TIMEOUT_S, "others lead its partitions")
             seen = len(acknowledged)
-            await wait_until(lambda: _has(acknowledged, seen + 20), TIMEOUT_S, "writes go on")
+            await wait_until(lambda: _has(acknowledged, seen + 20), TIMEOUT_S, "writes continue")
         finally:
             is_full.set()
         await filling
@@ -125,7 +125,7 @@ async def test_a_full_directory_takes_only_its_own_replicas_offline(tmp_path: Pa
         found = await read(cluster, ends)
         assert {place: found.get(place) for place in acknowledged} == acknowledged
 
-        # Once there is room, it is filled again, after a start.
+        # After a start with free space, the replica is copied again.
         assert mount("-o", f"remount,size={40 * SIZE_MIB}m", str(small_disk))
         await stop(node)
         await spawn(cluster, node)
@@ -135,14 +135,14 @@ async def test_a_full_directory_takes_only_its_own_replicas_offline(tmp_path: Pa
 
 
 async def _some_is_offline(cluster: DevCluster, filling: asyncio.Task[None]) -> bool:
-    """As the metadata has it: whose directory has failed."""
+    """Return whether the directory has failed according to the metadata."""
     if filling.done():
         filling.result()
     return any(state_on(each, BROKER) == "offline" for each in await partitions(cluster))
 
 
 async def _all_led(cluster: DevCluster, lost: list[int]) -> bool:
-    """By others, who are in sync, and broker 11 is not."""
+    """Return whether others lead and are in sync, and broker 11 is not."""
     return all(
         each["leader"] not in (None, -1, BROKER) and BROKER not in each["isr"]
         for each in await partitions(cluster)

@@ -1,22 +1,23 @@
-"""Failures that others had in brokers, by the numbers of docs/known_failures.md."""
+"""Failures of other systems in brokers, by the numbers of docs/known_failures.md."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
-from harness import Broker, Cluster, values_of
-from test_replication import fetch, leading, write, written
 
 from broker.core.fetch_session import SessionRequest
-from broker.replica.fetchers import Fetcher
+from broker.replica.fetcher import Fetcher
 from broker.replica.limits import ReplicaLimits
 from broker.replica.replica import Replica
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.fetch import FetchedPartition, FetchedReply
+from tests.integration.broker.harness import Broker, Cluster, values_of
+from tests.integration.broker.test_replication import fetch, leading, write, written
 
 
 @pytest.fixture
@@ -25,14 +26,14 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         yield running
 
 
-async def test_k30_a_write_that_waits_for_a_follower_on_its_way_out_is_acknowledged(cluster: Cluster) -> None:
+async def test_k30_a_write_that_waits_for_a_stopping_follower_is_acknowledged(cluster: Cluster) -> None:
     """KAFKA-15021, 13091: it leaves the ISR in its controlled shutdown, under the same leader epoch."""
     topic_id = cluster.controller.create("t", (1, 2, 3))
     leader = await leading(cluster, 1, "t")
     await written(leader, "t", b"a")
     await cluster[3].role.fetchers.stop()
     waiting = asyncio.create_task(write(leader, "t", b"b", timeout_ms=60_000))
-    await cluster.until(lambda: values_of(cluster[2].hosted("t")) == [b"a", b"b"], "2 has it, 3 has not")
+    await cluster.until(lambda: values_of(cluster[2].hosted("t")) == [b"a", b"b"], "2 has the record, 3 does not")
     assert not waiting.done()
     before = cluster.controller.partition(topic_id)
     await cluster[3].stop()
@@ -41,7 +42,7 @@ async def test_k30_a_write_that_waits_for_a_follower_on_its_way_out_is_acknowled
     assert (now.isr, now.leader, now.leader_epoch) == ((1, 2), 1, before.leader_epoch)
     assert (await fetch(leader, "t", 0)).high_watermark == 2
 
-    # The next one who goes leaves too few: nothing is committed by that.
+    # The next removal leaves too few members, so it commits nothing.
     await cluster[2].role.fetchers.stop()
     waiting = asyncio.create_task(write(leader, "t", b"c", timeout_ms=60_000))
     await cluster.until(lambda: leader.context.parked_produces == 1, "appended")
@@ -56,7 +57,7 @@ def fetcher_of(broker: Broker, leader_id: int) -> Fetcher:
 
 
 async def hear_of_divergence(fetcher: Fetcher, hosted: Replica, end: int) -> None:
-    """A reply that was under way comes: the leader says that the histories part at `end`."""
+    """A reply that was under way arrives: the histories diverge at `end`."""
     part = FetchedPartition(
         topic_id=hosted.topic_id,
         topic=None,
@@ -75,7 +76,7 @@ async def hear_of_divergence(fetcher: Fetcher, hosted: Replica, end: int) -> Non
     await fetcher._on_reply(SessionRequest(session_id, 5, (), (), {}), FetchedReply(0, session_id, [part]))
 
 
-async def test_k13207_a_reply_for_a_partition_that_is_copied_no_more_changes_nothing(cluster: Cluster) -> None:
+async def test_k13207_a_reply_for_a_partition_no_longer_copied_changes_nothing(cluster: Cluster) -> None:
     """It became the leader, or was deleted, while the reply was under way."""
     cluster.controller.create("t", (1, 2, 3))
     leader = await leading(cluster, 1, "t")
@@ -93,8 +94,8 @@ async def test_k13207_a_reply_for_a_partition_that_is_copied_no_more_changes_not
     cluster.controller.cut.discard(1)
 
 
-async def test_k18991_a_reply_of_an_older_leader_epoch_cuts_nothing_off(cluster: Cluster) -> None:
-    """Asked under the leader epoch before, and answered after the metadata has named the same leader anew."""
+async def test_k18991_a_reply_of_an_older_leader_epoch_truncates_nothing(cluster: Cluster) -> None:
+    """Requested under the previous leader epoch, and answered after the metadata has named the same leader again."""
     cluster.controller.create("t", (1, 2, 3))
     leader = await leading(cluster, 1, "t")
     await written(leader, "t", b"a", b"b")
@@ -102,24 +103,24 @@ async def test_k18991_a_reply_of_an_older_leader_epoch_cuts_nothing_off(cluster:
         broker = cluster[broker_id]
         hosted = broker.hosted("t")
         fetcher = fetcher_of(broker, 1)
-        await cluster.until(lambda at=hosted, by=fetcher: _asked_from(by, at) == (0, 2), "copied, and asked for more")
+        await cluster.until(partial(_asks_from, fetcher, hosted, 0, 2), "copied, and more is requested")
         if broker_id == 3:
             hosted.image = msgspec.structs.replace(hosted.image, leader_epoch=1)
             hosted.follow()
-        assert _asked_from(fetcher, hosted) == (0, 2)
+        assert _asks_from(fetcher, hosted, 0, 2)
         await hear_of_divergence(fetcher, hosted, 0)
     assert [cluster[each].context.counters.truncations for each in (2, 3)] == [1, 0]
     assert values_of(cluster[3].hosted("t")) == [b"a", b"b"]
 
 
-def _asked_from(fetcher: Fetcher, hosted: Replica) -> tuple[int, int] | None:
-    """Leader epoch and offset of the question whose answer is awaited."""
+def _asks_from(fetcher: Fetcher, hosted: Replica, leader_epoch: int, offset: int) -> bool:
+    """Return whether the fetcher awaits the reply to a fetch with this leader epoch and offset."""
     target = fetcher._target_of_reply(hosted.partition)
-    return None if target is None else (target.leader_epoch, target.offset)
+    return target is not None and (target.leader_epoch, target.offset) == (leader_epoch, offset)
 
 
 async def test_k15510_a_reply_without_records_keeps_the_last_fetched_epoch(cluster: Cluster) -> None:
-    """Else the next fetch could not be compared with the leader's history."""
+    """Otherwise the next fetch could not be compared with the leader's history."""
     topic_id = cluster.controller.create("t", (1, 2, 3))
     await written(await leading(cluster, 1, "t"), "t", b"a")
     cluster.controller.cut.add(1)
@@ -139,8 +140,11 @@ async def test_k15510_a_reply_without_records_keeps_the_last_fetched_epoch(clust
     assert (target.offset, target.last_fetched_epoch) == (2, 1)
 
 
-async def test_k9491_a_log_that_starts_over_takes_its_watermark_along(cluster: Cluster) -> None:
-    """A follower whose end is below the leader's start drops all; elected then, it knows where its log begins."""
+async def test_k9491_a_log_that_starts_over_resets_its_watermark(cluster: Cluster) -> None:
+    """A follower whose end is below the leader's start drops all records.
+
+    If it is then elected, it knows its log start.
+    """
     topic_id = cluster.controller.create("t", (1, 2, 3), min_insync_replicas="1")
     leader = await leading(cluster, 1, "t")
     await written(leader, "t", b"a")
@@ -163,8 +167,8 @@ async def test_k9491_a_log_that_starts_over_takes_its_watermark_along(cluster: C
     assert await written(last, "t", b"d") == 3
 
 
-async def test_k13254_writes_go_on_while_the_isr_changes_to_and_fro(tmp_path: Path) -> None:
-    """Watermark, ISR changes and answers wait for each other in every order, and nothing stands still."""
+async def test_k13254_writes_continue_while_the_isr_changes(tmp_path: Path) -> None:
+    """Watermark, ISR changes and answers wait for each other in every order, and no deadlock occurs."""
     limits = ReplicaLimits(fetcher_backoff_max_ms=100)
     async with Cluster(tmp_path, lag_max_ms=150, limits=limits) as cluster:
         topic_id = cluster.controller.create("t", (1, 2, 3), min_insync_replicas="1")
@@ -191,8 +195,8 @@ async def test_k13254_writes_go_on_while_the_isr_changes_to_and_fro(tmp_path: Pa
         assert sorted(values_of(leader.hosted("t"))) == sorted(acknowledged)
 
 
-async def test_k13790_carrying_the_metadata_out_again_changes_nothing(cluster: Cluster) -> None:
-    """As after a snapshot, which says everything once more: roles stay, and so do the writes that wait."""
+async def test_k13790_applying_the_metadata_again_changes_nothing(cluster: Cluster) -> None:
+    """As after a snapshot, which repeats everything: roles and waiting writes stay."""
     cluster.controller.create("t", (1, 2, 3))
     leader = await leading(cluster, 1, "t")
     await written(leader, "t", b"a")

@@ -1,4 +1,4 @@
-"""Changes of very many partitions: carried out in turns, and asked for together."""
+"""Changes of very many partitions are applied in turns and requested together."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from harness import Cluster
-from test_replication import leading
+from google.protobuf.message import Message
 
-from broker.log import turns
 from broker.replica import isr
 from broker.replica.limits import ReplicaLimits
 from metadata.control.configs import Changes, Resource, alter_configs
+from metadata.image import ClusterImage
 from metadata.records import ConfigScope
+from quorumlog.runtime import turns
 from quorumlog.wire import rpcs
 from quorumlog.wire.rpcs import AnyRpc
+from quorumlog.wire.v1 import controller_pb2 as pb
+from tests.integration.broker.harness import Cluster
+from tests.integration.broker.test_replication import leading
 
 COUNT = 300
 
@@ -44,7 +47,7 @@ async def carried_out(cluster: Cluster) -> None:
     role = cluster[1].role
     async with asyncio.timeout(60):
         await role.wait_applied(cluster.controller.image.end_offset)
-        await cluster.until(lambda: not role.progress.pending_changes, "carried out")
+        await cluster.until(lambda: not role.progress.pending_changes, "applied")
 
 
 def alter(cluster: Cluster, key: str, value: str) -> None:
@@ -84,24 +87,25 @@ async def test_nothing_is_done_for_all_partitions_in_one_turn_of_the_loop(
     ticking.cancel()
 
 
-async def test_isr_changes_of_many_partitions_are_asked_for_together(tmp_path: Path) -> None:
-    """One request under way at a time, with all that has come up meanwhile."""
+async def test_isr_changes_of_many_partitions_share_requests(tmp_path: Path) -> None:
+    """One request is under way at a time, with all reports that were made meanwhile."""
     async with Cluster(tmp_path, count=2, lag_max_ms=300, limits=ReplicaLimits()) as cluster:
         topic_id = cluster.controller.create("t", *[(1, 2)] * COUNT)
         await leading(cluster, 1, "t")
-        all_are = lambda size: all(  # noqa: E731
-            len(cluster.controller.partition(topic_id, index).isr) == size for index in range(COUNT)
-        )
+
+        def all_have_shrunk(image: ClusterImage) -> bool:
+            return all(len(cluster.controller.partition(topic_id, index).isr) == 1 for index in range(COUNT))
+
         await cluster.until(lambda: len(cluster[2].table) == COUNT, "followed")
         before = len(cluster.controller.answers)
         await cluster[2].role.fetchers.stop()
-        await cluster.controller.until(lambda image: all_are(1))
+        await cluster.controller.until(all_have_shrunk)
         asked = [word for rpc, word in cluster.controller.answers[before:] if rpc == rpcs.ALTER_PARTITION]
         assert 1 <= len(asked) <= COUNT // 20
 
 
-async def test_a_request_has_a_bound_and_the_rest_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isr, "MAX_ITEMS", 7)
+async def test_a_request_is_limited_and_the_rest_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isr, "ITEMS_MAX", 7)
     sizes: list[int] = []
     async with Cluster(tmp_path, count=2, lag_max_ms=300) as cluster:
         topic_id = cluster.controller.create("t", *[(1, 2)] * 40)
@@ -109,12 +113,12 @@ async def test_a_request_has_a_bound_and_the_rest_follows(tmp_path: Path, monkey
         await cluster.until(lambda: len(cluster[2].table) == 40, "followed")
         handle = cluster.controller._handle
 
-        def counted(rpc: AnyRpc, request: object) -> object:
-            if rpc == rpcs.ALTER_PARTITION:
-                sizes.append(len(request.items))  # type: ignore[attr-defined]
+        def counted(rpc: AnyRpc, request: Message) -> object:
+            if isinstance(request, pb.AlterPartitionRequest):
+                sizes.append(len(request.items))
             return handle(rpc, request)
 
-        cluster.controller._handle = counted  # type: ignore[method-assign]
+        monkeypatch.setattr(cluster.controller, "_handle", counted)
         await cluster[2].role.fetchers.stop()
         await cluster.controller.until(
             lambda image: all(cluster.controller.partition(topic_id, index).isr == (1,) for index in range(40))

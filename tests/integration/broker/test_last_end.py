@@ -1,4 +1,4 @@
-"""A broker ends because its disk is full: doctor names the cause, and the next start of the broker does."""
+"""A broker ends because its disk is full: doctor names the cause, and so does the next start of the broker."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def findings(cluster: DevCluster) -> dict[str, Any]:
 
 
 async def fill(cluster: DevCluster) -> None:
-    """Write twice what the disk holds."""
+    """Write twice the capacity of the disk."""
     async with Cluster(cluster.bootstrap) as clients, Producer(clients, delivery_timeout_s=2.0) as producer:
         for _ in range(2 * (SIZE_MIB << 20) // len(VALUE)):
             await (await producer.send("t", 0, build_batch([NewRecord(None, VALUE, EPOCH_MS)])))
@@ -82,7 +82,7 @@ async def test_a_broker_that_ended_because_its_disk_is_full(tmp_path: Path, smal
 
         await wait_until(is_healed, TIMEOUT_S, "doctor finds nothing wrong with the broker")
 
-        # What it reported is over: killed without a word, it leaves no cause.
+        # The earlier report no longer applies: a killed broker leaves no cause.
         await kill(node)
         await wait_until(is_named, TIMEOUT_S, "doctor sees that the broker is fenced")
         assert "it ended" not in (await findings(cluster))["FENCED"]["cause"]

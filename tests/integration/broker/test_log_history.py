@@ -1,4 +1,4 @@
-"""Clients of a cluster whose processes are paused and killed: could one log have shown them what they saw?"""
+"""Clients of a cluster whose processes are paused and killed see the history of one log."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 from random import Random
 from signal import SIGCONT, SIGSTOP
 from time import monotonic
+from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
-from log_history import Acknowledged, History, Latest, Read, Sent, anomalies, shown
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
 
 from quorumlog.client import cluster as client
 from quorumlog.client.consumer import LATEST
@@ -23,13 +23,14 @@ from quorumlog.errors import ClusterError
 from quorumlog.kctl import processes
 from quorumlog.kctl.context import wait_until
 from quorumlog.kctl.dev_cluster import BROKER, VOTER, DevCluster, Node
+from tests.integration.broker.log_history import Acknowledged, History, Latest, Read, Sent, anomalies, shown
 from tests.integration.quorum.clusters import TIMEOUT_S, done, kill, node_of, ready, running, spawn
 
 TOPIC = "t"
 PARTITIONS = 2
 TURN_S = 0.01
 PAUSE_S = 3.0
-"""Twice the session timeout: whoever is paused so long has been fenced when it goes on."""
+"""Twice the session timeout: a broker that is paused this long has been fenced when it resumes."""
 RECORDS = 300
 """Acknowledged between two faults, by all producers together."""
 
@@ -52,8 +53,8 @@ def test_a_history_without_anomalies() -> None:
     [
         ("lost: b'p/0/1'", {"final": GOOD.final[:1], "read": {}}),
         ("vanished: b'p/0/1'", {"final": GOOD.final[:1]}),
-        ("is there twice", {"final": [*GOOD.final, Read(0, 2, A.value)]}),
-        ("is there twice", {"acknowledged": [*GOOD.acknowledged, Acknowledged(C, 5, 3.0)], "final": [
+        ("exists twice", {"final": [*GOOD.final, Read(0, 2, A.value)]}),
+        ("exists twice", {"acknowledged": [*GOOD.acknowledged, Acknowledged(C, 5, 3.0)], "final": [
             *GOOD.final, Read(0, 2, C.value)]}),
         ("two records at (0, 1)", {"read": {"r": [Read(0, 0, A.value), Read(0, 1, C.value)]}}),
         ("nobody sent b'x'", {"final": [*GOOD.final, Read(0, 2, b"x")]}),
@@ -66,8 +67,16 @@ def test_a_history_without_anomalies() -> None:
             Latest(0, 3, 2.5, 3.0), Latest(0, 2, 3.5, 4.0)]}),
     ],
 )  # fmt: skip
-def test_each_anomaly_is_found(what: str, change: dict[str, object]) -> None:
-    assert any(what in found for found in anomalies(replace(GOOD, **change))), what  # type: ignore[arg-type]
+def test_each_anomaly_is_found(what: str, change: dict[str, Any]) -> None:
+    assert any(what in found for found in anomalies(replace(GOOD, **change))), what
+
+
+def read_of(message: Message[bytes, bytes]) -> Read:
+    partition, offset, value = message.partition(), message.offset(), message.value()
+    assert partition is not None
+    assert offset is not None
+    assert value is not None
+    return Read(partition, offset, value)
 
 
 class Clients:
@@ -84,7 +93,7 @@ class Clients:
         self.stop_reading = threading.Event()
 
     def write(self, name: str) -> None:
-        """Write until told to stop; return once everything is acknowledged."""
+        """Write until stopped; return once everything is acknowledged."""
         producer = Producer(
             {**self._settings, "enable.idempotence": True, "linger.ms": 2, "request.timeout.ms": 2_000,
              "message.timeout.ms": 120_000, "retry.backoff.max.ms": 300}
@@ -92,9 +101,11 @@ class Clients:
         failures: list[str] = []
 
         def on_delivery(sent: Sent) -> Callable[..., None]:
-            def told(error: object, message: object) -> None:
+            def told(error: KafkaError | None, message: Message[bytes, bytes]) -> None:
                 if error is None:
-                    self.history.acknowledged.append(Acknowledged(sent, message.offset(), monotonic()))  # type: ignore[attr-defined]
+                    offset = message.offset()
+                    assert offset is not None
+                    self.history.acknowledged.append(Acknowledged(sent, offset, monotonic()))
                 else:
                     failures.append(str(error))
 
@@ -108,11 +119,11 @@ class Clients:
                 producer.produce(TOPIC, sent.value, partition=partition, on_delivery=on_delivery(sent))
             number += 1
             producer.poll(0)
-        assert producer.flush(TIMEOUT_S) == 0, "not everything was acknowledged once all was whole again"
+        assert producer.flush(TIMEOUT_S) == 0, "not everything was acknowledged after all faults had ended"
         assert failures == []
 
     def read(self, name: str) -> None:
-        """Read from the beginning until told to stop."""
+        """Read from the beginning until stopped."""
         found = self.history.read.setdefault(name, [])
         self._read(found, self.stop_reading.is_set)
 
@@ -135,20 +146,20 @@ class Clients:
         while not is_done():
             for message in consumer.consume(500, 0.1):
                 if message.error() is None:
-                    found.append(Read(message.partition(), message.offset(), message.value()))
+                    found.append(read_of(message))
         consumer.close()
 
     async def ask_latest(self, ending: asyncio.Event) -> None:
-        """How far each partition goes, again and again."""
+        """Request the end of each partition repeatedly."""
         while not ending.is_set():
-            # Anew each time: a client that has a connection asks the leader that it knows.
+            # A new client each time, because a connected client asks the leader that it knows.
             async with client.Cluster(self._bootstrap, request_timeout_s=2.0) as cluster:
                 for index in range(PARTITIONS):
                     asked_at = monotonic()
                     try:
                         listed = await OurConsumer(cluster, timeout_s=3.0).list_offset(TOPIC, index, LATEST)
                     except ClusterError:
-                        continue  # nobody could say
+                        continue  # no broker answered
                     self.history.latest.append(Latest(index, listed.offset, asked_at, monotonic()))
             await asyncio.sleep(TURN_S)
 
@@ -189,7 +200,7 @@ async def attack(cluster: DevCluster, random: Random, is_enough: Callable[[], Aw
         await ready(victim)
 
 
-async def test_k38_what_clients_saw_under_pauses_and_kills_is_one_log(tmp_path: Path) -> None:
+async def test_k38_clients_see_one_log_under_pauses_and_kills(tmp_path: Path) -> None:
     settings = {"broker_session_timeout_ms": 1_500, "broker_heartbeat_interval_ms": 300}
     loop = asyncio.get_running_loop()
     async with running(tmp_path, voters=3, brokers=3, **settings) as cluster:
@@ -212,7 +223,7 @@ async def test_k38_what_clients_saw_under_pauses_and_kills_is_one_log(tmp_path: 
 
             try:
                 await attack(cluster, Random(7), is_enough)
-                await wait_until(is_enough, TIMEOUT_S, "writes go on")
+                await wait_until(is_enough, TIMEOUT_S, "writes continue")
             finally:
                 clients.stop_writing.set()
                 ending.set()

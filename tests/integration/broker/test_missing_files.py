@@ -1,21 +1,15 @@
-"""Every file that a clean stop leaves, deleted and emptied: a refusal by name, or the repair that the manual promises.
-
-docs/operations.md has the same table in words.
-"""
+"""Each file of a clean stop, deleted and emptied: refused by name, or repaired as the manual says."""
 
 from __future__ import annotations
 
 import asyncio
 import fnmatch
-import logging
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from harness import batch
-from processes import ANY_PORT, WAIT_S
 from structlog.testing import capture_logs
 
 from broker.kafka.api import FetchPartition, FetchPlan
@@ -30,6 +24,8 @@ from quorumlog.wire import rpcs
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog_server.control_plane import ControlPlane, make_control_plane
+from tests.integration.broker.harness import batch
+from tests.integration.broker.processes import ANY_PORT, WAIT_S
 
 ROOT = Path(__file__).parents[3]
 REFUSED, REPAIRED, SAID, OFFLINE = "refused", "repaired", "repaired, and said", "replica offline"
@@ -40,7 +36,7 @@ QUORUM_FILES = {
     "quorum/lock": SAID,
     "quorum/quorum.db": REFUSED,
     "quorum/quorum.json": REFUSED,
-    "quorum/*.snapshot": REPAIRED,  # where the log holds what came before it: else see the contract of stores
+    "quorum/*.snapshot": REPAIRED,  # if the log has the earlier records: else see the contract of stores
 }
 STANDING = {"quorum/standing.json": REFUSED}
 DIRECTORY_FILES = {
@@ -140,14 +136,14 @@ async def stopped_cleanly(kind: str, folder: Path) -> None:
 
 
 async def all_written(kind: str, folder: Path) -> bool:
-    """Whether there is what other tasks write when they come to it."""
+    """Return whether the files exist that background tasks write."""
     late = ("quorum/*.snapshot", *STANDING) if STANDING.keys() <= FILES[kind].keys() else ("quorum/*.snapshot",)
     return all(fnmatch.filter(files(folder), pattern) for pattern in late)
 
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """By kind, what a node left that was stopped cleanly."""
+    """Return, by kind, the files that a clean stop has left."""
     folders = {kind: tmp_path_factory.mktemp(kind) for kind in FILES}
     for kind, folder in folders.items():
         asyncio.run(stopped_cleanly(kind, folder))
@@ -169,13 +165,12 @@ def test_every_file_that_a_clean_stop_leaves_is_in_the_table(stopped: dict[str, 
 
 @pytest.mark.parametrize(("kind", "pattern", "how"), CASES)
 async def test_a_lost_file_is_refused_by_name_or_repaired(
-    stopped: dict[str, Path], tmp_path: Path, kind: str, pattern: str, how: str, caplog: pytest.LogCaptureFixture
+    stopped: dict[str, Path], tmp_path: Path, kind: str, pattern: str, how: str
 ) -> None:
     shutil.copytree(stopped[kind], tmp_path, dirs_exist_ok=True)
     folder = tmp_path / "node"
     lost = folder / fnmatch.filter(files(folder), pattern)[-1]
     lost.unlink() if how == "deleted" else lost.write_bytes(b"")
-    caplog.set_level(logging.WARNING)
     outcome = FILES[kind][pattern]
     if outcome is REFUSED:
         with pytest.raises(QuorumlogError) as refused:
@@ -199,11 +194,12 @@ async def test_a_lost_file_is_refused_by_name_or_repaired(
         assert [entry["file"] for entry in logs if "was missing" in entry["event"]] == [str(lost)]
     if outcome is OFFLINE:
         assert not lost.exists() or lost.stat().st_size == 0
-        assert f"{lost.relative_to(folder)} is missing" in caplog.text or "has 0 bytes" in caplog.text
+        errors = [str(entry["error"]) for entry in logs if entry["event"] == "log offline"]
+        assert any(f"{lost.relative_to(folder)} is missing" in error or "has 0 bytes" in error for error in errors)
 
 
 async def assert_serves(node: BrokerProcess, lost: Path, outcome: str) -> None:
-    """Everything of both partitions, or of the second one alone."""
+    """Return all records of both partitions, or of the second one alone."""
     assert set(await read(node, 1)) == {KafkaCode.NONE}
     assert await write(node, 1, RECORDS) == KafkaCode.NONE
     codes = await read(node, 0)

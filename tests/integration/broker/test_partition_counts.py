@@ -1,4 +1,4 @@
-"""Fewer partitions, under way: the topic has another id, what stays is the same on disk, what goes is set aside."""
+"""Fewer partitions while brokers run: another topic id, remaining partitions unchanged, removed ones set aside."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from harness import Broker, Cluster, batch, values_of
 
 from broker.core.fetch_session import PartitionKey
 from broker.kafka.api import FetchPartition, FetchPlan, FetchResult, ProduceResult
 from metadata.control.partitions_count import NewPartitions, add_partitions, remove_partitions
 from quorumlog.wire.errors import KafkaCode
+from tests.integration.broker.harness import Broker, Cluster, batch, values_of
 
 BROKERS = (1, 2, 3)
 
@@ -39,7 +39,7 @@ def resize(cluster: Cluster, name: str, count: int) -> UUID:
         )
     assert answer.outcome.ok, answer
     assert answer.topic_id is not None
-    return answer.topic_id  # type: ignore[no-any-return]
+    return answer.topic_id
 
 
 async def write(broker: Broker, value: bytes, index: int = 0, timeout_ms: int = 10_000) -> ProduceResult:
@@ -47,7 +47,7 @@ async def write(broker: Broker, value: bytes, index: int = 0, timeout_ms: int = 
 
 
 async def written(cluster: Cluster, value: bytes, index: int = 0) -> int:
-    """Write to whoever leads, again while the roles change; returns the offset."""
+    """Write to the current leader, retrying while the roles change, and return the offset."""
     result: list[ProduceResult] = []
 
     async def attempt() -> bool:
@@ -63,7 +63,7 @@ async def written(cluster: Cluster, value: bytes, index: int = 0) -> int:
             assert result[0].error_code in (KafkaCode.NOT_LEADER_OR_FOLLOWER, KafkaCode.UNKNOWN_TOPIC_OR_PARTITION), (
                 result
             )
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.005)  # the broker has not applied the change yet
     return result[0].base_offset
 
 
@@ -76,7 +76,7 @@ async def carried_out(cluster: Cluster, topic_id: UUID, count: int, *broker_ids:
         roles = [one.leader or one.follower for table in tables for one in table]
         return all({one.partition for one in table} == wanted for table in tables) and all(roles)
 
-    await cluster.until(is_so, "all carried out")
+    await cluster.until(is_so, "all applied")
 
 
 def everywhere(cluster: Cluster, values: list[bytes], index: int = 0) -> bool:
@@ -86,7 +86,7 @@ def everywhere(cluster: Cluster, values: list[bytes], index: int = 0) -> bool:
     )
 
 
-async def test_what_stays_goes_on_and_what_goes_is_set_aside(cluster: Cluster) -> None:
+async def test_remaining_partitions_continue_and_removed_ones_are_set_aside(cluster: Cluster) -> None:
     first = cluster.controller.create("t", BROKERS, (2, 3, 1), (3, 1, 2))
     await carried_out(cluster, first, 3)
     for index in range(3):
@@ -106,7 +106,7 @@ async def test_what_stays_goes_on_and_what_goes_is_set_aside(cluster: Cluster) -
     assert partition.leader_epoch == 0
 
 
-async def test_partitions_that_come_back_are_empty_and_their_epochs_go_on(cluster: Cluster) -> None:
+async def test_partitions_added_again_are_empty_and_continue_their_epochs(cluster: Cluster) -> None:
     cluster.controller.create("t", BROKERS, (2, 3, 1))
     await written(cluster, b"old", 1)
     resize(cluster, "t", 1)
@@ -117,7 +117,7 @@ async def test_partitions_that_come_back_are_empty_and_their_epochs_go_on(cluste
     assert everywhere(cluster, [b"new"], 1)
 
 
-async def test_a_broker_that_was_off_meanwhile_keeps_what_stays(cluster: Cluster) -> None:
+async def test_a_broker_that_was_down_keeps_the_remaining_partitions(cluster: Cluster) -> None:
     cluster.controller.create("t", BROKERS, (2, 3, 1))
     for index in range(2):
         await written(cluster, b"a", index)
@@ -152,7 +152,7 @@ async def test_after_a_restart_of_all_the_folders_are_found_by_the_first_id(clus
 
 
 async def test_a_topic_of_the_same_name_is_another(cluster: Cluster) -> None:
-    """It was renewed, deleted and made again: nothing of the old one is served."""
+    """The topic was renewed, deleted and created again: nothing of the old one is served."""
     cluster.controller.create("t", BROKERS, (2, 3, 1))
     await written(cluster, b"old")
     last = resize(cluster, "t", 1)
@@ -163,7 +163,7 @@ async def test_a_topic_of_the_same_name_is_another(cluster: Cluster) -> None:
     assert everywhere(cluster, [b"new"])
 
 
-async def test_a_consumer_by_name_goes_on_and_one_by_id_is_told(cluster: Cluster) -> None:
+async def test_a_consumer_by_name_continues_and_one_by_id_gets_an_error(cluster: Cluster) -> None:
     first = cluster.controller.create("t", BROKERS, (2, 3, 1))
     await carried_out(cluster, first, 2)
     await written(cluster, b"a")
@@ -188,7 +188,7 @@ async def test_a_consumer_by_name_goes_on_and_one_by_id_is_told(cluster: Cluster
     assert len(found.records) > 0
 
 
-async def test_writes_under_way_are_acknowledged_or_refused_and_what_was_acknowledged_stays(cluster: Cluster) -> None:
+async def test_concurrent_writes_are_acknowledged_and_kept_or_refused(cluster: Cluster) -> None:
     cluster.controller.create("t", BROKERS, (2, 3, 1), (3, 1, 2), (1, 3, 2))
     await written(cluster, b"first")
     acknowledged: list[bytes] = []
@@ -196,17 +196,20 @@ async def test_writes_under_way_are_acknowledged_or_refused_and_what_was_acknowl
 
     async def writer(number: int) -> None:
         for count in itertools.count():
-            value = b"%d/%d" % (number, count)  # another one each time: what was refused may be there all the same
+            value = b"%d/%d" % (number, count)  # another one each time: a refused record may exist nevertheless
             if (await write(cluster[1], value)).error_code == KafkaCode.NONE:
                 acknowledged.append(value)
                 if is_over.is_set():
                     return
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.001)  # leaves time to the other writers
+
+    async def until_more_are_written() -> None:
+        enough = len(acknowledged) + 4
+        await cluster.until(lambda: len(acknowledged) >= enough, "writes are under way")
 
     writers = [asyncio.create_task(writer(number)) for number in range(5)]
     for count in (3, 2, 1):
-        enough = len(acknowledged) + 4
-        await cluster.until(lambda enough=enough: len(acknowledged) >= enough, "writes are under way")
+        await until_more_are_written()
         last = resize(cluster, "t", count)
         await carried_out(cluster, last, count)
     is_over.set()

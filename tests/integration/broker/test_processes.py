@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from harness import batch
-from processes import ANY_PORT, WAIT_S, WholeCluster, free_ports
 
-from broker.server.process import make_broker_process
+from broker.server.process import BrokerProcess, make_broker_process
 from quorumlog.errors import ConfigError
 from quorumlog.runtime.addresses import Address
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.config import KafkaListener, NodeConfig
 from quorumlog.wire import rpcs
 from quorumlog.wire.errors import KafkaCode
+from tests.integration.broker.harness import batch
+from tests.integration.broker.processes import ANY_PORT, WAIT_S, WholeCluster, free_ports
 
 
 def standalone(root: Path, kafka: Address = ANY_PORT) -> NodeConfig:
@@ -32,7 +32,7 @@ def standalone(root: Path, kafka: Address = ANY_PORT) -> NodeConfig:
 
 
 def produce(bootstrap: str, topic: str, count: int, first: int = 0, partitions: int = 1) -> list[str]:
-    """Values `first` to `first + count`, idempotent, acks=all; returns what failed."""
+    """Values `first` to `first + count`, idempotent, acks=all; return the failed ones."""
     failures: list[str] = []
     producer = Producer(
         {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 1, "message.timeout.ms": 60_000}
@@ -50,7 +50,7 @@ def produce(bootstrap: str, topic: str, count: int, first: int = 0, partitions: 
 
 
 def consume(bootstrap: str, topic: str, count: int, partitions: int = 1) -> list[int]:
-    """Everything, once `count` records have come, or nothing comes any more."""
+    """Return all records, once `count` have arrived or no more arrive."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "test", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
     found: list[int] = []
@@ -69,11 +69,7 @@ def consume(bootstrap: str, topic: str, count: int, partitions: int = 1) -> list
     return found
 
 
-async def in_thread(work, *arguments):  # type: ignore[no-untyped-def]
-    return await asyncio.get_running_loop().run_in_executor(None, work, *arguments)
-
-
-async def create(process, topic: str) -> None:  # type: ignore[no-untyped-def]
+async def create(process: BrokerProcess, topic: str) -> None:
     from quorumlog.wire.v1 import controller_pb2 as pb
 
     request = pb.CreateTopicsRequest()
@@ -92,12 +88,13 @@ async def test_a_standalone_broker_keeps_its_data_through_restarts(tmp_path: Pat
             if round_ == 0:
                 await create(process, "t")
             bootstrap = f"127.0.0.1:{process.kafka_endpoints[0].port}"
-            assert await in_thread(produce, bootstrap, "t", 1_000, 1_000 * round_) == []
-            assert await in_thread(consume, bootstrap, "t", 1_000 * (round_ + 1)) == list(range(1_000 * (round_ + 1)))
+            assert await asyncio.to_thread(produce, bootstrap, "t", 1_000, 1_000 * round_) == []
+            found = await asyncio.to_thread(consume, bootstrap, "t", 1_000 * (round_ + 1))
+            assert found == list(range(1_000 * (round_ + 1)))
         assert not process.is_ready()[0]
 
 
-async def test_a_taken_port_is_named_and_nothing_is_left_behind(tmp_path: Path) -> None:
+async def test_a_port_in_use_is_named_and_nothing_is_left_open(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     async with make_broker_process(standalone(tmp_path / "1", Address("127.0.0.1", port)), Sources.real()):
         with pytest.raises(ConfigError, match=str(port)):
@@ -134,30 +131,30 @@ async def test_a_broker_without_a_cluster_can_be_stopped(tmp_path: Path) -> None
 async def test_three_voters_and_three_brokers_carry_writes_through_failures(tmp_path: Path) -> None:
     async with WholeCluster(tmp_path) as cluster:
         await cluster.create("t", partitions=3)
-        assert await in_thread(produce, cluster.bootstrap, "t", 3_000, 0, 3) == []
+        assert await asyncio.to_thread(produce, cluster.bootstrap, "t", 3_000, 0, 3) == []
 
-        # The broker that leads partition 0 goes without a word, while a producer writes.
-        writing = asyncio.create_task(in_thread(produce, cluster.bootstrap, "t", 6_000, 3_000, 3))
+        # The broker that leads partition 0 is killed while a producer writes.
+        writing = asyncio.create_task(asyncio.to_thread(produce, cluster.bootstrap, "t", 6_000, 3_000, 3))
         gone = cluster.leader("t")
         await cluster.nodes[gone].stop(graceful=False)
         assert await writing == []
 
-        # So does the active controller.
-        writing = asyncio.create_task(in_thread(produce, cluster.bootstrap, "t", 3_000, 9_000, 3))
+        # The active controller is killed as well.
+        writing = asyncio.create_task(asyncio.to_thread(produce, cluster.bootstrap, "t", 3_000, 9_000, 3))
         await cluster.nodes[cluster.active_controller()].stop(graceful=False)
         assert await writing == []
 
         await cluster.nodes[gone].start()
         await cluster.ready(gone)
-        assert await in_thread(produce, cluster.bootstrap, "t", 3_000, 12_000, 3) == []
-        found = await in_thread(consume, cluster.bootstrap, "t", 15_000, 3)
+        assert await asyncio.to_thread(produce, cluster.bootstrap, "t", 3_000, 12_000, 3) == []
+        found = await asyncio.to_thread(consume, cluster.bootstrap, "t", 15_000, 3)
         assert sorted(found) == list(range(15_000))
 
 
 async def test_a_replaced_disk_is_filled_again(tmp_path: Path) -> None:
     async with WholeCluster(tmp_path) as cluster:
         await cluster.create("t", partitions=3)
-        assert await in_thread(produce, cluster.bootstrap, "t", 3_000, 0, 3) == []
+        assert await asyncio.to_thread(produce, cluster.bootstrap, "t", 3_000, 0, 3) == []
         replaced = cluster.leader("t")
         await cluster.nodes[replaced].stop(graceful=False)
         shutil.rmtree(tmp_path / str(replaced))
@@ -165,13 +162,13 @@ async def test_a_replaced_disk_is_filled_again(tmp_path: Path) -> None:
         await cluster.ready(replaced)
         async with asyncio.timeout(WAIT_S):
             while any(len(cluster.isr("t", index)) < 3 for index in range(3)):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.05)  # another process, which sends no event: poll
         for other in {11, 12, 13} - {replaced}:
             await cluster.nodes[other].stop()
-        assert sorted(await in_thread(consume, cluster.bootstrap, "t", 3_000, 3)) == list(range(3_000))
+        assert sorted(await asyncio.to_thread(consume, cluster.bootstrap, "t", 3_000, 3)) == list(range(3_000))
 
 
-async def test_a_graceful_stop_moves_the_leaderships_before_it_goes(tmp_path: Path) -> None:
+async def test_a_graceful_stop_moves_the_leaderships_first(tmp_path: Path) -> None:
     async with WholeCluster(tmp_path) as cluster:
         await cluster.create("t", partitions=3)
         leaving = cluster.leader("t")
@@ -182,11 +179,11 @@ async def test_a_graceful_stop_moves_the_leaderships_before_it_goes(tmp_path: Pa
         assert result.error_code == KafkaCode.NONE
 
 
-async def test_the_whole_cluster_may_stop_and_come_back(tmp_path: Path) -> None:
+async def test_the_whole_cluster_may_stop_and_restart(tmp_path: Path) -> None:
     cluster = WholeCluster(tmp_path)
     async with cluster:
         await cluster.create("t", partitions=3)
-        assert await in_thread(produce, cluster.bootstrap, "t", 3_000, 0, 3) == []
+        assert await asyncio.to_thread(produce, cluster.bootstrap, "t", 3_000, 0, 3) == []
     async with cluster:
-        assert await in_thread(produce, cluster.bootstrap, "t", 3_000, 3_000, 3) == []
-        assert sorted(await in_thread(consume, cluster.bootstrap, "t", 6_000, 3)) == list(range(6_000))
+        assert await asyncio.to_thread(produce, cluster.bootstrap, "t", 3_000, 3_000, 3) == []
+        assert sorted(await asyncio.to_thread(consume, cluster.bootstrap, "t", 6_000, 3)) == list(range(6_000))

@@ -1,14 +1,13 @@
-"""Replicas that move between brokers with real logs: who copies, who leads, what is left behind, how fast it goes."""
+"""Replicas that move between brokers with real logs: copies, leaders, leftovers and the throttle."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
-from harness import Cluster, values_of
-from test_replication import leading, write, written
 
 from broker.replica.limits import ReplicaLimits
 from metadata.control.decision import Decision
@@ -16,6 +15,8 @@ from metadata.control.reassign import Reassigned, alter_reassignments
 from metadata.image import ClusterImage
 from metadata.records import Config, ConfigScope
 from quorumlog.wire.errors import KafkaCode
+from tests.integration.broker.harness import Broker, Cluster, values_of
+from tests.integration.broker.test_replication import leading, write, written
 
 THROTTLE = "reassignment.throttle.bytes.per.second"
 
@@ -27,7 +28,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 def replicas_are(topic: str, *replicas: int) -> Callable[[ClusterImage], bool]:
-    """The reassignment has ended with these."""
+    """Return whether the reassignment has ended with these replicas."""
 
     def condition(image: ClusterImage) -> bool:
         found = image.topic(topic)
@@ -46,6 +47,10 @@ def is_in_sync(broker_id: int, topic: str) -> Callable[[ClusterImage], bool]:
     return condition
 
 
+def is_removed(broker: Broker, topic: str) -> bool:
+    return broker.table.find(topic, 0) is None
+
+
 async def test_all_replicas_move_and_nothing_is_lost(cluster: Cluster) -> None:
     cluster.controller.create("t", (1, 2))
     leader = await leading(cluster, 1, "t")
@@ -59,12 +64,12 @@ async def test_all_replicas_move_and_nothing_is_lost(cluster: Cluster) -> None:
     for broker_id in (3, 4):
         assert values_of(cluster[broker_id].hosted("t")) == [*values, b"more"]
     for broker_id in (1, 2):
-        await cluster.until(lambda id_=broker_id: cluster[id_].table.find("t", 0) is None, f"{broker_id} has let go")  # type: ignore[misc]
+        await cluster.until(partial(is_removed, cluster[broker_id], "t"), f"{broker_id} has let go")
         assert not cluster[broker_id].context.logs.logs
         assert len(cluster[broker_id].context.logs.strays()) == 1
 
 
-async def test_writes_go_on_under_the_old_replicas_until_the_new_ones_are_in_sync(cluster: Cluster) -> None:
+async def test_writes_continue_until_the_new_replicas_are_in_sync(cluster: Cluster) -> None:
     """A replica that is being added counts for nothing before it is a member: neither for acks nor for the minimum."""
     topic = cluster.controller.create("t", (1,))
     cluster.controller.commit(
@@ -74,36 +79,36 @@ async def test_writes_go_on_under_the_old_replicas_until_the_new_ones_are_in_syn
         )
     )
     leader = await leading(cluster, 1, "t")
-    await cluster[4].stop(clean=False)  # it will copy nothing, yet the controller has not noticed
+    await cluster[4].stop(clean=False)  # it will copy nothing, but the controller has not noticed yet
     cluster.controller.reassign("t", 3, 4)
     await cluster.controller.until(is_in_sync(3, "t"))
     await written(leader, "t", b"a")
-    assert leader.hosted("t").leader.min_isr == 1  # type: ignore[union-attr]
+    assert leader.led("t").min_isr == 1
     await cluster[4].start()
     await cluster.controller.until(replicas_are("t", 3, 4))
     leader = await leading(cluster, 3, "t")
     await written(leader, "t", b"b")
-    assert leader.hosted("t").leader.min_isr == 2  # type: ignore[union-attr]
+    assert leader.led("t").min_isr == 2
 
 
 async def test_a_cancelled_reassignment_leaves_no_replica_behind(cluster: Cluster) -> None:
-    cluster.controller.create("t", (1, 2))
+    topic = cluster.controller.create("t", (1, 2))
     leader = await leading(cluster, 1, "t")
     await written(leader, "t", b"a")
     await cluster[5].stop(clean=False)
     cluster.controller.reassign("t", 4, 5)
     await cluster.controller.until(is_in_sync(4, "t"))
     cluster.controller.reassign("t")
-    assert set(cluster.controller.image.topic("t").partition(0).replica_ids) == {1, 2}  # type: ignore[union-attr]
+    assert set(cluster.controller.partition(topic).replica_ids) == {1, 2}
     await cluster.until(lambda: cluster[4].table.find("t", 0) is None, "4 has let go")
-    epoch = cluster.controller.image.topic("t").partition(0).leader_epoch  # type: ignore[union-attr]
+    epoch = cluster.controller.partition(topic).leader_epoch
     leader = await leading(cluster, 1, "t", epoch)
     await written(leader, "t", b"b")
     assert values_of(cluster[2].hosted("t")) == [b"a", b"b"]
 
 
-async def test_a_replica_that_comes_back_soon_begins_anew(cluster: Cluster) -> None:
-    """Moved away and back while a broker hears of neither: it must not be taken for one that never left."""
+async def test_a_replica_that_returns_soon_starts_over(cluster: Cluster) -> None:
+    """The broker learns of neither move.  Its replica must not be treated as one that never left."""
     cluster.controller.create("t", (1, 2))
     leader = await leading(cluster, 1, "t")
     await written(leader, "t", b"a")
@@ -123,7 +128,7 @@ async def test_a_throttle_slows_copying_and_can_be_changed_while_it_runs(cluster
     leader = await leading(cluster, 1, "t")
     for _ in range(40):
         await written(leader, "t", bytes(10_000))
-    size = leader.hosted("t").log.size  # type: ignore[union-attr]
+    size = leader.log("t").size
     cluster.controller.reassign("t", 3, 2, throttle=20_000)
     counters = cluster[3].context.counters
     await cluster.until(lambda: counters.reassignment_in_bytes > 0, "it has begun")
@@ -145,7 +150,7 @@ def _throttled(image: ClusterImage, rate: int) -> Decision[Reassigned]:
 
 
 async def test_a_replica_that_has_joined_is_not_slowed(cluster: Cluster) -> None:
-    """In the ISR, beside another that is not yet: each write waits for it."""
+    """It is in the ISR while another added replica is not yet, and each write waits for it."""
     cluster.controller.create("t", (1,))
     leader = await leading(cluster, 1, "t")
     await written(leader, "t", b"a")
@@ -155,11 +160,11 @@ async def test_a_replica_that_has_joined_is_not_slowed(cluster: Cluster) -> None
     for _ in range(5):
         result = await write(leader, "t", bytes(100_000), timeout_ms=15_000)
         assert result.error_code == KafkaCode.NONE, result
-    assert cluster[3].hosted("t").log.end_offset == 6  # type: ignore[union-attr]
+    assert cluster[3].log("t").end_offset == 6
 
 
-async def test_a_target_broker_that_dies_and_returns(cluster: Cluster) -> None:
-    cluster.controller.create("t", (1, 2))
+async def test_a_target_broker_that_is_killed_and_restarts(cluster: Cluster) -> None:
+    topic = cluster.controller.create("t", (1, 2))
     leader = await leading(cluster, 1, "t")
     for _ in range(20):
         await written(leader, "t", bytes(10_000))
@@ -167,10 +172,10 @@ async def test_a_target_broker_that_dies_and_returns(cluster: Cluster) -> None:
     await cluster.until(lambda: cluster[3].context.counters.reassignment_in_bytes > 0, "it has begun")
     await cluster[3].stop(clean=False)
     cluster.controller.fence(3)
-    assert cluster.controller.image.topic("t").partition(0).reassigning  # type: ignore[union-attr]
+    assert cluster.controller.partition(topic).reassigning
     await cluster[3].start()
     cluster.controller.decide(lambda image, _: _throttled(image, -1))
     await cluster.controller.until(replicas_are("t", 3, 4))
     leader = await leading(cluster, 3, "t")
     await written(leader, "t", b"end")
-    assert cluster[4].hosted("t").log.end_offset == 21  # type: ignore[union-attr]
+    assert cluster[4].log("t").end_offset == 21

@@ -1,4 +1,4 @@
-"""A broker whose process was killed is fenced long before its session ends; one that is stopped is not."""
+"""A broker whose process was killed is fenced long before its session ends; a stopped one is not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHORT = {"broker_session_timeout_ms": 1_500, "broker_heartbeat_interval_ms": 300
 async def state_is(cluster: DevCluster, node: Node, state: str) -> None:
     async def is_so() -> bool:
         brokers: list[dict[str, Any]] = await done(cluster, "brokers", "list")
-        return next(each["state"] for each in brokers if each["id"] == node.id) == state
+        return [each["state"] for each in brokers if each["id"] == node.id] == [state]
 
     await wait_until(is_so, TIMEOUT_S, f"broker {node.id} is {state}")
 

@@ -10,17 +10,17 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from harness import Broker, Cluster, batch, values_of
 
 from broker.core.fetch_session import FetcherSession
-from broker.kafka.api import FetchPartition, FetchPlan, FetchResult, ProduceResult
+from broker.kafka.api import DeletedRecords, FetchPartition, FetchPlan, FetchResult, ProduceResult
 from broker.log import Appended
-from broker.replica import fetchers
+from broker.replica import fetcher
 from broker.replica.limits import ReplicaLimits
 from quorumlog.runtime import file_disk
 from quorumlog.runtime.disk import DiskError
 from quorumlog.wire import rpcs
 from quorumlog.wire.errors import ApiError, KafkaCode
+from tests.integration.broker.harness import Broker, Cluster, batch, values_of
 
 ALL, LEADER, NONE = -1, 1, 0
 
@@ -42,17 +42,18 @@ async def written(broker: Broker, topic: str, *values: bytes) -> int:
     return result.base_offset
 
 
+def leads(broker: Broker, topic: str, index: int = 0) -> bool:
+    hosted = broker.table.find(topic, index)
+    return hosted is not None and hosted.serving() is not None
+
+
 async def leading(cluster: Cluster, broker_id: int, topic: str, epoch: int = -1) -> Broker:
-    """That broker, once it serves as leader."""
+    """Return that broker, once it serves as leader."""
     broker = cluster[broker_id]
 
-    def leads() -> bool:
-        hosted = broker.table.find(topic, 0)
-        if hosted is None or hosted.serving() is None:
-            return False
-        return hosted.role_epoch >= epoch
-
-    await cluster.until(leads, f"{broker_id} leads {topic}")
+    await cluster.until(
+        lambda: leads(broker, topic) and broker.hosted(topic).role_epoch >= epoch, f"{broker_id} leads {topic}"
+    )
     return broker
 
 
@@ -115,7 +116,7 @@ async def test_acks_one_does_not_wait_for_followers(cluster: Cluster) -> None:
     assert (await fetch(leader, "t", 0)).high_watermark == 0
 
 
-async def test_a_broker_that_dies_leaves_its_partitions_to_the_others(cluster: Cluster) -> None:
+async def test_other_brokers_lead_the_partitions_of_a_killed_one(cluster: Cluster) -> None:
     topic_id = cluster.controller.create("t", (1, 2, 3))
     leader = await leading(cluster, 1, "t")
     for number in range(20):
@@ -131,7 +132,7 @@ async def test_a_broker_that_dies_leaves_its_partitions_to_the_others(cluster: C
     assert values_of(cluster[1].hosted("t")) == [b"%d" % number for number in range(20)] + [b"after", b"again"]
 
 
-async def test_a_former_leader_cuts_off_what_was_never_committed(cluster: Cluster) -> None:
+async def test_a_former_leader_truncates_uncommitted_records(cluster: Cluster) -> None:
     topic_id = cluster.controller.create("t", (1, 2, 3))
     old = await leading(cluster, 1, "t")
     await written(old, "t", b"common")
@@ -155,7 +156,7 @@ async def test_a_former_leader_cuts_off_what_was_never_committed(cluster: Cluste
 
 
 async def test_a_log_that_begins_above_the_end_of_an_unclean_leader_starts_over(cluster: Cluster) -> None:
-    """What both had, retention has deleted on one of them: there is nothing left to share."""
+    """Retention has deleted the common records on one of them, so the logs have nothing in common."""
     topic_id = cluster.controller.create("t", (1, 2), unclean_leader_election_enable="true")
     old = await leading(cluster, 1, "t")
     await written(old, "t", b"a")
@@ -177,10 +178,10 @@ async def test_a_log_that_begins_above_the_end_of_an_unclean_leader_starts_over(
     assert values_of(old.hosted("t")) == [b"a", b"b", b"c"]
 
 
-async def test_what_cannot_be_written_any_more_is_not_fetched_any_more(
+async def test_replicas_on_a_failed_directory_are_no_longer_fetched(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else its leader would send the same records again and again."""
+    """Otherwise its leader would send the same records repeatedly."""
     cluster.controller.create("t", (1, 2), min_insync_replicas="1")
     leader = await leading(cluster, 1, "t")
     await written(leader, "t", b"a")
@@ -197,7 +198,7 @@ async def test_what_cannot_be_written_any_more_is_not_fetched_any_more(
     assert follower.offline == "no more"
 
 
-async def test_a_directory_that_hangs_does_not_hold_up_what_is_copied_to_the_others(
+async def test_a_hanging_directory_does_not_delay_copies_to_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released, real = threading.Event(), file_disk._fdatasync
@@ -211,7 +212,7 @@ async def test_a_directory_that_hangs_does_not_hold_up_what_is_copied_to_the_oth
         cluster.controller.create("t", *[(1, 2, 3)] * 6)
         leader, follower = await leading(cluster, 1, "t"), cluster[3]
         await cluster.until(lambda: follower.table.find("t", 5) is not None, "3 hosts them")
-        disks = {disk.directory_id: disk.root.name for disk in follower.role._disks}
+        disks = {disk.directory_id: disk.root.name for disk in follower._disks}
         homes = {}
         for index in range(6):
             partition_log = follower.hosted("t", index).log
@@ -242,7 +243,7 @@ async def test_a_directory_that_hangs_does_not_hold_up_what_is_copied_to_the_oth
 async def test_more_partitions_than_one_fetch_may_name_are_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetchers, "FetcherSession", partial(FetcherSession, 3))
+    monkeypatch.setattr(fetcher, "FetcherSession", partial(FetcherSession, 3))
     async with Cluster(tmp_path, count=2) as cluster:
         cluster.controller.create("t", *((1, 2) for _ in range(10)), min_insync_replicas="2")
         leader = await leading(cluster, 1, "t")
@@ -265,7 +266,7 @@ async def test_waiting_writes_are_refused_when_leadership_is_lost(cluster: Clust
     assert (await waiting).error_code == KafkaCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_silent_follower_leaves_the_isr_and_comes_back(tmp_path: Path) -> None:
+async def test_a_follower_that_stops_fetching_leaves_the_isr_and_rejoins(tmp_path: Path) -> None:
     async with Cluster(tmp_path, lag_max_ms=300) as cluster:
         topic_id = cluster.controller.create("t", (1, 2, 3))
         leader = await leading(cluster, 1, "t")
@@ -282,7 +283,7 @@ async def test_a_silent_follower_leaves_the_isr_and_comes_back(tmp_path: Path) -
 
 
 async def test_a_follower_that_lacks_too_many_bytes_leaves_the_isr_at_once(tmp_path: Path) -> None:
-    """Though it has all the time to catch up; and it is back once it lacks no more than that."""
+    """This holds even if it has enough time to catch up. It rejoins when it lacks no more than the limit."""
     limits = ReplicaLimits(isr_check_divisor=1_000)
     async with Cluster(tmp_path, lag_max_ms=60_000, lag_max_bytes=5_000, limits=limits) as cluster:
         topic_id = cluster.controller.create("t", (1, 2, 3), min_insync_replicas="1")
@@ -334,7 +335,7 @@ async def test_an_isr_change_survives_a_controller_that_does_not_answer(tmp_path
 
 
 async def test_the_latest_offset_is_unknown_until_the_new_leader_has_caught_up(cluster: Cluster) -> None:
-    """2 has what 1 wrote, but not the word that it is committed, since 3 has not fetched it."""
+    """2 has the records of 1, but does not know that they are committed, because 3 has not fetched them."""
     topic_id = cluster.controller.create("t", (1, 2, 3))
     leader = await leading(cluster, 1, "t")
     await cluster.until(lambda: leader.replicas.fetches.session_count == 2, "both followers fetch")
@@ -374,7 +375,7 @@ async def test_duplicates_wait_like_the_original(cluster: Cluster) -> None:
     assert values_of(leader.hosted("t")) == [b"a", b"b"]
 
 
-async def test_a_deleted_topic_goes_and_its_name_can_come_back(cluster: Cluster) -> None:
+async def test_a_deleted_topic_is_removed_and_its_name_can_be_used_again(cluster: Cluster) -> None:
     first = cluster.controller.create("t", (1, 2, 3))
     leader = await leading(cluster, 1, "t")
     await written(leader, "t", b"old")
@@ -391,7 +392,7 @@ async def test_a_deleted_topic_goes_and_its_name_can_come_back(cluster: Cluster)
     assert values_of(cluster[2].hosted("t")) == [b"new"]
 
 
-async def test_what_was_deleted_while_a_broker_was_off_is_set_aside(cluster: Cluster) -> None:
+async def test_replicas_deleted_while_a_broker_was_down_are_set_aside(cluster: Cluster) -> None:
     topic_id = cluster.controller.create("t", (1, 2, 3))
     leader = await leading(cluster, 1, "t")
     await written(leader, "t", b"a")
@@ -402,10 +403,10 @@ async def test_what_was_deleted_while_a_broker_was_off_is_set_aside(cluster: Clu
     assert len(list((cluster[3].root / "strays").iterdir())) == 1
 
 
-async def test_a_topic_made_again_under_its_name_while_a_holder_was_down_shows_nothing_of_the_old_one(
+async def test_a_topic_recreated_while_a_broker_was_down_shows_no_old_records(
     cluster: Cluster,
 ) -> None:
-    """The holder that was down led the old one, and comes back with its records under the same name and index."""
+    """The broker that was down led the old partition, and restarts with its records under the same name and index."""
     first = cluster.controller.create("t", (3, 1, 2))
     old = await leading(cluster, 3, "t")
     await written(old, "t", b"old", b"older")
@@ -429,7 +430,7 @@ async def test_a_topic_made_again_under_its_name_while_a_holder_was_down_shows_n
     assert await write(old, "t", b"x", acks=LEADER) == ProduceResult(KafkaCode.NONE, 1, 0)
 
 
-async def test_what_was_set_aside_is_deleted_after_its_grace_and_not_before(
+async def test_strays_are_deleted_after_their_delay_and_not_before(
     cluster: Cluster,
 ) -> None:
     kept_ms = ReplicaLimits().strays_kept_ms
@@ -446,7 +447,7 @@ async def test_what_was_set_aside_is_deleted_after_its_grace_and_not_before(
     await cluster.until(lambda: list(strays.iterdir()) == [], "deleted")
 
 
-async def test_a_partition_without_a_leader_has_one_as_soon_as_its_replica_is_back(cluster: Cluster) -> None:
+async def test_a_partition_gets_a_leader_as_soon_as_its_replica_returns(cluster: Cluster) -> None:
     topic_id = cluster.controller.create("t", (2,))
     leader = await leading(cluster, 2, "t")
     await written(leader, "t", b"a")
@@ -470,10 +471,10 @@ async def test_a_graceful_stop_hands_leaderships_over_first(cluster: Cluster) ->
     assert await written(new, "t", b"b") == 1
     await leader.start()
     await cluster.controller.until(lambda image: 1 in cluster.controller.partition(topic_id).isr)
-    assert leader.role._previous_epoch >= 0, "it says that its last stop was clean"
+    assert leader.role._previous_epoch >= 0, "it reports that its last stop was clean"
 
 
-async def test_all_brokers_may_stop_and_come_back(cluster: Cluster) -> None:
+async def test_all_brokers_may_stop_and_restart(cluster: Cluster) -> None:
     topic_id = cluster.controller.create("t", (1, 2, 3))
     leader = await leading(cluster, 1, "t")
     await written(leader, "t", b"a", b"b")
@@ -490,7 +491,7 @@ async def test_all_brokers_may_stop_and_come_back(cluster: Cluster) -> None:
         assert values_of(broker.hosted("t")) == [b"a", b"b", b"c"]
 
 
-async def test_a_fenced_broker_serves_nobody(cluster: Cluster) -> None:
+async def test_a_fenced_broker_serves_no_client(cluster: Cluster) -> None:
     cluster.controller.create("t", (1, 2, 3))
     leader = await leading(cluster, 1, "t")
     cluster.controller.cut.add(1)
@@ -502,8 +503,8 @@ async def test_a_fenced_broker_serves_nobody(cluster: Cluster) -> None:
         await leader.role.wait_serving()
 
 
-async def test_a_broker_that_does_not_know_yet_acknowledges_nothing(cluster: Cluster) -> None:
-    """The old leader has not seen that it was deposed; the others have, so nobody vouches for its writes."""
+async def test_a_former_leader_with_old_metadata_acknowledges_nothing(cluster: Cluster) -> None:
+    """The old leader does not know that it was deposed; the others do, so no replica confirms its writes."""
     topic_id = cluster.controller.create("t", (1, 2, 3))
     old = await leading(cluster, 1, "t")
     await written(old, "t", b"a")
@@ -530,14 +531,17 @@ async def test_producer_ids_are_never_given_twice(cluster: Cluster) -> None:
 async def test_new_producers_begin_while_no_controller_answers(cluster: Cluster) -> None:
     broker = cluster[1]
     reserve = broker.context.limits.producer_id_low_water
-    blocks = lambda: sum(rpc == rpcs.ALLOCATE_PRODUCER_IDS for rpc, _ in cluster.controller.answers)  # noqa: E731
+
+    def blocks() -> int:
+        return sum(rpc == rpcs.ALLOCATE_PRODUCER_IDS for rpc, _ in cluster.controller.answers)
+
     await cluster.until(lambda: blocks() == 3, "a block for each broker, before the first producer")
     cluster.controller.cut.add(1)
     found = [await broker.replicas.allocate_producer_id() for _ in range(reserve)]
     assert {result.error_code for result in found} == {0}
     assert len({result.producer_id for result in found}) == reserve
     cluster.controller.cut.discard(1)
-    await cluster.until(lambda: blocks() == 4, "the next block, without being asked")
+    await cluster.until(lambda: blocks() == 4, "the next block, without a request")
 
 
 async def test_many_partitions_fail_over_together(tmp_path: Path) -> None:
@@ -546,19 +550,32 @@ async def test_many_partitions_fail_over_together(tmp_path: Path) -> None:
         topic_id = cluster.controller.create("t", *[(1, 2, 3) if n % 2 else (2, 3, 1) for n in range(count)])
         for index in range(count):
             leader = cluster[1] if index % 2 else cluster[2]
-            await cluster.until(
-                lambda leader=leader, index=index: (
-                    (hosted := leader.table.find("t", index)) is not None and hosted.serving() is not None
-                ),
-                f"leader of {index}",
-            )
+            await cluster.until(partial(leads, leader, "t", index), f"leader of {index}")
             result = await leader.replicas.produce("t", index, memoryview(batch(b"%d" % index)), ALL, 10_000)
             assert result.error_code == 0, (index, result)
         await cluster[1].stop(clean=False)
         cluster.controller.fence(1)
         for index in range(1, count, 2):
             leader = cluster[cluster.controller.partition(topic_id, index).leader]
-            hosted = leader.hosted("t", index)
-            await cluster.until(lambda h=hosted, at=leader: h.serving() is not None, f"new leader of {index}")
+            await cluster.until(partial(leads, leader, "t", index), f"new leader of {index}")
             result = await leader.replicas.produce("t", index, memoryview(batch(b"more")), ALL, 10_000)
             assert (result.error_code, result.base_offset) == (0, 1)
+
+
+async def test_deleted_records_are_deleted_on_every_replica(cluster: Cluster) -> None:
+    cluster.controller.create("t", (1, 2, 3))
+    first = await leading(cluster, 1, "t")
+    for number in range(5):
+        await written(first, "t", b"%d" % number)
+    async with asyncio.timeout(30):
+        assert await first.replicas.start_delete("t", 0, 3, 30_000) == DeletedRecords(0, 3)
+    assert [cluster[number].log("t").durable_start_offset for number in (1, 2, 3)] == [3, 3, 3]
+    async with asyncio.timeout(30):
+        assert await first.replicas.start_delete("t", 0, -1, 30_000) == DeletedRecords(0, 5)
+    assert [cluster[number].log("t").start_offset for number in (1, 2, 3)] == [5, 5, 5]
+    await written(first, "t", b"later")
+    await cluster[2].stop()
+    async with asyncio.timeout(30):
+        assert await first.replicas.start_delete("t", 0, 6, 30_000) == DeletedRecords(0, 6), "2 is not waited for"
+    await cluster[2].start()
+    await cluster.until(lambda: cluster[2].log("t").start_offset == 6, "2 has the new start")

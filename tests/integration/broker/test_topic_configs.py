@@ -1,4 +1,4 @@
-"""Configs of a topic, as brokers take them over while other things change, too."""
+"""Brokers apply the configs of a topic during other changes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from harness import Cluster, batch
 
 from broker.kafka.api import LATEST_TIMESTAMP
-from broker.log import turns
 from metadata.control.configs import Changes, Resource, alter_configs
 from metadata.control.partitions_count import remove_partitions
 from metadata.records import ConfigScope
+from quorumlog.runtime import turns
 from quorumlog.wire.errors import KafkaCode
+from tests.integration.broker.harness import Cluster, batch
 
 
 @pytest.fixture
@@ -42,13 +42,13 @@ async def test_a_config_stays_with_a_topic_that_gets_another_id_meanwhile(
         await asyncio.sleep(0)
     renewed = UUID(int=99)
     cluster.controller.decide(lambda image, _: remove_partitions(image, "t", 1, lambda: renewed))
-    await cluster.until(lambda: renewed in cluster[1].replicas.image.topics, "carried out")
+    await cluster.until(lambda: renewed in cluster[1].replicas.image.topics, "applied")
     log = cluster[1].hosted("t").log
     assert log is not None
     assert log.config.retention_ms == -1
 
 
-async def test_a_lower_minimum_commits_what_waited_for_the_higher_one(cluster: Cluster) -> None:
+async def test_a_lower_minimum_commits_waiting_records(cluster: Cluster) -> None:
     cluster.controller.create("t", (1, 2), min_insync_replicas="1")
     leader = cluster[1]
     await cluster.until(lambda: (found := leader.table.find("t", 0)) is not None and found.leader is not None)

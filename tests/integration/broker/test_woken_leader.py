@@ -1,15 +1,13 @@
-"""A leader that was stopped and goes on: others lead by then, and it must acknowledge, and tell, nothing any more."""
+"""A leader that was stopped and resumes after others took over acknowledges and serves nothing."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from signal import SIGCONT, SIGSTOP
 
 import pytest
-from harness import Broker, Cluster, values_of
-from test_replication import ALL, LEADER, fetch, leading, write, written
 
 from quorumlog.client import cluster as client
 from quorumlog.client.consumer import Consumer
@@ -22,6 +20,8 @@ from quorumlog.kctl.dev_cluster import DevCluster
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka import produce
 from quorumlog.wire.kafka.codec import Api
+from tests.integration.broker.harness import Broker, Cluster, values_of
+from tests.integration.broker.test_replication import ALL, LEADER, fetch, leading, write, written
 from tests.integration.quorum.clusters import TIMEOUT_S, done, node_of, ready, running
 
 TOPIC = "t"
@@ -36,7 +36,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 def stall(broker: Broker) -> None:
-    """As if its process had been stopped for long until now."""
+    """Make the broker behave as if its process had been stopped for long until now."""
     assert broker.role.lifecycle is not None
     broker.role.lifecycle.stall_detector._seen_at -= 3_600
 
@@ -48,7 +48,7 @@ async def refused_everything(broker: Broker) -> None:
     assert (await fetch(broker, "t", 0)).error_code == KafkaCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_it_serves_again_once_the_controller_has_answered(cluster: Cluster) -> None:
+async def test_a_resumed_leader_serves_again_once_the_controller_has_answered(cluster: Cluster) -> None:
     cluster.controller.create("t", (1, 2, 3))
     leader = await leading(cluster, 1, "t")
     await written(leader, "t", b"a")
@@ -59,8 +59,8 @@ async def test_it_serves_again_once_the_controller_has_answered(cluster: Cluster
     assert values_of(leader.hosted("t")) == [b"a", b"b"]
 
 
-async def test_it_acknowledges_nothing_before_it_has_heard_that_others_lead(cluster: Cluster) -> None:
-    """Not to itself alone either (acks=1): what it would append now, it would cut off again."""
+async def test_a_resumed_leader_acknowledges_nothing_before_it_learns_of_the_new_one(cluster: Cluster) -> None:
+    """This also holds for acks=1: it would truncate the records that it would append now."""
     cluster.controller.create("t", (1, 2, 3))
     old = await leading(cluster, 1, "t")
     await written(old, "t", b"a")
@@ -76,7 +76,7 @@ async def test_it_acknowledges_nothing_before_it_has_heard_that_others_lead(clus
     assert old.context.counters.truncations == 0
 
 
-async def test_without_a_controller_it_waits_for_one_heartbeat_only(cluster: Cluster) -> None:
+async def test_without_a_controller_a_resumed_leader_waits_for_one_heartbeat(cluster: Cluster) -> None:
     cluster.controller.create("t", (1, 2, 3))
     leader = await leading(cluster, 1, "t")
     cluster.controller.cut.add(1)
@@ -87,7 +87,7 @@ async def test_without_a_controller_it_waits_for_one_heartbeat_only(cluster: Clu
     assert values_of(leader.hosted("t")) == [b"a"]
 
 
-async def test_a_stopped_process_refuses_what_waited_in_its_sockets_and_says_so(tmp_path: Path) -> None:
+async def test_a_resumed_process_refuses_requests_that_waited_in_its_sockets(tmp_path: Path) -> None:
     settings = {"broker_session_timeout_ms": 1_500, "broker_heartbeat_interval_ms": 300}
     async with running(tmp_path, voters=1, brokers=3, **settings) as cluster:
         await done(cluster, "topics", "create", TOPIC, "--partitions", "1", "--replication-factor", "3")
@@ -118,20 +118,20 @@ def record(value: bytes) -> bytearray:
 
 
 async def ask(line: KafkaConnection, acks: int, value: bytes) -> int:
-    """A write to this very broker; the code of its answer."""
+    """Write to this broker itself; return the code of its answer."""
     body = produce.encode_request(VERSION, acks, 30_000, [(TOPIC, 0, record(value))])
     (result,) = produce.decode_response(await line.call(Api.PRODUCE, VERSION, body, TIMEOUT_S), VERSION)
     return result.error_code
 
 
-async def leader_is(cluster: DevCluster, condition) -> int:  # type: ignore[no-untyped-def]
+async def leader_is(cluster: DevCluster, condition: Callable[[int], bool]) -> int:
     found: list[int] = []
 
     async def is_so() -> bool:
         (topic,) = await done(cluster, "topics", "describe", TOPIC)
         leader = topic["partitions"][0]["leader"]
         found[:] = [-1 if leader is None else leader]
-        return bool(condition(found[0]))
+        return condition(found[0])
 
-    await wait_until(is_so, TIMEOUT_S, "the leader is as wanted")
+    await wait_until(is_so, TIMEOUT_S, "the expected broker leads")
     return found[0]

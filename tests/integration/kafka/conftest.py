@@ -10,7 +10,10 @@ import pytest
 
 
 class Standalone(NamedTuple):
+    """control: its control address."""
+
     bootstrap: str
+    control: str
     pid: int
 
     @property
@@ -20,18 +23,18 @@ class Standalone(NamedTuple):
 
 @pytest.fixture(scope="module")
 def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """A broker process, one for all tests of a module, which must outlive them and stop when told to."""
+    """A broker process, one for all tests of a module, which must outlive them and stop on request."""
     folder = tmp_path_factory.mktemp("standalone")
     command = [sys.executable, "-m", "broker.cli", "run", "--standalone", "--data-dir", str(folder / "data")]
     command += ["--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--http", "off"]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+    assert process.stdout is not None
     try:
-        assert process.stdout is not None
         ready = process.stdout.readline()
-        found = re.search(r"kafka=(\S+)", ready)
+        found = re.search(r"kafka=(\S+) control=(\S+)", ready)
         assert found, f"not ready: {ready!r}\n{(folder / 'log').read_text()}"
-        yield Standalone(found[1], process.pid)
+        yield Standalone(found[1], found[2], process.pid)
         assert process.poll() is None, (folder / "log").read_text()
     finally:
         process.terminate()

@@ -1,4 +1,4 @@
-"""A real broker under everything that it must refuse: each by name, nothing appended, and it lives on."""
+"""A real broker refuses all bad input by name, appends nothing, and continues."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def topic(client: RawClient) -> str:
 
 
 def damaged(data: bytes, position: int, value: bytes, reseal: bool = True) -> bytes:
-    """The batch with other bytes somewhere in its header; `reseal`: and the checksum that fits them."""
+    """Return the batch with other bytes in its header; `reseal`: with a matching checksum."""
     out = bytearray(data)
     out[position : position + len(value)] = value
     if reseal:
@@ -100,13 +100,15 @@ async def test_sequences(client: RawClient, topic: str) -> None:
 
 
 @pytest.mark.parametrize("acks", [2, -2, 32767])
-async def test_acks_out_of_range(client: RawClient, topic: str, acks: int) -> None:
+async def test_acks_out_of_range_are_refused(client: RawClient, topic: str, acks: int) -> None:
     answer = await client.produce(topic, 0, GOOD, acks=acks)
     assert int(answer.error_code) == KafkaCode.INVALID_REQUIRED_ACKS
 
 
 @pytest.mark.parametrize(("name", "index"), [("no-such-topic", 0), ("", 0), ("../../etc", 0), (None, 1), (None, -1)])
-async def test_what_does_not_exist(client: RawClient, topic: str, name: str | None, index: int) -> None:
+async def test_missing_topics_and_partitions_are_refused(
+    client: RawClient, topic: str, name: str | None, index: int
+) -> None:
     name = topic if name is None else name
     assert int((await client.produce(name, index, GOOD)).error_code) == KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
     partition = {"partition_index": index, "partition": index, "timestamp": -1, "partition_max_bytes": 100}
@@ -118,7 +120,7 @@ async def test_what_does_not_exist(client: RawClient, topic: str, name: str | No
 
 
 @pytest.mark.parametrize("offset", [-5, 3, 2**63 - 1])
-async def test_an_offset_out_of_range(client: RawClient, topic: str, offset: int) -> None:
+async def test_an_offset_out_of_range_is_refused(client: RawClient, topic: str, offset: int) -> None:
     await client.produce(topic, 0, GOOD)
     partition = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 100}
     asked = {"replica_id": -1, "topics": [{"topic": topic, "partitions": [partition]}]}
@@ -128,7 +130,7 @@ async def test_an_offset_out_of_range(client: RawClient, topic: str, offset: int
 
 
 @pytest.mark.parametrize("size", [0, -1, 2**31 - 1])
-async def test_strange_fetch_sizes(client: RawClient, topic: str, size: int) -> None:
+async def test_odd_fetch_sizes_are_answered(client: RawClient, topic: str, size: int) -> None:
     await client.produce(topic, 0, GOOD)
     partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": size}
     asked: dict[str, Any] = {"replica_id": -1, "max_bytes": size, "min_bytes": 1}
@@ -197,7 +199,7 @@ async def test_garbage_costs_a_connection_and_no_memory(standalone: Standalone, 
             garbage = source.randbytes(source.randrange(1, 2000))
             if number % 3:
                 api = source.choice(list(HANDLERS))
-                version = source.randrange(HANDLERS[api].low, HANDLERS[api].accepted + 1)
+                version = source.randrange(HANDLERS[api].low, HANDLERS[api].offered + 1)
                 body = api.to_bytes(2, "big") + version.to_bytes(2, "big") + b"\0\0\0\1\xff\xff" + garbage
                 garbage = len(body).to_bytes(4, "big") + body
             elif number % 2:

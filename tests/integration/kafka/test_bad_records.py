@@ -53,7 +53,7 @@ async def test_bad_records_are_refused_and_the_log_and_the_sequence_stay(client:
     codecs = list(Codec) if bad.body else [Codec.NONE]
     for acks in (1, -1):
         for codec in codecs:
-            data = sealed(bad.body, bad.count, codec, producer=(producer, 0, 0))
+            data = sealed(bad.body, bad.record_count, codec, producer=(producer, 0, 0))
             answer = await client.produce(topic, 0, data, acks=acks)
             assert (KafkaCode(int(answer.error_code)), answer.base_offset) == (KafkaCode.INVALID_RECORD, -1), codec
             assert answer.error_message

@@ -6,18 +6,22 @@ Each against the listener over a data plane in memory, and against a standalone 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from itertools import count
-from typing import Any
 
 import pytest
 import uvloop
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+from kafka import TopicPartition as KafkaPartition
+from kafka.admin import KafkaAdminClient
 
 from quorumlog.client.cluster import Cluster
 from quorumlog.wire import record_batch
 from quorumlog.wire.kafka import fetch
 from quorumlog.wire.kafka.codec import Api
-from tests.integration.kafka.clients import AioKafka, Client, Confluent, KafkaPython, Received, Sent
+from tests.integration.kafka.clients import TIMEOUT_S, AioKafka, Client, Confluent, KafkaPython, Sent
+from tests.integration.kafka.conftest import Standalone
 from tests.unit.broker.kafka.conftest import serving
 
 pytestmark = pytest.mark.filterwarnings('ignore:Overriding the "event_loop_policy"')
@@ -28,7 +32,8 @@ EACH_CLIENT = pytest.mark.parametrize("client", CLIENTS, ids=lambda client: type
 
 @pytest.fixture
 def event_loop_policy() -> asyncio.AbstractEventLoopPolicy:
-    return uvloop.EventLoopPolicy()
+    policy: asyncio.AbstractEventLoopPolicy = uvloop.EventLoopPolicy()
+    return policy
 
 
 @pytest.fixture(params=["fake", "standalone"])
@@ -39,10 +44,6 @@ async def bootstrap(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     else:
         async with serving() as served:
             yield served.bootstrap
-
-
-async def in_thread(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    return await asyncio.get_running_loop().run_in_executor(None, lambda: call(*arguments, **options))
 
 
 _numbers = count()
@@ -56,7 +57,7 @@ def new_name() -> str:
 
 @pytest.fixture
 async def topic(bootstrap: str, new_name: str) -> str:
-    await in_thread(Confluent().create_topic, bootstrap, new_name, 1)
+    await asyncio.to_thread(Confluent().create_topic, bootstrap, new_name, 1)
     return new_name
 
 
@@ -88,16 +89,16 @@ COMPRESSIONS = [
 
 
 @pytest.mark.parametrize(("client", "compression"), COMPRESSIONS)
-async def test_every_compression_is_stored_as_sent_and_read_by_all(
+async def test_every_compression_is_stored_unchanged_and_read_by_all(
     bootstrap: str, topic: str, client: Client, compression: str
 ) -> None:
-    offsets = await in_thread(client.produce, bootstrap, topic, RECORDS, compression=compression)
+    offsets = await asyncio.to_thread(client.produce, bootstrap, topic, RECORDS, compression=compression)
     assert offsets == list(range(100))
     headers = await stored(bootstrap, topic)
     assert {header.codec.name.lower() for header in headers} == {compression}
     assert sum(header.record_count for header in headers) == 100
     for reader in CLIENTS:
-        got: list[Received] = await in_thread(reader.consume, bootstrap, topic, "beginning", 100)
+        got = await asyncio.to_thread(reader.consume, bootstrap, topic, "beginning", 100)
         assert [(one.offset, one.key, one.value) for one in got] == [
             (offset, sent.key, sent.value) for offset, sent in enumerate(RECORDS)
         ]
@@ -106,21 +107,21 @@ async def test_every_compression_is_stored_as_sent_and_read_by_all(
 @EACH_CLIENT
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 async def test_acks(bootstrap: str, topic: str, client: Client, acks: str) -> None:
-    offsets = await in_thread(client.produce, bootstrap, topic, RECORDS, acks=acks)
+    offsets = await asyncio.to_thread(client.produce, bootstrap, topic, RECORDS, acks=acks)
     assert offsets == ([] if acks == "0" else list(range(100)))
-    got = await in_thread(client.consume, bootstrap, topic, "beginning", 100)
+    got = await asyncio.to_thread(client.consume, bootstrap, topic, "beginning", 100)
     assert [one.value for one in got] == [sent.value for sent in RECORDS]
 
 
 @EACH_CLIENT
 async def test_an_idempotent_producer(bootstrap: str, topic: str, client: Client) -> None:
     for _ in range(2):
-        await in_thread(client.produce, bootstrap, topic, RECORDS[:20], idempotent=True, one_by_one=True)
+        await asyncio.to_thread(client.produce, bootstrap, topic, RECORDS[:20], idempotent=True, one_by_one=True)
     headers = await stored(bootstrap, topic)
     assert len({header.producer_id for header in headers}) == 2, "each producer has an id of its own"
     assert all(header.has_producer_id for header in headers)
     assert [header.base_sequence for header in headers] == [*range(20), *range(20)]
-    got = await in_thread(client.consume, bootstrap, topic, "beginning", 40)
+    got = await asyncio.to_thread(client.consume, bootstrap, topic, "beginning", 40)
     assert [one.value for one in got] == [sent.value for sent in RECORDS[:20]] * 2
 
 
@@ -128,45 +129,133 @@ async def test_an_idempotent_producer(bootstrap: str, topic: str, client: Client
 async def test_consuming_from_an_offset_and_a_timestamp(bootstrap: str, topic: str, client: Client) -> None:
     begin = 1_700_000_000_000
     records = [Sent(b"%d" % number, timestamp=begin + 1000 * number) for number in range(10)]
-    await in_thread(client.produce, bootstrap, topic, records, one_by_one=True)
-    got = await in_thread(client.consume, bootstrap, topic, 6, 4)
+    await asyncio.to_thread(client.produce, bootstrap, topic, records, one_by_one=True)
+    got = await asyncio.to_thread(client.consume, bootstrap, topic, 6, 4)
     assert [(one.offset, one.timestamp, one.value) for one in got] == [
         (number, begin + 1000 * number, b"%d" % number) for number in range(6, 10)
     ]
-    got = await in_thread(client.consume, bootstrap, topic, ("timestamp", begin + 3500), 6)
+    got = await asyncio.to_thread(client.consume, bootstrap, topic, ("timestamp", begin + 3500), 6)
     assert [one.offset for one in got] == [4, 5, 6, 7, 8, 9]
 
 
 @EACH_CLIENT
-async def test_consuming_from_the_end_sees_only_what_comes_later(bootstrap: str, topic: str, client: Client) -> None:
-    await in_thread(client.produce, bootstrap, topic, RECORDS[:5])
+async def test_consuming_from_the_end_sees_only_later_records(bootstrap: str, topic: str, client: Client) -> None:
+    await asyncio.to_thread(client.produce, bootstrap, topic, RECORDS[:5])
 
     def later() -> None:
         client.produce(bootstrap, topic, [Sent(b"later")])
 
-    got = await in_thread(client.consume, bootstrap, topic, "end", 1, later)
+    got = await asyncio.to_thread(client.consume, bootstrap, topic, "end", 1, later)
     assert [(one.offset, one.value) for one in got] == [(5, b"later")]
 
 
 @EACH_CLIENT
 async def test_null_keys_and_values_and_large_records(bootstrap: str, topic: str, client: Client) -> None:
     records = [Sent(None, b"gone"), Sent(b"", None), Sent(bytes(900_000), b"large")]
-    await in_thread(client.produce, bootstrap, topic, records, one_by_one=True)
-    got = await in_thread(client.consume, bootstrap, topic, "beginning", 3)
+    await asyncio.to_thread(client.produce, bootstrap, topic, records, one_by_one=True)
+    got = await asyncio.to_thread(client.consume, bootstrap, topic, "beginning", 3)
     assert [(one.key, one.value) for one in got] == [(sent.key, sent.value) for sent in records]
 
 
 @EACH_CLIENT
+async def test_a_standalone_broker_creates_a_topic_for_its_producer(
+    standalone: Standalone, new_name: str, client: Client
+) -> None:
+    name = f"{new_name}-{type(client).__name__}"
+    offsets = await asyncio.to_thread(client.produce, standalone.bootstrap, name, RECORDS[:3], one_by_one=True)
+    assert offsets == [0, 1, 2]
+
+
+@EACH_CLIENT
 async def test_creating_and_deleting_a_topic(bootstrap: str, new_name: str, client: Client) -> None:
-    await in_thread(client.create_topic, bootstrap, new_name, 3)
-    assert (await in_thread(client.topics, bootstrap))[new_name] == 3
-    await in_thread(client.delete_topic, bootstrap, new_name)
-    assert new_name not in await in_thread(client.topics, bootstrap)
+    await asyncio.to_thread(client.create_topic, bootstrap, new_name, 3)
+    assert (await asyncio.to_thread(client.topics, bootstrap))[new_name] == 3
+    await asyncio.to_thread(client.delete_topic, bootstrap, new_name)
+    assert new_name not in await asyncio.to_thread(client.topics, bootstrap)
     with pytest.raises(Exception, match=r"(?i)unknown|not exist"):
-        await in_thread(client.delete_topic, bootstrap, new_name)
+        await asyncio.to_thread(client.delete_topic, bootstrap, new_name)
 
 
 @EACH_CLIENT
 async def test_creating_a_topic_twice_is_refused_by_name(bootstrap: str, topic: str, client: Client) -> None:
     with pytest.raises(Exception, match=r"(?i)already.?exists|36"):
-        await in_thread(client.create_topic, bootstrap, topic, 1)
+        await asyncio.to_thread(client.create_topic, bootstrap, topic, 1)
+
+
+async def test_scripts_set_configs_without_effect_and_remove_throttles(
+    request: pytest.FixtureRequest, new_name: str
+) -> None:
+    bootstrap = request.getfixturevalue("standalone").bootstrap
+
+    def ask() -> tuple[str, list[str]]:
+        from confluent_kafka import admin as confluent
+
+        admin = confluent.AdminClient({"bootstrap.servers": bootstrap})
+        key = "flush.messages"
+        made = admin.create_topics([confluent.NewTopic(new_name, 1, 1, config={key: "1"})])
+        made[new_name].result(TIMEOUT_S)
+        asked = confluent.ConfigResource(confluent.ConfigResource.Type.TOPIC, new_name)
+        config = admin.describe_configs([asked])[asked].result(TIMEOUT_S)[key]
+        delete = confluent.AlterConfigOpType.DELETE
+        entry = confluent.ConfigEntry("leader.replication.throttled.rate", "", incremental_operation=delete)
+        broker = confluent.ConfigResource(confluent.ConfigResource.Type.BROKER, "1", incremental_configs=[entry])
+        admin.incremental_alter_configs([broker])[broker].result(TIMEOUT_S)
+        return config.value, list(config.synonyms)
+
+    assert await asyncio.to_thread(ask) == ("1", ["flush.messages"])
+
+
+async def test_records_are_deleted(standalone: Standalone, new_name: str) -> None:
+    Confluent().create_topic(standalone.bootstrap, new_name, 1)
+    Confluent().produce(standalone.bootstrap, new_name, RECORDS[:10])
+    admin = AdminClient({"bootstrap.servers": standalone.bootstrap})
+
+    def delete(offset: int) -> int:
+        at = TopicPartition(new_name, 0, offset)
+        (future,) = admin.delete_records([at], request_timeout=TIMEOUT_S).values()
+        return int(future.result().low_watermark)
+
+    assert await asyncio.to_thread(delete, 4) == 4
+    got = await asyncio.to_thread(KafkaPython().consume, standalone.bootstrap, new_name, "beginning", 6)
+    assert [one.offset for one in got] == [4, 5, 6, 7, 8, 9]
+    with pytest.raises(KafkaException, match="OFFSET_OUT_OF_RANGE"):
+        await asyncio.to_thread(delete, 11)
+    client = KafkaAdminClient(bootstrap_servers=standalone.bootstrap)
+    partition = KafkaPartition(new_name, 0)
+    try:
+        deleted = await asyncio.to_thread(client.delete_records, {partition: -1})
+    finally:
+        client.close()
+    assert deleted[partition]["low_watermark"] == 10
+
+
+async def test_an_admin_client_describes_the_broker(standalone: Standalone, new_name: str) -> None:
+    Confluent().create_topic(standalone.bootstrap, new_name, 2)
+    KafkaPython().produce(standalone.bootstrap, new_name, RECORDS[:3], idempotent=True)
+    client = KafkaAdminClient(bootstrap_servers=standalone.bootstrap)
+
+    def describe() -> None:
+        (directory,) = client.describe_log_dirs()[0]["log_dirs"]
+        sizes = {
+            (topic["name"], each["partition_index"]): each["partition_size"]
+            for topic in directory["topics"]
+            for each in topic["partitions"]
+        }
+        assert directory["log_dir"].endswith("/data")
+        assert sizes[new_name, 0] + sizes[new_name, 1] > 0
+        assert directory["total_bytes"] >= directory["usable_bytes"] > 0
+        described = client.describe_topic_partitions([new_name])
+        assert [each["partition_index"] for each in described["topics"][0]["partitions"]] == [0, 1]
+        (quorum,) = client.describe_metadata_quorum()["topics"][0]["partitions"]
+        assert [voter["replica_id"] for voter in quorum["current_voters"]] == [quorum["leader_id"]] == [1]
+        assert quorum["current_voters"][0]["log_end_offset"] >= quorum["high_watermark"] > 0
+        assert client.describe_features()["metadata.version"]["finalized"] == (1, 1)
+        partitions = [KafkaPartition(new_name, 0), KafkaPartition(new_name, 1)]
+        producers = client.describe_producers(partitions)
+        assert sum(len(each.active_producers) for each in producers.values()) >= 1
+        assert new_name in client.list_config_resources()["topic"]
+
+    try:
+        await asyncio.to_thread(describe)
+    finally:
+        client.close()

@@ -8,16 +8,17 @@ import pytest
 from broker.kafka.limits import KafkaLimits
 from broker.kafka.listener import KafkaServer
 from metadata.records import Endpoint
-from tests.unit.broker.kafka.fake import FakeController, FakeReplicas
+from tests.unit.broker.kafka.fake import FakeController, FakeNode, FakeReplicas
 
 
 class Served:
     """A running listener over a fake data plane."""
 
-    def __init__(self, server: KafkaServer, replicas: FakeReplicas, controller: FakeController) -> None:
+    def __init__(self, server: KafkaServer, replicas: FakeReplicas, controller: FakeController, node: FakeNode) -> None:
         self.server = server
         self.replicas = replicas
         self.controller = controller
+        self.node = node
         self.host = "127.0.0.1"
         self.port = server.endpoints[0].port
 
@@ -35,11 +36,14 @@ async def serving(
 ) -> AsyncIterator[Served]:
     replicas = FakeReplicas()
     controller = FakeController(replicas)
-    server = KafkaServer(replicas, controller.call, listeners, node_id=1, cluster_id="test-cluster", limits=limits)
+    node = FakeNode()
+    server = KafkaServer(
+        replicas, controller.call, listeners, node=node, node_id=1, cluster_id="test-cluster", limits=limits
+    )
     await server.start()
     try:
         replicas.register(*(Endpoint(bound.name, "127.0.0.1", bound.port) for bound in server.endpoints))
-        yield Served(server, replicas, controller)
+        yield Served(server, replicas, controller, node)
     finally:
         await server.close()
         assert server.budget.held == 0, "every held byte is given back"

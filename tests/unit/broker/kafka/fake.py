@@ -1,7 +1,7 @@
-"""A broker's data plane in memory: what the Kafka listener is tested against.
+"""A broker's data plane in memory, for tests of the Kafka listener.
 
-`FakeReplicas` keeps batches as they were sent, checks them as a broker does, knows producers' sequences, and holds back
-acknowledgements when told to.  `FakeController` creates and deletes topics in the same image.
+`FakeReplicas` stores batches unchanged, checks them as a broker does, knows producers' sequences, and can hold back
+acknowledgements.  `FakeController` creates and deletes topics in the same image.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 
-MAX_MESSAGE_BYTES = 1_048_588
+MESSAGE_MAX_BYTES = 1_048_588
 FINE = pb.Result(error="NONE")
 
 
@@ -43,10 +43,7 @@ class FakeLog:
     batches: list[tuple[int, int, int, bytes]] = field(default_factory=list)
     sequences: dict[tuple[int, int, int], int] = field(default_factory=dict)
     next_sequence: dict[tuple[int, int], int] = field(default_factory=dict)
-
-    @property
-    def start_offset(self) -> int:
-        return self.batches[0][0] if self.batches else 0
+    start_offset: int = 0
 
     @property
     def end_offset(self) -> int:
@@ -79,11 +76,12 @@ class FakeReplicas:
         self.image = ClusterImage()
         self.logs: dict[tuple[str, int], FakeLog] = defaultdict(FakeLog)
         self.acknowledge = asyncio.Event()
-        """Cleared: produced batches are appended and their answers held back."""
+        """While it is cleared, produced batches are appended, and their answers wait."""
         self.acknowledge.set()
         self.appended = asyncio.Event()
         self.produced: list[tuple[str, int, int, bytes]] = []
-        """(topic, index, acks, bytes as they came), in the order of the calls."""
+        """(topic, index, acks, received bytes), in the order of the calls."""
+        self.deletion_timeouts: list[int] = []
         self.plans: list[api.FetchPlan] = []
         self.fetches_parked = 0
         self._held: list[tuple[asyncio.Future[api.ProduceResult], api.ProduceResult]] = []
@@ -146,7 +144,7 @@ class FakeReplicas:
         if (refusal := self._refusal(topic, index)) is not None:
             leader = 2 if refusal is KafkaCode.NOT_LEADER_OR_FOLLOWER else -1
             return api.ProduceResult(int(refusal), leader_id=leader, leader_epoch=0 if leader == 2 else -1)
-        headers = record_batch.validate_batches(batches, MAX_MESSAGE_BYTES)
+        headers = record_batch.validate_batches(batches, MESSAGE_MAX_BYTES)
         if isinstance(headers, record_batch.BatchRefusal):
             return api.ProduceResult(int(headers.code), error_message=headers.reason)
         log = self.logs[topic, index]
@@ -169,7 +167,7 @@ class FakeReplicas:
         return api.ProduceResult(0, base, 0)
 
     def acknowledge_one(self) -> None:
-        """The oldest that is held back."""
+        """Return the oldest answer that waits."""
         future, result = self._held.pop(0)
         future.set_result(result)
 
@@ -222,16 +220,31 @@ class FakeReplicas:
         records = log.read(item.fetch_offset, min(item.max_bytes, max_bytes))
         return api.FetchResult(item.topic_id, name, item.index, 0, end, end, start, records)
 
+    def start_delete(self, topic: str, index: int, offset: int, timeout_ms: int) -> asyncio.Future[api.DeletedRecords]:
+        self.deletion_timeouts.append(timeout_ms)
+        future: asyncio.Future[api.DeletedRecords] = asyncio.get_running_loop().create_future()
+        refusal = self._refusal(topic, index)
+        log = self.logs[topic, index]
+        offset = log.end_offset if offset == api.UP_TO_WATERMARK else offset
+        if refusal is not None or not 0 <= offset <= log.end_offset:
+            future.set_result(api.DeletedRecords(int(refusal or KafkaCode.OFFSET_OUT_OF_RANGE)))
+        else:
+            log.start_offset = max(log.start_offset, offset)
+            future.set_result(api.DeletedRecords(0, log.start_offset))
+        return future
+
     async def list_offset(
         self, topic: str, index: int, timestamp: int, current_leader_epoch: int = -1
     ) -> api.ListOffsetResult:
         if (refusal := self._refusal(topic, index)) is not None:
             return api.ListOffsetResult(int(refusal))
         log = self.logs[topic, index]
-        if timestamp == api.EARLIEST_TIMESTAMP:
+        if timestamp in (api.EARLIEST_TIMESTAMP, api.EARLIEST_LOCAL_TIMESTAMP):
             return api.ListOffsetResult(0, log.start_offset, -1, 0)
         if timestamp == api.LATEST_TIMESTAMP:
             return api.ListOffsetResult(0, log.end_offset, -1, 0)
+        if timestamp < api.EARLIEST_LOCAL_TIMESTAMP:
+            return api.ListOffsetResult(0)
         found = [(base, newest) for base, _, newest, _ in log.batches if newest >= timestamp]
         if timestamp == api.MAX_TIMESTAMP:
             found = sorted(found, key=lambda item: -item[1])
@@ -244,13 +257,53 @@ class FakeReplicas:
             return api.EpochEndResult(int(refusal))
         return api.EpochEndResult(0, 0, self.logs[topic, index].end_offset)
 
+    def hosted_logs(self) -> list[api.HostedLog]:
+        return [
+            api.HostedLog(DIRECTORY, name, index, sum(len(batch[3]) for batch in log.batches), 0)
+            for (name, index), log in sorted(self.logs.items(), reverse=True)
+        ]
+
+    def active_producers(self, topic: str, index: int) -> list[api.ActiveProducer] | int:
+        if (refusal := self._refusal(topic, index)) is not None:
+            return int(refusal)
+        sequences = self.logs[topic, index].next_sequence
+        return [api.ActiveProducer(*key, following - 1) for key, following in sorted(sequences.items())]
+
     async def allocate_producer_id(self) -> api.ProducerIdResult:
         self._next_producer_id += 1
         return api.ProducerIdResult(0, self._next_producer_id, 0)
 
 
+DIRECTORY = UUID(int=900)
+
+
+class FakeNode:
+    """A process with two data directories, one of which has failed, and a quorum of two nodes."""
+
+    def __init__(self) -> None:
+        self.state: api.QuorumState | None = api.QuorumState(
+            1,
+            7,
+            90,
+            (
+                api.QuorumReplica(1, UUID(int=11), "127.0.0.1:9093", 100, 5_000, 5_000),
+                api.QuorumReplica(2, UUID(int=12), "[::1]:9094", 95, 4_990, 4_900),
+            ),
+            (api.QuorumReplica(3, UUID(int=13), "127.0.0.1:9095", 90, -1, -1),),
+        )
+
+    def directories(self) -> list[api.DataDirectory]:
+        return [
+            api.DataDirectory(DIRECTORY, "/data/a", False, 1000, 400),
+            api.DataDirectory(UUID(int=901), "/data/b", True, 1000, 0),
+        ]
+
+    async def quorum(self, timeout_ms: int) -> api.QuorumState | None:
+        return self.state
+
+
 class AtOnce:
-    """What the controller's handlers need of it: decides on what is there, and commits at once."""
+    """The part that the controller's handlers need: it decides on the present image, and commits immediately."""
 
     def __init__(self, replicas: FakeReplicas) -> None:
         self.replicas = replicas

@@ -1,4 +1,4 @@
-"""A client that speaks in frames, and batches made by hand."""
+"""A client that sends single frames, and batches made by hand."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def batch(
 
 
 def opaque_batch(size: int) -> bytes:
-    """A batch of `size` bytes, one record by its header, that says it is compressed."""
+    """Return a batch of `size` bytes whose header claims one record and compression."""
     header = record_batch.BatchHeader(
         0, size - record_batch.LENGTH_END, -1, 2, 0, int(record_batch.Codec.GZIP), 0, 1_000, 1_000, -1, -1, -1, 1
     )
@@ -87,7 +87,7 @@ class RawClient:
         return response.responses[0].partition_responses[0]
 
     async def closed(self) -> bool:
-        """Whether the broker has hung up, once it has had time to."""
+        """Return whether the broker closes the connection within some time."""
         async with asyncio.timeout(10):
             try:
                 return await self.reader.read(1) == b""

@@ -1,4 +1,4 @@
-"""What admin clients change over the Kafka protocol: partitions, configs, leaders; and what they are told when not."""
+"""Changes by admin clients over the Kafka protocol: partitions, configs and leaders, and their refusals."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ async def test_partitions_are_created(served: Served) -> None:
         assert await create_partitions(client) == []
 
 
-async def test_partitions_that_cannot_be_created(served: Served) -> None:
+async def test_impossible_partitions_are_refused(served: Served) -> None:
     served.replicas.create("t", 2)
     async with RawClient(served.port) as client:
         for topic, code in [
-            (new_partitions("t", 2), 37),  # as many as there are: what Kafka says
+            (new_partitions("t", 2), 37),  # the present number: the error of Kafka
             (new_partitions("t", 1), 37),
             (new_partitions("t", 0), 37),
             (new_partitions("t", -1), 37),
@@ -102,7 +102,7 @@ async def test_leaders_are_elected(served: Served) -> None:
         assert await elect(client, 1, {"t": [1]}) == {("t", 1): 83}
 
 
-async def test_an_election_without_controller(served: Served) -> None:
+async def test_an_election_without_a_controller_is_refused(served: Served) -> None:
     served.replicas.create("t", 1)
     served.controller.failure = pb.Result(error="NOT_CONTROLLER")
     values = {"election_type": 0, "topic_partitions": [{"topic": "t", "partitions": [0]}], "timeout": 5000}
@@ -154,7 +154,42 @@ async def test_configs_are_altered_one_by_one(served: Served) -> None:
         }  # fmt: skip
 
 
-async def test_the_older_request_resets_what_it_does_not_name(served: Served) -> None:
+async def test_a_config_without_effect_is_documented_as_such(served: Served) -> None:
+    served.replicas.create("t", 1)
+    key = "leader.replication.throttled.replicas"
+    async with RawClient(served.port) as client:
+        assert await alter(client, resource(TOPIC, "t", (key, "0:1"))) == [0]
+        asked = {"resource_type": TOPIC, "resource_name": "t", "configuration_keys": [key]}
+        values = {"resources": [asked], "include_documentation": True}
+        [found] = (await client.ask(Api.DESCRIBE_CONFIGS, 4, values)).results
+        [config] = found.configs
+        assert (config.value, int(config.config_type)) == ("0:1", 7)
+        assert "no effect: reassignment.throttle.bytes.per.second" in str(config.documentation)
+        assert await alter(client, resource(BROKER, "1", ("leader.replication.throttled.rate", None, DELETE))) == [0]
+
+
+async def test_synonyms_are_every_value_with_the_one_in_force_first(served: Served) -> None:
+    served.replicas.create("t", 1)
+    key = "retention.ms"
+    async with RawClient(served.port) as client:
+        wanted = [resource(TOPIC, "t", (key, "5")), resource(BROKER, "", (key, "9"))]
+        assert await alter(client, *wanted) == [0, 0]
+        default = ("604800000", 5)
+        for kind, name, expected in [
+            (TOPIC, "t", [("5", 1), ("9", 3), default]),
+            (BROKER, "", [("9", 3), default]),
+        ]:
+            asked = {"resource_type": kind, "resource_name": name, "configuration_keys": [key]}
+            for include in (True, False):
+                values = {"resources": [asked], "include_synonyms": include}
+                [found] = (await client.ask(Api.DESCRIBE_CONFIGS, 4, values)).results
+                [config] = found.configs
+                shown_synonyms = [(each.value, int(each.source)) for each in config.synonyms]
+                assert shown_synonyms == (expected if include else [])
+                assert all(each.name == key for each in config.synonyms)
+
+
+async def test_the_older_request_resets_the_configs_that_it_does_not_name(served: Served) -> None:
     served.replicas.create("t", 1)
     async with RawClient(served.port) as client:
         assert await alter(client, resource(TOPIC, "t", ("retention.ms", "5"), ("segment.ms", "7"))) == [0]
@@ -163,7 +198,7 @@ async def test_the_older_request_resets_what_it_does_not_name(served: Served) ->
         assert found == {"retention.ms": ("604800000", 5), "segment.ms": ("8", 1)}
 
 
-async def test_configs_that_cannot_be_altered(served: Served) -> None:
+async def test_impossible_configs_are_refused(served: Served) -> None:
     served.replicas.create("t", 1)
     async with RawClient(served.port) as client:
         before = served.replicas.image

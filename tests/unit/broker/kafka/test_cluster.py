@@ -43,8 +43,8 @@ async def broken_broker(answer: Callable[[bytes, asyncio.StreamWriter], None]) -
 
 
 @asynccontextmanager
-async def connected(port: int, **options: int) -> AsyncIterator[KafkaConnection]:
-    connection = KafkaConnection("127.0.0.1", port, **options)
+async def connected(port: int, in_flight_max: int = 5) -> AsyncIterator[KafkaConnection]:
+    connection = KafkaConnection("127.0.0.1", port, in_flight_max=in_flight_max)
     await connection.connect(5)
     async with connection:
         yield connection
@@ -73,20 +73,20 @@ async def test_requests_are_pipelined_and_each_gets_its_own_answer(served: Serve
     ]
 
 
-async def test_more_requests_than_the_line_takes_wait_for_their_turn(served: Served) -> None:
+async def test_requests_above_the_in_flight_limit_wait_for_their_turn(served: Served) -> None:
     async with connected(served.port, in_flight_max=2) as connection:
         replies = await asyncio.gather(*(connection.ask(Api.METADATA, 12, METADATA, 5) for _ in range(20)))
     assert {reply.cluster_id for reply in replies} == {"test-cluster"}
 
 
-async def test_nobody_listening_is_a_retriable_error(unused_tcp_port: int) -> None:
+async def test_a_refused_connection_is_a_retriable_error(unused_tcp_port: int) -> None:
     connection = KafkaConnection("127.0.0.1", unused_tcp_port)
     with pytest.raises(ClusterError, match="cannot connect") as caught:
         await connection.connect(5)
     assert caught.value.retriable
 
 
-async def test_a_silent_broker_is_given_up_at_the_deadline_and_its_late_reply_is_dropped() -> None:
+async def test_a_request_fails_at_its_deadline_and_its_late_reply_is_dropped() -> None:
     held: list[tuple[bytes, asyncio.StreamWriter]] = []
     arrived = asyncio.Event()
 
@@ -122,7 +122,7 @@ async def test_a_silent_broker_is_given_up_at_the_deadline_and_its_late_reply_is
         (b"", "closed by the broker"),
     ],
 )
-async def test_a_broker_that_breaks_the_protocol_fails_all_that_wait(reply: bytes, what: str) -> None:
+async def test_a_protocol_error_fails_all_waiting_requests(reply: bytes, what: str) -> None:
     requests = 0
 
     def answer(_: bytes, writer: asyncio.StreamWriter) -> None:
@@ -146,7 +146,7 @@ async def test_a_broker_that_breaks_the_protocol_fails_all_that_wait(reply: byte
             await connection.ask(Api.METADATA, 12, METADATA, 5)
 
 
-async def test_closing_fails_what_waits_and_may_be_repeated() -> None:
+async def test_closing_fails_waiting_requests_and_may_be_repeated() -> None:
     async with broken_broker(lambda frame, writer: None) as port, connected(port) as connection:
         waiting = asyncio.ensure_future(connection.ask(Api.METADATA, 12, METADATA, 30))
         await asyncio.sleep(0)
@@ -196,7 +196,7 @@ async def test_many_lost_leaders_cost_one_metadata_request(served: Served) -> No
     assert served.server.handlers.requests["metadata"] == 2
 
 
-async def test_an_older_leader_epoch_is_not_believed(serve: Serve) -> None:
+async def test_an_older_leader_epoch_is_ignored(serve: Serve) -> None:
     async with serve() as ahead, serve() as behind:
         for each, other in ((ahead, behind), (behind, ahead)):
             each.replicas.register(Endpoint("default", other.host, other.port), node_id=2)
@@ -206,14 +206,14 @@ async def test_an_older_leader_epoch_is_not_believed(serve: Serve) -> None:
         ahead.replicas.apply(PartitionChange(topic_id, 0, Reason.PREFERRED_ELECTION, offset, 0, leader=2))
         async with Cluster([ahead.bootstrap, behind.bootstrap]) as cluster:
             connection = await cluster.leader("t", 0, 5)
-            assert connection.port == behind.port, "broker 2, as the broker says that is ahead"
+            assert connection.port == behind.port, "broker 2, according to the broker that is ahead"
             await ahead.server.close()
             await cluster.leader_lost("t", 0, connection)
             with pytest.raises(ClusterError, match="cannot connect"):
                 await cluster.leader("t", 0, 5)
 
 
-async def test_what_does_not_exist_is_named(served: Served) -> None:
+async def test_a_missing_topic_or_partition_is_named(served: Served) -> None:
     served.replicas.create("t", 1)
     async with Cluster(served.bootstrap) as cluster:
         for topic, index, code in (("nope", 0, "UNKNOWN_TOPIC_OR_PARTITION"), ("t", 1, "UNKNOWN_TOPIC_OR_PARTITION")):
@@ -238,7 +238,7 @@ async def test_a_topic_created_later_and_a_leader_elected_later_are_found(served
         assert (await cluster.leader("t", 0, 5)).port == served.port
 
 
-async def test_partition_counts_are_asked_anew(served: Served) -> None:
+async def test_partition_counts_are_not_cached(served: Served) -> None:
     served.replicas.create("t", 3)
     async with Cluster(served.bootstrap) as cluster:
         assert await cluster.partition_counts(["t", "nope"], 5) == {"t": 3}
@@ -257,13 +257,15 @@ async def test_producer_ids_differ(served: Served) -> None:
     assert first[1] == second[1] == 0
 
 
-async def test_bootstrap_goes_on_to_the_broker_that_answers(served: Served, unused_tcp_port: int) -> None:
+async def test_bootstrap_continues_to_a_broker_that_answers(served: Served, unused_tcp_port: int) -> None:
     served.replicas.create("t", 1)
     async with Cluster(f"127.0.0.1:{unused_tcp_port},{served.bootstrap}") as cluster:
         assert (await cluster.leader("t", 0, 5)).port == served.port
 
 
-async def test_wrong_bootstrap_servers_say_whom_was_tried_and_end_in_time(unused_tcp_port_factory) -> None:
+async def test_wrong_bootstrap_servers_are_named_within_the_deadline(
+    unused_tcp_port_factory: Callable[[], int],
+) -> None:
     ports = [unused_tcp_port_factory(), unused_tcp_port_factory()]
     async with Cluster([f"127.0.0.1:{port}" for port in ports]) as cluster:
         with pytest.raises(ClusterError) as caught:
@@ -275,7 +277,7 @@ async def test_wrong_bootstrap_servers_say_whom_was_tried_and_end_in_time(unused
         assert caught.value.code == "TIMED_OUT"
 
 
-async def test_a_silent_broker_does_not_hang_a_caller() -> None:
+async def test_a_broker_that_does_not_answer_does_not_hang_a_caller() -> None:
     async with broken_broker(lambda frame, writer: None) as port, Cluster(f"127.0.0.1:{port}") as cluster:
         with pytest.raises(ClusterError) as caught:
             await cluster.leader("t", 0, 0.1)

@@ -1,12 +1,13 @@
-"""Every served version of every API answers a well-formed request, however odd its fields are.
+"""Every served version of every API answers a well-formed request, whatever values its fields have.
 
-Each field of each request is empty, null, duplicated or huge in turn; then many fields at once, drawn from a seed.
+Each field of each request is empty, null, duplicated or huge in turn; then many fields together, drawn from a seed.
 The controller behind the listener is the production one, on a quorum of one.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import fields
 from random import Random
@@ -15,20 +16,23 @@ from uuid import UUID
 
 import pytest
 
+from broker.core.coordinator.group_machine import GroupMachine
+from broker.core.coordinator.group_requests import GroupLimits, GroupRequest
 from broker.kafka import api
 from broker.kafka.handlers import HANDLERS
 from broker.kafka.listener import KafkaServer
 from metadata.image import ClusterImage
 from quorumlog.wire import rpcs
+from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka import codec
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.kafka.decoding import FieldShape
-from tests.unit.broker.kafka.fake import FakeReplicas
+from tests.unit.broker.kafka.fake import FakeNode, FakeReplicas
 from tests.unit.broker.kafka.raw import RawClient, batch
 from tests.unit.metadata.controller.test_controller import new_topic, started
 from tests.unit.metadata.fake_node import Plane
 
-EVERY = [(which, version) for which, span in HANDLERS.items() for version in range(span.low, span.accepted + 1)]
+EVERY = [(which, version) for which, span in HANDLERS.items() for version in range(span.low, span.offered + 1)]
 RANDOM_REQUESTS = 25
 TOPIC = "t"
 HUGE_TEXT = "h" * 30_000
@@ -65,6 +69,50 @@ class PlaneReplicas(FakeReplicas):
         return api.FetchReply(0, 0, results)
 
 
+class MachineGroups:
+    """The coordinator of all groups: the production machine, whose records are committed at once.
+
+    A call that waits for other clients gets the next tick, and then is refused.
+    """
+
+    def __init__(self, plane: Plane) -> None:
+        limits = GroupLimits(session_timeout_min_ms=1, initial_rebalance_delay_ms=0)
+        self._machine = GroupMachine(limits, self, Random(1), lambda: 1_700_000_000_000)
+        self._plane = plane
+        self._calls = 0
+        self._now_ms = 0
+        self._machine.loaded(0)
+
+    def may_commit(self, topic: str, partition: int) -> bool:
+        return self.has_partition(topic, partition)
+
+    def has_partition(self, topic: str, partition: int) -> bool:
+        found = self._plane.replay.image.topic(topic)
+        return found is not None and found.partition(partition) is not None
+
+    async def prepare(self) -> str:
+        return "there is no such topic"
+
+    def partition(self, group: str) -> int:
+        return 0
+
+    def led(self) -> Sequence[int]:
+        return (0,)
+
+    def call(self, partition: int, request: GroupRequest, size: int) -> asyncio.Future[Any]:
+        self._calls += 1
+        steps = [self._machine.request(self._calls, request, self._now_ms)]
+        deadline_ms = self._machine.deadline_ms
+        assert deadline_ms is not None
+        self._now_ms = max(self._now_ms, deadline_ms)
+        steps.append(self._machine.tick(self._now_ms))
+        self._machine.check()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        answers = [each.response for step in steps for each in step.answers if each.call == self._calls]
+        future.set_result(answers[0] if answers else KafkaCode.COORDINATOR_NOT_AVAILABLE)
+        return future
+
+
 @asynccontextmanager
 async def listening() -> AsyncIterator[int]:
     """The port of a listener whose cluster has one broker and the topic `t`."""
@@ -72,7 +120,10 @@ async def listening() -> AsyncIterator[int]:
     plane.node.auto_commit = True
     assert (await plane.call(rpcs.CREATE_TOPICS, new_topic(TOPIC, 2, 1))).topics[0].result.error == "NONE"
     replicas = PlaneReplicas(plane)
-    server = KafkaServer(replicas, plane.call, ("127.0.0.1:0",), node_id=1, cluster_id="test-cluster")
+    groups, node = MachineGroups(plane), FakeNode()
+    server = KafkaServer(
+        replicas, plane.call, ("127.0.0.1:0",), node=node, node_id=1, cluster_id="test-cluster", groups=groups
+    )
     await server.start()
     try:
         yield server.endpoints[0].port
@@ -100,7 +151,7 @@ def plain_field(shape: FieldShape, at: Path) -> Any:
 
 
 def odd_values(shape: FieldShape, value: Any) -> Iterator[tuple[str, Any]]:
-    """What the field may hold as well as `value`, by a name."""
+    """Return other values for the field than `value`, by a name."""
     if shape.nullable and shape.kafka_type != "uuid":
         yield "null", None
     if not shape.is_array:
@@ -178,7 +229,7 @@ def many_odd_fields(schema: Any, random: Random) -> Iterator[tuple[str, dict[str
 
 
 @pytest.mark.parametrize(("which", "version"), EVERY, ids=lambda value: str(getattr(value, "name", value)))
-async def test_an_odd_field_gets_an_answer(which: Api, version: int) -> None:
+async def test_a_request_with_an_odd_field_is_answered(which: Api, version: int) -> None:
     schema = codec.request_schema(which, version)
     requests = [*one_odd_field(schema), *many_odd_fields(schema, Random(f"{which} {version}"))]
     async with listening() as port, RawClient(port) as client:
@@ -191,8 +242,8 @@ async def test_an_odd_field_gets_an_answer(which: Api, version: int) -> None:
             assert received == sent, name
 
 
-@pytest.mark.parametrize("version", range(HANDLERS[Api.DELETE_TOPICS].low, HANDLERS[Api.DELETE_TOPICS].accepted + 1))
-async def test_an_empty_name_does_not_keep_the_others_from_being_deleted(version: int) -> None:
+@pytest.mark.parametrize("version", range(HANDLERS[Api.DELETE_TOPICS].low, HANDLERS[Api.DELETE_TOPICS].offered + 1))
+async def test_topics_beside_an_empty_name_are_deleted(version: int) -> None:
     names = ["", TOPIC, "unknown"]
     values = {"timeout": 5000, "topic_names": names, "topics": [{"name": name, "topic_id": None} for name in names]}
     async with listening() as port, RawClient(port) as client:

@@ -1,13 +1,16 @@
-"""The listener and broken or hostile clients: garbage, frames that never end, more than it will hold."""
+"""The listener and broken or hostile clients: garbage, incomplete frames, and more bytes than it holds."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import random
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from broker.kafka import data as data_requests
 from broker.kafka.connection import Connection
 from broker.kafka.handlers import HANDLERS
 from broker.kafka.limits import KafkaLimits
@@ -20,7 +23,7 @@ from tests.unit.broker.kafka.wellness import event_loop_policy as event_loop_pol
 
 pytestmark = pytest.mark.filterwarnings('ignore:Overriding the "event_loop_policy"')
 
-# --- what breaks the protocol ---
+# --- protocol violations ---
 
 
 def frame(data: bytes) -> bytes:
@@ -57,14 +60,23 @@ async def test_garbage_closes_its_connection_only(served: Served, data: bytes) -
     assert served.server.budget.held == 0
 
 
+async def test_the_log_names_a_request_that_is_not_served(served: Served) -> None:
+    with capture_logs() as lines:
+        async with RawClient(served.port) as client:
+            client.writer.write(frame(b"\x00\x1d\x00\x03\x00\x00\x00\x01\xff\xff\x00"))
+            assert await client.closed()
+    (line,) = [line for line in lines if line["event"] == "connection closed"]
+    assert line["reason"] == "api key 29 (describe_acls), version 3, is not served"
+
+
 async def test_bytes_after_the_end_of_a_request_are_ignored(served: Served) -> None:
-    async with RawClient(served.port) as client:  # what librdkafka sends to list all topics
+    async with RawClient(served.port) as client:  # sent by librdkafka to list all topics
         sent = client.send_body(Api.METADATA, 12, b"\x00\x00\x00\x00\x01\x00\x00")
         correlation_id, response = await client.receive(Api.METADATA, 12)
         assert (correlation_id, response.cluster_id) == (sent, "test-cluster")
 
 
-async def test_what_was_asked_before_the_garbage_is_answered(served: Served) -> None:
+async def test_requests_before_the_garbage_are_answered(served: Served) -> None:
     served.replicas.create("t", 1)
     served.replicas.acknowledge.clear()
     async with RawClient(served.port) as client:
@@ -76,7 +88,7 @@ async def test_what_was_asked_before_the_garbage_is_answered(served: Served) -> 
         assert await client.closed()
 
 
-async def test_random_bytes_never_take_the_broker_down(served: Served) -> None:
+async def test_random_bytes_never_stop_the_broker(served: Served) -> None:
     source = random.Random(5)
     for _ in range(60):
         async with RawClient(served.port) as client:
@@ -114,6 +126,31 @@ async def test_a_bug_in_a_handler_closes_that_connection_only(served: Served, mo
         client.send(Api.LIST_OFFSETS, 7, {"replica_id": -1, "topics": [topic]})
         assert await client.closed()
     await is_well(served)
+
+
+async def test_nothing_is_sent_after_a_request_that_failed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client expects replies in the order of its requests: it would take the next reply as the missing one."""
+    replies = 0
+    produce_reply = data_requests._produce_reply
+
+    def second_fails(*args: Any) -> Any:
+        nonlocal replies
+        replies += 1
+        if replies == 2:
+            raise ZeroDivisionError
+        return produce_reply(*args)
+
+    monkeypatch.setattr(data_requests, "_produce_reply", second_fails)
+    served.replicas.create("t", 1)
+    served.replicas.acknowledge.clear()
+    async with RawClient(served.port) as client:
+        first, *_ = [client.send_produce("t", 0, batch()) for _ in range(3)]
+        await until(lambda: len(served.replicas.produced) == 3)
+        served.replicas.acknowledge_all()
+        assert (await client.receive(Api.PRODUCE, 9))[0] == first
+        assert await client.closed()
+    await is_well(served)
+    assert served.server.budget.held == 0
 
 
 async def test_a_broken_invariant_reaches_the_process(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,14 +192,14 @@ async def test_a_broken_invariant_after_its_connection_reaches_the_process(
 # --- bounds ---
 
 
-async def test_a_connection_above_the_limit_takes_the_place_of_the_one_idle_for_longest(serve: Serve) -> None:
+async def test_a_connection_above_the_limit_replaces_the_longest_idle_one(serve: Serve) -> None:
     async with serve(KafkaLimits(connections_max=3)) as served:
         async with RawClient(served.port) as one, RawClient(served.port) as silent, RawClient(served.port) as three:
             for client in (one, three, one):
                 await client.ask(Api.METADATA, 12, ALL)
             async with RawClient(served.port) as four:
                 await four.ask(Api.METADATA, 12, ALL)
-                assert await silent.closed(), "it never asked for anything"
+                assert await silent.closed(), "it never sent a request"
                 async with RawClient(served.port) as five:
                     await five.ask(Api.METADATA, 12, ALL)
                     assert await three.closed(), "it has been idle for longest"
@@ -207,7 +244,7 @@ async def test_a_client_that_never_waits_is_not_read_from(serve: Serve) -> None:
         assert len(served.replicas.produced) == 200
 
 
-async def test_bytes_held_are_bounded_and_everybody_gets_on(serve: Serve) -> None:
+async def test_held_bytes_are_limited_and_every_client_makes_progress(serve: Serve) -> None:
     mebibyte, clients, each = 1 << 20, 8, 4
     async with serve(KafkaLimits(held_max_bytes=3 * mebibyte)) as served:
         served.replicas.create("t", 1)
@@ -263,7 +300,7 @@ async def test_frames_that_do_not_grow_delay_no_small_request(serve: Serve) -> N
         await until(lambda: served.server.budget.held == 0)
 
 
-async def test_frames_that_do_not_grow_are_given_up_when_others_need_the_room(serve: Serve) -> None:
+async def test_frames_that_do_not_grow_are_closed_when_others_need_the_memory(serve: Serve) -> None:
     async with serve(KafkaLimits(held_max_bytes=8 << 20, crowded_stall_ms=100)) as served:
         served.replicas.create("t", 1)
         async with contextlib.AsyncExitStack() as stalled:
@@ -277,7 +314,7 @@ async def test_frames_that_do_not_grow_are_given_up_when_others_need_the_room(se
         await until(lambda: served.server.budget.held == 0)
 
 
-async def test_a_frame_that_grows_is_not_given_up(serve: Serve) -> None:
+async def test_a_frame_that_grows_is_not_closed(serve: Serve) -> None:
     limits = KafkaLimits(held_max_bytes=2 << 20, crowded_stall_ms=600_000, crowded_progress_bytes=1000)
     async with serve(limits) as served, RawClient(served.port) as elder, RawClient(served.port) as other:
         begin_large_frame(elder, 3 << 20, 100_000)
@@ -298,7 +335,7 @@ async def test_a_frame_that_grows_is_not_given_up(serve: Serve) -> None:
         await until(lambda: not served.server.budget.is_crowded)
 
 
-async def test_who_is_not_answered_is_held_and_others_are_not(serve: Serve) -> None:
+async def test_a_client_with_unanswered_requests_is_held_back_and_others_are_not(serve: Serve) -> None:
     async with serve(KafkaLimits(held_max_bytes=4 << 20)) as served:
         served.replicas.create("t", 1)
         served.replicas.acknowledge.clear()
@@ -318,12 +355,12 @@ async def test_who_is_not_answered_is_held_and_others_are_not(serve: Serve) -> N
         await until(lambda: served.server.budget.held == 0)
 
 
-async def test_replies_to_consumers_are_the_smaller_the_more_is_held(serve: Serve) -> None:
+async def test_replies_to_consumers_shrink_as_more_bytes_are_held(serve: Serve) -> None:
     async with serve(KafkaLimits(held_max_bytes=64 << 20)) as served:
         served.replicas.create("t", 1)
         partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 60 << 20}
-        values = {"replica_id": -1, "max_wait": 0, "min_bytes": 1, "max_bytes": 60 << 20}
-        values["topics"] = [{"topic": "t", "partitions": [partition]}]
+        topics = [{"topic": "t", "partitions": [partition]}]
+        values = {"replica_id": -1, "max_wait": 0, "min_bytes": 1, "max_bytes": 60 << 20, "topics": topics}
 
         async def given() -> int:
             async with RawClient(served.port) as consumer:
@@ -345,7 +382,7 @@ async def test_replies_to_consumers_are_the_smaller_the_more_is_held(serve: Serv
 
 
 async def sweep_until_closed(served: Served, client: RawClient, seconds: float) -> None:
-    """Let the sweep believe that `seconds` have passed."""
+    """Make the sweep see that `seconds` have passed."""
     now = asyncio.get_running_loop().time()
     for connection in list(served.server._connections):
         connection.sweep(now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -27,7 +28,7 @@ FIRST, SECOND = UUID(int=(7 << 64) + 1), UUID(int=(7 << 64) + 2)
 
 @pytest.fixture
 def cluster() -> FakeReplicas:
-    """Brokers 1 and 2 live, 3 fenced, 4 on another listener only; topic "a" led by 1, 2, 3, nobody and 4."""
+    """Brokers 1 and 2 live, 3 fenced, 4 on another listener only; topic "a" led by 1, 2, 3, no broker and 4."""
     made = FakeReplicas()
     for node_id in (1, 2, 3):
         made.register(Endpoint("default", f"host{node_id}", 9000 + node_id), node_id=node_id, fenced=node_id == 3)
@@ -39,12 +40,12 @@ def cluster() -> FakeReplicas:
     return made
 
 
-def read(body: bytes, version: int):
+def read(body: bytes, version: int) -> Any:
     return codec.decode(codec.response_schema(Api.METADATA, version), memoryview(body), 0)
 
 
-@pytest.mark.parametrize("version", range(13))
-def test_every_version_says_the_same(cluster: FakeReplicas, version: int) -> None:
+@pytest.mark.parametrize("version", range(14))
+def test_every_version_of_metadata_has_the_same_content(cluster: FakeReplicas, version: int) -> None:
     responses = MetadataResponses(1, "the-cluster", 1 << 20)
     response = read(responses.response(cluster.image, version, "default", None), version)
     assert [(node.node_id, node.host, node.port) for node in response.brokers] == [
@@ -76,8 +77,8 @@ def test_every_version_says_the_same(cluster: FakeReplicas, version: int) -> Non
         assert (a.topic_id, response.topics[1].topic_id) == (FIRST, SECOND)
 
 
-@pytest.mark.parametrize("version", range(13))
-def test_asking_by_name(cluster: FakeReplicas, version: int) -> None:
+@pytest.mark.parametrize("version", range(14))
+def test_metadata_by_topic_name(cluster: FakeReplicas, version: int) -> None:
     responses = MetadataResponses(1, "c", 1 << 20)
     wanted: Wanted = ((None, "b"), (None, "nope"), (None, "../x"))
     response = read(responses.response(cluster.image, version, "default", wanted), version)
@@ -88,8 +89,20 @@ def test_asking_by_name(cluster: FakeReplicas, version: int) -> None:
     ]
 
 
+@pytest.mark.parametrize("version", range(1, 14))
+def test_internal_topics_are_marked(cluster: FakeReplicas, version: int) -> None:
+    cluster.create("__consumer_offsets")
+    responses = MetadataResponses(1, "c", 1 << 20)
+    wanted: Wanted = ((None, "b"), (None, "__consumer_offsets"))
+    response = read(responses.response(cluster.image, version, "default", wanted), version)
+    assert [(topic.name, topic.is_internal) for topic in response.topics] == [
+        ("b", False),
+        ("__consumer_offsets", True),
+    ]
+
+
 @pytest.mark.parametrize("version", [10, 11, 12])
-def test_asking_by_id(cluster: FakeReplicas, version: int) -> None:
+def test_metadata_by_topic_id(cluster: FakeReplicas, version: int) -> None:
     responses = MetadataResponses(1, "c", 1 << 20)
     wanted: Wanted = ((SECOND, None), (UUID(int=9), None))
     response = read(responses.response(cluster.image, version, "default", wanted), version)
@@ -97,7 +110,7 @@ def test_asking_by_id(cluster: FakeReplicas, version: int) -> None:
     assert response.topics[1].name == (None if version == 12 else "")
 
 
-def test_the_broker_names_itself_controller_only_where_it_can_be_found(cluster: FakeReplicas) -> None:
+def test_a_broker_that_is_not_listed_is_not_named_controller(cluster: FakeReplicas) -> None:
     responses = MetadataResponses(3, "c", 1 << 20)
     assert read(responses.response(cluster.image, 12, "default", ()), 12).controller_id == -1
 
@@ -106,7 +119,7 @@ def test_the_cache_gives_the_same_bytes_until_topics_or_brokers_change(cluster: 
     responses = MetadataResponses(1, "c", 1 << 20)
     first = responses.response(cluster.image, 12, "default", None)
     cluster.apply(Config(ConfigScope.CLUSTER, "", "retention.ms", "5"))
-    assert responses.response(cluster.image, 12, "default", None) is first, "nothing that it shows has changed"
+    assert responses.response(cluster.image, 12, "default", None) is first, "no part of its contents has changed"
     assert responses.response(cluster.image, 12, "inside", None) != first
     offset = cluster.image.end_offset
     cluster.apply(PartitionChange(SECOND, 0, Reason.PREFERRED_ELECTION, offset, 0, leader=-1))
@@ -123,7 +136,9 @@ def test_the_cache_is_bounded(cluster: FakeReplicas) -> None:
         responses.response(cluster.image, 12, "default", ((None, f"name-{number}"),), 50)
         assert responses._cached_bytes <= 10_000
     first = responses.response(cluster.image, 12, "default", None, 65 << 10)
-    assert responses.response(cluster.image, 12, "default", None, 65 << 10) is not first, "too large a question to keep"
+    assert responses.response(cluster.image, 12, "default", None, 65 << 10) is not first, (
+        "the request is too large for the cache"
+    )
 
 
 @pytest.mark.parametrize("name", ["a", "A-z_0.9", "..."[:3], "x" * 249])
@@ -132,5 +147,5 @@ def test_topic_names(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "é", "a\n", "x" * 250])
-def test_what_is_no_topic_name(name: str) -> None:
+def test_invalid_topic_names(name: str) -> None:
     assert not is_topic_name(name)

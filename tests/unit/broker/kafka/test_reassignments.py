@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments and ListPartitionReassignments: each partition is answered for itself."""
+"""AlterPartitionReassignments and ListPartitionReassignments: each partition has its own result."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_a_partition_is_moved_listed_replaced_and_cancelled(served: Served
         assert await ongoing(client, None) == {}
 
 
-async def test_what_is_refused_keeps_nothing_else_from_being_done(served: Served) -> None:
+async def test_a_refused_partition_does_not_block_the_others(served: Served) -> None:
     served.replicas.register(node_id=2)
     served.replicas.register(node_id=3, fenced=True)
     served.replicas.create("t", 6)
@@ -75,7 +75,7 @@ async def test_what_is_refused_keeps_nothing_else_from_being_done(served: Served
         assert await alter(client, {"t": [(1, [1, 2])]}, allow_replication_factor_change=False) == (0, {("t", 1): 38})
 
 
-async def test_without_a_controller(served: Served) -> None:
+async def test_reassignments_without_a_controller_are_refused(served: Served) -> None:
     served.replicas.create("t", 1)
     served.controller.failure = pb.Result(error="NOT_CONTROLLER", message="ask again")
     async with RawClient(served.port) as client:

@@ -1,4 +1,4 @@
-"""What the tests of the listener share: both event loops, waiting, and the question whether others are served."""
+"""Shared by the tests of the listener: both event loops, waits, and a check that other clients are served."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLo
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop turn until something is so."""
+    """Let the loop run until a condition holds."""
     async with asyncio.timeout(10):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
 
 async def is_well(served: Served) -> None:
-    """The broker goes on serving others."""
+    """Assert that the broker still serves others."""
     async with RawClient(served.port) as other:
         assert (await other.ask(Api.METADATA, 12, ALL)).cluster_id == "test-cluster"

@@ -1,7 +1,7 @@
-"""Broker 1 of a cluster: real logs on real disks, but no connections, and nothing happens by itself.
+"""Broker 1 of a cluster: real logs on real disks, without connections and without background work.
 
-The metadata changes by the controller's own decisions (`rig.cluster`); `learn` has the broker carry it out.  Other
-brokers' fetches come from `fetch`, replies to the broker's own fetches from `reply`.
+The real controller decisions change the metadata (`rig.cluster`); `learn` makes the broker apply it.  Other brokers'
+fetches come from `fetch`, replies to the broker's own fetches from `reply`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID, uuid4
 
 from broker.core.fetch_session import FetchTarget
@@ -18,10 +18,10 @@ from broker.core.partition import LeaderState
 from broker.kafka.api import FetchPartition, FetchPlan, FetchResult, ProduceResult
 from broker.log import PartitionLog
 from broker.replica.context import ReplicaContext
-from broker.replica.fetchers import Fetcher
+from broker.replica.fetcher import Fetcher
 from broker.replica.replica import Replica
 from broker.replica.service import ReplicaService
-from broker.server.role import BrokerRole, RoleConfig
+from broker.server.role import BrokerRole, Replay, RoleConfig
 from metadata.image import ClusterImage
 from metadata.records import NO_OFFSET, PartitionChange, Reason
 from quorumlog.runtime.clock import Sources
@@ -35,7 +35,7 @@ TOPIC = "t"
 
 
 class _NoTasks:
-    """Stands for the task group: what would run by itself never does."""
+    """A task group whose tasks never run."""
 
     def create_task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Future[None]:
         work.close()
@@ -53,12 +53,13 @@ class Rig:
         async def nobody(*_: object) -> Any:
             raise AssertionError("the controller is not asked")
 
-        self.role = BrokerRole(RoleConfig(1), Sources.real(), self._disks, self.cluster, nobody)  # type: ignore[arg-type]
-        self.role.follower._on_applied = lambda _: None  # nobody heartbeats
+        replay = cast(Replay, self.cluster)  # of a replay, the role reads only the image before it is started
+        self.role = BrokerRole(RoleConfig(1), Sources.real(), self._disks, replay, nobody)
+        self.role.follower._on_applied = lambda _: None  # no heartbeats are sent
 
     @property
     def unreported(self) -> list[tuple[int, UUID]]:
-        """Partition indexes and directories that the controller is not told yet."""
+        """Partition indexes and directories that were not reported to the controller yet."""
         return [(key.partition_index, each) for key, each in self.role.directories._unreported.items()]
 
     @property
@@ -93,14 +94,14 @@ class Rig:
     # -- metadata
 
     async def register(self, number: int = 0) -> None:
-        """As the incarnation `number`, unfenced, and with all metadata up to there carried out."""
+        """Start incarnation `number`, unfenced, and with all metadata up to there applied."""
         assert self.cluster.register(1, number, directory_ids=self.directories).outcome.ok
         assert not self.cluster.beat(1).fenced
         self.role.follower.activate(self.cluster.epoch(1))
         await self.learn()
 
     async def learn(self) -> None:
-        """Carry out all metadata that there is."""
+        """Apply all existing metadata."""
         old, self._known = self._known, self.cluster.image
         follower = self.role.follower
         records = tuple(self.cluster.log[-(self._known.end_offset - old.end_offset) :])
@@ -112,12 +113,12 @@ class Rig:
         await follower._apply()
 
     async def create(self, *rows: tuple[int, ...], min_isr: int = 1) -> None:
-        """The topic, with this assignment."""
+        """Create the topic with this assignment."""
         self.cluster.create(TOPIC, *rows, configs=(("min.insync.replicas", str(min_isr)),))
         await self.learn()
 
     async def change(self, **fields: Any) -> None:
-        """Partition 0 changes: its leader (which begins another leader epoch), its isr, …"""
+        """Change partition 0: its leader (which begins another leader epoch), its isr, …"""
         partition = self.hosted().image
         self.cluster.apply(
             [PartitionChange(self.hosted().topic_id, 0, Reason.ISR_SHRINK, NO_OFFSET, partition.last_offset, **fields)]
@@ -130,14 +131,21 @@ class Rig:
         return self.replicas.start_produce(TOPIC, 0, memoryview(make_batch(values)), acks, timeout_ms)
 
     async def write(self, *values: bytes) -> None:
-        """Append and make durable one batch of the leader's."""
+        """Append one batch as the leader, and make it durable."""
         self.produce(*values)
         await self.role.logs.flush_all([self.log])
 
     async def fetch(
-        self, broker_id: int, offset: int, last_epoch: int, *, leader_epoch: int | None = None, **plan: Any
+        self,
+        broker_id: int,
+        offset: int,
+        last_epoch: int,
+        *,
+        leader_epoch: int | None = None,
+        log_start: int = 0,
+        **plan: Any,
     ) -> FetchResult:
-        """Broker `broker_id` fetches from its position; the answer comes at once."""
+        """Fetch as broker `broker_id` from its position; return the immediate answer."""
         partition = FetchPartition(
             self.hosted().topic_id,
             None,
@@ -146,6 +154,7 @@ class Rig:
             1 << 20,
             self.hosted().image.leader_epoch if leader_epoch is None else leader_epoch,
             last_epoch,
+            log_start,
         )
         epoch = self.cluster.epoch(broker_id) if broker_id >= 0 else -1
         fields = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1 << 20, "broker_epoch": epoch, **plan}
@@ -159,11 +168,11 @@ class Rig:
         return self.role.fetchers._fetchers[leader_id]
 
     def target(self, leader_id: int) -> FetchTarget | None:
-        """What the next fetch from this leader says of partition 0."""
+        """Return the entry for partition 0 in the next fetch from this leader."""
         return self.fetcher(leader_id)._session.target(self.hosted().partition)
 
-    async def reply(self, leader_id: int, records: bytes = b"", **fields: Any) -> None:
-        """This leader is asked for partition 0, and answers."""
+    async def reply(self, leader_id: int, records: bytes = b"", *, flush: bool = True, **fields: Any) -> None:
+        """Request partition 0 from this leader, and process its answer.  flush: a truncation also becomes durable."""
         fetcher = self.fetcher(leader_id)
         request = fetcher._session.build()
         said: dict[str, Any] = {
@@ -185,13 +194,15 @@ class Rig:
             **said,
         )
         await fetcher._on_reply(request, FetchedReply(0, 77, [part]))
+        if flush and (log := self.hosted().log) is not None and log.durability.is_truncating:
+            await self.role.logs.flush_all([log])
 
 
 @asynccontextmanager
 async def running(folder: Path, directories: int = 1) -> AsyncIterator[Rig]:
-    """Broker 1, whose logs are open and which is not registered yet; brokers 2 and 3 are."""
+    """Broker 1 with open logs, not registered yet; brokers 2 and 3 are registered."""
     rig = Rig([folder / f"disk{number}" for number in range(directories)])
-    rig.role.fetchers.start(_NoTasks())  # type: ignore[arg-type]
+    rig.role.fetchers.start(cast(asyncio.TaskGroup, _NoTasks()))
     await rig.role.__aenter__()
     rig.cluster.start(2, 3)
     try:

@@ -1,4 +1,4 @@
-"""Fetches whose reads take time: what happens meanwhile counts."""
+"""Fetches whose reads take time, and changes during the read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.unit.metadata.fake_node import settle
 
 
 class SlowReads:
-    """Reads wait until the test lets them go on, except the first `quick` ones."""
+    """Reads wait until the test lets them continue, except the first `quick` ones."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.go_on = asyncio.Event()
@@ -80,8 +80,8 @@ async def test_a_replica_that_goes_offline_during_a_read_answers_without_records
     assert (await fetch).results[0].error_code == KafkaCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_a_fetch_that_arrives_during_a_read_takes_over(rig: Rig, reads: SlowReads) -> None:
-    """The older one sends nothing, not even what it has read: the newer one may have forgotten that partition."""
+async def test_a_fetch_that_arrives_during_a_read_replaces_the_earlier_one(rig: Rig, reads: SlowReads) -> None:
+    """The older one sends no records, because the newer one may have removed that partition from the session."""
     reads.go_on.set()
     session_id = (await rig.replicas.fetch(plan(rig, 0, 1))).session_id
     reads.go_on.clear()

@@ -1,4 +1,4 @@
-"""A leader appends a large batch with compression once its records were checked, if it still leads by then."""
+"""A leader appends a large compressed batch once its records are checked, if it still leads then."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGE = make_batch([random.Random(1).randbytes(50_000)], attributes=1)
 
 
 class HeldThread:
-    """The loop's executor, which begins its work when the test says so."""
+    """The loop's executor, which begins its work when the test allows it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -54,7 +54,7 @@ async def thread(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hel
     await thread.release()  # also the flush of an appended batch: closing the log waits for it
 
 
-async def test_batch_is_appended_after_its_check_and_before_what_came_later(rig: Rig, thread: HeldThread) -> None:
+async def test_batch_is_appended_after_its_check_and_before_later_batches(rig: Rig, thread: HeldThread) -> None:
     large, small = produce(rig, LARGE), produce(rig, make_batch([b"small"]))
     assert rig.log.end_offset == 0
     await thread.release()
@@ -93,7 +93,7 @@ async def test_waiting_produces_count_against_the_bound(rig: Rig, thread: HeldTh
     assert waiting[1].result().error_code == KafkaCode.NONE
 
 
-async def test_closing_answers_what_waits_for_a_check(rig: Rig, thread: HeldThread) -> None:
+async def test_closing_answers_produces_that_wait_for_a_check(rig: Rig, thread: HeldThread) -> None:
     large = produce(rig, LARGE)
     log = rig.log
     rig.replicas.close()

@@ -1,4 +1,4 @@
-"""What the controller's answer to an ISR proposal means."""
+"""The controller's answers to ISR proposals."""
 
 from __future__ import annotations
 

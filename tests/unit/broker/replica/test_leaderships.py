@@ -1,7 +1,8 @@
-"""Leaderships that others hear of: `elected` and `resigned`."""
+"""The events `elected` and `resigned` of leaderships."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 import pytest
@@ -53,11 +54,11 @@ async def test_a_later_epoch_of_the_same_leader_is_an_election_without_a_resigna
 
 
 @pytest.mark.parametrize("cause", [lose_leadership, lose_the_topic, lose_the_disk])
-async def test_the_end_of_a_leadership_is_reported(rig: Rig, cause: object) -> None:
+async def test_the_end_of_a_leadership_is_reported(rig: Rig, cause: Callable[[Rig], Awaitable[None]]) -> None:
     await rig.create((1, 2, 3))
     partition = rig.hosted().partition
     heard = listen(rig)
-    await cause(rig)  # type: ignore[operator]
+    await cause(rig)
     assert heard == [("resigned", partition, 0)]
 
 
@@ -69,7 +70,7 @@ async def test_a_resignation_is_reported_once(rig: Rig) -> None:
     assert [what for what, *_ in heard] == ["resigned"]
 
 
-async def test_a_topic_that_gets_another_id_is_led_anew(rig: Rig) -> None:
+async def test_a_topic_that_gets_another_id_is_led_again(rig: Rig) -> None:
     await rig.create((1, 2), (1, 2))
     before = rig.hosted().partition
     heard = listen(rig)

@@ -1,4 +1,4 @@
-"""Which fetches of followers a leader takes as acknowledgements, and what a follower says of its own position."""
+"""The fetches that a leader counts as acknowledgements, and the positions that a follower reports."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_a_position_of_the_leaders_history_is_an_acknowledgement(leading: 
 async def test_a_position_of_another_history_acknowledges_nothing(leading: Rig, offset: int, last_epoch: int) -> None:
     """Most of them are within the bounds of the leader's log."""
     if (offset, last_epoch) == (0, 0):
-        leading.log.advance_start_offset(3)  # what is below the leader's start cannot be compared, either
+        leading.log.advance_start_offset(3)  # records below the leader's start also cannot be compared
     result = await leading.fetch(2, offset, last_epoch)
     assert leading.leader.followers[2].end == UNKNOWN_END
     assert leading.leader.high_watermark == 3
@@ -87,6 +87,7 @@ async def following(rig: Rig) -> Rig:
 
 async def test_a_follower_names_the_epoch_of_its_last_record_when_retention_has_deleted_it(following: Rig) -> None:
     following.log.advance_start_offset(3)
+    await following.role.logs.checkpoint([following.log])
     await following.change(leader=3)
     target = following.target(3)
     assert target is not None
@@ -101,8 +102,8 @@ async def test_a_follower_that_diverges_below_its_start_starts_over(following: R
     target = following.target(3)
     assert target is not None
     assert (target.offset, target.last_fetched_epoch) == (1, -1)
-    out_of_range = {"error_code": KafkaCode.OFFSET_OUT_OF_RANGE, "log_start_offset": 1}
-    await following.reply(3, diverging_epoch=0, diverging_end=1, **out_of_range)
+    code = KafkaCode.OFFSET_OUT_OF_RANGE
+    await following.reply(3, error_code=code, log_start_offset=1, diverging_epoch=0, diverging_end=1)
     target = following.target(3)
     assert target is not None
     assert (target.offset, target.last_fetched_epoch) == (1, 0), "now the leader can compare it"
@@ -111,4 +112,6 @@ async def test_a_follower_that_diverges_below_its_start_starts_over(following: R
 async def test_a_follower_takes_no_watermark_with_a_divergence(following: Rig) -> None:
     await following.change(leader=3, isr=(3,))
     await following.reply(3, diverging_epoch=0, diverging_end=1, high_watermark=3)
-    assert (following.log.end_offset, following.log.high_watermark) == (0, 0), "the batch that holds offset 1 goes"
+    assert (following.log.end_offset, following.log.high_watermark) == (0, 0), (
+        "the batch that holds offset 1 is removed"
+    )

@@ -1,4 +1,4 @@
-"""Produces wait for the check of their records in the order of their arrival, each partition's for itself."""
+"""Produces wait for the check of their records in order of arrival, separately for each partition."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from broker.replica.limits import ReplicaLimits
 from broker.replica.record_checks import Produce, RecordChecks
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import Codec
-from tests.unit.broker.log.batches import varint
+from tests.unit.broker.log.batches import make_batch, varint
 from tests.unit.quorumlog.wire.framing import body_of, record, sealed
 
 CONFIG = LogConfig()
 
 
 class Threads:
-    """The loop's executor: each check ends when the test says so."""
+    """The loop's executor: each check ends when the test allows it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -131,7 +131,14 @@ async def test_topic_without_validation_checks_no_compressed_records(bench: Benc
     assert all(isinstance(produce.batches, Produced) for produce in produces)
 
 
-async def test_produce_whose_time_is_up_is_refused_and_not_appended(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_compacted_topic_without_validation_checks_compressed_records_for_keys(bench: Bench) -> None:
+    config = LogConfig(compressed_records_checked=False, compacts=True)
+    produce = bench.produce("t", make_batch(attributes=Codec.GZIP), config)
+    assert isinstance(produce.batches, Refused)
+    assert produce.batches.code == KafkaCode.INVALID_RECORD
+
+
+async def test_produce_after_its_timeout_is_refused_and_not_appended(monkeypatch: pytest.MonkeyPatch) -> None:
     loop = asyncio.get_running_loop()
     threads = Threads(loop)
     monkeypatch.setattr(loop, "run_in_executor", threads.run)
@@ -143,7 +150,7 @@ async def test_produce_whose_time_is_up_is_refused_and_not_appended(monkeypatch:
     assert bench.checks.produces == 0
     await threads.finish(0)
     assert bench.appended == []
-    assert len(threads.calls) == 1, "a check that nobody waits for is not begun"
+    assert len(threads.calls) == 1, "a check whose produce has ended is not begun"
 
 
 async def test_check_that_fails_is_answered_and_reported(bench: Bench) -> None:
@@ -159,7 +166,7 @@ async def test_check_that_fails_is_answered_and_reported(bench: Bench) -> None:
 
 
 async def test_check_of_an_answered_produce_does_not_keep_its_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While no thread is free, time-outs must free what they answer, not only lower the count."""
+    """While no thread is free, time-outs must free the batches that they answer, not only lower the count."""
     loop = asyncio.get_running_loop()
     threads = Threads(loop)
     monkeypatch.setattr(loop, "run_in_executor", threads.run)
@@ -181,7 +188,7 @@ async def test_check_of_an_answered_produce_does_not_keep_its_batches(monkeypatc
     assert len(threads.calls) == 1
 
 
-async def test_disk_that_keeps_all_threads_of_the_loop_delays_no_check() -> None:
+async def test_disk_that_blocks_all_threads_of_the_loop_delays_no_check() -> None:
     loop = asyncio.get_running_loop()
     released = threading.Event()
     loop.set_default_executor(busy := ThreadPoolExecutor(1))

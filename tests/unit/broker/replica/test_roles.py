@@ -1,8 +1,8 @@
-"""Leaderships that begin and end, and replicas whose directory has failed."""
+"""Start and end of leaderships, and replicas on failed directories."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +47,14 @@ async def end(rig: Rig) -> None:
         (end, KafkaCode.NOT_LEADER_OR_FOLLOWER),
     ],
 )
-async def test_parked_produces_are_refused_when_the_leadership_ends(rig: Rig, cause: object, code: KafkaCode) -> None:
-    """Their records may be cut off: they must not wait for what is committed at these offsets later."""
+async def test_parked_produces_are_refused_when_the_leadership_ends(
+    rig: Rig, cause: Callable[[Rig], Awaitable[None]], code: KafkaCode
+) -> None:
+    """Their records may be truncated, so they must not wait for other records at these offsets."""
     await rig.create((1, 2, 3))
     parked = [rig.produce(b"a", acks=1), rig.produce(b"b", acks=-1)]
     assert not any(each.done() for each in parked)
-    await cause(rig)  # type: ignore[operator]
+    await cause(rig)
     assert [each.result().error_code for each in parked if each.done()] == [code, code]
     assert rig.context.parked_produces == 0
 
@@ -71,7 +73,7 @@ async def test_a_produce_is_not_acknowledged_by_a_later_leadership_of_another_hi
 
 
 async def test_a_leader_of_a_later_epoch_answers_the_produces_of_the_earlier_one(rig: Rig) -> None:
-    """It has led without a break: nothing was cut off."""
+    """It has led without interruption, so nothing was truncated."""
     await rig.create((1, 2, 3))
     parked = rig.produce(b"a")
     await rig.change(leader=1, isr=(1, 2))
@@ -84,7 +86,7 @@ async def test_a_leader_of_a_later_epoch_answers_the_produces_of_the_earlier_one
 # -- registrations
 
 
-async def test_a_leadership_older_than_the_registration_is_not_taken_up(tmp_path: Path) -> None:
+async def test_a_leadership_older_than_the_registration_is_ignored(tmp_path: Path) -> None:
     """It was meant for the incarnation before, which may have had records that this one has lost."""
     async with running(tmp_path) as rig:
         rig.cluster.start(1, directory_ids=rig.directories)
@@ -100,7 +102,7 @@ async def test_a_leadership_older_than_the_registration_is_not_taken_up(tmp_path
         assert not rig.produce(b"a").done()
 
 
-async def test_a_leader_serves_no_more_once_it_is_registered_anew(rig: Rig) -> None:
+async def test_a_leader_stops_serving_once_it_is_registered_again(rig: Rig) -> None:
     await rig.create((1, 2))
     await rig.write(b"a")
     rig.cluster.apply([registration(1, 1, directory_ids=rig.directories, fenced=False)])
@@ -132,10 +134,8 @@ async def two_disks(tmp_path: Path) -> AsyncIterator[Rig]:
 
 
 @pytest.mark.parametrize("isr", [(2, 1), (2,)])
-async def test_a_replica_on_a_failed_directory_does_not_begin_anew_elsewhere(
-    two_disks: Rig, isr: tuple[int, ...]
-) -> None:
-    """Empty, it would be taken for the one that the ISR counts, or hide that one when its disk is back."""
+async def test_a_replica_on_a_failed_directory_is_not_recreated_elsewhere(two_disks: Rig, isr: tuple[int, ...]) -> None:
+    """An empty log would be treated as the log that the ISR counts, or hide it when its disk works again."""
     rig = two_disks
     rig.cluster.create(TOPIC, (2, 1))
     topic_id = rig.cluster.image.topic_ids[TOPIC]
@@ -152,10 +152,10 @@ async def test_a_replica_on_a_failed_directory_does_not_begin_anew_elsewhere(
     assert rig.unreported == []
 
 
-async def test_a_member_of_the_isr_whose_directory_is_unknown_does_not_begin_anew_while_one_has_failed(
+async def test_an_isr_member_without_a_directory_is_not_recreated_while_one_failed(
     two_disks: Rig,
 ) -> None:
-    """It may be on the failed one; the controller is told that it is, and takes it out of the ISR."""
+    """It may be on the failed one.  The broker reports that it is, and the controller removes it from the ISR."""
     rig = two_disks
     rig.cluster.create(TOPIC, (2, 1), (2, 3))
     rig.role.follower.activate(rig.cluster.epoch(1))
@@ -164,7 +164,7 @@ async def test_a_member_of_the_isr_whose_directory_is_unknown_does_not_begin_ane
     assert rig.unreported == [(0, rig.directories[1])]
 
 
-async def test_a_new_replica_goes_to_a_directory_that_works(two_disks: Rig) -> None:
+async def test_a_new_replica_is_created_in_a_working_directory(two_disks: Rig) -> None:
     rig = two_disks
     rig.role.follower.activate(rig.cluster.epoch(1))
     await rig.learn()
@@ -176,8 +176,8 @@ async def test_a_new_replica_goes_to_a_directory_that_works(two_disks: Rig) -> N
 # -- damaged replicas
 
 
-async def test_damaged_replica_that_is_assigned_again_in_one_pass_begins_anew(rig: Rig) -> None:
-    """The broker may learn of both steps of the repair at once: the removal, and the new assignment."""
+async def test_damaged_replica_that_is_assigned_again_in_one_pass_starts_over(rig: Rig) -> None:
+    """The broker may learn of both steps of the repair together: the removal, and the new assignment."""
     await rig.create((2, 1))
     topic_id, last_offset = rig.hosted().topic_id, rig.hosted().image.last_offset
     rig.hosted().take_offline(CorruptStoreError("a checksum does not match"))

@@ -1,4 +1,4 @@
-"""What a leader shows and answers, and when."""
+"""The records that a leader serves, and the times of its replies."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ async def test_a_consumer_reads_up_to_the_watermark_and_a_follower_to_the_end(ri
     assert bytes((await rig.fetch(2, 0, -1)).records) == both
 
 
-async def test_each_parked_produce_is_answered_by_what_it_waits_for(rig: Rig) -> None:
-    """acks=1 by this disk, whatever was written before; acks=all by every disk of the ISR."""
+async def test_each_parked_produce_is_answered_by_its_own_condition(rig: Rig) -> None:
+    """acks=1 by this disk, regardless of earlier writes; acks=all by every disk of the ISR."""
     await rig.create((1, 2))
     everyone, one = rig.produce(b"a", acks=-1), rig.produce(b"b", acks=1)
     assert not one.done()
@@ -41,7 +41,7 @@ async def test_a_write_is_refused_before_it_is_appended_while_too_few_are_in_syn
     assert rig.log.end_offset == 0
 
 
-async def test_a_new_leader_begins_from_the_watermark_that_it_knew_as_a_follower(rig: Rig) -> None:
+async def test_a_new_leader_keeps_its_watermark_as_a_follower(rig: Rig) -> None:
     await rig.create((2, 1))
     await rig.reply(2, make_batch((b"a", b"b"), leader_epoch=0), high_watermark=2)
     await rig.reply(2, make_batch((b"c",), base_offset=2, leader_epoch=0), high_watermark=2)
@@ -61,7 +61,7 @@ async def test_the_latest_offset_is_not_reported_before_it_is_known(rig: Rig) ->
 
 
 async def test_a_leader_epoch_begins_before_its_first_record(rig: Rig) -> None:
-    """Who asks where the epoch before ends must not be told an end that grows."""
+    """A question for the end of the previous epoch must not be answered with an end that grows."""
     await rig.create((1, 2))
     await rig.write(b"a")
     await rig.change(leader=2)

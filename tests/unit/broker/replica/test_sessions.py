@@ -1,4 +1,4 @@
-"""Fetches that wait at a leader, and the sessions that they belong to."""
+"""Parked fetches at a leader, and their sessions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def plan(rig: Rig, offset: int, last_epoch: int, session: tuple[int, int] = (0, 
 
 
 async def parked(rig: Rig) -> tuple[int, asyncio.Task[FetchReply]]:
-    """A session of broker 2, which has everything, and its next fetch, which waits."""
+    """A session of broker 2, which has all records, and its next fetch, which waits."""
     await rig.create((1, 2))
     await rig.write(b"a")
     first = await rig.replicas.fetch(plan(rig, 0, -1))
@@ -38,7 +38,7 @@ async def parked(rig: Rig) -> tuple[int, asyncio.Task[FetchReply]]:
     return opened.session_id, waiting
 
 
-async def test_a_followers_fetch_that_waits_is_answered_by_an_append(rig: Rig) -> None:
+async def test_a_parked_fetch_of_a_follower_is_answered_by_an_append(rig: Rig) -> None:
     _, waiting = await parked(rig)
     rig.produce(b"b")
     await settle()
@@ -46,7 +46,7 @@ async def test_a_followers_fetch_that_waits_is_answered_by_an_append(rig: Rig) -
     assert len(waiting.result().results[0].records)
 
 
-async def test_a_fetch_that_waits_is_answered_when_the_leadership_ends(rig: Rig) -> None:
+async def test_a_parked_fetch_is_answered_when_the_leadership_ends(rig: Rig) -> None:
     _, waiting = await parked(rig)
     await rig.change(leader=2)
     await settle()
@@ -54,7 +54,7 @@ async def test_a_fetch_that_waits_is_answered_when_the_leadership_ends(rig: Rig)
     assert waiting.result().results[0].error_code == KafkaCode.NOT_LEADER_OR_FOLLOWER
 
 
-async def test_the_next_fetch_of_a_session_takes_over_from_the_one_that_waits(rig: Rig) -> None:
+async def test_the_next_fetch_of_a_session_replaces_the_parked_one(rig: Rig) -> None:
     session_id, waiting = await parked(rig)
     newer = asyncio.create_task(rig.replicas.fetch(plan(rig, 1, 0, (session_id, 2))))
     await settle()
@@ -66,8 +66,8 @@ async def test_the_next_fetch_of_a_session_takes_over_from_the_one_that_waits(ri
 
 
 @pytest.mark.parametrize("what", ["fenced", "unregistered"])
-async def test_the_sessions_of_a_broker_that_is_fenced_end(rig: Rig, what: str) -> None:
-    """What its session keeps alive is no contact any more: it could keep the broker in an ISR."""
+async def test_the_sessions_of_a_fenced_broker_end(rig: Rig, what: str) -> None:
+    """A fetch in its session no longer counts as contact, because it could keep the broker in an ISR."""
     session_id, waiting = await parked(rig)
     follower = rig.leader.followers[2]
     assert follower.contact is not None

@@ -1,4 +1,4 @@
-"""Watermarks are written once an interval, all that moved until then, however fast they go on moving."""
+"""Changed watermarks are stored together, once in each interval."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from broker.core.fetch_session import PartitionKey
 from broker.log import LogKey
 from broker.log.state import watermark_fact
 from broker.replica.context import ReplicaEvents
-from broker.replica.watermarks import MAX_CHANGES, Watermarks
+from broker.replica.watermarks import CHANGES_MAX, Watermarks
 from tests.unit.metadata.fake_node import run
 
 DIRECTORY = UUID(int=5)
@@ -20,13 +20,13 @@ TOPIC = UUID(int=7)
 
 
 class Rig:
-    """`count` replicas in one directory, whose watermarks are all as `mark` says."""
+    """`count` replicas in one directory, all with the watermark `mark`."""
 
     def __init__(self, count: int) -> None:
         self.mark = 0
         self.moves_meanwhile = False
         self.commits: list[dict[str, bytes | None]] = []
-        log = SimpleNamespace(directory_id=DIRECTORY, take_watermark=lambda: self.mark)
+        log = SimpleNamespace(directory_id=DIRECTORY, marks=SimpleNamespace(take_watermark=lambda: self.mark))
         keys = [PartitionKey(TOPIC, index) for index in range(count)]
         self.replicas: dict[PartitionKey, Any] = {
             key: SimpleNamespace(key=LogKey(TOPIC, key.partition_index, 1), partition=key, log=log) for key in keys
@@ -50,7 +50,7 @@ class Rig:
             self.move()
 
 
-def test_watermarks_that_go_on_moving_are_written_once_an_interval() -> None:
+def test_moving_watermarks_are_written_once_an_interval() -> None:
     async def test() -> None:
         rig = Rig(3)
         rig.moves_meanwhile = True
@@ -63,21 +63,21 @@ def test_watermarks_that_go_on_moving_are_written_once_an_interval() -> None:
     run(test())
 
 
-def test_all_that_moved_is_written_in_bounded_transactions() -> None:
+def test_all_moved_watermarks_are_written_in_limited_transactions() -> None:
     async def test() -> None:
-        rig = Rig(2 * MAX_CHANGES + 1)
+        rig = Rig(2 * CHANGES_MAX + 1)
         rig.move()
         await rig.watermarks.save()
-        assert [len(changes) for changes in rig.commits] == [MAX_CHANGES, MAX_CHANGES, 1]
+        assert [len(changes) for changes in rig.commits] == [CHANGES_MAX, CHANGES_MAX, 1]
         assert not rig.watermarks._unsaved
-        last = watermark_fact(LogKey(TOPIC, 2 * MAX_CHANGES, 1))
+        last = watermark_fact(LogKey(TOPIC, 2 * CHANGES_MAX, 1))
         assert rig.commits[-1] == {last: b"1"}
 
     run(test())
 
 
 def test_the_watermark_of_a_deleted_replica_is_forgotten() -> None:
-    """Else a replica of the same name, begun anew, would be measured by it."""
+    """Otherwise it would apply to a new replica of the same name."""
 
     async def test() -> None:
         rig = Rig(2)

@@ -1,4 +1,4 @@
-"""The data directories of a broker, taken together."""
+"""The data directories of one broker are opened together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def config(*roots: Path) -> NodeConfig:
     return NodeConfig(BROKER, 1, tuple(map(str, roots)), standalone=True, kafka_listeners=(listener,))
 
 
-def test_a_copy_of_another_directory_is_refused_and_both_are_let_go(tmp_path: Path) -> None:
+def test_a_copied_directory_is_refused_and_both_locks_are_released(tmp_path: Path) -> None:
     first, second = tmp_path / "a", tmp_path / "b"
     for disk in make_disks(config(first), SOURCES):
         disk.close()

@@ -1,4 +1,4 @@
-"""What a broker says of itself: when it carried out which metadata, and in what state its replicas are."""
+"""The state that a broker reports: the metadata that it applied, and its replicas."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
-from broker.log import LogKey
+from broker.log import LogKey, LogManager
+from broker.log.cleaning.cleaner import CleanerLimits, LogCleaner, Uncleanable
+from broker.log.cleaning.ports import LocalWorker
 from broker.replica.progress import BATCHES_KEPT, AppliedBatches, Progress
 from broker.replica.replica import Replica
 from broker.server.node_view import NodeView
 from metadata.image import PartitionImage
 from metadata.records import Replica as AssignedReplica
+from quorumlog.wire.v1 import node_pb2 as pb
 
 
 class Clock:
@@ -26,7 +29,7 @@ def times(applied: AppliedBatches, from_offset: int = 0) -> list[tuple[int, int,
     return [(each.end_offset, each.received_ms, each.completed_ms) for each in applied.since(from_offset)]
 
 
-def test_batches_are_received_then_carried_out_several_at_once() -> None:
+def test_batches_are_received_and_then_applied_together() -> None:
     clock = Clock()
     applied = AppliedBatches(clock)
     applied.received(3)
@@ -44,7 +47,7 @@ def test_batches_are_received_then_carried_out_several_at_once() -> None:
     assert applied.kept_from == 0
 
 
-def test_the_oldest_are_forgotten_and_that_is_said() -> None:
+def test_the_number_of_kept_batches_is_limited() -> None:
     applied = AppliedBatches(Clock())
     for end in range(1, BATCHES_KEPT + 11):
         applied.received(end)
@@ -58,7 +61,7 @@ def test_the_oldest_are_forgotten_and_that_is_said() -> None:
     assert sum(each.completed_ms == 0 for each in applied.since(0)) == BATCHES_KEPT
 
 
-def test_what_came_before_this_process_or_in_a_snapshot_is_not_called_unreceived() -> None:
+def test_batches_before_this_process_or_in_a_snapshot_count_as_received() -> None:
     applied = AppliedBatches(Clock())
     applied.begin(40)
     assert (applied.kept_from, applied.since(0)) == (40, [])
@@ -70,7 +73,7 @@ def test_what_came_before_this_process_or_in_a_snapshot_is_not_called_unreceived
 
 
 class Table(list[Replica]):
-    """Stands for the replica table."""
+    """Replaces the replica table."""
 
     context: Any
 
@@ -89,7 +92,7 @@ def hosted(topic: str, index: int, *, role: str = "", offline: str = "") -> Repl
     return made
 
 
-async def test_replicas_say_their_state_and_where_they_are() -> None:
+async def test_replicas_report_their_state_and_directory() -> None:
     all_of_them = [
         hosted("b", 0, offline="checksum of batch 3"),
         hosted("a", 10, role="follower"),
@@ -98,10 +101,19 @@ async def test_replicas_say_their_state_and_where_they_are() -> None:
     ]
     failed = {UUID(int=2): "full", UUID(int=3): "gone"}
     table = Table(all_of_them)
-    table.context = SimpleNamespace(logs=SimpleNamespace(failed_disks=failed))
+    logs = {LogKey(UUID(int=9), number, 0): SimpleNamespace(topic="a") for number in range(30)}
+    table.context = SimpleNamespace(logs=SimpleNamespace(failed_disks=failed, get=logs.get))
+    cleaner = LogCleaner(LogManager([]), LocalWorker(), CleanerLimits(), lambda: 0)
     view = NodeView(
-        cast(Any, table), {UUID(int=1): "/a", UUID(int=2): "/b"}, AppliedBatches(Clock()), Progress(9, 7, 2)
+        cast(Any, table), {UUID(int=1): "/a", UUID(int=2): "/b"}, AppliedBatches(Clock()), Progress(9, 7, 2), cleaner
     )
+    assert view.compaction() == pb.Compaction()
+    for key in logs:
+        cleaner.uncleanable[key] = Uncleanable(f"cause {key.index}", 0, is_final=key.index > 5)
+    compaction = view.compaction()
+    assert compaction.uncleanable_count == 30
+    assert [one.index for one in compaction.uncleanable] == list(range(6, 26))
+    assert (compaction.uncleanable[0].cause, compaction.uncleanable[0].is_final) == ("cause 6", True)
     assert view.progress() == (7, 2)
     described = await view.describe_replicas(())
     assert [(each.topic, each.index, each.state) for each in described] == [

@@ -1,4 +1,4 @@
-"""The reserve of producer ids, against a controller that may be away, in virtual time."""
+"""The reserve of producer ids, with and without a controller, in virtual time."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def tried(body: Callable[[Broker], Awaitable[None]]) -> None:
     run(test())
 
 
-def test_a_registered_broker_fills_its_reserve_before_anybody_asks() -> None:
+def test_a_registered_broker_fills_its_reserve_in_advance() -> None:
     async def body(broker: Broker) -> None:
         assert (broker.pool.left(), broker.controller.asked) == (0, [])
         broker.pool.refill()
@@ -100,7 +100,7 @@ def test_waiting_callers_are_served_when_a_block_arrives() -> None:
     tried(body)
 
 
-def test_an_unregistered_broker_does_not_ask_and_begins_once_it_is_registered() -> None:
+def test_an_unregistered_broker_requests_no_producer_ids() -> None:
     async def body(broker: Broker) -> None:
         broker.epoch = -1
         broker.pool.refill()
@@ -113,7 +113,7 @@ def test_an_unregistered_broker_does_not_ask_and_begins_once_it_is_registered() 
     tried(body)
 
 
-def test_a_controller_that_refuses_is_asked_with_growing_pauses() -> None:
+def test_requests_back_off_while_the_controller_refuses() -> None:
     async def body(broker: Broker) -> None:
         broker.epoch = 4  # the controller knows a later registration
         broker.pool.refill()

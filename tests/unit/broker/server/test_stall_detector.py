@@ -1,4 +1,4 @@
-"""A process that was stalled notices it at its next step, whatever that is."""
+"""A stalled process notices the stall at its next step."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tests.unit.metadata.fake_node import JumpingLoop, run
 
 
 def pass_unnoticed(seconds: float) -> None:
-    """The process stands still while time goes on."""
+    """Let time pass while the process does not run."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, JumpingLoop)
     loop.now += seconds
 
 
-def test_the_first_request_notices_it_before_the_pulse_does() -> None:
+def test_the_first_request_after_a_stall_notices_it() -> None:
     async def test() -> None:
         seen: list[float] = []
         detector = StallDetector(3.0)
@@ -37,7 +37,7 @@ def test_the_first_request_notices_it_before_the_pulse_does() -> None:
     run(test())
 
 
-def test_the_pulse_notices_it_when_nobody_asks() -> None:
+def test_the_timer_notices_a_stall_without_requests() -> None:
     async def test() -> None:
         seen: list[float] = []
         detector = StallDetector(3.0)
@@ -51,7 +51,7 @@ def test_the_pulse_notices_it_when_nobody_asks() -> None:
     run(test())
 
 
-def test_an_answer_to_what_was_asked_before_ends_nothing() -> None:
+def test_an_answer_to_a_request_before_the_stall_does_not_end_it() -> None:
     async def test() -> None:
         detector = StallDetector(3.0)
         detector.start()

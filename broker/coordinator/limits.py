@@ -1,0 +1,50 @@
+"""All limits of the coordinators of a broker, and the values that their metrics count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorLimits:
+    """Every bound of the coordinators, in one place."""
+
+    calls_max: int = 20_000
+    """Calls that wait, in all partitions.  One more is refused with COORDINATOR_NOT_AVAILABLE, which clients retry."""
+    call_bytes_max: int = 64 << 20
+    """Bytes of the requests of the calls that wait, in all partitions.  Above it, calls are refused likewise."""
+    uncommitted_bytes_max: int = 16 << 20
+    """Bytes of one partition's records that are appended and not committed.  Above it, calls that may append are
+    refused likewise, so that slow followers do not let the log grow."""
+    queue_max: int = 20_000
+    """Operations of one partition that wait for their turn.  One more without a call is dropped with a warning."""
+    append_bytes: int = 1 << 20
+    """An append takes the steps that wait until their records have this size; the others follow in the next one."""
+    load_bytes: int = 1 << 20
+    """Bytes of the log that one read loads.  Other tasks run in between."""
+    commit_timeout_ms: int = 5_000
+    """How long an answer waits until the records before it are committed.  Then COORDINATOR_NOT_AVAILABLE is sent.  A
+    machine whose tick cannot append for this long, because too few replicas are in sync, is dropped and loaded anew."""
+    retry_ms: int = 500
+    """Time between two looks whether enough replicas are in sync, while a tick or a load waits for that."""
+    creation_timeout_ms: int = 5_000
+    """How long FindCoordinator waits until the internal topic exists."""
+    creation_pause_ms: int = 1_000
+    """Time before the creation of an internal topic is tried again after a refusal.  Until then, the refusal is
+    repeated."""
+
+
+@dataclass(slots=True)
+class CoordinatorCounters:
+    """Counts for the metrics.  waiting: calls that wait now; waiting_bytes: of their requests."""
+
+    waiting: int = 0
+    waiting_bytes: int = 0
+    refused: int = 0
+    loads: int = 0
+    loaded_records: int = 0
+    load_ms: int = 0
+    load_failures: int = 0
+    drops: int = 0
+    appends: int = 0
+    appended_records: int = 0

@@ -1,0 +1,449 @@
+"""The coordinator of one partition of an internal topic, for one leadership of this broker.
+
+Theory of operation
+-------------------
+**One task owns the machine.**  Operations (requests, forgotten calls, ticks) queue up.  A turn of the task applies
+those that wait, and the records of their steps become one batch, so many clients share an append and its replication
+(group commit).  A turn does not wait between its first step and its append, so a step is never appended under a later
+leadership than the one under which it was computed; the replica compares the leader epoch as well.
+
+**Answers** wait until the watermark reaches the log end after their turn, also those of reads.  So no client sees a
+state that a failover could take back.  They wait in the order of the log; `on_watermark` sends those that are due.
+
+**Loading.**  The machine replays the whole log of the partition, including records that are not committed yet: only
+this leader can append after them, and no leader truncates its own log.  It serves once the watermark has reached that
+end.  Nothing an earlier leader acknowledged can be missing then.
+
+**Dropping.**  The machine holds its steps as applied from the moment they are computed.  If an append fails, the log
+lacks them, so the machine is dropped and loaded anew, and all waiting calls are refused.  While too few replicas are in
+sync, calls that may append are therefore refused before they reach the machine, and ticks are postponed.
+
+**The end.**  With the leadership, everything ends: waiting calls get NOT_COORDINATOR.  An election under a later epoch
+makes another object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from broker.coordinator.limits import CoordinatorCounters, CoordinatorLimits
+from broker.core.coordinator.fields import BadRecord
+from broker.core.coordinator.machine import Answer, Machine, Record, Step
+from broker.core.partition import ACKS_ALL, LeaderState
+from broker.log import Refused
+from broker.log.produced import Produced
+from broker.replica.replica import Replica
+from quorumlog.client.records import NewRecord, UnreadableBatchError, build_batch, decode_batches, end_offset
+from quorumlog.errors import CorruptStoreError
+from quorumlog.runtime.clock import WallClock, now_ms
+from quorumlog.runtime.disk import DiskError
+from quorumlog.runtime.logging import get_logger
+from quorumlog.runtime.turns import Turn
+from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.record_batch import parse_header
+
+logger = get_logger("coordinator")
+
+M = TypeVar("M", bound=Machine[Any, Any])
+
+Operation = Callable[[M, int], Step]
+"""Applies one operation to the machine, at a time in ms."""
+
+TICK_SLACK_MS: Final = 1
+"""A tick comes this much after its deadline, because the loop's timers and `now_ms` round differently."""
+
+
+class State(StrEnum):
+    LOADING = "loading"
+    SERVING = "serving"
+    FAILED = "failed"
+    ENDED = "ended"
+
+
+class _Call(NamedTuple):
+    """A call that waits.  size: bytes of its request."""
+
+    future: asyncio.Future[Any]
+    size: int
+
+
+class _Queued(NamedTuple):
+    """An operation that waits for its turn.  call: the number of the call that it begins, or None."""
+
+    call: int | None
+    operation: Operation[Any]
+    is_read: bool
+
+
+class _Held(NamedTuple):
+    """An answer that waits for the watermark.  since_ms: when it was made."""
+
+    end_offset: int
+    since_ms: int
+    answer: Answer
+
+
+class Coordinator(Generic[M]):
+    """One partition's coordinator.  Create it when the replica is elected, run `run`, and call `end` at the end."""
+
+    def __init__(
+        self,
+        replica: Replica,
+        leader: LeaderState,
+        make_machine: Callable[[], M],
+        limits: CoordinatorLimits,
+        counters: CoordinatorCounters,
+        wall_ms: WallClock,
+    ) -> None:
+        """leader: the role of `replica` for which this coordinator works."""
+        self.state = State.LOADING
+        self.machine: M | None = None
+        self.task: asyncio.Task[None] | None = None
+        self._replica = replica
+        self._leader = leader
+        self._make_machine = make_machine
+        self._limits = limits
+        self._counters = counters
+        self._wall_ms = wall_ms
+        self._is_fresh = False
+        """The machine has replayed the log, and `loaded` was not called yet."""
+        self._inbox: deque[_Queued] = deque()
+        self._calls: dict[int, _Call] = {}
+        self._next_call = 0
+        self._held: deque[_Held] = deque()
+        self._end_offset = 0
+        self._uncommitted: deque[tuple[int, int]] = deque()
+        self._uncommitted_bytes = 0
+        self._news = asyncio.Event()
+        self._tick_timer: asyncio.TimerHandle | None = None
+        self._tick_at_ms: int | None = None
+        self._commit_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def leader_epoch(self) -> int:
+        return self._leader.leader_epoch
+
+    def __repr__(self) -> str:
+        return f"{self._replica.topic}-{self._replica.key.index} (epoch {self.leader_epoch})"
+
+    # -- calls
+
+    def call(self, operation: Callable[[M, int, int], Step], size: int, *, is_read: bool) -> asyncio.Future[Any]:
+        """Begin a call.  The future gets the machine's response, or the `KafkaCode` of a refusal; it never raises.
+
+        A caller that hangs up cancels the future.
+
+        operation: applies the request to the machine, given the number of the call and the time in ms.
+        size: bytes of the request.
+        is_read: the request makes no records, so it needs no replicas in sync.
+        """
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        refusal = self._refusal(size, is_read)
+        if refusal is not None:
+            self._counters.refused += 1
+            future.set_result(refusal)
+            return future
+        number = self._next_call
+        self._next_call += 1
+        self._calls[number] = _Call(future, size)
+        self._counters.waiting += 1
+        self._counters.waiting_bytes += size
+        future.add_done_callback(lambda done: self._hang_up(number) if done.cancelled() else None)
+        self._queue(_Queued(number, lambda machine, now: operation(machine, number, now), is_read))
+        return future
+
+    def tell(self, operation: Operation[M]) -> None:
+        """Have an operation applied that no call waits for; also after a load that is in progress."""
+        if self.state in (State.LOADING, State.SERVING):
+            if len(self._inbox) < self._limits.queue_max:
+                self._queue(_Queued(None, operation, is_read=False))
+            else:
+                logger.warning("operation not applied", partition=repr(self), queued=len(self._inbox))
+
+    def _refusal(self, size: int, is_read: bool) -> KafkaCode | None:
+        limits, counters = self._limits, self._counters
+        if self.state is State.ENDED or isinstance(self._replica.leading(self.leader_epoch), KafkaCode):
+            return KafkaCode.NOT_COORDINATOR
+        if self.state is State.LOADING:
+            return KafkaCode.COORDINATOR_LOAD_IN_PROGRESS
+        if self.state is State.FAILED or counters.waiting >= limits.calls_max:
+            return KafkaCode.COORDINATOR_NOT_AVAILABLE
+        if counters.waiting and counters.waiting_bytes + size > limits.call_bytes_max:
+            return KafkaCode.COORDINATOR_NOT_AVAILABLE
+        if not is_read and self._uncommitted_bytes > limits.uncommitted_bytes_max:
+            return KafkaCode.COORDINATOR_NOT_AVAILABLE
+        return None
+
+    def _may_append(self) -> bool:
+        """Return whether enough replicas are in sync, and the last truncation as a follower is durable."""
+        partition_log = self._replica.log
+        is_ready = partition_log is not None and not partition_log.durability.is_truncating
+        return is_ready and self._leader.admits(ACKS_ALL) is KafkaCode.NONE
+
+    def _queue(self, queued: _Queued) -> None:
+        self._inbox.append(queued)
+        self._news.set()
+
+    def _hang_up(self, number: int) -> None:
+        if self._take(number) is not None and self.state is State.SERVING:
+            self._queue(_Queued(None, lambda machine, now: machine.forget(number, now), is_read=True))
+
+    def _still_waits(self, number: int) -> bool:
+        call = self._calls.get(number)
+        return call is not None and not call.future.cancelled()  # a cancel is reported later than it happens
+
+    def _take(self, number: int) -> _Call | None:
+        """Return a call that still waits; it no longer counts."""
+        call = self._calls.pop(number, None)
+        if call is not None:
+            self._counters.waiting -= 1
+            self._counters.waiting_bytes -= call.size
+        return call
+
+    def _answer(self, number: int, result: Any) -> None:
+        call = self._take(number)
+        if call is not None and not call.future.done():
+            call.future.set_result(result)
+
+    # -- life
+
+    async def run(self) -> None:
+        """Load, and serve until the leadership ends.  Load anew after a failed append."""
+        try:
+            while self.state is not State.ENDED:
+                self.machine = await self._load()
+                self.state = State.SERVING
+                self._is_fresh = True
+                self._news.set()
+                await self._serve(self.machine)
+        except (BadRecord, UnreadableBatchError) as error:
+            self.state = State.FAILED
+            self._counters.load_failures += 1
+            logger.error("coordinator not loaded", partition=repr(self), cause=str(error))
+        except (DiskError, CorruptStoreError) as error:
+            self._counters.load_failures += 1
+            self._replica.take_offline(error)  # which ends this coordinator
+
+    def end(self) -> None:
+        """End with the leadership: refuse all calls, and stop the task."""
+        self.state = State.ENDED
+        self._drop(KafkaCode.NOT_COORDINATOR)
+        self._inbox.clear()
+        if self.task is not None:
+            self.task.cancel()
+
+    async def _load(self) -> M:
+        """Return a machine that has replayed the log, once everything in it is committed.
+
+        Raises: BadRecord, UnreadableBatchError, CorruptStoreError, DiskError.
+        """
+        began_ms, count = now_ms(), 0
+        partition_log = self._replica.log
+        assert partition_log is not None, self
+        machine = self._make_machine()
+        offset, end = partition_log.start_offset, partition_log.end_offset
+        turn = Turn()
+        while offset < end:
+            data = await self._replica.read(offset, self._limits.load_bytes, end)
+            for record in decode_batches(data, offset):
+                if record.key is None:
+                    raise BadRecord(f"the record at offset {record.offset} has no key")
+                try:
+                    machine.replay(Record(record.key, record.value))
+                except BadRecord as error:
+                    raise BadRecord(f"the record at offset {record.offset}: {error}") from error
+                count += 1
+                await turn.passed()
+            next_offset = end_offset(data)
+            if next_offset is None:
+                raise CorruptStoreError(f"{self!r}: no batch at offset {offset}, although the log ends at {end}")
+            offset = next_offset
+        self._end_offset = end
+        while self._leader.high_watermark < end or not self._may_append():
+            await self._woken()
+        took_ms = now_ms() - began_ms
+        self._counters.loads += 1
+        self._counters.loaded_records += count
+        self._counters.load_ms += took_ms
+        log = logger.info if count else logger.debug  # most partitions of a new cluster are empty
+        log("coordinator loaded", partition=repr(self), records=count, end_offset=end, ms=took_ms)
+        return machine
+
+    async def _woken(self) -> None:
+        """Wait for news, at most for `retry_ms`."""
+        try:
+            async with asyncio.timeout(self._limits.retry_ms / 1000):
+                await self._news.wait()
+        except TimeoutError:
+            pass
+        self._news.clear()
+
+    async def _serve(self, machine: M) -> None:
+        """Apply what comes, until the machine is dropped."""
+        while self.machine is machine:
+            await self._news.wait()
+            self._news.clear()
+            if self._turn(machine):
+                self._news.set()
+                await asyncio.sleep(0)  # the others' turn: one append took as much as one may
+
+    # -- a turn
+
+    def _turn(self, machine: M) -> bool:
+        """Apply the operations that wait, append their records as one batch, and send the answers that are due.
+
+        Return whether more can be applied at once.  Operations that need replicas in sync may wait longer.
+        """
+        if isinstance(self._replica.leading(self.leader_epoch), KafkaCode):
+            # This process must not serve at present, or its leadership is about to end.
+            self._refuse_queued(KafkaCode.NOT_COORDINATOR, also_reads=True)
+            self._postpone_tick(machine)
+            return False
+        now = now_ms()
+        may_append = self._may_append()
+        if not may_append:
+            # A machine that has not been told that it is loaded cannot answer reads either.
+            self._refuse_queued(KafkaCode.COORDINATOR_NOT_AVAILABLE, also_reads=self._is_fresh)
+            if self._is_fresh:
+                self._postpone_tick(machine)
+                return False
+        records: list[Record] = []
+        answers: list[Answer] = []
+        size = 0
+        later: list[_Queued] = []
+        if self._is_fresh:
+            self._is_fresh = False
+            size += self._take_step(machine.loaded(now), records, answers)
+        while self._inbox and size < self._limits.append_bytes:
+            queued = self._inbox.popleft()
+            if not (may_append or queued.is_read):
+                later.append(queued)
+            elif queued.call is None or self._still_waits(queued.call):
+                size += self._take_step(queued.operation(machine, now), records, answers)
+        due = machine.deadline_ms is not None and machine.deadline_ms <= now
+        if due and may_append:
+            size += self._take_step(machine.tick(now), records, answers)
+        if records and not self._append(records, size):
+            return False
+        self._held.extend(_Held(self._end_offset, now, answer) for answer in answers)
+        self.on_watermark()
+        if may_append:
+            self._arm_tick(machine)
+            return bool(self._inbox)
+        more = bool(self._inbox)
+        self._inbox.extendleft(reversed(later))
+        self._postpone_tick(machine)
+        return more
+
+    def _take_step(self, step: Step, records: list[Record], answers: list[Answer]) -> int:
+        """Add a step to the turn's, and return the bytes of its records."""
+        for note in step.notes:
+            logger.info("state changed", change=note, partition=repr(self))
+        records += step.records
+        answers += step.answers
+        return sum(len(each.key) + len(each.value or b"") for each in step.records)
+
+    def _append(self, records: list[Record], size: int) -> bool:
+        """Append the records as one batch.  Return False if that failed, and the machine was dropped."""
+        wall_ms = self._wall_ms()
+        batch = build_batch([NewRecord(each.key, each.value, wall_ms) for each in records])
+        appended = self._replica.append_as_coordinator(
+            Produced(batch, [parse_header(batch)], [wall_ms]), self.leader_epoch
+        )
+        if isinstance(appended, Refused):
+            if self.state is State.SERVING:
+                logger.warning("coordinator dropped", partition=repr(self), code=appended.code, cause=appended.reason)
+                self._reload()
+            return False
+        self._counters.appends += 1
+        self._counters.appended_records += len(records)
+        self._end_offset = appended.end_offset
+        self._uncommitted.append((appended.end_offset, size))
+        self._uncommitted_bytes += size
+        return True
+
+    def _refuse_queued(self, code: KafkaCode, *, also_reads: bool) -> None:
+        """Refuse the calls that wait for their turn.  Other operations stay in the queue."""
+        kept = [each for each in self._inbox if each.call is None or (each.is_read and not also_reads)]
+        refused = [each.call for each in self._inbox if each.call is not None and (also_reads or not each.is_read)]
+        self._inbox = deque(kept)
+        self._counters.refused += len(refused)
+        for number in refused:
+            self._answer(number, code)
+
+    # -- the watermark
+
+    def on_watermark(self) -> None:
+        """Send the answers whose records, and all before them, are committed."""
+        watermark = self._leader.high_watermark
+        while self._uncommitted and self._uncommitted[0][0] <= watermark:
+            self._uncommitted_bytes -= self._uncommitted.popleft()[1]
+        while self._held and self._held[0].end_offset <= watermark:
+            answer = self._held.popleft().answer
+            self._answer(answer.call, answer.response)
+        if self.state is State.LOADING:
+            self._news.set()
+        elif self._held and self._commit_timer is None:
+            due_s = (self._held[0].since_ms + self._limits.commit_timeout_ms + TICK_SLACK_MS) / 1000
+            self._commit_timer = asyncio.get_running_loop().call_at(due_s, self._on_commit_timeout)
+
+    def _on_commit_timeout(self) -> None:
+        """Refuse the calls whose answers have waited for too long.  Their records may be committed later."""
+        self._commit_timer = None
+        oldest_ms = now_ms() - self._limits.commit_timeout_ms
+        while self._held and self._held[0].since_ms <= oldest_ms:
+            self._answer(self._held.popleft().answer.call, KafkaCode.COORDINATOR_NOT_AVAILABLE)
+        self.on_watermark()
+
+    # -- ticks
+
+    def _arm_tick(self, machine: M) -> None:
+        """Have a turn begin at the machine's deadline."""
+        self._set_tick(None if machine.deadline_ms is None else machine.deadline_ms + TICK_SLACK_MS)
+
+    def _postpone_tick(self, machine: M) -> None:
+        """Look again soon.  A machine whose tick is overdue for too long is dropped: its calls wait for that tick."""
+        now = now_ms()
+        if machine.deadline_ms is not None and now - machine.deadline_ms > self._limits.commit_timeout_ms:
+            logger.warning("coordinator dropped", partition=repr(self), cause="its tick could not append for too long")
+            self._reload()
+        else:
+            self._set_tick(now + self._limits.retry_ms)
+
+    def _set_tick(self, at_ms: int | None) -> None:
+        if at_ms == self._tick_at_ms:
+            return
+        if self._tick_timer is not None:
+            self._tick_timer.cancel()
+        self._tick_at_ms, self._tick_timer = at_ms, None
+        if at_ms is not None:
+            self._tick_timer = asyncio.get_running_loop().call_at(at_ms / 1000, self._on_tick_timer)
+
+    def _on_tick_timer(self) -> None:
+        self._tick_timer = self._tick_at_ms = None
+        self._news.set()
+
+    # -- dropping
+
+    def _reload(self) -> None:
+        self.state = State.LOADING
+        self._counters.drops += 1
+        self._drop(KafkaCode.NOT_COORDINATOR)
+
+    def _drop(self, code: KafkaCode) -> None:
+        """Drop the machine with everything that it has not committed, and refuse all calls."""
+        self.machine = None
+        self._inbox = deque(each for each in self._inbox if each.call is None and not each.is_read)
+        self._held.clear()
+        self._uncommitted.clear()
+        self._uncommitted_bytes = 0
+        self._set_tick(None)
+        if self._commit_timer is not None:
+            self._commit_timer.cancel()
+            self._commit_timer = None
+        for number in list(self._calls):
+            self._answer(number, code)

@@ -1,0 +1,88 @@
+"""The logs of this broker, for tools: DescribeLogDirs and DescribeProducers."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from broker.kafka.api import HostedLog, Node, Replicas
+from metadata.image import ClusterImage
+from quorumlog.wire.errors import KafkaCode
+
+_CORDONED = "cordoned"
+
+
+def describe_log_dirs(request: Any, node: Node, replicas: Replicas, node_id: int) -> dict[str, Any]:
+    """Return the values of a DescribeLogDirs response: every data directory, with the logs that the request names."""
+    wanted = None
+    if request.topics is not None:
+        wanted = {(topic.topic, index) for topic in request.topics for index in topic.partitions}
+    by_directory: dict[UUID, dict[str, list[HostedLog]]] = {}
+    for log in replicas.hosted_logs():
+        if wanted is None or (log.topic, log.index) in wanted:
+            by_directory.setdefault(log.directory_id, {}).setdefault(log.topic, []).append(log)
+    is_cordoned = _is_cordoned(replicas.image, node_id)
+    results = []
+    for directory in node.directories():
+        common = {"log_dir": directory.path, "is_cordoned": is_cordoned}
+        if directory.is_failed:
+            results.append(
+                {**common, "error_code": KafkaCode.KAFKA_STORAGE_ERROR, "total_bytes": -1, "usable_bytes": -1}
+            )
+            continue
+        logs = by_directory.get(directory.directory_id, {})
+        results.append(
+            {
+                **common,
+                "error_code": 0,
+                "topics": [{"name": name, "partitions": _partitions(logs[name])} for name in sorted(logs)],
+                "total_bytes": directory.total_bytes,
+                "usable_bytes": directory.free_bytes,
+            }
+        )
+    return {"error_code": 0, "results": results}
+
+
+def _partitions(logs: list[HostedLog]) -> list[dict[str, Any]]:
+    return [
+        {
+            "partition_index": log.index,
+            "partition_size": log.size,
+            "offset_lag": log.offset_lag,
+            "is_future_key": False,  # a replica is never moved between the directories of a broker
+        }
+        for log in sorted(logs, key=lambda log: log.index)
+    ]
+
+
+def _is_cordoned(image: ClusterImage, node_id: int) -> bool:
+    return image.broker_config(node_id, _CORDONED) == "true"
+
+
+def describe_producers(request: Any, replicas: Replicas) -> dict[str, Any]:
+    """Return the values of a DescribeProducers response.
+
+    A log does not keep the time of a producer's last batch, so the timestamp is -1.
+    """
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for index in topic.partition_indexes:
+            found = replicas.active_producers(topic.name, index)
+            if isinstance(found, int):
+                partitions.append({"partition_index": index, "error_code": found, "active_producers": ()})
+                continue
+            producers = [
+                {
+                    "producer_id": each.producer_id,
+                    "producer_epoch": each.epoch,
+                    "last_sequence": each.last_sequence,
+                    "last_timestamp": -1,
+                    "coordinator_epoch": -1,
+                    "current_txn_start_offset": -1,
+                }
+                for each in found
+            ]
+            partitions.append({"partition_index": index, "error_code": 0, "active_producers": producers})
+        topics.append({"name": topic.name, "partitions": partitions})
+    return {"topics": topics}

@@ -1,0 +1,113 @@
+"""Mutants of broker/coordinator."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+PARTITION = "broker/coordinator/partition.py"
+CREATION = "broker/coordinator/creation.py"
+TESTS = "tests/unit/broker/coordinator/test_coordinator.py"
+
+GROUPS = "broker/coordinator/groups.py"
+GROUP_TESTS = "tests/unit/broker/coordinator/test_groups.py"
+
+MUTANTS = (
+    Mutant(
+        "an offset is committed for a topic that the next coordinator may not know",
+        GROUPS,
+        "return is_applied and self.has_partition(topic, partition)",
+        "return self.has_partition(topic, partition)",
+        (f"{GROUP_TESTS}::test_a_commit_waits_until_its_topic_is_applied",),
+    ),
+    Mutant(
+        "a topic that continues under another id loses its committed offsets",
+        GROUPS,
+        "return now is not None and now.origin == topic.origin",
+        "return now is not None and now.topic_id == topic.topic_id",
+        (f"{GROUP_TESTS}::test_a_topic_with_fewer_partitions_keeps_its_offsets",),
+    ),
+    Mutant(
+        "the committed offsets of a deleted topic stay",
+        GROUPS,
+        "if isinstance(each, RemoveTopic)]",
+        "if isinstance(each, RemoveTopic) and records is None]",
+        (f"{GROUP_TESTS}::test_the_offsets_of_a_deleted_topic_are_deleted",),
+    ),
+    Mutant(
+        "an answer is sent before its records are committed",
+        PARTITION,
+        "while self._held and self._held[0].end_offset <= watermark:",
+        "while self._held:",
+        (f"{TESTS}::test_answers_wait_for_the_watermark_also_those_of_reads",),
+    ),
+    Mutant(
+        "a read shows a state that is not committed",
+        PARTITION,
+        "self._held.extend(_Held(self._end_offset, now, answer) for answer in answers)",
+        "self._held.extend(_Held(self._end_offset if records else 0, now, answer) for answer in answers)",
+        (f"{TESTS}::test_an_answer_that_is_not_committed_in_time_is_refused",),
+    ),
+    Mutant(
+        "a new leader serves before the records of its predecessor are committed",
+        PARTITION,
+        "while self._leader.high_watermark < end or not self._may_append():",
+        "while not self._may_append():",
+        (f"{TESTS}::test_a_new_leader_serves_once_everything_in_its_log_is_committed",),
+    ),
+    Mutant(
+        "a new leader replays only what is committed already",
+        PARTITION,
+        "offset, end = partition_log.start_offset, partition_log.end_offset",
+        "offset, end = partition_log.start_offset, partition_log.high_watermark",
+        (f"{TESTS}::test_a_new_leader_serves_once_everything_in_its_log_is_committed",),
+    ),
+    Mutant(
+        "a machine whose append failed goes on",
+        PARTITION,
+        "                self._reload()\n            return False",
+        "                pass\n            return False",
+        (f"{TESTS}::test_a_failed_append_drops_the_machine_and_loads_it_anew",),
+    ),
+    Mutant(
+        "a call that may append reaches the machine while too few replicas are in sync",
+        PARTITION,
+        "may_append = self._may_append()",
+        "may_append = True",
+        (f"{TESTS}::test_only_reads_are_served_while_too_few_replicas_are_in_sync",),
+    ),
+    Mutant(
+        "a request that nobody waits for any more is applied",
+        PARTITION,
+        "return call is not None and not call.future.cancelled()",
+        "return call is not None",
+        (f"{TESTS}::test_a_request_that_was_cancelled_before_its_turn_is_not_applied",),
+    ),
+    Mutant(
+        "a process that may no longer serve answers reads",
+        PARTITION,
+        "self._refuse_queued(KafkaCode.NOT_COORDINATOR, also_reads=True)",
+        "self._refuse_queued(KafkaCode.NOT_COORDINATOR, also_reads=False)",
+        (f"{TESTS}::test_a_process_that_must_not_serve_refuses_calls",),
+    ),
+    Mutant(
+        "a step of an earlier leadership is appended under a later one",
+        "broker/replica/replica.py",
+        "found = self.leading(leader_epoch)\n        if isinstance(found, KafkaCode):\n            return Refused(",
+        "found = self.leading(-1)\n        if isinstance(found, KafkaCode):\n            return Refused(",
+        (f"{TESTS}::test_a_step_is_not_appended_under_a_later_epoch",),
+    ),
+    Mutant(
+        "an operation that waits for replicas keeps the loop busy",
+        PARTITION,
+        "        return more\n",
+        "        return bool(self._inbox)\n",
+        (f"{TESTS}::test_an_operation_that_must_wait_does_not_keep_the_loop_busy",),
+    ),
+    Mutant(
+        "each first use asks the controller to create the topic",
+        CREATION,
+        "if self._running is None and not self._exists:",
+        "if not self._exists:",
+        ("tests/unit/broker/coordinator/test_creation.py::test_a_thousand_first_uses_create_one_topic",),
+    ),
+)

@@ -1,0 +1,115 @@
+"""Mutants of broker/kafka."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+CONNECTION = "broker/kafka/connection.py"
+
+AUTO_TOPICS = "broker/kafka/auto_topics.py"
+
+AUTO_TOPICS_TESTS = "tests/unit/broker/kafka/test_auto_topics.py"
+DESCRIPTION_TESTS = "tests/unit/broker/kafka/test_descriptions.py"
+BOUNDS_TESTS = "tests/unit/broker/kafka/test_listener_bounds.py"
+GROUP_TESTS = "tests/unit/broker/kafka/test_groups.py"
+
+MUTANTS = (
+    Mutant(
+        "a group that a request repeats is described each time",
+        "broker/kafka/groups.py",
+        "names = tuple(dict.fromkeys(asked.request.groups))",
+        "names = asked.request.groups",
+        (f"{GROUP_TESTS}::test_a_group_that_is_named_repeatedly_is_described_once",),
+    ),
+    Mutant(
+        "the offsets of a group that a request repeats are read",
+        "broker/kafka/groups.py",
+        "for name in named if named[name] == 1}",
+        "for name in named}",
+        (f"{GROUP_TESTS}::test_a_group_that_a_fetch_repeats_is_refused_once_and_alone",),
+    ),
+    Mutant(
+        "a coordinator keeps the calls of a lost connection",
+        "broker/kafka/groups.py",
+        "return Pending((future,), lambda: self.reply(values_of(_result(future))), is_owned=True)",
+        "return Pending((future,), lambda: self.reply(values_of(_result(future))))",
+        (f"{GROUP_TESTS}::test_a_lost_connection_cancels_its_calls",),
+    ),
+    Mutant(
+        "a list of groups is incomplete while a partition loads",
+        "broker/kafka/groups.py",
+        "if isinstance(each, KafkaCode) and each is not KafkaCode.NOT_COORDINATOR]",
+        "if each is KafkaCode.COORDINATOR_NOT_AVAILABLE]",
+        (f"{GROUP_TESTS}::test_a_list_is_refused_while_a_partition_loads_and_skips_one_that_moved",),
+    ),
+    Mutant(
+        "an old client is not told that its member was unknown when it left",
+        "broker/kafka/groups.py",
+        "if asked.version < _FIRST_LEAVE_WITH_MEMBERS and error is KafkaCode.NONE:",
+        "if asked.version < _FIRST_LEAVE_WITH_MEMBERS and error is not KafkaCode.NONE:",
+        (f"{GROUP_TESTS}::test_leave",),
+    ),
+    Mutant(
+        "answers about several groups are in the order of their partitions",
+        "broker/kafka/groups.py",
+        "                answers[position] = answer\n        return answers",
+        "                answers[answers.index(None)] = answer\n        return answers",
+        (f"{GROUP_TESTS}::test_describe",),
+    ),
+    Mutant(
+        "later requests are answered after one that failed",
+        CONNECTION,
+        "                freed += self._drop_line()\n",
+        "                pass\n",
+        (f"{BOUNDS_TESTS}::test_nothing_is_sent_after_a_request_that_failed",),
+    ),
+    Mutant(
+        "each of a thousand clients causes a creation",
+        AUTO_TOPICS,
+        "            if name not in self._under_way:\n",
+        "            if True:\n",
+        (f"{AUTO_TOPICS_TESTS}::test_a_thousand_clients_cause_one_creation",),
+    ),
+    Mutant(
+        "internal topics are created automatically",
+        AUTO_TOPICS,
+        " or is_internal(name):\n",
+        ":\n",
+        (f"{AUTO_TOPICS_TESTS}::test_names_that_cannot_be_created",),
+    ),
+    Mutant(
+        "a refused topic is requested again without a pause",
+        AUTO_TOPICS,
+        "                self._refused(name, result)\n",
+        "                self._under_way.discard(name)\n",
+        (f"{AUTO_TOPICS_TESTS}::test_a_refused_topic_is_tried_again_after_a_pause",),
+    ),
+    Mutant(
+        "a page of topics skips the first partition of the next page",
+        "broker/kafka/topic_partitions.py",
+        '"partition_index": left[room].index}',
+        '"partition_index": left[room].index + 1}',
+        (f"{DESCRIPTION_TESTS}::test_topics_come_in_pages_that_join",),
+    ),
+    Mutant(
+        "ApiVersions reports the features of an earlier time",
+        "broker/kafka/handlers.py",
+        "            self._api_versions.clear()\n",
+        "            pass\n",
+        (f"{DESCRIPTION_TESTS}::test_api_versions_reports_features",),
+    ),
+    Mutant(
+        "the answer of a former leader describes the quorum",
+        "quorumlog_server/quorum_view.py",
+        "return reply if is_leaders else None",
+        "return reply",
+        ("tests/unit/broker/server/test_kafka_node.py::test_without_a_leader_there_is_no_answer",),
+    ),
+    Mutant(
+        "a place that a client's version does not have is answered",
+        "broker/kafka/list_offsets.py",
+        "version < _FIRST_WITH.get(timestamp, version + 1)",
+        "version < _FIRST_WITH.get(timestamp, 0)",
+        (f"{DESCRIPTION_TESTS}::test_a_named_place_is_answered_from_its_first_version_on",),
+    ),
+)

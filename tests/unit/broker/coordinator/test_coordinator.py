@@ -1,0 +1,382 @@
+"""The shell of coordinators, with a machine that counts: loading, group commit, answers, dropping, bounds."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.coordinator.limits import CoordinatorLimits
+from broker.coordinator.partition import State
+from broker.log import Refused
+from broker.log.produced import Produced
+from quorumlog.client.records import NewRecord, build_batch, decode_batches
+from quorumlog.runtime.disk import DiskError
+from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.record_batch import iter_headers, parse_header
+from tests.unit.broker.coordinator.counting import WAIT_S, WALL_MS, Bench, Counting, coordinating, turns, until
+from tests.unit.broker.replica.rig import Rig
+
+
+def batches(bench: Bench) -> list[list[bytes | None]]:
+    """The values in the log, by batch."""
+    log = bench.replica.log
+    assert log is not None
+    data = log.read(0, 1 << 20, log.end_offset)
+    values = [record.value for record in decode_batches(data)]
+    return [[values.pop(0) for _ in range(header.record_count)] for _, header in iter_headers(data)]
+
+
+async def test_a_call_is_answered_from_the_machine(bench: Bench) -> None:
+    await bench.create(1)
+    await bench.serving()
+    assert await bench.ask("add") == 1
+    assert await bench.ask("add") == 2
+    assert await bench.ask("get") == 2
+    log = bench.replica.log
+    assert log is not None
+    [first, second] = decode_batches(log.read(0, 1 << 20, log.end_offset))
+    assert (first.key, first.value, first.timestamp_ms) == (b"count", b"1", WALL_MS)
+    assert second.value == b"2"
+
+
+async def test_a_call_to_a_partition_of_another_broker_is_refused(bench: Bench) -> None:
+    assert await bench.ask("get") is KafkaCode.NOT_COORDINATOR
+    await bench.create(2, 1)
+    assert await bench.ask("get") is KafkaCode.NOT_COORDINATOR
+    assert bench.shell.led() == []
+
+
+async def test_answers_wait_for_the_watermark_also_those_of_reads(bench: Bench) -> None:
+    await bench.create(1, 2)
+    await bench.serving()
+    added, read = bench.call("add"), bench.call("get")
+    await bench.flush()
+    later = bench.call("get")
+    await turns()
+    assert not added.done()
+    assert not read.done()
+    assert not later.done()
+    await bench.acknowledge()
+    assert [await added, await read, await later] == [1, 1, 1]
+
+
+async def test_waiting_steps_share_one_append(bench: Bench) -> None:
+    await bench.create(1)
+    await bench.serving()
+    calls = [bench.call("add") for _ in range(5)]
+    assert await asyncio.gather(*calls) == [1, 2, 3, 4, 5]
+    assert batches(bench) == [[b"1", b"2", b"3", b"4", b"5"]]
+
+
+async def test_an_append_takes_a_bounded_number_of_bytes(rig: Rig) -> None:
+    async with coordinating(rig, CoordinatorLimits(retry_ms=10, append_bytes=12)) as bench:
+        await bench.create(1)
+        await bench.serving()
+        assert await asyncio.gather(*[bench.call("add") for _ in range(5)]) == [1, 2, 3, 4, 5]
+        assert [len(batch) for batch in batches(bench)] == [2, 2, 1]
+
+
+async def test_the_end_of_the_leadership_refuses_waiting_calls(bench: Bench) -> None:
+    await bench.create(1, 2)
+    await bench.serving()
+    applied, parked = bench.call("add"), bench.call("park")
+    await turns()
+    queued = bench.call("add")
+    await bench.change(leader=2)
+    for call in (applied, parked, queued):
+        assert await call is KafkaCode.NOT_COORDINATOR
+    assert await bench.ask("get") is KafkaCode.NOT_COORDINATOR
+
+
+async def test_a_new_leader_replays_the_log(bench: Bench) -> None:
+    await bench.create(1, 2)
+    await bench.serving()
+    call = bench.call("add")
+    await turns()
+    await bench.acknowledge()
+    assert await call == 1
+    await bench.change(leader=2)
+    await bench.change(leader=1)
+    await bench.serving()
+    assert await bench.ask("get") == 1
+    assert bench.coordinator.leader_epoch == 2
+
+
+async def test_a_later_epoch_of_the_same_leader_begins_anew(bench: Bench) -> None:
+    await bench.create(1, 2)
+    await bench.serving()
+    first = bench.coordinator
+    call = bench.call("add")
+    await turns()
+    await bench.change(leader=1)
+    assert first.state is State.ENDED
+    assert await call is KafkaCode.NOT_COORDINATOR
+    assert bench.coordinator is not first
+
+
+async def test_a_step_is_not_appended_under_a_later_epoch(bench: Bench) -> None:
+    await bench.create(1, 2)
+    await bench.serving()
+    first = bench.coordinator
+    await bench.change(leader=1)
+    batch = build_batch([NewRecord(b"count", b"7", WALL_MS)])
+    produced = Produced(batch, [parse_header(batch)], [WALL_MS])
+    refused = bench.replica.append_as_coordinator(produced, first.leader_epoch)
+    assert isinstance(refused, Refused)
+    assert refused.code == KafkaCode.FENCED_LEADER_EPOCH
+    assert batches(bench) == []
+
+
+async def test_nothing_is_appended_until_the_last_truncation_is_durable(bench: Bench) -> None:
+    """Otherwise a power failure could leave old and new records side by side."""
+    await bench.create(1)
+    await bench.serving()
+    log = bench.replica.log
+    assert log is not None
+    log.durability.is_truncating = True
+    batch = build_batch([NewRecord(b"count", b"7", WALL_MS)])
+    refused = bench.replica.append_as_coordinator(
+        Produced(batch, [parse_header(batch)], [WALL_MS]), bench.coordinator.leader_epoch
+    )
+    assert isinstance(refused, Refused)
+    machine = bench.machine
+    assert await bench.ask("add") is KafkaCode.COORDINATOR_NOT_AVAILABLE
+    assert (batches(bench), bench.machine) == ([], machine), "not even dropped"
+    log.durability.is_truncating = False
+    call = bench.call("add")
+    await turns()
+    await bench.flush()
+    assert await call == 1
+
+
+async def test_a_machine_that_is_loaded_while_replicas_are_missing_lets_no_read_wait(bench: Bench) -> None:
+    await bench.create(1, 2, min_isr=2)
+    await bench.serving()
+    bench.coordinator._is_fresh = True
+    call = bench.call("get")
+    bench.coordinator._leader.isr = (1,)
+    async with asyncio.timeout(WAIT_S):
+        assert await call is KafkaCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_a_new_leader_serves_once_everything_in_its_log_is_committed(bench: Bench) -> None:
+    await bench.create(1, 2)
+    await bench.serving()
+    bench.call("add")
+    await bench.flush()
+    await bench.change(leader=1)
+    await turns()
+    assert bench.state is State.LOADING
+    assert await bench.ask("get") is KafkaCode.COORDINATOR_LOAD_IN_PROGRESS
+    await bench.acknowledge()
+    await bench.serving()
+    assert await bench.ask("get") == 1
+
+
+async def test_only_reads_are_served_while_too_few_replicas_are_in_sync(bench: Bench) -> None:
+    await bench.create(1, 2, min_isr=2)
+    await bench.serving()
+    await bench.change(isr=(1,))
+    assert await bench.ask("add") is KafkaCode.COORDINATOR_NOT_AVAILABLE
+    assert await bench.ask("get") == 0
+    assert bench.machine.count == 0
+    await bench.change(isr=(1, 2))
+    call = bench.call("add")
+    await turns()
+    await bench.acknowledge()
+    assert await call == 1
+
+
+async def test_a_call_that_waits_for_its_turn_is_refused_when_the_isr_shrinks(bench: Bench) -> None:
+    await bench.create(1, 2, min_isr=2)
+    await bench.serving()
+    call = bench.call("add")
+    bench.coordinator._leader.isr = (1,)
+    assert await call is KafkaCode.COORDINATOR_NOT_AVAILABLE
+    assert bench.machine.count == 0
+
+
+async def test_a_failed_append_drops_the_machine_and_loads_it_anew(bench: Bench) -> None:
+    await bench.create(1, 2, min_isr=2)
+    await bench.serving()
+    call = bench.call("add")
+    await turns()
+    await bench.acknowledge()
+    assert await call == 1
+    dropped = bench.machine
+    await bench.change(isr=(1,))
+    assert await bench.ask("sly") is KafkaCode.NOT_COORDINATOR
+    assert dropped.count == 2
+    assert bench.state is State.LOADING
+    await bench.change(isr=(1, 2))
+    await bench.serving()
+    assert bench.machine is not dropped
+    assert await bench.ask("get") == 1
+
+
+async def test_a_failed_disk_refuses_waiting_calls(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    await bench.create(1)
+    await bench.serving()
+    coordinator, log = bench.coordinator, bench.replica.log
+
+    def fail(*_: object) -> None:
+        raise DiskError("the disk failed")
+
+    monkeypatch.setattr(log, "append_as_leader", fail)
+    assert await bench.ask("add") is KafkaCode.NOT_COORDINATOR
+    assert coordinator.state is State.ENDED
+    assert bench.replica.offline
+
+
+async def test_ticks_come_at_the_machines_deadline(bench: Bench) -> None:
+    await bench.create(1)
+    await bench.serving()
+    assert await bench.ask("park") == 1
+    assert batches(bench) == [[b"1"]]
+
+
+async def test_a_tick_that_cannot_append_for_too_long_drops_the_machine(rig: Rig) -> None:
+    async with coordinating(rig, CoordinatorLimits(retry_ms=5, commit_timeout_ms=30)) as bench:
+        await bench.create(1, 2, min_isr=2)
+        await bench.serving()
+        await bench.change(isr=(1,))
+        assert await bench.ask("park") is KafkaCode.NOT_COORDINATOR
+        assert bench.state is State.LOADING
+        assert batches(bench) == []
+
+
+async def test_an_answer_that_is_not_committed_in_time_is_refused(rig: Rig) -> None:
+    async with coordinating(rig, CoordinatorLimits(retry_ms=5, commit_timeout_ms=30)) as bench:
+        await bench.create(1, 2)
+        await bench.serving()
+        assert await bench.ask("add") is KafkaCode.COORDINATOR_NOT_AVAILABLE
+        assert bench.machine.count == 1
+        assert await bench.ask("get") is KafkaCode.COORDINATOR_NOT_AVAILABLE
+        await bench.acknowledge()
+        assert await bench.ask("get") == 1
+
+
+async def test_a_client_that_hangs_up_is_forgotten(bench: Bench) -> None:
+    await bench.create(1)
+    await bench.serving()
+    call = bench.call("park")
+    await turns()
+    call.cancel()
+    await until(lambda: bench.machine.forgotten == [0])
+    assert bench.machine.deadline_ms is None
+
+
+async def test_a_request_that_was_cancelled_before_its_turn_is_not_applied(bench: Bench) -> None:
+    await bench.create(1)
+    await bench.serving()
+    bench.call("add").cancel()
+    assert await bench.ask("get") == 0
+
+
+async def test_waiting_calls_are_bounded(rig: Rig) -> None:
+    async with coordinating(rig, CoordinatorLimits(calls_max=2)) as bench:
+        await bench.create(1)
+        await bench.serving()
+        parked = [bench.call("park"), bench.call("park")]
+        assert await bench.ask("get") is KafkaCode.COORDINATOR_NOT_AVAILABLE
+        await asyncio.gather(*parked)
+        assert await bench.ask("get") > 0
+
+
+async def test_the_bytes_of_waiting_calls_are_bounded(rig: Rig) -> None:
+    async with coordinating(rig, CoordinatorLimits(call_bytes_max=100)) as bench:
+        await bench.create(1)
+        await bench.serving()
+        parked = bench.call("park", size=1000)
+        assert await bench.ask("get") is KafkaCode.COORDINATOR_NOT_AVAILABLE
+        assert await parked == 1
+        assert await bench.ask("get") == 1
+
+
+async def test_uncommitted_records_are_bounded(rig: Rig) -> None:
+    async with coordinating(rig, CoordinatorLimits(uncommitted_bytes_max=5)) as bench:
+        await bench.create(1, 2)
+        await bench.serving()
+        first = bench.call("add")
+        await turns()
+        assert await bench.ask("add") is KafkaCode.COORDINATOR_NOT_AVAILABLE
+        await bench.acknowledge()
+        assert await first == 1
+        second = bench.call("add")
+        await turns()
+        await bench.acknowledge()
+        assert await second == 2
+
+
+async def test_a_damaged_record_stops_the_load(bench: Bench) -> None:
+    await bench.create(1)
+    await bench.serving()
+    batch = build_batch([NewRecord(b"count", b"no number", WALL_MS)])
+    produced = Produced(batch, [parse_header(batch)], [WALL_MS])
+    bench.replica.append_as_coordinator(produced, bench.coordinator.leader_epoch)
+    await bench.change(leader=1)
+    await until(lambda: bench.state is State.FAILED)
+    assert await bench.ask("get") is KafkaCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_an_operation_without_a_call_is_applied_after_the_load(bench: Bench) -> None:
+    await bench.create(1, 2)
+    await bench.serving()
+    bench.call("add")
+    await bench.flush()
+    await bench.change(leader=1)
+    bench.shell.tell_all(lambda machine, now: machine.request(-1, "add", now))
+    await bench.acknowledge()
+    await until(lambda: bench.coordinator.machine is not None and bench.machine.count == 2)
+
+
+@pytest.mark.parametrize("is_fenced", [False, True])
+async def test_an_operation_that_must_wait_does_not_keep_the_loop_busy(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, is_fenced: bool
+) -> None:
+    await bench.create(1, 2, min_isr=2)
+    await bench.serving()
+    turns_begun = 0
+    turn = bench.coordinator._turn
+
+    def counted(machine: Counting) -> bool:
+        nonlocal turns_begun
+        turns_begun += 1
+        return turn(machine)
+
+    monkeypatch.setattr(bench.coordinator, "_turn", counted)
+    if is_fenced:
+        bench.rig.context.cluster.own_epoch -= 1
+    else:
+        await bench.change(isr=(1,))
+    bench.shell.tell_all(lambda machine, now: machine.request(-1, "add", now))
+    await turns(200)
+    assert 1 <= turns_begun <= 20
+    if is_fenced:
+        bench.rig.context.cluster.own_epoch += 1
+    else:
+        await bench.change(isr=(1, 2))
+    await until(lambda: bench.machine.count == 1)
+
+
+async def test_a_large_log_is_loaded_in_bounded_reads(rig: Rig) -> None:
+    async with coordinating(rig, CoordinatorLimits(retry_ms=10, load_bytes=1)) as bench:
+        await bench.create(1)
+        await bench.serving()
+        for number in range(20):
+            assert await bench.ask("add") == number + 1
+        await bench.change(leader=1)
+        await bench.serving()
+        assert await bench.ask("get") == 20
+        assert bench.shell.counters.loaded_records == 20
+
+
+async def test_a_process_that_must_not_serve_refuses_calls(bench: Bench) -> None:
+    await bench.create(1)
+    await bench.serving()
+    queued = bench.call("get")
+    bench.rig.context.cluster.own_epoch -= 1  # another process has registered under this id
+    async with asyncio.timeout(WAIT_S):
+        assert await queued is KafkaCode.NOT_COORDINATOR
+    assert await bench.ask("get") is KafkaCode.NOT_COORDINATOR

@@ -1,0 +1,195 @@
+"""The coordinators of groups on a broker: their limits, deleted topics, and what a failover keeps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from broker.coordinator.groups import GroupCoordinators, group_limits
+from broker.coordinator.limits import CoordinatorLimits
+from broker.coordinator.partition import State
+from broker.core.coordinator.group_requests import (
+    Client,
+    GroupLimits,
+    GroupToFetch,
+    JoinGroup,
+    MemberProtocol,
+    OffsetCommit,
+    OffsetFetch,
+    OffsetToCommit,
+)
+from metadata.control.partitions_count import remove_partitions
+from metadata.control.topics import delete_topics
+from metadata.image import ClusterImage
+from metadata.image.internal_topics import CONSUMER_OFFSETS
+from metadata.records import Config, ConfigScope
+from quorumlog.runtime.clock import Sources
+from quorumlog.wire.errors import KafkaCode
+from tests.unit.broker.coordinator.counting import WAIT_S, until
+from tests.unit.broker.replica.rig import Rig
+
+
+class Bench:
+    """The coordinators of broker 1, which leads the one partition of the internal topic."""
+
+    def __init__(self, rig: Rig, groups: GroupCoordinators) -> None:
+        self.rig = rig
+        self.groups = groups
+
+    async def apply(self, records: Any) -> None:
+        """Commit metadata; the coordinators also see it."""
+        old = self.rig.cluster.image
+        self.rig.cluster.apply(records)
+        new = self.rig.cluster.image
+        self.groups.on_batch(old, new, records, old.end_offset, new.end_offset, 0)
+        await self.rig.learn()
+
+    async def create(self, topic: str, partitions: int = 1) -> None:
+        self.rig.cluster.create(topic, *[(1,)] * partitions)
+        await self.rig.learn()
+
+    async def serving(self) -> None:
+        await until(lambda: self.groups.shell.count(State.SERVING) == 1)
+
+    async def ask(self, request: Any) -> Any:
+        async with asyncio.timeout(WAIT_S):
+            return await self.groups.call(self.groups.partition("g"), request, 10)
+
+    async def commit(self, *offsets: OffsetToCommit) -> list[KafkaCode]:
+        response = await self.ask(OffsetCommit("g", "", None, -1, offsets))
+        return [each.error for each in response.results]
+
+    async def committed(self) -> dict[tuple[str, int], int]:
+        response = await self.ask(OffsetFetch((GroupToFetch("g", None),)))
+        return {(each.topic, each.partition): each.offset for each in response.groups[0].offsets}
+
+
+async def _no_controller(*_: object) -> Any:
+    raise AssertionError("the controller is not asked")
+
+
+@asynccontextmanager
+async def coordinating(rig: Rig) -> AsyncIterator[Bench]:
+    limits = CoordinatorLimits(retry_ms=10)
+    groups = GroupCoordinators(rig.role.table, _no_controller, _no_controller, Sources.real(), limits)
+    async with asyncio.TaskGroup() as tasks:
+        groups.start(tasks, rig.cluster.image)
+        try:
+            yield Bench(rig, groups)
+        finally:
+            await groups.close()
+
+
+@pytest.fixture
+async def bench(rig: Rig) -> AsyncIterator[Bench]:
+    async with coordinating(rig) as bench:
+        await bench.create(CONSUMER_OFFSETS)
+        await bench.create("t", 2)
+        await bench.create("u")
+        await bench.serving()
+        yield bench
+
+
+ALL = (OffsetToCommit("t", 0, 5), OffsetToCommit("t", 1, 6), OffsetToCommit("u", 0, 7))
+
+
+async def test_a_commit_survives_the_end_of_a_leadership(bench: Bench) -> None:
+    assert await bench.commit(*ALL) == [KafkaCode.NONE] * 3
+    replica = bench.rig.role.table.find(CONSUMER_OFFSETS, 0)
+    assert replica is not None
+    assert replica.log is not None
+    first = next(iter(bench.groups.shell))
+    bench.groups.shell._on_resigned(replica.partition, 0)
+    assert await bench.ask(OffsetFetch(())) is KafkaCode.NOT_COORDINATOR
+    bench.groups.shell._on_elected(replica.partition, 0)
+    await bench.serving()
+    assert next(iter(bench.groups.shell)) is not first
+    assert await bench.committed() == {("t", 0): 5, ("t", 1): 6, ("u", 0): 7}
+    assert bench.groups.commits == 1
+
+
+async def test_offsets_of_unknown_partitions_are_not_committed(bench: Bench) -> None:
+    wanted = (OffsetToCommit("t", 2, 5), OffsetToCommit("nope", 0, 5), OffsetToCommit("t", 1, 5))
+    unknown = KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert await bench.commit(*wanted) == [unknown, unknown, KafkaCode.NONE]
+
+
+async def test_the_offsets_of_a_deleted_topic_are_deleted(bench: Bench) -> None:
+    await bench.commit(*ALL)
+    await bench.apply(delete_topics(bench.rig.cluster.image, ["t"], []).records)
+    assert await bench.committed() == {("u", 0): 7}
+
+
+async def test_a_topic_that_is_missing_from_a_snapshot_was_deleted(bench: Bench) -> None:
+    await bench.commit(*ALL)
+    old = bench.rig.cluster.image
+    bench.rig.cluster.apply(delete_topics(old, ["u"], []).records)
+    bench.groups.on_batch(old, bench.rig.cluster.image, None, 0, 0, 0)
+    assert await bench.committed() == {("t", 0): 5, ("t", 1): 6}
+
+
+async def test_a_topic_that_is_deleted_while_nobody_coordinates_loses_its_offsets(bench: Bench) -> None:
+    await bench.commit(*ALL)
+    replica = bench.rig.role.table.find(CONSUMER_OFFSETS, 0)
+    assert replica is not None
+    bench.groups.shell._on_resigned(replica.partition, 0)
+    await bench.apply(delete_topics(bench.rig.cluster.image, ["t"], []).records)
+    bench.groups.shell._on_elected(replica.partition, 0)
+    await bench.serving()
+    machine = next(iter(bench.groups.shell)).machine
+    assert machine is not None
+    await until(lambda: machine.deadline_ms is not None and not machine._sweeper.is_busy)
+    assert await bench.committed() == {("u", 0): 7}
+
+
+async def test_a_commit_waits_until_its_topic_is_applied(bench: Bench) -> None:
+    view = bench.rig.role.table.context.cluster
+    newest, before = view.newest, view.applied
+    await bench.create("new")
+    after, view.applied = view.applied, before
+    assert newest is not view.newest
+    commit = OffsetToCommit("new", 0, 5)
+    assert await bench.commit(commit) == [KafkaCode.UNKNOWN_TOPIC_OR_PARTITION], "the next leader may not know it yet"
+    view.applied = after
+    assert await bench.commit(commit) == [KafkaCode.NONE]
+
+
+async def test_a_topic_with_fewer_partitions_keeps_its_offsets(bench: Bench) -> None:
+    await bench.commit(*ALL)
+    old = bench.rig.cluster.image
+    decision = remove_partitions(old, "t", 1, bench.rig.cluster.new_id)
+    await bench.apply(decision.records)
+    bench.groups.on_batch(old, bench.rig.cluster.image, None, 0, 0, 0)
+    assert (await bench.committed())["t", 0] == 5
+
+
+async def test_changed_configs_reach_the_machines(bench: Bench) -> None:
+    metadata = OffsetToCommit("t", 0, 5, -1, "x" * 11)
+    assert await bench.commit(metadata) == [KafkaCode.NONE]
+    await bench.apply([Config(ConfigScope.CLUSTER, "", "offset.metadata.max.bytes", "10")])
+    assert await bench.commit(metadata) == [KafkaCode.OFFSET_METADATA_TOO_LARGE]
+
+
+async def test_groups_are_counted_by_their_state(bench: Bench) -> None:
+    await bench.commit(*ALL)
+    protocols = (MemberProtocol("range", b""),)
+    join = JoinGroup("h", "", None, Client("c", "/h"), "consumer", protocols, 10_000, 10_000, needs_member_id=False)
+    call = bench.groups.call(0, join, 10)
+    await until(lambda: bench.groups.count_by_state()["PreparingRebalance"] == 1)
+    counts = bench.groups.count_by_state()
+    assert (counts["Empty"], counts["Stable"]) == (1, 0)
+    call.cancel()
+
+
+def test_default_configs_are_the_default_limits() -> None:
+    assert group_limits(ClusterImage()) == GroupLimits()
+
+
+def test_a_minimum_above_its_maximum_applies() -> None:
+    image = ClusterImage().apply(0, [Config(ConfigScope.CLUSTER, "", "group.min.session.timeout.ms", "2000000")])
+    limits = group_limits(image)
+    assert (limits.session_timeout_min_ms, limits.session_timeout_max_ms) == (2_000_000, 2_000_000)

@@ -1,0 +1,165 @@
+"""Automatic creation of topics that clients name in Metadata requests."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from broker.kafka.limits import KafkaLimits
+from metadata.records import Config, ConfigScope
+from quorumlog.wire import rpcs
+from quorumlog.wire.kafka.codec import Api
+from quorumlog.wire.v1 import controller_pb2 as pb
+from tests.unit.broker.kafka.conftest import Serve, Served
+from tests.unit.broker.kafka.raw import RawClient, batch
+
+MISSING, INVALID_NAME = 3, 17
+
+
+def allow(served: Served, value: str = "true") -> None:
+    served.replicas.apply(Config(ConfigScope.CLUSTER, "", "auto.create.topics.enable", value))
+
+
+@pytest.fixture
+async def allowing(served: Served) -> Served:
+    allow(served)
+    return served
+
+
+async def metadata(client: RawClient, *names: str, version: int = 12, allowed: bool = True) -> list[tuple[str, int]]:
+    topics = [{"topic_id": None, "name": name} for name in names]
+    response = await client.ask(Api.METADATA, version, {"topics": topics, "allow_auto_topic_creation": allowed})
+    return [(topic.name, int(topic.error_code)) for topic in response.topics]
+
+
+def asked(served: Served) -> list[list[str]]:
+    """The topics of each request to the controller."""
+    return [[topic.name for topic in request.topics] for rpc, request in served.controller.requests]
+
+
+async def until(served: Served, name: str) -> None:
+    async with asyncio.timeout(10), RawClient(served.port) as client:
+        while True:
+            if await metadata(client, name) == [(name, 0)]:
+                return
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("version", [1, 3, 4, 8, 9, 11, 12])
+async def test_a_missing_topic_is_created_and_the_client_asks_again(allowing: Served, version: int) -> None:
+    async with RawClient(allowing.port) as client:
+        assert await metadata(client, "new", version=version) == [("new", MISSING)]
+        await until(allowing, "new")
+        assert await metadata(client, "new", version=version) == [("new", 0)]
+    assert asked(allowing) == [["new"]]
+    (created,) = allowing.controller.requests[0][1].topics
+    assert (created.partitions, created.replication_factor) == (-1, -1), "the cluster's own numbers"
+
+
+async def test_nothing_is_created_while_it_is_off(served: Served) -> None:
+    async with RawClient(served.port) as client:
+        assert await metadata(client, "new") == [("new", MISSING)]
+        assert (await client.produce("new", 0, batch())).error_code == MISSING
+        allow(served, "false")
+        assert await metadata(client, "new") == [("new", MISSING)]
+    assert asked(served) == []
+
+
+async def test_the_flag_of_the_client_is_honoured(allowing: Served) -> None:
+    async with RawClient(allowing.port) as client:
+        assert await metadata(client, "new", allowed=False) == [("new", MISSING)]
+        assert asked(allowing) == []
+        assert await metadata(client, "new", version=3) == [("new", MISSING)], "version 3 has no flag"
+        await until(allowing, "new")
+
+
+async def test_names_that_cannot_be_created(allowing: Served) -> None:
+    allowing.replicas.create("exists")
+    async with RawClient(allowing.port) as client:
+        found = await metadata(client, "exists", "a b", "", "..", "x" * 250, "__consumer_offsets", "__own")
+        assert [code for _, code in found] == [
+            0, INVALID_NAME, INVALID_NAME, INVALID_NAME, INVALID_NAME, MISSING, MISSING
+        ]  # fmt: skip
+        await client.ask(Api.METADATA, 12, {"topics": None, "allow_auto_topic_creation": True})
+    assert asked(allowing) == []
+
+
+async def test_a_thousand_clients_cause_one_creation(allowing: Served) -> None:
+    release = asyncio.Event()
+    call = allowing.controller.call
+
+    async def slow(rpc: Any, request: Any, timeout_ms: int) -> Any:
+        await release.wait()
+        return await call(rpc, request, timeout_ms)
+
+    allowing.server.handlers._forwarder._call = slow
+    async with RawClient(allowing.port) as client:
+        for _ in range(1000):
+            assert await metadata(client, "new") == [("new", MISSING)]
+        assert await metadata(client, "later") == [("later", MISSING)]
+        release.set()
+        await until(allowing, "new")
+        await until(allowing, "later")
+    assert asked(allowing) == [["new"], ["later"]]
+
+
+async def test_the_number_of_creations_is_bounded(serve: Serve) -> None:
+    limits = KafkaLimits(auto_topics_per_request_max=3, auto_topics_max=5)
+    async with serve(limits) as served, RawClient(served.port) as client:
+        allow(served)
+        blocked = asyncio.Event()
+
+        async def never(rpc: Any, request: Any, timeout_ms: int) -> Any:
+            served.controller.requests.append((rpc, request))
+            await blocked.wait()
+
+        served.server.handlers._forwarder._call = never
+        auto_topics = served.server.handlers._auto_topics
+        await metadata(client, *"abcd")
+        assert auto_topics.under_way == 3
+        await metadata(client, *"abcd")
+        assert auto_topics.under_way == 3, "the first three of each request"
+        await metadata(client, *"efgh")
+        assert auto_topics.under_way == 5
+        assert asked(served) == [["a", "b", "c"]]
+
+
+async def test_one_request_fits_into_one_batch_of_the_controller(allowing: Served) -> None:
+    allowing.replicas.apply(Config(ConfigScope.CLUSTER, "", "num.partitions", "2000"))
+    async with RawClient(allowing.port) as client:
+        await metadata(client, *"abcde")
+        await until(allowing, "e")
+    assert asked(allowing) == [["a", "b"], ["c", "d"], ["e"]]
+
+
+async def test_a_refused_topic_is_tried_again_after_a_pause(serve: Serve) -> None:
+    async with serve(KafkaLimits(auto_topics_pause_ms=200)) as served, RawClient(served.port) as client:
+        allow(served)
+        served.controller.failure = pb.Result(error="INVALID_REPLICATION_FACTOR", message="two brokers")
+        async with asyncio.timeout(10):
+            while len(asked(served)) < 2:
+                assert await metadata(client, "new") == [("new", MISSING)]
+                await asyncio.sleep(0.02)
+            assert served.server.handlers._auto_topics.under_way == 1, "it is paused, and requested at most once"
+        served.controller.failure = None
+        await until(served, "new")
+        served.controller.failure = pb.Result(error="NOT_CONTROLLER", message="ask again")
+        await metadata(client, "other")
+
+
+async def test_a_topic_that_another_broker_created_is_no_refusal(allowing: Served) -> None:
+    handlers = allowing.server.handlers
+    call = allowing.controller.call
+
+    async def late(rpc: Any, request: Any, timeout_ms: int) -> Any:
+        allowing.replicas.create("new")
+        return await call(rpc, request, timeout_ms)
+
+    handlers._forwarder._call = late
+    async with RawClient(allowing.port) as client:
+        await metadata(client, "new")
+        await until(allowing, "new")
+        assert handlers._auto_topics.under_way == 0
+    assert rpcs.CREATE_TOPICS in [rpc for rpc, _ in allowing.controller.requests]

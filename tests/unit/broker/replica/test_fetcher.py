@@ -1,0 +1,187 @@
+"""A follower and the replies of its leader."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import pytest
+
+from broker.log import PartitionLog
+from broker.replica.replica import Replica
+from quorumlog.runtime.disk import DiskFile
+from quorumlog.wire.errors import KafkaCode
+from tests.unit.broker.log.batches import make_batch
+from tests.unit.broker.replica.rig import Rig
+
+
+async def test_a_follower_fetches_only_from_its_durable_end(rig: Rig) -> None:
+    """A fetch offset is an acknowledgement."""
+    await rig.create((2, 1))
+    await rig.reply(2, make_batch((b"a",), leader_epoch=0))
+    assert rig.log.append_as_follower(make_batch((b"b",), base_offset=1, leader_epoch=0), 0, 0)[:2] == (1, 2)
+    assert rig.log.flushed_offset == 1
+    rig.fetcher(2).add(rig.hosted())
+    assert rig.target(2) is None
+    await rig.role.logs.flush_all([rig.log])
+    target = rig.target(2)
+    assert target is not None
+    assert target.offset == 2
+
+
+async def test_a_truncation_lowers_the_watermark(rig: Rig) -> None:
+    """Otherwise it would be above the end, and cover the records that are appended there later."""
+    await rig.create((2, 1, 3))
+    for offset, value in enumerate((b"a", b"b", b"c")):
+        await rig.reply(2, make_batch((value,), base_offset=offset, leader_epoch=0), high_watermark=3)
+    await rig.change(leader=3, isr=(3,))
+    await rig.reply(3, diverging_epoch=0, diverging_end=1, high_watermark=9)
+    follower = rig.hosted().follower
+    assert follower is not None
+    assert (rig.log.end_offset, rig.log.high_watermark, follower.high_watermark) == (1, 1, 1)
+    await rig.reply(3, make_batch((b"x",), base_offset=1, leader_epoch=1), high_watermark=1)
+    assert (follower.high_watermark, rig.log.high_watermark) == (1, 1), "the new record is not committed yet"
+
+
+async def test_a_followers_log_starts_where_its_leaders_does(rig: Rig) -> None:
+    await rig.create((2, 1))
+    await rig.reply(2, make_batch((b"a",), leader_epoch=0), high_watermark=1)
+    await rig.reply(2, make_batch((b"b",), base_offset=1, leader_epoch=0), high_watermark=2)
+    await rig.reply(2, high_watermark=2, log_start_offset=1)
+    assert rig.log.start_offset == 1
+    await rig.reply(2, make_batch((b"c",), base_offset=2, leader_epoch=0), high_watermark=2, log_start_offset=3)
+    assert rig.log.start_offset == 2, "records that may be uncommitted are kept"
+
+
+async def test_batches_that_do_not_continue_the_log_are_skipped(rig: Rig) -> None:
+    await rig.create((2, 1))
+    await rig.reply(2, make_batch((b"a",), base_offset=5, leader_epoch=0), high_watermark=6)
+    assert (rig.log.end_offset, rig.log.high_watermark) == (0, 0)
+    assert rig.target(2) is None, "asked for again after a while"
+
+
+async def test_a_refused_replica_reports_its_position_again(rig: Rig) -> None:
+    """The leader did not know of its election yet.  Without the position, it would drop this replica from the ISR."""
+    await rig.create((2, 1))
+    await rig.reply(2, error_code=int(KafkaCode.NOT_LEADER_OR_FOLLOWER))
+    position = rig.target(2)
+    assert position is None, "asked for again after a while"
+    fetcher, partition = rig.fetcher(2), rig.hosted().partition
+    fetcher._end_delay(partition)  # no request was sent in the meantime
+    again = fetcher._session.build()
+    assert [(each, one.offset) for each, one in again.targets] == [(partition, 0)]
+
+
+async def test_a_reply_to_a_replica_that_has_become_leader_changes_nothing(rig: Rig) -> None:
+    await rig.create((2, 1))
+    await rig.reply(2, make_batch((b"a",), leader_epoch=0), high_watermark=1)
+    fetcher = rig.fetcher(2)
+    hosted: Replica = rig.hosted()
+    await rig.change(leader=1)
+    assert hosted.partition not in fetcher._replicas
+    assert (rig.log.end_offset, rig.leader.leader_epoch) == (1, 1)
+    assert (await rig.fetch(2, 1, 0)).error_code == KafkaCode.NONE
+
+
+async def test_a_truncation_across_segments_is_prepared(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a power failure during it could take the replica offline."""
+    prepared: list[tuple[int, int]] = []
+    prepare = rig.role.logs.prepare_truncation
+
+    async def noted(log: PartitionLog, offset: int) -> None:
+        await prepare(log, offset)
+        prepared.append((offset, log.end_offset))
+
+    monkeypatch.setattr(rig.role.logs, "prepare_truncation", noted)
+    await rig.create((2, 1, 3))
+    for offset, value in enumerate((b"a", b"b", b"c")):
+        await rig.reply(2, make_batch((value,), base_offset=offset, leader_epoch=0))
+    await rig.change(leader=3, isr=(3,))
+    await rig.reply(3, diverging_epoch=0, diverging_end=1)
+    assert (prepared, rig.log.end_offset) == ([(1, 3)], 1)
+
+
+async def test_a_truncation_waits_for_another_reply_if_the_floor_rises(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The watermark may be saved while the truncation is prepared."""
+    prepare = rig.role.logs.prepare_truncation
+    await rig.create((2, 1, 3))
+    for offset, value in enumerate((b"a", b"b", b"c")):
+        await rig.reply(2, make_batch((value,), base_offset=offset, leader_epoch=0), high_watermark=3)
+    await rig.role.logs.flush_all([rig.log])
+
+    async def saved_meanwhile(log: PartitionLog, offset: int) -> None:
+        await prepare(log, offset)
+        log.marks.truncation_floor = 3
+
+    with monkeypatch.context() as context:
+        context.setattr(rig.role.logs, "prepare_truncation", saved_meanwhile)
+        await rig.change(leader=3, isr=(3,))
+        await rig.reply(3, diverging_epoch=0, diverging_end=1)
+    assert rig.log.end_offset == 3
+    await rig.reply(3, diverging_epoch=0, diverging_end=1)
+    assert rig.log.end_offset == 1
+
+
+async def diverging(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Have the follower truncate its log from offset 3 to 1; its disk flushes nothing until the event is set."""
+    await rig.create((2, 1, 3))
+    for offset, value in enumerate((b"a", b"b", b"c")):
+        await rig.reply(2, make_batch((value,), base_offset=offset, leader_epoch=0))
+    await rig.role.logs.flush_all([rig.log])
+    disk, may_flush = rig._disks[0], asyncio.Event()
+    flush = disk.flush
+
+    async def gated(files: Iterable[DiskFile], folders: Iterable[str] = ()) -> None:
+        await may_flush.wait()
+        await flush(files, folders)
+
+    monkeypatch.setattr(disk, "flush", gated)
+    await rig.change(leader=3, isr=(3, 1))
+    await rig.reply(3, diverging_epoch=0, diverging_end=1, flush=False)
+    assert rig.log.end_offset == 1
+    return may_flush
+
+
+async def test_a_follower_fetches_again_once_its_truncation_is_durable(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a power failure could keep new records beside records that were truncated."""
+    may_flush = await diverging(rig, monkeypatch)
+    before = rig.target(3)
+    assert before is None
+    may_flush.set()
+    await rig.role.logs.flush_all([rig.log])
+    after = rig.target(3)
+    assert after is not None
+    assert after.offset == 1
+
+
+async def test_a_leader_appends_once_its_truncation_is_durable(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was elected in between."""
+    may_flush = await diverging(rig, monkeypatch)
+    await rig.change(leader=1, isr=(1,))
+    produced = rig.produce(b"new")
+    assert produced.done(), "it is refused at once"
+    refused = produced.result()
+    assert (refused.error_code, refused.leader_id) == (KafkaCode.NOT_LEADER_OR_FOLLOWER, 1)
+    assert rig.log.end_offset == 1
+    may_flush.set()
+    await rig.role.logs.flush_all([rig.log])
+    assert (await rig.produce(b"new")).error_code == KafkaCode.NONE
+
+
+async def test_repeated_refusals_of_batches_wait_longer(rig: Rig) -> None:
+    await rig.create((2, 1))
+    bad = bytearray(make_batch((b"a",), leader_epoch=0))
+    bad[-1] ^= 1
+    fetcher, partition = rig.fetcher(2), rig.hosted().partition
+    await rig.reply(2, bytes(bad))
+    first = fetcher._refusals[partition]
+    fetcher._end_delay(partition)
+    await rig.reply(2, bytes(bad))
+    assert fetcher._refusals[partition] is first, "its next pause is longer"
+    fetcher._end_delay(partition)
+    await rig.reply(2, make_batch((b"a",), leader_epoch=0))
+    assert partition not in fetcher._refusals

@@ -1,0 +1,134 @@
+"""The mark of a clean stop: valid until the broker registers again, and for no longer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+from uuid import uuid4
+
+import pytest
+
+from broker.log import LogConfig
+from broker.log.types import LOGS
+from broker.server.role import BrokerRole, Replay, RoleConfig
+from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.file_disk import FileDisk
+from tests.unit.broker.log.rig import KEY, fill
+from tests.unit.metadata.builders import Cluster
+
+
+@asynccontextmanager
+async def started(*folders: Path) -> AsyncIterator[BrokerRole]:
+    """A broker that has opened its logs.  It is killed at the end, unless it has been closed."""
+
+    async def nobody(*_: object) -> Any:
+        raise AssertionError("the controller is not asked")
+
+    disks = [FileDisk.acquire(folder, 1, "cluster", uuid4) for folder in folders]
+    role = BrokerRole(RoleConfig(1), Sources.real(), disks, cast(Replay, Cluster()), nobody)
+    await role.__aenter__()
+    yield role
+    for task in role.logs._tasks:
+        task.cancel()
+    await asyncio.gather(*role.logs._tasks, return_exceptions=True)
+    for disk in disks:
+        disk.close()
+
+
+async def stopped_cleanly(epoch: int, *folders: Path) -> None:
+    async with started(*folders) as role:
+        await role._on_registered(epoch)
+        await role.close()
+
+
+async def test_a_crash_before_the_registration_is_no_unclean_stop(tmp_path: Path) -> None:
+    """Nothing was written, so all records of the earlier registration are still there."""
+    folders = tmp_path / "a", tmp_path / "b"
+    await stopped_cleanly(5, *folders)
+    for _ in range(2):
+        async with started(*folders) as role:
+            assert role._previous_epoch == 5
+
+
+async def test_a_crash_after_the_registration_is_an_unclean_stop(tmp_path: Path) -> None:
+    await stopped_cleanly(5, tmp_path)
+    async with started(tmp_path) as role:
+        await role._on_registered(9)
+    async with started(tmp_path) as role:
+        assert role._previous_epoch == -1
+
+
+async def test_the_mark_is_removed_before_the_first_record_can_be_written(tmp_path: Path) -> None:
+    await stopped_cleanly(5, tmp_path)
+    async with started(tmp_path) as role:
+        registering = asyncio.ensure_future(role._on_registered(9))
+        await asyncio.sleep(0)
+        assert role.context.cluster.own_epoch == -1, "the removal is not durable yet"
+        await registering
+        assert role.context.cluster.own_epoch == 9
+
+
+async def test_a_clean_stop_before_the_registration_keeps_the_mark(tmp_path: Path) -> None:
+    await stopped_cleanly(5, tmp_path)
+    async with started(tmp_path) as role:
+        await role.close()
+    async with started(tmp_path) as role:
+        assert role._previous_epoch == 5
+
+
+async def test_directories_with_different_marks_were_not_stopped_cleanly(tmp_path: Path) -> None:
+    folders = tmp_path / "a", tmp_path / "b"
+    await stopped_cleanly(5, *folders)
+    await stopped_cleanly(9, folders[0])
+    async with started(*folders) as role:
+        assert role._previous_epoch == -1
+
+
+def newest_segment(folder: Path) -> Path:
+    return max(folder.glob(f"{LOGS}/*/*.log"))
+
+
+@pytest.mark.parametrize("damage", ["last batch", "last segment"])
+async def test_no_start_truncates_records_of_the_clean_stop(tmp_path: Path, damage: str) -> None:
+    """Everything was durable at the clean stop, so a bad tail was damaged since then, and is not torn.
+
+    The broker still registers as stopped cleanly.  Therefore the replica must be offline, not shorter.
+    """
+    async with started(tmp_path) as role:
+        await role._on_registered(5)
+        config = LogConfig(segment_size_max=500, index_interval=100)
+        fill(role.logs.create(KEY, "topic", role._disks[0].directory_id, config), 30)
+        await role.close()
+    async with started(tmp_path):  # killed before it registers
+        pass
+    newest = newest_segment(tmp_path)
+    damaged = newest.read_bytes()[:-1]
+    newest.write_bytes(damaged)
+    if damage == "last segment":
+        newest.unlink()
+    async with started(tmp_path) as role:
+        assert role._previous_epoch == 5
+        assert "durable at the clean stop" in str(role.logs.failures[KEY])
+    async with started(tmp_path) as role:
+        assert role._previous_epoch == 5
+        assert KEY in role.logs.failures
+    assert damage == "last segment" or newest.read_bytes() == damaged, "nothing is repaired silently"
+
+
+async def test_a_start_truncates_a_torn_tail_once_the_broker_has_registered(tmp_path: Path) -> None:
+    async with started(tmp_path) as role:
+        await role._on_registered(5)
+        log = role.logs.create(KEY, "topic", role._disks[0].directory_id, LogConfig())
+        fill(log, 5)
+        end_offset = log.end_offset
+        await role.close()
+    async with started(tmp_path) as role:
+        await role._on_registered(9)
+    path = newest_segment(tmp_path)
+    path.write_bytes(path.read_bytes()[:-1])
+    async with started(tmp_path) as role:
+        assert role._previous_epoch == -1
+        assert role.logs.logs[KEY].end_offset < end_offset
