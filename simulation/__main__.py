@@ -1,8 +1,8 @@
-"""Attack the quorum: `python -m simulation --seeds 0:1000`; whole clusters with brokers and clients: `--cluster`.
+"""Attack the quorum (`python -m simulation --seeds 0:1000`), or whole clusters with brokers and clients (`--cluster`).
 
-A seed draws everything: nodes, topics, faults, clients.  `--seed N --trace` replays one, readably; `--faults 3,7`
-leaves all other faults of its plan out.  `--mutants` shows that known mistakes are found.  Exit status: 0 when every
-promise held, 1 when one was broken.
+A seed determines the nodes, topics, faults and clients of a run.  `--seed N --trace` prints one run, and `--faults 3,7`
+keeps only these faults of its plan.  `--mutants` shows that known mistakes are found.  Exit status: 0 if all invariants
+held, 1 if one was violated.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from functools import cache, partial
 from itertools import count, islice
 from typing import Any, TypeVar
 
+from simulation.cluster import draw as cluster_draw
 from simulation.cluster import mutants as cluster_mutants
-from simulation.cluster import plan as cluster_plan
 from simulation.cluster import run as cluster_run
 from simulation.cluster.plan import ClusterPlan
 from simulation.cluster.world import ClusterResult
@@ -41,7 +41,7 @@ R = TypeVar("R")
 
 
 class Sums:
-    """What is counted over many runs of either kind."""
+    """The sums over many runs of either kind."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
@@ -67,18 +67,18 @@ class Sums:
             f"{self.virtual_s:.0f} s of virtual time, digest {self._digest.hexdigest()[:16]}"
         )
 
-    def counted(self, kinds: Sequence[str]) -> list[str]:
+    def lines(self, kinds: Sequence[str]) -> list[str]:
         return [
             "faults        " + ", ".join(f"{kind} {self.faults[kind]}" for kind in kinds if self.faults[kind]),
-            "seen          " + ", ".join(f"{what} {times}" for what, times in sorted(self.seen.items())),
+            "events seen   " + ", ".join(f"{name} {times}" for name, times in sorted(self.seen.items())),
         ]
 
     def report(self) -> str:
-        raise AssertionError("each kind has its own")
+        raise AssertionError("a subclass implements it")
 
 
 class Totals(Sums):
-    """Of the quorum."""
+    """The sums of runs of the quorum."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,19 +96,19 @@ class Totals(Sums):
         missed = [row for row in ROWS if self.transitions[row] == 0]
         lines = [
             self.speed(),
-            f"events        {self.events}, of them {self.steps} steps of a core",
-            f"operations    {self.operations}, acknowledged {self.acknowledged}, histories undecided {self.undecided}",
-            *self.counted(KINDS),
+            f"events        {self.events}, including {self.steps} steps of a core",
+            f"operations    {self.operations}, acknowledged {self.acknowledged}, undecided histories {self.undecided}",
+            *self.lines(KINDS),
             f"transitions   {len(ROWS) - len(missed)} of {len(ROWS)} rows of the table: "
             + ", ".join(f"{describe(row)} {self.transitions[row]}" for row in ROWS if self.transitions[row]),
         ]
         if missed:
-            lines.append("never seen    " + ", ".join(describe(row) for row in missed))
+            lines.append("not reached   " + ", ".join(describe(row) for row in missed))
         return "\n".join(lines)
 
 
 class ClusterTotals(Sums):
-    """Of whole clusters."""
+    """The sums of runs of whole clusters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,21 +121,23 @@ class ClusterTotals(Sums):
         self.consumed += result.consumed
 
     def report(self) -> str:
-        missed = [kind for kind in cluster_plan.KINDS if not self.faults[kind]]
+        missed = [kind for kind in cluster_draw.KINDS if not self.faults[kind]]
         return "\n".join(
             [
                 self.speed(),
-                f"events        {self.events}, promises looked at {self.checks} times",
+                f"events        {self.events}, with {self.checks} checks of invariants",
                 f"batches       {self.written} written, {self.acknowledged} acknowledged; {self.consumed} records read",
-                *self.counted(cluster_plan.KINDS),
-                *(["never drawn   " + ", ".join(missed)] if missed else []),
+                *self.lines(cluster_draw.KINDS),
+                *(["unused faults " + ", ".join(missed)] if missed else []),
             ]
         )
 
 
-def _calmly(run: Callable[[], R]) -> R:
-    """Run without the garbage collector's help: it would look through a whole world again and again.  Afterwards it
-    looks through that world, not through the program, which stays."""
+def _without_gc(run: Callable[[], R]) -> R:
+    """Run without the garbage collector, which would traverse the whole world repeatedly, and collect afterwards.
+
+    That collection skips the program itself.
+    """
     gc.disable()
     _freeze_program()
     try:
@@ -147,21 +149,21 @@ def _calmly(run: Callable[[], R]) -> R:
 
 @cache
 def _freeze_program() -> None:
-    """Once: what is there before the first world is no garbage."""
+    """Exclude all objects that exist before the first world from later collections."""
     gc.freeze()
 
 
-def play_calmly(plan: Plan) -> Result:
-    return _calmly(lambda: quorum_run.play(plan))
+def play_quorum(plan: Plan) -> Result:
+    return _without_gc(lambda: quorum_run.play(plan))
 
 
-def play_cluster_calmly(plan: ClusterPlan) -> ClusterResult:
-    return _calmly(lambda: cluster_run.play(plan))
+def play_cluster(plan: ClusterPlan) -> ClusterResult:
+    return _without_gc(lambda: cluster_run.play(plan))
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One of the two simulators.  option: how it is chosen on the command line."""
+    """One of the two simulators.  option: its command line option."""
 
     option: str
     draw: Callable[[int], Any]
@@ -173,10 +175,8 @@ class Kind:
         return self.play(self.draw(seed))
 
 
-QUORUM = Kind("", draw, play_calmly, partial(quorum_run.play, traced=True), Totals)
-CLUSTER = Kind(
-    "--cluster ", cluster_plan.draw, play_cluster_calmly, partial(cluster_run.play, traced=True), ClusterTotals
-)
+QUORUM = Kind("", draw, play_quorum, partial(quorum_run.play, traced=True), Totals)
+CLUSTER = Kind("--cluster ", cluster_draw.draw, play_cluster, partial(cluster_run.play, traced=True), ClusterTotals)
 
 
 def _play_block(of_clusters: bool, seeds: list[int]) -> list[Any]:
@@ -185,7 +185,7 @@ def _play_block(of_clusters: bool, seeds: list[int]) -> list[Any]:
 
 
 def _results(kind: Kind, seeds: Iterator[int], jobs: int) -> Iterator[Any]:
-    """Runs of the seeds, in their order, on `jobs` processes."""
+    """Yield the results of the seeds, in their order, using `jobs` processes."""
     if jobs == 1:
         yield from (kind.run(seed) for seed in seeds)
         return
@@ -206,7 +206,10 @@ def _blocks(seeds: Iterator[int]) -> Iterator[list[int]]:
 def attack(
     kind: Kind, seeds: Iterator[int], jobs: int = 1, minutes: float | None = None, keep_going: bool = False
 ) -> int:
-    """Run seeds until they end or the time is up, or one fails (with `keep_going` it is named); print what happened."""
+    """Run seeds until they end, the time is up, or one fails, and print a report.
+
+    With `keep_going`, print failing seeds and continue.
+    """
     totals, failed = kind.totals(), 0
     for result in _results(kind, seeds, jobs):
         totals.add(result)
@@ -222,7 +225,7 @@ def attack(
         if minutes is not None and time.monotonic() - totals.began >= 60 * minutes:
             break
     print(totals.report())
-    print(f"{failed} seeds failed" if failed else "every promise held")
+    print(f"{failed} seeds failed" if failed else "all invariants held")
     return 1 if failed else 0
 
 
@@ -240,20 +243,20 @@ def explain(kind: Kind, result: Any) -> int:
 
 
 def replay(kind: Kind, seed: int, faults: str | None, traced: bool) -> int:
-    """Play one seed; with `traced`, every message, fault and effect."""
+    """Play one seed; with `traced`, print every message, fault and effect."""
     plan = kind.draw(seed)
     if faults is not None:
         plan = plan.only({int(number) for number in faults.split(",") if number.isdecimal()})
+    totals = kind.totals()  # the time counts from here
     result = (kind.trace if traced else kind.play)(plan)
     for line in result.lines:
         print(line)
     print(f"seed {seed}: {_described(plan)}, digest {result.digest[:16]}")
     for fault in plan.faults:
         print(f"  {fault}")
-    totals = kind.totals()
     totals.add(result)
     print(totals.report())
-    print(result.violation or "every promise held")
+    print(result.violation or "all invariants held")
     return 0 if result.violation is None else 1
 
 
@@ -265,7 +268,7 @@ def _described(plan: Plan | ClusterPlan) -> str:
 
 
 def attack_cluster_seed(seed: int) -> str | None:
-    """For the hunt after mutants."""
+    """Return the violation of a seed, for `hunt_all`."""
     violation: str | None = CLUSTER.run(seed).violation
     return violation
 
@@ -279,14 +282,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m simulation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seeds", type=_seeds, default=None, metavar="FIRST:END", help="END is not run (0:200)")
-    parser.add_argument("--seed", type=int, help="run this one alone")
+    parser.add_argument("--seeds", type=_seeds, default=None, metavar="FIRST:END", help="without END (default 0:200)")
+    parser.add_argument("--seed", type=int, help="run only this seed")
     parser.add_argument("--faults", metavar="N,N", help="with --seed: only these faults of its plan, or none")
-    parser.add_argument("--trace", action="store_true", help="with --seed: print all that happens")
-    parser.add_argument("--minutes", type=float, help="stop after so long; without --seeds, run on until then")
+    parser.add_argument("--trace", action="store_true", help="with --seed: print every message, fault and effect")
+    parser.add_argument("--minutes", type=float, help="stop after this time; without --seeds, run seeds until then")
     parser.add_argument("--jobs", type=int, default=1, help=f"processes to run on (this machine: {os.cpu_count()})")
-    parser.add_argument("--keep-going", action="store_true", help="name failing seeds, and go on; say how far it is")
-    parser.add_argument("--cluster", action="store_true", help="whole clusters, with brokers and clients")
+    parser.add_argument("--keep-going", action="store_true", help="print failing seeds and progress, and continue")
+    parser.add_argument("--cluster", action="store_true", help="run whole clusters, with brokers and clients")
     parser.add_argument("--mutants", action="store_true", help="show that known mistakes are found")
     parser.add_argument("--slow-disks", action="store_true", help="show how often leadership moves when disks are slow")
     options = parser.parse_args()

@@ -1,7 +1,7 @@
 """One whole-cluster run in virtual time: elect, create a topic, write, kill the controller and a leader, read.
 
-`python -m simulation.smoke [--seed N] [--trace]` prints one JSON object.  Equal seeds give equal trace digests in every
-process, whatever its PYTHONHASHSEED: that is what makes a failure found by a seed repeatable.
+`python -m simulation.smoke [--seed N] [--trace]` prints one JSON object.  Equal seeds give equal trace digests in
+every process and with every PYTHONHASHSEED, so the seed of a failure reproduces it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,16 @@ BATCH_RECORDS = 5
 
 
 async def scenario(world: World) -> dict[str, Any]:
-    """What a small cluster must survive.  Returns what it saw; raises AssertionError if a promise is broken."""
+    """Run a small cluster through failures, and return its measurements.
+
+    Raises:
+        AssertionError: an invariant does not hold.
+    """
     world.start_all()
     elected_s = await world.until(lambda: world.active() is not None, "a controller is active")
     await world.until(all_ready(world), "all brokers are ready")
     await create_topic(world)
-    async with Cluster(world.bootstrap) as cluster:
+    async with Cluster(world.bootstrap, random=world.random) as cluster:
         acknowledged: dict[tuple[int, int], bytes] = {}
         async with Producer(cluster) as producer:
             await _write(world, producer, range(BATCHES // 3), acknowledged)
@@ -54,7 +58,7 @@ async def scenario(world: World) -> dict[str, Any]:
         await world.until(all_ready(world), "all brokers are ready again")
         read = await read_topic(cluster)
     expected = sorted(_value(number, place) for number in range(BATCHES) for place in range(BATCH_RECORDS))
-    assert sorted(acknowledged.values()) == expected, "not everything was acknowledged"
+    assert sorted(acknowledged.values()) == expected, "some records were not acknowledged"
     assert read == acknowledged, f"read {len(read)} records, {len(acknowledged)} were acknowledged"
     await world.until(lambda: len({image_digest(host) for host in world.hosts.values()}) == 1, "all images are equal")
     return {
@@ -70,7 +74,7 @@ def all_ready(world: World) -> Callable[[], bool]:
 
 
 def image_digest(host: Host) -> str:
-    """Digest of the host's committed image; empty while nothing runs on it."""
+    """Return the digest of the host's committed image; empty while no process runs on it."""
     return host.plane.replay.image.digest() if host.plane is not None else ""
 
 
@@ -94,11 +98,11 @@ async def _write(world: World, producer: Producer, numbers: range, acknowledged:
         base_offset = await (await producer.send(TOPIC, index, build_batch(records)))
         for place in range(BATCH_RECORDS):
             acknowledged[index, base_offset + place] = _value(number, place)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # of virtual time: spreads the writes over the faults
 
 
 async def _kill_controller(world: World) -> float:
-    """Kill the active controller; seconds until another is active."""
+    """Kill the active controller, and return the seconds until another is active."""
     active = world.active()
     assert active is not None
     world.kill(active.config.node_id)
@@ -116,7 +120,7 @@ def _leader_of(world: World, index: int) -> int:
 
 
 async def read_topic(cluster: Cluster) -> dict[tuple[int, int], bytes]:
-    """Every record of the topic by (partition, offset)."""
+    """Return every record of the topic, by (partition, offset)."""
     consumer = Consumer(cluster)
     found: dict[tuple[int, int], bytes] = {}
     for index in range(PARTITIONS):
@@ -131,12 +135,12 @@ async def read_topic(cluster: Cluster) -> dict[tuple[int, int], bytes]:
 
 
 def quiet() -> None:
-    """The nodes' own log lines are not for the reader of a simulation."""
+    """Suppress the log lines of the nodes."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 
 def run(seed: int) -> tuple[dict[str, Any], World]:
-    """One run.  Its result is a function of the seed and the code."""
+    """Run one seed.  The result is a function of the seed and the code."""
     quiet()
     world = World(seed)
     seen = world.run(scenario(world))

@@ -1,7 +1,7 @@
 """The clients of a simulated cluster: the product's own producer and consumer, each on a host of its own.
 
-What they are told goes to the watch at once.  Who writes to or reads from a topic that keeps all it was given must
-never be refused for good; on other topics a client begins anew, as another writer, and says so in what it counts.
+Every answer is passed to the watch immediately.  On a topic that keeps all records, a client must never fail
+permanently.  On other topics a failed client starts again as another writer, and the failure is counted.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from itertools import count
 from random import Random
-from typing import TYPE_CHECKING
 
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.consumer import EARLIEST, LATEST, Consumer, OffsetOutOfRangeError
@@ -17,12 +16,11 @@ from quorumlog.client.producer import ACKS_ALL, ACKS_LEADER, Producer
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import ApiError
+from simulation.cluster.groups import Group
 from simulation.cluster.history import Mark, batches_in
 from simulation.cluster.metadata import Spot
 from simulation.cluster.plan import TopicPlan
-
-if TYPE_CHECKING:
-    from simulation.cluster.world import ClusterWorld
+from simulation.cluster.world import ClusterWorld
 
 FOREVER_S = 10_000.0
 BRIEF_S = 2.0
@@ -36,39 +34,38 @@ OUT_OF_ORDER = (ApiError.OUT_OF_ORDER_SEQUENCE_NUMBER, ApiError.UNKNOWN_PRODUCER
 
 
 class Clients:
-    """Starts and stops them.  `writers` gives each producer that is ever made a number."""
+    """Starts and stops the clients.  Each new producer gets the next number from `_writers`."""
 
     def __init__(self, world: ClusterWorld) -> None:
         self.world = world
         self.stop_writing = asyncio.Event()
         self.stop_reading = asyncio.Event()
         self._writers = count(1)
+        self._pauses = Random(world.plan.seed)  # its own, so that a retry does not change what a client does next
         self.writing: list[asyncio.Task[None]] = []
         self.reading: list[asyncio.Task[None]] = []
+        self.group = Group(world, self.cluster)
 
     def start(self) -> None:
-        """One producer for each topic, another with acks=1, and two consumers."""
+        """One producer for each topic, another with acks=1, two consumers, and the members of the group."""
         world = self.world
-        for number, topic in enumerate(world.plan.topics):
-            self.writing.append(world.start_client(f"p{number}", self._write_on(topic, ACKS_ALL, world.fresh_random())))
+        *producers, by_leader = world.plan.producer_hosts
+        for name, topic in zip(producers, world.plan.topics, strict=True):
+            self.writing.append(world.start_client(name, self._write_on(topic, ACKS_ALL, world.fresh_random())))
         first = world.plan.topics[0]
-        self.writing.append(world.start_client("p1acks", self._write_on(first, ACKS_LEADER, world.fresh_random())))
-        for number in range(2):
-            self.reading.append(world.start_client(f"r{number}", self._read_on(f"r{number}", world.fresh_random())))
-
-    @property
-    def names(self) -> list[str]:
-        """Their hosts."""
-        return [f"p{number}" for number in range(len(self.world.plan.topics))] + ["p1acks", "r0", "r1"]
+        self.writing.append(world.start_client(by_leader, self._write_on(first, ACKS_LEADER, world.fresh_random())))
+        for name in world.plan.consumer_hosts:
+            self.reading.append(world.start_client(name, self._read_on(name, world.fresh_random())))
+        self.group.start()
 
     # Writing
 
     async def _write_on(self, topic: TopicPlan, acks: int, random: Random) -> None:
-        """Write until told to stop, by one producer if that is promised to last."""
+        """Write until the run stops writing, with a single producer if that producer must never fail."""
         plan = self.world.plan
-        lasts = plan.forgets_producers_s >= FOREVER_S and not plan.rebuilds
-        promised = topic.keeps_all and acks == ACKS_ALL and lasts
-        async with self._cluster() as cluster:
+        is_durable = plan.forgets_producers_s >= FOREVER_S and not plan.rebuilds
+        promised = topic.keeps_all and acks == ACKS_ALL and is_durable
+        async with self.cluster() as cluster:
             while not self.stop_writing.is_set():
                 try:
                     await self._write(cluster, topic, acks, random, FOREVER_S if promised else BRIEF_S)
@@ -78,9 +75,9 @@ class Clients:
 
     def _failed(self, topic: TopicPlan, error: ClusterError, promised: bool) -> None:
         watch = self.world.watch
-        promised = promised and not watch.has_lost(topic.name)
+        promised = promised and not watch.answers.has_lost(topic.name)
         watch.check(not promised, lambda: f"I22: a producer of {topic.name} is refused: {error.message}")
-        watch.seen["loss told to a producer" if error.code in OUT_OF_ORDER else "producer given up"] += 1
+        watch.seen["loss reported to a producer" if error.code in OUT_OF_ORDER else "producer failed"] += 1
 
     async def _write(self, cluster: Cluster, topic: TopicPlan, acks: int, random: Random, timeout_s: float) -> None:
         writer, numbers = next(self._writers), count()
@@ -95,64 +92,66 @@ class Clients:
                 sent = await producer.send(spot.topic, spot.index, batch)
                 self.world.written += 1
                 waiting.add(sent)
-                sent.add_done_callback(lambda done, spot=spot, marks=marks: self._told(done, spot, marks, acks))  # type: ignore[misc]
+                sent.add_done_callback(lambda done, spot=spot, marks=marks: self._on_sent(done, spot, marks, acks))  # type: ignore[misc]
                 if len(waiting) >= IN_FLIGHT:
                     _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 await asyncio.sleep(random.uniform(0, 2 * self.world.plan.gap_s))
 
-    def _told(self, sent: asyncio.Future[int], spot: Spot, marks: tuple[Mark, ...], acks: int) -> None:
+    def _on_sent(self, sent: asyncio.Future[int], spot: Spot, marks: tuple[Mark, ...], acks: int) -> None:
         if sent.cancelled() or sent.exception() is not None:
             return
         self.world.acknowledged += 1
         offset = sent.result()
         if acks == ACKS_ALL and offset >= 0:
-            self.world.watch.acknowledged(spot, offset, marks)
+            self.world.watch.answers.acknowledged(spot, offset, marks)
         elif acks == ACKS_LEADER:
             self.world.by_leader_only.append((spot, offset, marks))
 
     # Reading
 
     async def _read_on(self, name: str, random: Random) -> None:
-        async with self._cluster() as cluster:
+        async with self.cluster() as cluster:
             consumer = Consumer(cluster, timeout_s=BRIEF_S, request_timeout_s=REQUEST_S)
             places: dict[Spot, int] = {}
             while not self.stop_reading.is_set():
                 topic = random.choice(self.world.plan.topics)
                 spot = Spot(topic.name, random.randrange(topic.partitions))
                 try:
-                    await self._look(name, consumer, spot, places, random)
+                    await self._ask(name, consumer, spot, places, random)
                 except OffsetOutOfRangeError as error:
-                    self.world.watch.refused(name, spot, error.offset)
+                    self.world.watch.answers.refused(name, spot, error.offset)
                     places[spot] = error.start
                 except ClusterError:
-                    self.world.watch.seen["read given up"] += 1
+                    self.world.watch.seen["read failed"] += 1
                 await asyncio.sleep(random.uniform(0, 0.2))
 
-    async def _look(self, name: str, consumer: Consumer, spot: Spot, places: dict[Spot, int], random: Random) -> None:
-        what = random.random()
-        if what < 0.15:
+    async def _ask(self, name: str, consumer: Consumer, spot: Spot, places: dict[Spot, int], random: Random) -> None:
+        kind = random.random()
+        if kind < 0.15:
             latest = await consumer.list_offset(spot.topic, spot.index, LATEST)
-            self.world.watch.listed_latest(name, spot, latest.offset)
+            self.world.watch.answers.listed_latest(name, spot, latest.offset)
             return
-        if what < 0.2:
+        if kind < 0.2:
             places[spot] = (await consumer.list_offset(spot.topic, spot.index, EARLIEST)).offset
-            self.world.watch.listed_earliest(name, spot, places[spot])
+            self.world.watch.answers.listed_earliest(name, spot, places[spot])
             return
         offset = places.get(spot, 0)
         places[spot] = await self.read(name, consumer, spot, offset)
 
     async def read(self, name: str, consumer: Consumer, spot: Spot, offset: int) -> int:
-        """Fetch once from `offset`, and hold what comes against the watch; where to go on."""
+        """Fetch once from `offset`, check the records, and return the offset of the next fetch."""
         fetched = await consumer.fetch(spot.topic, spot.index, offset, wait_ms=FETCH_WAIT_MS)
         for batch in batches_in(bytes(fetched.records)):
             self.world.consumed += len(batch.marks)
-            self.world.watch.consumed(name, spot, batch.base_offset, batch.marks)
+            self.world.watch.answers.consumed(name, spot, batch.base_offset, batch.marks)
             self.world.watch.check(
                 batch.base_offset <= offset < batch.end_offset,
-                lambda offset=offset, batch=batch: f"I21: {name} asks for {spot} from {offset}, and sees {batch}",  # type: ignore[misc]
+                lambda offset=offset, batch=batch: f"I21: {name} fetches {spot} from {offset}, and receives {batch}",  # type: ignore[misc]
             )
             offset = batch.end_offset
         return offset
 
-    def _cluster(self) -> Cluster:
-        return Cluster(self.world.bootstrap, request_timeout_s=REQUEST_S, connect_timeout_s=CONNECT_S)
+    def cluster(self) -> Cluster:
+        """Return a new client."""
+        bootstrap = self.world.bootstrap
+        return Cluster(bootstrap, request_timeout_s=REQUEST_S, connect_timeout_s=CONNECT_S, random=self._pauses)

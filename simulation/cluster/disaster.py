@@ -1,13 +1,13 @@
-"""A majority of the voters is lost for ever while brokers work, and the quorum is rebuilt from what is left.
+"""A majority of the voters is lost permanently while brokers run, and the quorum is rebuilt from a remaining disk.
 
-Theory of operation.  All voters lose power at once, and so many disks with them that no majority is left.  The operator
-follows docs/recovery.md: rebuilds the quorum from the best directory that is left, a voter's or a broker's, starts the
-lost voters with empty disks, sets the directory of a refused voter aside, and adds the voters again.  Brokers that run
-follow by themselves.
+Theory of operation.  All voters lose power at the same time, and so many of their disks are lost that no majority
+remains.  The operator follows docs/recovery.md: rebuild the quorum from the best remaining directory of a voter or
+broker, start the lost voters with empty disks, set the directory of a refused voter aside, and add the voters again.
+Running brokers follow by themselves.
 
-The judge knows what may be lost.  Of the metadata: the committed batches that the chosen disk does not have, from the
-first one on.  Of a partition's records: nothing, unless a lost change took a replica out of ISR and ELR that the
-rebuilt metadata still has there; such a replica may be elected, as in an unclean election.
+The watch knows which losses are permitted.  The metadata may lack committed batches from the first one on that the
+chosen disk does not have.  A partition may lose records in one case: a lost change had removed a replica from ISR and
+ELR, and the rebuilt metadata still names it there.  Such a replica may be elected, as in an unclean election.
 """
 
 from __future__ import annotations
@@ -16,24 +16,19 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING
 
 from quorum.core.types import Batch
-from quorum.ports import OutlivedError
 from quorumlog.runtime.clock import Sources
 from quorumlog.wire import rpcs
 from quorumlog_server.recover import Found, choose, image_of, plan_rebuild
 from simulation.cluster.nodes import Host
+from simulation.cluster.orders import Orders
+from simulation.cluster.plan import RECOVER, ClusterPlan
 from simulation.cluster.voters import add_request
-from simulation.kernel.faults import Deed, Fault
-
-if TYPE_CHECKING:
-    from simulation.cluster.orders import Orders
-    from simulation.cluster.plan import ClusterPlan
-    from simulation.cluster.world import ClusterWorld
+from simulation.cluster.world import ClusterWorld
+from simulation.kernel.faults import Action, Fault
 
 SHARE = 0.1
-KIND = "recover"
 LASTS_S = 8.0
 """From the loss of the voters to the end of the faults."""
 REFUSED_S = 30.0
@@ -41,28 +36,28 @@ ADD_S = 20.0
 LAGS_SHARE = 0.7
 LAG_S = (0.2, 3.0)
 LATENT_S = 0.3
-"""Everything that the voters have sent arrives within this time, unless its receiver is stopped."""
+"""Every message of the voters arrives within this time, unless its receiver is stopped."""
 
 
 def drawn(random: Random, plan: ClusterPlan, excluded: Sequence[str]) -> ClusterPlan:
-    """Make some runs about a disaster, with few other faults, none of them of the `excluded` kinds."""
+    """Add a disaster to some runs, and keep few other faults, none of the `excluded` kinds."""
     if random.random() >= SHARE or plan.wipes or plan.real_store or plan.older_releases or plan.spares:
         return plan
     others = [fault for fault in plan.faults if fault.kind not in excluded][: random.choice((0, 2, 5))]
-    loss = Fault(0, KIND, random.uniform(0.8, 3.0), random.uniform(LATENT_S, 2.0), (), random.random())
+    loss = Fault(0, RECOVER, random.uniform(0.8, 3.0), random.uniform(LATENT_S, 2.0), (), random.random())
     faults = sorted((*others, loss), key=lambda fault: fault.at_s)
     numbered = tuple(replace(fault, number=number) for number, fault in enumerate(faults))
     return replace(plan, chaos_s=max(plan.chaos_s, loss.at_s + LASTS_S), faults=numbered)
 
 
 class Disaster:
-    """`deeds`, for a `Havoc`.  One a run."""
+    """The `actions` of a disaster.  A run has at most one."""
 
     def __init__(self, world: ClusterWorld, orders: Orders) -> None:
         self._world = world
         self._orders = orders
         self._random = Random(f"cluster disaster {world.plan.seed}")
-        self.deeds: dict[str, Deed] = {KIND: self._strike}
+        self.actions: dict[str, Action] = {RECOVER: self._strike}
 
     async def _strike(self, fault: Fault) -> None:
         world, random = self._world, self._random
@@ -96,7 +91,7 @@ class Disaster:
         await self._start_again(best, voters, kept)
 
     async def _cut_off(self, left: list[Host]) -> None:
-        """In most runs they miss what the voters commit at last."""
+        """In most runs, disconnect these hosts first, so that they miss the last batches that the voters commit."""
         if self._random.random() < LAGS_SHARE:
             world = self._world
             names = {host.name for host in left}
@@ -114,7 +109,7 @@ class Disaster:
         return image is not None and all(image.topic(name) is not None for name in lasting)
 
     async def _rebuild(self, left: list[Host]) -> Host:
-        """As `quorum-node recover` does, offline."""
+        """Rebuild the quorum offline, as `quorum-node recover` does, and return the new voter."""
         world, sources = self._world, Sources.seeded(self._random.getrandbits(64), self._world.wall_ms)
         found = []
         for host in left:
@@ -131,14 +126,14 @@ class Disaster:
         for one in found:
             await one.store.close()
         world.watch.check(
-            tuple(disk.batches[: len(before)]) == before, lambda: f"I8: the rebuilding changes the log of {host.name}"
+            tuple(disk.batches[: len(before)]) == before, lambda: f"I8: the recovery changes the log of {host.name}"
         )
-        self._judge(before, start)
+        self._record_losses(before, start)
         world.note(f"REBUILT from {host.name} at {best.end}: generation {plan.generation}")
         world.watch.seen[f"rebuilt from a {'broker' if host.disks else 'voter'}"] += 1
         return host
 
-    def _judge(self, survivor: tuple[Batch, ...], start: int) -> None:
+    def _record_losses(self, survivor: tuple[Batch, ...], start: int) -> None:
         world = self._world
         lost_from = world.watch.rebuilt(survivor, start)
         world.generation += 1
@@ -166,16 +161,3 @@ class Disaster:
         for host in voters:
             if host is not best:
                 await self._orders.ask(rpcs.CHANGE_VOTERS, add_request(host, replace=False), ADD_S, self._random)
-
-
-def outlived(world: ClusterWorld, host: Host, failure: BaseException | None) -> bool:
-    """Whether the node ended because the quorum was rebuilt.  A broker then begins anew, as `through_generations`."""
-    if not isinstance(failure, OutlivedError) or world.generation == 0:
-        return False
-    world.watch.seen["voter of before refused" if failure.was_voter else "followed the rebuilt quorum"] += 1
-    if failure.was_voter:
-        world.refused.add(host.name)
-    else:
-        host.quorum_disk = world.new_quorum_disk()
-        world.at_usual_speed(host)
-    return True

@@ -1,4 +1,4 @@
-"""Carries out the faults of a cluster's plan on a `ClusterWorld`; its orders are in `orders.py`."""
+"""Executes the faults of a cluster's plan on a `ClusterWorld`.  `orders.py` has the administrator's requests."""
 
 from __future__ import annotations
 
@@ -10,39 +10,40 @@ from simulation.cluster.metadata import Spot
 from simulation.cluster.nodes import Host
 from simulation.cluster.orders import Orders
 from simulation.cluster.plan import CONTROLLER, FIRST_BROKER, FOLLOWER, LEADER
+from simulation.cluster.releases import Releases
 from simulation.cluster.voters import VoterOrders
 from simulation.cluster.world import ClusterWorld
-from simulation.kernel.faults import ALL_LINKS, Fault, Havoc
+from simulation.kernel.faults import ALL_LINKS, Fault, FaultInjector
 
 ORDERLY_S = 3.0
 BOUNCE_S = 0.02
 OUT_OF_SYNC_S = 2.3
-"""Until a follower that does not fetch is out of the ISR."""
+"""The time until a follower that does not fetch has left the ISR."""
 FENCED_S = 2.2
-"""Until the session of a broker that is down has ended."""
+"""The time until the session of a broker that is down has ended."""
 DEPOSED_S = 1.9
 CATCH_UP_S = 0.3
 RETURNS = 20
-"""How often to look whether it has caught up."""
+"""How often to check whether the deposed leader is in the ISR again."""
 QUIET_S = 1.2
 OVERTAKES = 80
-"""How often to look whether it has written more than the one before."""
+"""How often to check whether the new leader has written more than the previous one."""
 OVERTAKE_LOOK_S = 0.05
 UNANSWERED_S = 6.0
 """Longer than a proposal waits for its answer."""
 
 
-class ClusterHavoc(Havoc):
-    """One a run.  `rage`, then `heal`."""
+class ClusterFaults(FaultInjector):
+    """The faults of one run.  Call `inject`, then `heal`."""
 
-    def __init__(self, world: ClusterWorld) -> None:
+    def __init__(self, world: ClusterWorld, releases: Releases) -> None:
         super().__init__(world)
         self.world = world
         orders = Orders(world)
         self.voters = VoterOrders(world, orders)
-        self.deeds = {
-            "slow": self.weathered,
-            "loss": self.weathered,
+        self.actions = {
+            "slow": self.degrade_links,
+            "loss": self.degrade_links,
             "cut": self._cut,
             "one way": self._cut,
             "isolate": self._isolate,
@@ -60,25 +61,25 @@ class ClusterHavoc(Havoc):
             "jump": self._jump,
             "zombie": self._zombie,
             "bounce": self._bounce,
-            "deaf": self._deaf,
-            "swap": self._swap,
+            "lost acceptance": self._lost_acceptance,
+            "leader returns": self._leader_returns,
             "fsync fails": self._fsync_fails,
             "slow disk": self._slow_disk,
             "disk hangs": self._disk_hangs,
             "disk full": self._disk_full,
             "wipe": self._wipe,
             "last disk": self._last_disk,
-            "usurp": self._usurp,
+            "unclean takeover": self._unclean_takeover,
             "quorum disk": self._quorum_disk,
-            **orders.deeds,
-            **world.releases.deeds(orders),
-            **self.voters.deeds,
-            **Disaster(world, orders).deeds,
-            **BadDisks(world, self).deeds,
+            **orders.actions,
+            **releases.actions(orders),
+            **self.voters.actions,
+            **Disaster(world, orders).actions,
+            **BadDisks(world, self).actions,
         }
 
     async def heal(self) -> None:
-        """End all faults; every node runs when this returns.  Who lost a disk to a failure still lacks it."""
+        """End all faults, and start all nodes.  A disk that failed in a running process remains unavailable to it."""
         await super().heal()
         world = self.world
         world.wall_offset_s = 0.0
@@ -88,7 +89,7 @@ class ClusterHavoc(Havoc):
             world.bring_up(node_id)
         world.note("HEALED")
 
-    # Whom
+    # The affected nodes
 
     def _hosts(self, fault: Fault) -> list[Host]:
         return [self._host(node, fault.amount) for node in fault.nodes]
@@ -113,35 +114,35 @@ class ClusterHavoc(Havoc):
         if first == second:
             return
         links = [(first, second)] if fault.kind == "one way" else [(first, second), (second, first)]
-        await self.without(fault.length_s, links)
+        await self.cut_links(fault.length_s, links)
 
     def _links_of(self, name: str, amount: float) -> list[tuple[str, str]]:
-        """All its links, or all in one direction, clients included or not."""
+        """Return all links of a host, or all in one direction, with or without those to clients."""
         others = [one for one in self.world.host_names if one != name]
         if amount >= 0.6:
-            others = [one for one in others if one not in self.world.clients.names]
+            others = [one for one in others if one not in self.world.plan.client_hosts]
         into = [(other, name) for other in others]
         out = [(name, other) for other in others]
         return into if amount % 0.6 < 0.1 else out if amount % 0.6 < 0.2 else into + out
 
     async def _isolate(self, fault: Fault) -> None:
-        await self.without(fault.length_s, self._links_of(self._hosts(fault)[0].name, fault.amount))
+        await self.cut_links(fault.length_s, self._links_of(self._hosts(fault)[0].name, fault.amount))
 
     async def _flap(self, fault: Fault) -> None:
         await self.flapping(fault, self._links_of(self._hosts(fault)[0].name, fault.amount))
 
     async def _split(self, fault: Fault) -> None:
-        """Every other client is with the named side."""
-        side = {host.name for host in self._hosts(fault)}.union(self.world.clients.names[::2])
+        """Split the hosts in two.  Every other client is on the side of the named nodes."""
+        side = {host.name for host in self._hosts(fault)}.union(self.world.plan.client_hosts[::2])
         names = self.world.host_names
-        await self.without(fault.length_s, [(a, b) for a in names for b in names if (a in side) != (b in side)])
+        await self.cut_links(fault.length_s, [(a, b) for a in names for b in names if (a in side) != (b in side)])
 
     async def _all_links(self, fault: Fault) -> None:
         nodes = [host.name for host in self.world.hosts.values()]
-        await self.all_links(fault, nodes, self.world.clients.names)
+        await self.all_links(fault, nodes, self.world.plan.client_hosts)
 
     async def _reset(self, fault: Fault) -> None:
-        """Every connection to the host, or from it, breaks; new ones can be made at once."""
+        """Break every connection of the host; new connections can be opened immediately."""
         self.world.network.reset_host(self._hosts(fault)[0].name)
 
     # Nodes
@@ -150,88 +151,90 @@ class ClusterHavoc(Havoc):
         for host in hosts:
             host.down += 1
             self.world.bring_down(host.config.node_id, power=power)
-        await self.lasts(fault.length_s)
+        await self.wait(fault.length_s)
         for host in hosts:
             host.down -= 1
             self.world.bring_up(host.config.node_id)
 
     async def _kill(self, fault: Fault) -> None:
-        """As SIGKILL: what was written is in the page cache."""
+        """Kill processes as SIGKILL does: written data remains in the page cache."""
         await self._down(fault, self._hosts(fault), power=False)
 
     async def _power(self, fault: Fault) -> None:
-        """What was not durable is lost, or torn."""
+        """Lose power: data that was not durable is lost or torn."""
         await self._down(fault, self._hosts(fault), power=True)
 
     async def _restart(self, fault: Fault) -> None:
-        """As SIGTERM: brokers hand over first.  Who does not end within the time is killed."""
+        """Stop processes as SIGTERM does: brokers hand over first.  A process that does not end in time is killed."""
         hosts = self._hosts(fault)
         stopped = [host.process for host in hosts]
         for host in hosts:
             host.stop.set()
-        await self.lasts(ORDERLY_S)
+        await self.wait(ORDERLY_S)
         for host, process in zip(hosts, stopped, strict=True):
             if host.process is process and process is not None:
                 self.world.bring_down(host.config.node_id)
-        await self.lasts(fault.length_s)
+        await self.wait(fault.length_s)
         for host in hosts:
             self.world.bring_up(host.config.node_id)
 
     async def _pause(self, fault: Fault) -> None:
-        """As SIGSTOP and SIGCONT."""
+        """Stop and continue a process, as SIGSTOP and SIGCONT do."""
         process = self._hosts(fault)[0].process
         if process is None or process.paused:
             return
         process.pause()
-        await self.lasts(fault.length_s)
+        await self.wait(fault.length_s)
         process.resume()
 
     async def _skew(self, fault: Fault) -> None:
         process = self._hosts(fault)[0].process
         if process is not None:
             process.set_clock_rate(fault.amount)
-            await self.lasts(fault.length_s)
+            await self.wait(fault.length_s)
             process.set_clock_rate(1.0)
 
     async def _jump(self, fault: Fault) -> None:
-        """Everybody's wall clock jumps, and back."""
+        """Make the wall clocks of all hosts jump, and later jump back."""
         self.world.wall_offset_s += fault.amount
-        await self.lasts(fault.length_s)
+        await self.wait(fault.length_s)
         self.world.wall_offset_s -= fault.amount
 
     async def _zombie(self, fault: Fault) -> None:
-        """Cut off from the other nodes, not from clients: it leads on, while others are elected in its place."""
+        """Disconnect a node from other nodes but not from clients, so that it still leads when others are elected."""
         name = self._hosts(fault)[0].name
         others = [host.name for host in self.world.hosts.values() if host.name != name]
-        await self.without(fault.length_s, [link for one in others for link in ((one, name), (name, one))])
+        await self.cut_links(fault.length_s, [link for one in others for link in ((one, name), (name, one))])
 
     async def _bounce(self, fault: Fault) -> None:
-        """Whoever leads a partition is killed and started again at once, and the next, and the next."""
+        """Kill and immediately restart the leader of a partition, then its successor, and so on."""
         loop = asyncio.get_running_loop()
         end, power = loop.time() + fault.length_s, fault.amount < 0.5
         while loop.time() < end and not self._stop.is_set():
             node_id = self._host(LEADER, fault.amount).config.node_id
             self.world.bring_down(node_id, power=power)
-            await self.lasts(BOUNCE_S)
+            await self.wait(BOUNCE_S)
             self.world.bring_up(node_id)
-            await self.lasts(fault.amount)
+            await self.wait(fault.amount)
 
-    async def _swap(self, fault: Fault) -> None:
-        """A leader is deposed while a producer goes on writing to it, and leads again before that producer has reached
-        anybody else: what it has cut off meanwhile it must not take for written."""
+    async def _leader_returns(self, fault: Fault) -> None:
+        """Depose a leader and elect it again before its producer has reached any other broker.
+
+        The producer continues to write.  The leader must not treat records as written that it has truncated meanwhile.
+        """
         world = self.world
         partition = world.partition_at(fault.amount)
         if partition is None or len(partition.replicas) < 3 or partition.leader < 0:
             return
         name = world.hosts[partition.leader].name
         others = [host.name for host in world.hosts.values() if host.name != name]
-        away = [(client, other) for client in world.clients.names for other in others if other[0] == "b"]
+        away = [(client, other) for client in world.plan.client_hosts for other in others if other[0] == "b"]
         for link in away:
             world.network.cut(*link)
-        await self.without(DEPOSED_S, [link for one in others for link in ((one, name), (name, one))])
+        await self.cut_links(DEPOSED_S, [link for one in others for link in ((one, name), (name, one))])
         now = world.partition_at(fault.amount)
         for _ in range(RETURNS):
-            await self.lasts(CATCH_UP_S)
+            await self.wait(CATCH_UP_S)
             now = world.partition_at(fault.amount)
             if now is None or partition.leader in now.isr:
                 break
@@ -240,9 +243,11 @@ class ClusterHavoc(Havoc):
         for link in away:
             world.network.heal(*link)
 
-    async def _deaf(self, fault: Fault) -> None:
-        """A leader proposes to take a follower back, and never hears that it was accepted; the follower falls behind
-        again, and is the only one left: what the leader acknowledged meanwhile must be on it, or not be acknowledged.
+    async def _lost_acceptance(self, fault: Fault) -> None:
+        """Let a leader propose to add a follower to the ISR, and lose the acceptance.
+
+        The follower then falls behind again and is the only remaining replica.  It must have every record that the
+        leader has acknowledged meanwhile.
         """
         world = self.world
         partition = world.partition_at(fault.amount)
@@ -252,12 +257,12 @@ class ClusterHavoc(Havoc):
         others = [world.hosts[each].name for each in partition.replica_ids if each != partition.leader]
         last = others[-1]
         between = [(last, leader), (leader, last)]
-        await self.without(OUT_OF_SYNC_S, between)
+        await self.cut_links(OUT_OF_SYNC_S, between)
         unheard = [(voter.name, leader) for voter in world.voters]
         for link in unheard:
             world.network.cut(*link)
-        await self.lasts(CATCH_UP_S)
-        await self.without(UNANSWERED_S, between)
+        await self.wait(CATCH_UP_S)
+        await self.cut_links(UNANSWERED_S, between)
         left = [host for host in world.brokers if host.name in (leader, *others[:-1])]
         await self._down(fault, left, power=True)
         for link in unheard:
@@ -269,12 +274,12 @@ class ClusterHavoc(Havoc):
         host = self._broker(fault)
         disk = host.disks[int(fault.amount * len(host.disks))]
         disk.fails = True
-        await self.lasts(fault.length_s)
+        await self.wait(fault.length_s)
         disk.fails = False
         self._mend(host, fault)
 
     def _mend(self, host: Host, fault: Fault) -> None:
-        """Whoever lost a disk to a failure is started anew, soon or at the end, and finds it working again."""
+        """Restart a broker that lost a disk to a failure, now or at the end of the run.  Its disk then works again."""
         node_id = host.config.node_id
         if host.process is not None and any(disk.is_broken for disk in host.disks) and fault.amount < 0.5:
             self.world.bring_down(node_id)
@@ -285,26 +290,26 @@ class ClusterHavoc(Havoc):
             host.quorum_disk.fsync_ms = (0.2, fault.amount)
             for disk in host.disks:
                 disk.sync_ms = (0.2, fault.amount)
-            await self.lasts(fault.length_s)
+            await self.wait(fault.length_s)
             self.world.at_usual_speed(host)
 
     async def _disk_hangs(self, fault: Fault) -> None:
         host = self._broker(fault)
         disk = host.disks[int(fault.amount * len(host.disks))]
         disk.hangs = True
-        await self.lasts(fault.length_s)
+        await self.wait(fault.length_s)
         disk.hangs = False
 
     async def _disk_full(self, fault: Fault) -> None:
         host = self._broker(fault)
         disk = host.disks[int(fault.amount * len(host.disks))]
         disk.full = True
-        await self.lasts(fault.length_s)
+        await self.wait(fault.length_s)
         disk.full = False
         self._mend(host, fault)
 
     async def _wipe(self, fault: Fault) -> None:
-        """An empty disk comes back in the place of one, or of all that the broker has."""
+        """Restart a broker with an empty disk in place of one disk, or of all."""
         host = self._broker(fault)
         node_id = host.config.node_id
         if node_id < FIRST_BROKER:
@@ -312,12 +317,12 @@ class ClusterHavoc(Havoc):
         host.down += 1
         self.world.bring_down(node_id, power=True)
         self.world.wipe(host, all_of_them=fault.amount < 0.5)
-        await self.lasts(fault.length_s)
+        await self.wait(fault.length_s)
         host.down -= 1
         self.world.bring_up(node_id)
 
     async def _last_disk(self, fault: Fault) -> None:
-        """All replicas but one are down, and that one loses its disk: it comes back with nothing, before the others."""
+        """Stop all replicas but one, and restart that one with an empty disk before the others start."""
         world = self.world
         partition = world.partition_at(fault.amount)
         if partition is None or partition.leader < 0:
@@ -327,19 +332,21 @@ class ClusterHavoc(Havoc):
         for host in others:
             host.down += 1
             world.bring_down(host.config.node_id, power=True)
-            await self.lasts(FENCED_S)
+            await self.wait(FENCED_S)
         world.bring_down(partition.leader, power=True)
         world.wipe(leader, all_of_them=True)
         world.bring_up(partition.leader)
-        await self.lasts(fault.length_s)
+        await self.wait(fault.length_s)
         for host in others:
             host.down -= 1
             world.bring_up(host.config.node_id)
 
-    async def _usurp(self, fault: Fault) -> None:
-        """A leader writes on alone, then goes down; a replica that lacks those records is elected uncleanly and writes
-        others in their place, perhaps beyond where the first one ended.  Then that one returns, and the last leader
-        goes: whatever was acknowledged since the unclean election must be on the one that takes over.
+    async def _unclean_takeover(self, fault: Fault) -> None:
+        """Elect a replica uncleanly after the leader has written alone, and then let that leader return.
+
+        The new leader writes other records in place of the lost ones, perhaps more of them.  The old leader returns,
+        the new one stops, and the old one takes over.  It must have every record that was acknowledged since the
+        unclean election.
         """
         world = self.world
         spots = [Spot(one.name, index) for one in world.plan.topics if one.unclean for index in range(one.partitions)]
@@ -353,35 +360,35 @@ class ClusterHavoc(Havoc):
         for host in others:
             host.down += 1
             world.bring_down(host.config.node_id, power=fault.amount < 0.5)
-        await self.lasts(FENCED_S + fault.length_s)
+        await self.wait(FENCED_S + fault.length_s)
         name = world.hosts[leader].name
-        unheard = [(client, name) for client in world.clients.names]
-        await self.without(QUIET_S, unheard)  # retention may empty its log
+        unheard = [(client, name) for client in world.plan.client_hosts]
+        await self.cut_links(QUIET_S, unheard)  # retention may empty its log
         history = world.watch.current(Spot(topic, index))
         end = 0 if history is None else history.end
         world.hosts[leader].down += 1
         world.bring_down(leader, power=fault.amount < 0.5)
-        await self.lasts(FENCED_S)
+        await self.wait(FENCED_S)
         for host in others:
             host.down -= 1
             world.bring_up(host.config.node_id)
         for _ in range(OVERTAKES):
-            await self.lasts(OVERTAKE_LOOK_S)
+            await self.wait(OVERTAKE_LOOK_S)
             if history is not None and history.begun_epoch >= history.unclean_epoch >= 0 and history.end > end:
                 break
         world.hosts[leader].down -= 1
         world.bring_up(leader)
-        await self.lasts(FENCED_S)
+        await self.wait(FENCED_S)
         await self._down(fault, others, power=fault.amount < 0.5)
 
     async def _quorum_disk(self, fault: Fault) -> None:
-        """The disk of the metadata log fails or hangs; a process that it ends comes back."""
+        """Make the disk of the metadata log fail or hang, and restart the process if that ended it."""
         host = self._hosts(fault)[0]
         disk = host.quorum_disk
         if fault.amount < 0.5:
             disk.fails = True
         else:
             disk.hangs = True
-        await self.lasts(fault.length_s)
+        await self.wait(fault.length_s)
         disk.fails = disk.hangs = False
         self.world.bring_up(host.config.node_id)

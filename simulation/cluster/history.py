@@ -1,4 +1,4 @@
-"""What was ever committed in one partition, by offset: all replicas and clients are held against it."""
+"""The committed batches of one partition, by offset, with which all replicas and answers to clients are compared."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ READ_BYTES = 1 << 20
 
 
 class Mark(NamedTuple):
-    """What a record holds: who wrote it (one producer id), and its number among that writer's records."""
+    """The value of a record: its writer (one producer id), and its number among that writer's records."""
 
     writer: int
     number: int
@@ -39,7 +39,7 @@ class Committed(NamedTuple):
 
 
 def marks_in(data: Any) -> tuple[Mark, ...]:
-    """The marks of a batch's records, which are not compressed, in their order."""
+    """Return the marks of a batch's records, which are not compressed, in their order."""
     return tuple([Mark(int(writer), int(number)) for writer, number in _MARK.findall(data)])
 
 
@@ -52,9 +52,10 @@ def batches_in(data: bytes) -> Iterator[Committed]:
 
 
 def peek(log: PartitionLog, offset: int, end: int) -> bytes:
-    """Read batches of `log`, and leave no trace: what only the judge has read counts as unread.
+    """Read batches of `log` without marking them as checked, so that the product checks them when it reads them.
 
-    Raises: CorruptStoreError.
+    Raises:
+        CorruptStoreError: the batches are damaged.
     """
     checked = [(segment, segment._checked) for segment in log.segments]
     try:
@@ -65,12 +66,12 @@ def peek(log: PartitionLog, offset: int, end: int) -> bytes:
 
 
 def batches_of(log: PartitionLog, offset: int, end: int) -> Iterator[Committed]:
-    """The batches of `log` from the one that holds `offset` up to `end`, from however many segments."""
+    """Yield the batches of `log` from the one that contains `offset` up to `end`, across segments."""
     while offset < end:
         before = offset
         try:
             data = peek(log, offset, end)
-        except CorruptStoreError:  # `ClusterWatch` judges whether the log may be damaged
+        except CorruptStoreError:  # `ReplicaWatch` checks whether the log may be damaged
             return
         for batch in batches_in(data):
             yield batch
@@ -82,8 +83,8 @@ def batches_of(log: PartitionLog, offset: int, end: int) -> Iterator[Committed]:
 class History:
     """The batches below the highest watermark that any leader has ever had.
 
-    start: the highest log start that any replica has ever had.  Records below it may be deleted on every replica;
-        the history keeps them, since replicas that still have them must have the same.
+    start: the highest log start that any replica has ever had.  Records below it may be deleted on every replica.
+        The history keeps them, because a replica that still has them must have the same records.
     """
 
     def __init__(self, key: LogKey, spot: Spot) -> None:
@@ -92,22 +93,22 @@ class History:
         self.batches: list[Committed] = []
         self.bases: list[int] = []
         self.places: dict[Mark, int] = {}
-        self.last: dict[int, int] = {}  # of each writer, the number of its last record
-        self.heard: dict[int, float] = {}  # when a batch of each writer became committed last
-        self.last_offset: dict[int, int] = {}  # of each writer, the offset of its last record
+        self.last: dict[int, int] = {}  # by writer: the number of its last record
+        self.heard: dict[int, float] = {}  # by writer: when its last batch became committed
+        self.last_offset: dict[int, int] = {}  # by writer: the offset of its last record
         self.rebuilt_at = 0  # the highest offset at which a replica has started over
         self.start = self.end = 0
-        self.cut: dict[int, set[Mark]] = {}  # by offset: what unclean elections have taken out
-        self.unclean_epoch = self.begun_epoch = -1  # of the last unclean election; of the last that has been heard of
-        self.start_meanwhile = 0  # as start, from an unclean election to the first that is heard of its leader
-        self.unknown = range(0)  # offsets that the leader of an unclean election had deleted before it led
-        self.ends: dict[int, int] = {}  # of what was committed when each leader epoch began
+        self.cut: dict[int, set[Mark]] = {}  # by offset: the records that unclean elections have removed
+        self.unclean_epoch = self.begun_epoch = -1  # of the last unclean election; of the last whose leader was seen
+        self.start_meanwhile = 0  # as `start`, from an unclean election until its leader is seen
+        self.unknown = range(0)  # offsets that the leader of an unclean election had deleted before
+        self.ends: dict[int, int] = {}  # by leader epoch: the end of the committed records when it began
 
     def __repr__(self) -> str:
         return f"{self.spot.topic}-{self.spot.index}"
 
     def at(self, offset: int) -> Committed | None:
-        """The batch that holds `offset`."""
+        """Return the batch that contains `offset`."""
         place = bisect_right(self.bases, offset) - 1
         return self.batches[place] if place >= 0 and offset < self.batches[place].end_offset else None
 
@@ -116,22 +117,22 @@ class History:
         return None if batch is None else batch.marks[offset - batch.base_offset]
 
     def holds(self, offset: int, marks: Sequence[Mark]) -> bool:
-        """Whether these records are there from `offset` on, or were until an unclean election."""
+        """Return whether these records are in the history from `offset` on, or were before an unclean election."""
         return all(
             self.mark_at(offset + place) == mark or mark in self.cut.get(offset + place, ())
             for place, mark in enumerate(marks)
         )
 
     def add(self, batch: Committed, now_s: float, forgets_s: float) -> str | None:
-        """Append a batch; return what is wrong with it.
+        """Append a batch.  Return the violation that it causes, or None.
 
-        forgets_s: what a producer that has been silent for so long sends again may be appended again.
+        forgets_s: a retry of a producer that was silent for this long may be appended again.
 
         A replica that starts over at its leader's log start knows only the producers of the records that it copies.
-        It may become the leader, and then it accepts what any other producer sends again.
+        It may become the leader, and then it appends retries of any other producer again.
         """
         if batch.base_offset != self.end:
-            return f"I20: {self}: a batch at {batch.base_offset} becomes committed, all before ends at {self.end}"
+            return f"I20: {self}: a batch at {batch.base_offset} becomes committed, the one before ends at {self.end}"
         forgotten = bool(batch.marks) and self._may_be_forgotten(batch.marks[0].writer, now_s, forgets_s)
         for place, mark in enumerate(batch.marks):
             self.heard[mark.writer] = now_s
@@ -153,7 +154,7 @@ class History:
         return is_silent or self.last_offset.get(writer, self.rebuilt_at) < self.rebuilt_at
 
     def cut_to(self, end: int) -> int:
-        """An unclean election has taken out what is from `end` on; how many records."""
+        """Remove the records from `end` on, which an unclean election has lost.  Return their number."""
         count = 0
         while self.batches and self.batches[-1].end_offset > end:
             batch = self.batches.pop()
@@ -173,7 +174,7 @@ class History:
         return count
 
     def begin_at(self, offset: int) -> None:
-        """The leader of an unclean election has records from `offset` on, perhaps above what it shares with others."""
+        """Start the history at `offset`, the log start of an uncleanly elected leader; it may be above the end."""
         self.start, self.start_meanwhile = max(self.start, offset, self.start_meanwhile), 0
         if offset > self.end:
             self.unknown, self.end = range(self.end, offset), offset

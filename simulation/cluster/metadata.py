@@ -1,8 +1,8 @@
-"""The promises of the cluster's metadata, watched at every batch that any node applies.
+"""The invariants of the cluster's metadata, checked at every batch that any node applies.
 
-Nobody's own replay is trusted: each committed batch is decoded and applied once more, by the watch, and every node's
-image is compared with that one at the same offset.  What a batch did to partitions and brokers is judged once, when the
-first node applies it.
+The watch does not trust the replay of any node.  It decodes and applies each committed batch itself, and compares every
+node's image with its own at the same offset.  The changes of a batch to partitions and brokers are checked once, when
+the first node applies it.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from metadata.records import (
     Record,
 )
 from quorum.core.types import Batch
-from simulation.cluster.voters import VotersWatch
+from simulation.cluster.voter_sets import VotersWatch
 
 Check = Callable[[bool, Callable[[], str]], None]
 
 
 class Spot(NamedTuple):
-    """A partition by its place: what clients call it."""
+    """A partition by its name and index, as clients identify it."""
 
     topic: str
     index: int  # type: ignore[assignment]  # of the partition; a tuple's own method is of no use here
 
 
 class Election(NamedTuple):
-    """Of a partition, and the leader epoch that begins with it."""
+    """An election in a partition, and the leader epoch that begins with it."""
 
     key: LogKey
     leader_epoch: int
 
 
 class Proposed(NamedTuple):
-    """An ISR, each broker with its epoch, and the epochs of the partition that it was meant for."""
+    """A proposed ISR: each broker with its epoch, and the epochs of the partition to which the proposal applies."""
 
     topic_id: UUID
     partition: int
@@ -63,43 +63,43 @@ class Follower:
 
     node_id: int
     committed: Callable[[], int]
-    """What the quorum node of the process says is committed."""
+    """Returns the high watermark of the quorum node in the process."""
     applied: int = 0
 
 
 @dataclass(eq=False)
 class MetadataWatch:
-    """check: raises, with the message, what does not hold.  unclean: topics that may lose records in an election."""
+    """check: raises Violation with the message unless the condition holds.  unclean: topics with unclean elections."""
 
     check: Check
     unclean: frozenset[str]
     seen: Counter[str]
     image: ClusterImage = field(default_factory=ClusterImage)
     identities: dict[Spot, list[LogKey]] = field(default_factory=dict)
-    """All that have ever been, oldest first."""
+    """By name: all partitions that have ever had it, oldest first."""
     names: dict[LogKey, Spot] = field(default_factory=dict)
     topic_ids: set[UUID] = field(default_factory=set)
-    """Of all topics that have ever been."""
+    """The ids of all topics that have ever existed."""
     on_unclean: Callable[[Election], None] = lambda _: None
     on_epoch: Callable[[Election], None] = lambda _: None
-    """Told of each new leader epoch, when the first node applies it."""
+    """Called with each new leader epoch, when the first node applies it."""
     on_elected: Callable[[Election, PartitionImage, PartitionImage], None] = lambda *_: None
-    """Told of each clean election, with the partition before and after it."""
+    """Called with each clean election, and with the partition before and after it."""
     on_change: Callable[[str], None] = lambda _: None
-    understood_by: Callable[[int], int] = lambda _: METADATA_VERSION_MAX
-    """The highest feature level that the release on a node understands."""
+    supported_by: Callable[[int], int] = lambda _: METADATA_VERSION_MAX
+    """Returns the highest feature level that the release on a node supports."""
     on_joined: Callable[[LogKey, frozenset[int]], None] = lambda *_: None
-    """Told of the brokers that are in sync again because their leader said so."""
+    """Called with the brokers that their leader has added to the ISR."""
     caching: frozenset[str] = frozenset()
     """Topics with write.caching."""
     asked_uncleanly: set[Spot] = field(default_factory=set)
-    """Partitions for which the operator has requested an unclean election, because nobody held everything."""
+    """Partitions for which the operator has requested an unclean election, because no replica had all records."""
     has_crashed: Callable[[UUID], bool] = lambda _: False
-    """Whether this incarnation of a broker has ended without a clean stop."""
+    """Returns whether this incarnation of a broker has ended without a clean stop."""
     proposals: set[Proposed] = field(default_factory=set)
-    """Every ISR that a leader has asked for."""
+    """Every ISR that a leader has proposed."""
     on_image: Callable[[ClusterImage], None] = lambda _: None
-    """Told of the image after each committed batch."""
+    """Called with the image after each committed batch."""
     voters: VotersWatch = field(init=False)
     _digests: dict[int, str] = field(default_factory=dict)
     _batches: dict[int, Batch] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class MetadataWatch:
     # One batch at one node
 
     def applied(self, follower: Follower, batch: Batch, image: ClusterImage) -> None:
-        """`follower` has just applied `batch`, and `image` is what it made of it."""
+        """Check the image of `follower` after it has applied `batch`."""
         node_id = follower.node_id
         self.check(
             batch.base_offset == follower.applied,
@@ -123,35 +123,35 @@ class MetadataWatch:
             lambda: f"I15: {node_id} applies up to {batch.end_offset}, committed is {follower.committed()}",
         )
         follower.applied = batch.end_offset
-        self._is_understood(node_id, image)
+        self._check_supported(node_id, image)
         if batch.base_offset >= self.image.end_offset:
             self._commit(node_id, batch)
         known = self._batches.get(batch.base_offset)
         self.check(
             known is not None and known.payload == batch.payload and known.epoch == batch.epoch,
-            lambda: f"I15: {node_id} applies another batch at {batch.base_offset} than others did",
+            lambda: f"I15: {node_id} and other nodes apply different batches at {batch.base_offset}",
         )
         self._compare(node_id, image)
 
     def loaded(self, follower: Follower, image: ClusterImage) -> None:
-        """`follower` goes on from a snapshot."""
+        """Check the image that `follower` has loaded from a snapshot."""
         self.seen["metadata snapshot loaded"] += 1
         follower.applied = image.end_offset
-        self._is_understood(follower.node_id, image)
+        self._check_supported(follower.node_id, image)
         self._compare(follower.node_id, image)
 
-    def _is_understood(self, node_id: int, image: ClusterImage) -> None:
+    def _check_supported(self, node_id: int, image: ClusterImage) -> None:
         level = image.features.get(METADATA_VERSION, METADATA_VERSION_MIN)
         self.check(
-            level <= self.understood_by(node_id),
-            lambda: f"I26: {node_id} works at level {level}, which its release does not understand",
+            level <= self.supported_by(node_id),
+            lambda: f"I26: {node_id} runs at level {level}, which its release does not support",
         )
 
     def _compare(self, node_id: int, image: ClusterImage) -> None:
         expected = self._digests.get(image.end_offset)
         self.check(
             expected is not None and expected == image.digest(),
-            lambda: f"I13: {node_id} has another image at {image.end_offset} than the log gives",
+            lambda: f"I13: the image of {node_id} at {image.end_offset} differs from the replay of the log",
         )
 
     def _commit(self, node_id: int, batch: Batch) -> None:
@@ -177,13 +177,13 @@ class MetadataWatch:
     # A quorum that is rebuilt
 
     def first_lacking(self, survivor: Sequence[Batch], start: int) -> int:
-        """Where what is committed begins to differ from the survivor's log, which begins at `start`."""
+        """Return the first committed offset that is missing in the survivor's log, which begins at `start`."""
         held = {batch.base_offset: batch for batch in survivor}
         lacking = (offset for offset, batch in self._batches.items() if offset >= start and held.get(offset) != batch)
         return min(lacking, default=self.image.end_offset)
 
     def images_from(self, offset: int) -> Iterator[ClusterImage]:
-        """The image at this offset, and after each later batch that is committed."""
+        """Yield the image at this offset, and the image after each later committed batch."""
         image = ClusterImage()
         for base, batch in sorted(self._batches.items()):
             if base == offset:
@@ -195,17 +195,17 @@ class MetadataWatch:
             yield image
 
     def rebuilt(self, offset: int) -> MetadataWatch:
-        """The watch of the next generation of the quorum, which has only what is committed below `offset`."""
+        """Return the watch of the next generation, whose log has only the committed batches below `offset`."""
         watch = MetadataWatch(self.check, self.unclean, self.seen, identities=self.identities, names=self.names)
         watch.on_unclean, watch.on_epoch, watch.on_change = self.on_unclean, self.on_epoch, self.on_change
-        watch.understood_by, watch.proposals = self.understood_by, self.proposals
+        watch.supported_by, watch.proposals = self.supported_by, self.proposals
         for base, batch in sorted(self._batches.items()):
             if base < offset:
                 watch._take_over(batch, self._digests[batch.end_offset])
         return watch
 
     def _take_over(self, batch: Batch, digest: str) -> None:
-        """What was judged before is not judged again."""
+        """Add a batch that was already checked in an earlier generation."""
         self.voters.committed(batch)
         self.image = image = _after(self.image, batch)
         self._batches[batch.base_offset], self._digests[batch.end_offset] = batch, digest
@@ -216,7 +216,7 @@ class MetadataWatch:
                 if partition is not None:
                     self._epochs[Spot(topic.name, partition.index)] = partition.leader_epoch
 
-    # What a batch did
+    # The changes of a batch
 
     def _judge(self, old: ClusterImage, new: ClusterImage, records: list[Record]) -> None:
         changes = {(one.topic_id, one.index): one for one in records if isinstance(one, PartitionChange)}
@@ -243,22 +243,23 @@ class MetadataWatch:
     def _judge_broker(self, broker: BrokerImage) -> None:
         before = self._broker_epochs.get(broker.broker_id, -1)
         self.check(
-            broker.epoch >= before, lambda: f"I23: broker {broker.broker_id} goes from epoch {before} to {broker.epoch}"
+            broker.epoch >= before,
+            lambda: f"I23: broker {broker.broker_id} had epoch {before}, now {broker.epoch}",
         )
         self._broker_epochs[broker.broker_id] = broker.epoch
 
     def _judge_levels(self, old: ClusterImage, new: ClusterImage) -> None:
-        """I26: a level only rises, and every registered broker understands it."""
+        """I26: a level only rises, and every registered broker supports it."""
         for name, level in new.features.items():
             before = old.features.get(name, METADATA_VERSION_MIN)
-            self.check(level >= before, lambda name=name, level=level: f"I26: {name} goes down to level {level}")  # type: ignore[misc]
+            self.check(level >= before, lambda name=name, level=level: f"I26: {name} is lowered to level {level}")  # type: ignore[misc]
             if level > before:
                 self.seen["feature level raised"] += 1
             lacking = [one.broker_id for one in new.brokers.values() if not one.feature_min <= level <= one.feature_max]
             self.check(
                 not lacking,
                 lambda name=name, level=level, lacking=lacking: (  # type: ignore[misc]
-                    f"I26: {name} is at level {level}, brokers {lacking} do not understand it"
+                    f"I26: {name} is at level {level}, which brokers {lacking} do not support"
                 ),
             )
 
@@ -267,28 +268,31 @@ class MetadataWatch:
         before = self._epochs.get(spot, -1)
         self.check(
             partition.leader_epoch > before,
-            lambda: f"I17: {_name(spot)} begins anew in leader epoch {partition.leader_epoch}, {before} was reached",
+            lambda: f"I17: {_name(spot)} starts again in leader epoch {partition.leader_epoch}, after {before}",
         )
         self.identities.setdefault(spot, []).append(key)
         self.names[key] = spot
 
     def _judge_state(self, image: ClusterImage, topic: TopicImage, partition: PartitionImage) -> None:
-        """I18, of each partition after each batch."""
+        """Check I18 for each partition after each batch."""
         ids, isr, leader = partition.replica_ids, partition.isr, partition.leader
 
-        def broken(what: str) -> Callable[[], str]:
-            return lambda: f"I18: {topic.name}-{partition.index}: {what}: {partition}"
+        def broken(problem: str) -> Callable[[], str]:
+            return lambda: f"I18: {topic.name}-{partition.index}: {problem}: {partition}"
 
-        self.check(len(set(ids)) == len(ids), broken("a broker twice"))
-        self.check(set(isr) <= set(ids) and len(set(isr)) == len(isr), broken("the isr is no part of the replicas"))
-        self.check(set(partition.elr) <= set(ids) - set(isr), broken("the elr is no part of the other replicas"))
-        self.check(set(partition.adding) | set(partition.removing) <= set(ids), broken("adds or removes no replica"))
+        self.check(len(set(ids)) == len(ids), broken("a broker is named twice"))
+        self.check(set(isr) <= set(ids) and len(set(isr)) == len(isr), broken("the isr contains a wrong broker"))
+        self.check(set(partition.elr) <= set(ids) - set(isr), broken("the elr contains a wrong broker"))
+        self.check(
+            set(partition.adding) | set(partition.removing) <= set(ids),
+            broken("adds or removes a wrong broker"),
+        )
         if leader == NO_LEADER:
             return
         self.check(leader in isr, broken("the leader is not in the isr"))
         for broker_id in isr:
             broker, replica = image.brokers.get(broker_id), partition.replica(broker_id)
-            self.check(broker is not None and broker.active, broken(f"{broker_id} is in the isr and not active"))
+            self.check(broker is not None and broker.active, broken(f"{broker_id} is in the isr but not active"))
             assert broker is not None
             assert replica is not None
             self.check(
@@ -296,7 +300,7 @@ class MetadataWatch:
                 broken(f"{broker_id} is in the isr without a working directory"),
             )
         wanted = min(min_isr_of(image, topic.topic_id), partition.settled_count)
-        self.check(len(isr) < wanted or not partition.elr, broken("an elr beside an isr that is large enough"))
+        self.check(len(isr) < wanted or not partition.elr, broken("there is an elr although the isr is large enough"))
 
     def _judge_change(
         self,
@@ -310,11 +314,11 @@ class MetadataWatch:
         name = f"{topic.name}-{new.index}"
         self.check(
             new.leader_epoch >= old.leader_epoch and new.partition_epoch >= old.partition_epoch,
-            lambda: f"I17: {name} goes back from {old} to {new}",
+            lambda: f"I17: an epoch of {name} decreases from {old} to {new}",
         )
         self.check(
             new.leader == old.leader or new.leader_epoch > old.leader_epoch,
-            lambda: f"I17: {name} goes from leader {old.leader} to {new.leader} in epoch {old.leader_epoch}",
+            lambda: f"I17: the leader of {name} changes from {old.leader} to {new.leader} in epoch {old.leader_epoch}",
         )
         if new.partition_epoch == old.partition_epoch:
             return
@@ -331,24 +335,24 @@ class MetadataWatch:
             arrived = set(new.replica_ids) - (set(old.replica_ids) - set(old.adding))
             self.check(
                 arrived <= set(new.isr) and not new.reassigning,
-                lambda: f"I18: the reassignment of {name} ends with {arrived} not in sync: {old} to {new}",
+                lambda: f"I18: the reassignment of {name} completes, but {arrived} are not in sync: {old} to {new}",
             )
         if reason in (Reason.ISR_SHRINK, Reason.ISR_EXPAND) and new.partition_epoch == old.partition_epoch + 1:
             isr = frozenset((each, image.brokers[each].epoch) for each in new.isr)
             asked = Proposed(topic.topic_id, new.index, old.leader_epoch, old.partition_epoch, isr)
-            self.check(asked in self.proposals, lambda: f"I18: nobody asked for the isr of {name}: {old} to {new}")
-        gone = set(old.replica_ids) - set(new.replica_ids)
+            self.check(asked in self.proposals, lambda: f"I18: no leader proposed the isr of {name}: {old} to {new}")
+        removed = set(old.replica_ids) - set(new.replica_ids)
         self.check(
-            not gone or new.leader != NO_LEADER or old.leader == NO_LEADER,
-            lambda: f"I18: {name} loses replicas {gone} and its leader: {old} to {new}",
+            not removed or new.leader != NO_LEADER or old.leader == NO_LEADER,
+            lambda: f"I18: {name} loses replicas {removed} and its leader: {old} to {new}",
         )
 
     def _judge_last(
         self, before: ClusterImage, image: ClusterImage, topic: TopicImage, old: PartitionImage, new: PartitionImage
     ) -> None:
-        """I18: the last that are sure to hold everything count until their disk is gone.
+        """I18: the last replicas that hold all committed records stay in ISR or ELR until their disk is lost.
 
-        With write.caching, they count until they stop uncleanly.
+        With write.caching, they stay until they stop uncleanly.
         """
         if not old.isr or new.isr or new.elr:
             return
@@ -359,10 +363,10 @@ class MetadataWatch:
             self.check(
                 not here or crashed,
                 lambda broker_id=broker_id: (  # type: ignore[misc]
-                    f"I18: {topic.name}-{new.index} gives up {broker_id}, which holds everything: {old} to {new}"
+                    f"I18: {topic.name}-{new.index} drops {broker_id}, which has all committed records: {old} to {new}"
                 ),
             )
-            self.seen["last replica given up after a crash"] += crashed
+            self.seen["last replica dropped after a crash"] += crashed
 
     def _judge_election(
         self, topic: TopicImage, old: PartitionImage, new: PartitionImage, reason: Reason | None, key: LogKey
@@ -370,7 +374,7 @@ class MetadataWatch:
         name = f"{topic.name}-{new.index}"
         if reason is Reason.UNCLEAN_ELECTION:
             self.seen["unclean"] += 1
-            # With write.caching, anybody may be elected once nobody is sure to hold everything.
+            # With write.caching, any replica may be elected once none is known to hold all committed records.
             given_up = (not old.isr and not old.elr) or Spot(topic.name, new.index) in self.asked_uncleanly
             allowed = topic.name in self.unclean or (topic.name in self.caching and given_up)
             self.check(allowed, lambda: f"I20: an unclean election of {name}: {old} to {new}")
@@ -379,7 +383,7 @@ class MetadataWatch:
         sound = {*old.isr, *old.elr}
         if reason in (Reason.REASSIGNMENT_COMPLETED, None):
             sound.update(new.isr)
-        self.check(new.leader in sound, lambda: f"I20: {new.leader}, not in sync, is elected in {name}: {old} to {new}")
+        self.check(new.leader in sound, lambda: f"I20: {new.leader}, out of sync, is elected in {name}: {old} to {new}")
         if new.leader not in old.isr and new.leader in old.elr:
             self.seen["elected out of the elr"] += 1
         self.on_elected(Election(key, new.leader_epoch), old, new)

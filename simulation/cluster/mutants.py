@@ -1,6 +1,6 @@
-"""Known mistakes of brokers and controllers, made again one at a time, to show that the cluster's simulator finds them.
+"""Known mistakes of brokers and controllers, planted one at a time to show that the cluster's simulator finds them.
 
-As `quorum/mutants.py`; most are bugs that other systems have had.
+Most of them are bugs that other systems have had.
 """
 
 from __future__ import annotations
@@ -11,15 +11,21 @@ from unittest.mock import patch
 
 import msgspec
 
+from broker.coordinator.partition import Coordinator
+from broker.core.coordinator import offset_requests
 from broker.core.fetch_session import SessionCache
 from broker.core.partition import UNKNOWN_END, Answer, FollowerState, LeaderState
 from broker.core.producer_state import ACCEPT, ProducerState
 from broker.log import Appended, LogConfig, LogManager, PartitionLog
+from broker.log.directory import LogDirectory
+from broker.log.marks import LogMarks
+from broker.log.producers import LogProducers
 from broker.log.segment import Segment
 from broker.log.state import empty_state
+from broker.log.upkeep import LogUpkeep
 from broker.replica import fetch
 from broker.replica.fetch import FetchService
-from broker.replica.fetchers import Fetcher
+from broker.replica.fetcher import Fetcher
 from broker.replica.image import ImageFollower
 from broker.replica.replica import Replica
 from broker.server.role import BrokerRole
@@ -47,7 +53,7 @@ _mutant = mutant_of(MUTANTS)
 
 @_mutant("a follower truncates its log to the watermark")
 def _cuts_at_the_watermark() -> list[Any]:
-    """As before KIP-101: what was committed above the watermark that it knew is gone."""
+    """As before KIP-101: committed records above the watermark that the follower knows are lost."""
     follow = Replica.follow
 
     def cut(self: Replica) -> None:
@@ -91,14 +97,14 @@ def _watermark_first() -> list[Any]:
 
 @_mutant("producers are not rebuilt after a truncation")
 def _producers_survive() -> list[Any]:
-    truncate = PartitionLog.truncate_to
+    truncated = LogProducers.truncated
 
-    def keep(self: PartitionLog, offset: int) -> None:
-        producers = self._producers
-        truncate(self, offset)
-        self._producers = producers
+    def keep(self: LogProducers, end_offset: int) -> None:
+        state = self._state
+        truncated(self, end_offset)
+        self._state = state
 
-    return [patch.object(PartitionLog, "truncate_to", keep)]
+    return [patch.object(LogProducers, "truncated", keep)]
 
 
 # Maintenance
@@ -106,7 +112,7 @@ def _producers_survive() -> list[Any]:
 
 @_mutant("an empty log matches any position")
 def _empty_logs_fit() -> list[Any]:
-    """A replica whose log retention has emptied is held to the bounds of its leader's log, not to its epochs."""
+    """For a replica whose log retention has emptied, only the bounds of the leader's log are checked, not epochs."""
     check = FetchService._check
 
     def by_bounds(self: FetchService, entry: Any, replica_id: int, log: PartitionLog) -> Any:
@@ -119,37 +125,38 @@ def _empty_logs_fit() -> list[Any]:
 
 @_mutant("retention deletes uncommitted records")
 def _deletes_uncommitted() -> list[Any]:
-    def advance(self: PartitionLog, offset: int) -> None:
+    def advance(self: LogMarks, offset: int) -> None:
         if offset > self.start_offset:
             self.start_offset = offset
             self.epochs.drop_before(offset)
             self.is_changed = True
 
-    retained = PartitionLog.retained_start
+    retained = LogUpkeep.retained_start
 
-    def flushed(self: PartitionLog, *clocks: int) -> int:
-        watermark, self.high_watermark = self.high_watermark, self.end_offset
+    def flushed(self: LogUpkeep, config: LogConfig, *clocks: int) -> int:
+        marks = self._marks
+        watermark, marks.high_watermark = marks.high_watermark, marks.end_offset
         try:
-            return retained(self, *clocks)
+            return retained(self, config, *clocks)
         finally:
-            self.high_watermark = watermark
+            marks.high_watermark = watermark
 
     return [
-        patch.object(PartitionLog, "advance_start_offset", advance),
-        patch.object(PartitionLog, "retained_start", flushed),
+        patch.object(LogMarks, "advance_start_offset", advance),
+        patch.object(LogUpkeep, "retained_start", flushed),
     ]
 
 
 @_mutant("retention deletes one segment too many")
 def _deletes_too_much() -> list[Any]:
-    retained = PartitionLog.retained_start
+    retained = LogUpkeep.retained_start
 
-    def one_more(self: PartitionLog, *clocks: int) -> int:
-        start = retained(self, *clocks)
-        ends = [one.end_offset for one in self.segments if one.end_offset > start]
-        return ends[0] if start > self.start_offset and ends else start
+    def one_more(self: LogUpkeep, config: LogConfig, *clocks: int) -> int:
+        start = retained(self, config, *clocks)
+        ends = [one.end_offset for one in self._segments.all if one.end_offset > start]
+        return ends[0] if start > self._marks.start_offset and ends else start
 
-    return [patch.object(PartitionLog, "retained_start", one_more)]
+    return [patch.object(LogUpkeep, "retained_start", one_more)]
 
 
 @_mutant("producers expire when the wall clock jumps")
@@ -168,8 +175,8 @@ def _expire_by_wall_clock() -> list[Any]:
     return [patch.object(LogManager, "maintain", by_wall_clock)]
 
 
-@_mutant("a stray is deleted at once")
-def _strays_go_at_once() -> list[Any]:
+@_mutant("a stray is deleted immediately")
+def _strays_are_not_kept() -> list[Any]:
     delete = LogManager.delete_strays
 
     async def at_once(self: LogManager, now_ms: int, kept_ms: int) -> int:
@@ -259,7 +266,7 @@ def _joins_early() -> list[Any]:
 
 @_mutant("a fetch by an earlier incarnation counts")
 def _old_incarnations_count() -> list[Any]:
-    """KAFKA-15221: broker epochs are compared neither by the leader nor by the controller."""
+    """KAFKA-15221: neither the leader nor the controller compares broker epochs."""
     on_fetch, check = LeaderState.on_fetch, partitions._check_members
 
     def counts(self: LeaderState, broker_id: int, broker_epoch: int, *more: Any) -> bool:
@@ -311,7 +318,7 @@ def _epochs_are_kept() -> list[Any]:
 
 @_mutant("an emptied disk is trusted")
 def _emptied_disks_are_trusted() -> list[Any]:
-    """Neither the registration nor the report of its new directory tells that the one before is gone."""
+    """Neither the registration nor the report of its new directory marks the replicas of the old directory as lost."""
     return [
         patch.object(brokers, "_lost_by", lambda *_: lambda topic, partition, replica: False),
         patch.object(BrokerImage, "directory_online", lambda self, directory_id: True),
@@ -333,7 +340,7 @@ def _reads_unchecked() -> list[Any]:
     return [patch.object(Segment, "_check", lambda *_: None)]
 
 
-@_mutant("a read checks no more than checksums")
+@_mutant("a read checks only checksums")
 def _reads_checksums_only() -> list[Any]:
     def check(self: Segment, data: bytes, start: int, epoch_of: Any) -> None:
         if isinstance(refusal := check_batches(data), BatchRefusal):
@@ -342,17 +349,17 @@ def _reads_checksums_only() -> list[Any]:
     return [patch.object(Segment, "_check", check)]
 
 
-@_mutant("a damaged replica is made anew without being told")
+@_mutant("a damaged replica is silently replaced by an empty one")
 def _damage_is_dropped() -> list[Any]:
-    """An error while a log is recovered is taken for an empty folder."""
+    """An error while a log is recovered is treated as an empty folder."""
 
-    def offline(self: LogManager, disk: Any, key: Any, folder: str, error: Any) -> None:
-        self._adopt(PartitionLog(disk, key, "damaged", folder, LogConfig(), empty_state()))
+    def offline(self: LogManager, directory: LogDirectory, key: Any, folder: str, error: Any) -> None:
+        self._adopt(PartitionLog(directory.disk, key, "damaged", folder, LogConfig(), empty_state()))
 
     return [patch.object(LogManager, "_offline", offline)]
 
 
-@_mutant("a follower is taken for as far as it once was")
+@_mutant("a follower's position never moves back")
 def _followers_never_go_back() -> list[Any]:
     """Its disk may have been restored from a backup meanwhile."""
     on_fetch = LeaderState.on_fetch
@@ -406,7 +413,7 @@ def _epochs_restart() -> list[Any]:
 # Voters
 
 
-@_mutant("a node keeps to the first voters that it has heard of")
+@_mutant("a node keeps the first voters that it learned")
 def _voters_never_change() -> list[Any]:
     append = VoterHistory.append
 
@@ -440,7 +447,7 @@ def _same_generation() -> list[Any]:
 # Feature levels
 
 
-@_mutant("a level is raised without asking the brokers")
+@_mutant("a level is raised that brokers do not support")
 def _brokers_do_not_limit() -> list[Any]:
     refuse = features._refuse
 
@@ -450,12 +457,12 @@ def _brokers_do_not_limit() -> list[Any]:
     return [patch.object(features, "_refuse", by_our_own)]
 
 
-@_mutant("a node skips a level that it does not understand")
+@_mutant("a node ignores a level that it does not support")
 def _levels_are_skipped() -> list[Any]:
     return [patch.object(codec._Reader, "feature", lambda self, message: Feature(message.name, message.level))]
 
 
-# What clients are shown
+# Answers to clients
 
 
 @_mutant("consumers see uncommitted records")
@@ -475,6 +482,38 @@ def _shows_all() -> list[Any]:
     return [patch.object(FetchService, "_evaluate", everything), patch.object(FetchService, "_serving", anybody)]
 
 
-@_mutant("a new leader reports a latest offset before it knows it")
+@_mutant("a new leader reports the latest offset too early")
 def _latest_unknown() -> list[Any]:
     return [patch.object(LeaderState, "latest_known", lambda self: True)]
+
+
+# Consumer groups
+
+
+@_mutant("a coordinator answers before its records are committed")
+def _answers_early() -> list[Any]:
+    on_watermark = Coordinator.on_watermark
+
+    def answered(self: Coordinator[Any]) -> None:
+        while self._held:
+            answer = self._held.popleft().answer
+            self._answer(answer.call, answer.response)
+        on_watermark(self)
+
+    return [patch.object(Coordinator, "on_watermark", answered)]
+
+
+@_mutant("a new coordinator does not read its partition")
+def _begins_empty() -> list[Any]:
+    async def load(self: Coordinator[Any]) -> Any:
+        log = self._replica.log
+        assert log is not None
+        self._end_offset = log.end_offset
+        return self._make_machine()
+
+    return [patch.object(Coordinator, "_load", load)]
+
+
+@_mutant("a commit of an earlier generation is accepted")
+def _zombies_commit() -> list[Any]:
+    return [patch.object(offset_requests, "commit_error", lambda group, request, exists: KafkaCode.NONE)]

@@ -1,7 +1,7 @@
-"""A cluster in virtual time: voters and brokers that run the product's own processes on simulated ports.
+"""A cluster in virtual time: voters and brokers that run the production processes on simulated ports.
 
-A host keeps its disks when its process is killed and its address when it comes back.  `trace` collects a line for each
-message, start, kill and note, with its virtual time; its digest is what two runs of one seed must agree on.
+A host keeps its disks when its process is killed, and its address when it restarts.  `trace` collects a line for each
+message, start, kill and note, with its virtual time.  Two runs of one seed must have the same digest of the trace.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass
 class Host:
-    """A machine: what outlives the processes on it, and the present process if one runs."""
+    """A machine: its config and disks, which outlive its processes, and the current process if there is one."""
 
     config: NodeConfig
     quorum_disk: QuorumDisk
@@ -40,7 +40,7 @@ class Host:
     plane: ControlPlane | None = None
     broker: BrokerProcess | None = None
     stop: asyncio.Event = field(default_factory=asyncio.Event)
-    down: int = 0  # faults that keep it from being started
+    down: int = 0  # number of faults that prevent its start
     failure: BaseException | None = None
 
     @property
@@ -51,7 +51,7 @@ class Host:
 class World:
     """Voters v1, v2, … with ids from 1, brokers b11, b12, … with ids from 11, and a client's host.
 
-    Use `run(coroutine)`: it is the test's own process, and time passes only while it waits.
+    `run(coroutine)` runs the test as a process of its own.  Time passes only while that process waits.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class World:
         torn: bool = False,
         traced: bool = True,
     ) -> None:
-        """spares: quorum nodes that are no voters at first.
+        """spares: quorum nodes that do not start as voters.
 
         directories: data directories of each broker.  settings: fields of every `NodeConfig`.
 
-        torn: power failures keep by chance some of what was not durable.  traced: the lines of the trace are kept.
+        torn: power failures randomly keep some data that was not durable.  traced: the lines of the trace are kept.
         """
         self.loop = SimulatedLoop()
         self.random = Random(seed)
@@ -140,10 +140,10 @@ class World:
         """The brokers' Kafka addresses."""
         return [f"{host.name}:{KAFKA_PORT}" for host in self.brokers]
 
-    # Life and death
+    # Processes
 
     def start(self, node_id: int) -> None:
-        """Start the node's process on its host, with whatever its disks hold."""
+        """Start the node's process on its host, with the present contents of its disks."""
         host = self.hosts[node_id]
         assert host.process is None, f"{host.name} is running"
         self.note(f"start {host.name}")
@@ -157,7 +157,7 @@ class World:
             self.start(node_id)
 
     def kill(self, node_id: int) -> None:
-        """As SIGKILL and power loss at once: what was not durable is gone."""
+        """End the process as SIGKILL and a power failure would: data that was not durable is lost."""
         host = self.hosts[node_id]
         assert host.process is not None, f"{host.name} is not running"
         self.note(f"kill {host.name}")
@@ -189,17 +189,17 @@ class World:
             host.failure = failure
 
     def opening(self, host: Host, plane: ControlPlane, broker: BrokerProcess | None) -> None:
-        """Called in a process before anything of it runs; for who wants to watch it."""
+        """Called in a process before any part of it runs, so that a subclass can attach checks."""
 
     def wall_ms(self) -> int:
         return EPOCH_MS + int((self.loop.time() + self.wall_offset_s) * 1000)
 
-    # Watching
+    # Waiting
 
     async def until(
-        self, condition: Callable[[], bool], what: str, timeout_s: float = 60.0, look_s: float = 0.005
+        self, condition: Callable[[], bool], text: str, timeout_s: float = 60.0, look_s: float = 0.005
     ) -> float:
-        """Let time pass until the condition holds, looking each `look_s`; how long it took, in seconds.
+        """Wait until the condition holds, checking it every `look_s`.  Return the seconds that it took.
 
         Raises:
             AssertionError: it did not within `timeout_s`, or a process has failed.
@@ -209,18 +209,18 @@ class World:
             failed = [host for host in self.hosts.values() if host.failure is not None]
             if failed:
                 raise AssertionError(f"{failed[0].name} failed: {failed[0].failure!r}") from failed[0].failure
-            assert self.loop.time() - began < timeout_s, f"not within {timeout_s} s of virtual time: {what}"
+            assert self.loop.time() - began < timeout_s, f"not within {timeout_s} s of virtual time: {text}"
             await asyncio.sleep(look_s)
-        self.note(f"so: {what}")
+        self.note(f"reached: {text}")
         return self.loop.time() - began
 
     def active(self) -> Host | None:
-        """The host of the active controller, if there is just one."""
+        """Return the host of the active controller; None unless exactly one controller is active."""
         found = [host for host in self.hosts.values() if host.plane is not None and host.plane.controller.active]
         return found[0] if len(found) == 1 else None
 
     def run(self, main: Coroutine[Any, Any, T], timeout_s: float = 600.0) -> T:
-        """Run `main` as the process `client`, for at most `timeout_s` of virtual time; then end the world."""
+        """Run `main` as the process `client`, for at most `timeout_s` of virtual time; then end the simulation."""
         result: list[T] = []
 
         async def whole() -> None:

@@ -1,14 +1,13 @@
-"""What a person does by the documentation when a replica cannot heal by itself.
+"""An operator who follows the documentation when a replica cannot recover by itself.
 
 A partition of a topic with write.caching has no leader after all members of its ISR have stopped uncleanly: the
-operator elects one uncleanly.  A damaged replica is made anew by a reassignment to other brokers and back, once all
-faults have ended.
+operator requests an unclean election.  The operator replaces a damaged replica by a reassignment to other brokers and
+back, after all faults have ended.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from metadata.image import PartitionImage
 from metadata.records import LOST
@@ -16,27 +15,25 @@ from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from simulation.cluster.metadata import Spot
 from simulation.cluster.orders import Orders
-
-if TYPE_CHECKING:
-    from simulation.cluster.world import ClusterWorld
+from simulation.cluster.world import ClusterWorld
 
 LOOK_S = 0.4
 ORDER_S = 2.0
 
 
 class Operator:
-    """One a run."""
+    """The operator of one run."""
 
     def __init__(self, world: ClusterWorld) -> None:
         self._world = world
         self._orders = Orders(world)
         self._before: dict[Spot, tuple[int, ...]] = {}
-        """Replicas as they were before a damaged one was taken out."""
+        """The replicas of a partition before its damaged replica was removed."""
 
     def start(self) -> None:
-        """Look after the cluster until the run ends, if anything in its plan needs that."""
+        """Repair the cluster until the run ends, if its plan can cause damage."""
         plan = self._world.plan
-        if any(topic.caching for topic in plan.topics) or any(fault.kind == "rot" for fault in plan.faults):
+        if any(topic.caching for topic in plan.topics) or any(fault.kind == "bit rot" for fault in plan.faults):
             self._world.start_client("operator", self._run())
 
     async def _run(self) -> None:
@@ -61,7 +58,7 @@ class Operator:
         return [(Spot(one.name, each.index), each) for one in topics for each in one.partitions if each is not None]
 
     def _leaderless(self) -> list[pb.TopicPartition]:
-        """Return the partitions of topics with write.caching of which no replica is sure to hold everything."""
+        """Return the partitions with write.caching of which no replica is known to hold all committed records."""
         caching = self._world.watch.metadata.caching
         return [
             pb.TopicPartition(topic=spot.topic, index=spot.index)
@@ -70,7 +67,7 @@ class Operator:
         ]
 
     def _moves(self) -> dict[Spot, list[int]]:
-        """Return the next step for each damaged replica: off its broker, or back to it."""
+        """Return the next reassignment for each damaged replica: away from its broker, or back to it."""
         moves: dict[Spot, list[int]] = {}
         for spot, partition in self._partitions():
             replicas = tuple(each for each in partition.replica_ids if each not in partition.removing)

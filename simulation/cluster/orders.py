@@ -1,7 +1,7 @@
-"""What an administrator asks of a simulated cluster, through any node, while it suffers.
+"""The requests of an administrator to any node of a simulated cluster, while faults occur.
 
-Each order is asked again, of another node, until it has a definite answer or its time is up; what the cluster then
-makes of it is judged by the metadata that comes of it (`metadata.py`), never by the answer alone.
+Each request is repeated at another node until it has a definite answer or its time is up.  `metadata.py` checks the
+resulting metadata, so the answer alone is never trusted.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from quorum.ports import UnreachableError
@@ -19,11 +19,9 @@ from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
 from simulation.cluster.plan import TopicPlan
-from simulation.kernel.faults import Deed, Fault
+from simulation.cluster.world import ClusterWorld
+from simulation.kernel.faults import Action, Fault
 from simulation.kernel.network import SimulatedTransport
-
-if TYPE_CHECKING:
-    from simulation.cluster.world import ClusterWorld
 
 EXPECTED = frozenset(
     {
@@ -51,7 +49,7 @@ EXPECTED = frozenset(
         ApiError.PAUSED,
     }
 )
-"""Everything else says that the request, or the cluster, is not as it should be."""
+"""The errors that any request may return.  Any other error is a violation."""
 EXPECTED_OF: dict[AnyRpc, frozenset[str]] = {
     rpcs.CHANGE_VOTERS: frozenset(
         {
@@ -64,7 +62,7 @@ EXPECTED_OF: dict[AnyRpc, frozenset[str]] = {
     ),
     rpcs.UPGRADE_FEATURE: frozenset({ApiError.INVALID_REQUEST, ApiError.UNSUPPORTED_VERSION}),
 }
-"""What else only requests of one kind are answered with."""
+"""Errors that only requests of this kind may return."""
 TIMEOUT_MS = 1500
 PAUSE_S = 0.1
 MORE_PARTITIONS = 3
@@ -73,12 +71,12 @@ THROTTLE = 20_000
 
 
 class Orders:
-    """`deeds`, for a `Havoc`.  What is drawn within an order follows from the seed and the order's number."""
+    """The `actions` of requests.  The random choices of a request follow from the seed and the request's number."""
 
     def __init__(self, world: ClusterWorld) -> None:
         self.world = world
         self._transport: SimulatedTransport | None = None
-        self.deeds: dict[str, Deed] = {
+        self.actions: dict[str, Action] = {
             "create": self._create,
             "delete": self._delete,
             "recreate": self._recreate,
@@ -98,7 +96,7 @@ class Orders:
     # Asking
 
     async def ask(self, rpc: AnyRpc, request: Any, length_s: float, random: Random) -> Any:
-        """The first answer that is not "ask again"; None if none came within about `length_s`."""
+        """Return the first answer that is not retriable, or None if there was none within about `length_s`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + length_s
         if self._transport is None:
@@ -120,7 +118,7 @@ class Orders:
             await asyncio.sleep(PAUSE_S)
 
     def _answered(self, rpc: AnyRpc, reply: Any, promised: int) -> None:
-        """`promised`: the end of the log that had been told before the request was sent."""
+        """Check an answer.  promised: the highest end of the log that was reported before the request was sent."""
         world = self.world
         parts = [each for items in ("topics", "resources", "partitions") for each in getattr(reply, items, ())]
         words = {reply.result.error, *(each.result.error for each in parts)}
@@ -133,7 +131,7 @@ class Orders:
         for offset in _offsets_in(reply, parts):
             world.watch.check(
                 offset >= promised,
-                lambda offset=offset: f"I14: {rpc} is decided on at {offset}, {promised} was told before: {reply}",  # type: ignore[misc]
+                lambda offset=offset: f"I14: {rpc} is decided at {offset}, {promised} was reported before: {reply}",  # type: ignore[misc]
             )
             world.promised_offset = max(world.promised_offset, offset)
         if rpc is rpcs.CREATE_TOPICS:
@@ -167,7 +165,7 @@ class Orders:
         await self.ask(rpcs.DELETE_TOPICS, request, fault.length_s, random)
 
     async def _recreate(self, fault: Fault) -> None:
-        """At once, by the same name, while brokers that have replicas of the old one may be down."""
+        """Recreate a topic under its name immediately, while brokers that have its old replicas may be down."""
         random = self._random(fault)
         passing = [topic for topic in self.world.plan.topics if topic.passing]
         name = passing[0].name if passing else f"extra{random.randrange(3)}"
@@ -189,7 +187,7 @@ class Orders:
             await self.ask(rpcs.REMOVE_PARTITIONS, fewer, fault.length_s, random)
 
     async def _min_isr(self, fault: Fault) -> None:
-        """Not where a disk is lost: a change empties the ELR, and with it goes what others were sure to hold."""
+        """Change min.insync.replicas, but not if a disk is lost, because the change empties the ELR."""
         random = self._random(fault)
         plan = self.world.plan
         if plan.wipes:
@@ -208,7 +206,7 @@ class Orders:
         await self.ask(rpcs.ELECT_LEADERS, request, fault.length_s, random)
 
     async def _unclean(self, fault: Fault) -> None:
-        """Only where records may be lost."""
+        """Request an unclean election of topics that permit it."""
         random = self._random(fault)
         places = [
             pb.TopicPartition(topic=topic.name, index=index)
@@ -236,7 +234,7 @@ class Orders:
         await self.ask(rpcs.ALTER_REASSIGNMENTS, request, fault.length_s, random)
 
     async def _cancel(self, fault: Fault) -> None:
-        """Whatever is going on, as far as the world knows."""
+        """Cancel all reassignments that are in progress."""
         random = self._random(fault)
         image = self.world.watch.metadata.image
         request = pb.AlterReassignmentsRequest()
@@ -250,7 +248,7 @@ class Orders:
     # Nodes
 
     async def _unregister(self, fault: Fault) -> None:
-        """A broker is stopped, forgotten if it has no replicas, and comes back as a new one."""
+        """Stop a broker, unregister it if it has no replicas, and start it again."""
         random = self._random(fault)
         world, node_id = self.world, fault.nodes[0]
         host = world.hosts[node_id]
@@ -268,9 +266,9 @@ class Orders:
 
 
 def _offsets_in(reply: Any, parts: list[Any]) -> Iterator[int]:
-    """The ends of the log that it was decided on; an error of the whole request may come without one."""
+    """Yield the ends of the log on which the reply was decided.  An error of the whole request may have none."""
     if isinstance(reply, pb.ChangeVotersReply) and not reply.offset:
-        return  # nothing was appended for it
+        return  # no record was appended
     for answer in (reply, *parts):
         if reply.result.error == ApiError.NONE and hasattr(answer, "offset"):
             yield answer.offset

@@ -1,6 +1,6 @@
 """Faults drawn from the seed: kills with power loss, pauses, links cut one way or both.
 
-Each fault ends by itself after a while, several may overlap, majorities may be lost for a time.  `heal` ends them all.
+Each fault ends by itself.  Faults may overlap, so a majority may be unavailable for a time.  `heal` ends all faults.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LENGTH_S = (0.1, 9.0)
 
 
 class Faults:
-    """Injects faults into `world` until `heal`.  `counts` says how many of each kind."""
+    """Injects faults into `world` until `heal`.  `counts` is the number of faults of each kind."""
 
     def __init__(self, world: World, random: Random) -> None:
         self.world = world
@@ -26,7 +26,7 @@ class Faults:
         self._stop = asyncio.Event()
 
     async def run(self, duration_s: float) -> None:
-        """Begin faults for `duration_s`; those still open then go on until `heal`."""
+        """Begin faults for `duration_s`.  Faults that have not ended by themselves continue until `heal`."""
         loop = asyncio.get_running_loop()
         end = loop.time() + duration_s
         while loop.time() < end:
@@ -47,7 +47,7 @@ class Faults:
             pass
 
     def _pick(self) -> int | None:
-        """A node that runs and is not paused."""
+        """Return a node that runs and is not paused."""
         nodes = [
             node_id
             for node_id, host in sorted(self.world.hosts.items())

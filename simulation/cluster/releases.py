@@ -1,7 +1,7 @@
-"""Two releases in one cluster: some nodes understand only the older level of `metadata.version`.
+"""Two releases in one cluster: some nodes support only the older level of `metadata.version`.
 
-Theory of operation.  The product knows one level today, so the newer release is made here: for the code of each
-simulated process, the highest level that it understands depends on the host it runs on.  An administrator raises the
+Theory of operation.  The product has only one level today, so this module simulates a newer release: for the code of
+each simulated process, the highest supported level depends on its host.  An administrator raises the
 level while nodes of both releases work, and replaces the older release node by node.  A node of the older release that
 meets the newer level must end and name it; its operator then starts the newer release on the same disks.
 """
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
 from broker.server import lifecycle
@@ -25,25 +25,23 @@ from quorumlog.errors import QuorumlogError
 from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from simulation.cluster.nodes import Host
-from simulation.kernel.faults import Deed, Fault
+from simulation.cluster.orders import Orders
+from simulation.cluster.plan import ClusterPlan
+from simulation.cluster.world import ClusterWorld
+from simulation.kernel.faults import Action, Fault
 from simulation.kernel.loop import PROCESS
-
-if TYPE_CHECKING:
-    from simulation.cluster.orders import Orders
-    from simulation.cluster.plan import ClusterPlan
-    from simulation.cluster.world import ClusterWorld
 
 OLDER = METADATA_VERSION_MAX
 NEWER = METADATA_VERSION_MAX + 1
 SHARE = 0.12
 KINDS = ("raise level", "newer release")
 OPERATOR_S = (0.2, 1.5)
-"""How soon an operator starts the newer release on a node that has ended for the lack of it."""
+"""How soon an operator starts the newer release on a node that ended because it needs it."""
 ORDERLY_S = 2.0
 
 
 def drawn(random: Random, plan: ClusterPlan) -> tuple[tuple[int, ...], list[Fault]]:
-    """The nodes that begin with the older release, and what the administrator does; nothing in most runs."""
+    """Return the nodes that begin with the older release, and the administrator's actions; none in most runs."""
     if random.random() >= SHARE:
         return (), []
     among = random.choice((plan.node_ids, plan.node_ids, plan.node_ids[: plan.voters], plan.broker_ids))
@@ -59,19 +57,21 @@ def _fault(random: Random, plan: ClusterPlan, kind: str, nodes: tuple[int, ...])
 
 
 class Releases:
-    """The release of each node of one run, and what an administrator does about it: `deeds`, for a `Havoc`."""
+    """The release of each node of one run, and the administrator's `actions` that change it."""
 
     def __init__(self, world: ClusterWorld, older: Sequence[int]) -> None:
         self._world = world
         self._older = {world.hosts[node].name for node in older}
         self._random = world.fresh_random() if older else Random(0)
         self._level_met = METADATA_VERSION_MIN
+        world.is_expected = self._explains
+        world.watch.metadata.supported_by = lambda node_id: self.supported_by(world.hosts[node_id].name)
 
-    def understood_by(self, host_name: str) -> int:
-        """The highest level that the release on this host understands."""
+    def supported_by(self, host_name: str) -> int:
+        """Return the highest level that the release on this host supports."""
         return OLDER if host_name in self._older else NEWER
 
-    def deeds(self, orders: Orders) -> dict[str, Deed]:
+    def actions(self, orders: Orders) -> dict[str, Action]:
         async def raise_level(fault: Fault) -> None:
             random = Random(f"{self._world.plan.seed} {fault.number}")
             level = random.choice((None, NEWER, NEWER, OLDER))
@@ -92,8 +92,8 @@ class Releases:
         self._older.discard(host.name)
         self._world.bring_up(host.config.node_id)
 
-    def explains(self, host: Host, failure: QuorumlogError) -> bool:
-        """Whether the node ended because its release lacks a level; if so, its operator starts the newer one soon."""
+    def _explains(self, host: Host, failure: QuorumlogError) -> bool:
+        """Return whether the node ended because its release lacks a level.  If so, start the newer release soon."""
         if METADATA_VERSION not in failure.message or host.name not in self._older:
             return False
         world = self._world
@@ -105,34 +105,34 @@ class Releases:
         return True
 
     def problem(self) -> str | None:
-        """At the end: a level that ended a node must be in force."""
+        """Return an error if a level that ended a node is not in force at the end of the run."""
         level = self._world.watch.metadata.image.features.get(METADATA_VERSION, METADATA_VERSION_MIN)
         if level < self._level_met:
-            return f"I26: a node ended for the lack of level {self._level_met}, and level {level} is in force"
+            return f"I26: a node ended because of level {self._level_met}, but level {level} is in force"
         return None
 
     @contextmanager
     def in_force(self) -> Iterator[None]:
-        """The code of each process understands what the release on its host understands."""
-        understood = _Understood(self)
+        """Limit the code of each process to the levels that the release on its host supports."""
+        highest = _HighestLevel(self)
         with (
-            patch.object(codec, "METADATA_VERSION_MAX", understood),
-            patch.object(snapshot, "METADATA_VERSION_MAX", understood),
-            patch.object(lifecycle, "METADATA_VERSION_MAX", understood),
-            patch.object(features, "SUPPORTED", _Supported(understood)),
+            patch.object(codec, "METADATA_VERSION_MAX", highest),
+            patch.object(snapshot, "METADATA_VERSION_MAX", highest),
+            patch.object(lifecycle, "METADATA_VERSION_MAX", highest),
+            patch.object(features, "SUPPORTED", _Supported(highest)),
         ):
             yield
 
 
-class _Understood:
-    """A number that depends on which process asks."""
+class _HighestLevel:
+    """A number that depends on the process that reads it."""
 
     def __init__(self, releases: Releases) -> None:
         self._releases = releases
 
     def __index__(self) -> int:
         process = PROCESS.get()
-        return NEWER if process is None else self._releases.understood_by(process.host)
+        return NEWER if process is None else self._releases.supported_by(process.host)
 
     def __ge__(self, other: int) -> bool:
         return self.__index__() >= other
@@ -142,15 +142,15 @@ class _Understood:
 
 
 class _Supported(Mapping[str, Any]):
-    """`metadata.control.features.SUPPORTED` of the process that asks."""
+    """`metadata.control.features.SUPPORTED` of the process that reads it."""
 
-    def __init__(self, understood: _Understood) -> None:
-        self._understood = understood
+    def __init__(self, highest: _HighestLevel) -> None:
+        self._highest = highest
 
     def __getitem__(self, name: str) -> range:
         if name != METADATA_VERSION:
             raise KeyError(name)
-        return range(METADATA_VERSION_MIN, self._understood.__index__() + 1)
+        return range(METADATA_VERSION_MIN, self._highest.__index__() + 1)
 
     def __iter__(self) -> Iterator[str]:
         return iter((METADATA_VERSION,))

@@ -1,4 +1,4 @@
-"""What may be deleted: records, worked out from the records themselves, and replicas that were set aside."""
+"""The permitted deletions: of records, computed from the records themselves, and of replicas that were set aside."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Kept(NamedTuple):
 
 
 class Retention:
-    """topics: those that have a limit.  exact_clocks: no wall clock jumps in this run, so that ages can be judged."""
+    """topics: those with a limit.  exact_clocks: no wall clock jumps in this run, so ages can be checked."""
 
     def __init__(self, topics: Mapping[str, Kept], exact_clocks: bool = True) -> None:
         self._topics = topics
         self._exact_clocks = exact_clocks
 
     def problem(self, topic: str, log: PartitionLog, offset: int, now_ms: int) -> str | None:
-        """Why the records of `log` below `offset` must not be deleted now, or None."""
+        """Return why the records of `log` below `offset` must not be deleted now, or None."""
         kept = self._topics.get(topic, Kept())
         remaining = log.size
         for segment in log.segments:
@@ -41,7 +41,7 @@ class Retention:
                 continue
             try:
                 newest_ms = _newest_ms(log, max(segment.base_offset, log.start_offset), segment.end_offset)
-            except CorruptStoreError:  # its age can no longer be told
+            except CorruptStoreError:  # its age is unknown
                 continue
             if kept.for_ms < 0 or (self._exact_clocks and now_ms - newest_ms <= kept.for_ms):
                 age = f"its newest record is {now_ms - newest_ms} ms old"
@@ -50,9 +50,9 @@ class Retention:
 
 
 class StrayWatch:
-    """I25: a replica that was set aside is kept for at least as long as it should be.
+    """I25: a replica that was set aside is kept for the configured time at least.
 
-    clock: true time, in seconds.  kept_s: by the slowest clock that a run may have.
+    clock: true time, in seconds.  kept_s: the configured time, measured by the fastest clock of a run.
     """
 
     def __init__(self, check: Check, clock: Callable[[], float], kept_s: float) -> None:

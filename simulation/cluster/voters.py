@@ -1,30 +1,25 @@
-"""Changes of the voters while brokers work: voters added, removed and replaced, target sets, voters inside brokers.
+"""Changes of the voters while brokers run: voters added, removed and replaced, target sets, voters inside brokers.
 
-An administrator gives the orders; the quorum decides.  `VotersWatch` follows what the log says: sets differ by one
-voter, and every node ends with the voters that the log names.  At most one disk of a voter is lost in a run, and only
-where the other voters are a majority without it.
+An administrator requests the changes.  `voter_sets.py` checks that consecutive sets differ by one voter, and this
+module that every node ends with the voters of the log.  A run loses at most one disk of a voter, and only if the
+remaining voters are a majority.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING
 from uuid import UUID
 
-from quorum.core.types import Batch, TargetVoters, Voters, VoterSet
+from quorum.core.types import VoterSet
 from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from simulation.cluster.nodes import Host
-from simulation.kernel.faults import Deed, Fault
-
-if TYPE_CHECKING:
-    from simulation.cluster.orders import Orders
-    from simulation.cluster.plan import ClusterPlan
-    from simulation.cluster.world import ClusterWorld
+from simulation.cluster.orders import Orders
+from simulation.cluster.plan import ClusterPlan
+from simulation.cluster.world import ClusterWorld
+from simulation.kernel.faults import Action, Fault
 
 SHARE = 0.15
 SPARES_MAX = 2
@@ -32,13 +27,13 @@ KINDS = ("add voter", "remove voter", "replace voter", "target voters", "cancel 
 _WEIGHED = (*KINDS, "add voter", "add voter", "remove voter", "target voters")
 TARGET_MAX = 5
 REPLACED_S = 8.0
-"""For how long an administrator asks to replace a lost disk, until the faults end and a little after."""
-CALLED_OFF_S = 10.0
-"""For how long a target is waited for at the end before it is called off."""
+"""How long an administrator repeats the request to replace a lost disk; this is longer than the faults last."""
+CANCELLED_S = 10.0
+"""How long the end of a run waits for a target before it cancels it."""
 
 
 def drawn(random: Random, plan: ClusterPlan) -> tuple[int, list[Fault]]:
-    """How many spare quorum nodes there are, and the changes; none in most runs."""
+    """Return the number of spare quorum nodes, and the changes; none in most runs."""
     if random.random() >= SHARE or plan.wipes:
         return 0, []
     spares = random.randint(0, SPARES_MAX)
@@ -57,41 +52,14 @@ def _fault(random: Random, plan: ClusterPlan, kind: str, ids: list[int]) -> Faul
     return Fault(0, kind, random.uniform(0.2, plan.chaos_s), length_s, nodes, random.random())
 
 
-class VotersWatch:
-    """The voters and their target as the committed log says.  Fed with each committed batch, once."""
-
-    def __init__(self, check: Callable[[bool, Callable[[], str]], None], seen: Counter[str]) -> None:
-        self._check = check
-        self._seen = seen
-        self.generation = 0
-        self.voters = VoterSet()
-        self.target: VoterSet | None = None
-
-    def committed(self, batch: Batch) -> None:
-        match batch.control:
-            case Voters(_, generation, voters):
-                before = {voter.key for voter in self.voters}
-                after = {voter.key for voter in voters}
-                is_rebuilt, self.generation = generation > self.generation, generation
-                if before and not is_rebuilt:
-                    self._seen["voters changed"] += before != after
-                    self._check(
-                        len(before ^ after) <= 1,
-                        lambda: f"I11: the voters change from {self.voters} to {voters} in one step",
-                    )
-                self.voters = voters
-            case TargetVoters(target):
-                self.target = target
-
-
 class VoterOrders:
-    """`deeds`, for a `Havoc`, and the end of what they began."""
+    """The `actions` of changes of the voters, and the completion of these changes."""
 
     def __init__(self, world: ClusterWorld, orders: Orders) -> None:
         self._world = world
         self._orders = orders
         self._has_lost_one = False
-        self.deeds: dict[str, Deed] = {
+        self.actions: dict[str, Action] = {
             "add voter": self._change,
             "remove voter": self._change,
             "target voters": self._change,
@@ -122,7 +90,7 @@ class VoterOrders:
                 return pb.ChangeVotersRequest(cancel_target=pb.CancelTargetVoters())
 
     async def _replace(self, fault: Fault) -> None:
-        """A voter loses its disk.  It starts with an empty one, and the administrator has it replaced."""
+        """Start a voter with an empty disk in place of its lost one, and request its replacement."""
         host = self._may_lose(fault.amount)
         if host is None:
             return
@@ -142,7 +110,7 @@ class VoterOrders:
         await self._ask(add_request(host, replace=True), REPLACED_S, self._random(fault))
 
     def _may_lose(self, amount: float) -> Host | None:
-        """A quorum node whose disk the others can do without, whichever of the sets that are known anywhere holds."""
+        """Return a quorum node whose disk may be lost: every known voter set still has a majority of its disks."""
         world = self._world
         planes = [host.plane for host in world.hosts.values() if host.plane is not None]
         sets = [world.watch.metadata.voters.voters, *(plane.node.core.history.current for plane in planes)]
@@ -156,28 +124,40 @@ class VoterOrders:
             return None
         return candidates[int(amount % 1 * len(candidates))]
 
-    # The end
+    # The end of the run
 
     def is_majority_left(self) -> bool:
-        """False: a removal that was decided before a disk was lost has left too few."""
-        return _is_majority(self._world.watch.metadata.voters.voters, self._world.present_disks())
+        """Return False if the loss of a disk, together with a removal, has left no node that can be elected.
+
+        The leader may accept a removal until it misses the fetches of the voter whose disk was lost.  Without a
+        majority of the new set it cannot commit that removal, and it votes for no shorter log.  A candidate needs the
+        votes of a majority of the set in its own log, and a voter grants one if its log is not longer.
+        """
+        planes = [host.plane for host in self._world.hosts.values() if host.plane is not None]
+        cores = [plane.node.core for plane in planes]
+        ends = {(core.key.node_id, core.key.directory_id): core.log.last for core in cores}
+        return any(
+            _is_majority(core.history.current, {disk for disk, end in ends.items() if end <= core.log.last})
+            for core in cores
+            if core.key in core.history.current or core.history.was_just_removed(core.key, core.high_watermark)
+        )
 
     async def settle(self) -> None:
-        """All faults have ended.  A target is reached, or called off."""
+        """Wait until a target is reached, or cancel it."""
         world = self._world
         loop = asyncio.get_running_loop()
-        end = loop.time() + CALLED_OFF_S
+        end = loop.time() + CANCELLED_S
         while world.watch.metadata.voters.target is not None and loop.time() < end:  # noqa: ASYNC110
             await asyncio.sleep(0.2)  # of virtual time: the watch has no event for a target
         if world.watch.metadata.voters.target is not None:
-            world.watch.seen["target called off at the end"] += 1
+            world.watch.seen["target cancelled at the end"] += 1
             cancel = pb.ChangeVotersRequest(cancel_target=pb.CancelTargetVoters())
-            await self._ask(cancel, CALLED_OFF_S, world.fresh_random())
+            await self._ask(cancel, CANCELLED_S, world.fresh_random())
 
     def unsettled(self) -> list[str]:
-        """What the voters lack at the end."""
+        """Return the differences between the nodes' voters and the log, and a target that is left."""
         watched = self._world.watch.metadata.voters
-        found = [] if watched.target is None else [f"the target {watched.target} is neither reached nor called off"]
+        found = [] if watched.target is None else [f"the target {watched.target} was neither reached nor cancelled"]
         for host in self._world.hosts.values():
             if host.plane is not None and host.plane.node.core.history.current != watched.voters:
                 known = host.plane.node.core.history.current
@@ -199,7 +179,7 @@ def _disk_of(host: Host) -> tuple[int, UUID | None]:
 
 
 def _founds_alone(host: Host) -> bool:
-    """Return whether an empty disk makes this node found a cluster of its own, since its voter list has nobody else."""
+    """Return whether this node would found its own cluster with an empty disk, because it is the only initial voter."""
     return [voter.node_id for voter in host.config.initial_voters] == [host.config.node_id]
 
 

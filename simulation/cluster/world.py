@@ -1,9 +1,9 @@
-"""A whole cluster under attack: voters and brokers that run the product's own processes, clients, an administrator.
+"""A whole cluster under attack: voters and brokers that run the production processes, clients, an administrator.
 
-Theory of operation.  `World` (`nodes.py`) runs the nodes as in production, but with shorter timeouts: what takes a
-cluster half a minute takes two seconds of virtual time.  `run.py` plays a plan on them: `faults.py` carries out faults
-and orders, `invariants.py` watches every process.  Then all faults end.  `aftermath.py` checks that the cluster
-recovers in time, and reads back everything that was ever acknowledged.
+Theory of operation.  `World` (`nodes.py`) runs the nodes as in production, but with shorter timeouts: work that takes a
+cluster half a minute takes two seconds of virtual time.  `run.py` plays a plan on them: `faults.py` executes faults and
+the administrator's requests, and `invariants.py` checks every process.  Then all faults end.  `aftermath.py` checks
+that the cluster recovers in time, and reads back every acknowledged record.
 """
 
 from __future__ import annotations
@@ -23,22 +23,21 @@ from uuid import UUID
 
 import structlog
 
+from broker.log.state import CLEAN_EPOCH
 from broker.replica.limits import ReplicaLimits
 from broker.server.process import BrokerProcess
-from broker.server.role import CLEAN_EPOCH
 from metadata.controller.fencing import Fencing
 from metadata.controller.sessions import Session
 from metadata.image import PartitionImage
+from metadata.image.internal_topics import CONSUMER_OFFSETS
+from quorum.ports import OutlivedError
 from quorumlog.errors import CorruptStoreError, FatalError, QuorumlogError
 from quorumlog_server.control_plane import ControlPlane
-from simulation.cluster.clients import Clients
-from simulation.cluster.disaster import outlived
 from simulation.cluster.history import Mark
 from simulation.cluster.invariants import ClusterWatch
 from simulation.cluster.metadata import Spot
 from simulation.cluster.nodes import Host, World
 from simulation.cluster.plan import ClusterPlan
-from simulation.cluster.releases import Releases
 from simulation.cluster.retention import Kept, Retention, StrayWatch
 from simulation.kernel import real_store
 from simulation.kernel.loop import BusyError, Process
@@ -67,12 +66,12 @@ SMALL_FETCH_BYTES = 200
 READY_S = 30.0
 EVENTS_MAX = 1_000_000
 CLOCK_RATE_MAX = 2.0
-"""How fast a clock may run in a run, or how slowly, see the fault `skew`."""
+"""The highest rate of a clock, and the inverse of the lowest; see the fault `skew`."""
 
 
 @dataclass
 class ClusterResult:
-    """How a run went.  violation: the promise that was broken, or None."""
+    """The result of a run.  violation: the broken invariant, or None."""
 
     plan: ClusterPlan
     violation: str | None = None
@@ -89,7 +88,7 @@ class ClusterResult:
 
 
 class ClusterWorld(World):
-    """One run of one plan.  Make one, call `play`, once."""
+    """One run of one plan.  Call `play` once."""
 
     def __init__(self, plan: ClusterPlan, traced: bool = False) -> None:
         settings = {**QUICK, "replica_lag_max_bytes": plan.lag_max_bytes}
@@ -122,17 +121,17 @@ class ClusterWorld(World):
         )
         self.watch.metadata.caching = frozenset(topic.name for topic in plan.topics if topic.caching)
         self.watch.seen["run with write.caching"] += bool(self.watch.metadata.caching)
-        self.watch.on_violation = self._break
-        self.watch.note = self.show if traced else None
+        self.watch.evidence.on_violation = self._break
+        self.watch.evidence.note = self.show if traced else None
         self.healed = False
         self.violation: str | None = None
         self.broken = asyncio.Event()
         self.written = self.acknowledged = self.consumed = 0
         self.by_leader_only: list[tuple[Spot, int, tuple[Mark, ...]]] = []
         self.promised_offset = 0
-        """The end of the metadata log that an administrator was told of."""
+        """The highest end of the metadata log that was reported to an administrator."""
         self.promised_topics: set[UUID] = set()
-        """Those that he was told are created."""
+        """The topics whose creation was acknowledged to the administrator."""
         strays_s = limits.strays_kept_ms / 1000
         self._strays = StrayWatch(self.watch.check, self.loop.true_time, strays_s / CLOCK_RATE_MAX)
         self._folders = Folders() if plan.real_files else None
@@ -145,15 +144,14 @@ class ClusterWorld(World):
         self.generation = 0
         """How often the quorum was rebuilt."""
         self.refused: set[str] = set()
-        """Hosts whose disks were voters' of an earlier generation."""
-        self.clients = Clients(self)
-        self.releases = Releases(self, plan.older_releases)
+        """Hosts that were refused because their disk belongs to a voter of an earlier generation."""
         self.watch.seen["run with a real quorum store"] += plan.real_store
         self.watch.seen["run with an older release"] += bool(plan.older_releases)
-        self.watch.metadata.understood_by = lambda node_id: self.releases.understood_by(self.hosts[node_id].name)
+        self.is_expected: Callable[[Host, QuorumlogError], bool] = lambda host, failure: False
+        """Returns whether a process is expected to fail in this way.  `Releases` sets it."""
 
     def _break(self, message: str) -> None:
-        if self.violation is None and not self.watch.closed:
+        if self.violation is None and not self.watch.evidence.closed:
             self.violation = message
             self.note(f"VIOLATION {message}")
             self.broken.set()
@@ -161,7 +159,7 @@ class ClusterWorld(World):
     def new_quorum_disk(self) -> QuorumDisk:
         return super().new_quorum_disk() if self._stores is None else self._stores.disk(self.fresh_random())
 
-    # Life and death
+    # Processes
 
     def opening(self, host: Host, plane: ControlPlane, broker: BrokerProcess | None) -> None:
         disk = host.quorum_disk
@@ -178,15 +176,15 @@ class ClusterWorld(World):
         self.start(node_id)
 
     def bring_down(self, node_id: int, *, power: bool = False) -> None:
-        """As SIGKILL; with `power`, as a power failure."""
+        """End the process as SIGKILL does; with `power`, as a power failure does."""
         host = self.hosts[node_id]
         if host.process is None:
             return
         self.note(f"{'power of' if power else 'kill'} {host.name}")
         host.process.kill()
-        self._gone(host, power=power)
+        self._ended(host, power=power)
 
-    def _gone(self, host: Host, *, power: bool) -> None:
+    def _ended(self, host: Host, *, power: bool) -> None:
         clean = self._folders is None and all(disk.facts.load(CLEAN_EPOCH) for disk in host.disks)
         self.watch.ended(host.config.node_id, clean=clean, power=power)
         host.process = host.plane = host.broker = None
@@ -198,10 +196,10 @@ class ClusterWorld(World):
                 disk.process_ends()
 
     def at_usual_speed(self, host: Host) -> None:
-        """The host's disks sync as fast as they do in this run when no fault slows them.
+        """Reset the speed of the host's disks to their speed without faults in this run.
 
-        At the end all are fast: a follower that syncs more slowly than its partition is written to does not return to
-        the ISR before the writers pause, since it never has all that is committed.
+        At the end all disks are fast.  A follower that syncs more slowly than producers write never has all committed
+        records, so it could not return to the ISR before the producers pause.
         """
         slow = {} if self.healed else dict(self.plan.slow_disks)
         sync_ms = (0.2, float(slow.get(host.config.node_id, 2)))
@@ -210,11 +208,11 @@ class ClusterWorld(World):
             disk.sync_ms = sync_ms
 
     def wipe(self, host: Host, *, all_of_them: bool) -> None:
-        """Empty disks in place of one, or all, of a broker that is down."""
+        """Replace one disk, or all disks, of a broker that is down by empty ones."""
         lost = host.disks if all_of_them else host.disks[:1]
         kept = [disk for disk in host.disks if disk not in lost]
         for disk in lost:
-            self.watch.wiped(host.config.node_id, disk.directory_id)
+            self.watch.disks.wiped(host.config.node_id, disk.directory_id)
         host.disks = tuple([self.new_disk() if disk in lost else disk for disk in host.disks])
         for disk in host.disks:
             if disk not in kept:
@@ -228,24 +226,40 @@ class ClusterWorld(World):
         await super()._main(host)
         failure, host.failure = host.failure, None
         foreseen = isinstance(failure, (FatalError, Violation)) and not isinstance(failure, CorruptStoreError)
-        is_known = isinstance(failure, QuorumlogError) and self.releases.explains(host, failure)
-        is_outlived = outlived(self, host, failure)
+        is_known = isinstance(failure, QuorumlogError) and self.is_expected(host, failure)
+        is_outlived = self._is_outlived(host, failure)
         if failure is not None and not (is_known or is_outlived or foreseen):
             self._break(f"{host.name} fails: {_described(failure)}")
         if process is not None and host.process is process:
             process.kill()
-            self._gone(host, power=False)
-            if self.healed or (is_outlived and host.name not in self.refused):  # what failed it came at the very end
+            self._ended(host, power=False)
+            if self.healed or (is_outlived and host.name not in self.refused):  # its fault has just ended
                 self.loop.call_soon(self.bring_up, host.config.node_id, context=Context())
 
+    def _is_outlived(self, host: Host, failure: BaseException | None) -> bool:
+        """Return whether the node ended because the quorum was rebuilt.
+
+        A broker then restarts with an empty metadata log, as `through_generations` does.
+        """
+        if not isinstance(failure, OutlivedError) or self.generation == 0:
+            return False
+        outcome = "voter of an earlier generation refused" if failure.was_voter else "followed the rebuilt quorum"
+        self.watch.seen[outcome] += 1
+        if failure.was_voter:
+            self.refused.add(host.name)
+        else:
+            host.quorum_disk = self.new_quorum_disk()
+            self.at_usual_speed(host)
+        return True
+
     def start_client(self, name: str, main: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a client on its own host; what it raises is a broken promise."""
+        """Run a client on its own host.  An exception of the client is a violation."""
 
         async def guarded() -> None:
             try:
                 await main
             except Violation:
-                pass  # told by the watch already
+                pass  # the watch has already reported it
             except Exception as error:
                 self._break(f"client {name} fails: {_described(error)}")
 
@@ -254,19 +268,19 @@ class ClusterWorld(World):
     def fresh_random(self) -> Random:
         return Random(self.random.getrandbits(64))
 
-    # Looking
+    # Queries
 
     def present_disks(self) -> set[tuple[int, UUID | None]]:
-        """Of the quorum: by node and directory."""
+        """Return the quorum's disks, by node and directory."""
         return {(host.config.node_id, host.quorum_disk.directory_id) for host in self.hosts.values()}
 
     @property
     def host_names(self) -> list[str]:
-        """Of nodes and clients."""
-        return [*(host.name for host in self.hosts.values()), *self.clients.names]
+        """The hosts of nodes and clients."""
+        return [*(host.name for host in self.hosts.values()), *self.plan.client_hosts]
 
     def partition_at(self, amount: float) -> PartitionImage | None:
-        """One of the plan's partitions, chosen by `amount`."""
+        """Return one of the plan's partitions, chosen by `amount`."""
         image = self.watch.metadata.image
         partitions = [
             one for topic in self.plan.topics if (found := image.topic(topic.name)) for one in found.partitions
@@ -274,8 +288,14 @@ class ClusterWorld(World):
         return partitions[int(amount % 1 * len(partitions))] if partitions else None
 
     def holder(self, leads: bool, amount: float) -> int:
-        """A broker that leads, or follows, a partition that is chosen by `amount`."""
+        """Return a broker that leads, or follows, a partition that is chosen by `amount`.
+
+        If there is a consumer group, every other amount chooses a partition of its coordinators.
+        """
         partition = self.partition_at(amount)
+        offsets = self.watch.metadata.image.topic(CONSUMER_OFFSETS)
+        if offsets is not None and int(amount * 100) % 2:
+            partition = offsets.partitions[int(amount * 1000) % len(offsets.partitions)]
         fallback = self.plan.broker_ids[int(amount % 1 * self.plan.brokers)]
         if partition is None or (leads and partition.leader < 0):
             return fallback
@@ -283,28 +303,31 @@ class ClusterWorld(World):
             return partition.leader
         return next((each for each in partition.replica_ids if each != partition.leader), fallback)
 
-    async def wait(self, condition: Callable[[], bool], what: str, timeout_s: float, why: Callable[[], Any]) -> None:
-        """Let time pass until the condition holds.  Raises: Violation, when it does not in time."""
+    async def wait(self, condition: Callable[[], bool], text: str, timeout_s: float, why: Callable[[], Any]) -> None:
+        """Wait until the condition holds.
+
+        Raises:
+            Violation: it does not hold in time.
+        """
         began = self.loop.true_time()
         while not condition():
             if self.broken.is_set():
                 raise Violation(self.violation)
             if self.loop.true_time() - began >= timeout_s:
-                raise Violation(f"{what} not within {timeout_s} s: {why()}")
-            await asyncio.sleep(0.02)
-        self.note(f"so: {what}")
+                raise Violation(f"{text}: not within {timeout_s} s: {why()}")
+            await asyncio.sleep(0.02)  # of virtual time: the condition may be about any node
+        self.note(f"reached: {text}")
 
     # The course of a run
 
     def play(self, course: Course) -> ClusterResult:
-        """Run the plan to its end, or to the first broken promise."""
+        """Run the plan to its end, or to the first violation."""
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
         silenced = logging.root.manager.disable
         logging.disable()
         try:
             with (
                 early_fencing_watched(self),
-                self.releases.in_force(),
                 nullcontext() if self._stores is None else self._stores.in_use(),
             ):
                 self.loop.run_until_complete(Process(self.loop, "admin").start(self._guarded(course)))
@@ -316,7 +339,7 @@ class ClusterWorld(World):
             self._break(_described(error))
         finally:
             logging.disable(silenced)
-            self.watch.closed = True
+            self.watch.evidence.closed = True
             self.loop.bury()
             self.loop.close()
             if self._folders is not None:
@@ -327,7 +350,7 @@ class ClusterWorld(World):
             self.plan,
             self.violation,
             self.loop.events,
-            self.watch.checks,
+            self.watch.evidence.checks,
             self.written,
             self.acknowledged,
             self.consumed,
@@ -367,13 +390,13 @@ def limits_of(plan: ClusterPlan) -> ReplicaLimits:
 
 @contextmanager
 def early_fencing_watched(world: ClusterWorld) -> Iterator[None]:
-    """Whoever is fenced because its process has ended must have no process that serves."""
+    """Check that a broker which is fenced because its process has ended has no process that serves."""
 
     def process_ended(self: Fencing, broker_id: int, session: Session, heard_at: float) -> None:
         broker = world.hosts[broker_id].broker
         lives = broker is not None and broker._is_open and broker.role.context.cluster.own_epoch == session.broker_epoch
         world.watch.seen["process found to have ended"] += 1
-        world.watch.check(not lives, lambda: f"broker {broker_id} serves, and is taken for a process that has ended")
+        world.watch.check(not lives, lambda: f"broker {broker_id} serves, but its process is treated as ended")
         found(self, broker_id, session, heard_at)
 
     found = Fencing.process_ended
@@ -382,7 +405,7 @@ def early_fencing_watched(world: ClusterWorld) -> Iterator[None]:
 
 
 def _described(error: BaseException) -> str:
-    """What and where."""
+    """Return the error and the place where it was raised."""
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(_described(one) for one in error.exceptions)
     at = traceback.extract_tb(error.__traceback__)[-3:]
@@ -391,4 +414,4 @@ def _described(error: BaseException) -> str:
 
 
 Course = Callable[[ClusterWorld], Coroutine[Any, Any, None]]
-"""What happens in a run, from its first process to its last check."""
+"""The steps of a run, from its first process to its last check."""

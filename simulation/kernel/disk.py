@@ -1,8 +1,8 @@
 """The simulated `Disk`: each file has a current and a flushed content, and `crash` returns to the flushed one.
 
 Names are durable after `sync_dir` of their folder, as on ext4 (a power cut undid a rename without it).  With `torn`, a
-power failure keeps a random part of what was not durable yet: some names, and the beginning of appended data, sometimes
-with zeros in place of its end.  A disk that has failed once refuses every write until it is `repaired`.
+power failure keeps a random part of the data that was not durable yet: some names, and the beginning of appended data,
+sometimes with zeros in place of its end.  A disk that has failed once refuses every write until it is `repaired`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from quorumlog.runtime.disk import Disk, DiskError, DiskFile, Facts
+from simulation.kernel.loop import device_wait
 
 HANG_LOOK_S = 0.05
 
@@ -58,7 +59,7 @@ class SimulatedFile:
             self.flushed = bytes(self.content[: position + 1]) + self.flushed[position + 1 :]
 
     def lose_power(self, random: Random, torn: bool) -> None:
-        """Reduce the file to its content on the disk.  torn: this may be more than what was flushed, by chance."""
+        """Reduce the file to its content on the disk.  torn: this may by chance include data that was not flushed."""
         content, flushed = bytes(self.content), self.flushed
         if torn and content != flushed:
             same = _common(content, flushed)
@@ -88,23 +89,25 @@ class SimulatedFacts:
         self._random = random
         self._disk = disk
         self._under_way: list[dict[str, bytes | None]] = []
+        self._turn = asyncio.Lock()
 
     def load(self, prefix: str = "") -> dict[str, bytes]:
         return {key: self._values[key] for key in sorted(self._values) if key.startswith(prefix)}
 
     async def commit(self, changes: dict[str, bytes | None]) -> None:
         changes = dict(changes)
-        self._under_way.append(changes)
-        try:
-            await self._disk.synced()
-        except DiskError:
-            if self._random.random() < 0.5:
-                self._apply(changes)
-            raise
-        finally:
-            if changes in self._under_way:  # otherwise the process has ended
-                self._under_way.remove(changes)
-        self._apply(changes)
+        async with self._turn:
+            self._under_way.append(changes)
+            try:
+                await self._disk.synced()
+            except DiskError:
+                if self._random.random() < 0.5:
+                    self._apply(changes)
+                raise
+            finally:
+                if changes in self._under_way:  # otherwise the process has ended
+                    self._under_way.remove(changes)
+            self._apply(changes)
 
     def replace(self, values: Mapping[str, bytes]) -> None:
         """Replace all facts by these values, for example those of a backup."""
@@ -123,6 +126,7 @@ class SimulatedFacts:
             if torn and self._random.random() < 0.5:
                 self._apply(changes)
         self._under_way.clear()
+        self._turn = asyncio.Lock()  # the process may have ended in the middle of a commit
 
 
 class SimulatedDisk:
@@ -167,7 +171,7 @@ class SimulatedDisk:
         Raises:
             DiskError: the sync fails.
         """
-        await asyncio.sleep(self._random.uniform(*self.sync_ms) / 1000)
+        await device_wait(self._random.uniform(*self.sync_ms) / 1000)
         while self.hangs:  # noqa: ASYNC110
             await asyncio.sleep(HANG_LOOK_S)
         if self.fails or not self.takes_writes():
@@ -258,7 +262,7 @@ class SimulatedDisk:
     async def sync_dir(self, path: str) -> None:
         path = path.strip("/")
         low, high = self.sync_ms
-        await asyncio.sleep(self._random.uniform(low / 2, high / 4) / 1000)
+        await device_wait(self._random.uniform(low / 2, high / 4) / 1000)
         if not self.takes_writes():
             raise DiskError("fsync failed")
         inside = {one for one in self._files if dirname(one) == path}

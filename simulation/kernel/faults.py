@@ -17,7 +17,7 @@ from simulation.kernel.network import Network
 
 ALL_LINKS = "all links"
 ALL_LINKS_SHARE = 0.1
-"""Fraction of the runs in which all links are cut or slow at once, in addition to the other faults."""
+"""Fraction of the runs in which all links are cut or slow at the same time, in addition to the other faults."""
 REAL_STORE_SHARE = 0.12
 """Fraction of the runs in which quorum disks are SQLite databases on real files."""
 
@@ -43,7 +43,7 @@ class Fault:
         return f"#{self.number} {self.at_s:.2f}s +{self.length_s:.2f}s {self.kind} {whom} {self.amount:.2f}"
 
 
-Deed = Callable[[Fault], Coroutine[Any, Any, None]]
+Action = Callable[[Fault], Coroutine[Any, Any, None]]
 
 
 class AttackPlan(Protocol):
@@ -68,8 +68,8 @@ class Attacked(Protocol):
     def note(self, line: str) -> None: ...
 
 
-class Havoc:
-    """Executes the faults of one run: `rage`, then `heal`.  Subclasses fill `deeds`, an action per kind of fault."""
+class FaultInjector:
+    """Executes the faults of one run: `inject`, then `heal`.  Subclasses fill `actions`, one for each kind."""
 
     LATE_S = 2.0
     ALL_CUT = 0.6
@@ -79,10 +79,10 @@ class Havoc:
         self._attacked = attacked
         self._stop = asyncio.Event()
         self._open: list[asyncio.Task[None]] = []
-        self._weather: list[Fault] = []
-        self.deeds: dict[str, Deed] = {}
+        self._degraded: list[Fault] = []
+        self.actions: dict[str, Action] = {}
 
-    async def rage(self) -> None:
+    async def inject(self) -> None:
         """Begin each fault at its time.  Faults that have not ended by themselves continue until `heal`."""
         attacked = self._attacked
         loop = asyncio.get_running_loop()
@@ -91,7 +91,7 @@ class Havoc:
             await asyncio.sleep(max(0.0, began + fault.at_s - loop.time()))
             attacked.note(f"FAULT {fault}")
             attacked.faults[fault.kind] += 1
-            self._open.append(loop.create_task(self.deeds[fault.kind](fault)))
+            self._open.append(loop.create_task(self.actions[fault.kind](fault)))
         await asyncio.sleep(max(0.0, began + attacked.plan.chaos_s - loop.time()))
 
     async def heal(self) -> None:
@@ -100,7 +100,7 @@ class Havoc:
         for task in self._open:
             await task
 
-    async def lasts(self, length_s: float) -> None:
+    async def wait(self, length_s: float) -> None:
         """Return when the time is up, or all faults end."""
         try:
             async with asyncio.timeout(length_s):
@@ -108,51 +108,51 @@ class Havoc:
         except TimeoutError:
             pass
 
-    async def weathered(self, fault: Fault) -> None:
+    async def degrade_links(self, fault: Fault) -> None:
         """Make all links slow, lossy or late, as bad as the worst of the overlapping faults."""
-        self._weather.append(fault)
-        self._set_weather()
-        await self.lasts(fault.length_s)
-        self._weather.remove(fault)
-        self._set_weather()
+        self._degraded.append(fault)
+        self._set_degraded()
+        await self.wait(fault.length_s)
+        self._degraded.remove(fault)
+        self._set_degraded()
 
-    def _set_weather(self) -> None:
+    def _set_degraded(self) -> None:
         network = self._attacked.network
 
         def worst(kind: str) -> float:
-            return max((fault.amount for fault in self._weather if fault.kind == kind), default=0.0)
+            return max((fault.amount for fault in self._degraded if fault.kind == kind), default=0.0)
 
         network.delay_ms = (0.1, max(2.0, worst("slow")))
         network.loss, network.duplicates = worst("loss"), worst("duplicate")
         network.late = (worst("late"), self.LATE_S)
 
-    async def without(self, length_s: float, links: Sequence[tuple[str, str]]) -> None:
+    async def cut_links(self, length_s: float, links: Sequence[tuple[str, str]]) -> None:
         """Cut these links for this time, each in one direction."""
         network = self._attacked.network
         for link in links:
             network.cut(*link)
-        await self.lasts(length_s)
+        await self.wait(length_s)
         for link in links:
             network.heal(*link)
 
     async def all_links(self, fault: Fault, nodes: Sequence[str], clients: Sequence[str]) -> None:
-        """Cut every link between nodes at once, with or without the clients' links, or make every link very slow."""
+        """Cut all links between nodes together, with or without the clients' links, or make all links very slow."""
         if fault.amount >= self.ALL_CUT:
-            await self.weathered(replace(fault, kind="slow", amount=fault.amount * self.SLOW_MAX_MS))
+            await self.degrade_links(replace(fault, kind="slow", amount=fault.amount * self.SLOW_MAX_MS))
             return
         names = [*nodes, *clients] if fault.amount >= self.ALL_CUT / 2 else nodes
-        await self.without(fault.length_s, list(permutations(names, 2)))
+        await self.cut_links(fault.length_s, list(permutations(names, 2)))
 
     async def flapping(self, fault: Fault, links: Sequence[tuple[str, str]]) -> None:
         """Cut and heal the links in turns, for `amount` seconds each."""
         loop = asyncio.get_running_loop()
         end = loop.time() + fault.length_s
         while loop.time() < end and not self._stop.is_set():
-            await self.without(fault.amount, links)
-            await self.lasts(fault.amount)
+            await self.cut_links(fault.amount, links)
+            await self.wait(fault.amount)
 
 
-def without(faults: tuple[Fault, ...], kinds: Sequence[str]) -> tuple[Fault, ...]:
+def without_kinds(faults: tuple[Fault, ...], kinds: Sequence[str]) -> tuple[Fault, ...]:
     """Return all faults except those of these kinds, numbered."""
     kept = [fault for fault in faults if fault.kind not in kinds]
     return tuple(replace(fault, number=number) for number, fault in enumerate(kept))

@@ -82,7 +82,7 @@ class Process:
         self.paused = False
         waiting, self._waiting = self._waiting, []
         for handle in waiting:
-            self.loop.go_on(handle)
+            self.loop.release(handle)
 
     def hold(self, handle: _Handle) -> None:
         """Keep a callback that is due until the process is resumed."""
@@ -112,7 +112,7 @@ class Process:
 
 
 class BusyError(RuntimeError):
-    """More events occurred than a run can have."""
+    """More events occurred than a run may have."""
 
 
 class _NumberedTask(asyncio.Task[Any]):
@@ -190,7 +190,7 @@ class SimulatedLoop(base_events.BaseEventLoop):
         return task
 
     def broken_invariants(self) -> list[AssertionError]:
-        """Return the AssertionErrors that ended tasks and that nobody has looked at.  Production ends on those, too."""
+        """Return the AssertionErrors that ended tasks and were never retrieved.  They also end a production process."""
         failures = [task.exception() for task in self.graveyard if _is_unheard(task)]
         return [one for one in failures if isinstance(one, AssertionError)]
 
@@ -252,7 +252,7 @@ class SimulatedLoop(base_events.BaseEventLoop):
         while timers and timers[0][2].cancelled():
             heappop(timers)
         if not timers:
-            raise RuntimeError("deadlock: nothing is scheduled and nothing can happen any more")
+            raise RuntimeError("deadlock: no callback is scheduled")
         self._now = timers[0][0]
 
     def _prune_timers(self) -> None:
@@ -261,7 +261,7 @@ class SimulatedLoop(base_events.BaseEventLoop):
         heapify(self._timers)
         self._prune_timers_at = max(_TIMERS_MIN, 2 * len(self._timers))
 
-    def go_on(self, handle: _Handle) -> None:
+    def release(self, handle: _Handle) -> None:
         """Run a callback that was kept while its process was paused."""
         self._runnable.append(handle)
 
@@ -346,6 +346,17 @@ class SimulatedLoop(base_events.BaseEventLoop):
         self._timers.clear()
 
 
+async def device_wait(seconds: float) -> None:
+    """Wait for a time of the world, as a disk takes it: the clock of the process does not change it."""
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop, SimulatedLoop):
+        await asyncio.sleep(seconds)
+        return
+    is_over = asyncio.Event()
+    loop.call_at_true_time(loop.true_time() + seconds, is_over.set)
+    await is_over.wait()
+
+
 def _is_unheard(task: asyncio.Task[Any]) -> bool:
     """Return whether the task has failed and its exception has not been retrieved."""
     return task.done() and bool(task._log_traceback)
@@ -367,7 +378,7 @@ class _BuriedError(BaseException):
 def _close(coroutine: Any) -> None:
     """Close a coroutine and ignore its errors.
 
-    If it waits again in a `finally`, that wait is ended, too.  The remainder that `close` would leave causes warnings
+    If it waits again in a `finally`, that wait is also ended.  The remainder that `close` would leave causes warnings
     when it is garbage-collected.
     """
     for _ in range(_THROWS_MAX):

@@ -1,8 +1,8 @@
-"""Known mistakes, made again one at a time, to show that a simulator finds them.
+"""Known mistakes, planted one at a time, to show that a simulator finds them.
 
 A mutant patches the product while its context is open, and leaves no change behind.  `hunt` runs seeds until one ends
 in a violation.  The result names the check that caught the mutant, since some mistakes fail an assertion inside the
-core before they break any promise to the outside.
+core before they violate an invariant of the simulator.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def hunt_all(mutants: Sequence[Mutant], attack: Attack) -> int:
         began = time.monotonic()
         catch = hunt(mutant, attack)
         missed += catch.caught_by is None
-        what = " ".join((catch.caught_by or "NOT CAUGHT").split())[:150]
-        print(f"{mutant.name:{width}}  {catch.seeds:4} seeds {time.monotonic() - began:6.1f} s  {what}", flush=True)
+        check = " ".join((catch.caught_by or "NOT CAUGHT").split())[:150]
+        print(f"{mutant.name:{width}}  {catch.seeds:4} seeds {time.monotonic() - began:6.1f} s  {check}", flush=True)
     print(f"{len(mutants) - missed} of {len(mutants)} mutants caught")
     return 1 if missed else 0

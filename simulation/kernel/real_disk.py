@@ -6,7 +6,6 @@ written data, as the page cache would.  Data that was not flushed is never lost 
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import tempfile
@@ -17,6 +16,7 @@ from random import Random
 from quorumlog.runtime.disk import Disk, DiskFile, Facts
 from quorumlog.runtime.file_disk import FileDisk
 from simulation.kernel.disk import SimulatedDisk
+from simulation.kernel.loop import device_wait
 
 SHARED_MEMORY = "/dev/shm"
 
@@ -70,7 +70,7 @@ class RealDisk(SimulatedDisk):
         self._disk.remove_tree(path)
 
     async def flush(self, files: Iterable[DiskFile], folders: Iterable[str] = ()) -> None:
-        await asyncio.sleep(self._random.uniform(*self.sync_ms) / 1000)
+        await device_wait(self._random.uniform(*self.sync_ms) / 1000)
         await self._disk.flush(files, folders)
 
     async def sync_dir(self, path: str) -> None:

@@ -143,8 +143,8 @@ class CheckedStore:
         self._disk.locked_by = None
 
 
-def _agree(what: str, found: object, expected: object) -> None:
-    assert found == expected, f"D1: {what}, SQLite gives {found}, written was {expected}"
+def _agree(call: str, found: object, expected: object) -> None:
+    assert found == expected, f"D1: {call}, SQLite returns {found}, the model {expected}"
 
 
 class Folders:

@@ -1,4 +1,4 @@
-"""Shrinks a failing plan to as few faults as possible with which some promise is still broken.
+"""Shrinks a failing plan to as few faults as possible that still cause a violation.
 
 Leaving a fault out changes everything after it, so any violation counts, not only the same one.
 """

@@ -21,6 +21,7 @@ from quorum.ports import BadSnapshotError, QuorumStore, SnapshotMissingError, St
 from quorum.snapshot_file import SnapshotInfo, SnapshotParser
 from quorumlog.errors import CorruptStoreError, FatalError, StoreRefusedError
 from quorumlog_server.standing import MemoryStanding
+from simulation.kernel.loop import device_wait
 
 HANG_LOOK_S = 0.02
 LATENCY_MAX_P99S = 3.0
@@ -51,6 +52,7 @@ class QuorumDisk:
     locked_by: object | None = None
     fsync_ms: tuple[float, float] = (0.2, 2.0)  # uniform
     usual: Latency | None = None  # of a permanently slow disk; a fault may make it slower
+    slowest_ms: float = 0.0  # the longest sync so far, by the clock of its process
     hangs: bool = False  # no write ends
     full: bool = False  # each write fails, and none of it is kept
     fails: bool = False  # the next write fails; chance decides whether it is kept
@@ -90,12 +92,15 @@ class QuorumDisk:
 
     async def wait(self) -> None:
         """Wait for as long as a sync takes."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         took_ms = self.random.uniform(*self.fsync_ms)
         if self.usual is not None:
             took_ms = max(took_ms, self.usual.draw_ms(self.random))
-        await asyncio.sleep(took_ms / 1000)
+        await device_wait(took_ms / 1000)
         while self.hangs:  # noqa: ASYNC110
             await asyncio.sleep(HANG_LOOK_S)
+        self.slowest_ms = max(self.slowest_ms, 1000 * (loop.time() - began))
 
     def lose_power(self) -> None:
         """Lose or zero the end of unfinished snapshots, which were not synced."""
@@ -165,7 +170,7 @@ class SimulatedStore:
         ends = sorted(disk.snapshots, key=lambda end: end.offset)
         usable = tuple(end for end in ends if stored.goes_on_from(end))
         if disk.log_start > 0 and not usable:
-            raise CorruptStoreError(f"the log starts at {disk.log_start}, and no snapshot holds what came before")
+            raise CorruptStoreError(f"the log starts at {disk.log_start}, and no snapshot holds the earlier records")
         return usable
 
     async def write(self, writes: Sequence[StoreWrite]) -> None:

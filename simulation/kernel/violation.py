@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class Violation(AssertionError):
-    """A promise is broken."""
+    """An invariant does not hold."""

@@ -1,7 +1,7 @@
-"""The table of transitions between roles, row by row: from where, to where, and why.
+"""The table of transitions between roles: the role before, the role after, and the reason.
 
-A row is reached when a run has gone through it; what no run goes through is not tested, so the simulator prints it.  A
-transition that is in no row is a broken promise.  The reasons are told from the words that the core gives for people.
+The simulator prints the rows that no run has reached, because these are not tested.  A transition that is in no row is
+a violation.  The reason is derived from the text that the core reports for people.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TABLE: dict[tuple[Role | None, Role], dict[str, str]] = {
     (_U, _U): {
         "higher epoch": _EPOCH,
         "gives its vote": "voted for",
-        "hears of an epoch at its end": _ENDED,
+        "learns of an epoch at its end": _ENDED,
         "disk hangs": _STALLED,
     },
     (_U, _P): {"election timeout": "election timeout"},
@@ -52,13 +52,13 @@ TABLE: dict[tuple[Role | None, Role], dict[str, str]] = {
         "higher epoch": _EPOCH,
         "gives its vote": "voted for",
         "gives way": "gives way to",
-        "hears of an epoch at its end": _ENDED,
+        "learns of an epoch at its end": _ENDED,
         "disk hangs": _STALLED,
     },
     (_C, _L): {"elected": "elected by"},
     (_C, _P): {"election timeout": "not elected in epoch"},
     (_C, _C): {"only voter, disk slow": "the only voter"},
-    (_C, _U): {"higher epoch": _EPOCH, "hears of an epoch at its end": _ENDED, "disk hangs": _STALLED},
+    (_C, _U): {"higher epoch": _EPOCH, "learns of an epoch at its end": _ENDED, "disk hangs": _STALLED},
     (_C, _F): {"finds the leader": _LEADER},
     (_L, _R): {
         "stops": "this node is stopping",
@@ -68,23 +68,23 @@ TABLE: dict[tuple[Role | None, Role], dict[str, str]] = {
         "disk hangs": "the disk has not answered",
     },
     (_L, _C): {"a node is ahead": "leads anew: "},
-    (_L, _U): {"higher epoch": _EPOCH, "hears of an epoch at its end": _ENDED},
+    (_L, _U): {"higher epoch": _EPOCH, "learns of an epoch at its end": _ENDED},
     (_L, _F): {"finds the leader": _LEADER},
     (_R, _U): {
-        "nobody succeeds": "no successor is known",
+        "no successor": "no successor is known",
         "higher epoch": _EPOCH,
-        "hears of an epoch at its end": _ENDED,
+        "learns of an epoch at its end": _ENDED,
         "disk hangs": _STALLED,
     },
     (_R, _F): {"finds the leader": _LEADER},
     (_R, _C): {"only voter": "the only voter"},
     (_F, _F): {"newer leader": _LEADER},
-    (_F, _P): {"leader not heard": "is not heard", "leader has resigned": "has resigned"},
+    (_F, _P): {"no reply from the leader": "is not heard", "leader has resigned": "has resigned"},
     (_F, _U): {
         "higher epoch": _EPOCH,
-        "hears of an epoch at its end": _ENDED,
-        "leader not heard, no voter": "is not heard",
-        "leader has resigned, no voter": "leader \\d+ has resigned",
+        "learns of an epoch at its end": _ENDED,
+        "no reply from the leader, as an observer": "is not heard",
+        "leader has resigned, as an observer": "leader \\d+ has resigned",
         "disk hangs": _STALLED,
     },
     (_F, _C): {"only voter": "the only voter"},
@@ -100,7 +100,7 @@ _compiled = {pair: [(why, re.compile(words)) for why, words in reasons.items()] 
 
 
 def row_of(before: Role | None, change: RoleChanged) -> Row:
-    """The row of a transition; one with the reason itself if it is in none."""
+    """Return the row of a transition, or a new row with the reported reason if none fits."""
     for why, words in _compiled.get((before, change.role), ()):
         if words.search(change.reason):
             return before, change.role, why

@@ -1,14 +1,15 @@
-"""The worst day: a majority of the voters' disks is lost, and the quorum is rebuilt from one that is left.
+"""The loss of a majority of the voters' disks, and the recovery of the quorum from a remaining disk.
 
-Theory of operation.  It strikes a cluster that has just been found whole, with writes on its way, and kills every
-process at once.  So few voters keep their disks that they are no quorum; observers keep theirs or not.  Then the
-operator does what docs/recovery.md says: takes the greatest log that is left, starts its node as the only voter of a
-new generation, gives empty disks to who lost theirs, and adds the voters again.  A voter of before that kept its disk
-is refused, and only then given an empty one; an observer of before begins anew by itself.
+Theory of operation.  The disaster happens in a cluster that has passed all checks, while writes are in progress.  All
+processes are killed at the same time.  The voters that keep their disks are fewer than a quorum; observers may keep
+theirs.  Then the operator follows docs/recovery.md: take the greatest remaining log, start its node as the only voter
+of a new generation, give empty disks to the nodes that lost theirs, and add the voters again.  A voter of the previous
+generation that kept its disk is refused, and then gets an empty disk.  An observer of the previous generation starts
+again by itself.
 
-Promises: of what was committed, everything that the chosen disk held is still there; old disks are refused; nothing of
-the new generation breaks the promises of every quorum, which a new watch sees to; and clients that begin anew find a
-register that behaves.  What only lost disks held is lost, and is counted.
+Checks: every committed record on the chosen disk still exists; old disks are refused; a new watch checks all invariants
+for the new generation; and the history of clients that start again is linearizable.  Records that were only on lost
+disks are counted as lost.
 """
 
 from __future__ import annotations
@@ -40,18 +41,19 @@ class Disaster:
         self.world = world
         self.random = Random(f"disaster {world.plan.seed}")
 
-    async def strike(self) -> None:
-        """
+    async def run(self) -> None:
+        """Lose the disks, recover the quorum, and check it.
+
         Raises:
-            Violation: something is not as it must be after a disaster.
+            Violation: an invariant does not hold, or the quorum does not recover.
         """
         world = self.world
         leader = world.leader()
-        assert leader is not None, "the aftermath has seen one"
+        assert leader is not None, "the checks before have found a leader"
         assert leader.node is not None, "an active controller has a node"
         voters = [world.hosts[node_id] for node_id in leader.node.voter_ids]
         if len(world.hosts) == 1:
-            return  # nothing would be left
+            return  # no disk would be left
         world.note("DISASTER")
         world.watch.seen["disaster"] += 1
         world.burst(leader, BURST)
@@ -63,10 +65,10 @@ class Disaster:
         for host in world.hosts.values():
             if host is not best:
                 host.config = replace(host.config, initial_voters=(), bootstrap=(best.address,))
-        await self._live_again(best, voters, [host for host in kept if host is not best])
+        await self._restart(best, voters, [host for host in kept if host is not best])
 
     def _lose_disks(self, voters: list[Host]) -> list[Host]:
-        """Who keeps its disk: fewer voters than a quorum, and at least one disk in all."""
+        """Return the hosts that keep their disks: fewer voters than a quorum, and at least one host."""
         world = self.world
         observers = [host for host in world.hosts.values() if host not in voters]
         kept = self.random.sample(voters, self.random.randint(0 if observers else 1, len(voters) // 2))
@@ -79,7 +81,7 @@ class Disaster:
         return kept
 
     async def _rebuild(self, kept: list[Host]) -> Host:
-        """As `quorum-node recover` does, offline, on the disks that are left."""
+        """Rebuild the quorum offline from the remaining disks, as `quorum-node recover` does."""
         world, sources = self.world, Sources.seeded(self.random.getrandbits(64), lambda: 0)
         stores = {host.name: SimulatedStore(host.disk) for host in kept}
         found = [
@@ -96,7 +98,7 @@ class Disaster:
         host.disk.directory_id = plan.key.directory_id
         for store in stores.values():
             await store.close()
-        self._nothing_else_is_lost(host, before, end)
+        self._check_losses(host, before, end)
         disks = [(one.node_id, one.disk) for one in world.hosts.values()]
         world.watch = world.watch.after_a_disaster(disks, host.disk, plan.generation)
         values = image.config(ConfigScope.CLUSTER, "")
@@ -106,18 +108,18 @@ class Disaster:
         world.note(f"REBUILT from {host.name} at {end}: generation {plan.generation}")
         return host
 
-    def _nothing_else_is_lost(self, host: Host, before: list[Batch], end: int) -> None:
+    def _check_losses(self, host: Host, before: list[Batch], end: int) -> None:
         watch = self.world.watch
         if host.disk.batches[: len(before)] != before:
-            raise Violation(f"I8: the rebuilding changes the log of {host.name}")
+            raise Violation(f"I8: the recovery changes the log of {host.name}")
         held = {batch.base_offset: batch for batch in before}
         for batch in watch.committed.values():
             if batch.end_offset > end:
                 watch.seen["batch lost in a disaster"] += 1
             elif batch.base_offset >= host.disk.log_start and held.get(batch.base_offset) != batch:
-                raise Violation(f"I8: {host.name}, the best that is left, does not hold {batch}")
+                raise Violation(f"I8: {host.name}, the best remaining disk, lacks {batch}")
 
-    async def _live_again(self, best: Host, voters: list[Host], old: list[Host]) -> None:
+    async def _restart(self, best: Host, voters: list[Host], old: list[Host]) -> None:
         world = self.world
         for node_id in world.hosts:
             world.start(node_id)
@@ -130,10 +132,10 @@ class Disaster:
         for host in voters:
             if host is not best:
                 await self._add(host)
-        await Aftermath(world).follow(stop)
+        await Aftermath(world).check(stop)
 
     async def _add(self, host: Host) -> None:
-        """Ask whoever leads, until it is a voter."""
+        """Ask the current leader to add the node, until it is a voter."""
         world = self.world
 
         async def asked(leader: Host) -> None:
@@ -152,7 +154,7 @@ class Disaster:
                 await asyncio.wait({leader.process.start(asked(leader))}, timeout=ORDER_MS / 1000)
             await asyncio.sleep(ASK_S)
             if world.loop.true_time() > end:
-                raise Violation(f"{host.name} is not a voter of the rebuilt quorum within {SETTLE_S} s")
+                raise Violation(f"{host.name} did not become a voter of the rebuilt quorum within {SETTLE_S} s")
 
 
 def _is_refused(host: Host) -> bool:

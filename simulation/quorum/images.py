@@ -1,8 +1,8 @@
-"""What the committed log says, replayed once for all nodes: what snapshots and images are compared with (I13, I16).
+"""The replay of the committed log, with which the snapshots and images of all nodes are compared (I13, I16).
 
-Nobody's own replay is trusted here: the batches are those that the watch saw committed, decoded anew.  They are
-replayed when the first comparison asks for them, and the images in between are kept, which costs little: each shares
-almost everything with the one before it.
+The replay of the nodes is not trusted: this module decodes the batches that the watch saw committed.  It replays them
+when the first comparison needs them, and keeps the images in between.  This costs little, because each image shares
+almost everything with the previous one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _State = tuple[ClusterImage, Voters | None, VoterSet | None]
 
 
 class CommittedImages:
-    """`commit` each batch in order; then ask."""
+    """The images of the committed log.  Pass each batch to `commit`, in order."""
 
     def __init__(self) -> None:
         self._waiting: deque[Batch] = deque()
@@ -46,12 +46,12 @@ class CommittedImages:
         return self._by_end.get(end)
 
     def digest(self, end: int) -> str | None:
-        """Of the image of everything below `end`; None if no batch that is committed ends there."""
+        """Return the digest of the image at `end`, or None if no committed batch ends there."""
         found = self._at(end)
         return None if found is None else found[0].digest()
 
     def snapshot_problem(self, end: LogEnd, data: bytes) -> str | None:
-        """What is wrong with this snapshot; None if it is the replay of the committed log up to `end`."""
+        """Return how this snapshot differs from the replay of the committed log up to `end`, or None."""
         found = self._at(end.offset)
         if found is None:
             return "no committed batch ends there"
@@ -60,9 +60,9 @@ class CommittedImages:
         held = list(parser.feed(data))
         base = parser.finish().base
         if base.end != end:
-            return f"it says that it ends at {base.end}"
+            return f"its header has the end {base.end}"
         if (base.voters, base.target) != (voters, target):
             return f"it holds the voters {base.voters} and target {base.target}, the log {voters} and {target}"
         if held != [chunk for chunk in chunks(image) if chunk]:
-            return "it holds another image than the log gives"
+            return "its image differs from the replay of the log"
         return None

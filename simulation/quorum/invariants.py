@@ -1,10 +1,10 @@
-"""The promises of the quorum, watched over all nodes of a run at every step of every core.
+"""The invariants of the quorum, checked for all nodes of a run at every step of every core.
 
-Theory of operation.  The watch sees each core's effects as they come, each write as it becomes durable on a disk, each
-message as it leaves and arrives, and each acknowledgement to a client.  It keeps what it needs to compare in constant
-time: by induction, logs match if equal (offset, epoch) always means an equal batch after an equal epoch, so no log is
-ever compared as a whole.  A broken promise raises `Violation`, which nothing in the product catches as an ordinary
-failure: the run ends there, and the message names the promise (I1 and so on are listed in docs/simulator.md).
+Theory of operation.  The watch sees the effects of each core, each write that becomes durable on a disk, each message
+that leaves or arrives, and each acknowledgement to a client.  Its comparisons take constant time.  By induction, logs
+match if equal (offset, epoch) always means an equal batch after an equal epoch, so no log is ever compared as a whole.
+A violated invariant raises `Violation`, which the product never catches.  The run ends there, and the message names the
+invariant (docs/simulator.md lists I1 and so on).
 """
 
 from __future__ import annotations
@@ -51,10 +51,12 @@ from simulation.quorum.coverage import TRANSITIONS, Row, row_of
 from simulation.quorum.images import CommittedImages
 
 ALIVE_TIMEOUTS = 6
-"""A leader notices within 2.5 fetch timeouts by its own clock, which may run at half the rate, that a voter is silent;
-messages take the rest."""
+"""A leader notices a voter without contact within 2.5 fetch timeouts by its own clock, which may run at half the rate.
+
+Messages take the rest.
+"""
 MARK = re.compile(rb"<(\d+)>")
-"""How the operations of clients can be told in a payload."""
+"""Marks the operations of clients in a payload."""
 
 
 @dataclass(eq=False)
@@ -64,24 +66,24 @@ class Run:
     node_id: int
     core: RaftCore
     log: list[Batch]
-    voters: list[Batch]  # those of `log` that hold a voter set; the last one is in force
+    voters: list[Batch]  # the batches of `log` with a voter set; the last one is in force
     role: Role | None = None
     watermark: int = 0
-    confirmed: int = 0  # how many batches of `log` were compared with what is committed
-    told: int = 0  # the high watermark that this leader may have told others
+    confirmed: int = 0  # how many batches of `log` were compared with the committed ones
+    sent: int = 0  # the high watermark that this leader may have sent to others
     led: int = 0  # the last epoch that it led
-    ended: int = 0  # the last epoch whose leader has said goodbye to it
-    since_ms: int = 0  # since when
+    ended: int = 0  # the last epoch whose leader has announced its end to this node
+    since_ms: int = 0  # when it began to lead
     fetched_ms: dict[ReplicaKey, int] = field(default_factory=dict)  # in this leadership
-    asked: dict[int, int] = field(default_factory=dict)  # reads, by call: what was committed when they were asked for
+    asked: dict[int, int] = field(default_factory=dict)  # by call of a read: the committed end at its start
     ticks: int = 0
     applied: int = 0
-    bases: set[int] = field(default_factory=set)  # ends of the snapshots that its log went on from
+    bases: set[int] = field(default_factory=set)  # ends of the snapshots at which its log has started
 
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """A request of an older epoch, and what it found."""
+    """A request of an older epoch, and the state that it must not change."""
 
     request: Vote | BeginQuorumEpoch | EndQuorumEpoch | Fetch | FetchSnapshot
     election: Election
@@ -93,7 +95,7 @@ _OF_AN_EPOCH = Vote | BeginQuorumEpoch | EndQuorumEpoch | Fetch | FetchSnapshot
 
 
 def _progress(core: RaftCore, key: ReplicaKey) -> tuple[int, int | None] | None:
-    """What a leader counts of a replica: its log end, and when it was last heard."""
+    """Return the log end of a replica according to its leader, and the time of its last fetch."""
     found = core.role.replicas.get(key) if isinstance(core.role, Leader) else None
     return None if found is None else (found.end, found.last_fetch_ms)
 
@@ -104,12 +106,12 @@ def _is_accepted(effects: list[Effect]) -> bool:
 
 
 def _voters_of(base: LogBase) -> Batch:
-    """Stands for the voters that a snapshot holds."""
+    """Return a batch that represents the voters in a snapshot."""
     return Batch(base.end.offset - 1, base.end.epoch, 1, 0, control=base.voters)
 
 
 class DurableDisk:
-    """What a disk has made durable, also after it was lost: a lost disk can break no promise by coming back."""
+    """The durable data of a disk, which is remembered even after the disk is lost."""
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
@@ -121,7 +123,7 @@ class DurableDisk:
         self.base_voters: Batch | None = None
 
     def take_over(self, disk: QuorumDisk) -> None:
-        """Know all that is on it now."""
+        """Take over the present contents of the disk."""
         self.start, self.end = disk.log_start, disk.log_end
         self.batches = {batch.base_offset: batch for batch in disk.batches}
         self.ends = {batch.end_offset: batch for batch in disk.batches}
@@ -130,7 +132,7 @@ class DurableDisk:
             self.base_voters = _voters_of(disk.base)
 
     def holds(self, batch: Batch) -> bool:
-        """A snapshot holds what it stands for."""
+        """Return whether the disk has the batch, either in its log or in a snapshot."""
         return batch.base_offset < self.start or self.batches.get(batch.base_offset) == batch
 
 
@@ -138,7 +140,7 @@ class Watch:
     """All invariants of one run of the simulation."""
 
     def __init__(self, fetch_timeout_ms: int, time_s: Callable[[], float]) -> None:
-        self.seen: Counter[str] = Counter()  # how often the rare things happened
+        self.seen: Counter[str] = Counter()  # how often rare events occurred
         self.transitions: Counter[Row] = Counter()
         self.images = CommittedImages()
         self.steps = 0
@@ -147,7 +149,7 @@ class Watch:
         self.marks: set[int] = set()  # operations in committed batches
         self.closed = False
         self.generation = 0
-        self.epoch_kept = 0  # the greatest that any disk has ever had
+        self.epoch_kept = 0  # the greatest epoch that any disk has ever had
         self.on_violation: Callable[[str], None] = lambda _: None
         self.fetch_timeout_ms = fetch_timeout_ms
         self.time_s = time_s
@@ -156,20 +158,20 @@ class Watch:
         self._votes: dict[tuple[UUID, int], ReplicaKey] = {}
         self._batches: dict[tuple[int, int], tuple[Batch, int]] = {}
         self._disks: dict[ReplicaKey, DurableDisk] = {}
-        self._disk_of: dict[int, DurableDisk] = {}  # the present disk of each node
+        self._disk_of: dict[int, DurableDisk] = {}  # the current disk of each node
         self._key_of: dict[int, ReplicaKey] = {}
 
-    # Life
+    # Disks and processes
 
     def disk(self, node_id: int, directory_id: UUID) -> DurableDisk:
-        """The node's present disk, known from now on by this directory id."""
+        """Return the node's current disk, and remember it by this directory id."""
         key = ReplicaKey(node_id, directory_id)
         self._key_of[node_id] = key
         self._disk_of[node_id] = self._disks.setdefault(key, DurableDisk(node_id))
         return self._disk_of[node_id]
 
     def after_a_disaster(self, disks: Sequence[tuple[int, QuorumDisk]], rebuilt: QuorumDisk, generation: int) -> Watch:
-        """The watch of the next generation.  Committed is, at first, what the snapshots of the rebuilt disk hold."""
+        """Return the watch of the next generation, which starts with the batches in the rebuilt disk's snapshots."""
         watch = Watch(self.fetch_timeout_ms, self.time_s)
         watch.seen, watch.transitions, watch.steps = self.seen, self.transitions, self.steps
         watch.on_violation, watch.generation = self.on_violation, generation
@@ -197,12 +199,12 @@ class Watch:
         kept, now = disk.state.election if disk.state is not None else None, core.election
         self._check(
             kept is None or now.epoch > kept.epoch or now == kept,
-            lambda: f"I2: {node_id} restarts with {now}, its disk says {kept}",
+            lambda: f"I2: {node_id} restarts with {now}, its disk has {kept}",
         )
         run = Run(node_id, core, list(batches), [one for one in batches if isinstance(one.control, Voters)])
         if base is not None and core.generation >= self.generation:
             self._begin_at(run, base)
-        elif base is not None:  # what was committed in a generation before is not known here; that watch has seen it
+        elif base is not None:  # batches of an earlier generation were checked by the earlier watch
             self._take_base(run, base)
         return run
 
@@ -215,7 +217,7 @@ class Watch:
     # Steps
 
     def before(self, run: Run, event: Event) -> Stale | None:
-        """Before a step: what a request of an older epoch must leave as it is, if the event is one."""
+        """Before a step: return the state that the event must not change, if it is a request of an older epoch."""
         if not isinstance(event, RequestReceived) or not isinstance(event.request, _OF_AN_EPOCH):
             return None
         core = run.core
@@ -229,12 +231,12 @@ class Watch:
         core = run.core
         self._check(
             core.election == stale.election,
-            lambda: f"I10: {run.node_id} goes from {stale.election} to {core.election} for {stale.request}",
+            lambda: f"I10: {run.node_id} changes from {stale.election} to {core.election} for {stale.request}",
         )
         self._check(
             core.log.end == stale.log_end or isinstance(core.role, Leader),
             lambda: (
-                f"I10: the log end of {run.node_id} goes from {stale.log_end} to {core.log.end} for {stale.request}"
+                f"I10: the log end of {run.node_id} moves from {stale.log_end} to {core.log.end} for {stale.request}"
             ),
         )
         self._check(
@@ -243,7 +245,7 @@ class Watch:
         )
 
     def stepped(self, run: Run, event: Event, effects: list[Effect], now_ms: int, stale: Stale | None) -> None:
-        """After each step, before its effects are carried out."""
+        """Check each step, before its effects are executed."""
         self.steps += 1
         if stale is not None:
             self._is_fenced(run, stale)
@@ -253,8 +255,8 @@ class Watch:
             run.asked[event.call] = self.committed_end
         run.ticks += isinstance(event, Tick)
         core = run.core
-        if run.role is Role.LEADER and core.high_watermark > run.told:  # before it may have resigned in this very step
-            run.told = core.high_watermark
+        if run.role is Role.LEADER and core.high_watermark > run.sent:  # even if it has resigned in this step
+            run.sent = core.high_watermark
             self._commit(run, core.high_watermark)
         for effect in effects:
             match effect:
@@ -276,7 +278,7 @@ class Watch:
         self.seen["read confirmed"] += 1
         end = run.asked.pop(call)
         self._check(
-            offset >= end, lambda: f"I14: {run.node_id} reads at {offset}, {end} was committed before it was asked"
+            offset >= end, lambda: f"I14: {run.node_id} reads at {offset}, {end} was committed before the read began"
         )
 
     def _write(self, run: Run, write: Write) -> None:
@@ -286,7 +288,7 @@ class Watch:
             replaced = write.base is not None and write.base.end.offset >= run.watermark
             self._check(
                 write.truncate_to >= run.watermark or replaced,
-                lambda: f"I5: {run.node_id} cuts its log to {write.truncate_to}, its watermark is {run.watermark}",
+                lambda: f"I5: {run.node_id} truncates its log to {write.truncate_to}, its watermark is {run.watermark}",
             )
             while log and log[-1].base_offset >= write.truncate_to:
                 log.pop()
@@ -294,33 +296,33 @@ class Watch:
                 run.voters.pop()
             run.confirmed = min(run.confirmed, len(log))
         if write.base is not None:
-            self.seen["log starts anew"] += 1
+            self.seen["log restarted at a snapshot"] += 1
             self._begin_at(run, write.base)
         for batch in write.batches:
             if isinstance(batch.control, Voters):
                 if batch.base_offset > 0:
                     self._voters_follow(run, batch, batch.control)
                 run.voters.append(batch)
-            if batch.epoch > 0:  # the founding may be lost before anyone hears of it, and made again
+            if batch.epoch > 0:  # the founding batch may be lost and written again
                 self._unique(run, batch)
             log.append(batch)
         if run.voters and (write.batches or write.truncate_to is not None):
             latest, in_force = self._keys(run.voters[-1]), {voter.key for voter in write.state.voters}
             self._check(
                 latest == in_force,
-                lambda: f"I11: {run.node_id} goes by the voters {sorted(in_force)}, the log says {sorted(latest)}",
+                lambda: f"I11: {run.node_id} uses the voters {sorted(in_force)}, its log has {sorted(latest)}",
             )
         election = write.state.election
         if election.leader_id is not None:
             self._one_leader(election.epoch, election.leader_id)
 
     def _begin_at(self, run: Run, base: LogBase) -> None:
-        """The log starts after a snapshot, which must hold nothing but what is committed."""
+        """Start the log after a snapshot, which must contain only committed batches."""
         offset = base.end.offset
         last = next((one for one in reversed(self.committed.values()) if one.end_offset <= offset), None)
         self._check(
             last is not None and (last.end_offset, last.epoch) == (offset, base.end.epoch),
-            lambda: f"I13: {run.node_id} goes on from a snapshot of {base.end}; committed up to there is {last}",
+            lambda: f"I13: {run.node_id} continues from a snapshot of {base.end}; committed there is {last}",
         )
         self._take_base(run, base)
 
@@ -341,12 +343,17 @@ class Watch:
             lambda: f"I4: {run.node_id} appends {batch} after epoch {before}, elsewhere it is {same}",
         )
 
+    @property
+    def elected(self) -> int:
+        """The number of epochs that had a leader so far."""
+        return len(self._leaders)
+
     def _one_leader(self, epoch: int, leader_id: int) -> None:
         other = self._leaders.setdefault(epoch, leader_id)
         self._check(other == leader_id, lambda: f"I1: epoch {epoch} is led by {other} and by {leader_id}")
 
     def _voters_follow(self, run: Run, batch: Batch, record: Voters) -> None:
-        """I11: one voter at a time; by a leader only when the last change and its own first record are committed."""
+        """I11: one voter changes at a time; a leader first commits the last change and a record of its own epoch."""
         earlier = run.voters
         if earlier and isinstance(earlier[-1].control, Voters) and earlier[-1].control.generation < record.generation:
             rebuilt = record.generation == self.generation and len(record.voters) == 1
@@ -360,7 +367,7 @@ class Watch:
             end = run.core.high_watermark
             self._check(
                 not earlier or earlier[-1].end_offset <= end,
-                lambda: f"I11: {run.node_id} changes the voters at {batch.base_offset}, not all before is committed",
+                lambda: f"I11: {run.node_id} changes the voters at {batch.base_offset}, the last change is uncommitted",
             )
             self._check(
                 run.core.role.epoch_start < end,
@@ -371,7 +378,7 @@ class Watch:
             self._majority_is_alive(run, sorted(after))
 
     def _majority_is_alive(self, run: Run, keys: list[ReplicaKey]) -> None:
-        """I11: a leader changes the voters only if a majority of the new set has sent something to a leader lately."""
+        """I11: a leader changes the voters only if a majority of the new set has recently sent a fetch."""
         now_s, bound_s = self.time_s(), ALIVE_TIMEOUTS * self.fetch_timeout_ms / 1000
         alive = [key for key in keys if key == run.core.key or now_s - self._sent_s.get(key, -bound_s) <= bound_s]
         self._check(
@@ -392,10 +399,10 @@ class Watch:
             lambda: f"transition: {run.node_id} from {before} to {change.role}: {change}",
         )
         if change.role is Role.CANDIDATE and before not in (Role.PROSPECTIVE, Role.LEADER):
-            self._check(len(voters) == 1, lambda: f"transition: {run.node_id} stands without a pre-vote: {change}")
+            self._check(len(voters) == 1, lambda: f"transition: {run.node_id} has had no pre-vote: {change}")
         self._check(
             change.role is not Role.FOLLOWER or change.epoch > run.ended,
-            lambda: f"I1: {run.node_id} follows the leader of {change.epoch}, which has said goodbye: {change}",
+            lambda: f"I1: {run.node_id} follows the leader of epoch {change.epoch}, which has ended: {change}",
         )
         if change.role is not Role.LEADER:
             return
@@ -406,7 +413,7 @@ class Watch:
             len(granted) > len(voters) // 2,
             lambda: f"I3: {own_key} leads epoch {change.epoch}, but only {granted} have its vote on disk",
         )
-        run.since_ms, run.fetched_ms, run.told, run.led = now_ms, {}, 0, change.epoch
+        run.since_ms, run.fetched_ms, run.sent, run.led = now_ms, {}, 0, change.epoch
         own = {batch.base_offset: batch for batch in run.log}
         start = max(run.bases, default=0)
         missing = [one for offset, one in self.committed.items() if offset >= start and own.get(offset) != one]
@@ -415,12 +422,15 @@ class Watch:
     def _watermark(self, run: Run, offset: int) -> None:
         self._check(offset > run.watermark, lambda: f"I5: {run.node_id}: high watermark {run.watermark} -> {offset}")
         run.watermark = offset
-        durable = max([self._disk_of[run.node_id].end, *run.bases])  # a snapshot is durable before the log knows of it
-        self._check(offset <= durable, lambda: f"I6: {run.node_id} announces {offset}, has {durable} on disk")
+        durable = max([self._disk_of[run.node_id].end, *run.bases])  # a snapshot is durable before the log starts at it
+        self._check(
+            offset <= durable,
+            lambda: f"I6: {run.node_id} has high watermark {offset}, durable end {durable}",
+        )
         self._commit(run, offset)
 
     def _commit(self, run: Run, offset: int) -> None:
-        """Everything below `offset` is committed, says this node: it must be what everyone else committed."""
+        """Check the batches below `offset`, which this node treats as committed, against those of other nodes."""
         newest: Batch | None = None
         log = run.log
         while run.confirmed < len(log) and log[run.confirmed].end_offset <= offset:
@@ -437,7 +447,7 @@ class Watch:
             self._majority_holds(found, sorted(self._keys(run.voters[-1])))
 
     def _commit_one(self, run: Run, batch: Batch) -> bool:
-        """Whether nobody had committed it before."""
+        """Return whether this node is the first to commit the batch."""
         if batch.base_offset < self.committed_end:
             same = self.committed.get(batch.base_offset)
             self._check(same == batch, lambda: f"I8: {run.node_id} commits {batch} where {same} was committed")
@@ -454,12 +464,11 @@ class Watch:
         holders = [key for key in keys if key in self._disks and self._disks[key].holds(batch)]
         self._check(
             len(holders) > len(keys) // 2,
-            lambda: f"I6: {batch} is committed, but of {keys} only {holders} hold it durably",
+            lambda: f"I6: {batch} is committed, but only {holders} of {keys} have it on disk",
         )
 
-    def _decided(self, run: Run, now_ms: int, what: str) -> None:
-        """I9: a leader that no majority has fetched from within the fetch timeout decides nothing, and confirms no
-        current read."""
+    def _decided(self, run: Run, now_ms: int, act: str) -> None:
+        """I9: a leader without fetches of a majority within the fetch timeout decides nothing and confirms no read."""
         core = run.core
         voters = core.history.current
         others = [voter.key for voter in voters if voter.key != core.key]
@@ -470,7 +479,7 @@ class Watch:
         silent_ms = now_ms - contacts[needed - 1]
         self._check(
             silent_ms <= self.fetch_timeout_ms,
-            lambda: f"I9: {run.node_id} {what} in epoch {core.epoch}; no majority has fetched for {silent_ms} ms",
+            lambda: f"I9: {run.node_id} {act} in epoch {core.epoch}; no majority has fetched for {silent_ms} ms",
         )
 
     # Disks
@@ -500,11 +509,11 @@ class Watch:
         if election.voted_for is not None:
             other = self._votes.setdefault((directory_id, election.epoch), election.voted_for)
             self._check(other == election.voted_for, lambda: f"I3: {node_id} votes for {other} and for {election}")
-        gone = [one for one in cut if self.committed.get(one.base_offset) == one and not disk.holds(one)]
-        self._check(not gone, lambda: f"I5: {node_id} cuts {gone[0]} off its disk, which is committed")
+        lost = [one for one in cut if self.committed.get(one.base_offset) == one and not disk.holds(one)]
+        self._check(not lost, lambda: f"I5: {node_id} truncates {lost[0]} on its disk, which is committed")
 
     def voters(self) -> list[ReplicaKey]:
-        """The voters by the newest record on any disk that is in use."""
+        """Return the voters according to the newest record on any disk that is in use."""
         newest: Batch | None = None
         for disk in self._disk_of.values():
             for batch in (disk.base_voters, *disk.batches.values()):
@@ -515,7 +524,7 @@ class Watch:
     # Messages
 
     def leaves(self, node_id: int, request: Request) -> None:
-        """A request gets onto the wire: what it promises must be durable."""
+        """Check a request that is about to be sent: its promises must be durable."""
         disk = self._disk_of.get(node_id)
         if isinstance(request, _OF_AN_EPOCH):
             self._epoch_is_kept(node_id, request.epoch, request)
@@ -523,7 +532,7 @@ class Watch:
             self._sent_s[request.sender.key] = self.time_s()
         match request:
             case Vote(pre_vote=False, sender=sender, epoch=epoch):
-                self._vote_is_kept(node_id, epoch, sender.key, "stands")
+                self._vote_is_kept(node_id, epoch, sender.key, "asks for votes")
             case Fetch(offset=offset) if disk is not None:
                 end, epoch, last = disk.end, request.last_fetched_epoch, disk.ends.get(offset)
                 self._check(end >= offset, lambda: f"I6: {node_id} acknowledges {offset}, its disk ends at {end}")
@@ -533,37 +542,37 @@ class Watch:
                 )
 
     def answers(self, node_id: int, request: Request, reply: Reply) -> None:
-        """A reply gets onto the wire."""
+        """Check a reply that is about to be sent."""
         self._epoch_is_kept(node_id, reply.known.epoch, reply)
         match request, reply:
             case Vote(pre_vote=False, sender=sender, epoch=epoch, target=target), VoteReply(granted=True):
                 self._vote_is_kept(node_id, epoch, sender.key, "grants its vote")
                 own = self._key_of.get(node_id)
-                self._check(target == own, lambda: f"I12: {own} grants a vote that was asked of {target}")
+                self._check(target == own, lambda: f"I12: {own} grants a vote that was requested from {target}")
 
     def _epoch_is_kept(self, node_id: int, epoch: int, message: Request | Reply) -> None:
-        """I2: an epoch that others hear of is on some disk; if it were taken back, they would wait for it in vain."""
+        """I2: an epoch that a message contains is on some disk, so no crash can revoke it."""
         self._check(
             epoch <= self.epoch_kept,
-            lambda: f"I2: {node_id} tells of epoch {epoch}, the greatest on any disk is {self.epoch_kept}: {message}",
+            lambda: f"I2: {node_id} sends epoch {epoch}, the greatest on any disk is {self.epoch_kept}: {message}",
         )
 
-    def _vote_is_kept(self, node_id: int, epoch: int, candidate: ReplicaKey, what: str) -> None:
+    def _vote_is_kept(self, node_id: int, epoch: int, candidate: ReplicaKey, act: str) -> None:
         disk = self._disk_of.get(node_id)
         election = disk.state.election if disk is not None and disk.state is not None else None
         kept = election is not None and (
             election.epoch > epoch or (election.epoch, election.voted_for) == (epoch, candidate)
         )
-        self._check(kept, lambda: f"I3: {node_id} {what} in epoch {epoch} for {candidate}, its disk says {election}")
+        self._check(kept, lambda: f"I3: {node_id} {act} in epoch {epoch} for {candidate}, its disk has {election}")
 
     def arrives(self, run: Run, request: Request, now_ms: int) -> None:
-        if isinstance(request, Fetch | FetchSnapshot) and request.epoch == run.core.epoch:  # both show a follower
+        if isinstance(request, Fetch | FetchSnapshot) and request.epoch == run.core.epoch:  # both come from a follower
             run.fetched_ms[request.sender.key] = now_ms
 
     # Clients and state machines
 
     def applied(self, run: Run, batch: Batch) -> None:
-        """I8, I15: what a node applies is committed, in order, without a gap."""
+        """I8, I15: a node applies only committed batches, in order, without a gap."""
         expected = batch.base_offset if batch.base_offset in run.bases else run.applied
         self._check(batch.base_offset == expected, lambda: f"I15: {run.node_id} applies {batch} after {run.applied}")
         same = self.committed.get(batch.base_offset)
@@ -571,16 +580,16 @@ class Watch:
         run.applied = batch.end_offset
 
     def is_whole(self, run: Run, pairs: Sequence[tuple[str | None, str | None]]) -> None:
-        """I16: what one request wrote is there as a whole or not at all."""
+        """I16: the records of one request are all present or all absent."""
         halves = [pair for pair in pairs if pair[0] != pair[1]]
         self._check(not halves, lambda: f"I16: {run.node_id} shows {halves} at {run.applied}")
 
     def snapshot(self, node_id: int, end: LogEnd, data: bytes) -> None:
-        """I13: a snapshot, taken or received, is the replay of the log."""
+        """I13: a snapshot, taken or received, equals the replay of the log."""
         self.seen["snapshot compared with the log"] += 1
         problem = self.images.snapshot_problem(end, data)
         self._check(problem is None, lambda: f"I13: snapshot {end} of {node_id}: {problem}")
 
     def acknowledged(self, number: int) -> None:
-        """A client is about to be told that operation `number` is done."""
+        """Check the acknowledgement of operation `number`."""
         self._check(number in self.marks, lambda: f"I8: operation {number} is acknowledged before it is committed")

@@ -1,13 +1,15 @@
-"""Whether a client history could have come from one register a key, each operation taking effect at one moment.
+"""Check whether a client history is linearizable: one register for each key, and atomic operations.
 
-Theory of operation (Wing and Gong's search with Lowe's memory of states).  Operations of one key concern no other key,
-so each key is a history of its own.  An operation is *minimal* if no other one that is still to be placed had ended
-before it began: only such a one can be next.  The search places a minimal operation whose result fits the value so
-far, and goes back when it gets stuck.  (Set of placed operations, value) never needs to be tried twice.  An operation
-with an unknown outcome has no end: it may be placed anywhere after its beginning, with any result, or never.  One that
-fits and changes nothing (a read, a compare and set that failed) is placed as soon as it is minimal, with no other
-choice tried: in any order that works it can be moved there.  One with an unknown outcome is placed only when a minimal
-operation waits for what it makes of the value: in any order that works it can be left out, or moved there.
+Theory of operation (Wing and Gong's search with Lowe's memory of states).  Each key has its own history, because
+operations on different keys are independent.  An operation is *minimal* if no other unplaced operation had ended before
+it began; only a minimal operation can be next.  The search places a minimal operation whose result fits the current
+value, and backtracks if there is none.  It never tries the same pair (set of placed operations, value) twice.
+
+An operation with an unknown outcome has no end: it may be placed anywhere after its beginning, with any result, or
+never.  Two rules reduce the search.  A minimal operation that fits and changes nothing (a read, or a failed compare and
+set) is placed without trying alternatives, because every valid order remains valid if it is moved there.  An operation
+with an unknown outcome is placed only if a minimal operation needs the value that it produces, because otherwise it can
+be omitted or moved.
 """
 
 from __future__ import annotations
@@ -17,15 +19,15 @@ from dataclasses import dataclass
 from math import inf
 
 STATES_MAX = 200_000
-"""Of one key.  A history that takes more is called undecided, which is no violation, but is counted."""
+"""The limit for one key.  A history that needs more is undecided; that is counted, but is no violation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What one client did: `kind` is read, write or cas (compare and set).
+    """One operation of a client.  kind: read, write or cas (compare and set).
 
-    value: what a write or cas sets.  expected: what a cas expects.  result: what a read found; for a cas, whether it
-    set.  `ended` is infinite while the outcome is unknown.
+    value: the value that a write or cas sets.  expected: the value that a cas expects.  result: the value that a read
+    returned; for a cas, whether it succeeded.  `ended` is infinite while the outcome is unknown.
     """
 
     key: str
@@ -41,13 +43,13 @@ class Operation:
         return self.ended < inf
 
     def __str__(self) -> str:
-        what = {"read": "", "write": f" {self.value}", "cas": f" {self.expected}->{self.value}"}[self.kind]
+        values = {"read": "", "write": f" {self.value}", "cas": f" {self.expected}->{self.value}"}[self.kind]
         found = f" = {self.result}" if self.is_known else " = ?"
-        return f"{self.began:.3f}-{self.ended:.3f} {self.kind} {self.key}{what}{found}"
+        return f"{self.began:.3f}-{self.ended:.3f} {self.kind} {self.key}{values}{found}"
 
 
 def _value_after(operation: Operation, value: str | None) -> tuple[bool, str | None]:
-    """Whether the operation could have had its result on `value`, and the value after it."""
+    """Return whether the operation's result fits `value`, and the value after it."""
     match operation.kind:
         case "read":
             return operation.result == value, value
@@ -59,7 +61,7 @@ def _value_after(operation: Operation, value: str | None) -> tuple[bool, str | N
 
 
 def check_key(history: list[Operation]) -> bool | None:
-    """Whether the history of one key is linearizable from an unset register; None if it takes too long to tell."""
+    """Return whether the history of one key is linearizable from an unset register; None if undecided."""
     operations = sorted(
         (one for one in history if one.is_known or one.kind != "read"), key=lambda one: (one.began, one.ended)
     )
@@ -80,12 +82,12 @@ def check_key(history: list[Operation]) -> bool | None:
 
 
 def _next_states(operations: list[Operation], placed: int, value: str | None) -> list[tuple[int, str | None]]:
-    """What may come next; what to try first is last in the list, and that is the operation that ended first."""
+    """Return the possible next states.  The last one is tried first; it places the operation that ended first."""
     first_end = inf
-    found: list[tuple[float, int, str | None]] = []  # what fits and has a known outcome
+    found: list[tuple[float, int, str | None]] = []  # fitting operations with a known outcome
     doubtful: list[tuple[int, str | None]] = []
-    wanted: set[str | bool | None] = set()  # values that an operation waits for
-    other_wanted = False  # any value but the present one would do
+    wanted: set[str | bool | None] = set()  # values that some operation needs
+    other_wanted = False  # some operation needs any value except the current one
     index = (~placed & (placed + 1)).bit_length() - 1  # all before are placed
     for place in range(index, len(operations)):
         if placed >> place & 1:
@@ -119,14 +121,14 @@ def _next_states(operations: list[Operation], placed: int, value: str | None) ->
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """bad: the keys whose history is impossible.  undecided: those that took too long."""
+    """bad: the keys whose history is not linearizable.  undecided: those whose search was too long."""
 
     bad: tuple[str, ...]
     undecided: tuple[str, ...]
 
 
 def check(history: Iterable[Operation]) -> Verdict:
-    """Judge a history, key by key."""
+    """Check a history, key by key."""
     keys: dict[str, list[Operation]] = {}
     for operation in history:
         keys.setdefault(operation.key, []).append(operation)

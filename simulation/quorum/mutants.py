@@ -1,4 +1,4 @@
-"""Known mistakes of the quorum."""
+"""Known mistakes of the quorum, planted one at a time to show that its simulator finds them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from quorum.core.core import RaftCore
 from quorum.core.election import Elections
 from quorum.core.events import AdvanceHighWatermark, VoterChangeError
 from quorum.core.following import Following
+from quorum.core.handover import Handovers
 from quorum.core.log_index import LogIndex
 from quorum.core.membership import Membership
 from quorum.core.messages import VoteReply
@@ -90,7 +91,7 @@ def _commits_before_fsync() -> list[Any]:
     ]
 
 
-@_mutant("a completed write counts for what was appended since")
+@_mutant("a completed write also counts for later appends")
 def _any_completion_counts() -> list[Any]:
     original = LogIndex.written
 
@@ -103,12 +104,12 @@ def _any_completion_counts() -> list[Any]:
 
 @_mutant("messages do not wait for their write")
 def _after_is_ignored() -> list[Any]:
-    original = QuorumNode._carry_out
+    original = QuorumNode._execute
 
-    def carry_out(self: QuorumNode, effect: Any) -> None:
+    def execute(self: QuorumNode, effect: Any) -> None:
         original(self, replace(effect, after=None) if getattr(effect, "after", None) is not None else effect)
 
-    return [patch.object(QuorumNode, "_carry_out", carry_out)]
+    return [patch.object(QuorumNode, "_execute", execute)]
 
 
 # Votes
@@ -160,10 +161,10 @@ def _vote_is_forgotten() -> list[Any]:
 
 @_mutant("no pre-vote")
 def _no_pre_vote() -> list[Any]:
-    def stand(self: Any, now_ms: int, reason: str) -> None:
+    def begin_election(self: Any, now_ms: int, reason: str) -> None:
         self._transitions.become_candidate(now_ms, reason)
 
-    return [patch.object(Elections, "stand", stand)]
+    return [patch.object(Elections, "begin_election", begin_election)]
 
 
 @_mutant("counts a reply of an earlier vote")
@@ -171,10 +172,10 @@ def _old_replies_count() -> list[Any]:
     original = RaftCore._on_reply
 
     def on_reply(self: Any, number: int, call: Any, reply: Any, now_ms: int) -> None:
-        standing, granted = self._state.role, isinstance(reply, VoteReply) and reply.granted
-        late = call.purpose is Purpose.VOTE and call.role is not standing
-        if granted and late and isinstance(standing, Prospective | Candidate) and call.voter in standing.votes:
-            standing.votes[call.voter].granted = True
+        candidacy, granted = self._state.role, isinstance(reply, VoteReply) and reply.granted
+        late = call.purpose is Purpose.VOTE and call.role is not candidacy
+        if granted and late and isinstance(candidacy, Prospective | Candidate) and call.voter in candidacy.votes:
+            candidacy.votes[call.voter].granted = True
             self._elections.count_votes(now_ms)
         original(self, number, call, reply, now_ms)
 
@@ -194,7 +195,7 @@ def _no_directory_check() -> list[Any]:
     return [patch.object(CoreState, "refuse_stranger", refuse)]
 
 
-@_mutant("a wiped voter is formatted into its old place")
+@_mutant("an emptied voter keeps its directory id")
 def _old_directory_id() -> list[Any]:
     original = QuorumWorld.new_disk
 
@@ -209,7 +210,7 @@ def _old_directory_id() -> list[Any]:
 # Divergence
 
 
-@_mutant("believes a fetch position without looking")
+@_mutant("accepts a fetch position without a check")
 def _no_divergence() -> list[Any]:
     return [patch.object(Replication, "_divergence", lambda self, request: None)]
 
@@ -231,7 +232,7 @@ def _cut_to(where: Callable[[Any, LogEnd], int]) -> list[Any]:
     return [patch.object(Following, "_cut_back", cut_back)]
 
 
-@_mutant("cuts its log below the watermark")
+@_mutant("truncates its log below the watermark")
 def _cuts_an_epoch() -> list[Any]:
     def start_of_epoch(state: Any, diverging: LogEnd) -> int:
         return int(state.log.end_of_epoch(diverging.epoch - 1).offset) or 1
@@ -239,7 +240,7 @@ def _cuts_an_epoch() -> list[Any]:
     return _cut_to(start_of_epoch)
 
 
-@_mutant("cuts its log to its own watermark")
+@_mutant("truncates its log to its own watermark")
 def _cuts_to_watermark() -> list[Any]:
     return _cut_to(lambda state, _: max(1, int(state.high_watermark)))
 
@@ -267,7 +268,7 @@ def _changes_too_early() -> list[Any]:
     return [patch.object(Membership, "_may_step", may_step), patch.object(Membership, "_refuse_change", refuse)]
 
 
-@_mutant("goes to the target in one step")
+@_mutant("changes to the target in one step")
 def _one_great_step() -> list[Any]:
     original = ChangeGate._decide_target
 
@@ -293,7 +294,7 @@ def _counts_itself() -> list[Any]:
     return [patch.object(Replication, "commit", commit)]
 
 
-@_mutant("a truncation keeps the voters that it cut off")
+@_mutant("a truncation keeps the voters that it removed")
 def _voters_are_not_restored() -> list[Any]:
     return [patch.object(VoterHistory, "truncate", lambda self, to: [])]
 
@@ -314,10 +315,10 @@ def _inclusive_snapshot() -> list[Any]:
     return [patch.object(Applier, "snapshot_base", base)]
 
 
-@_mutant("a snapshot misses the last batch that it names")
+@_mutant("a snapshot lacks the last batch before its end")
 def _snapshot_is_behind() -> list[Any]:
     class Behind(Replay):
-        """Its snapshots hold the state of one batch ago."""
+        """A snapshot contains the state before its last batch."""
 
         _before = ClusterImage()
 
@@ -334,7 +335,7 @@ def _snapshot_is_behind() -> list[Any]:
 # Epochs and generations
 
 
-@_mutant("an epoch is told before it is durable")
+@_mutant("an epoch is sent before it is durable")
 def _epoch_leaks() -> list[Any]:
     return [patch.object(CoreState, "epoch_to_report", property(lambda self: None))]
 
@@ -349,7 +350,7 @@ def _old_fetches_count() -> list[Any]:
     return [patch.object(Replication, "on_fetch", on_fetch)]
 
 
-@_mutant("a disk of an older generation is let in")
+@_mutant("a disk of an older generation is accepted")
 def _generations_are_not_compared() -> list[Any]:
     refuse, learn = CoreState.refuse_stranger, Elections.learn
 
@@ -362,7 +363,7 @@ def _generations_are_not_compared() -> list[Any]:
     return [patch.object(CoreState, "refuse_stranger", refuse_stranger), patch.object(Elections, "learn", believe)]
 
 
-@_mutant("goes back to a leader that has resigned")
+@_mutant("returns to a leader that has resigned")
 def _farewells_are_forgotten() -> list[Any]:
     original = Elections._meet_leader
 
@@ -409,7 +410,7 @@ def _one_batch_too_few() -> list[Any]:
 # Liveness
 
 
-@_mutant("a target is left lying by the next leader")
+@_mutant("the next leader ignores the target")
 def _targets_are_forgotten() -> list[Any]:
     original = Membership._may_step
 
@@ -420,12 +421,12 @@ def _targets_are_forgotten() -> list[Any]:
     return [patch.object(Membership, "_may_step", may_step)]
 
 
-@_mutant("who is ahead of its leader is left behind")
+@_mutant("a leader ignores a node that is ahead of it")
 def _seekers_are_not_heard() -> list[Any]:
     return [patch.object(Elections, "hear_seeker", lambda self, request, now_ms: None)]
 
 
-@_mutant("a voter that moved is not found without a leader")
+@_mutant("a moved voter is not found without a leader")
 def _addresses_are_not_heard() -> list[Any]:
     return [patch.object(Elections, "note_address", lambda self, key, address: None)]
 
@@ -446,7 +447,12 @@ def _blind_to_slow_disks() -> list[Any]:
     ]
 
 
-@_mutant("an answer decided on pending is sent before it commits")
+@_mutant("leadership returns to a preferred voter with a slow disk")
+def _prefers_slow_disks() -> list[Any]:
+    return [patch.object(Handovers, "_has_slow_disk", lambda self, leader, fetcher: False)]
+
+
+@_mutant("an answer is sent before its records are committed")
 def _answers_at_once() -> list[Any]:
     async def committed(self: QuorumNode, end_offset: int, epoch: int) -> None:
         return None
@@ -464,21 +470,21 @@ def _stale_reads() -> list[Any]:
     return [patch.object(QuorumNode, "confirm_read", confirm_read)]
 
 
-@_mutant("a read is confirmed by a fetch's arrival")
+@_mutant("any fetch confirms a read")
 def _any_fetch_confirms() -> list[Any]:
     def round_of(self: Any, leader: Leader, key: ReplicaKey) -> int:
-        """Whoever has ever fetched from this leader counts, whichever round it had seen."""
+        """Every voter that has ever fetched from this leader counts, in whichever round."""
         return leader.round if key in leader.replicas else 0
 
     return [patch.object(Contacts, "round_of", round_of)]
 
 
-@_mutant("the end of a leadership does not fail those who wait for a commit")
+@_mutant("calls that wait for a commit do not fail when the leadership ends")
 def _waiters_survive() -> list[Any]:
     return [patch.object(OffsetWaiters, "fail", lambda self, error: None)]
 
 
-@_mutant("applies what is not committed")
+@_mutant("applies uncommitted batches")
 def _applies_early() -> list[Any]:
     original = Replication.report_watermark
 

@@ -1,4 +1,4 @@
-"""Carries out the faults of a plan on a `QuorumWorld`, and ends them all; see `kernel/faults.py`."""
+"""Executes the faults of a plan on a `QuorumWorld`; see `kernel/faults.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from metadata.control.preferred import set_preferred
 from quorum.core.events import AddVoter, CancelTarget, RemoveVoter, SetTarget, VoterChange, VoterChangeError
 from quorum.core.types import Role
 from quorum.node import QuorumNode
-from simulation.kernel.faults import ALL_LINKS, Fault, Havoc
+from simulation.kernel.faults import ALL_LINKS, Fault, FaultInjector
 from simulation.kernel.loop import Process
 from simulation.quorum.plan import LEADER
 from simulation.quorum.world import CLIENTS, Host, QuorumWorld
@@ -23,20 +23,20 @@ ORDER_MS = 3000
 ORDER_GAP_S = 0.1
 SHORT_REIGN_S = 0.3
 SNAPSHOTS_TORN = 0.4
-STANDING_REMOVED = 0.75
+CANDIDATE_REMOVED = 0.75
 
 
-class Nemesis(Havoc):
-    """One a run.  `rage`, then `heal`."""
+class Nemesis(FaultInjector):
+    """The faults of one run.  Call `inject`, then `heal`."""
 
     def __init__(self, world: QuorumWorld) -> None:
         super().__init__(world)
         self.world = world
-        self.deeds = {
-            "slow": self.weathered,
-            "loss": self.weathered,
-            "duplicate": self.weathered,
-            "late": self.weathered,
+        self.actions = {
+            "slow": self.degrade_links,
+            "loss": self.degrade_links,
+            "duplicate": self.degrade_links,
+            "late": self.degrade_links,
             "cut": self._cut,
             "one way": self._cut,
             "isolate": self._isolate,
@@ -79,7 +79,7 @@ class Nemesis(Havoc):
             world.start(node_id)
 
     def _host(self, fault: Fault) -> Host:
-        """Whom a fault of one node hits."""
+        """Return the host that a fault of one node affects."""
         world = self.world
         if fault.nodes[0] != LEADER:
             return world.hosts[fault.nodes[0]]
@@ -96,36 +96,36 @@ class Nemesis(Havoc):
             return
         first, second = (f"n{node}" for node in fault.nodes)
         links = [(first, second)] if fault.kind == "one way" else [(first, second), (second, first)]
-        await self.without(fault.length_s, links)
+        await self.cut_links(fault.length_s, links)
 
     def _links_of(self, name: str, amount: float) -> list[tuple[str, str]]:
-        """All its links, or all in one direction, clients included or not."""
+        """Return all links of a host, or all in one direction, with or without those to clients."""
         others = [one for one in self._others(name) if amount < 0.7 or one[0] != "c"]
         into = [(other, name) for other in others]
         out = [(name, other) for other in others]
         return into if amount % 0.7 < 0.1 else out if amount % 0.7 < 0.2 else into + out
 
     async def _isolate(self, fault: Fault) -> None:
-        """Cut off from all others, often with writes on its hands."""
+        """Disconnect a node from all others, often while it has writes in progress."""
         host = self._host(fault)
-        cut = self.without(fault.length_s, self._links_of(host.name, fault.amount))
+        cut = self.cut_links(fault.length_s, self._links_of(host.name, fault.amount))
         if fault.amount * 100 % 2 < 1:
             self.world.burst(host, BURST)
         await cut
 
     async def _split(self, fault: Fault) -> None:
-        """Clients 2 and 3 are with the named side."""
+        """Split the hosts in two.  Clients 2 and 3 are on the side of the named nodes."""
         leader = self.world.leader() or self.world.hosts[1]
         side = {*(f"n{node or leader.node_id}" for node in fault.nodes), "c2", "c3"}
         names = ["c1", *self._others("c1")]
         links = [(a, b) for a in names for b in names if (a in side) != (b in side)]
-        await self.without(fault.length_s, links)
+        await self.cut_links(fault.length_s, links)
 
     async def _no_replies(self, fault: Fault) -> None:
         network, name = self.world.network, self._host(fault).name
         for other in self._others(name):
             network.cut_replies(name, other)
-        await self.lasts(fault.length_s)
+        await self.wait(fault.length_s)
         for other in self._others(name):
             network.heal_replies(name, other)
 
@@ -143,28 +143,28 @@ class Nemesis(Havoc):
         for host in hosts:
             host.down += 1
             self.world.kill(host.node_id)
-        await self.lasts(fault.length_s)
+        await self.wait(fault.length_s)
         for host in hosts:
             host.down -= 1
             self.world.start(host.node_id)
 
     async def _restart(self, fault: Fault) -> None:
-        """As SIGTERM: an orderly end.  Who does not end within the time is killed."""
+        """Stop the process as SIGTERM does.  A process that does not end in time is killed."""
         host = self._host(fault)
         process = host.process
         host.stop.set()
-        await self.lasts(max(1.5, fault.length_s))
+        await self.wait(max(1.5, fault.length_s))
         if host.process is process:
             self.world.kill(host.node_id)
         self.world.start(host.node_id)
 
     async def _pause(self, fault: Fault) -> None:
-        """As SIGSTOP and SIGCONT.  When all go on at once, all timers have run out at once."""
+        """Stop and continue processes, as SIGSTOP and SIGCONT do.  All of their timers are then due together."""
         hosts = [self._host(fault)] if len(fault.nodes) == 1 else [self.world.hosts[node] for node in fault.nodes]
         stopped = [host.process for host in hosts if host.process is not None and not host.process.paused]
         for process in stopped:
             process.pause()
-        await self.lasts(fault.length_s)
+        await self.wait(fault.length_s)
         for process in stopped:
             process.resume()
 
@@ -172,27 +172,28 @@ class Nemesis(Havoc):
         process = self._host(fault).process
         if process is not None:
             process.set_clock_rate(fault.amount)
-            await self.lasts(fault.length_s)
+            await self.wait(fault.length_s)
             process.set_clock_rate(1.0)
 
     async def _zombie(self, fault: Fault) -> None:
-        """Cut off from the other nodes, not from its clients, while its clock crawls: others lead before it notices."""
+        """Disconnect a node with a slow clock from other nodes but not from clients, so that another node leads."""
         host = self._host(fault)
         process = host.process
         if process is None:
             return
         process.set_clock_rate(fault.amount)
-        await self.without(fault.length_s, self._links_of(host.name, NODES_ONLY))
+        await self.cut_links(fault.length_s, self._links_of(host.name, NODES_ONLY))
         process.set_clock_rate(1.0)
 
     async def _burst(self, fault: Fault) -> None:
         self.world.burst(self._host(fault), int(fault.amount))
 
     async def _move(self, fault: Fault) -> None:
-        """The node is stopped, and started again at another address; the others' configurations are brought up to date.
+        """Restart the node at another address, and update the configurations of the others.
 
-        Not while a cluster is being founded, which nobody could find then, and not while another's new address is not
-        known everywhere: two voters that know nothing of each other can agree on no leader.
+        This is skipped while the cluster is being founded, because no node could find it then.  It is also skipped
+        while the new address of another node is not known everywhere, because two voters that do not know each
+        other's address cannot elect a leader.
         """
         world, host = self.world, self._host(fault)
         running = [one for one in world.hosts.values() if one.process is not None]
@@ -201,14 +202,14 @@ class Nemesis(Havoc):
         host.down += 1
         self.world.kill(host.node_id)
         world.move(host)
-        await self.lasts(min(fault.length_s, 1.0))
+        await self.wait(min(fault.length_s, 1.0))
         host.down -= 1
         world.start(host.node_id)
 
     # Disks
 
     async def _torn_write(self, fault: Fault) -> None:
-        """Power fails in the middle of a transaction, or of a snapshot that is taken or received."""
+        """Lose power in the middle of a transaction, or of a snapshot that is taken or received."""
         host = self._host(fault)
         disk, writes = host.disk, asyncio.Event()
         if self.world.plan.snapshots and fault.amount < SNAPSHOTS_TORN:
@@ -222,54 +223,70 @@ class Nemesis(Havoc):
             pass
         else:
             self.world.kill(host.node_id)
-            await self.lasts(fault.amount)
+            await self.wait(fault.amount)
         disk.on_write = disk.on_part = None
         self.world.start(host.node_id)
 
     async def _fsync_fails(self, fault: Fault) -> None:
-        """The next write fails and the process ends; it comes back after a while."""
+        """Make the next write fail, which ends the process, and restart it later."""
         host = self._host(fault)
         host.disk.fails = True
-        await self.lasts(fault.length_s)
+        await self.wait(fault.length_s)
         host.disk.fails = False
         self.world.start(host.node_id)
 
     async def _slow_disk(self, fault: Fault) -> None:
         disk = self._host(fault).disk
         disk.fsync_ms = (0.2, fault.amount)
-        await self.lasts(fault.length_s)
+        await self.wait(fault.length_s)
         disk.fsync_ms = (0.2, 2.0)
 
     async def _disk_hangs(self, fault: Fault) -> None:
         disk = self._host(fault).disk
         disk.hangs = True
-        await self.lasts(fault.length_s)
+        await self.wait(fault.length_s)
         disk.hangs = False
 
     async def _disk_full(self, fault: Fault) -> None:
-        """Whoever writes ends; it is started again once while the disk is still full."""
+        """Fill the disk, so that the next write ends the process.  Restart it once while the disk is still full."""
         host = self._host(fault)
         host.disk.full = True
-        await self.lasts(fault.length_s / 2)
+        await self.wait(fault.length_s / 2)
         self.world.start(host.node_id)
-        await self.lasts(fault.length_s / 2)
+        await self.wait(fault.length_s / 2)
         host.disk.full = False
         self.world.start(host.node_id)
 
     async def _wipe(self, fault: Fault) -> None:
-        """Another disk in its place: the node comes back newborn."""
+        """Replace the disk by an empty one, if every voter set can lose it.  The node restarts as newborn."""
         host = self._host(fault)
+        if not self._can_lose(host):
+            self.world.watch.seen["disk not wiped: a majority would be lost"] += 1
+            return
         host.down += 1
         self.world.kill(host.node_id)
         host.disk = self.world.new_disk(host.node_id)
-        await self.lasts(fault.length_s)
+        await self.wait(fault.length_s)
         host.down -= 1
         self.world.start(host.node_id)
 
-    # Orders: what operators do meanwhile.  They are given to the leader, or to whoever takes itself for it.
+    def _can_lose(self, lost: Host) -> bool:
+        """Return whether a majority of each voter set on any disk remains without this disk.
+
+        The plan bounds the number of wiped disks by the founders.  A set may be smaller when the fault begins.
+        """
+        left = self.world.present_disks() - {(lost.node_id, lost.disk.directory_id)}
+        for host in self.world.hosts.values():
+            voters = host.disk.state.voters
+            present = sum((voter.key.node_id, voter.key.directory_id) in left for voter in voters)
+            if voters and present < voters.majority:
+                return False
+        return True
+
+    # Requests of operators, to each node that believes that it leads.
 
     async def _order(self, length_s: float, give: Callable[[QuorumNode], Coroutine[Any, Any, Any]]) -> None:
-        """Given in the process of whoever leads, at once after its election too; and again until it is carried out."""
+        """Send a request to each leader, also directly after its election, and repeat it until it succeeds."""
         world, outcomes = self.world, list[str]()
         end = asyncio.get_running_loop().time() + length_s
 
@@ -285,14 +302,14 @@ class Nemesis(Havoc):
             for host in leaders:
                 if host.process is not None and host.node is not None:
                     host.process.start(ordered(host.node))
-            await self.lasts(ORDER_GAP_S)
+            await self.wait(ORDER_GAP_S)
 
     async def _transfer(self, fault: Fault) -> None:
         to = fault.nodes[0] if fault.nodes[0] != LEADER else None
         await self._order(fault.length_s, lambda node: node.transfer_leader(to, ORDER_MS))
 
     async def _handovers(self, fault: Fault) -> None:
-        """No leader is left in peace, and each time another node hears of two of them only at their end."""
+        """Hand leadership over repeatedly.  Each time, another node learns of two leaderships only at their end."""
         loop, network = asyncio.get_running_loop(), self.world.network
         end = loop.time() + fault.length_s
         for name in cycle([host.name for host in self.world.hosts.values()]):
@@ -303,7 +320,7 @@ class Nemesis(Havoc):
                 await self._order(SHORT_REIGN_S, lambda node: node.transfer_leader(None, ORDER_MS))
             for link in links:
                 network.heal(*link)
-            await self.lasts(fault.amount * SHORT_REIGN_S)
+            await self.wait(fault.amount * SHORT_REIGN_S)
             if loop.time() >= end or self._stop.is_set():
                 break
 
@@ -314,29 +331,32 @@ class Nemesis(Havoc):
 
     async def _remove(self, fault: Fault) -> None:
         leader = self.world.leader()
-        if fault.amount < STANDING_REMOVED or leader is None or leader.process is None or leader.process.paused:
+        if fault.amount < CANDIDATE_REMOVED or leader is None or leader.process is None or leader.process.paused:
             await self._change(fault)
         else:
-            await self._remove_standing(fault, leader.process)
+            await self._remove_candidate(fault, leader.process)
 
-    async def _remove_standing(self, fault: Fault, leader: Process) -> None:
-        """A leader is paused until another voter stands.  That one is cut off before anybody hears of its epoch, and
-        taken out of the voters: then it is ahead of its leader, and no voter."""
+    async def _remove_candidate(self, fault: Fault, leader: Process) -> None:
+        """Remove a candidate from the voters before any node learns its epoch.
+
+        The leader is paused until another voter is a candidate.  That candidate is then disconnected and removed, so
+        that it is no voter and ahead of its leader.
+        """
         world, found = self.world, list[Host]()
-        stands = asyncio.Event()
+        is_candidate = asyncio.Event()
 
         def cut_off(host: Host) -> None:
             if not found:
                 found.append(host)
                 for link in self._links_of(host.name, NODES_ONLY):
                     world.network.cut(*link)
-                stands.set()
+                is_candidate.set()
 
         world.on_candidate = cut_off
         leader.pause()
         try:
             async with asyncio.timeout(4 * world.watch.fetch_timeout_ms / 1000):
-                await stands.wait()
+                await is_candidate.wait()
         except TimeoutError:
             pass
         world.on_candidate = None
@@ -349,7 +369,7 @@ class Nemesis(Havoc):
                 world.network.heal(*link)
 
     async def _grow_and_shrink(self, fault: Fault) -> None:
-        """One voter, three, five, and back, each step begun whether or not the one before has come to its end."""
+        """Change to one voter, three, five, and back.  Each step begins even if the previous one has not completed."""
         sizes = [size for size in (1, 3, 5, 3, 1) if size <= len(fault.nodes)]
         for size in sizes if fault.amount < 0.5 else sizes[1:-1]:
             change = self._target(fault.nodes[:size])
@@ -361,12 +381,12 @@ class Nemesis(Havoc):
         return SetTarget(tuple((host.node_id, host.address) for host in hosts))
 
     async def _prefer(self, fault: Fault) -> None:
-        """The record is written like any other; who is no voter at that moment cannot be preferred."""
+        """Set the preferred controllers.  Only current voters can be preferred."""
         host = self.world.leader()
         if host is None or host.process is None:
             return
         host.process.start(self._set_preferred(host, fault.nodes))
-        await self.lasts(fault.length_s)
+        await self.wait(fault.length_s)
 
     async def _set_preferred(self, host: Host, nodes: tuple[int, ...]) -> None:
         node, controller = host.node, host.controller

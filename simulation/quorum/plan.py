@@ -1,7 +1,7 @@
-"""What a run is: everything that goes wrong in it, drawn up front from the seed.
+"""The plan of a run of the quorum: its conditions and faults, drawn in advance from the seed.
 
-A plan is a value.  Its faults are an explicit list, so that a part of them can be run again: that is how a failing seed
-is shrunk, and how a shrunk one is replayed (`--seed N --faults 3,7`).
+A plan is an immutable value with an explicit list of faults.  Runs with a part of that list shrink a failing seed, and
+replay a shrunk one (`--seed N --faults 3,7`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
-from simulation.kernel.faults import ALL_LINKS, REAL_STORE_SHARE, Fault, with_all_links, without
+from simulation.kernel.faults import ALL_LINKS, REAL_STORE_SHARE, Fault, with_all_links, without_kinds
 
 FIRST_OBSERVER = 11
 
@@ -27,34 +27,34 @@ ORDERS = (
     "cancel target",
     "grow and shrink",
 )
-"""Not faults, but what operators do meanwhile."""
+"""Requests of operators while faults occur."""
 STORE_FAULTS = ("fsync fails", "disk full")
-"""Faults that quorum disks on real files do not have."""
+"""Faults that are not possible with quorum disks on real files."""
 SLOW_DISKS_SHARE = 0.2
-"""How many runs have disks that stay slow, whatever the faults do."""
+"""Fraction of the runs in which some disks are slow during the entire run."""
 KINDS_SHARES = (0.08, 0.2, 0.4)
-"""How many of all kinds one run has.  What breaks only when two kinds meet is found where there are few others."""
+"""Fractions of all kinds that one run may use.  Few kinds find mistakes that need two particular kinds together."""
 LEADER = 0
-"""Stands for whichever node leads when the fault begins."""
+"""As a node of a fault: the leader when the fault begins."""
 KINDS = (*LINK_FAULTS, ALL_LINKS, *NODE_FAULTS, *DISK_FAULTS, *ORDERS)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One run.  `chaos_s` is for how long faults begin; then all of them end."""
+    """One run.  chaos_s: the time in which faults begin; then all of them end."""
 
     seed: int
     voters: int
     observers: int
     chaos_s: float
     op_gap_s: float
-    quick: bool  # timeouts of a third: more elections in the same time
-    small_fetches: bool  # replies of a few batches, and nothing old in memory: the log is read from the disk
-    watermark_wait_ms: int  # voters are told late, or at once, what is committed of the records that they have
-    auto_join: bool  # observers make voters of themselves, and voters leave when they are stopped
-    disaster: bool  # at the end a majority of the voters' disks is lost, and the quorum rebuilt from what is left
-    snapshots: bool  # taken every little while, and the log kept short behind them
-    slow_disks: tuple[int, ...]  # nodes whose disks are slow from the beginning to the end
+    quick: bool  # timeouts reduced to a third, so that there are more elections
+    small_fetches: bool  # replies hold a few batches, and old batches are read from the disk
+    watermark_wait_ms: int  # how long a leader delays a new high watermark
+    auto_join: bool  # observers join the voters automatically, and voters leave when they stop
+    disaster: bool  # at the end a majority of the voters' disks is lost, and the quorum is rebuilt
+    snapshots: bool  # take snapshots often, and keep the log short
+    slow_disks: tuple[int, ...]  # nodes whose disks are slow during the entire run
     slow_p99: float  # the 99th percentile of their writes, in fetch timeouts
     slow_p50: float  # their median, in the same unit
     real_store: bool  # quorum disks are SQLite databases on real files, compared with the model; none of them fails
@@ -65,12 +65,12 @@ class Plan:
         return (*range(1, self.voters + 1), *range(FIRST_OBSERVER, FIRST_OBSERVER + self.observers))
 
     def only(self, numbers: set[int]) -> Plan:
-        """The same run with these faults alone."""
+        """Return the same run with only these faults."""
         return replace(self, faults=tuple(fault for fault in self.faults if fault.number in numbers))
 
 
 def draw(seed: int) -> Plan:
-    """The plan of a seed."""
+    """Return the plan of a seed."""
     random = Random(f"plan {seed}")
     voters = random.choice((1, 2, 3, 3, 3, 3, 4, 5))
     plan = Plan(
@@ -103,7 +103,7 @@ def draw(seed: int) -> Plan:
         if fault.kind == "wipe":
             wipes -= 1
             if wipes < 0:
-                continue  # more lost disks than a minority is what the quorum does not promise to survive
+                continue  # the quorum does not promise to survive the loss of more disks than a minority
         faults.append(replace(fault, number=len(faults)))
     plan = replace(plan, faults=tuple(faults), watermark_wait_ms=random.choice((0, 5, 5, 100)))
     if random.random() < SLOW_DISKS_SHARE:
@@ -111,13 +111,13 @@ def draw(seed: int) -> Plan:
     plan = replace(plan, faults=with_all_links(Random(f"all links {seed}"), plan.faults, plan.chaos_s))
     if plan.disaster or Random(f"real store {seed}").random() >= REAL_STORE_SHARE:
         return plan
-    return replace(plan, real_store=True, faults=without(plan.faults, STORE_FAULTS))
+    return replace(plan, real_store=True, faults=without_kinds(plan.faults, STORE_FAULTS))
 
 
 def _draw_slow_disks(random: Random, plan: Plan) -> Plan:
-    """One voter's disk, those of some nodes, or all.
+    """Return the nodes with slow disks: one voter, some nodes, or all.
 
-    Such a node would never catch up by small fetches, nor where the log is kept for less time than its disk takes.
+    Such a node could never catch up with small fetches, or if the log is truncated before its disk has written it.
     """
     ids = plan.node_ids
     chosen = random.choice(((random.randint(1, plan.voters),), random.sample(ids, random.randint(1, len(ids))), ids))

@@ -1,4 +1,4 @@
-"""Plays a plan on a quorum: nodes and clients run, faults begin and end, then every promise is checked."""
+"""Plays a plan on a quorum: nodes and clients run, faults begin and end, then all invariants are checked."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ def play(plan: Plan, traced: bool = False) -> Result:
 
 
 async def attack(world: QuorumWorld) -> None:
-    """Let the faults of the plan happen, end them, and check what must come then."""
+    """Begin and end the faults of the plan, and check that the quorum recovers."""
     for node_id in sorted(world.hosts):
         world.start(node_id)
     stop = world.start_clients()
     nemesis = Nemesis(world)
-    await nemesis.rage()
+    await nemesis.inject()
     await nemesis.heal()
     if not world.majority_is_left():
         world.watch.seen["majority lost"] += 1
         stop.set()
         return
-    await Aftermath(world).follow(stop)
+    await Aftermath(world).check(stop)
     if world.plan.disaster:
-        await Disaster(world).strike()
+        await Disaster(world).run()

@@ -1,7 +1,7 @@
-"""How often leadership moves while disks are slow: `python -m simulation --slow-disks`.
+"""Measures how often leadership moves while disks are slow: `python -m simulation --slow-disks`.
 
-Three voters with default timeouts and the three clients, no other faults.  Once a leader serves, some disks become
-slow, and stay so.  The table says what that costs.
+Three voters use default timeouts, and three clients run without other faults.  Once a leader serves, some disks become
+permanently slow.  The table shows the effect.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from simulation.quorum.plan import Plan, draw
 from simulation.quorum.world import QuorumWorld
 
 LATENCIES = (Latency(20, 500), Latency(100, 2000), Latency(500, 2000))
-WHO = ("one follower", "the leader", "all but one", "all")
+PREFERRED = "the preferred leader"
+WHO = ("one follower", "the leader", PREFERRED, "all but one", "all")
 MINUTES = 3.0
 RUNS = 3
 LOOK_S = 0.05
@@ -25,10 +26,10 @@ START_S = 30.0
 
 @dataclass
 class Measured:
-    """What a run with slow disks came to.
+    """The result of a run with slow disks.
 
-    epochs: begun while disks were slow.  slow_leader_s: for how long a slow disk led although another was fast.
-    unserved_s: the longest time in which no client was answered.
+    epochs: those that began while disks were slow.  slow_leader_s: how long a slow disk led although another was fast.
+    unserved_s: the longest time without an answer to any client.
     """
 
     seconds: float = 0.0
@@ -52,7 +53,7 @@ class Measured:
 
 
 class SlowDisks:
-    """A run without faults, in which the disks of `who` become slow for good."""
+    """Run without faults, and make the disks of `who` permanently slow."""
 
     def __init__(self, world: QuorumWorld, who: str, latency: Latency, seconds: float) -> None:
         self.world = world
@@ -81,11 +82,16 @@ class SlowDisks:
         chosen = {
             "one follower": others[:1],
             "the leader": [leader.node_id],
+            PREFERRED: [leader.node_id],
             "all but one": [leader.node_id, *others[:-1]],
             "all": [leader.node_id, *others],
         }[self.who]
         for node_id in chosen:
             hosts[node_id].disk.usual = self.latency
+        if self.who == PREFERRED:
+            for host in hosts.values():
+                if host.node is not None:
+                    host.node.prefer((leader.node_id,))
         return set(chosen)
 
     async def _measure(self, slow: set[int]) -> None:
@@ -111,7 +117,7 @@ class SlowDisks:
 
 
 def quiet_plan(seed: int, op_gap_s: float = 0.1) -> Plan:
-    """Default timeouts, no observers, no faults."""
+    """Return a plan with default timeouts, no observers and no faults."""
     return replace(
         draw(seed),
         voters=3,
@@ -129,7 +135,7 @@ def quiet_plan(seed: int, op_gap_s: float = 0.1) -> Plan:
 
 
 def measure(who: str, latency: Latency, seconds: float, runs: int = RUNS, op_gap_s: float = 0.1) -> Measured:
-    """Of `runs` seeds, from 0 on."""
+    """Return the mean of `runs` seeds, from 0 on."""
     total = Measured()
     for seed in range(runs):
         world = QuorumWorld(quiet_plan(seed, op_gap_s))

@@ -3,9 +3,9 @@
 Theory of operation.  Each node is a process on its own host that runs the production code over a simulated store and
 transport: core, driver, metadata replay, active controller.  Three clients read, write and compare-and-set registers
 (cluster configs, decided by the active controller like any other request), each from its own host, so their requests
-suffer like all others.  `run.py` plays a plan: `nemesis.py` carries out its faults, `invariants.py` watches every step.
-Then all faults end: within a bounded time there must be a leader, a new write, and equal images everywhere; the nodes
-must be quiet; and the clients' history must be linearizable.
+are affected like all others.  `run.py` plays a plan: `nemesis.py` executes its faults, and `invariants.py` checks every
+step.  Then all faults end.  Within a bounded time there must be a leader, a new write, and equal images everywhere; the
+nodes must be quiet; and the clients' history must be linearizable.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ from simulation.quorum.plan import FIRST_OBSERVER, Plan
 
 CLIENTS = 3
 READER = "c3"
-"""A client that only reads, and so is never kept waiting by a leader that cannot commit any more."""
+"""A client that only reads, so a leader that can no longer commit does not block it."""
 KEYS = ("x", "y", "z")
 TWIN = " again"
-"""A key that is written together with another has its name and this."""
+"""The suffix of a key that is written together with another."""
 REQUEST_MS = 1500
 LEAVE_MS = 1000
 SHORT = SnapshotPolicy(log_bytes=3000, interval_ms=1000, retain_ms=0, retain_bytes=1)
@@ -69,16 +69,16 @@ FETCH_TIMEOUT_MS = 2000
 
 @dataclass(eq=False)
 class Host:
-    """A machine: what outlives the processes on it, and the present process if one runs."""
+    """A machine: its config and disk, which outlive its processes, and the current process if there is one."""
 
     node_id: int
     address: str
     config: RaftConfig
     disk: QuorumDisk
-    down: int = 0  # faults that keep it from being started
+    down: int = 0  # number of faults that prevent its start
     process: Process | None = None
     stop: asyncio.Event = field(default_factory=asyncio.Event)
-    again: bool = False  # to be started anew with another disk
+    again: bool = False  # to be restarted with another disk
     outlived: bool = False  # its disk was refused, because the quorum was rebuilt
     run: Run | None = None
     node: QuorumNode | None = None
@@ -91,13 +91,13 @@ class Host:
 
     @property
     def ready(self) -> QuorumNode | None:
-        """Its node, if it is open and runs."""
+        """The node, if it is open and runs."""
         return self.node if self.process is not None else None
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What a client asks for; `number` is also the value that it writes."""
+class ClientRequest:
+    """A request of a client; `number` is also the value that it writes."""
 
     number: int
     kind: str
@@ -111,7 +111,7 @@ class Wish:
 
 @dataclass
 class Result:
-    """How a run went.  violation: the promise that was broken, or None."""
+    """The result of a run.  violation: the broken invariant, or None."""
 
     plan: Plan
     violation: str | None = None
@@ -129,7 +129,7 @@ class Result:
 
 
 class Replay(MetadataReplay):
-    """The product's, with every batch shown to the watch first."""
+    """The production replay, which passes every batch to the watch first."""
 
     watch: Watch
     run: Run
@@ -143,7 +143,7 @@ class Replay(MetadataReplay):
 
 
 class QuorumWorld:
-    """One run of one plan.  Make one, call `play`, once."""
+    """One run of one plan.  Call `play` once."""
 
     def __init__(self, plan: Plan, traced: bool = False) -> None:
         self.plan = plan
@@ -154,7 +154,7 @@ class QuorumWorld:
         self.network = Network(self.loop, Random(self.random.getrandbits(64)), self.note)
         self.network.converts = Random(f"converts {plan.seed}").random() < 0.3
         self.broken = asyncio.Event()
-        self.on_candidate: Callable[[Host], None] | None = None  # called in the step in which a node stands
+        self.on_candidate: Callable[[Host], None] | None = None  # called with each new candidate
         self.faults: Counter[str] = Counter()
         self.history: list[Operation] = []
         self.unknown: list[tuple[int, Operation]] = []
@@ -203,7 +203,7 @@ class QuorumWorld:
             self.hosts[node_id] = Host(node_id, address, config, self.new_disk(node_id))
 
     def new_disk(self, node_id: int) -> QuorumDisk:
-        """An empty disk for a node."""
+        """Return an empty disk for a node."""
         random = Random(self.random.getrandbits(64))
         disk = QuorumDisk(random) if self._folders is None else self._folders.disk(random)
         if node_id in self.plan.slow_disks:
@@ -220,7 +220,7 @@ class QuorumWorld:
         return disk
 
     def move(self, host: Host) -> None:
-        """Give the node another address; whoever is started from now on is configured with it."""
+        """Give the node another address, and configure it on all nodes that start from now on."""
         name, _, port = host.address.rpartition(":")
         host.address = f"{name}:{int(port) + 1}"
         host.config = replace(host.config, address=host.address)
@@ -244,7 +244,7 @@ class QuorumWorld:
         if run is not None:
             self.watch.arrives(run, request, now_ms())
 
-    # Life and death
+    # Processes
 
     def start(self, node_id: int) -> None:
         """Start the node's process, unless it runs or a fault keeps it down."""
@@ -257,16 +257,16 @@ class QuorumWorld:
         host.process.start(self._main(host, host.process))
 
     def kill(self, node_id: int) -> None:
-        """As SIGKILL and power loss at once: what was not durable is gone."""
+        """End the process as SIGKILL and a power failure would: data that was not durable is lost."""
         host = self.hosts[node_id]
         if host.process is None:
             return
         self.note(f"kill {host.name}")
         host.process.kill()
         host.disk.lose_power()
-        self._gone(host)
+        self._ended(host)
 
-    def _gone(self, host: Host) -> None:
+    def _ended(self, host: Host) -> None:
         host.disk.crash()
         host.process = host.run = host.node = host.replay = host.controller = None
 
@@ -287,7 +287,7 @@ class QuorumWorld:
             async with node:
                 node.run_beside(controller.run(), "active controller")
                 host.run = replay.run = self._watched(node, host.disk)
-                replay.run.applied = node.applied_offset  # what a snapshot has brought back
+                replay.run.applied = node.applied_offset  # the end of the loaded snapshot
                 host.node, host.replay, host.controller = node, replay, controller
                 if self.plan.auto_join:
                     node.run_beside(volunteer.run(), "joining the voters")
@@ -302,14 +302,14 @@ class QuorumWorld:
             self._break(f"{host.name} fails: {type(failure).__name__}: {failure}")
         if host.process is process:
             process.kill()
-            self._gone(host)
+            self._ended(host)
         if host.again:
             host.again = False
             host.disk = self.new_disk(host.node_id)
             self.loop.call_soon(self.start, host.node_id, context=Context())
 
     def _outlive(self, host: Host, failure: OutlivedError) -> None:
-        """As in `quorumlog_server/generations.py`: an observer starts again with an empty disk; a voter is refused."""
+        """Restart an observer with an empty disk, and refuse a voter, as `quorumlog_server/generations.py` does."""
         self.note(f"{host.name} ends: {failure}")
         self.watch.seen["old generation refused"] += 1
         host.outlived = True
@@ -345,38 +345,40 @@ class QuorumWorld:
 
     # Clients
 
-    async def serve(self, host: Host, wish: Wish) -> tuple[str, Any]:
-        """At the node: carry a client's wish out like any request for a change.  What it does not end in time counts
-        against it (L6)."""
+    async def serve(self, host: Host, request: ClientRequest) -> tuple[str, Any]:
+        """Execute a client's request at the node, like any request for a change.
+
+        A request that does not end in time is a violation of L6.
+        """
         process = host.process
         number = next(self._serve_numbers)
         self._serving[number] = (process, self.loop.true_time())
         try:
-            return await self._carry_out(host, wish)
+            return await self._decided(host, request)
         finally:
             self._serving.pop(number, None)
 
     def unanswered(self) -> tuple[str, float] | None:
-        """A node that runs and has kept a call for twice as long as it may, and since when."""
+        """Return a running node whose call is overdue by a request timeout, and the time at which the call began."""
         for process, began in self._serving.values():
             if process is not None and process.alive and self.loop.true_time() - began > 2 * REQUEST_MS / 1000:
                 return process.host, began
         return None
 
-    async def _carry_out(self, host: Host, wish: Wish) -> tuple[str, Any]:
+    async def _decided(self, host: Host, request: ClientRequest) -> tuple[str, Any]:
         controller, node = host.controller, host.node
         if controller is None or node is None:
             return "refused", None
-        if wish.kind == "current":
-            return await self._serve_current(host, wish)
-        answer = await controller.carry_out(lambda image, again: _decide(image, wish), REQUEST_MS)
+        if request.kind == "current":
+            return await self._serve_current(host, request)
+        answer = await controller.carry_out(lambda image, again: _decide(image, request), REQUEST_MS)
         if isinstance(answer, Outcome):
             return ("unknown" if answer.error is ApiError.OUTCOME_UNKNOWN else "refused"), node.leader_id
-        self.watch.acknowledged(wish.number)
+        self.watch.acknowledged(request.number)
         return "done", answer[0]
 
-    async def _serve_current(self, host: Host, wish: Wish) -> tuple[str, Any]:
-        """A read that leaves nothing in the log: confirmed by the voters (design §4.7)."""
+    async def _serve_current(self, host: Host, request: ClientRequest) -> tuple[str, Any]:
+        """Serve a read that the voters confirm, without appending a record."""
         node, replay = host.node, host.replay
         assert node is not None
         assert replay is not None
@@ -386,7 +388,7 @@ class QuorumWorld:
                 await replay.wait_for(offset)
         except (NotLeaderError, TimeoutError):
             return "refused", node.leader_id
-        return "done", replay.image.config(ConfigScope.CLUSTER, "").get(wish.key)
+        return "done", replay.image.config(ConfigScope.CLUSTER, "").get(request.key)
 
     async def _client(self, name: str, random: Random, stop: asyncio.Event) -> None:
         transport = SimulatedTransport(self.network, f"{name}:1")
@@ -397,67 +399,77 @@ class QuorumWorld:
             key = random.choice(KEYS)
             kind = "current" if name == READER else random.choice(("read", "current", "write", "write", "cas"))
             self.operations += 1
-            wish = Wish(self.operations, kind, key, known.get(key))
-            target = await self._wish(transport, wish, target, known, random)
+            request = ClientRequest(self.operations, kind, key, known.get(key))
+            target = await self._execute(transport, request, target, known, random)
 
     def burst(self, host: Host, count: int) -> None:
-        """Ask for `count` writes at the host itself, at once, and do not wait: there is something to lose now."""
+        """Start `count` writes at the host itself, and do not wait for them, so that a fault can lose them."""
         if host.process is None:
             return
         for _ in range(count):
             self.operations += 1
-            wish = Wish(self.operations, "write", KEYS[self.operations % len(KEYS)])
+            request = ClientRequest(self.operations, "write", KEYS[self.operations % len(KEYS)])
             began = self.loop.true_time()
-            self.unknown.append((wish.number, Operation(wish.key, "write", began, value=wish.value)))
-            host.process.start(self._serve_unheard(host, wish))
+            self.unknown.append((request.number, Operation(request.key, "write", began, value=request.value)))
+            host.process.start(self._serve_unheard(host, request))
 
-    async def _serve_unheard(self, host: Host, wish: Wish) -> None:
-        await self.serve(host, wish)
+    async def _serve_unheard(self, host: Host, request: ClientRequest) -> None:
+        await self.serve(host, request)
 
-    async def _wish(
-        self, transport: SimulatedTransport, wish: Wish, target: int, known: dict[str, str | None], random: Random
+    async def _execute(
+        self,
+        transport: SimulatedTransport,
+        request: ClientRequest,
+        target: int,
+        known: dict[str, str | None],
+        random: Random,
     ) -> int:
-        """One operation of a client, and which node to turn to next."""
+        """Execute one operation of a client.  Return the node for the next one."""
         began = self.loop.true_time()
         host = self.hosts[target]
         try:
             how, found = await transport.exchange(
-                host.address, lambda _: self.serve(host, wish), REQUEST_MS, f"{wish.kind} {wish.key} {wish.value}"
+                host.address,
+                lambda _: self.serve(host, request),
+                REQUEST_MS,
+                f"{request.kind} {request.key} {request.value}",
             )
         except UnreachableError:
             how, found = "unknown", None
         if how == "refused":
             return found or random.choice(self.plan.node_ids)
-        kind = "read" if wish.kind == "current" else wish.kind
-        written = wish.value if kind != "read" else None
+        kind = "read" if request.kind == "current" else request.kind
+        written = request.value if kind != "read" else None
         ended = self.loop.true_time()
         if how == "unknown":
-            self.unknown.append((wish.number, Operation(wish.key, kind, began, value=written, expected=wish.expected)))
+            self.unknown.append(
+                (request.number, Operation(request.key, kind, began, value=written, expected=request.expected))
+            )
             return random.choice(self.plan.node_ids)
-        self.note(f"{wish.kind} {wish.key} {wish.expected} {written} = {found}")
+        self.note(f"{request.kind} {request.key} {request.expected} {written} = {found}")
         self.acknowledged += 1
-        self.history.append(Operation(wish.key, kind, began, ended, written, wish.expected, found))
+        self.history.append(Operation(request.key, kind, began, ended, written, request.expected, found))
         if kind == "read":
-            known[wish.key] = found
+            known[request.key] = found
         elif kind == "write" or found:
-            known[wish.key] = wish.value
+            known[request.key] = request.value
         return target
 
     # The course of a run
 
     def leader(self) -> Host | None:
-        """The active controller, if there is one."""
+        """Return the host of the active controller, or None."""
         found = [host for host in self.hosts.values() if host.controller is not None and host.controller.active]
         return max(found, key=lambda host: host.node.epoch if host.node else 0) if found else None
 
-    async def until(self, condition: Callable[[], bool], what: str, timeout_s: float) -> None:
+    async def until(self, condition: Callable[[], bool], text: str, timeout_s: float) -> None:
         began = self.loop.true_time()
         while not condition():
             if self.broken.is_set():
                 raise Violation(self.violation)
             if self.loop.true_time() - began >= timeout_s:
-                raise Violation(f"{what} not within {timeout_s} s after the faults ended: {self._ends()}")
-            await asyncio.sleep(0.02)
+                raise Violation(f"{text}: not within {timeout_s} s after the faults ended: {self._ends()}")
+            await asyncio.sleep(0.02)  # of virtual time: the condition may be about any node
 
     def _ends(self) -> dict[str, str]:
         return {host.name: "down" if (node := host.ready) is None else _state(node) for host in self.hosts.values()}
@@ -471,7 +483,7 @@ class QuorumWorld:
         return all(node is not None and node.applied_offset == end for node in nodes)
 
     def start_clients(self) -> asyncio.Event:
-        """They go on until the event is set."""
+        """Start the clients.  They stop when the returned event is set."""
         stop = asyncio.Event()
         for number in range(1, CLIENTS + 1):
             name = f"c{number}"
@@ -480,11 +492,11 @@ class QuorumWorld:
         return stop
 
     def may_move(self, host: Host) -> bool:
-        """Whether every disk has the present addresses of all other voters."""
+        """Return whether every disk has the current addresses of all other voters."""
         return not any(self.misplaced(one.disk.state.voters) - {host.node_id} for one in self.hosts.values())
 
     def misplaced(self, voters: VoterSet) -> set[int]:
-        """Of the voters that have their disks, those that are not where the set says."""
+        """Return the voters that still have their disks and whose address differs from the one in the set."""
         present = self.present_disks()
         return {
             voter.key.node_id
@@ -494,7 +506,7 @@ class QuorumWorld:
         }
 
     def majority_is_left(self) -> bool:
-        """Whether enough of the voters in force still have their disks: voters may have been removed meanwhile."""
+        """Return whether a majority of the current voters still have their disks; voters may have been removed."""
         voters = self.watch.voters()
         left = [one for one in voters if (one.node_id, one.directory_id) in self.present_disks()]
         return not voters or len(left) > len(voters) // 2
@@ -505,7 +517,7 @@ class QuorumWorld:
     undecided = 0
 
     def play(self, course: Course) -> Result:
-        """Run the plan to its end, or to the first broken promise."""
+        """Run the plan to its end, or to the first violation."""
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
         try:
             with nullcontext() if self._folders is None else self._folders.in_use():
@@ -547,13 +559,13 @@ class QuorumWorld:
         await self.broken.wait()
 
 
-def _decide(image: ClusterImage, wish: Wish) -> Decision[tuple[Any]]:
-    """What a register does.  Reads, too, leave a record: that makes them current under any leader."""
-    value = image.config(ConfigScope.CLUSTER, "").get(wish.key)
-    sets = wish.kind == "write" or (wish.kind == "cas" and value == wish.expected)
-    keys = (wish.key, wish.key + TWIN) if sets else ("mark",)
-    found: Any = value if wish.kind == "read" else sets
-    return Decision((found,), tuple(Config(ConfigScope.CLUSTER, "", key, wish.value) for key in keys))
+def _decide(image: ClusterImage, request: ClientRequest) -> Decision[tuple[Any]]:
+    """Execute an operation on a register.  A read also appends a record, which makes it current under any leader."""
+    value = image.config(ConfigScope.CLUSTER, "").get(request.key)
+    sets = request.kind == "write" or (request.kind == "cas" and value == request.expected)
+    keys = (request.key, request.key + TWIN) if sets else ("mark",)
+    found: Any = value if request.kind == "read" else sets
+    return Decision((found,), tuple(Config(ConfigScope.CLUSTER, "", key, request.value) for key in keys))
 
 
 def _state(node: QuorumNode) -> str:
@@ -566,4 +578,4 @@ def _id_of(name: str) -> int:
 
 
 Course = Callable[[QuorumWorld], Coroutine[Any, Any, None]]
-"""What happens in a run, from its first process to its last check."""
+"""The steps of a run, from its first process to its last check."""

@@ -51,7 +51,7 @@ async def balance_every(world: World, seconds: int) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_leaders_are_balanced_in_a_leadership_that_was_paused_when_their_round_came(seed: int) -> None:
-    """The pause ends without an election: the same leadership goes on, and so must its background work."""
+    """The pause ends without an election: the same leadership continues, and so must its background work."""
     world = World(seed)
 
     async def scenario() -> None:
@@ -62,9 +62,9 @@ def test_leaders_are_balanced_in_a_leadership_that_was_paused_when_their_round_c
         others = [host.config.node_id for host in world.voters if host is not leader]
         await balance_every(world, INTERVAL_S)
         world.kill(broker_id)
-        await world.until(lambda: image_of(leader).brokers[broker_id].fenced, "the dead broker is fenced")
+        await world.until(lambda: image_of(leader).brokers[broker_id].fenced, "the killed broker is fenced")
         world.start(broker_id)
-        await world.until(lambda: in_sync(image_of(leader)), "it is back in sync")
+        await world.until(lambda: in_sync(image_of(leader)), "it is in sync again")
         assert not leads_what_it_prefers(image_of(leader), broker_id)
         for node_id in others:
             world.kill(node_id)

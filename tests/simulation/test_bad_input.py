@@ -1,4 +1,4 @@
-"""Bad input that needs whole nodes to show: wrong addresses, clocks that jump, records of a newer version."""
+"""Bad input to whole nodes: wrong addresses, clocks that jump, records of a newer version."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_wall_clock_that_jumps_moves_no_leader_and_fences_no_broker(jump_h: in
         world.wall_offset_s += jump_h * 3_600
         for name in "abc":
             assert await ask_to_create(active(world), name) == "NONE"
-            await asyncio.sleep(10)
+            await asyncio.sleep(10)  # of virtual time: longer than a broker's session
         assert (active(world).name, epoch_of(active(world))) == before
         plane = active(world).plane
         assert plane is not None
@@ -42,15 +42,15 @@ def test_a_wall_clock_that_jumps_moves_no_leader_and_fences_no_broker(jump_h: in
     world.run(scenario())
 
 
-def test_bootstrap_addresses_that_are_all_wrong_found_no_cluster_and_are_named() -> None:
+def test_wrong_bootstrap_addresses_are_named_and_form_no_cluster() -> None:
     world = World(1, voters=1, brokers=1)
     broker = world.brokers[0]
     broker.config = replace(broker.config, bootstrap=(Address("nowhere", 9093), Address("elsewhere", 9093)))
 
     async def scenario() -> None:
         world.start(broker.config.node_id)
-        await asyncio.sleep(120)
-        assert broker.failure is None, "it goes on trying"
+        await asyncio.sleep(120)  # of virtual time: longer than every deadline of a start
+        assert broker.failure is None, "it continues to try"
         assert broker.plane is not None
         assert broker.plane.node.cluster_id is None
         assert broker.plane.node.log_end_offset == 0
@@ -66,8 +66,11 @@ def test_bootstrap_addresses_that_are_all_wrong_found_no_cluster_and_are_named()
     ("payload", "said"),
     [(encode([NoOp()]).replace(b"\x08\x01", b"\x08\x63", 1), "version"), (b"\xff\xff\xff", "")],
 )
-def test_a_record_of_a_newer_version_ends_the_node_by_name(payload: bytes, said: str) -> None:
-    """It is committed, but this program cannot know what it means.  Nothing is skipped, nor at the next start."""
+def test_a_record_of_a_newer_version_ends_the_node_and_is_named(payload: bytes, said: str) -> None:
+    """It is committed, but this program does not know its meaning.
+
+    No record is skipped, not even at the next start.
+    """
     world = World(1, voters=1, brokers=0)
 
     async def scenario() -> None:
@@ -90,7 +93,7 @@ def test_a_record_of_a_newer_version_ends_the_node_by_name(payload: bytes, said:
 
 async def end_of(host: Host) -> BaseException:
     while host.failure is None:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # of virtual time: the end of a process sets no event
     failure = host.failure
     while isinstance(failure, BaseExceptionGroup):
         failure = failure.exceptions[0]

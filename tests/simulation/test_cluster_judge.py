@@ -1,4 +1,4 @@
-"""The judge of cluster runs: what it lets pass, and what it does not."""
+"""The judge of cluster runs: the histories that it accepts, and those that it reports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from random import Random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -16,12 +16,19 @@ from metadata.codec import decode, encode
 from metadata.image import ClusterImage
 from metadata.records import Config, ConfigScope
 from quorum.core import messages
-from quorum.core.types import Batch
+from quorum.core.types import Batch, LogEnd, ReplicaKey, Voter, VoterSet
+from quorum.transport import convert
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.wire.record_batch import Codec, patch
+from simulation.cluster.disks import DiskWatch
+from simulation.cluster.evidence import BrokerRun, Evidence
+from simulation.cluster.groups import GroupWatch
 from simulation.cluster.history import Committed, History, Mark, batches_in
 from simulation.cluster.metadata import Follower, MetadataWatch, Spot
+from simulation.cluster.orders import Orders
 from simulation.cluster.retention import Kept, Retention, StrayWatch
+from simulation.cluster.voters import VoterOrders
+from simulation.cluster.world import ClusterWorld
 from simulation.kernel import network
 from simulation.kernel.disk import SimulatedDisk
 
@@ -41,15 +48,15 @@ def history() -> History:
 
 
 def test_committed_batches_leave_no_gap(history: History) -> None:
-    assert "all before ends at 2" in str(history.add(batch(3, 2), 0.1, FORGETS_S))
+    assert "the one before ends at 2" in str(history.add(batch(3, 2), 0.1, FORGETS_S))
 
 
-def test_a_record_may_be_there_again_only_after_a_long_silence(history: History) -> None:
+def test_a_record_may_repeat_only_after_its_producer_expired(history: History) -> None:
     assert "I22" in str(history.add(batch(2, 1), 1.9, FORGETS_S))
     assert history.add(batch(2, 1), 4.0, FORGETS_S) is None
 
 
-def test_an_unclean_leader_may_begin_above_what_it_shares(history: History) -> None:
+def test_an_unclean_leader_may_start_above_its_shared_history(history: History) -> None:
     history.cut_to(0)
     history.begin_at(5)
     assert (history.start, history.end) == (5, 5)
@@ -62,7 +69,7 @@ def test_records_that_an_unclean_leader_had_deleted_before_it_led_are_unknown(hi
     assert list(history.unknown) == [2, 3, 4]
 
 
-def test_deletions_before_an_unclean_leader_is_heard_of_count_from_then_on(history: History) -> None:
+def test_deletions_before_an_unclean_election_was_observed_count_afterwards(history: History) -> None:
     history.start_meanwhile = 2
     history.begin_at(0)
     assert history.start == 2
@@ -99,7 +106,7 @@ def check(holds: bool, message: Callable[[], str]) -> None:
 
 
 class Log:
-    """Two segments of one batch each, as far as `Retention` looks."""
+    """Two segments of one batch each, with the fields that `Retention` reads."""
 
     def __init__(self, *ages_ms: int) -> None:
         self.start_offset = 0
@@ -126,7 +133,7 @@ class Log:
         (Kept(), (999_999, 0), False),
     ],
 )
-def test_retention_deletes_what_is_too_old_or_too_much(kept: Kept, ages_ms: tuple[int, int], allowed: bool) -> None:
+def test_retention_may_delete_old_or_excess_records(kept: Kept, ages_ms: tuple[int, int], allowed: bool) -> None:
     log: Any = Log(*ages_ms)
     assert log.segments[0].size == 69
     assert (Retention({"t": kept}).problem("t", log, 1, NOW_MS) is None) is allowed
@@ -147,23 +154,23 @@ def test_a_stray_is_not_deleted_early() -> None:
     assert len(broken) == 1
 
 
-def test_compressed_batches_show_their_marks() -> None:
+def test_marks_are_found_in_compressed_batches() -> None:
     data = build_batch([NewRecord(None, Mark(3, 4).value, NOW_MS, ())] * 40, Codec.GZIP)
     assert Mark(3, 4).value not in bytes(data)
     assert [one.marks for one in batches_in(bytes(data))] == [(Mark(3, 4),) * 40]
 
 
-def test_a_message_that_changes_on_its_way_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    sender = messages.Sender("c", 0, messages.ReplicaKey(1, UUID(int=1)))
+def test_a_message_changed_in_transit_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    sender = messages.Sender("c", 0, ReplicaKey(1, UUID(int=1)))
     request = messages.DescribeQuorum(sender)
     assert network._converted_request(request) == request
-    other = messages.DescribeQuorum(messages.Sender("d", 0, messages.ReplicaKey(1, UUID(int=1))))
-    monkeypatch.setattr(network.convert, "request_from_wire", lambda name, wire: (0, other))
+    other = messages.DescribeQuorum(messages.Sender("d", 0, ReplicaKey(1, UUID(int=1))))
+    monkeypatch.setattr(convert, "request_from_wire", lambda name, wire: (0, other))
     with pytest.raises(AssertionError, match="arrives as"):
         network._converted_request(request)
 
 
-def test_a_byte_that_rots_changes_on_the_disk_and_in_memory() -> None:
+def test_bit_rot_changes_the_disk_and_the_cache() -> None:
     disk = SimulatedDisk(Random(1))
     file: Any = disk.open("logs/a/0.log", create=True)
     file.append(b"abcd")
@@ -174,7 +181,7 @@ def test_a_byte_that_rots_changes_on_the_disk_and_in_memory() -> None:
     assert (bytes(file.content), file.flushed) == (b"acce", b"acc")
 
 
-def test_a_backup_puts_back_files_names_and_facts() -> None:
+def test_a_backup_restores_files_names_and_facts() -> None:
     disk = SimulatedDisk(Random(1))
     disk.make_dir("logs")
     disk.open("logs/a", create=True).append(b"old")
@@ -185,3 +192,87 @@ def test_a_backup_puts_back_files_names_and_facts() -> None:
     disk.crash()  # all of it is durable
     assert disk.list("logs") == ["a"]
     assert disk.open("logs/a").pread(0, 100) == b"old"
+
+
+def test_a_power_failure_loses_cached_writes_on_a_disk_that_the_last_process_could_not_open() -> None:
+    key = LogKey(UUID(int=1), 0, 0)
+    metadata = SimpleNamespace(image=SimpleNamespace(brokers={}))
+    evidence = SimpleNamespace(metadata=metadata, is_caching=lambda key: True, unsynced=set(), check=check)
+    watch = DiskWatch(cast(Evidence, evidence))
+
+    def run(*logs: LogKey) -> BrokerRun:
+        log = SimpleNamespace(end_offset=9, marks=SimpleNamespace(durable_offset=1), directory_id=UUID(int=2))
+        opened = SimpleNamespace(logs=dict.fromkeys(logs, log), failed_disks={}, failures={})
+        role = SimpleNamespace(lifecycle=None)
+        return cast(
+            BrokerRun, SimpleNamespace(role=role, recovered=True, context=SimpleNamespace(logs=opened), opened=())
+        )
+
+    watch.ended(run(key), 11, clean=False, power=False)
+    assert evidence.unsynced == set()
+    watch.ended(run(), 11, clean=False, power=True)
+    assert evidence.unsynced == {(11, key)}
+
+
+@pytest.mark.parametrize(("has_record", "is_left"), [("both", False), ("leader", False), ("none", True)])
+def test_a_removal_after_the_loss_of_a_disk_may_leave_no_candidate(has_record: str, is_left: bool) -> None:
+    """Voter 3 lost its disk, and leader 1 appended the removal of voter 2: only the lost disk could complete 1."""
+    keys = [ReplicaKey(number, UUID(int=number)) for number in (1, 2, 3)]
+    before = VoterSet(tuple(Voter(key, f"n{key.node_id}:9093") for key in keys))
+    after = VoterSet((before.voters[0], before.voters[2]))
+
+    def host(key: ReplicaKey, has_it: bool) -> Any:
+        history = SimpleNamespace(
+            current=after if has_it else before,
+            was_just_removed=lambda other, end: has_it and other == keys[1],
+        )
+        core = SimpleNamespace(
+            key=key, history=history, high_watermark=5, log=SimpleNamespace(last=LogEnd(1, 5 + has_it))
+        )
+        return SimpleNamespace(plane=SimpleNamespace(node=SimpleNamespace(core=core)))
+
+    hosts = {1: host(keys[0], has_record != "none"), 2: host(keys[1], has_record == "both")}
+    changes = VoterOrders(cast(ClusterWorld, SimpleNamespace(hosts=hosts)), cast(Orders, None))
+    assert changes.is_majority_left() is is_left
+
+
+class Judged:
+    """A `GroupWatch` and the violations that it reports."""
+
+    def __init__(self) -> None:
+        self.violations: list[str] = []
+        self.watch = GroupWatch(self._check)
+
+    def _check(self, holds: bool, text: Callable[[], str]) -> None:
+        if not holds:
+            self.violations.append(text())
+
+
+def test_a_committed_offset_must_not_be_lower_than_an_acknowledged_one() -> None:
+    judged = Judged()
+    judged.watch.committed(0, 5, generation=1, newest=1)
+    judged.watch.fetched(0, 6, least=5)
+    assert not judged.violations
+    judged.watch.fetched(0, 4, least=judged.watch.acknowledged[0])
+    assert judged.violations == ["I30: offset 5 of partition 0 is committed, not 4"]
+
+
+def test_a_commit_of_an_earlier_generation_must_be_refused() -> None:
+    judged = Judged()
+    judged.watch.joined("a", 1, [0])
+    judged.watch.committed(0, 5, generation=1, newest=judged.watch.newest_generation)
+    judged.watch.joined("b", 2, [0])
+    judged.watch.committed(0, 6, generation=1, newest=1)  # it was sent before that
+    assert not judged.violations
+    judged.watch.committed(0, 7, generation=1, newest=judged.watch.newest_generation)
+    assert len(judged.violations) == 1
+
+
+def test_a_partition_has_one_owner_in_a_generation() -> None:
+    judged = Judged()
+    judged.watch.joined("a", 1, [0])
+    judged.watch.joined("a", 1, [0])
+    judged.watch.joined("b", 2, [0])
+    assert not judged.violations
+    judged.watch.joined("c", 2, [0])
+    assert judged.violations == ["I31: partition 0 belongs to b and c in generation 2"]

@@ -1,4 +1,4 @@
-"""The table of transitions, and how a transition finds its row."""
+"""The table of transitions, and the row of each transition."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def changed(role: Role, reason: str) -> RoleChanged:
     [
         (None, Role.UNATTACHED, "joined cluster c as voter", "founds"),
         (Role.FOLLOWER, Role.PROSPECTIVE, "leader 2 has resigned", "leader has resigned"),
-        (Role.FOLLOWER, Role.PROSPECTIVE, "leader 2 is not heard", "leader not heard"),
-        (Role.FOLLOWER, Role.UNATTACHED, "leader 2 of epoch 4 has resigned", "hears of an epoch at its end"),
-        (Role.FOLLOWER, Role.UNATTACHED, "leader 2 has resigned", "leader has resigned, no voter"),
+        (Role.FOLLOWER, Role.PROSPECTIVE, "leader 2 is not heard", "no reply from the leader"),
+        (Role.FOLLOWER, Role.UNATTACHED, "leader 2 of epoch 4 has resigned", "learns of an epoch at its end"),
+        (Role.FOLLOWER, Role.UNATTACHED, "leader 2 has resigned", "leader has resigned, as an observer"),
         (Role.LEADER, Role.RESIGNED, "hands over to 3 on request", "hands over on request"),
         (Role.LEADER, Role.RESIGNED, "hands over to the preferred node 3", "hands over by preference"),
     ],
@@ -30,7 +30,7 @@ def test_a_transition_is_in_one_row(before: Role | None, after: Role, reason: st
     assert (before, after, why) in ROWS
 
 
-def test_what_is_in_no_row_stands_for_itself() -> None:
+def test_a_transition_in_no_row_is_its_own_row() -> None:
     row = row_of(Role.LEADER, changed(Role.PROSPECTIVE, "for no good reason"))
     assert row not in ROWS
     assert describe(row) == "leader > prospective: for no good reason"

@@ -1,4 +1,4 @@
-"""A leader that has been deposed, does not know it and is not paused yet answers nothing that could be stale."""
+"""A deposed leader that is not paused yet gives no stale answer."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ ASKED: dict[str, Callable[[int], Any]] = {
     "a dry run": lambda leader: pb.SetPreferredControllersRequest(
         header=pb.RequestHeader(validate_only=True), node_ids=[1]
     ),
-    "a change of the voters that is so already": lambda leader: pb.ChangeVotersRequest(
+    "a change of the voters that is already satisfied": lambda leader: pb.ChangeVotersRequest(
         cancel_target=pb.CancelTargetVoters()
     ),
     "a change of the voters that is refused": lambda leader: pb.ChangeVotersRequest(remove=pb.RemoveVoter(node_id=99)),
     "a transfer to itself": lambda leader: pb.TransferLeaderRequest(to=leader),
     "a transfer to a stranger": lambda leader: pb.TransferLeaderRequest(to=99),
-    "a transfer that is only tried": lambda leader: pb.TransferLeaderRequest(
+    "a dry run of a transfer": lambda leader: pb.TransferLeaderRequest(
         header=pb.RequestHeader(validate_only=True), to=leader
     ),
 }
@@ -41,10 +41,10 @@ def rpc_of(request: Message) -> AnyRpc:
 
 
 async def depose(world: World) -> tuple[Host, Host]:
-    """(a leader that has lost its epoch and cannot tell, its successor).
+    """Return a leader that does not know that it has lost its epoch, and its successor.
 
-    Its replies are lost, the others' fetches are not: so it is not paused when they give it up.  From the first vote on
-    it hears nothing more.
+    Its replies are lost, but the fetches of the others arrive, so it is not paused when they elect another leader. From
+    the first vote on it receives no messages.
     """
     world.start_all()
     await world.until(lambda: world.active() is not None, "a controller is active")
@@ -85,13 +85,13 @@ def test_a_deposed_leader_that_is_not_paused_never_answers_stale(asked: str) -> 
         done: Any = await new.plane.service.call(rpcs.SET_PREFERRED_CONTROLLERS, set_there, 5000)
         assert done.result.error == "NONE"
         assert old.plane.controller.active, "it cannot tell"
-        assert not old.plane.node.core.paused, "and has been fetched from lately"
+        assert not old.plane.node.core.paused, "and was fetched from recently"
         request = ASKED[asked](old.config.node_id)
         reply: Any = await old.plane.service.call(rpc_of(request), request, 10_000)
         assert (reply.result.error, reply.result.retriable) == ("NOT_CONTROLLER", True), reply
         heal(world, old)
         await world.until(
-            lambda: old.plane is not None and old.plane.node.leader_id == new.config.node_id, "it is told"
+            lambda: old.plane is not None and old.plane.node.leader_id == new.config.node_id, "it learns the new leader"
         )
         read: Any = await old.plane.service.call(
             rpcs.DESCRIBE_PREFERRED_CONTROLLERS, pb.DescribePreferredControllersRequest(), 10_000

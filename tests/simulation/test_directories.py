@@ -19,8 +19,8 @@ TOPIC = "t"
 BROKER = 11
 
 
-def test_a_replica_whose_directory_nobody_was_told_of_does_not_begin_anew_when_that_one_fails() -> None:
-    """What was acknowledged would be gone, and an empty log be taken for what held it."""
+def test_a_replica_with_an_unreported_failed_directory_is_not_recreated() -> None:
+    """Acknowledged records would be lost, and an empty log would be treated as the one that held them."""
     quiet()
     world = World(3, voters=1, brokers=1, directories=2)
     host = world.hosts[BROKER]
@@ -35,10 +35,10 @@ def test_a_replica_whose_directory_nobody_was_told_of_does_not_begin_anew_when_t
         plane = world.hosts[1].plane
         assert plane is not None
         request = pb.CreateTopicsRequest(topics=[pb.NewTopic(name=TOPIC, partitions=1, replication_factor=1)])
-        async with Cluster(world.bootstrap) as cluster, Producer(cluster) as producer:
+        async with Cluster(world.bootstrap, random=world.random) as cluster, Producer(cluster) as producer:
             asked = asyncio.ensure_future(plane.service.call(rpcs.CREATE_TOPICS, request, 10_000))
             await world.until(lambda: log() is not None, "the replica is there", look_s=0.0001)
-            world.network.cut("b11", "v1")  # so that nobody hears where the replica is
+            world.network.cut("b11", "v1")  # so that no node learns the directory of the replica
             await asked
             batch = build_batch([NewRecord(None, b"kept", EPOCH_MS, ())])
             assert await (await producer.send(TOPIC, 0, batch)) == 0
@@ -56,8 +56,8 @@ def test_a_replica_whose_directory_nobody_was_told_of_does_not_begin_anew_when_t
         failing.full = False
         failing.repaired()
         world.start(BROKER)
-        await world.until(lambda: log() is not None and log().end_offset == 1, "the replica is back")
-        async with Cluster(world.bootstrap) as cluster:
+        await world.until(lambda: log() is not None and log().end_offset == 1, "the replica has recovered")
+        async with Cluster(world.bootstrap, random=world.random) as cluster:
             consumer = Consumer(cluster)
             assert (await consumer.list_offset(TOPIC, 0, EARLIEST)).offset == 0
             assert (await consumer.list_offset(TOPIC, 0, LATEST)).offset == 1

@@ -1,4 +1,4 @@
-"""A follower whose log was emptied by retention, and a leader that was elected although it lacked records."""
+"""A follower whose log retention has emptied, under an uncleanly elected leader."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Story:
         return hosted is not None and hosted.leader is not None
 
     def follows(self, node_id: int) -> Replica | None:
-        """Once it follows a leader."""
+        """Return its state once it follows a leader."""
         hosted = self.hosted(node_id)
         return hosted if hosted is not None and hosted.follower is not None else None
 
@@ -69,7 +69,7 @@ class Story:
 
     async def write(self, *batches: str) -> None:
         """Write each string as a batch with one record a letter, with acks=all."""
-        async with Cluster(self.world.bootstrap) as cluster, Producer(cluster) as producer:
+        async with Cluster(self.world.bootstrap, random=self.world.random) as cluster, Producer(cluster) as producer:
             for batch in batches:
                 records = [NewRecord(None, letter.encode(), EPOCH_MS, ()) for letter in batch]
                 await (await producer.send(TOPIC, 0, build_batch(records)))
@@ -125,8 +125,8 @@ def test_an_emptied_follower_of_an_unclean_leader_joins_the_isr_with_all_that_th
     story.world.run(told())
 
 
-def test_the_watermark_of_an_emptied_follower_goes_back_with_its_log() -> None:
-    """The unclean leader ends below it: what the follower knew to be committed is given up, as the election says."""
+def test_the_watermark_of_an_emptied_follower_decreases_with_its_log() -> None:
+    """The unclean leader ends below it, so the follower gives up committed records, as the election permits."""
     story = Story()
     seen: list[tuple[int, int, int]] = []
 
@@ -148,11 +148,15 @@ def test_the_watermark_of_an_emptied_follower_goes_back_with_its_log() -> None:
         while EMPTIED not in story.image().isr:
             await asyncio.sleep(0.001)
             note(hosted)
-        await story.world.until(lambda: story.log(EMPTIED).high_watermark == 2, "it has what the leader has committed")
+        await story.world.until(
+            lambda: story.log(EMPTIED).high_watermark == 2, "it has the committed records of the leader"
+        )
         note(hosted)
         assert all(watermark <= end for _, end, watermark in seen)
         starts_and_watermarks = list(dict.fromkeys((start, watermark) for start, _, watermark in seen))
         assert starts_and_watermarks[0] == (5, 5)
-        assert starts_and_watermarks[1:] == [(0, 0), (0, 2)], "back in one step with the log, and then never again"
+        assert starts_and_watermarks[1:] == [(0, 0), (0, 2)], (
+            "it moves back once, together with the log, and then never again"
+        )
 
     story.world.run(told())

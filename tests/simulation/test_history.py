@@ -1,4 +1,4 @@
-"""What the judge of committed records accepts, and what it reports."""
+"""The judge of committed records: the histories that it accepts, and its reports."""
 
 from __future__ import annotations
 

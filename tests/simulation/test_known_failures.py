@@ -1,4 +1,4 @@
-"""Failures known from elsewhere that need whole nodes to show: named after their number in docs/known_failures.md."""
+"""Failures of other systems that need whole nodes, named after their number in docs/known_failures.md."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def log_end(host: Host) -> int:
 
 
 async def ask_to_create(host: Host, name: str, timeout_ms: int = 8_000) -> str:
-    """The word of this node's own answer."""
+    """Return the error code of this node's own answer."""
     assert host.plane is not None
     request = pb.CreateTopicsRequest(topics=[pb.NewTopic(name=name, partitions=1, replication_factor=1)])
     reply = await host.plane.service.call(rpcs.CREATE_TOPICS, request, timeout_ms)
@@ -49,7 +49,7 @@ async def ask_to_create(host: Host, name: str, timeout_ms: int = 8_000) -> str:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_k2_a_controller_whose_disk_hangs_is_replaced_and_acknowledges_nothing(seed: int) -> None:
-    """etcd 13527: the timers run although no write ends, and nobody hears two leaders acknowledge."""
+    """etcd 13527: the timers run although no write ends, and no client sees acknowledgements of two leaders."""
     world = World(seed)
 
     async def scenario() -> None:
@@ -83,7 +83,7 @@ def test_k2_a_controller_whose_disk_hangs_is_replaced_and_acknowledges_nothing(s
 
 @pytest.mark.parametrize("seed", range(8))
 def test_k6_elections_converge_within_a_few_epochs(seed: int) -> None:
-    """KAFKA-18345: however the timers fall, five voters that lose their leaders one after the other find a new one."""
+    """KAFKA-18345: with any timers, five voters that lose their leaders one after the other find a new one."""
     world = World(seed, voters=5, brokers=0)
 
     async def scenario() -> None:
@@ -125,7 +125,7 @@ def test_k10_brokers_unfence_in_an_idle_cluster() -> None:
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[MetadataReplay, int, int | None, bool]]:
-    """What state machines are told of leadership: (machine, epoch, leader, whether it is this node)."""
+    """The reports of leadership to state machines: (machine, epoch, leader, whether it is this node)."""
     heard: list[tuple[MetadataReplay, int, int | None, bool]] = []
     plain = MetadataReplay.leadership
 
@@ -137,10 +137,10 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[MetadataReplay, int, int
     return heard
 
 
-def test_k14_a_node_that_starts_as_a_follower_tells_its_state_machine_who_leads(
+def test_k14_a_node_that_starts_as_a_follower_reports_the_leader(
     told: list[tuple[MetadataReplay, int, int | None, bool]],
 ) -> None:
-    """KAFKA-16286: the state machine is there before the first step, so it hears who leads, though nothing happens."""
+    """KAFKA-16286: the state machine exists before the first step, so it always learns the leader."""
     world = World(2)
 
     async def scenario() -> None:
@@ -161,7 +161,7 @@ def test_k14_a_node_that_starts_as_a_follower_tells_its_state_machine_who_leads(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_k17b_a_leader_that_starts_again_is_not_told_that_it_leads(
+def test_k17b_a_restarted_leader_is_not_reported_as_leader(
     seed: int, told: list[tuple[MetadataReplay, int, int | None, bool]]
 ) -> None:
     """KAFKA-17333: it starts as Resigned in the epoch that it led; it leads only in a later one."""
@@ -178,16 +178,15 @@ def test_k17b_a_leader_that_starts_again_is_not_told_that_it_leads(
         await equal(world)
         assert old.plane is not None
         heard = [entry[1:] for entry in told if entry[0] is old.plane.replay]
-        assert heard, "it was told something"
+        assert heard, "leaderships were reported to it"
         assert all(later > epoch for later, _, ours in heard if ours), heard
 
     world.run(scenario())
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_k27_a_dead_voter_is_taken_out_and_the_others_restart_one_by_one_under_load(seed: int) -> None:
-    """Redpanda 1868, 7355, 9452: what was asked for is carried out, nothing acknowledged is lost, and every partition
-    has a leader in the end."""
+def test_k27_a_lost_voter_is_removed_and_the_others_restart_under_load(seed: int) -> None:
+    """Redpanda 1868, 7355, 9452: requests are executed, acknowledged records survive, partitions have leaders."""
     world = World(seed, voters=4)
 
     async def scenario() -> None:
@@ -240,7 +239,7 @@ async def remove(world: World, node_id: int) -> None:
             if reply.result.error in ("NONE", "VOTER_NOT_FOUND"):
                 return
         await asyncio.sleep(0.2)
-    raise AssertionError("the dead voter is still there")
+    raise AssertionError("the killed voter is still a voter")
 
 
 def all_led(world: World) -> bool:
@@ -251,8 +250,10 @@ def all_led(world: World) -> bool:
 
 
 def test_k39_a_broker_whose_voters_have_no_name_yet_waits_and_is_not_ready() -> None:
-    """strimzi 12760: for a minute nobody is found under the name that it was given.  It runs, is not ready, and
-    joins when one does."""
+    """strimzi 12760: for a minute the configured name cannot be resolved.
+
+    The node runs, is not ready, and joins once the name can be resolved.
+    """
     world = World(4, voters=1, brokers=1)
     broker = world.brokers[0]
     voter = world.voters[0]

@@ -1,4 +1,4 @@
-"""The history checker must accept what a register can do, and refuse what it cannot."""
+"""The history checker accepts the possible histories of a register and refuses all others."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POSSIBLE = {
     "in order": [write(0, 1, "a"), read(2, 3, "a"), write(4, 5, "b"), read(6, 7, "b")],
     "unset at first": [read(0, 1, None), write(2, 3, "a")],
     "a read beside the write sees it or not": [write(0, 10, "a"), read(1, 2, None), read(3, 4, "a")],
-    "two writes at once, in either order": [write(0, 5, "a"), write(1, 4, "b"), read(6, 7, "a")],
+    "two concurrent writes, in either order": [write(0, 5, "a"), write(1, 4, "b"), read(6, 7, "a")],
     "an unknown write that took effect late": [write(0, inf, "a"), read(1, 2, None), read(8, 9, "a")],
     "an unknown write that never took effect": [write(0, inf, "a"), read(1, 2, None)],
     "cas": [write(0, 1, "a"), cas(2, 3, "a", "b", True), cas(4, 5, "a", "c", False), read(6, 7, "b")],
@@ -42,7 +42,7 @@ POSSIBLE = {
 IMPOSSIBLE = {
     "a stale read": [write(0, 1, "a"), write(2, 3, "b"), read(4, 5, "a")],
     "a lost write": [write(0, 1, "a"), read(2, 3, None)],
-    "a value that nobody wrote": [read(0, 1, "a")],
+    "a value that no client wrote": [read(0, 1, "a")],
     "a read from the future": [read(0, 1, "a"), write(2, 3, "a")],
     "reads that go back": [write(0, 10, "a"), read(1, 2, "a"), read(3, 4, None)],
     "reads that disagree on an order": [
@@ -52,7 +52,7 @@ IMPOSSIBLE = {
         read(4, 5, "b"),
         read(6, 7, "a"),
     ],
-    "a cas that set what was not there": [write(0, 1, "a"), cas(2, 3, "b", "c", True)],
+    "a cas that set a value without a match": [write(0, 1, "a"), cas(2, 3, "b", "c", True)],
     "a cas that should have set": [write(0, 1, "a"), cas(2, 3, "a", "c", False)],
     "two cas of one value": [write(0, 1, "a"), cas(2, 9, "a", "b", True), cas(2, 9, "a", "c", True)],
     "an unknown write seen before it began": [read(0, 1, "a"), write(2, inf, "a")],
@@ -60,23 +60,23 @@ IMPOSSIBLE = {
 
 
 @pytest.mark.parametrize("name", POSSIBLE)
-def test_accepts(name: str) -> None:
+def test_possible_histories_are_accepted(name: str) -> None:
     assert check_key(POSSIBLE[name]) is True
 
 
 @pytest.mark.parametrize("name", IMPOSSIBLE)
-def test_refuses(name: str) -> None:
+def test_impossible_histories_are_refused(name: str) -> None:
     assert check_key(IMPOSSIBLE[name]) is False
 
 
-def test_keys_are_apart() -> None:
+def test_keys_are_independent() -> None:
     other = [Operation("y", "write", 0, 1, value="a"), Operation("y", "read", 2, 3, result=None)]
     verdict = check([*POSSIBLE["in order"], *other])
     assert (verdict.bad, verdict.undecided) == (("y",), ())
 
 
 def brute_force(history: list[Operation]) -> bool:
-    """Every order of every choice of the unknown ones, tried out."""
+    """Try every order of every choice of the unknown operations."""
     known = [one for one in history if one.is_known]
     unknown = [one for one in history if not one.is_known]
     for chosen in range(1 << len(unknown)):
@@ -126,8 +126,8 @@ def test_agrees_with_brute_force() -> None:
     assert min(counts.values()) > 100, counts
 
 
-def test_many_unknown_writes_are_no_search() -> None:
-    """A leader that was lost with many writes on its hands: any of them may have happened, and few were seen."""
+def test_many_unknown_writes_need_no_search() -> None:
+    """A leader was lost with many writes in progress: any of them may have taken effect, and few were seen."""
     unknown = [write(1, inf, f"u{number}") for number in range(40)]
     history = [write(0, 0.5, "a"), *unknown, read(2, 3, "u17"), read(4, 5, "u39"), cas(6, 7, "u39", "b", True)]
     assert check_key(history) is True

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from simulation.cluster import run as cluster_run
-from simulation.cluster.plan import draw as draw_cluster
+from simulation.cluster.draw import draw as draw_cluster
 from simulation.cluster.world import ClusterWorld
-from simulation.kernel.loop import SimulatedLoop
+from simulation.kernel.loop import Process, SimulatedLoop, device_wait
 from simulation.quorum import run as quorum_run
 from simulation.quorum.plan import draw as draw_quorum
 from simulation.quorum.world import QuorumWorld
@@ -42,7 +42,7 @@ def test_other_exceptions_in_a_callback_are_only_reported(loop: SimulatedLoop) -
     assert len(seen) == 1
 
 
-def test_an_assertion_that_ended_a_task_unheard_is_reported(loop: SimulatedLoop) -> None:
+def test_an_assertion_in_a_task_without_a_waiter_is_reported(loop: SimulatedLoop) -> None:
     async def fails(error: Exception) -> None:
         raise error
 
@@ -59,7 +59,22 @@ def test_an_assertion_that_ended_a_task_unheard_is_reported(loop: SimulatedLoop)
 def test_a_broken_invariant_is_a_violation_of_either_kind_of_run() -> None:
     cluster = ClusterWorld(draw_cluster(0))
     cluster.loop.call_later(1.0, broken)
-    assert "an invariant is broken" in str(cluster.play(cluster_run.attack).violation)
+    assert "an invariant is broken" in str(cluster_run.play_in(cluster).violation)
     quorum = QuorumWorld(draw_quorum(0))
     quorum.loop.call_later(1.0, broken)
     assert "an invariant is broken" in str(quorum.play(quorum_run.attack).violation)
+
+
+def test_a_slow_clock_of_a_process_slows_no_disk(loop: SimulatedLoop) -> None:
+    process = Process(loop, "n1")
+    took: list[float] = []
+
+    async def sync_and_sleep() -> None:
+        process.set_clock_rate(0.1)
+        for wait in (device_wait, asyncio.sleep):
+            began = loop.true_time()
+            await wait(1.5)
+            took.append(loop.true_time() - began)
+
+    loop.run_until_complete(process.start(sync_and_sleep()))
+    assert took == pytest.approx([1.5, 15.0])

@@ -1,4 +1,4 @@
-"""A network outage that pauses the controller does not make it fence the brokers that it could not hear."""
+"""After a network outage that pauses the controller, no broker is fenced because of the outage."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def quiet() -> None:
 
 
 class Outage:
-    """The links between all nodes fail together."""
+    """Cut the links between all nodes together."""
 
     def __init__(self, world: World) -> None:
         self.world = world

@@ -1,20 +1,23 @@
-"""Seeds of the quorum simulation: every promise holds, rare things do happen, and a seed replays anywhere."""
+"""Seeds of the quorum simulation: promises hold, rare faults occur, and a seed replays in any process."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from quorum.core.types import Role
-from simulation.__main__ import QUORUM, Totals, main, play_calmly
+from simulation.__main__ import QUORUM, Totals, main, play_quorum, replay
 from simulation.kernel.shrink import shrink
 from simulation.quorum import mutants
 from simulation.quorum.coverage import ROWS
-from simulation.quorum.plan import DISK_FAULTS, LINK_FAULTS, NODE_FAULTS, ORDERS, draw
+from simulation.quorum.plan import DISK_FAULTS, LINK_FAULTS, NODE_FAULTS, ORDERS, Plan, draw
+from simulation.quorum.world import Result
 
 ROOT = Path(__file__).parents[2]
 SEEDS = 240
@@ -27,13 +30,13 @@ totals = Totals()
 @pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
 def test_every_promise_holds(first: int) -> None:
     for seed in range(first, first + BLOCK):
-        result = play_calmly(draw(seed))
+        result = play_quorum(draw(seed))
         totals.add(result)
         assert result.violation is None, f"python -m simulation --seed {seed}: {result.violation}"
 
 
-def test_the_faults_have_not_grown_tame() -> None:
-    """After the seeds above.  A promise that is never put to the test holds without merit."""
+def test_rare_faults_occur() -> None:
+    """Runs after the seeds above.  A promise that no run challenges proves nothing."""
     if totals.seeds < SEEDS:
         pytest.skip("only part of the seeds were run")
     assert all(totals.faults[kind] > 0 for kind in (*LINK_FAULTS, *NODE_FAULTS, *DISK_FAULTS, *ORDERS)), totals.faults
@@ -69,30 +72,44 @@ def output_of(seed: int, hash_seed: int) -> list[str]:
 
 def test_the_digest_is_of_what_happened_with_and_without_a_trace() -> None:
     plan = draw(3)
-    first = play_calmly(plan).digest
+    first = play_quorum(plan).digest
     assert QUORUM.trace(plan).digest == first
-    assert play_calmly(plan.only(set())).digest != first
+    assert play_quorum(plan.only(set())).digest != first
 
 
 @pytest.mark.parametrize("seed", [6, WITH_REAL_STORE])
 def test_a_seed_replays_in_any_process(seed: int) -> None:
     first, second = output_of(seed, hash_seed=1), output_of(seed, hash_seed=2)
-    assert len(first) > 1000, "the trace has something in it"
+    assert len(first) > 1000, "the trace is not empty"
     assert first == second
     assert draw(WITH_REAL_STORE).real_store
 
 
 def test_a_failing_seed_is_shrunk() -> None:
-    mutant = next(one for one in mutants.MUTANTS if one.name == "cuts its log below the watermark")
+    mutant = next(one for one in mutants.MUTANTS if one.name == "truncates its log below the watermark")
     with mutant.alive():
-        found = next(result for seed in range(60) if (result := play_calmly(draw(seed))).violation is not None)
-        best, runs = shrink(found, play_calmly)
+        found = next(result for seed in range(60) if (result := play_quorum(draw(seed))).violation is not None)
+        best, runs = shrink(found, play_quorum)
         assert best.violation is not None
         assert runs >= len(best.plan.faults)
         assert len(best.plan.faults) <= len(found.plan.faults)
         numbers = {fault.number for fault in best.plan.faults}
-        again = play_calmly(draw(found.plan.seed).only(numbers))
+        again = play_quorum(draw(found.plan.seed).only(numbers))
         assert again.violation == best.violation, "the numbers of the faults are enough to replay it"
+
+
+def test_the_time_of_a_single_seed_includes_its_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [0.0]
+
+    def play(plan: Plan) -> Result:
+        now_s[0] += 4.0
+        return play_quorum(plan)
+
+    monkeypatch.setattr("simulation.__main__.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    assert replay(dataclasses.replace(QUORUM, play=play), 0, "none", traced=False) == 0
+    assert "seeds         1 in 4.0 s (0.2 per second)" in capsys.readouterr().out
 
 
 def test_the_command_can_go_on_after_a_failing_seed(

@@ -1,8 +1,4 @@
-"""Reassignments in whole clusters: the controller is killed at every step of one, while a producer goes on writing.
-
-Whatever is killed, the reassignment ends as asked, everything acknowledged is read back, in its place and once, and
-brokers that are not replicas any more have let go of theirs.
-"""
+"""Reassignments in whole clusters: the controller is killed at every step while a producer writes."""
 
 from __future__ import annotations
 
@@ -32,7 +28,7 @@ OLD = (11, 12, 13)
 BACKLOG = 60
 SIZE = 2_000
 THROTTLE = 100_000
-"""Bytes a second: the backlog takes about a second, so that there is something between the steps."""
+"""Bytes per second: copying the backlog takes about a second, so that states between the steps can be observed."""
 
 Condition = Callable[["Run"], bool]
 
@@ -46,10 +42,10 @@ class Run:
         self.acknowledged: dict[int, bytes] = {}
         self._stop = asyncio.Event()
 
-    # What is to be seen
+    # Expected observations
 
     def seen_by(self, host: Host | None) -> PartitionImage | None:
-        """The partition in a node's committed image."""
+        """Return the partition in a node's committed image."""
         if host is None or host.plane is None:
             return None
         topic = host.plane.replay.image.topic(TOPIC)
@@ -68,22 +64,22 @@ class Run:
         return None if topic is None else topic.partition(0)
 
     def end_on(self, broker_id: int) -> int | None:
-        """End of the replica's log; None without one."""
+        """Return the end of the replica's log; None without one."""
         broker = self.world.hosts[broker_id].broker
         hosted = None if broker is None else broker.role.table.find(TOPIC, 0)
         return None if hosted is None or hosted.log is None else hosted.log.end_offset
 
     async def when(self, condition: Condition, what: str, timeout_s: float = 60.0) -> None:
-        """As `World.until`, looking often enough to see what lasts for a message's way."""
+        """As `World.until`, but checking often enough to see states that last for one message delay."""
         began = self.world.loop.time()
         while not condition(self):
             assert self.world.loop.time() - began < timeout_s, f"not within {timeout_s} s: {what}; {self.committed}"
             await asyncio.sleep(0.0001)
 
-    # What is done
+    # Actions
 
     async def ask(self, *replicas: int, throttle: int | None = None, replace: bool = False) -> None:
-        """Reassign, or cancel, again until the outcome is known."""
+        """Reassign or cancel, repeatedly until the outcome is known."""
         while True:
             request = pb.AlterReassignmentsRequest(throttle=throttle, replace=replace)
             request.partitions.add(topic=TOPIC, index=0, replicas=replicas)
@@ -130,7 +126,7 @@ class Run:
             await asyncio.sleep(0.02)
 
     async def check(self, cluster: Cluster, replicas: tuple[int, ...] | None) -> None:
-        """Everything has ended: these are the replicas (None: whichever), and nothing is lost."""
+        """Check that everything has ended with these replicas (None: any), and that nothing is lost."""
         world = self.world
         for host in world.hosts.values():
             if host.process is None:
@@ -159,12 +155,12 @@ class Run:
         assert len(read) == len(set(read.values())) == len(self.acknowledged)
 
     def play_and_check(self, story: Callable[[Run], Any], replicas: tuple[int, ...] | None) -> None:
-        """`story` while a producer writes; then `check`, which asserts what must be true after any of them."""
+        """`story` while a producer writes; then `check`, which asserts the conditions that hold after any of them."""
 
         async def whole() -> None:
             self.world.start_all()
             await self.world.until(all_ready(self.world), "all brokers are ready")
-            async with Cluster(self.world.bootstrap) as cluster:
+            async with Cluster(self.world.bootstrap, random=self.world.random) as cluster:
                 async with Producer(cluster, delivery_timeout_s=300) as producer, asyncio.TaskGroup() as group:
                     await self.prepare(producer)
                     writing = group.create_task(self.write_on(producer))
@@ -266,7 +262,7 @@ def test_the_controller_is_killed_at_every_step_of_one_reassignment() -> None:
 
 
 @pytest.mark.parametrize("step", ["while they catch up", "in sync but not switched"])
-def test_a_target_broker_dies_midway(step: str) -> None:
+def test_a_target_broker_is_killed_during_a_reassignment(step: str) -> None:
     async def story(run: Run) -> None:
         run.world.kill(16)  # so that it cannot end before 14 is missed
         await run.ask(14, 15, 16, throttle=THROTTLE)
@@ -285,7 +281,7 @@ def test_a_target_broker_dies_midway(step: str) -> None:
 
 
 @pytest.mark.parametrize("step", ["before the new replicas start", "while they catch up", "in sync but not switched"])
-def test_cancelled_midway_while_the_controller_is_killed(step: str) -> None:
+def test_a_reassignment_is_cancelled_while_the_controller_is_killed(step: str) -> None:
     async def story(run: Run) -> None:
         await run.ask(14, 15, 16, throttle=THROTTLE)
         run.world.kill(16)  # so that it cannot end before it is cancelled
@@ -312,8 +308,8 @@ def test_the_leader_is_killed_while_it_is_replaced() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_reassignments_end_whatever_else_happens(seed: int) -> None:
-    """Targets, replacements and cancellations under kills, pauses and cut links: in the end, the last one is there."""
+def test_reassignments_end_under_all_faults(seed: int) -> None:
+    """Targets, replacements and cancellations during kills, pauses and cut links: the last request decides."""
     random = Random(seed)
     target = (14, 15, 16) if seed % 2 else (11, 12)
 

@@ -1,4 +1,4 @@
-"""A broker whose process has ended is fenced at once; one that is only silent has its whole session."""
+"""A broker whose process has ended is fenced at once; one that only does not answer keeps its full session."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def quiet() -> None:
 
 
 async def fenced_after(world: World, broker: Host) -> float:
-    """Seconds until the active controller has fenced it."""
+    """Return the seconds until the active controller has fenced it."""
     broker_id = broker.config.node_id
     return await world.until(
         lambda: (leader := world.active()) is not None and image_of(leader).brokers[broker_id].fenced,
@@ -32,7 +32,7 @@ async def fenced_after(world: World, broker: Host) -> float:
 
 
 async def steady(world: World) -> Host:
-    """All run and have sent heartbeats; returns a broker."""
+    """Wait until all run and have sent heartbeats; return a broker."""
     await up(world)
     await asyncio.sleep(3)
     return world.brokers[1]
@@ -44,7 +44,7 @@ def test_a_killed_broker_is_fenced_within_two_seconds(seed: int) -> None:
 
     async def scenario() -> None:
         broker = await steady(world)
-        await asyncio.sleep(seed * 0.125)  # at another time between two heartbeats
+        await asyncio.sleep(seed * 0.125)  # vary the time between two heartbeats
         world.kill(broker.config.node_id)
         assert await fenced_after(world, broker) < SOON_S
         assert not any(image_of(active(world)).brokers[other.config.node_id].fenced for other in world.brokers[2:])
@@ -53,7 +53,7 @@ def test_a_killed_broker_is_fenced_within_two_seconds(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_broker_that_is_stopped_has_its_whole_session(seed: int) -> None:
+def test_a_stopped_broker_has_its_full_session(seed: int) -> None:
     """Its kernel accepts connections for it."""
     world = World(seed)
 
@@ -69,7 +69,7 @@ def test_a_broker_that_is_stopped_has_its_whole_session(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_broker_that_is_cut_off_has_its_whole_session(seed: int) -> None:
+def test_a_disconnected_broker_has_its_full_session(seed: int) -> None:
     world = World(seed)
 
     async def scenario() -> None:
@@ -82,7 +82,7 @@ def test_a_broker_that_is_cut_off_has_its_whole_session(seed: int) -> None:
     world.run(scenario())
 
 
-def test_a_broker_that_is_killed_while_it_is_cut_off_has_its_whole_session() -> None:
+def test_a_broker_killed_while_disconnected_has_its_full_session() -> None:
     world = World(1)
 
     async def scenario() -> None:
@@ -95,7 +95,7 @@ def test_a_broker_that_is_killed_while_it_is_cut_off_has_its_whole_session() -> 
     world.run(scenario())
 
 
-def test_a_new_controller_can_tell_as_well() -> None:
+def test_a_new_controller_also_fences_a_killed_broker_early() -> None:
     world = World(2)
 
     async def scenario() -> None:

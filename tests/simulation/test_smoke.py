@@ -1,4 +1,4 @@
-"""A whole cluster in virtual time, and the promise that a seed replays: equal traces, however a process hashes."""
+"""A whole cluster in virtual time; a seed gives equal traces in every process."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def test_a_seed_replays_in_any_process() -> None:
     first = in_a_process_of_its_own(7, hash_seed=1)
     second = in_a_process_of_its_own(7, hash_seed=2)
     assert first == second
-    assert first["messages"] > 500, "the digest is of a trace with something in it"
+    assert first["messages"] > 500, "the digest is that of a trace that is not empty"
     other = in_a_process_of_its_own(8, hash_seed=1)
-    assert other["digest"] != first["digest"], "another seed takes another course"
+    assert other["digest"] != first["digest"], "another seed gives another run"
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_nothing_acknowledged_is_lost(seed: int) -> None:
-    """The scenario itself compares what is read with what was acknowledged, record by record."""
+    """The scenario itself compares the records that are read with the acknowledged ones."""
     seen, _ = smoke.run(seed)
     assert seen["records"] == smoke.BATCHES * smoke.BATCH_RECORDS

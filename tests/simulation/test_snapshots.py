@@ -1,4 +1,4 @@
-"""Snapshots in a whole cluster in virtual time: nodes that are behind, new, wiped or restarted come back by them."""
+"""Snapshots in a whole cluster in virtual time: nodes that are behind, new, wiped or restarted rejoin by them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POLICY = SnapshotPolicy(log_bytes=1500, retain_bytes=3000)
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A snapshot every few records, and only what is needed is kept."""
+    """A snapshot every few records, and a log as short as possible."""
     smoke.quiet()
     monkeypatch.setattr("quorumlog_server.control_plane.SnapshotPolicy", lambda **settings: POLICY)
 
@@ -34,7 +34,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 async def create(world: World, name: str) -> None:
     plane = next(host.plane for host in world.brokers if host.plane is not None)
     request = pb.CreateTopicsRequest(topics=[pb.NewTopic(name=name, partitions=2, replication_factor=2)])
-    for _ in range(100):  # the broker may still take one that was killed for the controller
+    for _ in range(100):  # the broker may still treat a killed node as the controller
         reply = await plane.service.call(rpcs.CREATE_TOPICS, request, 10_000)
         assert isinstance(reply, pb.CreateTopicsReply)
         words = {topic.result.error for topic in reply.topics} or {reply.result.error}
@@ -45,7 +45,7 @@ async def create(world: World, name: str) -> None:
 
 
 async def change(world: World, rpc: AnyRpc, request: Any) -> Any:
-    """Ask until it is done; through a broker that runs."""
+    """Send the request until it succeeds, through a broker that runs."""
     for _ in range(100):
         plane = next(host.plane for host in world.brokers if host.plane is not None)
         reply = await plane.service.call(rpc, request, 10_000)
@@ -67,7 +67,7 @@ async def placed(world: World, name: str, *broker_ids: int) -> None:
 
 
 def topics_on(host: Host) -> set[str]:
-    """Those of which it has a replica that works."""
+    """Return the partitions of which it has a working replica."""
     assert host.broker is not None
     return {each.topic for each in host.broker.role.table if each.log is not None}
 
@@ -102,7 +102,7 @@ async def write_past(world: World, offset: int, prefix: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_node_that_was_away_for_long_comes_back_while_writes_go_on(seed: int) -> None:
+def test_a_node_rejoins_after_a_long_absence_during_writes(seed: int) -> None:
     world = World(seed)
 
     async def scenario() -> None:
@@ -119,13 +119,13 @@ def test_a_node_that_was_away_for_long_comes_back_while_writes_go_on(seed: int) 
         await world.until(smoke.all_ready(world), "all brokers are ready")
         await equal(world)
         for away in (voter, broker):
-            assert start_of(away) > ends[away.name], "it came back by a snapshot"
+            assert start_of(away) > ends[away.name], "it caught up with a snapshot"
 
     world.run(scenario())
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_broker_that_comes_back_by_a_snapshot_has_just_the_replicas_that_it_should(seed: int) -> None:
+def test_a_broker_that_rejoins_by_a_snapshot_has_exactly_its_replicas(seed: int) -> None:
     world = World(seed)
 
     async def scenario() -> None:
@@ -135,7 +135,7 @@ def test_a_broker_that_comes_back_by_a_snapshot_has_just_the_replicas_that_it_sh
         for name in ("kept", "deleted", "made anew"):
             await placed(world, name.replace(" ", "-"), other, own)
         await world.until(lambda: len(topics_on(away)) == 3, "it has all three")
-        async with Cluster(world.bootstrap) as cluster:
+        async with Cluster(world.bootstrap, random=world.random) as cluster:
 
             async def write(value: bytes, *topics: str) -> None:
                 async with Producer(cluster, delivery_timeout_s=120) as producer:
@@ -151,7 +151,7 @@ def test_a_broker_that_comes_back_by_a_snapshot_has_just_the_replicas_that_it_sh
             await write_past(world, before, "t")
             world.start(own)
             await world.until(smoke.all_ready(world), "all brokers are ready", 120)
-            assert start_of(away) > before, "it came back by a snapshot"
+            assert start_of(away) > before, "it caught up with a snapshot"
             wanted = {"kept", "made-anew", "new"}
             await world.until(lambda: wanted <= topics_on(away) and "deleted" not in topics_on(away), "it has those")
             await write(b"new", "made-anew")
@@ -164,7 +164,7 @@ def test_a_broker_that_comes_back_by_a_snapshot_has_just_the_replicas_that_it_sh
             await world.until(lambda: copy.end_offset == 1, "it has the one record, and nothing of the topic before")
         logs = broker.role.logs
         assert sorted(stray.folder.split(".")[0] for stray in logs.strays()) == ["deleted-0", "made-anew-0"]
-        await world.until(lambda: not logs.strays(), "what was set aside is deleted after a while", 300)
+        await world.until(lambda: not logs.strays(), "snapshots that were set aside are deleted later", 300)
         assert topics_on(away) >= wanted
 
     world.run(scenario(), 1200)
@@ -188,7 +188,7 @@ def test_a_new_disk_is_filled_from_a_snapshot(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_restarts_go_on_from_the_snapshot_and_leaders_are_elected(seed: int) -> None:
+def test_restarts_continue_from_the_snapshot_and_leaders_are_elected(seed: int) -> None:
     world = World(seed)
 
     async def scenario() -> None:
@@ -214,7 +214,7 @@ def test_restarts_go_on_from_the_snapshot_and_leaders_are_elected(seed: int) -> 
     world.run(scenario())
 
 
-def test_damaged_snapshots_are_passed_over_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_snapshots_are_skipped_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = SnapshotPolicy(log_bytes=1500, retain_bytes=16_000)
     monkeypatch.setattr("quorumlog_server.control_plane.SnapshotPolicy", lambda **settings: policy)
     world = World(3)
@@ -246,8 +246,8 @@ def test_damaged_snapshots_are_passed_over_or_refused(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_leader_whose_snapshot_rots_takes_another_one_and_the_node_that_is_behind_comes_back(seed: int) -> None:
-    """Nobody writes meanwhile, so no later snapshot would be due by itself."""
+def test_a_leader_replaces_a_damaged_snapshot_for_a_node_that_is_behind(seed: int) -> None:
+    """No client writes meanwhile, so no later snapshot would be due by itself."""
     world = World(seed)
 
     async def scenario() -> None:
@@ -263,10 +263,10 @@ def test_a_leader_whose_snapshot_rots_takes_another_one_and_the_node_that_is_beh
         disk.snapshots.update(rotten)
         world.start(away.config.node_id)
         await equal(world)
-        await world.until(lambda: start_of(away) >= newest.offset, "it came back by a snapshot")
-        await world.until(lambda: not disk.snapshots.items() & rotten.items(), "the rotten ones are gone")
-        assert disk.snapshots, "and there is another one"
-        assert world.active() is active, "and nobody else had to lead"
+        await world.until(lambda: start_of(away) >= newest.offset, "it caught up with a snapshot")
+        await world.until(lambda: not disk.snapshots.items() & rotten.items(), "the damaged ones are deleted")
+        assert disk.snapshots, "and another one exists"
+        assert world.active() is active, "and no other node had to lead"
 
     world.run(scenario())
 

@@ -1,4 +1,4 @@
-"""A leader that was elected although it lacks records shows nothing that it could lose again."""
+"""An uncleanly elected leader serves no record that it could lose again."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ TOPIC = "t"
 LEADER, FOLLOWER = 11, 12
 
 
-def test_an_unclean_leader_shows_what_it_was_told_is_committed_when_that_is_on_its_own_disk() -> None:
-    """It copied the last records, with the watermark above them, while its disk hung: nobody waited for it, as it was
-    not in sync.  Then all that were in sync are gone."""
+def test_an_unclean_leader_serves_committed_records_once_it_has_flushed_them() -> None:
+    """It copied the last records, with the watermark above them, while its disk hung.
+
+    No commit waited for it, because it was not in sync.  Then all replicas that were in sync are lost.
+    """
     quiet()
     world = World(5, voters=1, brokers=2, settings=QUICK)
 
@@ -51,7 +53,7 @@ def test_an_unclean_leader_shows_what_it_was_told_is_committed_when_that_is_on_i
         new.configs.add(key="unclean.leader.election.enable", value="true")
         await plane.service.call(rpcs.CREATE_TOPICS, pb.CreateTopicsRequest(topics=[new]), 10_000)
         disk = world.hosts[FOLLOWER].disks[0]
-        async with Cluster(world.bootstrap) as cluster, Producer(cluster) as producer:
+        async with Cluster(world.bootstrap, random=world.random) as cluster, Producer(cluster) as producer:
             await write(producer, 2)
             await world.until(lambda: replica(FOLLOWER).log.flushed_offset == 2, "the follower has them")
             world.network.cut("b12", "b11")

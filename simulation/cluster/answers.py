@@ -1,0 +1,83 @@
+"""I20, I21: the answers to clients, compared with the histories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simulation.cluster.evidence import Evidence
+from simulation.cluster.history import Mark
+from simulation.cluster.metadata import Spot
+
+
+class AnswerWatch:
+    def __init__(self, evidence: Evidence) -> None:
+        self._evidence = evidence
+        self._latest: dict[tuple[str, Spot], int] = {}
+        """By client: the lowest offset that ListOffsets(latest) may return to it."""
+
+    def acknowledged(self, spot: Spot, offset: int, marks: Sequence[Mark]) -> None:
+        """Check an acknowledgement of an acks=all producer."""
+        self._evidence.check(
+            self._is_committed(spot, offset, marks),
+            lambda: f"I20: {marks} of {spot} are acknowledged at {offset}, which is not committed",
+        )
+
+    def consumed(self, client: str, spot: Spot, offset: int, marks: Sequence[Mark]) -> None:
+        """Check the records from `offset` on that a consumer has received."""
+        self._evidence.check(
+            self._is_committed(spot, offset, marks),
+            lambda: f"I21: a consumer sees {marks} of {spot} at {offset}, which is not committed",
+        )
+        self._raise_latest(client, spot, offset + len(marks))
+
+    def listed_latest(self, client: str, spot: Spot, offset: int) -> None:
+        """Check an answer to ListOffsets(latest).
+
+        A deposed leader that does not know its successor yet may report a lower offset than the successor.  So the
+        offset may not decrease for each client separately, since a client never returns to a leader of an older epoch.
+        """
+        if not self._may_lose(spot):
+            least = self._latest.get((client, spot), 0)
+            self._evidence.check(
+                offset >= least, lambda: f"I21: the latest offset of {spot} is {offset} for {client}, was {least}"
+            )
+        self._raise_latest(client, spot, offset)
+
+    def listed_earliest(self, client: str, spot: Spot, offset: int) -> None:
+        """Check an answer to ListOffsets(earliest): only records that retention has deleted may be below it."""
+        self._check_deleted(client, spot, offset)
+
+    def refused(self, client: str, spot: Spot, offset: int) -> None:
+        """Check the answer OFFSET_OUT_OF_RANGE to a fetch from an offset at which the client expected records."""
+        self._evidence.seen["consumer out of range"] += 1
+        self._check_deleted(client, spot, offset + 1)
+
+    def forget(self, spot: Spot) -> None:
+        """Permit lower latest offsets, because the partition has lost records in an unclean election."""
+        self._latest = {asked: least for asked, least in self._latest.items() if asked[1] != spot}
+
+    def has_lost(self, topic: str) -> bool:
+        """Return whether any partition of this name has lost records in an election."""
+        return any(one.unclean_epoch >= 0 for one in self._evidence.histories.values() if one.spot.topic == topic)
+
+    def _is_committed(self, spot: Spot, offset: int, marks: Sequence[Mark]) -> bool:
+        """After an unclean election every answer counts, because a deposed leader does not know immediately."""
+        return any(history.holds(offset, marks) or history.unclean_epoch >= 0 for history in self._evidence.named(spot))
+
+    def _check_deleted(self, client: str, spot: Spot, below: int) -> None:
+        """I21: check that retention has deleted all records below this offset."""
+        if not self._may_lose(spot):
+            start = self._evidence.named(spot)[0].start
+            self._evidence.check(
+                below <= start,
+                lambda: f"I21: the answer to {client} says that {spot} begins at {below}, but it begins at {start}",
+            )
+
+    def _raise_latest(self, client: str, spot: Spot, offset: int) -> None:
+        if not self._may_lose(spot):
+            self._latest[client, spot] = max(self._latest.get((client, spot), 0), offset)
+
+    def _may_lose(self, spot: Spot) -> bool:
+        """Return whether several partitions have had this name, or the one has lost records in an unclean election."""
+        histories = self._evidence.named(spot)
+        return len(histories) != 1 or histories[0].unclean_epoch >= 0

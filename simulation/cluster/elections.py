@@ -1,0 +1,119 @@
+"""I19, I20: the elections of partition leaders, and the records that an unclean election may lose."""
+
+from __future__ import annotations
+
+from broker.log import LogKey
+from metadata.image import PartitionImage
+from simulation.cluster.answers import AnswerWatch
+from simulation.cluster.disks import DiskWatch
+from simulation.cluster.evidence import Copy, Evidence
+from simulation.cluster.history import History, batches_of
+from simulation.cluster.metadata import Election, Spot
+
+
+class ElectionWatch:
+    def __init__(self, evidence: Evidence, disks: DiskWatch, answers: AnswerWatch) -> None:
+        self._evidence = evidence
+        self._disks = disks
+        self._answers = answers
+        self.led_from_backup: set[LogKey] = set()
+        """Partitions that a replica restored from a backup has led."""
+        metadata = evidence.metadata
+        metadata.on_unclean = self.unclean
+        metadata.on_epoch = self._epoch_begins
+        metadata.on_elected = self._elected
+        metadata.on_joined = self._joined
+
+    def unclean(self, election: Election) -> None:
+        """Accept that the new leader of this partition may lack committed records."""
+        history = self._evidence.history(election.key)
+        assert history is not None, election
+        history.unclean_epoch = election.leader_epoch
+
+    def start_history_over(self, history: History, copy: Copy, leader_epoch: int) -> bool:
+        """Replace the end of the history by the log of the first leader since an unclean election.
+
+        Return False if there was no such election, or a leader has done this already.  The first leader may lead in a
+        later epoch than the one of the election, if its process started again before it learned of the election.
+        """
+        if leader_epoch < history.unclean_epoch or history.begun_epoch >= history.unclean_epoch:
+            return False
+        evidence = self._evidence
+        history.begun_epoch = history.unclean_epoch
+        evidence.unsynced = {one for one in evidence.unsynced if one[1] != history.key}
+        log = copy.log
+        offset = log.start_offset
+        for batch in batches_of(log, offset, log.end_offset):
+            if history.at(batch.base_offset) != batch:
+                break
+            offset = batch.end_offset
+        lost = history.cut_to(offset)
+        history.begin_at(log.start_offset)
+        evidence.seen["records lost in unclean elections"] += lost
+        self._answers.forget(history.spot)
+        for run in evidence.runs.values():
+            for other in run.copies.values():
+                if other.log.key == history.key:
+                    other.compared = min(other.compared, history.end)
+        return True
+
+    # Events of the metadata
+
+    def _epoch_begins(self, election: Election) -> None:
+        evidence = self._evidence
+        history = evidence.history(election.key)
+        assert history is not None, election
+        history.ends[election.leader_epoch] = history.end
+        partition = self._partition(history.spot)
+        alone = None if partition is None or len(partition.replicas) > 1 else partition.replica_ids[0]
+        if (alone, election.key) in evidence.unsynced:
+            # With write.caching, the only replica leads with the records that survived a power failure (see D1).
+            evidence.seen["only replica led after a power failure"] += 1
+            self.unclean(election)
+
+    def _partition(self, spot: Spot) -> PartitionImage | None:
+        topic = self._evidence.metadata.image.topic(spot.topic)
+        return None if topic is None else topic.partition(spot.index)
+
+    def _elected(self, election: Election, old: PartitionImage, new: PartitionImage) -> None:
+        """A replica that was restored from a backup may lead only if no other member of the ISR can.
+
+        The cluster cannot know that this replica lacks records that it acknowledged earlier.
+        """
+        evidence = self._evidence
+        where = (new.leader, election.key)
+        if where not in evidence.stale or not evidence.is_registered(new.leader):
+            return  # a broker elected before its new process has registered never leads in that epoch
+        others = [each for each in old.isr if each != new.leader and self._can_lead(old, each)]
+        evidence.check(
+            not others,
+            lambda: f"I20: {new.leader} leads with its backup, but {others} of the isr can lead: {old} to {new}",
+        )
+        evidence.seen["leader from a restored backup"] += 1
+        self.led_from_backup.add(election.key)
+        self.unclean(election)
+
+    def _joined(self, key: LogKey, broker_ids: frozenset[int]) -> None:
+        """I19: a broker that joins the ISR has all committed records."""
+        evidence = self._evidence
+        history = evidence.history(key)
+        committed = 0 if history is None or history.unclean_epoch >= 0 else history.end
+        for broker_id in sorted(broker_ids):
+            end = self._disks.durable_end(broker_id, key) if evidence.is_registered(broker_id) else None
+            evidence.check(
+                end is None or end >= committed,
+                lambda broker_id=broker_id, end=end: (  # type: ignore[misc]
+                    f"I19: {broker_id} joins the isr of {history} with {end} records, {committed} are committed"
+                ),
+            )
+            evidence.stale.discard((broker_id, key))
+            evidence.unsynced.discard((broker_id, key))
+
+    def _can_lead(self, partition: PartitionImage, broker_id: int) -> bool:
+        broker, replica = self._evidence.metadata.image.brokers.get(broker_id), partition.replica(broker_id)
+        return (
+            broker is not None
+            and broker.active
+            and replica is not None
+            and broker.directory_online(replica.directory_id)
+        )
