@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 
 from pyspark_quorumlog import compiled
 from quorumlog.client.records import OpenBatch, new_header, open_batches, seal_batch, unreadable
@@ -182,7 +182,9 @@ def _headers_array(counts: Int32s, keys: _Binary, values: _Binary, rows: int) ->
     entries = pa.StructArray.from_arrays(
         [keys.array(total, pa.string()), values.array(total, pa.binary())], fields=list(HEADER_TYPE)
     )
-    return pa.Array.from_buffers(HEADERS_TYPE, rows, [None, pa.py_buffer(counts)], children=[entries])
+    filled = np.diff(counts[: rows + 1]) > 0  # a record without headers has NULL, as in Spark's Kafka source
+    bitmap = None if filled.all() else pa.py_buffer(np.packbits(filled, bitorder="little"))
+    return pa.Array.from_buffers(HEADERS_TYPE, rows, [bitmap, pa.py_buffer(counts)], children=[entries])
 
 
 def _constant_text(text: str, rows: int) -> pa.Array:
@@ -212,12 +214,17 @@ class Columns:
     value: tuple[Int32s, Bytes, Bytes]
     headers: tuple[Int32s, Bytes, Int32s, Bytes, Int32s, Bytes, Bytes]
     partition: tuple[Int32s, Bytes]  # values, validity bitmap
+    timestamps: Int64s  # ms since 1970
     topic: Int32s  # index into the topics
     topics: tuple[str, ...]
 
     @classmethod
-    def of(cls, table: pa.Table | pa.RecordBatch, topic: str | None) -> Columns:
-        """Return the columns key, value, headers, topic and partition.  topic: if given, it applies to every row.
+    def of(cls, table: pa.Table | pa.RecordBatch, timestamps: Int64s, topic: str | None) -> Columns:
+        """Return the columns key, value, headers, topic and partition; others are ignored.
+
+        Args:
+            timestamps: each row's, in ms since 1970.
+            topic: if given, it applies to every row.
 
         Raises:
             ClusterError: a row has no topic, or a header has no name.
@@ -230,6 +237,7 @@ class Columns:
             _binary_input(_column(table, "value")),
             _headers_input(_column(table, "headers")) if "headers" in names else _NO_HEADERS,
             _int_input(_column(table, "partition")) if "partition" in names else (_NO_INT32, _NO_BYTES),
+            timestamps,
             codes,
             topics,
         )
@@ -249,7 +257,6 @@ def encode(
     columns: Columns,
     partition_counts: Sequence[int],
     sticky: Sequence[int],
-    timestamp_ms: int,
     batch_size_max: int,
     codec: Codec = Codec.NONE,
 ) -> Iterator[EncodedBatch]:
@@ -282,7 +289,8 @@ def encode(
         while first < end:
             place = out
             following, size = compiled.encode(
-                *(order, first, end, *columns.key, *columns.value, *columns.headers, place, HEADER_SIZE)
+                *(order, first, end, columns.timestamps, *columns.key, *columns.value, *columns.headers),
+                *(place, HEADER_SIZE),
             )
             if following == compiled.TOO_SMALL:
                 if size > RECORD_SIZE_MAX_BYTES:
@@ -292,22 +300,24 @@ def encode(
                     )
                 place = np.empty(HEADER_SIZE + size, np.uint8)
                 following, size = compiled.encode(
-                    *(order, first, first + 1, *columns.key, *columns.value, *columns.headers, place, HEADER_SIZE)
+                    *(order, first, first + 1, columns.timestamps, *columns.key, *columns.value, *columns.headers),
+                    *(place, HEADER_SIZE),
                 )
-            yield _sealed(place[:size], topic, partition, following - first, timestamp_ms, codec)
+            times = columns.timestamps[order[first:following]]
+            yield _sealed(place[:size], topic, partition, times, codec)
             first = following
 
 
-def _sealed(
-    encoded: Bytes, topic: str, partition: int, record_count: int, timestamp_ms: int, codec: Codec
-) -> EncodedBatch:
-    """Seal `encoded`, which has room for the header before its records."""
+def _sealed(encoded: Bytes, topic: str, partition: int, timestamps: Int64s, codec: Codec) -> EncodedBatch:
+    """Seal `encoded`, which has room for the header before its records.  timestamps: of these records."""
+    record_count = len(timestamps)
+    base_ms, newest_ms = int(timestamps[0]), int(timestamps.max())
     if codec is not Codec.NONE:
         body = memoryview(encoded.data)[HEADER_SIZE:]
-        data = seal_batch(body, record_count, timestamp_ms, timestamp_ms, codec)
+        data = seal_batch(body, record_count, base_ms, newest_ms, codec)
     else:
         data = bytearray(encoded.data)
-        seal(data, new_header(len(data), record_count, timestamp_ms, timestamp_ms, codec))
+        seal(data, new_header(len(data), record_count, base_ms, newest_ms, codec))
     return EncodedBatch(topic, partition, record_count, data)
 
 
@@ -321,7 +331,7 @@ def _no_such_partition(columns: Columns, row: int, counts: Int64s) -> ClusterErr
 
 
 def _column(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
-    column = table.column(name)
+    column = table.column(table.schema.names.index(name))  # the first, if a name is repeated
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     return column

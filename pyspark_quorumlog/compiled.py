@@ -27,8 +27,8 @@ from numba import int32, int64, njit, types, uint8
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-MALFORMED = -1  # minus the span's index: a decoder's result for malformed bytes; the position follows
-TOO_SMALL = -2  # an encoder's result if no record fits; the needed size follows
+MALFORMED = -1  # a decoder returns (MALFORMED - index of the span, position) for malformed bytes
+TOO_SMALL = -2  # an encoder returns (TOO_SMALL, bytes needed) if no record fits
 
 SPAN_START, SPAN_END, SPAN_BASE_OFFSET, SPAN_BASE_TIMESTAMP, SPAN_APPEND_TIME, SPAN_COUNT, SPAN_LAST_DELTA = range(7)
 SPAN_FIELDS = 7
@@ -44,7 +44,7 @@ _i64_out = int64[::1]
 
 
 def _compiled(*signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile for one signature; use the cache if there is one, or no cache if none is writable."""
+    """Compile for one signature; use the cache on disk unless it is not writable."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
@@ -199,7 +199,7 @@ def decode(
     """Append the records with `first_offset <= offset < end_offset`; return (rows, 0), or (MALFORMED - span, position).
 
     Timestamps are microseconds, as Spark requires.  `header_counts` contains a list column's offsets.  Every offsets
-    array starts with the caller's 0; the other arrays are as long as the spans can need.
+    array starts with the caller's 0; the other arrays have room for all records of the spans.
     """
     row = 0
     header = 0
@@ -367,6 +367,7 @@ def order_by_group(groups, group_starts, order):
 @_compiled(
     types.UniTuple(int64, 2)(
         *(_i64_in, int64, int64),  # rows, range of rows
+        _i64_in,  # timestamps
         *(_i32_in, _bytes_in, _bytes_in),  # key
         *(_i32_in, _bytes_in, _bytes_in),  # value
         *(_i32_in, _bytes_in, _i32_in, _bytes_in, _i32_in, _bytes_in, _bytes_in),  # headers
@@ -377,6 +378,7 @@ def encode(
     rows,
     first,
     end,
+    timestamps,
     key_offsets,
     keys,
     key_valid,
@@ -393,13 +395,15 @@ def encode(
     out,
     position,
 ):
-    """Write records from `rows[first:end]` until `out` is full, all with the batch's own timestamp.
+    """Write records from `rows[first:end]` until `out` is full.  The first one's timestamp is the batch's base.
 
     Returns (index after the last written one, end position), or (TOO_SMALL, bytes that the first record needs).
     """
     limit = out.shape[0]
+    base_timestamp = timestamps[rows[first]] if first < end else int64(0)
     for at in range(first, end):
         row = rows[at]
+        timestamp_delta = timestamps[row] - base_timestamp
         key_size = int64(-1)
         if key_offsets.shape[0] and _is_valid(key_valid, row):
             key_size = int64(key_offsets[row + 1]) - int64(key_offsets[row])
@@ -412,7 +416,9 @@ def encode(
             header = int64(header_counts[row])
             header_end = int64(header_counts[row + 1])
         delta = at - first
-        size = 2 + _varint_size(delta) + _varint_size(key_size) + _varint_size(value_size)
+        size = (
+            1 + _varint_size(timestamp_delta) + _varint_size(delta) + _varint_size(key_size) + _varint_size(value_size)
+        )
         size += max(key_size, 0) + max(value_size, 0) + _varint_size(header_end - header)
         for one in range(header, header_end):
             length = int64(header_key_offsets[one + 1]) - int64(header_key_offsets[one])
@@ -427,8 +433,8 @@ def encode(
             return int64(at), position
         position = _put_varint(out, position, size)
         out[position] = 0  # attributes
-        out[position + 1] = 0  # timestamp delta
-        position = _put_varint(out, position + 2, delta)
+        position = _put_varint(out, position + 1, timestamp_delta)
+        position = _put_varint(out, position, delta)
         position = _put_varint(out, position, key_size)
         if key_size > 0:
             _copy(out, position, keys, int64(key_offsets[row]), key_size)

@@ -2,7 +2,8 @@
 
 They are those of Spark's Kafka source, so that a user changes one word.  Spark passes them with lower-cased names.  An
 unknown name is refused with the most similar one, because a mistyped `startingOffsets` that is silently ignored would
-read the wrong data.  All problems are reported at once.
+read the wrong data.  A known option without effect is accepted with a warning, as Spark's source accepts it.  All
+problems are reported together.
 """
 
 from __future__ import annotations
@@ -12,35 +13,56 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from enum import Enum
 
+from pyspark_quorumlog.warn import warn_once
 from quorumlog.errors import ConfigError
 
 EARLIEST = -2
 LATEST = -1
 
+TRIGGER_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+"""Options that only affect a stream."""
 READ_OPTIONS = (
     *("bootstrap.servers", "kafka.bootstrap.servers", "kafka.client.id"),
     *("assign", "subscribe", "subscribePattern"),
     *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
     *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
     *("failOnDataLoss", "includeHeaders", "minPartitions", "maxRecordsPerPartition"),
-    *("kafkaConsumer.pollTimeoutMs", "kafka.fetch.max.bytes", "kafka.request.timeout.ms"),
+    *("kafkaConsumer.pollTimeoutMs", "kafka.fetch.max.bytes", "kafka.request.timeout.ms", "kafka.isolation.level"),
+    *("fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
+    *TRIGGER_OPTIONS,
 )
 WRITE_OPTIONS = (
     *("bootstrap.servers", "kafka.bootstrap.servers", "kafka.client.id", "topic"),
     *("kafka.acks", "kafka.compression.type", "kafka.batch.size"),
-    *("kafka.delivery.timeout.ms", "kafka.request.timeout.ms", "maxRecordsPerSecond"),
+    *("kafka.delivery.timeout.ms", "kafka.request.timeout.ms", "maxRecordsPerSecond", "kafka.transactional.id"),
 )
-_IGNORED = ("groupidprefix", "fetchoffset.numretries", "fetchoffset.retryintervalms", "path")
+_IGNORED = ("groupidprefix", "path")
+_OF_SPARK = (
+    "checkpointlocation",
+    "queryname",
+    "asyncprogresstrackingenabled",
+    "asyncprogresstrackingcheckpointintervalms",
+)
+"""Options of Spark's engine, which it passes on to the sink of a stream."""
 _DECIDED_BY_SOURCE = (
     *("kafka.auto.offset.reset", "kafka.key.deserializer", "kafka.value.deserializer", "kafka.key.serializer"),
     *("kafka.value.serializer", "kafka.enable.auto.commit", "kafka.interceptor.classes", "kafka.partitioner.class"),
 )
 _SECURITY = ("kafka.security.", "kafka.sasl.", "kafka.ssl.")
+_SECURITY_PROTOCOL = "kafka.security.protocol"
+
+FETCH_SIZE_BYTES = (1, 64 << 20)
+"""Lowest and highest `kafka.fetch.max.bytes`; other values are replaced by the nearest of the two, with a warning."""
+BATCH_SIZE_BYTES = (1024, 64 << 20)
+"""The same for `kafka.batch.size`."""
 
 SHOWN_MAX = 80
 """Maximum number of characters of a value in an error message."""
 _FORM = 'for every partition, like {"a": {"0": 23}}'
+
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -67,6 +89,28 @@ class Positions:
     or_latest: bool = False
     option: str = field(default="", compare=False)
 
+    @property
+    def may_move(self) -> bool:
+        """Whether the position may be a later one if it is looked up again, although no record was deleted."""
+        return self.or_latest if self.by_time else LATEST in (self.everywhere, *self.by_partition.values())
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerLimits:
+    """Limits of a stream's batches.  offsets_min: a batch waits until so many are available, at most `delay_max_s`."""
+
+    offsets_max: int | None = None
+    offsets_min: int | None = None
+    delay_max_s: float = 900.0
+
+
+class Query(Enum):
+    """ANY: Spark asks for the schema in the same way for a batch and for a stream."""
+
+    ANY = "reading"
+    BATCH = "reading a batch"
+    STREAM = "reading a stream"
+
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
@@ -86,6 +130,9 @@ class ReadOptions:
     fetch_size_max_bytes: int
     request_timeout_s: float
     client_id: str
+    trigger: TriggerLimits
+    lookup_retries: int
+    lookup_pause_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,27 +150,46 @@ class WriteOptions:
     client_id: str
 
 
-def parse_read(options: Mapping[str, str]) -> ReadOptions:
-    """Raises OptionError with all problems."""
-    reader = _Reader(options, READ_OPTIONS, "reading")
+def parse_read(options: Mapping[str, str], query: Query) -> ReadOptions:
+    """Raises OptionError with all problems.  For a query of any kind, only with those that all kinds have."""
+    reader = _Reader(options, READ_OPTIONS, query.value)
+    for name in TRIGGER_OPTIONS:
+        if query is Query.BATCH and reader.text(name) is not None:
+            reader.warning(name, f"has no effect when {query.value}")
+    for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+        if query is Query.STREAM and reader.text(name) is not None:
+            reader.problem(name, "cannot be used in a stream, which has no end")
+    isolation = reader.text("kafka.isolation.level")
+    if isolation is not None and isolation.lower() != "read_uncommitted":
+        reader.problem(
+            "kafka.isolation.level", f"is {isolation!r}, but this version has no transactions; use: read_uncommitted"
+        )
     topics, pattern, assigned = _subscription(reader)
     parsed = ReadOptions(
         bootstrap=_bootstrap(reader),
         topics=topics,
         pattern=pattern,
         assigned=assigned,
-        starting=_positions(reader, "starting", EARLIEST, refused=LATEST),
+        starting=_positions(
+            reader,
+            "starting",
+            LATEST if query is Query.STREAM else EARLIEST,
+            refused=LATEST if query is Query.BATCH else None,
+        ),
         ending=_positions(reader, "ending", LATEST, refused=EARLIEST),
         fail_on_data_loss=reader.flag("failOnDataLoss", True),
         with_headers=reader.flag("includeHeaders", False),
         partitions_min=reader.number("minPartitions", None, 1),
         records_per_partition_max=reader.number("maxRecordsPerPartition", None, 1),
         poll_timeout_s=reader.required_number("kafkaConsumer.pollTimeoutMs", 120_000, 1) / 1000,
-        fetch_size_max_bytes=reader.required_number("kafka.fetch.max.bytes", 8 << 20, 1, 64 << 20),
+        fetch_size_max_bytes=reader.clipped_number("kafka.fetch.max.bytes", 8 << 20, FETCH_SIZE_BYTES),
         request_timeout_s=reader.required_number("kafka.request.timeout.ms", 30_000, 100) / 1000,
         client_id=reader.text("kafka.client.id") or "quorumlog-spark",
+        trigger=_trigger_limits(reader),
+        lookup_retries=reader.required_number("fetchOffset.numRetries", 3, 0),
+        lookup_pause_s=reader.required_number("fetchOffset.retryIntervalMs", 1000, 0) / 1000,
     )
-    reader.finish()
+    reader.finish(warns=query is not Query.ANY)
     return parsed
 
 
@@ -136,6 +202,8 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
     compression = reader.text("kafka.compression.type") or "none"
     if compression not in COMPRESSIONS:
         reader.problem("kafka.compression.type", f"is {compression!r}; expected: one of {', '.join(COMPRESSIONS)}")
+    if reader.text("kafka.transactional.id") is not None:
+        reader.problem("kafka.transactional.id", "requests transactions, which this version does not support")
     topic = reader.text("topic")
     if topic == "":
         reader.problem("topic", "is empty")
@@ -144,7 +212,7 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
         topic=topic,
         acks=1 if acks == "1" else -1,
         compression=compression,
-        batch_size_max_bytes=reader.required_number("kafka.batch.size", 1_000_000, 1024, 64 << 20),
+        batch_size_max_bytes=reader.clipped_number("kafka.batch.size", 1_000_000, BATCH_SIZE_BYTES),
         delivery_timeout_s=reader.required_number("kafka.delivery.timeout.ms", 120_000, 1) / 1000,
         request_timeout_s=reader.required_number("kafka.request.timeout.ms", 30_000, 100) / 1000,
         records_per_second_max=reader.number("maxRecordsPerSecond", None, 1),
@@ -155,24 +223,30 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
 
 
 class _Reader:
-    """Reads options by their proper names and collects their problems."""
+    """Reads options by their proper names and collects their problems.
+
+    purpose: for messages, like "writing".
+    """
 
     def __init__(self, options: Mapping[str, str], known: Iterable[str], purpose: str) -> None:
         self._options = {name.lower(): value for name, value in options.items()}
         self._problems: list[str] = []
+        self._warnings: list[str] = []
         self._refuse_unknown({name.lower(): name for name in known}, purpose)
 
     def _refuse_unknown(self, known: Mapping[str, str], purpose: str) -> None:
-        other_way = {name.lower() for name in (*READ_OPTIONS, *WRITE_OPTIONS)}
+        without_effect = {name.lower(): name for name in (*READ_OPTIONS, *WRITE_OPTIONS)}
         for name in sorted(self._options):
-            if name in known or name in _IGNORED:
+            if name in known or name in _IGNORED or name in _OF_SPARK:
                 continue
             if name in _DECIDED_BY_SOURCE:
                 self.problem(name, "is set by the data source and cannot be changed")
+            elif name == _SECURITY_PROTOCOL and self._options[name].strip().upper() == "PLAINTEXT":
+                continue
             elif name.startswith(_SECURITY):
                 self.problem(name, "requests security, which this version does not support; nothing was sent")
-            elif name in other_way:
-                self.problem(name, f"has no meaning when {purpose}")
+            elif name in without_effect:
+                self.warning(without_effect[name], f"has no effect when {purpose}")
             elif not name.startswith(
                 "kafka."
             ):  # other settings of Kafka's clients only tune mechanisms that differ here
@@ -182,9 +256,16 @@ class _Reader:
     def problem(self, name: str, what: str) -> None:
         self._problems.append(f"option {name} {what}")
 
-    def finish(self) -> None:
+    def warning(self, name: str, what: str) -> None:
+        self._warnings.append(f"option {name} {what}")
+
+    def finish(self, warns: bool = True) -> None:
+        """Raise the problems, or log the warnings that this process has not logged before."""
         if self._problems:
             raise OptionError(*self._problems)
+        if warns:
+            for text in self._warnings:
+                warn_once(text)
 
     def text(self, name: str) -> str | None:
         value = self._options.get(name.lower())
@@ -210,6 +291,25 @@ class _Reader:
         value = self.number(name, default, lowest, highest)
         assert value is not None
         return value
+
+    def duration_s(self, name: str, default: float) -> float:
+        """Return a time like 15m in seconds; a number without a unit is milliseconds, as in Spark."""
+        value = self.text(name)
+        if value is None:
+            return default
+        match = re.fullmatch(r"(\d{1,15})\s*([a-z]*)", value.lower())
+        if match is None or (match[2] or "ms") not in _SECONDS:
+            self.problem(name, f"is {value!r}; expected: a time like 500ms, 30s, 15m, 1h or 1d")
+            return default
+        return int(match[1]) * _SECONDS[match[2] or "ms"]
+
+    def clipped_number(self, name: str, default: int, bounds: tuple[int, int]) -> int:
+        """Return the number, or the nearest of `bounds` with a warning."""
+        value = self.required_number(name, default, 0)
+        clipped = min(max(value, bounds[0]), bounds[1])
+        if clipped != value:
+            self.warning(name, f"is {value}, outside of {bounds[0]} to {bounds[1]}: {clipped} is used")
+        return clipped
 
     def parsed_json(
         self, name: str, convert: Callable[[object], dict[Partition, int]], expected: str
@@ -287,7 +387,20 @@ def _assignment(value: object) -> dict[Partition, int]:
     return found
 
 
-def _positions(reader: _Reader, which: str, default: int, refused: int) -> Positions:
+def _trigger_limits(reader: _Reader) -> TriggerLimits:
+    limits = TriggerLimits(
+        offsets_max=reader.number("maxOffsetsPerTrigger", None, 1),
+        offsets_min=reader.number("minOffsetsPerTrigger", None, 1),
+        delay_max_s=reader.duration_s("maxTriggerDelay", TriggerLimits().delay_max_s),
+    )
+    if (limits.offsets_min or 0) > (limits.offsets_max or 2**63):
+        reader.problem(
+            "minOffsetsPerTrigger", f"is {limits.offsets_min}, above maxOffsetsPerTrigger {limits.offsets_max}"
+        )
+    return limits
+
+
+def _positions(reader: _Reader, which: str, default: int, refused: int | None) -> Positions:
     """Return the positions: `startingTimestamp` has priority over `…OffsetsByTimestamp`, and that over `…Offsets`."""
     strategy = reader.text("startingOffsetsByTimestampStrategy") or "error"
     if which == "starting" and strategy not in ("error", "latest"):

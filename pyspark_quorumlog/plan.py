@@ -138,21 +138,33 @@ def split(
 ) -> list[OffsetRange]:
     """Return one task per partition, or more if a limit requires it; none for empty ranges.
 
-    `partitions_min` is distributed in proportion to size.  If both limits apply, the larger number of tasks is used.
+    As in Spark's Kafka source, ranges are first cut to at most `records_per_partition_max` offsets.  If these are fewer
+    than `partitions_min`, they are cut again in proportion to their size, so that the number of tasks is about
+    `partitions_min`.
     """
-    filled = sorted((one for one in ranges if one.size > 0), key=lambda one: (one.topic, one.partition))
-    total = sum(one.size for one in filled)
-    tasks: list[OffsetRange] = []
-    for one in filled:
-        parts = 1
-        if partitions_min is not None and partitions_min > len(filled):
-            parts = max(parts, round(one.size * partitions_min / total))
-        if records_per_partition_max is not None:
-            parts = max(parts, -(-one.size // records_per_partition_max))
-        parts = min(parts, one.size)
-        edges = [one.first + one.size * part // parts for part in range(parts + 1)]
-        tasks += [OffsetRange(one.topic, one.partition, first, end) for first, end in pairwise(edges)]
-    return tasks
+    tasks = sorted((one for one in ranges if one.size > 0), key=lambda one: (one.topic, one.partition))
+    if records_per_partition_max is not None:
+        tasks = [part for one in tasks for part in _cut(one, -(-one.size // records_per_partition_max))]
+    if partitions_min is None or partitions_min <= len(tasks):
+        return tasks
+    total = sum(one.size for one in tasks)
+    small = {one for one in tasks if _share(one, total, partitions_min) == 1}
+    left_total = total - sum(one.size for one in small)
+    left_min = max(partitions_min - len(small), 1)
+    return [part for one in tasks for part in _cut(one, 1 if one in small else _share(one, left_total, left_min))]
+
+
+def _share(one: OffsetRange, total: int, tasks: int) -> int:
+    """Return the range's share of `tasks`, at least 1, rounded half up."""
+    return max(1, (2 * one.size * tasks + total) // (2 * total))
+
+
+def _cut(one: OffsetRange, parts: int) -> list[OffsetRange]:
+    """Cut a range into `parts` of equal size, or into single offsets if it has fewer; the first ones are smaller."""
+    parts = min(parts, one.size)
+    small, rest = divmod(one.size, parts)
+    edges = [one.first + small * part + max(0, part - (parts - rest)) for part in range(parts + 1)]
+    return [OffsetRange(one.topic, one.partition, first, end) for first, end in pairwise(edges)]
 
 
 def _listed(partitions: Sequence[Partition]) -> str:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import re
 from collections.abc import Iterator
 
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 
-from pyspark_quorumlog.options import EARLIEST, LATEST, OptionError, Partition, ReadOptions
+from pyspark_quorumlog.lookup import (
+    DELETED_AFTER_S,
+    before_another_ask,
+    consumer_of,
+    existing_partitions,
+    is_deleted,
+    list_offsets,
+    list_times,
+)
+from pyspark_quorumlog.options import EARLIEST, LATEST, ReadOptions
 from pyspark_quorumlog.plan import (
     Bounds,
     DataLossError,
@@ -21,14 +28,16 @@ from pyspark_quorumlog.plan import (
     split,
     times_asked,
 )
+from pyspark_quorumlog.warn import warn
 from quorumlog.client import consumer as offsets
-from quorumlog.client.consumer import Consumer, Fetched, OffsetOutOfRangeError
+from quorumlog.client.consumer import Fetched, OffsetOutOfRangeError
 from quorumlog.client.records import UnreadableBatchError, end_offset
 from quorumlog.client.sync import runner
 from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import ApiError
 
-log = logging.getLogger(__name__)
+NO_PARTITION = (ApiError.UNKNOWN_TOPIC_OR_PARTITION, ApiError.UNKNOWN_TOPIC_ID)
+"""Codes of errors about a partition that does not exist."""
 
 
 def plan_tasks(options: ReadOptions) -> list[OffsetRange]:
@@ -42,59 +51,28 @@ def plan_tasks(options: ReadOptions) -> list[OffsetRange]:
 
 
 async def _plan_tasks(options: ReadOptions) -> list[OffsetRange]:
-    partitions = await _partitions(options)
+    partitions = (await existing_partitions(options)).subscribed
     if not partitions:
         return []
     check_named(options.starting, partitions, EARLIEST)
     check_named(options.ending, partitions, LATEST)
     check_order(options.starting, options.ending, partitions)
-    consumer = _consumer(options)
-    starts = await consumer.list_offsets(dict.fromkeys(partitions, offsets.EARLIEST))
-    ends = await consumer.list_offsets(dict.fromkeys(partitions, offsets.LATEST))
-    first_by_time = await _first_not_older(consumer, times_asked(options.starting, partitions))
-    end_by_time = await _first_not_older(consumer, times_asked(options.ending, partitions))
+    consumer = consumer_of(options)
+    starts = await list_offsets(consumer, partitions, EARLIEST)
+    ends = await list_offsets(consumer, partitions, LATEST)
+    first_by_time = await list_times(consumer, times_asked(options.starting, partitions))
+    end_by_time = await list_times(consumer, times_asked(options.ending, partitions))
     ranges, losses = [], list[str]()
     for one in partitions:
-        bounds = Bounds(starts[one].offset, ends[one].offset)
+        bounds = Bounds(starts[one], ends[one])
         first = resolve(options.starting, one, bounds, first_by_time)
         end = resolve(options.ending, one, bounds, end_by_time)
         ranges.append(checked_range(one, first, end, bounds, losses))
     if losses and options.fail_on_data_loss:
         raise DataLossError(losses)
     for loss in losses:
-        log.warning("%s", loss)
+        warn(loss)
     return split(ranges, options.partitions_min, options.records_per_partition_max)
-
-
-async def _first_not_older(consumer: Consumer, times: dict[Partition, int]) -> dict[Partition, int]:
-    """Return the offset of the first record that is not older, by partition; -1 if none exists."""
-    return {partition: listed.offset for partition, listed in (await consumer.list_offsets(times)).items()}
-
-
-async def _partitions(options: ReadOptions) -> list[Partition]:
-    """Return the partitions that the query reads, in order."""
-    cluster = runner().cluster(options.bootstrap, options.client_id)
-    timeout_s = options.poll_timeout_s
-    if options.pattern is not None:
-        pattern = re.compile(options.pattern)
-        counts = await cluster.partition_counts(None, timeout_s)
-        counts = {topic: count for topic, count in counts.items() if pattern.fullmatch(topic)}
-    else:
-        asked = options.topics or sorted({topic for topic, _ in options.assigned})
-        counts = await cluster.partition_counts(asked, timeout_s)
-        if missing := sorted(set(asked) - counts.keys()):
-            raise OptionError(f"topic {', '.join(missing)} does not exist", next_step="kctl topics list")
-    if not options.assigned:
-        return [(topic, index) for topic in sorted(counts) for index in range(counts[topic])]
-    for topic, index in options.assigned:
-        if index >= counts[topic]:
-            raise OptionError(f"option assign names {topic}-{index}, but the topic has {counts[topic]} partitions")
-    return list(options.assigned)
-
-
-def _consumer(options: ReadOptions) -> Consumer:
-    cluster = runner().cluster(options.bootstrap, options.client_id)
-    return Consumer(cluster, timeout_s=options.poll_timeout_s, request_timeout_s=options.request_timeout_s)
 
 
 def read_range(options: ReadOptions, task: OffsetRange) -> Iterator[pa.RecordBatch]:
@@ -140,7 +118,7 @@ class _RangeFetcher:
         self._options = options
         self._task = task
         self._runner = runner()
-        self._consumer = _consumer(options)
+        self._consumer = consumer_of(options)
         self._offset = task.first
         self._is_ahead = False
         """Whether the present fetch was started before its result was needed."""
@@ -149,14 +127,33 @@ class _RangeFetcher:
     def next(self) -> Fetched | None:
         """Return batches that begin at or below `decoded_from`; None at the end of the range."""
         deadline: float | None = None
+        beyond_since: float | None = None
         while self._offset < self._task.end:
             self.decoded_from = self._offset
             try:
                 fetched = self._runner.run(self._fetch)
             except OffsetOutOfRangeError as error:
-                self._skip(error)
+                now = self._runner.loop.time()
+                beyond_since = beyond_since or now
+                patience_s = min(DELETED_AFTER_S, self._options.poll_timeout_s)
+                if error.offset > error.end and now - beyond_since < patience_s:
+                    # a new leader may not know its committed end yet
+                    self._runner.run(before_another_ask(self._options))
+                    self._fetch = self._start()
+                else:
+                    self._skip(error)
                 continue
             except ClusterError as error:
+                if error.code in NO_PARTITION and not error.retriable:
+                    now = self._runner.loop.time()
+                    deadline = deadline or now + self._options.poll_timeout_s
+                    if self._runner.run(is_deleted(self._options, (self._task.topic, self._task.partition))):
+                        self._give_up(error)
+                    elif now >= deadline:
+                        raise
+                    else:  # its leader did not know it
+                        self._fetch = self._start()
+                    continue
                 if not (self._is_ahead and error.retriable):
                     raise
                 # its time passed while Spark processed the previous rows, so its answer was not read
@@ -198,11 +195,18 @@ class _RangeFetcher:
             self._consumer.fetch(task.topic, task.partition, self._offset, size_max_bytes=size_max, wait_ms=wait_ms)
         )
 
+    def _give_up(self, error: ClusterError) -> None:
+        """End the range because the partition was deleted, if the query permits it."""
+        if self._options.fail_on_data_loss:
+            raise DataLossError([error.message]) from error
+        warn(error.message)
+        self._offset = self._task.end
+
     def _skip(self, error: OffsetOutOfRangeError) -> None:
         """Continue after missing records, if the query permits it."""
         if self._options.fail_on_data_loss:
             raise DataLossError([error.message]) from error
-        log.warning("%s", error.message)
+        warn(error.message)
         self._offset = error.start if error.start > self._offset else self._task.end
         if self._offset < self._task.end:
             self._fetch = self._start()

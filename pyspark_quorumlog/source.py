@@ -14,10 +14,12 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
+    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
     InputPartition,
     WriterCommitMessage,
 )
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -30,15 +32,19 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pyspark_quorumlog.options import OptionError, parse_read, parse_write
+from pyspark_quorumlog.options import OptionError, Query, parse_read, parse_write
+from pyspark_quorumlog.stream_plan import JsonOffsets, from_json, to_json
 
 if TYPE_CHECKING:
-    import pyarrow as pa  # type: ignore[import-untyped]
+    import pyarrow as pa
 
     from pyspark_quorumlog.options import ReadOptions, WriteOptions
     from pyspark_quorumlog.plan import OffsetRange
+    from pyspark_quorumlog.stream_reading import StreamDriver
 
 HEADERS_TYPE = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+
+_UNLIMITED = 2**63 - 1
 
 _WRITABLE: Mapping[str, tuple[DataType, ...]] = {
     "value": (BinaryType(), StringType()),
@@ -62,7 +68,7 @@ def read_schema(with_headers: bool) -> StructType:
 
 
 class DefaultSource(DataSource):
-    """Reads topics of a quorumlog cluster as rows, and writes rows to them, in batches.
+    """Reads topics of a quorumlog cluster as rows, and writes rows to them, in batches and streams.
 
     Name: `quorumlog`.  Options, schema and meaning are those of Spark's Kafka source; see docs/spark.md.
 
@@ -77,13 +83,10 @@ class DefaultSource(DataSource):
         return "quorumlog"
 
     def schema(self) -> StructType:
-        return read_schema(parse_read(self.options).with_headers)
+        return read_schema(parse_read(self.options, Query.ANY).with_headers)
 
     def reader(self, schema: StructType) -> Reader:
-        options = parse_read(self.options)
-        if schema != read_schema(options.with_headers):
-            raise OptionError("the schema of quorumlog rows is fixed: remove .schema(...)")
-        return Reader(options)
+        return Reader(self._read_options(schema, Query.BATCH))
 
     def writer(self, schema: StructType, overwrite: bool) -> Writer:
         options = parse_write(self.options)
@@ -92,36 +95,24 @@ class DefaultSource(DataSource):
             raise OptionError('records cannot be overwritten: use .mode("append")')
         return Writer(options)
 
-    def streamReader(self, schema: StructType) -> RefusedStream:
-        """Return a reader that refuses.  Spark calls `stop` on it even after an error, and shows a failure of `stop`.
+    def streamReader(self, schema: StructType) -> StreamReader | RefusedStream:
+        """Return a reader.  It refuses bad options later, since Spark would not show an error of this method."""
+        try:
+            return StreamReader(self._read_options(schema, Query.STREAM))
+        except OptionError as error:
+            return RefusedStream(error)
 
-        `schema` cannot refuse, since Spark calls it in the same way for a batch and for a stream.
-        """
-        return RefusedStream()
+    def _read_options(self, schema: StructType, query: Query) -> ReadOptions:
+        options = parse_read(self.options, query)
+        if schema != read_schema(options.with_headers):
+            raise OptionError("the schema of quorumlog rows is fixed: remove .schema(...)")
+        return options
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
-        """Refuse the stream."""
-        raise OptionError("writeStream is not supported: write each batch with foreachBatch and frame.write")
-
-
-class RefusedStream(DataSourceStreamReader):
-    """Refuses every operation on a stream."""
-
-    def initialOffset(self) -> NoReturn:
-        _refuse_stream()
-
-    def latestOffset(self, start: object = None, limit: object = None) -> NoReturn:
-        _refuse_stream()
-
-    def partitions(self, start: object, end: object) -> NoReturn:
-        _refuse_stream()
-
-    def read(self, partition: InputPartition) -> NoReturn:
-        _refuse_stream()
-
-
-def _refuse_stream() -> NoReturn:
-    raise OptionError("readStream is not supported: read a batch with spark.read, from given offsets or times")
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        """Return a writer.  In complete mode (overwrite), it appends all rows of each batch, as Spark's Kafka sink."""
+        options = parse_write(self.options)
+        _check_writable(schema, options)
+        return StreamWriter(options)
 
 
 @dataclass
@@ -150,6 +141,70 @@ class Reader(DataSourceReader):
         return read_range(self.options, partition.value)
 
 
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a stream in micro-batches.
+
+    Spark calls all methods but `read` in one process of the driver for the whole query, and `read` in executors.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+        self._driver: StreamDriver | None = None
+
+    def initialOffset(self) -> JsonOffsets:
+        return to_json(self._at_driver().initial())
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return a limit of rows in any case, so that ReadAllAvailable means a query of only one batch."""
+        return ReadMaxRows(self.options.trigger.offsets_max or _UNLIMITED)
+
+    def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:
+        assert isinstance(limit, ReadAllAvailable | ReadMaxRows), limit
+        offsets_max = None if isinstance(limit, ReadAllAvailable) else limit.max_rows
+        return to_json(self._at_driver().next_end(from_json(start), offsets_max))
+
+    def reportLatestOffset(self) -> JsonOffsets | None:
+        return to_json(self._at_driver().latest) or None
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._at_driver().pin()
+
+    def partitions(self, start: JsonOffsets, end: JsonOffsets) -> list[InputPartition]:
+        return [TaskRange(one) for one in self._at_driver().tasks(from_json(start), from_json(end))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from pyspark_quorumlog.reading import read_range
+
+        assert isinstance(partition, TaskRange), partition
+        return read_range(self.options, partition.value)
+
+    def _at_driver(self) -> StreamDriver:
+        if self._driver is None:
+            from pyspark_quorumlog.stream_reading import StreamDriver
+
+            self._driver = StreamDriver(self.options)
+        return self._driver
+
+
+class RefusedStream(DataSourceStreamReader):
+    """Refuses every operation on a stream, with the problems of its options."""
+
+    def __init__(self, error: OptionError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> NoReturn:
+        raise self._error
+
+    def latestOffset(self, start: object = None, limit: object = None) -> NoReturn:
+        raise self._error
+
+    def partitions(self, start: object, end: object) -> NoReturn:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> NoReturn:
+        raise self._error
+
+
 @dataclass
 class Written(WriterCommitMessage):
     """The number of rows that a task has written, all acknowledged."""
@@ -164,27 +219,43 @@ class Writer(DataSourceArrowWriter):
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        from pyspark import TaskContext
+        return _write(self.options, iterator)
 
-        from pyspark_quorumlog.writing import write_rows
 
-        context = TaskContext.get()
-        return Written(write_rows(self.options, iterator, context.partitionId() if context is not None else 0))
+class StreamWriter(DataSourceStreamArrowWriter):
+    """Appends the rows of micro-batches.
+
+    An attempt of a task writes each row once, and its rows can be read at once.  Spark may run a task or a batch again,
+    so each row of the stream is written at least once.  There is nothing to commit or to abort.
+    """
+
+    def __init__(self, options: WriteOptions) -> None:
+        self.options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return _write(self.options, iterator)
+
+
+def _write(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Written:
+    from pyspark import TaskContext
+
+    from pyspark_quorumlog.writing import write_rows
+
+    context = TaskContext.get()
+    return Written(write_rows(options, batches, context.partitionId() if context is not None else 0))
 
 
 def _check_writable(schema: StructType, options: WriteOptions) -> None:
+    """Refuse missing columns and wrong types.  Other columns are ignored, so a frame that was read can be written."""
     problems = []
-    kinds: dict[str, Any] = {field.name: field.dataType for field in schema.fields}
-    for name, kind in kinds.items():
+    kinds: dict[str, Any] = {field.name: field.dataType for field in reversed(schema.fields)}  # the first of a name
+    for name, kind in reversed(kinds.items()):
         if name == "headers":
             if not _is_headers(kind):
                 problems.append(
                     f"column headers is {kind.simpleString()}; expected: array<struct<key:string,value:binary>>"
                 )
-        elif name not in _WRITABLE:
-            allowed = ", ".join(sorted((*_WRITABLE, "headers")))
-            problems.append(f"column {name} is not part of a record: use {allowed}")
-        elif kind not in _WRITABLE[name]:
+        elif name in _WRITABLE and kind not in _WRITABLE[name]:
             allowed = " or ".join(one.simpleString() for one in _WRITABLE[name])
             problems.append(f"column {name} is {kind.simpleString()}; expected: {allowed}")
     if "value" not in kinds:

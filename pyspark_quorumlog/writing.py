@@ -4,20 +4,45 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import NamedTuple
 
-import pyarrow as pa  # type: ignore[import-untyped]
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from pyspark_quorumlog.options import WriteOptions
+from quorumlog.client.partitions import PAUSE_MAX_S, PAUSE_MIN_S, UNKNOWN_TOPIC_TIMEOUT_S
 from quorumlog.client.producer import Producer
 from quorumlog.client.sync import runner
 from quorumlog.errors import ClusterError
+from quorumlog.runtime.backoff import Backoff
 from quorumlog.runtime.clock import Sources
 from quorumlog.wire.compression import CODEC_NAMES
 from quorumlog.wire.errors import ApiError
 
 CHUNK_SIZE_MAX_BYTES = 16 << 20
 CHUNK_SIZE_PER_PARTITION_BYTES = 256 << 10
+SPREAD_MAX_MS = 100
+"""Maximum difference between the timestamps of rows that arrived in one Arrow batch."""
 _PACES_PER_S = 10
+
+Int64s = npt.NDArray[np.int64]
+
+
+class _Chunk(NamedTuple):
+    """timestamps: each row's, in ms since 1970."""
+
+    rows: pa.Table
+    timestamps: Int64s
+
+
+def spread(asked_ms: int, arrived_ms: int, count: int) -> Int64s:
+    """Return the timestamps of the rows of an Arrow batch, spread evenly over the time that Spark took for it.
+
+    Rows that waited for a slow one get times of at most SPREAD_MAX_MS before the arrival.
+    """
+    span_ms = min(max(arrived_ms - asked_ms, 0), SPREAD_MAX_MS)
+    return arrived_ms - span_ms * np.arange(count - 1, -1, -1, dtype=np.int64) // count
 
 
 def write_rows(options: WriteOptions, batches: Iterator[pa.RecordBatch], task_index: int) -> int:
@@ -62,7 +87,7 @@ class _Write:
             assert producer.delivered_records == self._row_count, (producer.delivered_records, self._row_count)
         return self._row_count
 
-    async def _next_chunk(self, batches: Iterator[pa.RecordBatch]) -> pa.Table | None:
+    async def _next_chunk(self, batches: Iterator[pa.RecordBatch]) -> _Chunk | None:
         """Return enough rows for a record batch in each partition; None at the end.
 
         Spark's iterator blocks, so it runs beside the loop: a late row must not look like a slow broker.
@@ -71,49 +96,73 @@ class _Write:
         partitions = sum(self._partition_counts.values()) or 1
         enough = min(CHUNK_SIZE_MAX_BYTES, CHUNK_SIZE_PER_PARTITION_BYTES * partitions)
         gathered: list[pa.RecordBatch] = []
+        timestamps: list[Int64s] = []
         size = 0
         while size < enough:
+            asked_ms = self._sources.wall_ms()
             batch = await loop.run_in_executor(None, next, batches, None)
             if batch is None:
                 break
             if batch.num_rows:
                 gathered.append(batch)
+                timestamps.append(spread(asked_ms, self._sources.wall_ms(), batch.num_rows))
                 size += batch.nbytes
             if self._options.records_per_second_max is not None and gathered:
                 break
-        return pa.Table.from_batches(gathered) if gathered else None
+        return _Chunk(pa.Table.from_batches(gathered), np.concatenate(timestamps)) if gathered else None
 
-    async def _write(self, chunk: pa.Table, producer: Producer) -> None:
+    async def _write(self, chunk: _Chunk, producer: Producer) -> None:
         pace = self._options.records_per_second_max
-        step = chunk.num_rows if pace is None else max(1, pace // _PACES_PER_S)
-        for first in range(0, chunk.num_rows, step):
-            await self._write_paced(chunk.slice(first, step), producer)
-            if pace is not None:
-                due = self._begun + self._row_count / pace
-                await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
+        if pace is None:
+            return await self._write_rows(chunk, producer)
+        step = max(1, pace // _PACES_PER_S)
+        for first in range(0, chunk.rows.num_rows, step):
+            rows = chunk.rows.slice(first, step)
+            now = np.full(rows.num_rows, self._sources.wall_ms(), np.int64)  # rows may have waited for long
+            await self._write_rows(_Chunk(rows, now), producer)
+            due = self._begun + self._row_count / pace
+            await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
+        return None
 
-    async def _write_paced(self, rows: pa.Table, producer: Producer) -> None:
+    async def _write_rows(self, chunk: _Chunk, producer: Producer) -> None:
         from pyspark_quorumlog.arrow import Columns, encode  # numba: half a second, once per worker
 
         options = self._options
-        columns = Columns.of(rows, options.topic)
+        columns = Columns.of(chunk.rows, chunk.timestamps, options.topic)
         await self._know(columns.topics)
         counts = [self._partition_counts[topic] for topic in columns.topics]
         sticky = [self._chunk_index % count for count in counts]
         self._chunk_index += 1
         codec = CODEC_NAMES[options.compression]
-        for batch in encode(columns, counts, sticky, self._sources.wall_ms(), options.batch_size_max_bytes, codec):
+        for batch in encode(columns, counts, sticky, options.batch_size_max_bytes, codec):
             await producer.send(batch.topic, batch.partition, batch.data)
-        self._row_count += rows.num_rows
+        self._row_count += chunk.rows.num_rows
 
     async def _know(self, topics: list[str] | tuple[str, ...]) -> None:
-        """Look up the number of partitions of new topics."""
+        """Look up the number of partitions of new topics.
+
+        A broker whose metadata is behind does not know a topic that was just created, so the brokers are asked for
+        UNKNOWN_TOPIC_TIMEOUT_S before a topic counts as missing.
+        """
         new = [topic for topic in topics if topic not in self._partition_counts]
         if not new:
             return
-        counts = await self._cluster.partition_counts(new, self._options.delivery_timeout_s)
-        if missing := sorted(set(new) - counts.keys()):
-            raise ClusterError(
-                ApiError.UNKNOWN_TOPIC_OR_PARTITION, f"topic {', '.join(missing)} does not exist", "kctl topics create"
-            )
-        self._partition_counts.update(counts)
+        timeout_s = self._options.delivery_timeout_s
+        now = asyncio.get_running_loop().time
+        deadline = now() + min(UNKNOWN_TOPIC_TIMEOUT_S, timeout_s)
+        backoff = Backoff(PAUSE_MIN_S, PAUSE_MAX_S, self._cluster.random)
+        while True:
+            counts = await self._cluster.partition_counts(new, timeout_s)
+            self._partition_counts.update(counts)
+            missing = sorted(set(new) - counts.keys())
+            if not missing:
+                return
+            pause_s = backoff.next_s()
+            if now() + pause_s >= deadline:
+                raise ClusterError(
+                    ApiError.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"topic {', '.join(missing)} does not exist",
+                    "kctl topics create",
+                )
+            self._cluster.ask_another_broker()
+            await asyncio.sleep(pause_s)

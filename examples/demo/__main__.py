@@ -2,7 +2,7 @@
 
 Three voters and three brokers start as real processes.  Spark writes every flight that left New York City in 2013 into
 the topic `flights`; at 30 % of the rows the active controller is killed with SIGKILL, at 60 % the broker that leads
-most partitions; both are started again.  Then Spark reads everything back, and it must be exactly what was written.
+most partitions; both are started again.  Then Spark reads everything back, and it must be exactly the written rows.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _begun = time.monotonic()
 
 
 class DemoFailedError(Exception):
-    """The demo did not show what it should."""
+    """The demo has failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ async def run(directory: Path, seconds: int, row_count: int | None, threads: Exe
                 threads, spark_job.read_and_compare, spark, source, servers.bootstrap, TOPIC
             )
     finally:
-        await asyncio.gather(spark_starts, return_exceptions=True)  # what is still starting cannot be stopped
+        await asyncio.gather(spark_starts, return_exceptions=True)  # a server that is still starting cannot be stopped
         await loop.run_in_executor(threads, spark_job.stop_spark)
     return _report(truth, written, compared)
 
@@ -102,7 +102,7 @@ async def _while_spark_writes(servers: Servers, truth: Truth, write: asyncio.Fut
     try:
         async with asyncio.timeout(WRITE_TIMEOUT_S):
             tasks: list[asyncio.Future[Any]] = [write, watching, killing]
-            while not write.done():  # the others raise what goes wrong; only `killing` ends well
+            while not write.done():  # the others raise their errors; only `killing` ends without one
                 await asyncio.wait([task for task in tasks if not task.done()], return_when=asyncio.FIRST_COMPLETED)
                 for task in tasks:
                     if task.done():
@@ -148,7 +148,7 @@ async def _kill_and_restart(
 
 
 def _busiest(leaders: dict[int, int], ends: dict[int, int]) -> list[int]:
-    """The partitions of the broker that leads most; of several such, the one with most rows."""
+    """Return the partitions of the broker that leads most; if several do, of the one with most rows."""
     led: dict[int, list[int]] = {}
     for index, leader in sorted(leaders.items()):
         led.setdefault(leader, []).append(index)
@@ -167,8 +167,8 @@ def _report(truth: Truth, written: Written, compared: Comparison) -> int:
     table.add_row("duplicates", f"{compared.duplicated:,}")
     table.add_row("lost", f"{compared.lost:,}")
     table.add_row("keys whose count differs", f"{len(_differing(truth, compared)):,} of {len(truth.by_key)}")
-    table.add_row("checksum of what was written", f"{compared.checksum_source:016x}")
-    table.add_row("checksum of what was read", f"{compared.checksum_read:016x}")
+    table.add_row("checksum of the written rows", f"{compared.checksum_source:016x}")
+    table.add_row("checksum of the read rows", f"{compared.checksum_read:016x}")
     table.add_row("controller failover: SIGKILL to first acknowledged change", f"{written.controller.failover_ms:,} ms")
     table.add_row(
         "partition failover: SIGKILL to first acknowledged row\n"
@@ -196,7 +196,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=(__doc__ or "").replace("%", "%%"))
     parser.add_argument("--seconds", type=int, default=26, help="how long the paced write takes without a failure")
     parser.add_argument("--rows", type=int, help="only the first ROWS rows of the data set")
-    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the nodes' and Spark's logs there")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep the logs of nodes and Spark in this folder")
     return parser.parse_args()
 
 

@@ -20,19 +20,19 @@ SCHEMA = (
 
 
 class DataSetError(Exception):
-    """The data set is not installed, or not what it should be."""
+    """The data set is not installed, or is not the expected version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What the source holds, counted from the file itself and not by Spark."""
+    """The content of the source, counted from the file and not by Spark."""
 
     row_count: int
     by_key: Counter[str]
 
 
 def unpack(directory: Path) -> Path:
-    """The CSV file out of the installed package, which is not imported (that would need pandas).
+    """Return the CSV file in the installed package, without importing the package, which would need pandas.
 
     Raises:
         DataSetError
@@ -65,7 +65,7 @@ def first_rows(path: Path, count: int) -> None:
 
 
 def count(path: Path) -> Truth:
-    """Raises: DataSetError, when the columns are not the expected ones."""
+    """Raises: DataSetError, if the columns are not the expected ones."""
     with path.open(newline="") as file:
         rows = csv.reader(file)
         header = next(rows)

@@ -32,7 +32,7 @@ _FIRST_PORT = 29_090
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """at: when the process was gone, on the loop's clock."""
+    """at: the time on the loop's clock at which the process had ended."""
 
     node: Node
     at: float
@@ -63,7 +63,7 @@ class Servers:
         return self._node(reply.known.leader_id)
 
     async def leaders(self, topic: str) -> dict[int, int]:
-        """Broker id by partition."""
+        """Return the broker id of the leader by partition."""
         request = controller_pb2.DescribeTopicsRequest(names=[topic])
         (described,) = (await self.control.call(rpcs.DESCRIBE_TOPICS, request, CALL_TIMEOUT_S)).topics
         return {partition.index: partition.leader for partition in described.partitions}
@@ -81,14 +81,14 @@ class Servers:
         return Killed(node, at)
 
     async def restart(self, killed: Killed) -> None:
-        """Start the killed node again on its own data, and wait until it is ready."""
+        """Restart the killed node with its data, and wait until it is ready."""
         async with self._starting:
             self._say(f"starting {killed.node.name} again")
             await dev_cluster.start(self._cluster, START_TIMEOUT_S, lambda _line: None)
-            self._say(f"{killed.node.name} is back and caught up")
+            self._say(f"{killed.node.name} has restarted and is caught up")
 
     async def controller_failover_ms(self, killed: Killed) -> int:
-        """From SIGKILL to the first change of metadata that is acknowledged, asked of the nodes that live."""
+        """Return the time from SIGKILL to the first metadata change that the live nodes acknowledge."""
         loop = asyncio.get_running_loop()
         topic = controller_pb2.NewTopic(name=_PROBE_TOPIC, partitions=1, replication_factor=1)
         others = [node.control for node in self._cluster.nodes if node.id != killed.node.id]
@@ -109,16 +109,16 @@ class Servers:
     async def partition_failover_ms(
         self, killed: Killed, topic: str, ends: dict[int, int], write: asyncio.Future[None]
     ) -> int:
-        """From SIGKILL to the first row that a new leader acknowledged; `ends`: what each of the dead broker's
-        partitions had acknowledged just before.
+        """Return the time from SIGKILL to the first row that a new leader acknowledged.  `ends`: the acknowledged end
+        of each partition of the killed broker, directly before the kill.
 
-        The new leader's first answer may come so late that the rest of a short write is in it already.  That answer's
-        time is then the measure, and is at most too long.
+        The new leader's first answer may come so late that it already includes the rest of a short write.  The result
+        is then the time of that answer, which can only be too long.
         """
         loop = asyncio.get_running_loop()
 
         async def progress(index: int) -> float:
-            # the old leader is gone, so even the first answer is a new leader's: what it has acknowledged is above it
+            # the old leader has ended, so even the first answer comes from a new leader, with the acknowledged records
             inherited = (await self.consumer.list_offset(topic, index, LATEST)).offset
             answered_at = loop.time()
             while (await self.consumer.list_offset(topic, index, LATEST)).offset <= inherited:
@@ -132,12 +132,12 @@ class Servers:
         for watch in left:
             watch.cancel()
         if not done:
-            raise QuorumlogError(f"no partition of {killed.node.name} moved on within {START_TIMEOUT_S:g} s")
+            raise QuorumlogError(f"no partition of {killed.node.name} acknowledged a row within {START_TIMEOUT_S:g} s")
         return round((min(watch.result() for watch in done) - killed.at) * 1000)
 
 
 async def _create(control: ControllerClient, topic: controller_pb2.NewTopic, timeout_s: float) -> None:
-    """A topic that exists just as asked is a success: an earlier call may have been acknowledged unseen."""
+    """Create the topic.  An identical topic is a success, because the answer to an earlier call may have been lost."""
     request = controller_pb2.CreateTopicsRequest(topics=[topic])
     (created,) = (await control.call(rpcs.CREATE_TOPICS, request, timeout_s)).topics
     result = created.result
@@ -148,7 +148,7 @@ async def _create(control: ControllerClient, topic: controller_pb2.NewTopic, tim
 
 
 class Progress:
-    """How many rows of a topic are acknowledged, watched from outside: the sum of its watermarks."""
+    """The number of acknowledged rows of a topic, as a client sees it: the sum of its watermarks."""
 
     def __init__(self, servers: Servers, topic: str, partitions: int) -> None:
         self._servers = servers
@@ -161,7 +161,7 @@ class Progress:
         return sum(self.ends.values())
 
     async def reached(self, count: int) -> int:
-        """Wait for `count` rows; return how many there are then."""
+        """Wait for `count` rows; return the number of rows at that time."""
         while self.acknowledged < count:
             self._moved.clear()
             await self._moved.wait()
@@ -174,7 +174,7 @@ class Progress:
             self.ends[index] = listed.offset
 
     async def watch(self) -> None:
-        """Ask until cancelled; each partition by itself, since one may be without a leader."""
+        """Request watermarks until cancelled, separately for each partition, because one may have no leader."""
         async with asyncio.TaskGroup() as tasks:
             for index in self.ends:
                 tasks.create_task(self._watch(index))
@@ -182,7 +182,7 @@ class Progress:
     async def _watch(self, index: int) -> None:
         while True:
             listed = await self._servers.consumer.list_offset(self._topic, index, LATEST)
-            if listed.offset > self.ends[index]:  # a new leader may know of a lower watermark for a moment
+            if listed.offset > self.ends[index]:  # a new leader may know a lower watermark for a moment
                 self.ends[index] = listed.offset
                 self._moved.set()
             await asyncio.sleep(WATCH_PAUSE_S)
@@ -190,7 +190,8 @@ class Progress:
 
 @asynccontextmanager
 async def started(directory: Path, say: Say, logs_to: Path | None = None) -> AsyncIterator[Servers]:
-    """Three voters and three brokers under `directory`; when left, no process and no file of theirs.
+    """Three voters and three brokers under `directory`.  Leaving the context ends the processes and deletes their
+    files.
 
     Args:
         logs_to: where to copy their logs to before they are removed.
@@ -211,4 +212,4 @@ async def started(directory: Path, say: Say, logs_to: Path | None = None) -> Asy
             for node in cluster.nodes:
                 shutil.copy(node.log, logs_to / f"{node.name}.log")
         dev_cluster.remove(cluster)
-        say("the cluster is down")
+        say("the cluster has stopped")

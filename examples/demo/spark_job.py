@@ -1,4 +1,4 @@
-"""What Spark does in the demo.  Every function here blocks: the demo runs them beside its loop."""
+"""The work of Spark in the demo.  Every function here blocks: the demo runs them beside its loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CORES = 2
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """lost, duplicated: rows of the source that were not read, and rows read more often than the source holds them."""
+    """lost: rows of the source that were not read.  duplicated: rows that were read more often than they occur."""
 
     rows_read: int
     lost: int
@@ -45,14 +45,14 @@ class Comparison:
 
 
 def start_spark(directory: Path) -> SparkSession:
-    """A local Spark whose own messages go to `directory`/spark.log."""
+    """A local Spark that writes its own messages to `directory`/spark.log."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     root = str(Path(__file__).resolve().parents[2])
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     kept = os.dup(2)
     with (directory / "spark.log").open("ab") as log:
-        os.dup2(log.fileno(), 2)  # the JVM, a child, keeps it
+        os.dup2(log.fileno(), 2)  # the JVM, a child process, keeps it open
     try:
         session: SparkSession = (
             SparkSession.builder.master(f"local[{_CORES}]")
@@ -74,7 +74,7 @@ def start_spark(directory: Path) -> SparkSession:
 
 
 def stop_spark() -> None:
-    """Stop Spark and its JVM, if they run: what the JVM leaves on disk must be gone before we are."""
+    """Stop Spark and its JVM, if they run: the files of the JVM must be deleted before this process ends."""
     session = SparkSession.getActiveSession()
     if session is not None:
         session.stop()
@@ -87,14 +87,14 @@ def stop_spark() -> None:
 
 
 def source_rows(spark: SparkSession, path: Path) -> DataFrame:
-    """The data set as records: carrier → the whole row as JSON."""
+    """Return the data set as records: carrier → the whole row as JSON."""
     flights = spark.read.csv(str(path), header=True, schema=SCHEMA, nullValue="NA", mode="FAILFAST")
     value = F.to_json(F.struct(*flights.columns))
     return flights.select(F.col(KEY).alias("key"), value.alias("value"))
 
 
 def write(rows: DataFrame, bootstrap: str, topic: str, rows_per_second: int) -> None:
-    """Write in one task, so that one attempt has to live through everything."""
+    """Write in one task, so that a single attempt must survive all failures."""
     target = rows.coalesce(1).write.format("quorumlog")
     target = target.option("bootstrap.servers", bootstrap).option("topic", topic)
     target = target.option("kafka.delivery.timeout.ms", DELIVERY_TIMEOUT_MS)
@@ -102,7 +102,7 @@ def write(rows: DataFrame, bootstrap: str, topic: str, rows_per_second: int) -> 
 
 
 def read_and_compare(spark: SparkSession, source: DataFrame, bootstrap: str, topic: str) -> Comparison:
-    """Read everything back once, and hold it against the source."""
+    """Read everything back once, and compare it with the source."""
     read = spark.read.format("quorumlog").option("bootstrap.servers", bootstrap).option("subscribe", topic).load()
     read = read.select(F.col("key").cast("string").alias("key"), F.col("value").cast("string").alias("value"))
     row_hash = F.xxhash64("key", "value")

@@ -1,4 +1,4 @@
-"""The demo's own parts: its data set, its write, and that its comparison finds what it is there to find."""
+"""The parts of the demo: its data set, its write, and its comparison."""
 
 from __future__ import annotations
 

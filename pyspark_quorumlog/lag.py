@@ -1,0 +1,59 @@
+"""The lag of streaming queries: the number of offsets that a source has not read yet, by partition.
+
+It needs no request to a broker, because Spark's progress has the ends of the logs that the last batch has seen.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from pyspark_quorumlog.options import OptionError, Partition
+from pyspark_quorumlog.stream_plan import from_json
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+        SourceProgress,
+    )
+
+Lag = Mapping[Partition, int]
+
+
+def lag_of(source: SourceProgress) -> Lag | None:
+    """Return the lag after a batch, like that of `query.lastProgress.sources[0]`; None for a source of another kind."""
+    try:
+        read, ends = (from_json(json.loads(text or "{}")) for text in (source.endOffset, source.latestOffset))
+    except (OptionError, ValueError):
+        return None
+    return {one: ends[one] - read.get(one, 0) for one in sorted(ends)}
+
+
+class LagListener(StreamingQueryListener):
+    """Reports the lag of each source of this kind after each batch: `spark.streams.addListener(LagListener(report))`.
+
+    report: called with the query's name, or its id if it has none, and the lag.
+    """
+
+    def __init__(self, report: Callable[[str, Lag], None]) -> None:
+        self._report = report
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        for source in event.progress.sources:
+            if lag := lag_of(source):
+                self._report(event.progress.name or str(event.progress.id), lag)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        pass

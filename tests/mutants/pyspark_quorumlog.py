@@ -1,0 +1,193 @@
+"""Mutants of pyspark_quorumlog: the batches of a stream, and the tasks of a read."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+STREAM = "pyspark_quorumlog/stream_plan.py"
+DRIVER = "pyspark_quorumlog/stream_reading.py"
+PLAN = "pyspark_quorumlog/plan.py"
+LOOKUP = "pyspark_quorumlog/lookup.py"
+READING = "pyspark_quorumlog/reading.py"
+UNIT = "tests/unit/pyspark_quorumlog"
+TWIN = "tests/properties/test_stream_plan.py"
+
+MUTANTS = (
+    Mutant(
+        "a limit starves a small partition",
+        STREAM,
+        "max(1, offsets_max * backlog // total)",
+        "offsets_max * backlog // total",
+        (f"{UNIT}/test_stream_plan.py::test_a_limit_is_shared_in_proportion_and_starves_no_partition",),
+    ),
+    Mutant(
+        "a deleted partition stays in the offsets for ever",
+        STREAM,
+        "                    if one in self._missing:\n",
+        "                    if False:\n",
+        (f"{UNIT}/test_stream_plan.py::test_a_partition_that_does_not_exist_is_dropped_by_the_next_end",),
+    ),
+    Mutant(
+        "a partition that is unknown for a while is dropped at once",
+        STREAM,
+        "                    if one in self._missing:\n",
+        "                    if True:\n",
+        (f"{UNIT}/test_stream_plan.py::test_a_partition_that_does_not_exist_is_dropped_by_the_next_end",),
+    ),
+    Mutant(
+        "the first batch of a query has records",
+        STREAM,
+        "if held == start and (offsets_max is not None or self._holds_single_batch):",
+        "if False:",
+        (f"{UNIT}/test_stream_reading.py::test_records_that_are_deleted_while_a_first_batch_is_repeated_are_a_loss",),
+    ),
+    Mutant(
+        "a single batch from the latest offsets has records",
+        STREAM,
+        "(offsets_max is not None or self._holds_single_batch)",
+        "offsets_max is not None",
+        (f"{UNIT}/test_stream_reading.py::test_a_first_batch_that_is_repeated_after_a_restart_loses_nothing",),
+    ),
+    Mutant(
+        "the batch after a repeated first batch is empty",
+        DRIVER,
+        "        self._planner.release()\n",
+        "",
+        (f"{UNIT}/test_stream_reading.py::test_the_batch_after_a_first_batch_that_was_repeated_has_records",),
+    ),
+    Mutant(
+        "deleted offsets count for the limit of a batch",
+        STREAM,
+        "or (is_limited and one in unread)",
+        "",
+        (f"{UNIT}/test_stream_reading.py::test_a_limited_stream_skips_deleted_offsets_at_once",),
+    ),
+    Mutant(
+        "a topic that was created again is read on",
+        DRIVER,
+        "            found.add(name)\n",
+        "            pass\n",
+        (
+            f"{UNIT}/test_stream_reading.py::test_a_topic_that_was_created_again_ends_a_query",
+            f"{UNIT}/test_stream_reading.py::test_a_topic_that_was_created_again_and_outgrew_the_position_is_a_loss",
+        ),
+    ),
+    Mutant(
+        "a topic that lost partitions is read again",
+        DRIVER,
+        "if not (lost_partitions and new.leader_epochs.items() <= old.leader_epochs.items()):",
+        "if True:",
+        (
+            f"{UNIT}/test_stream_reading.py"
+            "::test_a_topic_that_goes_on_under_another_id_with_fewer_partitions_is_read_on",
+        ),
+    ),
+    Mutant(
+        "a new topic id is forgotten while its batch waits",
+        DRIVER,
+        "if not again or planned.offsets != start:",
+        "if True:",
+        (f"{UNIT}/test_stream_reading.py::test_a_waiting_batch_still_notices_a_topic_that_was_created_again",),
+    ),
+    Mutant(
+        "the id of a deleted topic is forgotten before its position",
+        DRIVER,
+        "self._topics = {**deleted, **found.topics}",
+        "self._topics = found.topics",
+        (
+            f"{UNIT}/test_stream_reading.py"
+            "::test_a_topic_that_is_created_again_after_its_deletion_was_noticed_is_read_from_its_start",
+        ),
+    ),
+    Mutant(
+        "a batch of a deleted topic is planned with its old end again and again",
+        DRIVER,
+        "                self._ends = {}  # they contain the deleted partition\n",
+        "",
+        (f"{UNIT}/test_stream_reading.py::test_a_topic_that_is_deleted_while_a_batch_is_planned_is_a_loss",),
+    ),
+    Mutant(
+        "one look decides that a partition was deleted",
+        DRIVER,
+        "bool(missing - self._missing) and loop.time() < missing_until",
+        "False",
+        (f"{UNIT}/test_stream_reading.py::test_a_batch_is_repeated_whole_although_one_broker_does_not_know_its_topic",),
+    ),
+    Mutant(
+        "a batch that is repeated omits a topic that left the options",
+        DRIVER,
+        "existing = {one for one in reached if found.has(one)}",
+        "existing = {one for one in reached if one in found.subscribed}",
+        (f"{UNIT}/test_stream_reading.py::test_a_batch_is_repeated_whole_although_a_topic_left_the_subscription",),
+    ),
+    Mutant(
+        "a pattern matches internal topics",
+        LOOKUP,
+        "not state.is_internal and pattern",
+        "pattern",
+        (f"{UNIT}/test_stream_reading.py::test_a_pattern_does_not_match_internal_topics",),
+    ),
+    Mutant(
+        "the same broker is asked again",
+        LOOKUP,
+        "    cluster_of(options).ask_another_broker()\n",
+        "",
+        (f"{UNIT}/test_stream_reading.py::test_one_broker_that_does_not_know_a_topic_proves_nothing",),
+    ),
+    Mutant(
+        "a task skips its range when the leader does not know the partition",
+        READING,
+        "if self._runner.run(is_deleted(self._options, (self._task.topic, self._task.partition))):",
+        "if True:",
+        (f"{UNIT}/test_reading.py::test_a_leader_that_does_not_know_its_partition_yet_delays_a_range",),
+    ),
+    Mutant(
+        "a task skips its range when the committed end is lower for a while",
+        READING,
+        "if error.offset > error.end and now - beyond_since < patience_s:",
+        "if False:",
+        (f"{UNIT}/test_reading.py::test_a_leader_whose_committed_end_is_lower_for_a_while_delays_a_range",),
+    ),
+    Mutant(
+        "a write asks one broker for its topic",
+        "pyspark_quorumlog/writing.py",
+        "            self._cluster.ask_another_broker()\n",
+        "",
+        (f"{UNIT}/test_writing.py::test_a_topic_that_one_broker_does_not_know_yet_is_written",),
+    ),
+    Mutant(
+        "a new partition is read from its end",
+        STREAM,
+        "first = start.get(one, bounds[one].start)",
+        "first = start.get(one, bounds[one].end)",
+        (f"{TWIN}::test_each_record_is_read_once_and_in_order",),
+    ),
+    Mutant(
+        "a pinned query reads records that came later",
+        STREAM,
+        "min(ends[one], self._pinned[one])",
+        "ends[one]",
+        (f"{UNIT}/test_stream_plan.py::test_a_pinned_query_ends_at_the_pinned_offsets",),
+    ),
+    Mutant(
+        "a stream looks up its first position again",
+        DRIVER,
+        "if self._initial is None:",
+        "if True:",
+        (f"{UNIT}/test_stream_reading.py::test_a_new_query_begins_at_the_latest_offsets",),
+    ),
+    Mutant(
+        "lost records are not reported",
+        DRIVER,
+        "if losses and self._options.fail_on_data_loss:",
+        "if False:",
+        (f"{UNIT}/test_stream_reading.py::test_records_that_were_deleted_unread_are_a_loss",),
+    ),
+    Mutant(
+        "tasks overlap",
+        PLAN,
+        "max(0, part - (parts - rest))",
+        "max(0, part - (parts - rest) - 1)",
+        (f"{UNIT}/test_plan.py::test_tasks_cover_each_offset_once",),
+    ),
+)

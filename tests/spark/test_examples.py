@@ -1,0 +1,52 @@
+"""The examples, against brokers in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from examples import change_feed, word_count
+from quorumlog.client.records import NewRecord, build_batch
+from tests.unit.quorumlog.client.fake_cluster import ThreadedBrokers
+
+pytestmark = pytest.mark.quiet  # Spark alone keeps two cores busy
+
+
+def fill(cluster: ThreadedBrokers, topic: str, *records: tuple[bytes | None, bytes | None]) -> None:
+    batch = build_batch([NewRecord(key, value, 1_700_000_000_000) for key, value in records])
+    cluster.run(cluster.brokers.fill(topic, 0, batch))
+
+
+def test_words_are_counted_across_a_restart(spark: SparkSession, cluster: ThreadedBrokers, tmp_path: Path) -> None:
+    for topic in ("lines", "counts"):
+        cluster.run(cluster.brokers.create(topic, [1]))
+    fill(cluster, "lines", (None, b"to be, or not"), (None, b"to be"))
+
+    def run() -> dict[bytes | None, bytes | None]:
+        done = len(cluster.run(cluster.brokers.records("counts", 0)))
+        query = word_count.start(spark, cluster.brokers.bootstrap, str(tmp_path), availableNow=True)
+        query.awaitTermination()
+        return {record.key: record.value for record in cluster.run(cluster.brokers.records("counts", 0))[done:]}
+
+    assert run() == {b"to": b"2", b"be": b"2", b"or": b"1", b"not": b"1"}
+    fill(cluster, "lines", (None, b"that is: be"))
+    assert run() == {b"that": b"1", b"is": b"1", b"be": b"3"}, "only the counts that changed"
+
+
+def test_a_table_follows_its_changes(spark: SparkSession, cluster: ThreadedBrokers, tmp_path: Path) -> None:
+    for topic in ("changes", "copy"):
+        cluster.run(cluster.brokers.create(topic, [1]))
+    bootstrap = cluster.brokers.bootstrap
+    fill(cluster, "changes", (b"1", b"a"), (b"2", b"b"), (b"1", b"c"))
+    change_feed.append_changes(spark, bootstrap, "changes", str(tmp_path))
+    fill(cluster, "changes", (b"2", None), (b"3", b"d"))
+    change_feed.append_changes(spark, bootstrap, "changes", str(tmp_path))
+    rows = change_feed.current_rows(spark, str(tmp_path))
+    assert {(row.id, row.contents) for row in rows.collect()} == {("1", "c"), ("3", "d")}
+    change_feed.write_back(rows, bootstrap, "copy")
+    assert {(one.key, one.value) for one in cluster.run(cluster.brokers.records("copy", 0))} == {
+        (b"1", b"c"),
+        (b"3", b"d"),
+    }

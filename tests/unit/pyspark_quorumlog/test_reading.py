@@ -1,0 +1,151 @@
+"""Reading a range as a task does, without Spark around it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from itertools import count
+
+import pyarrow as pa
+import pytest
+
+from pyspark_quorumlog.options import Query, ReadOptions, parse_read
+from pyspark_quorumlog.plan import DataLossError, OffsetRange
+from pyspark_quorumlog.reading import read_range
+from quorumlog.client.records import NewRecord, build_batch
+from quorumlog.errors import ClusterError
+from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.record_batch import Codec
+from tests.unit.broker.kafka.fake import FakeReplicas
+from tests.unit.quorumlog.client.fake_cluster import ThreadedBrokers
+from tests.unit.quorumlog.wire.framing import body_of, record, sealed
+
+NOW = 1_700_000_000_000
+POLL_TIMEOUT_S = 1.5
+
+
+def options_of(cluster: ThreadedBrokers, **options: str) -> ReadOptions:
+    asked = {
+        "bootstrap.servers": cluster.brokers.bootstrap,
+        "subscribe": "t",
+        "kafkaConsumer.pollTimeoutMs": str(round(POLL_TIMEOUT_S * 1000)),
+        "kafka.fetch.max.bytes": "1",  # a batch at a time
+        "fetchOffset.retryIntervalMs": "10",
+    }
+    return parse_read({**asked, **options}, Query.BATCH)
+
+
+def read(cluster: ThreadedBrokers, end: int, **options: str) -> Iterator[pa.RecordBatch]:
+    return read_range(options_of(cluster, **options), OffsetRange("t", 0, 0, end))
+
+
+def values(batches: Iterator[pa.RecordBatch]) -> list[bytes]:
+    return [value for batch in batches for value in batch.column("value").to_pylist()]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled() -> None:
+    """Compile the code of a read, which may take longer than the waits in these tests."""
+    import pyspark_quorumlog.arrow  # noqa: F401
+
+
+@pytest.fixture
+def filled(cluster: ThreadedBrokers) -> ThreadedBrokers:
+    """Five batches of one record."""
+    cluster.run(cluster.brokers.create("t", [1]))
+    cluster.run(cluster.brokers.fill("t", 0, *[build_batch([NewRecord(None, b"%d" % n, NOW)]) for n in range(5)]))
+    return cluster
+
+
+def test_a_task_that_works_on_rows_for_longer_than_the_poll_timeout_reads_on(filled: ThreadedBrokers) -> None:
+    batches = read(filled, 3)
+    found = next(batches).column("value").to_pylist()
+    time.sleep(2 * POLL_TIMEOUT_S)  # nothing to await: the worker does other work meanwhile
+    assert found + values(batches) == [b"0", b"1", b"2"]
+
+
+def test_records_deleted_after_planning_are_an_error_or_omitted(filled: ThreadedBrokers) -> None:
+    filled.run(filled.brokers.cut_front("t", 0, 2))
+    with pytest.raises(DataLossError, match=r"t-0: offset 0 is out of range: the log contains offsets from 2 to 5"):
+        values(read(filled, 4))
+    assert values(read(filled, 4, failOnDataLoss="false")) == [b"2", b"3"]
+    assert values(read(filled, 2, failOnDataLoss="false")) == [], "nothing of the range is left"
+
+
+@pytest.fixture
+def short_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quorumlog.client.partitions.UNKNOWN_TOPIC_TIMEOUT_S", 0.1)
+
+
+@pytest.mark.usefixtures("short_unknown")
+def test_a_deleted_topic_is_a_loss_or_the_end_of_a_range(filled: ThreadedBrokers) -> None:
+    filled.run(filled.brokers.delete("t"))
+    with pytest.raises(DataLossError, match="t-0 does not exist"):
+        values(read(filled, 4))
+    assert values(read(filled, 4, failOnDataLoss="false")) == []
+    assert values(read(filled, 4, **{"failOnDataLoss": "false", "kafkaConsumer.pollTimeoutMs": "90"})) == []
+
+
+@pytest.mark.usefixtures("short_unknown")
+def test_a_leader_that_does_not_know_its_partition_yet_delays_a_range(
+    filled: ThreadedBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = FakeReplicas._refusal
+    refusals = count()
+
+    def refuses(replicas: FakeReplicas, topic: str, index: int) -> KafkaCode | None:
+        if next(refusals) < 8:
+            return KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
+        return known(replicas, topic, index)
+
+    monkeypatch.setattr(FakeReplicas, "_refusal", refuses)
+    batches = read(filled, 2, **{"failOnDataLoss": "false", "kafkaConsumer.pollTimeoutMs": "30000"})
+    assert values(batches) == [b"0", b"1"]
+
+
+def test_a_leader_whose_committed_end_is_lower_for_a_while_delays_a_range(
+    filled: ThreadedBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyspark_quorumlog.reading.DELETED_AFTER_S", 20.0)
+    log = filled.brokers.shared.logs["t", 0]
+    held_back = log.batches[2:]
+    del log.batches[2:]
+
+    async def catch_up() -> None:
+        await asyncio.sleep(0.5)  # meanwhile, offset 4 is beyond the end
+        log.batches.extend(held_back)
+
+    catching_up = asyncio.run_coroutine_threadsafe(catch_up(), filled.loop)
+    options = options_of(filled, failOnDataLoss="false", **{"kafkaConsumer.pollTimeoutMs": "30000"})
+    assert values(read_range(options, OffsetRange("t", 0, 4, 5))) == [b"4"]
+    catching_up.result(60)
+
+
+def test_a_range_beyond_the_end_of_the_log_is_a_loss(filled: ThreadedBrokers) -> None:
+    with pytest.raises(DataLossError, match="t-0: offset 7 is out of range"):
+        values(read_range(options_of(filled), OffsetRange("t", 0, 7, 9)))
+    assert values(read_range(options_of(filled, failOnDataLoss="false"), OffsetRange("t", 0, 7, 9))) == []
+
+
+def test_a_log_that_does_not_reach_the_end_of_the_range_is_named(filled: ThreadedBrokers) -> None:
+    batches = read(filled, 6)
+    with pytest.raises(
+        ClusterError, match=r"t-0: no records at offset 5 within 1.5 s; the range ends at 6, the high watermark"
+    ):
+        values(batches)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_an_unreadable_batch_is_named_with_a_next_step(cluster: ThreadedBrokers, codec: Codec) -> None:
+    cluster.run(cluster.brokers.create("t", [1]))
+    good, bad = sealed(body_of(record(0), record(1)), 2), sealed(body_of(record(5), record(9)), 2, codec)
+    cluster.run(cluster.brokers.fill("t", 0, good, bad, good))
+    batches = read(cluster, 6)
+    assert next(batches).num_rows == 2
+    said = (
+        r"t-0: the batch of offsets 2 to 3 cannot be read: malformed record at byte 0 of the records; to read without "
+        r"it, read up to offset 2 \(endingOffsets\) and from offset 4 on \(startingOffsets\)"
+    )
+    with pytest.raises(ClusterError, match=said):
+        values(batches)
