@@ -1,4 +1,4 @@
-"""Finds out what is wrong with a cluster, why, and what to do next.
+"""Finds the problems of a cluster, their causes, and the next steps.
 
 `examine.examine` asks the nodes (I/O) and returns an `ObservedCluster`.  `diagnosis.diagnose` concludes from it (pure)
 and returns a `Diagnosis`: findings as values, and the cluster in numbers.  `kctl doctor` prints the diagnosis.

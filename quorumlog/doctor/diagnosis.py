@@ -1,4 +1,4 @@
-"""Concludes from an observed cluster what is wrong with it."""
+"""Derives the problems of a cluster from the observations."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quorumlog.doctor.brokers import broker_findings
+from quorumlog.doctor.compaction import compaction_findings
 from quorumlog.doctor.findings import ADVICE, PROBLEM, SEVERITIES, Finding
 from quorumlog.doctor.layout import UNFENCED, Layout
 from quorumlog.doctor.nodes import node_findings
@@ -22,7 +23,7 @@ from quorumlog.doctor.space import space_findings
 
 
 class Summary(NamedTuple):
-    """The cluster in numbers; None where no node could tell."""
+    """The cluster in numbers; None if no node has reported it."""
 
     cluster_id: str | None
     leader_id: int | None
@@ -44,8 +45,8 @@ class Summary(NamedTuple):
 class Diagnosis:
     """findings: the most severe first.
 
-    stale_since_ms: when the metadata was written that findings about brokers and partitions rest on; None if there is a
-    leader, so that it is current.
+    stale_since_ms: the time of the metadata from which findings about brokers and partitions are derived; None if there
+    is a leader, because the metadata is then current.
     """
 
     findings: tuple[Finding, ...]
@@ -59,12 +60,12 @@ class Diagnosis:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether there is nothing to repair; there may be advice."""
+        """Return whether there is nothing to repair; there may be advice."""
         return all(finding.severity == ADVICE for finding in self.findings)
 
 
 def diagnose(cluster: ObservedCluster) -> Diagnosis:
-    """Return everything that is wrong with an observed cluster."""
+    """Return all problems of an observed cluster."""
     findings = sorted(_findings(cluster), key=lambda finding: SEVERITIES.index(finding.severity))
     metadata = cluster.metadata
     is_stale = cluster.leader is None and metadata is not None and metadata.timestamp_ms > 0
@@ -92,11 +93,12 @@ def _findings(cluster: ObservedCluster) -> Iterator[Finding]:
         yield Finding(
             PROBLEM,
             "METADATA_UNREADABLE",
-            what="no node tells which brokers and topics there are",
+            what="no node reports the brokers and topics",
             cause=cluster.metadata_problem or "no node that answers has any",
             next="look at the logs of these nodes; kctl quorum status",
         )
     yield from space_findings(cluster)
+    yield from compaction_findings(cluster)
 
 
 def _summary(cluster: ObservedCluster) -> Summary:

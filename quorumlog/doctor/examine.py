@@ -1,10 +1,10 @@
 """Examines a cluster: asks every node that can be found, concurrently, each with a short time limit.
 
-The examination starts at the addresses that the user gave and goes on to the nodes that those know, so the address of
-one running node is enough.  The metadata comes from the node that has applied the most, so no leader is needed.
+The examination starts at the addresses that the user gave and continues with the nodes that those know, so the address
+of one running node is enough.  The metadata comes from the node that has applied the most, so no leader is needed.
 
 Some things may only be in progress: an election, a node that applies records, a replica that is being copied.  They are
-looked at a second time, a moment later, so that a conclusion can tell progress from a standstill.
+examined again a moment later, so that a conclusion can distinguish progress from a standstill.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ METADATA_S = 10.0
 SECOND_LOOK_S = 2.0
 """Time between the first and the second look."""
 ELECTION_S = 5.0
-"""How long a majority of answering voters may take to elect a leader, from when none was seen first."""
+"""How long a majority of answering voters may take to elect a leader, from the first observation without one."""
 ELECTION_LOOK_S = 0.5
 AT_ONCE_MAX = 32
 """Requests under way at a time; others wait."""
@@ -44,7 +44,7 @@ METADATA_NODES_MAX = 3
 TOPICS_AT_ONCE = 256
 """Topics of one request, if the metadata does not fit into one reply; halved while it still does not fit."""
 TROUBLED_TOPICS_MAX = 100
-"""Troubled topics whose replicas are asked for; of others the causes stay unknown."""
+"""Maximum number of troubled topics whose replicas are requested; the causes of others remain unknown."""
 
 NOT_A_NODE = "the process there is not a quorumlog node"
 CURRENT = -1
@@ -54,7 +54,7 @@ _T = TypeVar("_T")
 
 
 async def examine(client: ControllerClient, addresses: Iterable[str], timeout_s: float) -> ObservedCluster:
-    """Ask all nodes that can be found from `addresses`; return what they answered within about `timeout_s`.
+    """Ask all nodes that can be found from `addresses`; return their answers within about `timeout_s`.
 
     client: a ControllerClient.
     """

@@ -1,4 +1,4 @@
-"""A finding: one thing that is wrong with a cluster, as a value."""
+"""A finding: one problem of a cluster, as a value."""
 
 from __future__ import annotations
 

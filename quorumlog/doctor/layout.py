@@ -19,13 +19,13 @@ MIN_ISR = "min.insync.replicas"
 
 
 class Layout:
-    """Brokers and partitions with what was observed of them."""
+    """Brokers and partitions with the observations about them."""
 
     def __init__(self, observed: ObservedCluster, metadata: DescribeMetadataReply) -> None:
         self.observed = observed
         self.brokers: dict[int, BrokerDescription] = {broker.broker_id: broker for broker in metadata.brokers}
         self.configs = {(config.resource, config.key): config.value for config in metadata.configs}
-        """Of brokers by (id, key), of the cluster by ("", key)."""
+        """The configs: of brokers by (id, key), of the cluster by ("", key)."""
         self.partitions: dict[Key, PartitionDescription] = {}
         self.min_isr: dict[str, int] = {}
         """By topic."""
@@ -37,13 +37,16 @@ class Layout:
                 self.partitions[topic.name, partition.index] = partition
 
     def required_isr(self, key: Key) -> int:
-        """Return how many replicas must be in sync: not more than there are, without those being added."""
+        """Return how many replicas must be in sync: at most the number of replicas, without those being added."""
         partition = self.partitions[key]
         settled = len(partition.replicas) - len(set(partition.adding))
         return min(self.min_isr[key[0]], max(settled, 1))
 
     def missing(self, key: Key) -> tuple[int, ...]:
-        """Return the brokers whose replica should be in sync and is not.  Those being added or removed do not count."""
+        """Return the brokers whose replica should be in sync, but is not.
+
+        Those being added or removed do not count.
+        """
         partition = self.partitions[key]
         excused = {*partition.isr, *partition.adding, *partition.removing}
         return tuple(sorted({replica.broker_id for replica in partition.replicas} - excused))
@@ -101,7 +104,7 @@ class Layout:
         return None if ahead is None or behind is None else max(0, ahead.end_offset - behind.end_offset)
 
     def copies(self, key: Key, broker_id: int) -> bool:
-        """Return whether a replica received records between the two looks; True as well if that is not known."""
+        """Return whether a replica received records between the two looks; also True if that is not known."""
         node = self.observed.node(broker_id)
         if node is None or key not in node.replicas or key not in node.replicas_later:
             return True
@@ -115,6 +118,6 @@ class Layout:
         return (command,), command
 
     def lack_of_brokers(self, factor: int) -> str:
-        """Return that too few brokers are up for this many replicas; empty if they suffice."""
+        """Return a text if too few brokers are up for this many replicas; empty if they suffice."""
         up = len(self.open_brokers())
         return "" if up >= factor else f"{counted(up, 'is', 'are')} up, {factor} are needed"

@@ -114,7 +114,7 @@ def _behind(cluster: ObservedCluster) -> Iterator[Finding]:
 
 
 def _wrong_leader(cluster: ObservedCluster, node: ObservedNode) -> str:
-    """Return that the node does not know the leader yet, which takes some seconds after a failover; else empty."""
+    """Return a text if the node does not know the leader yet, as for some seconds after a failover; else empty."""
     if cluster.leader is None or node.quorum is None or node.leader_id == cluster.leader.node_id:
         return ""
     follows = "" if node.leader_id is None else f": it follows node {node.leader_id}"

@@ -1,4 +1,4 @@
-"""What an examination has seen of a cluster, and questions that this alone answers.
+"""The observations of one examination of a cluster, and questions that they answer without further requests.
 
 Everything here is as of the examination.  Messages are kept as the nodes sent them.
 """
@@ -20,14 +20,14 @@ NO_LEADER = -1
 
 @dataclass(slots=True)
 class ObservedNode:
-    """One node.  Fields that end in `later` hold the second answer, where a second one was asked for."""
+    """One node.  Fields that end in `later` hold the second answer, if a second one was requested."""
 
     address: str
     node_id: int | None = None
     silence: str | None = None
-    """Why the node does not answer; None if it does.  Of a silent node the fields below are empty."""
+    """Why the node does not answer; None if it does.  If it does not, the fields below are empty."""
     hangs: bool = False
-    """It accepts connections, but does not answer."""
+    """Whether it accepts connections, but does not answer."""
     quorum: quorum_pb2.DescribeQuorumReply | None = None
     """DescribeQuorumReply: the quorum as this node sees it."""
     described: node_pb2.DescribeNodeReply | None = None
@@ -36,7 +36,7 @@ class ObservedNode:
     """How far its wall clock is ahead of the examiner's."""
     strays: list[node_pb2.Stray] = field(default_factory=list)
     replicas: dict[Key, node_pb2.ReplicaDescription] = field(default_factory=dict)
-    """Its replicas of troubled topics."""
+    """Its replicas of topics with a problem (`troubled_topics`)."""
     replicas_later: dict[Key, node_pb2.ReplicaDescription] = field(default_factory=dict)
 
     @property
@@ -45,7 +45,7 @@ class ObservedNode:
 
     @property
     def leads(self) -> bool:
-        """Whether the node says that it leads the quorum."""
+        """Return whether the node reports that it leads the quorum."""
         return self.quorum is not None and self.leader_id == self.quorum.answered_by.node_id
 
     @property
@@ -78,7 +78,7 @@ class ObservedCluster:
     metadata_problem: str = ""
     """Why `metadata` is None."""
     heartbeats: dict[int, controller_pb2.BrokerDescription] = field(default_factory=dict)
-    """What the controller knows from the heartbeats of brokers, by id."""
+    """The information of the brokers' heartbeats at the controller, by id."""
     heartbeats_later: dict[int, controller_pb2.BrokerDescription] = field(default_factory=dict)
     controller_problem: str = ""
     """Why `heartbeats` is empty."""
@@ -89,7 +89,7 @@ class ObservedCluster:
 
     @property
     def leader(self) -> ObservedNode | None:
-        """The node that says that it leads, in the highest epoch."""
+        """The node that reports that it leads, in the highest epoch."""
         leaders = [node for node in self.nodes if node.leads]
         return max(leaders, key=lambda node: node.epoch, default=None)
 
@@ -135,7 +135,7 @@ class ObservedCluster:
         return node is not None and node.answers
 
     def hangs(self, node_id: int) -> bool:
-        """Whether the process must be restarted: it accepts connections, does not answer and reported no end."""
+        """Return whether the process must be restarted: it accepts connections, does not answer and reported no end."""
         node = self.node(node_id)
         return node is not None and node.hangs and self.end_of(node_id) is None
 
@@ -154,7 +154,7 @@ class ObservedCluster:
         return f"{silence}; node {node_id} reported: {reported}"
 
     def end_of(self, node_id: int) -> node_pb2.NodeEnd | None:
-        """Return the latest end that a silent node reported to other nodes; None if it answers or reported none."""
+        """Return the latest end that an unavailable node reported to others; None if it answers or reported none."""
         if self.answers(node_id):
             return None
         reported = [end for each in self.nodes if each.described is not None for end in each.described.ends]

@@ -65,7 +65,8 @@ def _leaderless(layout: Layout) -> Iterator[Finding]:
         step = start(layout.observed, eligible, "broker") if len(eligible) == 1 else f"start one of {brokers}"
         commands = unclean(keys)
         if has_others:
-            give_up = f"give up the records that only it held: {'; '.join(commands)}"
+            held = "it" if len(eligible) == 1 else "they"
+            give_up = f"give up the records that only {held} held: {'; '.join(commands)}"
         else:
             commands, give_up = _recreate(layout, keys, eligible[0])
         yield Finding(
@@ -73,7 +74,7 @@ def _leaderless(layout: Layout) -> Iterator[Finding]:
             "OFFLINE",
             what=f"{counted(len(keys), 'partition')} without a leader: {named(keys)}",
             cause=f"only {brokers} may lead: {'; '.join(layout.state(broker_id) for broker_id in eligible)}",
-            next=f"{step}; only if that is lost for good: {give_up}",
+            next=f"{step}; if {'it is' if len(eligible) == 1 else 'all of them are'} lost for good: {give_up}",
             nodes=eligible,
             partitions=texts(keys),
             commands=commands,
@@ -82,7 +83,7 @@ def _leaderless(layout: Layout) -> Iterator[Finding]:
 
 def _recreate(layout: Layout, keys: list[Key], broker_id: int) -> tuple[tuple[str, ...], str]:
     """Return the commands that recreate partitions whose only replica was on a lost broker, and the step as text."""
-    lost = "its records are lost too, because it had the only replica"
+    lost = "the records are lost, because it had the only replica"
     if all(each == broker_id for each in layout.open_brokers()):
         return (), f"{lost}; start another broker, then run doctor again"
     # The move waits for the election that follows it, so kctl must not wait for the move.
@@ -108,7 +109,7 @@ def _nobody_eligible(layout: Layout, keys: list[Key]) -> Iterator[Finding]:
             what=f"{counted(len(lost), 'partition')} lost with the only replica, on broker {broker_id}: {named(lost)}",
             cause=f"broker {broker_id} has returned without its records: with another disk, with an empty directory, "
             "or after an unclean stop with write.caching",
-            next=f"stop broker {broker_id} and start it with its old disk; only if that is lost for good, restart the "
+            next=f"stop broker {broker_id} and start it with its old disk; if that disk is lost for good, restart the "
             f"partition with the records that are left: {'; '.join(commands)}",
             nodes=(broker_id,),
             partitions=texts(lost),

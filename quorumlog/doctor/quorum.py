@@ -95,7 +95,7 @@ def _strangers(cluster: ObservedCluster) -> Iterator[Finding]:
         yield Finding(
             ADVICE,
             "UNKNOWN_ADDRESS",
-            what=f"given, but of no known node: {listed(node.address for node in unknown)}",
+            what=f"addresses in --controllers that belong to no known node: {listed(node.address for node in unknown)}",
             cause="; ".join(f"{node.address}: {node.silence}" for node in unknown),
             next="remove it from --controllers (KCTL_CONTROLLERS)",
         )
@@ -253,7 +253,7 @@ def _paused(cluster: ObservedCluster, leader: ObservedNode, quorum: DescribeQuor
 
 
 def _absence(cluster: ObservedCluster, status: ReplicaStatus) -> str:
-    """Return when the leader last heard of a voter, and how the voter answers here."""
+    """Return when the leader last received a request of a voter, and how the voter answers this tool."""
     voter = status.replica.key.node_id
     if not cluster.answers(voter):
         here = f"at {status.replica.address}: {cluster.silence_of(voter)}"
@@ -379,7 +379,7 @@ def _even_voters(cluster: ObservedCluster, quorum: DescribeQuorumReply) -> Findi
     elif len(voters) > 2:
         leader_id = quorum.known.leader_id if quorum.known.HasField("leader_id") else None
         removable = [voter for voter in voters if voter != leader_id]
-        # Rather one that does not answer, then the highest id.
+        # Prefer a voter that does not answer, then the highest id.
         command = f"kctl remove-voter {min(removable, key=lambda each: (cluster.silence_of(each) is None, -each))}"
         step = f"remove one: {command}"
     else:
@@ -416,7 +416,7 @@ def _target(cluster: ObservedCluster, quorum: DescribeQuorumReply) -> Iterator[F
     if not quorum.HasField("target_voters"):
         return
     target = sorted(voter.key.node_id for voter in quorum.target_voters.voters)
-    what = f"the voters are to be {listed(target)}, and are {listed(cluster.voters)}"
+    what = f"the target voters are {listed(target)}; the present voters are {listed(cluster.voters)}"
     step = quorum.target_step or "it has not begun"
     if quorum.target_problem:
         command = "kctl alter-quorum --cancel"

@@ -14,9 +14,9 @@ TOPICS_AT_ONCE_MAX = 20
 
 
 def start(cluster: ObservedCluster, node_ids: Iterable[int], noun: str = "node", needed: int | None = None) -> str:
-    """Return the step that brings silent nodes back, including what they reported when they ended.
+    """Return the step that restarts nodes that do not answer, including the ends that they reported.
 
-    needed: how many of them are enough; None: all.
+    needed: the number of nodes that is enough; None: all.
     """
     ids = list(node_ids)
     return _before_start(cluster, ids) + start_or_restart(
@@ -46,7 +46,7 @@ def start_or_restart(nodes: Iterable[tuple[int, bool]], noun: str = "node", need
 
 
 def _before_start(cluster: ObservedCluster, node_ids: Iterable[int]) -> str:
-    """Return what to do before these nodes are started, by the ends that they reported; empty or ends with `then `.
+    """Return the step that the reported ends require before these nodes are started; empty or ends with `then `.
 
     Reports are not authenticated, so their text is quoted and never becomes doctor's own advice.
     """

@@ -1,7 +1,7 @@
 """The data for `kctl brokers`: the controller's knowledge of each broker, and the broker's own answer.
 
-The controller learns of a broker's progress only from its heartbeats, while the broker knows it at once.  Therefore all
-brokers are asked at the same time, and the controller's knowledge is used for those that do not answer.  Without a
+The controller learns of a broker's progress only from its heartbeats, while the broker knows it immediately.  Therefore
+all brokers are asked at the same time, and the controller's knowledge is used for those that do not answer.  Without a
 controller, the list of brokers comes from the metadata of any node.
 """
 

@@ -42,7 +42,7 @@ async def fetch(context: Context, client: Caller, timeout_s: float | None = None
     ]
 
 
-async def told_apart(
+async def specific_refusal(
     refusal: ClusterError, client: ControllerClient, context: Context, wanted: Iterable[int]
 ) -> ClusterError:
     """Return `refusal` with an error code that distinguishes an unregistered broker from one that is down.

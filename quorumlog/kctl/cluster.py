@@ -67,7 +67,7 @@ async def health(context: Context, watch: bool, exit_when_healthy: bool) -> int:
 
 
 async def examine(context: Context, client: ControllerClient, timeout_s: float) -> dict[str, Any]:
-    """Check everything once; `problems` lists what is wrong, in words."""
+    """Check everything once; `problems` lists the problems in words."""
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
 

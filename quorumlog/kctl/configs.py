@@ -103,7 +103,7 @@ async def set_(
     dry_run: bool,
     wait: bool,
 ) -> None:
-    """Set configs: all of them, or none."""
+    """Set configs; if one of them is refused, none is changed."""
     changes: list[tuple[str, str | None]] = [*pairs]
     await _alter(context, changes, topic, broker, cluster, dry_run=dry_run, wait=wait)
 

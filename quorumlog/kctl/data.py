@@ -311,14 +311,14 @@ def _parse_from(_context: click.Context, _parameter: click.Parameter, text: str)
     help="Where to begin (default end).",
 )
 @click.option("--max-messages", type=click.IntRange(1), help="Stop after this many records.")
-@click.option("--exit-at-end", is_flag=True, help="Stop at the end as of the start of the command.")
+@click.option("--exit-at-end", is_flag=True, help="Stop after the last record that exists when the command starts.")
 @with_loop
 async def consume(
     context: Context, topic: str, partition: int | None, start: str | int, max_messages: int | None, exit_at_end: bool
 ) -> None:
     """Print records as they arrive, until Ctrl-C.
 
-    --timeout, if given, limits the whole command.
+    --timeout, if given, limits the whole command; its default limits only each request.
     """
     context.interrupted = ""
     context.lift_limit()

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 UP_TIMEOUT_S = 90.0
 PORT_BASE = 19_090
+AUTO_CREATE = "auto.create.topics.enable"
+FACTOR = "default.replication.factor"
+FACTOR_DEFAULT = 3
+CONFIG_TIMEOUT_S = 10.0
 
 
 @click.group("dev", cls=Group)
@@ -73,6 +77,8 @@ async def up(context: Context, directory: str | None, voters: int, brokers: int,
             if is_new:
                 dev_cluster.remove(cluster)
             raise
+        if await _set_defaults(context, cluster):
+            changed = True
     document = {"changed": changed, "offset": None, **await _document(cluster)}
     if context.output.is_json:
         context.output.document(document)
@@ -119,6 +125,42 @@ async def down(context: Context, directory: str | None) -> None:
         context.output.text(
             f"no cluster in {home}" if cluster is None else f"stopped and deleted the cluster in {home}"
         )
+
+
+async def _set_defaults(context: Context, cluster: DevCluster) -> bool:
+    """Set configs that experiments need, unless the cluster has values for them.  Return whether any was changed.
+
+    Programs that are tried on a cluster expect automatic topics.  With fewer brokers than the default replication
+    factor, the topic of consumer groups would never be created.  A failure is only reported: the cluster runs.
+    """
+    from quorumlog.client.controller import ControllerClient
+    from quorumlog.wire import rpcs
+    from quorumlog.wire.v1 import controller_pb2, metadata_pb2
+
+    resource = controller_pb2.ConfigResource(scope=metadata_pb2.Config.SCOPE_CLUSTER)
+    try:
+        async with ControllerClient(cluster.controllers.split(",")) as client:
+            found = await client.call(
+                rpcs.DESCRIBE_CONFIGS,
+                controller_pb2.DescribeConfigsRequest(resources=[resource]),
+                CONFIG_TIMEOUT_S,
+            )
+            sources = {config.key: config.source for each in found.resources for config in each.configs}
+            wanted = {AUTO_CREATE: "true"}
+            if (brokers := _count(cluster, "broker")) < FACTOR_DEFAULT:
+                wanted[FACTOR] = str(brokers)
+            changes = controller_pb2.ConfigChanges(resource=resource)
+            for key, value in wanted.items():
+                if sources.get(key) == "default":
+                    changes.changes.add(key=key, value=value)
+            if not changes.changes:
+                return False
+            request = controller_pb2.AlterConfigsRequest(resources=[changes])
+            reply = await client.call(rpcs.ALTER_CONFIGS, request, CONFIG_TIMEOUT_S)
+            return any(each.changed for each in reply.resources)
+    except ClusterError as error:
+        context.output.message(f"the configs for experiments are not set: {error.message}")
+        return False
 
 
 def _existing(home: Path) -> DevCluster:

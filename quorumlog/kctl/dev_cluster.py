@@ -25,7 +25,7 @@ import quorumlog
 from quorumlog.errors import ClusterError, ConfigError, QuorumlogError
 from quorumlog.kctl import processes
 from quorumlog.runtime import http
-from quorumlog.runtime.addresses import MAX_PORT, parse_address
+from quorumlog.runtime.addresses import PORT_MAX, parse_address
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.cluster_id import new_cluster_id
 from quorumlog.wire.errors import ApiError
@@ -198,7 +198,7 @@ def _command(node: Node, cluster: DevCluster, initial_voters: str) -> list[str]:
 
 def _free_ports(base: int) -> Iterator[int]:
     """Yield ports without a listener, from `base` upwards."""
-    for port in range(base, MAX_PORT + 1):
+    for port in range(base, PORT_MAX + 1):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:

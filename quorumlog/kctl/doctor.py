@@ -1,4 +1,4 @@
-"""kctl doctor: prints what is wrong with a cluster, why, and what to do next."""
+"""kctl doctor: prints the problems of a cluster, their causes, and the next steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kctl elect-leaders: return to preferred leaders, or elect any live replica where no in-sync replica is available."""
+"""kctl elect-leaders: return to preferred leaders, or elect any live replica if no in-sync replica is available."""
 
 from __future__ import annotations
 

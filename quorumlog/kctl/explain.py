@@ -23,7 +23,7 @@ def parse_partition(_context: click.Context, _parameter: click.Parameter, text: 
 
 
 def _number(digits: str) -> int:
-    """Parse a number from its first 12 significant digits, which keeps a number out of range out of range."""
+    """Parse a number of any length.  Twelve significant digits suffice to see that a number is out of range."""
     return int(digits.lstrip("0")[:12] or "0")
 
 

@@ -13,7 +13,7 @@ METADATA_VERSION = "metadata.version"
 
 @click.group("features", cls=Group)
 def group() -> None:
-    """Show and raise the feature levels that all nodes write."""
+    """Show and raise the levels of the record formats in use."""
 
 
 @group.command("describe")
@@ -44,13 +44,16 @@ async def describe(context: Context) -> None:
 @group.command("upgrade")
 @click.option("--feature", "name", default=METADATA_VERSION, show_default=True, metavar="NAME")
 @click.option(
-    "--to", "level", type=click.IntRange(0, 2**31 - 1), help="The level (default: the highest that all nodes support)."
+    "--to",
+    "level",
+    type=click.IntRange(0, 2**31 - 1),
+    help="The level (default: the highest that all brokers support).",
 )
 @dry_run_option
 @click.option("--wait", is_flag=True, help=WAIT_HELP)
 @with_loop
 async def upgrade(context: Context, name: str, level: int | None, dry_run: bool, wait: bool) -> None:
-    """Raise a feature to the highest level that all nodes support.
+    """Raise a feature to the highest level that all brokers support.
 
     A level can never be lowered again.
     """
@@ -67,6 +70,6 @@ async def upgrade(context: Context, name: str, level: int | None, dry_run: bool,
         document = {"changed": reply.changed, "offset": reply.offset, "name": name, "level": reply.level}
         context.output.document(document)
     elif dry_run:
-        context.output.text(f"{name} would be raised to level {reply.level}")
+        context.output.text(f"{name} would be at level {reply.level}")
     else:
         context.output.text(f"{name} is {'now' if reply.changed else 'already'} at level {reply.level}")

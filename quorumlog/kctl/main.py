@@ -154,7 +154,7 @@ def _no_command(error: click.exceptions.NoArgsIsHelpError, context: Context, arg
 
 
 def _wants_json(context: Context, arguments: list[str]) -> bool:
-    """Return whether JSON was requested.  Parsing may have failed before `-o`, so look at the arguments directly."""
+    """Return whether JSON was requested.  Parsing may have failed before `-o`, so read the arguments directly."""
     return context.output_form == "json" or any(
         (flag in ("-o", "--output") and value == "json") or flag in ("-ojson", "--output=json")
         for flag, value in zip(arguments, [*arguments[1:], ""], strict=False)  # no arguments: no pairs

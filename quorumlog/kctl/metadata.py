@@ -30,7 +30,7 @@ BEGINNING = -2
 
 
 def _offset_or(**words: int) -> Callable[[click.Context, click.Parameter, str], int]:
-    """Return a parser for an offset, or for a word that stands for one."""
+    """Return a parser for an offset, or for a word that represents one."""
 
     def parse(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
         if text in words:
@@ -53,13 +53,13 @@ def group() -> None:
     metavar="beginning|end|OFFSET", help="Where to begin (default end).",
 )  # fmt: skip
 @click.option("--max-records", type=click.IntRange(1), help="Stop after this many records.")
-@click.option("--exit-at-end", is_flag=True, help="Stop at the end as of the start of the command.")
+@click.option("--exit-at-end", is_flag=True, help="Stop after the last record that exists when the command starts.")
 @with_loop
 async def tail(context: Context, start: int, max_records: int | None, exit_at_end: bool) -> None:
     """Print committed metadata records as they arrive.
 
-    --timeout, if given, limits the whole command.  If a node stops, the command continues with the others and omits no
-    record.
+    --timeout, if given, limits the whole command; its default limits only each request.  If a node stops, the command
+    continues with the others and omits no record.
     """
     from quorumlog.kctl.metadata_history import History
 
@@ -130,7 +130,7 @@ async def at(context: Context, offset: int, topics: tuple[str, ...]) -> None:
 @_topics_option
 @with_loop
 async def diff(context: Context, before: int, after: int, topics: tuple[str, ...]) -> None:
-    """Show the changes by the records from A up to B (default: up to now)."""
+    """Show the changes between offset A and offset B (default: the end)."""
     from quorumlog.kctl.metadata_history import History
 
     async with context.client() as client:

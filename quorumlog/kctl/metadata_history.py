@@ -70,7 +70,7 @@ class History:
         return await self._ask(rpcs.READ_METADATA, request, offset)
 
     async def read_known(self, offset: int) -> Any:
-        """Return at least one batch from the one that contains `offset` on, which some node has shown to be committed.
+        """Return at least one batch, beginning with the one that contains `offset`, a committed offset.
 
         Raises:
             ClusterError: as `describe`; TIMED_OUT: the nodes that answer are behind `offset`.
@@ -88,7 +88,7 @@ class History:
         return reply
 
     async def follow(self, offset: int, *, wait: bool = True) -> Any:
-        """As `read`, but also if the node that answers is behind the previous one: then wait for it."""
+        """As `read`, but if the node that answers has not reached `offset` yet, wait until it has."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limit_s()
         while True:
@@ -98,7 +98,9 @@ class History:
                 if error.code != OUT_OF_RANGE or loop.time() >= deadline:
                     raise
                 ranges = await self.ranges()
-                if any(offset < each.begins for each in ranges):  # retention has passed this reader
+                if any(
+                    offset < each.begins for each in ranges
+                ):  # retention has deleted the records that this reader needs next
                     raise
             await asyncio.sleep(AGAIN_S)  # no event signals that a node has caught up
 

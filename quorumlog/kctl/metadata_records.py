@@ -43,7 +43,7 @@ class Names:
 
 
 class Line(NamedTuple):
-    """One record.  topic, partition: those that it concerns, if any."""
+    """One record, as it is shown.  topic, partition: the ones that the record changes; None if it changes neither."""
 
     offset: int
     timestamp_ms: int
@@ -115,7 +115,7 @@ def _config_topic(message: Any, names: Names) -> str | None:
 
 
 def _raw(resource: str) -> bytes:
-    """Return the topic id of a topic config, which contains it in hex."""
+    """Return the topic id in `resource`, the topic id in hex of a topic config."""
     try:
         return bytes.fromhex(resource)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Requests to nodes about their own knowledge: to the node with the newest knowledge, or to several at once.
+"""Requests to nodes about their own knowledge: to the node with the newest knowledge, or to several concurrently.
 
 kctl is most needed when some nodes do not answer.  So each request has its own time limit, and a node that does not
 answer only leaves its own part of the result empty.
@@ -65,7 +65,7 @@ async def ask_each(
     request: RequestT,
     timeout_s: float,
 ) -> dict[int, ReplyT | ClusterError]:
-    """Ask several nodes at once; return each one's reply, or the ClusterError that explains why it is missing."""
+    """Ask several nodes concurrently; return each one's reply, or the ClusterError that explains why it is missing."""
     free = asyncio.Semaphore(AT_ONCE_MAX)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from quorumlog.errors import ClusterError
-from quorumlog.kctl.brokers import told_apart
+from quorumlog.kctl.brokers import specific_refusal
 from quorumlog.kctl.context import WAIT_HELP, Command, Context, wait_until_applied, with_loop
 from quorumlog.kctl.losses import ask, lost_records
 from quorumlog.kctl.output import uuid_text
@@ -17,13 +17,13 @@ from quorumlog.kctl.topics import dry_run_option, parse_assignment, wait_for_lea
 from quorumlog.wire.errors import ApiError
 from quorumlog.words import counted
 
-MAX_PARTITIONS = 1_000_000
+PARTITIONS_MAX = 1_000_000
 
 
 @click.command("add-partitions", cls=Command)
 @click.argument("name")
 @click.option(
-    "--to", "count", type=click.IntRange(1, MAX_PARTITIONS), required=True, help="The new number of partitions."
+    "--to", "count", type=click.IntRange(1, PARTITIONS_MAX), required=True, help="The new number of partitions."
 )
 @click.option(
     "--assignment",
@@ -54,7 +54,7 @@ async def add_partitions(
         (topic,) = reply.topics
         if topic.result.error != ApiError.NONE:
             brokers = {broker for row in assignment or () for broker in row}
-            raise await told_apart(refusal(topic.result), client, context, brokers)
+            raise await specific_refusal(refusal(topic.result), client, context, brokers)
         if wait and not dry_run:
             await wait_for_leaders(context, client, name)
     if context.output.is_json:
@@ -70,7 +70,7 @@ async def add_partitions(
 @click.command("remove-partitions", cls=Command)
 @click.argument("name")
 @click.option(
-    "--to", "count", type=click.IntRange(1, MAX_PARTITIONS), required=True, help="The new number of partitions."
+    "--to", "count", type=click.IntRange(1, PARTITIONS_MAX), required=True, help="The new number of partitions."
 )
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @dry_run_option

@@ -37,7 +37,9 @@ async def status(context: Context) -> None:
     told = ended and f"{ended['at']}: node {ended['leader_id']}, epoch {ended['leader_epoch']}: {ended['reason']}"
     rows.append(("last_leadership_end", told))
     rows.append(("target_voters", document["target_voters"] and [v["id"] for v in document["target_voters"]]))
-    rows += [(name, document[name]) for name in ("target_step", "target_problem") if document[name]]
+    rows += [
+        (name, document[name]) for name in ("target_step", "target_problem", "preferred_problem") if document[name]
+    ]
     output.table(("", ""), rows)
     _table(context, document)
 
@@ -99,6 +101,7 @@ def status_document(reply: Any) -> dict[str, Any]:
         "target_voters": [_voter(v) for v in reply.target_voters.voters] if reply.HasField("target_voters") else None,
         "target_step": reply.target_step if reply.HasField("target_step") else None,
         "target_problem": reply.target_problem if reply.HasField("target_problem") else None,
+        "preferred_problem": reply.preferred_problem if reply.HasField("preferred_problem") else None,
         "last_leader_change": _last_change(reply),
         "last_leadership_end": _last_end(reply),
     }
@@ -132,7 +135,7 @@ def _last_change(reply: Any) -> dict[str, Any] | None:
 
 
 def _last_end(reply: Any) -> dict[str, Any] | None:
-    """Why the previous leadership ended, as the answering node saw it."""
+    """The reason for the end of the previous leadership, according to the answering node."""
     if not reply.HasField("last_leadership_end"):
         return None
     end = reply.last_leadership_end

@@ -41,7 +41,7 @@ class Reads:
         return await self.call(rpc, request, self._context.left_s)
 
     async def call(self, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_s: float) -> ReplyT:
-        """`ask` within `timeout_s`.  So a `Reads` is a `Caller`."""
+        """`ask` within `timeout_s`, so that a `Reads` is a `Caller`."""
         from quorumlog.client.reads import read, read_anywhere
         from quorumlog.wire.rpcs import result_of
 

@@ -127,10 +127,10 @@ async def generate(
 ) -> None:
     """Write a plan that spreads replicas evenly over brokers and racks.
 
-    It moves as few replicas as possible.  The plan goes to standard output, the present assignment to standard error:
-    keep it for the way back.  With `-o json` both are in one document, which `start --plan` accepts as well.  Without
-    --brokers it uses all brokers that are unfenced and not cordoned.  With --plan instead of --topic it plans for the
-    partitions in the plan.
+    It moves as few replicas as possible.  The plan goes to standard output, the present assignment to standard error.
+    Keep the latter: it is the plan that undoes the move.  With `-o json` both are in one document, which `start --plan`
+    accepts as well.  Without --brokers it uses all brokers that are unfenced and not cordoned.  With --plan instead of
+    --topic it plans for the partitions in the plan.
     """
     plan = _load(path)
     if (bool(topics) == (plan is not None)) and (drain is None or plan is not None):
@@ -159,7 +159,7 @@ async def generate(
         )
         return
     context.output.text(json.dumps(document(planned)))
-    context.output.message(f"the present assignment, for the way back: {json.dumps(document(current))}")
+    context.output.message(f"the present assignment, to undo the plan: {json.dumps(document(current))}")
     context.output.message(
         f"{counted(copied, 'replica')} would be copied, {changed} of {counted(len(current), 'partition')} changed"
     )
@@ -236,7 +236,7 @@ def _open_brokers(context: Context, known: dict[int, dict[str, Any]]) -> list[in
 @_throttle_option
 @click.option("--replace", is_flag=True, help="Give an unfinished reassignment another target.")
 @dry_run_option
-@click.option("--wait", is_flag=True, help="Until all is moved, with progress on standard error.")
+@click.option("--wait", is_flag=True, help="Wait until all replicas are moved; show progress on standard error.")
 @with_loop
 async def start(
     context: Context,
@@ -265,7 +265,7 @@ async def start(
             reply = await _alter(client, context, moves, dry_run, throttle=throttle, replace=replace)
         except ClusterError as error:
             wanted = {broker for move in moves for broker in move.replicas}
-            raise await brokers_module.told_apart(error, client, context, wanted) from error
+            raise await brokers_module.specific_refusal(error, client, context, wanted) from error
         keys = [(move.topic, move.partition) for move in moves]
         under_way = await _under_way(client, reply, context.left_s)
         if under_way:

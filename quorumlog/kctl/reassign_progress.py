@@ -35,7 +35,7 @@ def state_of(ongoing: Any, waits_for: Sequence[int] = ()) -> str:
     """Return the state of a reassignment.
 
     no_leader: the partition has no leader.  broker_down: it waits for unavailable brokers.  copying: some added
-    replicas are not in sync.  waiting: they are, but too few replicas would remain in sync.
+    replicas are not in sync.  waiting: all added replicas are in sync, but too few replicas would remain in sync.
     """
     if ongoing.leader == NO_LEADER:
         return "no_leader"

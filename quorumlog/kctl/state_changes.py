@@ -237,8 +237,8 @@ def _latest(batches: list[Batch], count: int) -> list[Batch]:
 class Applied(NamedTuple):
     """The times of one broker for one batch, in ms since 1970 by its clock; None if not yet or unknown.
 
-    problem: why a time is missing.  is_silent: the broker has no times for other batches either.  at_start: the times
-    are those of the broker's start, when it read the log from its disk again.
+    problem: why a time is missing.  is_silent: the broker also has no times for other batches.  at_start: the times are
+    those of the broker's start, when it read the log from its disk again.
     """
 
     broker_id: int
@@ -404,7 +404,7 @@ class _Teller:
     def _tell_problem(self, one: Applied) -> None:
         problem = one.problem
         if problem is not None and self._silent.get(one.broker_id) != problem:
-            further = " (said once)" if one.is_silent else ""
+            further = " (reported once)" if one.is_silent else ""
             self._output.styled(f"{_SPACE}broker {one.broker_id}: {problem}{further}", "red")
         if problem is not None and one.is_silent:
             self._silent[one.broker_id] = problem

@@ -20,7 +20,7 @@ def prepare() -> None:
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
-        except OSError:  # else a socket could get this number and receive our output
+        except OSError:  # a socket could get this number and receive the output of kctl
             opened = os.open(os.devnull, os.O_RDWR)
             if opened != descriptor:
                 os.dup2(opened, descriptor)

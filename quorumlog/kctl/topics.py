@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quorumlog.kctl.brokers import told_apart
+from quorumlog.kctl.brokers import specific_refusal
 from quorumlog.kctl.context import Context, Group, so_on_return, wait_until, with_loop
 from quorumlog.kctl.output import node_or_none, uuid_text
 from quorumlog.kctl.reads import Reads
@@ -62,8 +62,15 @@ dry_run_option = click.option(
 @group.command("create")
 @click.argument("name")
 @click.option("--partitions", type=click.IntRange(1, 1_000_000), help="Number of partitions (default: the cluster's).")
-@click.option("--replication-factor", type=click.IntRange(1, 32_767), help="Copies of each (default: the cluster's).")
-@click.option("--assignment", callback=parse_assignment, metavar="1:2,2:3", help="Brokers of each partition instead.")
+@click.option(
+    "--replication-factor", type=click.IntRange(1, 32_767), help="Replicas of each partition (default: the cluster's)."
+)
+@click.option(
+    "--assignment",
+    callback=parse_assignment,
+    metavar="1:2,2:3",
+    help="Brokers of each partition, instead of the two options above.",
+)
 @click.option("--config", "configs", multiple=True, callback=parse_configs, metavar="key=value", help="Topic config.")
 @dry_run_option
 @click.option("--wait", is_flag=True, help="Return once every partition has a leader.")
@@ -101,7 +108,7 @@ async def create(
         is_new = created.result.error in (ApiError.NONE, "")
         if not is_new and not (created.result.error == ApiError.TOPIC_ALREADY_EXISTS and created.identical):
             brokers = {broker for row in assignment or () for broker in row}
-            raise await told_apart(refusal(created.result), client, context, brokers)
+            raise await specific_refusal(refusal(created.result), client, context, brokers)
         if wait and not dry_run:
             await wait_for_leaders(context, client, name)
     changed = is_new and not dry_run

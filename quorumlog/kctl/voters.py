@@ -13,10 +13,10 @@ import click
 from quorumlog.kctl.context import Command, Context, Group, so_on_return, with_loop
 from quorumlog.kctl.progress import Progress, ids, join
 from quorumlog.kctl.reads import Reads
-from quorumlog.runtime.addresses import MAX_NODE_ID, InitialVoter, parse_list, parse_voter
+from quorumlog.runtime.addresses import NODE_ID_MAX, InitialVoter, parse_list, parse_voter
 
 _dry_run = click.option("--dry-run", "--validate-only", "dry_run", is_flag=True, help="Check, but change nothing.")
-_NODE_ID = click.IntRange(0, MAX_NODE_ID)
+_NODE_ID = click.IntRange(0, NODE_ID_MAX)
 
 
 def _voter(_context: click.Context, _parameter: click.Parameter, text: str) -> InitialVoter:
@@ -93,7 +93,11 @@ async def remove_voter(context: Context, node_id: int, dry_run: bool) -> None:
 @click.command("alter-quorum", cls=Command)
 @click.option("--target", callback=_voters, metavar="ID@HOST:PORT,...", help="The target set of voters.")
 @click.option("--cancel", is_flag=True, help="Cancel the target; completed steps remain.")
-@click.option("--wait", is_flag=True, help="Wait for the target (alone: the present one); show each step.")
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Wait until the target is reached, and show each step.  Without --target: the target in progress.",
+)
 @_dry_run
 @with_loop
 async def alter_quorum(
@@ -139,7 +143,7 @@ async def alter_quorum(
 @so_on_return
 @with_loop
 async def transfer_leader(context: Context, node_id: int, dry_run: bool) -> None:
-    """Hand the active controller over to another voter."""
+    """Make another voter the active controller."""
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2 as pb
 
@@ -187,8 +191,8 @@ def _ids(_context: click.Context, _parameter: click.Parameter, text: str | None)
         ids = [int(one) for one in text.split(",")]
     except ValueError:
         raise click.BadParameter(f"{text!r} is not like 1,2 (node ids)") from None
-    if any(not 0 <= one <= MAX_NODE_ID for one in ids):
-        raise click.BadParameter(f"{text!r} has a node id out of range 0..{MAX_NODE_ID}")
+    if any(not 0 <= one <= NODE_ID_MAX for one in ids):
+        raise click.BadParameter(f"{text!r} has a node id out of range 0..{NODE_ID_MAX}")
     return ids
 
 

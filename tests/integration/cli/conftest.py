@@ -20,7 +20,7 @@ MODULES = {"broker": "broker.cli", "quorum-node": "quorumlog_server.quorum_node"
 
 
 def environment() -> dict[str, str]:
-    """Ours, without what a user's shell may have set for the programs under test."""
+    """Our environment, without variables that a user's shell may have set for the programs under test."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("QUORUMLOG_", "KCTL_"))}
     return {**kept, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
 
@@ -39,7 +39,7 @@ def run(program: str, *arguments: str | Path, stdin: str = "") -> subprocess.Com
 
 @dataclass
 class Server:
-    """A server that runs; `fields` is what its ready line said."""
+    """A running server; `fields` are those of its ready line."""
 
     process: subprocess.Popen[str]
     ready_line: str = ""
@@ -50,7 +50,7 @@ class Server:
         return self.process.wait(END_TIMEOUT_S)
 
     def errors(self) -> str:
-        """What it wrote to standard error, once it has ended."""
+        """Return its standard error, after it has ended."""
         assert self.process.stderr is not None
         return self.process.stderr.read()
 

@@ -1,6 +1,6 @@
 """A control port that hangs at one stage; run as a process: `python -m tests.integration.cli.hanging_server STAGE`.
 
-connection   takes connections and says nothing
+connection   accepts connections and sends nothing
 description  never describes the quorum
 change       describes the quorum, and never answers a change
 """

@@ -1,4 +1,4 @@
-"""What an operator changes, with the real kctl on a real broker, while unmodified Kafka clients look on."""
+"""Administration with the real kctl on a real broker, beside unmodified Kafka clients."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def error(done: subprocess.CompletedProcess[str], code: int) -> dict[str, Any]:
 
 
 def written(producer: Producer, topic: str, count: int) -> dict[int, int]:
-    """Write `count` records by key; how many went to each partition."""
+    """Write `count` records by key; return the number of records in each partition."""
     found: dict[int, int] = {}
 
     def told(failure: Any, message: Any) -> None:
@@ -77,7 +77,7 @@ def test_partitions_are_added_and_removed_under_librdkafka(standalone: Server, k
     assert fewer["topic_id"] != more["topic_id"]
     assert f"counts-1 to counts-3 will be deleted permanently, with {fewer['records']} records" in done.stderr
 
-    # The same producer, which knew four partitions: it believes the smaller count, and every key goes to the one left.
+    # The same producer, which knew four partitions, accepts the smaller count and sends every key to the remaining one.
     assert len(producer.list_topics("counts", timeout=30).topics["counts"].partitions) == 1
     assert written(producer, "counts", 40) == {0: 40}
     kept = document(kctl("topics", "describe", "counts", "-o", "json"))[0]
@@ -85,12 +85,14 @@ def test_partitions_are_added_and_removed_under_librdkafka(standalone: Server, k
 
     consumer = Consumer({**settings, "group.id": "none", "enable.auto.commit": False})
     consumer.assign([TopicPartition("counts", 0, 0)])
-    values = []
+    values: list[str] = []
     while len(values) < 40 or values[-1] != "v39":
         message = consumer.poll(30)
         assert message is not None
         assert message.error() is None, message.error()
-        values.append(message.value().decode())
+        value = message.value()
+        assert value is not None
+        values.append(value.decode())
     consumer.close()
     assert values[-40:] == [f"v{number}" for number in range(40)]
     assert "direct" in values
@@ -127,14 +129,14 @@ def test_partitions_are_added_and_removed_under_librdkafka(standalone: Server, k
         (("brokers", "unregister", "-1"), 2, "USAGE"),
     ],
 )
-def test_refusals_have_their_word_and_exit_code(
+def test_refusals_have_their_error_and_exit_code(
     standalone: Server, kctl: Kctl, arguments: tuple[str, ...], code: int, word: str
 ) -> None:
     kctl("topics", "create", "refusals", "--partitions", "2", "--replication-factor", "1")
     assert error(kctl(*arguments, "-o", "json"), code)["error"] == word
 
 
-def test_configs_are_set_looked_at_and_taken_back(standalone: Server, kctl: Kctl) -> None:
+def test_configs_are_set_shown_and_reset(standalone: Server, kctl: Kctl) -> None:
     assert kctl("topics", "create", "configs", "--partitions", "1", "--replication-factor", "1").returncode == 0
     done = document(
         kctl("configs", "set", "retention.ms=5000", "segment.ms=60000", "--topic", "configs", "--wait", "-o", "json")

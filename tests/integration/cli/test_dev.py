@@ -32,6 +32,11 @@ def test_up_status_again_and_down(tmp_path: Path) -> None:
         assert made.returncode == 0, made.stderr
         assert run("kctl", *target, "produce", "t", stdin="x\n").returncode == 0
 
+        get = run("kctl", *target, "configs", "get", "auto.create.topics.enable", "--cluster", "-o", "json")
+        assert [(each["value"], each["source"]) for each in json.loads(get.stdout)] == [("true", "cluster")], get.stderr
+        off = run("kctl", *target, "configs", "set", "auto.create.topics.enable=false", "--cluster")
+        assert off.returncode == 0, off.stderr
+
         before = (home / "cluster.json").read_text()
         other = run("kctl", "dev", "up", "--dir", str(home), "--port-base", str(base + 7_000), "-o", "json")
         refused = json.loads(other.stderr)
@@ -53,6 +58,8 @@ def test_up_status_again_and_down(tmp_path: Path) -> None:
             node["pid"] for node in document["nodes"] if node["id"] != 12
         ]
         assert json.loads(run("kctl", "dev", "up", "--dir", str(home), "-o", "json").stdout)["changed"] is False
+        get = run("kctl", *target, "configs", "get", "auto.create.topics.enable", "--cluster", "-o", "json")
+        assert json.loads(get.stdout)[0]["value"] == "false", "an operator's value is kept"
         healthy = run("kctl", *target, "cluster", "health", "--exit-when-healthy", "--timeout", "60")
         assert healthy.returncode == 0, healthy.stderr
         read = run("kctl", *target, "consume", "t", "--from", "beginning", "--max-messages", "1", "--timeout", "30")
@@ -66,3 +73,27 @@ def test_up_status_again_and_down(tmp_path: Path) -> None:
     nothing = run("kctl", "dev", "down", "--dir", str(home), "-o", "json")
     assert (nothing.returncode, json.loads(nothing.stdout)["changed"]) == (0, False)
     assert run("kctl", "dev", "status", "--dir", str(home)).returncode == 3
+
+
+@pytest.mark.timeout(300)
+def test_a_small_dev_cluster_serves_consumer_groups(tmp_path: Path) -> None:
+    from confluent_kafka import Consumer, TopicPartition
+
+    home = tmp_path / "small"
+    options = ("--dir", str(home), "--voters", "3", "--brokers", "1", "--port-base", str(21_000 + os.getpid() % 20_000))
+    up = run("kctl", "dev", "up", *options, "-o", "json")
+    try:
+        assert up.returncode == 0, up.stderr
+        document = json.loads(up.stdout)
+        target = ("--controllers", document["controllers"])
+        get = run("kctl", *target, "configs", "get", "default.replication.factor", "--cluster", "-o", "json")
+        assert [(each["value"], each["source"]) for each in json.loads(get.stdout)] == [("1", "cluster")], get.stderr
+        made = run("kctl", *target, "topics", "create", "t", "--partitions", "1", "--wait")
+        assert made.returncode == 0, made.stderr
+        consumer = Consumer({"bootstrap.servers": document["bootstrap"], "group.id": "g"})
+        consumer.commit(offsets=[TopicPartition("t", 0, 7)], asynchronous=False)
+        assert consumer.committed([TopicPartition("t", 0)], timeout=30)[0].offset == 7
+        consumer.close()
+    finally:
+        down = run("kctl", "dev", "down", "--dir", str(home), "-o", "json")
+    assert down.returncode == 0, down.stderr

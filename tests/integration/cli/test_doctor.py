@@ -1,4 +1,4 @@
-"""kctl doctor at real clusters: each illness is caused, named, and healed by what doctor says."""
+"""kctl doctor on real clusters: each problem is caused, reported, and solved by doctor's instructions."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ from quorumlog.kctl.dev_cluster import DevCluster, Node
 from tests.integration.quorum import clusters
 from tests.integration.quorum.clusters import TIMEOUT_S, done, kctl, leader_of, node_of, running, say
 
+BUSY = frozenset({"SLOW_DISK"})
+"""Findings that a busy machine adds: one slow write is enough, and counts for 10 minutes."""
 FAST = {"broker_session_timeout_ms": 1500, "broker_heartbeat_interval_ms": 200}
 
 
 async def examined(cluster: DevCluster, *arguments: str) -> tuple[int, dict[str, list[Any]], Any]:
-    """Exit code, findings by their word, and the whole document."""
+    """Exit code, findings by their word except those of `BUSY`, and the whole document."""
     code, document = await kctl(cluster, *arguments, "doctor")
     findings: dict[str, list[Any]] = {}
     for finding in document["findings"]:
-        findings.setdefault(finding["finding"], []).append(finding)
+        if finding["finding"] not in BUSY:
+            findings.setdefault(finding["finding"], []).append(finding)
     return code, findings, document
 
 
 async def until(
     cluster: DevCluster, wanted: set[str], *, besides: frozenset[str] = frozenset()
 ) -> dict[str, list[Any]]:
-    """Look until just these are found; other words of `besides` may come and go."""
+    """Repeat until exactly these are found; findings in `besides` are ignored."""
     seen: list[dict[str, list[Any]]] = []
 
     async def is_so() -> bool:
@@ -50,12 +53,13 @@ async def start(cluster: DevCluster, node: Node) -> None:
 
 
 @pytest.mark.timeout(400)
-async def test_a_night_with_a_cluster(tmp_path: Path) -> None:
+async def test_findings_about_a_cluster_under_failures(tmp_path: Path) -> None:
     async with running(tmp_path, brokers=3, **FAST) as cluster:
         await done(cluster, "topics", "create", "orders", "--partitions", "3", "--replication-factor", "3", "--wait")
         await until(cluster, set())
-        code, _, document = await examined(cluster, "--controllers", node_of(cluster, 12).control)
-        assert (code, document["healthy"]) == (0, True)
+        code, findings, document = await examined(cluster, "--controllers", node_of(cluster, 12).control)
+        assert not findings
+        assert (code, document["healthy"]) == ((1, False) if document["findings"] else (0, True))
         seen = document["looked_at"]
         assert [seen[name] for name in ("nodes", "nodes_answering", "voters_answering", "brokers_unfenced")] == [
             6,
@@ -65,10 +69,11 @@ async def test_a_night_with_a_cluster(tmp_path: Path) -> None:
         ]
         assert (seen["partitions"], seen["partitions_in_sync"]) == (3, 3)
         healthy = await say(cluster, "doctor")
-        assert healthy.out.startswith("all is well\ncluster "), healthy
-        assert len(healthy.out.splitlines()) == 2
+        if "SLOW_DISK" not in healthy.out:
+            assert healthy.out.startswith("all is well\ncluster "), healthy
+            assert len(healthy.out.splitlines()) == 2
 
-        # A single replica is advice; with its broker killed it is the first thing to be said.
+        # A single replica is advice; if its broker is killed, it is the first finding.
         await done(cluster, "topics", "create", "alone", "--assignment", "12", "--wait")
         await until(cluster, {"REPLICATION_FACTOR_1"})
         broker = node_of(cluster, 12)
@@ -83,7 +88,7 @@ async def test_a_night_with_a_cluster(tmp_path: Path) -> None:
         await start(cluster, broker)
         await until(cluster, {"REPLICATION_FACTOR_1"})
 
-        # One that hangs is told from one that is down.
+        # A broker that hangs is distinguished from one that is down.
         processes.send(broker.pid, signal.SIGSTOP)
         found = await until(cluster, {"OFFLINE", "FENCED", "UNDER_REPLICATED", "REPLICATION_FACTOR_1"})
         assert found["FENCED"][0]["next"].startswith("restart broker 12, which hangs")
@@ -92,34 +97,34 @@ async def test_a_night_with_a_cluster(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(400)
-async def test_voters_that_go_one_after_the_other(tmp_path: Path) -> None:
+async def test_voters_that_fail_one_after_the_other(tmp_path: Path) -> None:
     async with running(tmp_path, brokers=1) as cluster:
         await until(cluster, set())
         leader = await leader_of(cluster)
         first, second = (node for node in cluster.nodes if node.role == "voter" and node is not leader)
         await clusters.kill(first)
-        found = await until(cluster, {"VOTER_DOWN"}, besides=["VOTER_UNREACHABLE"])
+        found = await until(cluster, {"VOTER_DOWN"}, besides=frozenset({"VOTER_UNREACHABLE"}))
         assert found["VOTER_DOWN"][0]["what"] == f"voter {first.id} is missing: no further voter may fail"
         assert f"{first.control}: connection refused" in found["VOTER_DOWN"][0]["cause"]
 
-        # The second one hangs: the leader is there, and decides nothing.
+        # The second one hangs: the leader answers, but decides nothing.
         processes.send(second.pid, signal.SIGSTOP)
-        found = await until(cluster, {"PAUSED"}, besides=["LAGGING", "NOT_READY"])
+        found = await until(cluster, {"PAUSED"}, besides=frozenset({"LAGGING", "NOT_READY"}))
         assert f"start node {first.id}, or restart node {second.id}, which hangs" in found["PAUSED"][0]["next"]
         processes.send(second.pid, signal.SIGCONT)
         await until(cluster, {"VOTER_DOWN"})
 
-        # Without the leader there is no quorum, and the broker that still runs knows that, too.
+        # Without the leader there is no quorum, and the broker that still runs also knows that.
         await clusters.kill(await leader_of(cluster))
         await until(cluster, {"NO_QUORUM"})
         code, findings, _ = await examined(cluster, "--controllers", node_of(cluster, 11).control)
-        assert (code, findings.keys()) == (1, {"NO_QUORUM"})
+        assert (code, set(findings)) == (1, {"NO_QUORUM"})
         assert "2 of 3 voters do not answer, 2 must be up" in findings["NO_QUORUM"][0]["cause"]
         for node in cluster.nodes:
             if node.is_running:
                 await clusters.kill(node)
         code, findings, document = await examined(cluster)
-        assert (code, findings.keys()) == (4, {"UNREACHABLE"})
+        assert (code, set(findings)) == (4, {"UNREACHABLE"})
         assert document["looked_at"]["nodes_answering"] == 0
         for node in cluster.nodes:
             assert f"{node.control}: connection refused" in findings["UNREACHABLE"][0]["cause"]
@@ -128,7 +133,7 @@ async def test_voters_that_go_one_after_the_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(400)
-async def test_a_reassignment_that_cannot_get_on(tmp_path: Path) -> None:
+async def test_a_reassignment_that_is_blocked(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=3, **FAST) as cluster:
         await until(cluster, {"ONE_VOTER"})
         await done(cluster, "topics", "create", "t", "--assignment", "11:12", "--wait")

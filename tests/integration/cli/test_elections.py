@@ -1,4 +1,4 @@
-"""Who leads when brokers die and come back: real processes, killed, and the real kctl."""
+"""Leaders when brokers are killed and restart: real processes and the real kctl."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ class Brokers:
         return found["leader"], sorted(found["isr"]), found["elr"]
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """kctl has nothing to wait with for this: ask again."""
+        """kctl has no option to wait for this: poll."""
         deadline = time.monotonic() + WAIT_S
         while not condition():
             assert time.monotonic() < deadline, f"never: {what}"
-            time.sleep(0.05)
+            time.sleep(0.05)  # another process, which sends no event: poll
 
 
-def test_leaders_die_return_and_are_elected(start_server: StartServer, tmp_path: Path) -> None:
+def test_killed_leaders_are_replaced_and_may_be_elected_again(start_server: StartServer, tmp_path: Path) -> None:
     brokers = Brokers(start_server, tmp_path)
     brokers.ok("topics", "create", "t", "--assignment", "2:3:1", "--config", "min.insync.replicas=2", "--wait")
     assert brokers.partition("t") == (2, [1, 2, 3], [])
@@ -85,7 +85,7 @@ def test_leaders_die_return_and_are_elected(start_server: StartServer, tmp_path:
     again = brokers.ok("elect-leaders", "--preferred", "--topic", "t")
     assert (again["changed"], again["partitions"][0]["error"]) == (False, "ELECTION_NOT_NEEDED")
 
-    # Below the minimum whoever leaves is eligible still, and leads as soon as it is back.
+    # A replica that leaves an ISR below the minimum remains eligible, and leads as soon as it restarts.
     brokers.kill(3)
     brokers.kill(2)
     assert brokers.partition("t") == (1, [1], [2])
@@ -93,20 +93,20 @@ def test_leaders_die_return_and_are_elected(start_server: StartServer, tmp_path:
     brokers.until(lambda: brokers.partition("t") == (1, [1, 3], []), "3 is in sync again")
 
 
-def test_leaders_come_back_by_themselves_where_that_is_on(start_server: StartServer, tmp_path: Path) -> None:
+def test_leaderships_return_automatically_if_configured(start_server: StartServer, tmp_path: Path) -> None:
     brokers = Brokers(start_server, tmp_path)
     brokers.ok("configs", "set", "--cluster", "leader.rebalance.interval.ms=1000")
     brokers.ok("topics", "create", "t", "--assignment", "2:3:1,3:1:2", "--wait")
     brokers.kill(2)
     assert brokers.partition("t")[0] == 3
     brokers.start(2)
-    brokers.until(lambda: brokers.partition("t") == (2, [1, 2, 3], []), "2 leads again, nobody having asked for it")
+    brokers.until(lambda: brokers.partition("t") == (2, [1, 2, 3], []), "2 leads again without a request")
     chain = brokers.ok("explain", "t-0")["chain"]
     assert chain[-1]["reason"] == "preferred_balance"
-    assert brokers.partition("t", 1)[0] == 3, "which leads where it is preferred"
+    assert brokers.partition("t", 1)[0] == 3, "which leads the partitions that prefer it"
 
 
-def test_an_unclean_election_is_made_when_it_is_asked_for(start_server: StartServer, tmp_path: Path) -> None:
+def test_an_unclean_election_is_made_on_request(start_server: StartServer, tmp_path: Path) -> None:
     brokers = Brokers(start_server, tmp_path)
     brokers.ok("topics", "create", "u", "--assignment", "2:3", "--wait")
     brokers.kill(3)
@@ -114,7 +114,7 @@ def test_an_unclean_election_is_made_when_it_is_asked_for(start_server: StartSer
     code, refused = brokers.kctl("elect-leaders", "--unclean", "--topic", "u")
     assert (code, refused["error"]) == (4, "ELIGIBLE_LEADERS_NOT_AVAILABLE")
     brokers.start(3)
-    brokers.until(lambda: brokers.state(3) == "unfenced", "3 is back")
+    brokers.until(lambda: brokers.state(3) == "unfenced", "3 is unfenced")
     assert brokers.partition("u") == (None, [2], [])
     would = brokers.ok("elect-leaders", "--unclean", "--topic", "u", "--dry-run")
     assert (would["changed"], would["partitions"][0]["leader"], would["partitions"][0]["unclean"]) == (False, 3, True)
@@ -123,7 +123,7 @@ def test_an_unclean_election_is_made_when_it_is_asked_for(start_server: StartSer
     assert brokers.partition("u") == (3, [3], [])
 
 
-def test_a_broker_that_is_gone_for_good_is_forgotten(start_server: StartServer, tmp_path: Path) -> None:
+def test_a_lost_broker_is_unregistered(start_server: StartServer, tmp_path: Path) -> None:
     brokers = Brokers(start_server, tmp_path)
     brokers.ok("topics", "create", "v", "--assignment", "3", "--wait")
     assert brokers.servers[3].stop() == 0

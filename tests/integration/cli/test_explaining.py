@@ -1,5 +1,7 @@
-"""What an operator is told when brokers die: real processes, killed and stopped, and the real kctl.  A voter, with its
-metrics, and three brokers."""
+"""Explanations for operators when brokers are killed and stopped: real processes and the real kctl.
+
+One voter, with its metrics, and three brokers.
+"""
 
 from __future__ import annotations
 
@@ -59,11 +61,11 @@ class Night:
         return json.loads(done.stdout)
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """kctl has nothing to wait with for this: ask again."""
+        """kctl has no option to wait for this: poll."""
         deadline = time.monotonic() + WAIT_S
         while not condition():
             assert time.monotonic() < deadline, f"never: {what}"
-            time.sleep(0.05)
+            time.sleep(0.05)  # another process, which sends no event: poll
 
     def explained(self, partition: str, reason: str) -> dict[str, Any]:
         """The explanation, once its last change has this reason."""
@@ -111,7 +113,7 @@ def test_a_killed_leader_is_explained_from_its_fencing_to_its_return(night: Nigh
     assert election["at"] > created["at"]
     assert election["text"] == (
         "leader 11 in leader epoch 1 (was 12); in sync 11, 13 (was 12, 11, 13), because broker 12 was fenced: it sent"
-        f" no heartbeat in time, or requested it (offset {election['cause_offset']})"
+        f" no heartbeat in time, or requested the fencing (offset {election['cause_offset']})"
     )
     assert (told["topic"], told["partition"], told["history_begins"], told["complete"]) == ("my-t", 0, 0, True)
     shown = night.kctl("explain", "my-t-0")
@@ -121,7 +123,7 @@ def test_a_killed_leader_is_explained_from_its_fencing_to_its_return(night: Nigh
     night.kill(13)
     night.until(lambda: "acks=all are refused" in night.ok("explain", "my-t-0")["now"], "under its minimum")
     night.kill(11)
-    night.until(lambda: "no leader" in night.ok("explain", "my-t-0")["now"], "nobody leads")
+    night.until(lambda: "no leader" in night.ok("explain", "my-t-0")["now"], "no broker leads")
     assert night.ok("explain", "my-t-0")["now"].endswith(
         "Reads and writes fail until one of these can lead: 11 (is fenced), 13 (is fenced)"
     )
@@ -148,7 +150,7 @@ def test_a_killed_leader_is_explained_from_its_fencing_to_its_return(night: Nigh
     assert last == told["chain"][-1]
 
 
-def test_what_cannot_be_explained_is_refused_by_name(night: Night) -> None:
+def test_impossible_explanations_are_refused_by_name(night: Night) -> None:
     for text, code in (("no-0", 3), ("no", 2), ("no-x", 2)):
         done = night.kctl("explain", text, "-o", "json")
         assert done.returncode == code, done.stderr
@@ -165,7 +167,7 @@ def changes(follow: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
         yield json.loads(line)
 
 
-def test_state_changes_are_followed_as_they_are_made(night: Night) -> None:
+def test_state_changes_are_followed(night: Night) -> None:
     arguments = ("--controllers", night.control, "state-changes", "--follow", "--patience", "8", "-o", "json")
     with subprocess.Popen(
         command("kctl", *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
@@ -192,7 +194,7 @@ def test_state_changes_are_followed_as_they_are_made(night: Night) -> None:
             assert by_id[11]["completed_at"] >= by_id[11]["received_at"]
             assert (by_id[11]["problem"], by_id[13]["problem"]) == (None, None)
 
-            # One that hangs is waited for a moment only, and its own times come once it is asked again.
+            # kctl waits only briefly for a broker that hangs; its own times are shown by a later request.
             night.signal(13, signal.SIGSTOP)
             hung = next(change for change in coming if "broker 13 is fenced" in change["text"])
             by_id = {one["id"]: one for one in hung["brokers"]}
@@ -217,7 +219,7 @@ def test_state_changes_are_followed_as_they_are_made(night: Night) -> None:
     assert shown.count("broker 12: no answer from ") == 1
 
 
-def test_brokers_say_how_far_they_are_and_how_their_replicas_are(night: Night) -> None:
+def test_brokers_report_their_progress_and_replicas(night: Night) -> None:
     night.ok("topics", "create", "t", "--assignment", "12:11,11:12", "--wait")
     night.until(lambda: all(each["metadata_lag"] == 0 for each in night.ok("brokers", "list")), "all are caught up")
     listed = night.ok("brokers", "list")

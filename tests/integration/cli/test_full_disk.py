@@ -1,10 +1,10 @@
-"""A disk that fills up under a broker: a named end, nothing acknowledged is lost, a clean start once there is room."""
+"""A disk that fills up under a broker: exit status 7, no acknowledged record lost, a clean start with more space."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.integration.small_disk import SIZE_MIB, mount
@@ -17,19 +17,29 @@ VALUE_BYTES = 4000
 RECORDS = 2 * SIZE_MIB * (1 << 20) // VALUE_BYTES
 
 
+def offset_and_value(message: Message[bytes, bytes]) -> tuple[int, bytes]:
+    offset, value = message.offset(), message.value()
+    assert offset is not None
+    assert value is not None
+    return offset, value
+
+
 def fill(server: Server) -> dict[int, bytes]:
-    """Produce twice what the disk holds; what was acknowledged, by offset."""
+    """Produce twice the capacity of the disk, and return the acknowledged records by offset."""
     admin = AdminClient({"bootstrap.servers": server.fields["kafka"]})
     admin.create_topics([NewTopic("t", 1, 1)], request_timeout=20)["t"].result()
     acknowledged: dict[int, bytes] = {}
     producer = Producer(
         {"bootstrap.servers": server.fields["kafka"], "message.timeout.ms": 1000, "log_level": 0, "linger.ms": 5}
     )
+
+    def on_delivery(error: KafkaError | None, sent: Message[bytes, bytes]) -> None:
+        if error is None:
+            acknowledged.update([offset_and_value(sent)])
+
     for number in range(RECORDS):
         value = b"%d" % number + b"x" * VALUE_BYTES
-        producer.produce(
-            "t", value, on_delivery=lambda error, sent: error or acknowledged.update({sent.offset(): sent.value()})
-        )
+        producer.produce("t", value, on_delivery=on_delivery)
         if number % 100 == 0 and (producer.flush(5) or server.process.poll() is not None):
             break
     producer.flush(20)
@@ -43,7 +53,7 @@ def read(server: Server, count: int) -> dict[int, bytes]:
     consumer.assign([TopicPartition("t", 0, 0)])
     found: dict[int, bytes] = {}
     while messages := consumer.consume(min(500, max(1, count - len(found))), timeout=5 if len(found) < count else 0.1):
-        found.update({one.offset(): one.value() for one in messages if one.error() is None})
+        found.update(offset_and_value(one) for one in messages if one.error() is None)
     consumer.close()
     return found
 

@@ -1,4 +1,4 @@
-"""--timeout bounds the whole command, whatever stage a server hangs at.  Real processes."""
+"""--timeout limits the whole command, at whatever stage a server hangs.  Real processes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def hanging(request: pytest.FixtureRequest) -> Iterator[str]:
     ],
     ids=lambda arguments: arguments[0],
 )
-def test_a_command_ends_in_its_time(hanging: str, arguments: tuple[str, ...]) -> None:
+def test_a_command_ends_within_its_timeout(hanging: str, arguments: tuple[str, ...]) -> None:
     began = time.monotonic()
     done = run("kctl", "--controllers", hanging, "--timeout", str(GIVEN_S), *arguments, "-o", "json")
     took_s = time.monotonic() - began
@@ -48,7 +48,7 @@ def test_a_command_ends_in_its_time(hanging: str, arguments: tuple[str, ...]) ->
 
 @pytest.mark.quiet  # kctl has to start within the time that it is given
 def test_a_resolver_that_does_not_answer_is_not_waited_for() -> None:
-    """The look-up of a name runs in a thread, which nobody can cancel."""
+    """The look-up of a name runs in a thread, which cannot be cancelled."""
     program = (
         "import socket, sys, threading; look_up = socket.getaddrinfo\n"
         "socket.getaddrinfo = lambda host, *rest, **more: "

@@ -1,4 +1,4 @@
-"""kctl metadata with real processes: what each node tells of the log, while leaders die, and what their disks hold."""
+"""kctl metadata with real processes: the log at each node while leaders are killed, and dumps of their disks."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Tail:
                     return self.records[-1]
 
     async def interrupt(self) -> tuple[int | None, str]:
-        """Ctrl-C; its exit code and what it said."""
+        """Send Ctrl-C, and return the exit code and the output."""
         self.process.send_signal(signal.SIGINT)
         async with asyncio.timeout(TIMEOUT_S):
             _, err = await self.process.communicate()
@@ -70,7 +70,7 @@ async def tailing(cluster: DevCluster, *arguments: str) -> AsyncIterator[Tail]:
 
 
 @pytest.mark.timeout(300)
-async def test_tail_goes_on_through_the_death_of_leaders(tmp_path: Path) -> None:
+async def test_tail_continues_when_leaders_are_killed(tmp_path: Path) -> None:
     async with running(tmp_path, brokers=1) as cluster, tailing(cluster, "--from", "beginning") as tail:
         await tail.until("broker_change")
         await done(cluster, "topics", "create", "first", "--partitions", "2", "--replication-factor", "1", "--wait")
@@ -90,7 +90,7 @@ async def test_tail_goes_on_through_the_death_of_leaders(tmp_path: Path) -> None
         code, err = await tail.interrupt()
         assert (code, err) == (130, "")
 
-        # A voter that is taken out is a difference, too.
+        # The removal of a voter is also a difference.
         before = (await done(cluster, "metadata", "at", "end"))["offset"]
         leader = await leader_of(cluster)
         gone = next(node for node in cluster.nodes if node.role == "voter" and node is not leader)
@@ -98,7 +98,7 @@ async def test_tail_goes_on_through_the_death_of_leaders(tmp_path: Path) -> None
         changed = await say(cluster, "metadata", "diff", str(before))
         assert changed.out == f"- voter {gone.id}: deleted; it was at {gone.control}\n"
 
-        # Every node tells the same, and so does a second reading.
+        # Every node returns the same, also when it is read again.
         for node in cluster.nodes:
             alone = ("--controllers", node.control)
             said = await say(cluster, *alone, "-o", "json", "metadata", "tail", "--from", "beginning", "--exit-at-end")
@@ -106,7 +106,7 @@ async def test_tail_goes_on_through_the_death_of_leaders(tmp_path: Path) -> None
 
 
 @pytest.mark.timeout(300)
-async def test_the_cluster_as_it_was_and_what_changed(tmp_path: Path) -> None:
+async def test_at_and_diff_of_a_real_cluster(tmp_path: Path) -> None:
     settings = {"broker_session_timeout_ms": 1500, "broker_heartbeat_interval_ms": 200}
     async with running(tmp_path, voters=1, brokers=2, **settings) as cluster:
         await done(cluster, "topics", "create", "t", "--assignment", "11:12,12:11", "--wait")
@@ -142,7 +142,7 @@ async def test_the_cluster_as_it_was_and_what_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-async def test_where_history_begins_and_what_a_stopped_nodes_disk_holds(tmp_path: Path) -> None:
+async def test_the_start_of_history_and_the_dump_of_a_stopped_node(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, **SMALL) as cluster:
         node = node_of(cluster, 1)
         await done(cluster, "configs", "set", "metadata.retention.bytes=0", "--cluster")

@@ -69,12 +69,12 @@ def plan_file(path: Path, topic: str, *rows: list[int]) -> str:
     return str(path)
 
 
-def test_a_generated_plan_is_carried_out_and_verified(kctl: Kctl, tmp_path: Path) -> None:
+def test_a_generated_plan_is_executed_and_verified(kctl: Kctl, tmp_path: Path) -> None:
     made(kctl, "a", "11:12", "12:11", "11:12", "12:11", lines=50)
     generated = kctl("reassign", "generate", "--topic", "a", "--brokers", "11,12,13,14")
     assert generated.returncode == 0, generated.stderr
     (tmp_path / "plan.json").write_text(generated.stdout)
-    before = json.loads(generated.stderr.split("for the way back: ")[1].splitlines()[0])
+    before = json.loads(generated.stderr.split("to undo the plan: ")[1].splitlines()[0])
     assert [row["replicas"] for row in before["partitions"]] == [[11, 12], [12, 11], [11, 12], [12, 11]]
     assert "4 replicas would be copied" in generated.stderr
     plan = str(tmp_path / "plan.json")
@@ -99,7 +99,7 @@ def test_a_generated_plan_is_carried_out_and_verified(kctl: Kctl, tmp_path: Path
     assert read.stdout == LINE * 200
 
 
-def test_a_throttled_one_is_shown_cancelled_and_interrupted(kctl: Kctl, servers: list[Server]) -> None:
+def test_a_throttled_reassignment_is_shown_cancelled_and_interrupted(kctl: Kctl, servers: list[Server]) -> None:
     made(kctl, "b", "11:12", lines=2_000)
     started = kctl("reassign", "start", "--topic", "b", "--brokers", "13,14", "--throttle", "100k", "-o", "json")
     assert started.returncode == 0, started.stderr
@@ -145,7 +145,7 @@ def test_a_throttled_one_is_shown_cancelled_and_interrupted(kctl: Kctl, servers:
 
 
 def on_a_terminal(*arguments: str) -> tuple[int, str]:
-    """Run kctl with a terminal as standard error, interrupt it once it shows a bar; exit code, and what it showed."""
+    """Run kctl on a terminal, interrupt it once it shows a bar, and return the exit code and the standard error."""
     ours, terminal = pty.openpty()
     process = subprocess.Popen(
         command("kctl", *arguments), stdout=subprocess.DEVNULL, stderr=terminal, env=environment() | {"TERM": "xterm"}
@@ -196,7 +196,7 @@ def test_one_bad_partition_refuses_the_whole_plan(kctl: Kctl, tmp_path: Path) ->
     assert replicas(kctl, "whole") == [[11, 12]]
 
 
-def test_a_plan_of_more_partitions_than_one_batch_takes(kctl: Kctl, tmp_path: Path) -> None:
+def test_a_plan_of_more_partitions_than_one_batch(kctl: Kctl, tmp_path: Path) -> None:
     refused = kctl("reassign", "start", "--plan", plan_file(tmp_path / "p", "t", *[[11, 12]] * 10_000), "-o", "json")
     assert (refused.returncode, json.loads(refused.stderr)["error"]) == (5, "POLICY_VIOLATION")
 
@@ -224,7 +224,7 @@ def test_wrong_usage(kctl: Kctl, case: str) -> None:
     assert json.loads(found.stderr)["error"] in ("USAGE", "INVALID_PLAN")
 
 
-def test_what_is_not_there(kctl: Kctl) -> None:
+def test_missing_topics_and_partitions_are_not_found(kctl: Kctl) -> None:
     for arguments in (["start", "--topic", "none", "--brokers", "11"], ["cancel", "--topic", "none"]):
         found = kctl("reassign", *arguments, "-o", "json")
         assert (found.returncode, json.loads(found.stderr)["error"]) == (3, "UNKNOWN_TOPIC_OR_PARTITION")

@@ -1,4 +1,4 @@
-"""Replicas move between processes that take writes, while a controller and a target broker are killed."""
+"""Replicas move under load while a controller and a target broker are killed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def test_nothing_is_lost_when_controller_and_target_are_killed_midway(tmp_
         await wait_until(lambda: _states(cluster, "copying"), TIMEOUT_S, "replicas are copied")
         controller = await leader_of(cluster)
         await kill(controller)
-        await wait_until(lambda: _states(cluster, "copying"), TIMEOUT_S, "another controller goes on with it")
+        await wait_until(lambda: _states(cluster, "copying"), TIMEOUT_S, "another controller continues it")
         await spawn(cluster, controller)
         await kill(node_of(cluster, 14))
         await spawn(cluster, node_of(cluster, 14))
@@ -36,7 +36,7 @@ async def test_nothing_is_lost_when_controller_and_target_are_killed_midway(tmp_
         await _reassign(cluster, "13,14,15", "--throttle", "none")
         await _verified(cluster, "13,14,15")
 
-        # And back, cancelled midway under a controller that dies.
+        # Then back; the move is cancelled midway while a controller fails.
         before = load.record_count
         await done(cluster, "reassign", "start", "--topic", TOPIC, "--brokers", "11,12,13", "--throttle", "1k")
         await wait_until(lambda: _states(cluster, "copying"), TIMEOUT_S, "replicas are copied")

@@ -1,4 +1,4 @@
-"""The servers' command lines: what they refuse, and with which status."""
+"""The servers' command lines: refusals and their exit statuses."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_bad_configuration_is_2(program: str, arguments: tuple[str, ...], said: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_taken_port_is_2_and_named(tmp_path: Path) -> None:
+def test_a_port_in_use_is_2_and_named(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -95,7 +95,7 @@ def test_a_taken_port_is_2_and_named(tmp_path: Path) -> None:
             assert (done.returncode, done.stdout) == (2, ""), done.stderr
             where = {"--listen": f"default={address}", "--http": f"{address} (http.listen)"}.get(flag, address)
             assert f"cannot listen on {where}: Address already in use (next: stop the process " in done.stderr
-            assert not (tmp_path / flag / "quorum").exists(), "found out before anything was written"
+            assert not (tmp_path / flag / "quorum").exists(), "found before anything was written"
 
 
 def test_a_directory_in_use_is_2(standalone: Server) -> None:
@@ -121,7 +121,7 @@ def test_a_damaged_store_is_7(start_server: StartServer, tmp_path: Path) -> None
     done = run("broker", "run", "--standalone", "--data-dir", tmp_path, *ANYWHERE)
     assert done.returncode == 7, done.stderr
     assert database.name in done.stderr
-    assert database.stat().st_size == size  # nothing was made anew
+    assert database.stat().st_size == size  # nothing was created again
 
 
 def test_config_prints_values_and_sources(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_config_prints_values_and_sources(tmp_path: Path) -> None:
     assert "unknown key 'x'" in wrong.stderr
 
 
-def test_config_for_somebody_who_has_seen_enough() -> None:
+def test_config_with_a_closed_output_is_not_an_error() -> None:
     command = [sys.executable, "-P", "-m", "broker.cli", "config", "--standalone", "--data-dir", "d"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
     assert process.stdout is not None
@@ -149,7 +149,7 @@ def test_config_for_somebody_who_has_seen_enough() -> None:
     assert process.wait(30) == 0
 
 
-def test_servers_do_not_import_what_they_do_not_need() -> None:
+def test_servers_import_only_modules_that_they_need() -> None:
     code = "import broker.cli, broker.server.process, quorumlog_server.quorum_node, sys; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, env=environment()
@@ -160,9 +160,9 @@ def test_servers_do_not_import_what_they_do_not_need() -> None:
 
 
 @pytest.mark.parametrize("wait_s", [0, 0.002])
-def test_asked_twice_it_stops_at_once(start_server: StartServer, tmp_path: Path, wait_s: float) -> None:
+def test_a_second_signal_stops_a_server_at_once(start_server: StartServer, tmp_path: Path, wait_s: float) -> None:
     server = start_server("broker", "--standalone", "--data-dir", tmp_path / "d", *ANYWHERE)
     server.process.terminate()
-    time.sleep(wait_s)
+    time.sleep(wait_s)  # the second signal comes at various points of the stop
     server.process.terminate()
     assert server.process.wait(20) in (0, 1, -signal.SIGTERM), server.errors()

@@ -43,7 +43,7 @@ def test_ready_line_health_and_metrics(standalone: Server) -> None:
         assert name in text
 
 
-def test_what_confluent_kafka_writes_kctl_reads(standalone: Server, kctl: Kctl) -> None:
+def test_kctl_reads_records_of_confluent_kafka(standalone: Server, kctl: Kctl) -> None:
     assert kctl("topics", "create", "c", "--partitions", "2", "--replication-factor", "1").returncode == 0
     producer = Producer({"bootstrap.servers": standalone.fields["kafka"], "acks": "all"})
     for number in range(20):
@@ -102,7 +102,7 @@ def test_refusals_have_their_exit_codes(kctl: Kctl) -> None:
 
 
 @pytest.mark.parametrize("command", ["consume seen --from beginning --exit-at-end", "metadata tail --from beginning"])
-def test_a_reader_that_has_seen_enough_is_no_failure(kctl: Kctl, standalone: Server, command: str) -> None:
+def test_a_closed_output_of_consume_is_not_an_error(kctl: Kctl, standalone: Server, command: str) -> None:
     assert kctl("topics", "create", "seen", "--partitions", "2", "--replication-factor", "1").returncode == 0
     assert kctl("produce", "seen", stdin="".join(f"{number}\n" for number in range(20_000))).returncode == 0
     arguments = [sys.executable, "-m", "quorumlog.kctl.main", "--controllers", standalone.fields["control"]]
@@ -114,7 +114,7 @@ def test_a_reader_that_has_seen_enough_is_no_failure(kctl: Kctl, standalone: Ser
         assert process.stdout.readline()
         process.stdout.close()
         if command.startswith("metadata"):
-            assert kctl("topics", "delete", "seen").returncode == 0  # one more line, for nobody
+            assert kctl("topics", "delete", "seen").returncode == 0  # one more line, which no consumer prints
         assert (process.stderr.read(), process.wait(60)) == ("", 0)
 
 
@@ -165,7 +165,7 @@ def test_cluster_views(kctl: Kctl) -> None:
         assert kctl(*view).returncode == 0
 
 
-def test_it_keeps_its_records_over_a_restart(start_server: StartServer, tmp_path: Path) -> None:
+def test_a_standalone_broker_keeps_its_records_over_a_restart(start_server: StartServer, tmp_path: Path) -> None:
     arguments = ("--standalone", "--data-dir", tmp_path / "data", *ANYWHERE)
     first = start_server("broker", *arguments)
     target = ("--controllers", first.fields["control"])
@@ -173,7 +173,7 @@ def test_it_keeps_its_records_over_a_restart(start_server: StartServer, tmp_path
     assert run("kctl", *target, "produce", "t", stdin="one\ntwo\n").returncode == 0
     first.process.kill()
     first.process.wait(30)
-    # A port of the system's choosing is another one after the restart, and the voter's address is a record: say it.
+    # A port chosen by the system changes at a restart.  The voter's address is a record, so give the port explicitly.
     second = start_server("broker", "--standalone", "--data-dir", tmp_path / "data", "--listen", "127.0.0.1:0",
                           "--control-listen", first.fields["control"], "--http", "off")  # fmt: skip
     assert second.fields["http"] == "off"
@@ -182,14 +182,14 @@ def test_it_keeps_its_records_over_a_restart(start_server: StartServer, tmp_path
     assert second.stop() == 0
 
 
-def test_nobody_there_is_4() -> None:
+def test_an_unreachable_cluster_is_4() -> None:
     done = run("kctl", "--controllers", "127.0.0.1:1", "--timeout", "0.5", "topics", "list", "-o", "json")
     assert done.returncode == 4
     assert json.loads(done.stderr)["retriable"] is True
 
 
 @pytest.mark.parametrize(("port", "said"), [("kafka", "port for Kafka clients"), ("http", "an HTTP port")])
-def test_another_port_is_not_taken_for_the_control_address(standalone: Server, port: str, said: str) -> None:
+def test_another_port_is_not_treated_as_the_control_address(standalone: Server, port: str, said: str) -> None:
     done = run("kctl", "--controllers", standalone.fields[port], "topics", "list", "-o", "json")
     assert done.returncode == 2, done.stderr
     error = json.loads(done.stderr)

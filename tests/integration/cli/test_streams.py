@@ -46,7 +46,7 @@ def topic(standalone: Server) -> str:
         "kctl topics list 2> >(true)",
     ],
 )
-def test_a_stream_that_the_caller_has_closed_is_no_error(standalone: Server, topic: str, line: str) -> None:
+def test_a_stream_closed_by_the_caller_is_not_an_error(standalone: Server, topic: str, line: str) -> None:
     done = shell(standalone, line)
     assert done.returncode == 0, done.stderr.decode()
     assert b"Traceback" not in done.stderr

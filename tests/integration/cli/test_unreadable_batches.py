@@ -1,4 +1,4 @@
-"""`kctl consume` at a batch that an older release, or a topic without validation, let in."""
+"""`kctl consume` at a batch that an older release, or a topic without validation, accepted."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def offsets(done: subprocess.CompletedProcess[str]) -> list[int]:
 
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.name)
-async def test_consume_ends_at_the_batch_names_it_and_says_how_to_go_on(
+async def test_consume_ends_at_an_unreadable_batch_with_a_next_step(
     standalone: Server, kctl: Kctl, bad: BadBody
 ) -> None:
     topic = f"unreadable-{BAD.index(bad)}"
@@ -53,7 +53,7 @@ async def test_consume_ends_at_the_batch_names_it_and_says_how_to_go_on(
     assert (on.returncode, offsets(on)) == (0, [4, 5]), on.stderr
 
 
-async def test_records_before_the_batch_end_a_command_that_wanted_no_more(standalone: Server, kctl: Kctl) -> None:
+async def test_consume_that_needs_only_earlier_records_succeeds(standalone: Server, kctl: Kctl) -> None:
     await fill(standalone, kctl, "enough", sealed(b"", 2, Codec.LZ4))
     done = kctl("consume", "enough", "--from", "beginning", "--max-messages", "2", "-o", "json")
     assert (done.returncode, offsets(done)) == (0, [0, 1])

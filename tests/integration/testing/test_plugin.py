@@ -1,4 +1,4 @@
-"""The pytest plugin, as its users meet it: a session of its own, in a process of its own."""
+"""The pytest plugin in a session and process of its own."""
 
 from __future__ import annotations
 
@@ -21,12 +21,9 @@ from quorumlog.testing import standalone
 
 A_USERS_TEST = """
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewTopic
 
 
 def test_produce(quorumlog_broker):
-    admin = AdminClient({"bootstrap.servers": quorumlog_broker.bootstrap})
-    admin.create_topics([NewTopic("orders", 1, 1)], request_timeout=20)["orders"].result()
     delivered = []
     producer = Producer({"bootstrap.servers": quorumlog_broker.bootstrap})
     producer.produce("orders", b"one", on_delivery=lambda error, message: delivered.append((error, message.offset())))
@@ -60,7 +57,7 @@ def test_the_fixture_is_a_real_broker(tmp_path: Path) -> None:
     assert "1 passed" in finished.stdout
 
 
-def test_the_broker_is_gone_after_the_block() -> None:
+def test_the_broker_is_stopped_after_the_block() -> None:
     with standalone() as broker:
         assert Path(f"/proc/{broker.pid}").exists()
     assert not Path(f"/proc/{broker.pid}").exists()
@@ -95,7 +92,7 @@ def test_a_start_that_is_interrupted_leaves_no_thread(monkeypatch: pytest.Monkey
         assert thread.finished.is_set()
 
 
-def test_a_broker_that_does_not_start_says_why() -> None:
+def test_a_failed_start_of_the_broker_names_its_cause() -> None:
     with pytest.raises(QuorumlogError, match="did not serve within"), standalone(start_timeout_s=0.01):
         pytest.fail("it cannot have started so soon")
 
@@ -114,7 +111,7 @@ with standalone() as broker:
 def test_a_killed_run_leaves_no_broker_and_no_folder(
     tmp_path: Path, is_guard_killed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where everything is killed at once, the next run deletes the folder."""
+    """If all processes are killed together, the next run deletes the folder."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "TMPDIR": str(tmp_path)}
     user = subprocess.Popen(
         [sys.executable, "-c", KILLED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
@@ -147,7 +144,7 @@ def wait_until_gone(pid: int) -> None:
     os.close(handle)
 
 
-def test_only_folders_that_nobody_uses_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_unused_folders_are_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     new, other, used = tmp_path / "quorumlog-test-new", tmp_path / "another", tmp_path / "quorumlog-test-used"
     for folder in (new, other, used / "data"):

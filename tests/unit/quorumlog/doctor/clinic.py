@@ -1,15 +1,16 @@
-"""A cluster that answers `kctl doctor` from tables: healthy until a test makes it ill."""
+"""A cluster that answers `kctl doctor` from tables; healthy until a test changes it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import click
 import pytest
 
 from quorumlog.client import probe as probing
+from quorumlog.client.controller import ControllerClient
 from quorumlog.doctor import examine as examination
 from quorumlog.doctor.layout import LOST_DIRECTORY
 from quorumlog.errors import ClusterError
@@ -40,7 +41,7 @@ def voter(node_id: int) -> quorum_pb2.Voter:
 
 
 class Clinic:
-    """A client.  `silent`: nodes that do not answer, and why.  What else is ill, a test writes into the messages."""
+    """A client.  `silent`: nodes that do not answer, and why.  Tests write other problems into the messages."""
 
     def __init__(self, voters: tuple[int, ...] = VOTERS, brokers: tuple[int, ...] = BROKERS) -> None:
         self.leader: int | None = voters[0]
@@ -73,6 +74,11 @@ class Clinic:
         self.generations: dict[int, int] = {}
         self.disks: dict[int, bytes] = {}
 
+    @property
+    def client(self) -> ControllerClient:
+        """Return itself: it has the methods of the client that the examination calls."""
+        return cast(ControllerClient, self)
+
     def _node(self, node_id: int) -> node_pb2.DescribeNodeReply:
         checks = [node_pb2.CheckResult(name=name, ok=True, detail="ok") for name in ("cluster", "leader", "metadata")]
         return node_pb2.DescribeNodeReply(
@@ -82,10 +88,10 @@ class Clinic:
             leading_ms=60_000 if node_id == self.leader else None,
         )  # fmt: skip
 
-    # What makes it ill
+    # Problems
 
     def topic(self, name: str, *rows: tuple[int, ...], **configs: str) -> list[Any]:
-        """A topic, a row of replicas for each partition, all in sync; its partitions."""
+        """Create a topic with one row of replicas for each partition, all in sync; return its partitions."""
         topic = self.metadata.topics.add(name=name, topic_id=name.encode().ljust(16, b"."), result=OK)
         for key, value in configs.items():
             topic.configs.add(key=key.replace("_", "."), value=value)
@@ -97,7 +103,7 @@ class Clinic:
         return list(topic.partitions)
 
     def fence(self, broker_id: int, why: str | None = SILENT) -> None:
-        """It is fenced and everything that follows from it; `why` it does not answer, if it does not."""
+        """Fence the broker, with all consequences.  why: the reason if it does not answer."""
         for broker in self.metadata.brokers:
             if broker.broker_id == broker_id:
                 broker.state = "fenced"
@@ -118,7 +124,7 @@ class Clinic:
         partition.isr[:] = [each for each in partition.isr if each != broker_id]
 
     def replica(self, broker_id: int, topic: str, index: int, end: int, later: int | None = None, **more: Any) -> None:
-        """What a broker says of its replica, and what a moment later."""
+        """The report of a broker on its replica, and the report a moment later."""
         for number, offset in enumerate([end, end if later is None else later]):
             self.replicas.setdefault(broker_id + number * 1000, []).append(
                 node_pb2.ReplicaDescription(topic=topic, index=index, end_offset=offset, **more)
@@ -179,7 +185,7 @@ class Clinic:
                 assert request.dry_run, "nothing is deleted"
                 return node_pb2.PurgeStraysReply(result=OK, is_broker=True, strays=self.strays.get(node_id, []))
             case rpcs.DESCRIBE_REPLICAS:
-                assert request.topics, "only of what is in trouble"
+                assert request.topics, "only of partitions with a problem"
                 found = self.replicas.get(node_id + 1000 if again else node_id, [])
                 wanted = [replica for replica in found if replica.topic in request.topics]
                 return node_pb2.DescribeReplicasReply(result=OK, is_broker=True, replicas=wanted)
@@ -237,7 +243,7 @@ def use(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_commands(finding: dict[str, Any]) -> None:
-    """Whatever doctor says to type can be typed as it is, and `kctl` takes it."""
+    """Assert that `kctl` accepts every command that doctor prints, as it is."""
     text = f"{finding['cause']}; {finding['next']}"
     for line in finding["commands"]:
         assert line in finding["next"], line
@@ -245,7 +251,7 @@ def check_commands(finding: dict[str, Any]) -> None:
         for part in line.split(" | "):
             command, words = _found(part)
             command.make_context(command.name, words)  # raises click.UsageError where one is missing or wrong
-    for line in re.findall(r"kctl (?!dev`)[^;>():,`]+", text):  # those that only look
+    for line in re.findall(r"kctl (?!dev`)[^;>():,`]+", text):  # those that change nothing
         command, words = _found(line)
         known = {option for parameter in command.params for option in (*parameter.opts, "--help")}
         assert {word for word in words if word.startswith("--")} <= known, line
@@ -253,7 +259,7 @@ def check_commands(finding: dict[str, Any]) -> None:
 
 
 def _found(line: str) -> tuple[click.Command, list[str]]:
-    """The command that the words name, and its arguments."""
+    """Return the command that the words name, and its arguments."""
     command: click.Command = cli
     words = line.split()
     assert words.pop(0) == "kctl", line

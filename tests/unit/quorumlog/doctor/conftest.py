@@ -1,4 +1,4 @@
-"""A cluster to be made ill, and doctor at work on it."""
+"""A cluster in which tests cause problems, and doctor, which examines it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def clinic(monkeypatch: pytest.MonkeyPatch) -> Clinic:
 
 @pytest.fixture
 def diagnose(capsys: pytest.CaptureFixture[str]) -> Diagnose:
-    """The findings by their word, of each the first, and the exit code."""
+    """Return the first finding of each word, and the exit code."""
 
     def diagnose(*arguments: str) -> tuple[dict[str, Any], int]:
         code = run(["doctor", "-o", "json", *arguments])

@@ -1,4 +1,4 @@
-"""kctl doctor about disks that fill up, and about nodes that reported why they ended."""
+"""kctl doctor: disks with little space, and nodes that reported why they ended."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def room(clinic: Clinic, node_id: int, path: str, free: int, total: int, problem
         (110 * GIB, TIB, None),
     ],
 )
-def test_little_room_is_a_finding(
+def test_low_disk_space_is_a_finding(
     clinic: Clinic, diagnose: Diagnose, free: int, total: int, severity: str | None
 ) -> None:
     room(clinic, 1, "/v/quorum", 50 * GIB, 100 * GIB)
@@ -43,7 +43,7 @@ def test_little_room_is_a_finding(
     assert found["what"].endswith("free in /data")
 
 
-def test_all_directories_with_little_room_are_one_finding_the_fullest_first(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_directories_with_low_space_are_one_finding_fullest_first(clinic: Clinic, diagnose: Diagnose) -> None:
     room(clinic, 11, "/b/data", 512 * MIB, 10 * GIB)
     room(clinic, 11, "/b/data/quorum", 512 * MIB, 10 * GIB)  # the same file system
     room(clinic, 12, "/c/data", 3 * GIB, 100 * GIB)
@@ -56,7 +56,7 @@ def test_all_directories_with_little_room_are_one_finding_the_fullest_first(clin
     )
 
 
-def test_why_a_directory_is_offline(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_the_reason_why_a_directory_is_offline(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.described[12].directories_offline.append("/d")
     room(clinic, 12, "/d", 0, 10 * GIB, "/d: logs/t-0: No space left on device")
     findings, _ = diagnose()
@@ -113,7 +113,7 @@ def test_words_of_a_report_stay_inside_their_quotes(clinic: Clinic, diagnose: Di
     assert found["cause"].count('"') == 2
 
 
-def test_what_a_node_reported_before_it_ran_again_does_not_count(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_a_report_from_before_the_restart_does_not_count(clinic: Clinic, diagnose: Diagnose) -> None:
     report(clinic, 13, next="make room")
     assert diagnose() == ({}, 0)
     clinic.topic("t", (11, 12, 13))

@@ -1,4 +1,4 @@
-"""kctl doctor where disks of voters are gone, and where brokers hang of which a new leader does not know."""
+"""kctl doctor: voters that lost their disks, and hanging brokers that a new leader does not know."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quorumlog.runtime.clock import Sources
 from tests.unit.quorumlog.doctor.clinic import SILENT, Clinic, Diagnose, address, use
 
 
-def test_a_voter_came_back_with_another_disk(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_a_voter_returned_with_another_disk(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.statuses[3].last_fetch_ms = 9000
     clinic.disks[3] = b"\7" * 16
     findings, _ = diagnose()
@@ -24,7 +24,7 @@ def test_a_voter_came_back_with_another_disk(clinic: Clinic, diagnose: Diagnose)
 def test_a_voter_with_another_disk_is_named_before_the_leader_misses_the_old_one(
     clinic: Clinic, diagnose: Diagnose, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clinic.disks[3] = b"\7" * 16  # the leader last heard of the old disk 100 ms ago
+    clinic.disks[3] = b"\7" * 16  # the old disk last fetched 100 ms ago
     assert diagnose()[0].keys() == {"VOTER_NEW_DISK"}
     assert run(["doctor"]) == 1
     assert "2 of 3 voters;" in capsys.readouterr().out
@@ -53,7 +53,7 @@ def test_without_another_node_an_even_number_of_voters_is_reduced(
     use(clinic, monkeypatch)
     assert diagnose()[0]["EVEN_VOTERS"]["commands"] == ["kctl remove-voter 4"]
     clinic.silent = {3: SILENT}
-    assert diagnose()[0]["EVEN_VOTERS"]["commands"] == ["kctl remove-voter 3"], "rather one that is down"
+    assert diagnose()[0]["EVEN_VOTERS"]["commands"] == ["kctl remove-voter 3"], "prefer a voter that is down"
     use(Clinic(voters=(1, 2), brokers=()), monkeypatch)
     found = diagnose()[0]["EVEN_VOTERS"]
     assert found["commands"] == []
@@ -72,13 +72,13 @@ def test_clocks_that_differ_are_named(clinic: Clinic, diagnose: Diagnose, ahead_
         assert (findings["CLOCKS"]["cause"], findings["CLOCKS"]["nodes"], code) == (told, [13], 1)
 
 
-def test_a_clock_here_that_is_wrong_is_no_finding(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_a_wrong_local_clock_is_not_a_finding(clinic: Clinic, diagnose: Diagnose) -> None:
     for described in clinic.described.values():
         described.wall_ms = 1_000
     assert diagnose() == ({}, 0)
 
 
-def test_voters_that_came_back_with_empty_disks_make_no_quorum(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_voters_that_returned_with_empty_disks_form_no_quorum(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.leader = None
     clinic.disks = {1: b"\7" * 16, 2: b"\7" * 16}
     findings, _ = diagnose()
@@ -108,15 +108,15 @@ def test_a_leader_that_waits_for_voters_with_empty_disks(clinic: Clinic, diagnos
     assert found["next"].startswith("1 more must be up with its old disk: node 2 or node 3; if the disks are lost")
 
 
-def test_an_address_that_may_be_a_broker_s_is_left_alone(clinic: Clinic, diagnose: Diagnose) -> None:
-    clinic.brokers = [11, 12]  # 13 does not fetch from this leader, so nobody knows its control address
+def test_an_address_that_may_belong_to_a_broker_is_not_a_finding(clinic: Clinic, diagnose: Diagnose) -> None:
+    clinic.brokers = [11, 12]  # 13 does not fetch from this leader, so no node knows its control address
     clinic.silent = {13: HANGS}
     assert diagnose("--controllers", f"{address(1)},{address(13)}")[0].keys() == set()
     del clinic.metadata.brokers[2]
     assert diagnose("--controllers", f"{address(1)},{address(13)}")[0].keys() == {"UNKNOWN_ADDRESS"}
 
 
-def test_the_leader_itself_is_asked_what_the_controller_heard(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_the_leader_is_asked_for_heartbeats(clinic: Clinic, diagnose: Diagnose) -> None:
     assert diagnose("--controllers", address(3)) == ({}, 0)
     assert clinic.preferred == address(1)
 
@@ -134,7 +134,7 @@ def test_two_nodes_with_one_id(diagnose: Diagnose, monkeypatch: pytest.MonkeyPat
     assert findings["SAME_ID"]["nodes"] == [12]
 
 
-def test_without_a_leader_brokers_that_have_just_started_know_nothing(clinic: Clinic, diagnose: Diagnose) -> None:
+def test_without_a_leader_newly_started_brokers_know_nothing(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.leader = None
     clinic.silent = dict.fromkeys((1, 2, 3), SILENT)
     clinic.metadata.Clear()

@@ -1,4 +1,4 @@
-"""kctl add-partitions, remove-partitions, configs, elect-leaders, brokers unregister: against a client with a table."""
+"""kctl add-partitions, remove-partitions, configs, elect-leaders, brokers unregister, against a table of replies."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_add_partitions(client: FakeClient, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.fixture
 def records(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
-    """How many records the partitions that go are said to hold; None: not known."""
+    """The reported number of records in the removed partitions; None: unknown."""
     found: list[int | None] = [120]
 
     async def lost(*_: object) -> int | None:
@@ -73,12 +73,12 @@ def removal(client: FakeClient) -> None:
 
 
 def asked(client: FakeClient) -> list[bool]:
-    """Of each RemovePartitions, whether it only checked."""
+    """For each RemovePartitions: whether it was a dry run."""
     return [request.header.validate_only for rpc, request in client.calls if rpc == rpcs.REMOVE_PARTITIONS]
 
 
 def test_removing_partitions_is_checked_then_confirmed_then_done(
-    client: FakeClient, records: list[int | None], capsys: pytest.CaptureFixture[str]
+    client: FakeClient, records: list[int | None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     removal(client)
     seen: list[bool] = []
@@ -88,7 +88,7 @@ def test_removing_partitions_is_checked_then_confirmed_then_done(
         seen.append(request.header.validate_only)  # the request object is used twice
         return await original(rpc, request, timeout_s)
 
-    client.call = call  # type: ignore[method-assign]
+    monkeypatch.setattr(client, "call", call)
     assert run(["topics", "remove-partitions", "t", "--to", "1", "--yes", "-o", "json"]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out) == {
@@ -120,11 +120,11 @@ def deletion(client: FakeClient, records: list[int | None]) -> FakeClient:
     return client
 
 
-def methods(client: FakeClient) -> list[str]:
+def methods(client: FakeClient) -> list[AnyRpc]:
     return [rpc for rpc, _ in client.calls]
 
 
-def test_a_topic_is_deleted_without_a_question_where_nobody_can_answer(deletion: FakeClient) -> None:
+def test_a_topic_is_deleted_without_a_question_without_a_terminal(deletion: FakeClient) -> None:
     assert run(["topics", "delete", "t"]) == 0
     assert methods(deletion) == [rpcs.DELETE_TOPICS]
 
@@ -164,7 +164,7 @@ def _no(*_: object, **__: object) -> None:
     raise click.Abort
 
 
-def test_what_partitions_hold_may_not_be_known(
+def test_the_number_of_deleted_records_may_be_unknown(
     client: FakeClient, records: list[int | None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     removal(client)
@@ -225,8 +225,8 @@ def elected(*words: str, leader: int = 1) -> list[Any]:
     ]
 
 
-def test_elections_of_all_that_need_it_go_on_until_none_does(
-    client: FakeClient, capsys: pytest.CaptureFixture[str]
+def test_elections_are_repeated_until_no_partition_needs_one(
+    client: FakeClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replies = [
         pb.ElectLeadersReply(result=OK, changed=True, offset=5, partitions=elected("NONE", "NONE")),
@@ -237,7 +237,7 @@ def test_elections_of_all_that_need_it_go_on_until_none_does(
     async def call(rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
         return replies.pop(0)
 
-    client.call = call  # type: ignore[method-assign]
+    monkeypatch.setattr(client, "call", call)
     assert run(["elect-leaders", "--preferred", "-o", "json"]) == 0
     found = printed(capsys)
     assert (found["changed"], found["offset"], len(found["partitions"])) == (True, 6, 3)

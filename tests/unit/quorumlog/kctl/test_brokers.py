@@ -1,4 +1,4 @@
-"""kctl brokers list and describe, against a controller and brokers that answer from a table."""
+"""kctl brokers list and describe, against a table of replies."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def described(carried_out: int = 39, *, offline: tuple[str, ...] = (), pending: 
 
 @pytest.fixture
 def cluster(client: FakeClient) -> FakeClient:
-    """Broker 11 answers at b:1; 12 is fenced, and silent at c:1."""
+    """Broker 11 answers at b:1; 12 is fenced, and does not answer at c:1."""
     quorum = quorum_reply()
     replica = quorum_pb2.Voter(key=quorum_pb2.ReplicaKey(node_id=12), address="c:1")
     quorum.observers.append(quorum_pb2.ReplicaStatus(replica=replica))
@@ -48,9 +48,7 @@ def documents(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_a_brokers_own_word_is_newer_than_its_heartbeats(
-    cluster: FakeClient, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_brokers_own_report_overrides_its_heartbeats(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = documents(["brokers", "list"], capsys)
     assert (first["id"], first["rack"], first["state"], first["control"]) == (11, "r", "unfenced", "b:1")
     assert (first["metadata_offset"], first["metadata_lag"], first["pending_changes"]) == (39, 2, 2)
@@ -75,17 +73,19 @@ def test_a_cordoned_broker_is_shown_as_such(cluster: FakeClient, capsys: pytest.
     assert [row[header.index("cordoned")] for row in rows] == ["no", "yes"]
     assert run(["brokers", "describe", "12"]) == 0
     assert ["cordoned", "yes"] in [line.split() for line in capsys.readouterr().out.splitlines()]
-    cluster.replies[rpcs.DESCRIBE_BROKERS] = registered()  # of a version that does not tell
+    cluster.replies[rpcs.DESCRIBE_BROKERS] = registered()  # of a version that does not report it
     assert [each["cordoned"] for each in documents(["brokers", "list"], capsys)] == [None, None]
 
 
-def test_of_a_silent_one_the_heartbeats_remain(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broker_that_does_not_answer_is_described_by_its_heartbeats(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
     cluster.replies["b:1", rpcs.DESCRIBE_NODE] = SILENT
     first = documents(["brokers", "list"], capsys)[0]
     assert (first["metadata_offset"], first["metadata_lag"], first["answers"]) == (40, 1, False)
 
 
-def test_what_a_broker_itself_finds_wrong_is_shown(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_problems_that_a_broker_reports_are_shown(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     cluster.replies["b:1", rpcs.DESCRIBE_NODE] = described(offline=("/b",), ok=False)
     first = documents(["brokers", "list"], capsys)[0]
     assert (first["problem"], first["directories_offline"]) == ("leader: none is known", ["/b"])
@@ -159,7 +159,7 @@ def test_a_broker_with_every_replica_of_it(cluster: FakeClient, capsys: pytest.C
     assert [broker_look.is_fine(each) for each in document["replica_states"]] == [True, False, False]
 
 
-def test_trouble_comes_first_and_what_is_left_out_is_said(
+def test_problems_come_first_and_omissions_are_reported(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.replies[rpcs.DESCRIBE_METADATA] = metadata()
@@ -174,7 +174,7 @@ def test_trouble_comes_first_and_what_is_left_out_is_said(
     assert sum(line.startswith("t ") for line in capsys.readouterr().out.splitlines()) == 3
 
 
-def test_a_silent_brokers_replicas_are_those_of_the_metadata(
+def test_replicas_of_an_unavailable_broker_come_from_the_metadata(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.replies[rpcs.DESCRIBE_METADATA] = metadata()
@@ -199,7 +199,7 @@ def test_a_broker_that_is_not_registered(cluster: FakeClient, capsys: pytest.Cap
     assert json.loads(capsys.readouterr().err)["error"] == "BROKER_ID_NOT_REGISTERED"
 
 
-def test_a_replica_that_has_been_given_no_directory_yet() -> None:
+def test_a_replica_without_a_directory() -> None:
     partition = controller_pb2.PartitionDescription(
         index=0, leader=-1, replicas=[metadata_pb2.Replica(broker_id=4)], replica_states=["online"]
     )

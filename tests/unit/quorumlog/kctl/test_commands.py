@@ -1,9 +1,9 @@
-"""kctl's command line, against a client that answers from a table."""
+"""kctl's command line, against a table of replies."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
@@ -22,13 +22,21 @@ OK = pb.Result(error="NONE")
 
 
 class FakeClient:
-    """Remembers what it was asked.  `replies`: by method; of one node by (address, method), if it differs there.  A
-    list is answered one by one, the last again and again; an exception is raised."""
+    """Records its requests.
+
+    `replies`: by method; of one node by (address, method), if it differs there.  The entries of a list answer one call
+    each, and the last one all further calls; an exception is raised.
+    """
 
     def __init__(self) -> None:
         self.replies: dict[AnyRpc | tuple[str, AnyRpc], Any] = {}
         self.calls: list[tuple[AnyRpc, Any]] = []
         self.learned: list[str] = []
+
+    def answer(self, replies: Mapping[AnyRpc, Any], address: str | None = None) -> None:
+        """Add replies of every node, or of the node at `address`."""
+        for rpc, reply in replies.items():
+            self.replies[rpc if address is None else (address, rpc)] = reply
 
     async def __aenter__(self) -> FakeClient:
         return self
@@ -50,7 +58,7 @@ class FakeClient:
     addresses = ("h1:1",)
 
     async def call_node(self, address: str, rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
-        """One node's own word: its entry in the table if there is one, else the method's."""
+        """Return one node's own answer: its entry in the table if there is one, else the method's."""
         assert request.header.unconfirmed
         key = (address, rpc)
         return self._answer(key if key in self.replies else rpc, rpc, request)
@@ -115,7 +123,7 @@ def test_create_with_an_assignment(client: FakeClient, capsys: pytest.CaptureFix
     assert [list(row.values) for row in topic.assignment] == [[1, 2], [2, 3]]
 
 
-def test_create_what_is_there_already(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_create_an_existing_topic(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     client.replies[rpcs.CREATE_TOPICS] = creation("TOPIC_ALREADY_EXISTS", identical=True)
     assert run(["-o", "json", "topics", "create", "t"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -127,7 +135,7 @@ def test_create_what_is_there_already(client: FakeClient, capsys: pytest.Capture
     assert json.loads(captured.err)["message"] == "partitions 3, not 4"
 
 
-def test_a_dry_run_changes_nothing_and_says_so(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_reports_that_it_changes_nothing(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     client.replies[rpcs.CREATE_TOPICS] = creation()
     assert run(["topics", "create", "t", "--validate-only", "-o", "json"]) == 0
     assert client.calls[0][1].header.validate_only
@@ -170,7 +178,7 @@ def test_wrong_usage_is_2(client: FakeClient, arguments: list[str], capsys: pyte
 
 
 @pytest.mark.parametrize("arguments", [[], ["topics"], ["dev"]])
-def test_a_missing_command_shows_those_there_are(
+def test_a_missing_command_shows_the_available_ones(
     client: FakeClient, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(arguments) == 2
@@ -287,7 +295,7 @@ def test_quorum_status_and_replication(client: FakeClient, capsys: pytest.Captur
     assert "AAECAwQFBgcICQoLDA0ODw" in capsys.readouterr().out
 
 
-def test_a_follower_does_not_pass_a_dead_leader_off_as_one_that_leads(
+def test_a_follower_does_not_report_an_unreachable_leader_as_leading(
     client: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     reply = quorum_reply()
@@ -297,7 +305,7 @@ def test_a_follower_does_not_pass_a_dead_leader_off_as_one_that_leads(
     follower = reply.voters.add()
     follower.CopyFrom(reply.voters[0])
     follower.replica.key.node_id = 2
-    reply.voters[0].log_end_offset, reply.voters[0].lag = 0, 12  # what a follower says of others is no knowledge
+    reply.voters[0].log_end_offset, reply.voters[0].lag = 0, 12  # reports of a follower about others are not used
     reply.answered_by.node_id = 2
     assert run(["quorum", "status"]) == 0
     captured = capsys.readouterr()
@@ -339,7 +347,7 @@ def test_health(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["topics", "create", "t"], ["topics", "list"], ["reassign", "status"]])
-def test_whoever_finds_no_controller_is_sent_to_the_doctor(
+def test_an_error_without_a_controller_points_to_doctor(
     client: FakeClient, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     for code, next_step, shown in (
@@ -369,7 +377,7 @@ def test_interrupted_is_130_and_cancels_nothing(client: FakeClient, capsys: pyte
     assert "nothing was cancelled" in error["message"]
 
 
-def test_ctrl_c_is_the_usual_end_of_consume(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_ends_consume_without_a_message(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     client.replies[rpcs.DESCRIBE_TOPICS] = KeyboardInterrupt()
     for form in ("table", "json"):
         assert run(["consume", "t", "-o", form]) == 130
@@ -408,9 +416,9 @@ def commands(command: click.Command, path: tuple[str, ...] = ()) -> dict[str, cl
     }
 
 
-def test_every_change_may_be_tried_waited_for_and_given_a_time() -> None:
+def test_every_change_has_the_options_dry_run_wait_and_timeout() -> None:
     found = commands(cli)
-    assert found.keys() >= READING | OF_ITS_OWN, "the lists say what there is"
+    assert found.keys() >= READING | OF_ITS_OWN, "the lists contain everything"
     for name, command in found.items():
         options = {option for parameter in command.params for option in parameter.opts}
         assert {"--timeout", "--output", "--controllers"} <= options, name

@@ -1,4 +1,4 @@
-"""Lines into records, and records into batches."""
+"""Lines to records, and records to batches."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest
     assert found == [b"a", b"b"]
 
 
-async def test_what_comes_before_a_malformed_line_is_given_out(tmp_path: Path) -> None:
+async def test_records_before_a_malformed_line_are_returned(tmp_path: Path) -> None:
     file = tmp_path / "lines"
     file.write_bytes(b"a:1\nb:2\nno separator\nc:3\n")
     found: list[tuple[bytes | None, bytes]] = []
@@ -111,7 +111,7 @@ async def _collect(source: AsyncIterator[list[T]], found: list[T]) -> None:
         (ClusterError("INVALID_CONFIG", "no"), "INVALID_CONFIG: no"),
     ],
 )
-def test_what_ends_one_of_the_readers_is_what_is_said(
+def test_the_error_of_a_reader_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception, said: str
 ) -> None:
     async def fail() -> None:
@@ -136,7 +136,7 @@ class OneFetch:
         return Fetched(self.records, 6, 0)
 
 
-async def test_records_before_an_unreadable_batch_are_given_out_before_its_error() -> None:
+async def test_records_before_an_unreadable_batch_are_returned_before_its_error() -> None:
     fetched = bytearray(sealed(body_of(record(0), record(1)), 2) + sealed(body_of(record(5), record(9)), 2))
     patch(fetched, 2, 0, position=len(fetched) // 2)
     pieces: asyncio.Queue[Any] = asyncio.Queue()
@@ -151,7 +151,7 @@ async def test_records_before_an_unreadable_batch_are_given_out_before_its_error
     assert pieces.empty()
 
 
-async def test_unreadable_batch_without_an_end_offers_no_offset_to_go_on_at() -> None:
+async def test_unreadable_batch_without_an_end_offers_no_offset_to_continue() -> None:
     pieces: asyncio.Queue[Any] = asyncio.Queue()
     await data._read(OneFetch(b"\0" * 70), "t", 0, 0, None, pieces, None)
     assert pieces.get_nowait() == (0, [])

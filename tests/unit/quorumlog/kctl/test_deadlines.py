@@ -1,4 +1,4 @@
-"""A command that asks several things one after the other takes no longer in all than it was given."""
+"""The requests of one command share its timeout."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from quorumlog.runtime.addresses import parse_voter
 from quorumlog.wire import rpcs
 from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2, node_pb2, quorum_pb2
-from tests.unit.metadata.fake_node import run
+from tests.unit.metadata.fake_node import JumpingLoop, run
 
 GIVEN_S = 4.0
 OK = controller_pb2.Result(error="NONE")
@@ -26,7 +26,7 @@ OK = controller_pb2.Result(error="NONE")
 class Slow:
     """A client whose nodes answer at the last moment, or never: `silent` names the calls that fail."""
 
-    def __init__(self, *silent: str) -> None:
+    def __init__(self, *silent: AnyRpc | str) -> None:
         self.silent = silent
 
     async def __aenter__(self) -> Slow:
@@ -110,7 +110,7 @@ Body = Callable[..., Coroutine[Any, Any, Any]]
 
 
 def body(command: click.Command) -> Body:
-    """What the command does, without the loop of its own."""
+    """Run the command without its own loop."""
     return cast(Body, cast(Any, command.callback).__wrapped__)
 
 
@@ -148,7 +148,7 @@ def body(command: click.Command) -> Body:
         (metadata.diff, (7, 9, ())),
     ],
 )
-def test_all_questions_share_the_time(
+def test_all_requests_of_a_command_share_its_timeout(
     monkeypatch: pytest.MonkeyPatch, command: click.Command, arguments: tuple[Any, ...], silent: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(Context, "client", lambda context: Slow(*silent))
@@ -156,7 +156,7 @@ def test_all_questions_share_the_time(
     async def test() -> float:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        with contextlib.suppress(ClusterError):  # told so; how long it took is what counts
+        with contextlib.suppress(ClusterError):  # it is reported; only the duration counts
             await body(command)(Context(timeout_s=GIVEN_S), *arguments)
         return loop.time() - began
 
@@ -177,7 +177,7 @@ def test_a_command_that_does_not_end_by_itself_is_ended(timeout_s: float) -> Non
     run(test())
 
 
-def test_a_timeout_of_a_step_is_not_mistaken_for_the_commands_timeout() -> None:
+def test_a_timeout_of_a_step_is_not_reported_as_that_of_the_command() -> None:
     async def step() -> None:
         raise TimeoutError("of a step")
 
@@ -208,13 +208,14 @@ def test_a_command_that_follows_something_is_not_ended() -> None:
     assert run(test()) == 60
 
 
-def test_after_an_answer_of_a_person_the_whole_time_is_left() -> None:
+def test_the_timeout_starts_over_after_a_prompt() -> None:
     async def test() -> float:
         context = Context(timeout_s=GIVEN_S, spent_s=2.0)
 
         async def confirmed() -> None:
             loop = asyncio.get_running_loop()
-            loop.now += 100  # type: ignore[attr-defined]  # a prompt holds the loop up
+            assert isinstance(loop, JumpingLoop)
+            loop.now += 100  # a prompt blocks the loop
             context.start_over()
             await asyncio.sleep(GIVEN_S - 1)
 
@@ -224,12 +225,12 @@ def test_after_an_answer_of_a_person_the_whole_time_is_left() -> None:
     assert run(test()) == pytest.approx(1.0)
 
 
-def test_the_time_that_a_person_takes_is_not_the_commands() -> None:
+def test_the_time_of_a_prompt_does_not_count() -> None:
     async def test() -> None:
         context = Context(timeout_s=GIVEN_S)
         assert context.left_s == GIVEN_S
         await asyncio.sleep(GIVEN_S)
-        assert context.left_s < GIVEN_S / 10, "a moment is left, to be told why not"
+        assert context.left_s < GIVEN_S / 10, "a moment remains to report the reason"
         context.start_over()
         assert context.left_s == GIVEN_S
 

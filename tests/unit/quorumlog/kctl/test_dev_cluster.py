@@ -1,4 +1,4 @@
-"""kctl dev: the plan, the record on disk, and that strangers' processes and files are left alone."""
+"""kctl dev: the plan, the stored record, and protection of other programs' processes and files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_plan_has_ids_ports_and_commands_that_the_servers_accept(tmp_path: P
     assert len(cluster.controllers.split(",")) == len(cluster.bootstrap.split(",")) == 3
 
 
-def test_taken_ports_are_passed_over(tmp_path: Path) -> None:
+def test_ports_in_use_are_skipped(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -106,7 +106,7 @@ def test_other_ports_than_those_that_a_cluster_has_are_refused(
     assert len(started) == 4
 
 
-def test_two_at_once_are_kept_apart(tmp_path: Path) -> None:
+def test_two_commands_on_one_folder_exclude_each_other(tmp_path: Path) -> None:
     with (
         dev_cluster.locked(tmp_path),
         pytest.raises(ClusterError, match="another kctl dev") as caught,
@@ -132,7 +132,7 @@ def node(process: subprocess.Popen[bytes], mark: str | None, data_dir: str, home
     )
 
 
-def test_a_process_whose_arguments_are_not_set_yet_runs(
+def test_a_process_that_is_being_started_counts_as_running(
     stranger: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mark = processes.start_mark(stranger.pid)
@@ -150,7 +150,7 @@ async def test_only_the_process_that_was_recorded_is_ended(stranger: subprocess.
     assert mark is not None
     said: list[str] = []
     wrong = [
-        node(stranger, "another start time", "/data/of/a/stranger", tmp_path),  # the pid was given away meanwhile
+        node(stranger, "another start time", "/data/of/a/stranger", tmp_path),  # the pid was reused meanwhile
         node(stranger, mark, "/data/of/mine", tmp_path),
         Node("voter", 2, "", "", "/x", "", []),  # never started
     ]
@@ -164,7 +164,7 @@ async def test_only_the_process_that_was_recorded_is_ended(stranger: subprocess.
     assert said == ["voter-1 has stopped"]
 
 
-async def test_what_does_not_stop_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_that_does_not_stop_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dev_cluster, "STOP_TIMEOUT_S", 0.1)
     code = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); sys.stdin.read()"
     with subprocess.Popen(  # noqa: ASYNC220
@@ -179,7 +179,7 @@ async def test_what_does_not_stop_is_killed(tmp_path: Path, monkeypatch: pytest.
         assert said == ["voter-1 did not stop within 0.1 s: killed"]
 
 
-def test_removal_takes_only_what_up_made(tmp_path: Path) -> None:
+def test_removal_deletes_only_files_that_up_created(tmp_path: Path) -> None:
     home, theirs = tmp_path / "dev", tmp_path / "theirs" / "data"
     theirs.mkdir(parents=True)
     (home / "voter-1" / "data").mkdir(parents=True)
@@ -233,10 +233,10 @@ async def test_an_interrupt_leaves_nothing_running(tmp_path: Path) -> None:
     assert not cluster.nodes[0].is_running
 
 
-def test_marks_of_processes_that_are_gone() -> None:
+def test_an_ended_process_has_no_start_mark_and_gets_no_signal() -> None:
     with subprocess.Popen([sys.executable, "-c", "pass"]) as process:
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        assert processes.start_mark(process.pid) is None  # a zombie counts as gone
+        assert processes.start_mark(process.pid) is None  # a zombie counts as ended
     assert processes.start_mark(process.pid) is None
     processes.send(process.pid, signal.SIGTERM)
     assert processes.command_line(process.pid) == []

@@ -1,4 +1,4 @@
-"""Exit codes by the word of a refusal, and the forms of output."""
+"""The exit codes of errors, and the forms of output."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_values() -> None:
     assert bytes_value(None) is None
 
 
-def test_an_error_is_one_line_of_what_why_and_next() -> None:
+def test_an_error_is_one_line_of_problem_cause_and_next_step() -> None:
     error = ClusterError("NOT_CONTROLLER", "no\nleader", "wait", retriable=True)
     assert Output("table").describe(error) == "kctl: NOT_CONTROLLER: no leader (next: wait)"
     assert json.loads(Output("json").describe(error)) == {
@@ -80,7 +80,7 @@ def test_an_error_is_one_line_of_what_why_and_next() -> None:
 def test_tables_are_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
     Output("table").table(("id", "value"), [[1, "x" * 500], [2, None], [3, [1, 2]], [4, True], [5, []]], title="title")
     lines = capsys.readouterr().out.splitlines()
-    assert lines == [line.rstrip() for line in lines], "nothing that cannot be seen"
+    assert lines == [line.rstrip() for line in lines], "no invisible characters"
     rows = [line.split() for line in lines]
     assert rows == [["title"], ["id", "value"], ["1", "x" * 500], ["2", "-"], ["3", "1,2"], ["4", "yes"], ["5", "-"]]
 
@@ -95,7 +95,7 @@ def test_tables_are_not_cut_on_a_narrow_terminal(
     assert ["SKbDh2iOTfOtwPdNN26aGA", "127.0.0.1:19104"] in [line.split() for line in lines]
 
 
-def test_tables_do_not_interpret_what_is_in_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_do_not_interpret_markup_in_cells(capsys: pytest.CaptureFixture[str]) -> None:
     Output("table").table(("name",), [["[red]x[/red]"]])
     assert "[red]x[/red]" in capsys.readouterr().out
 
@@ -145,7 +145,7 @@ def test_an_empty_list_of_controllers_is_wrong_usage(given: str, capsys: pytest.
 @pytest.mark.parametrize(
     "code", ["TOPIC_ALREADY_EXISTS", "INVALID_TOPIC_EXCEPTION", "INVALID_CONFIG", "MESSAGE_TOO_LARGE", "IO_ERROR"]
 )
-def test_an_error_without_a_next_step_of_its_own_has_the_one_of_its_word(code: str) -> None:
+def test_an_error_without_a_next_step_has_that_of_its_code(code: str) -> None:
     assert json.loads(Output("json").describe(ClusterError(code, "m")))["next"]
     assert json.loads(Output("json").describe(ClusterError(code, "m", "its own")))["next"] == "its own"
     assert json.loads(Output("json").describe(OSError(5, "Input/output error")))["next"] == ApiError.IO_ERROR.next_step

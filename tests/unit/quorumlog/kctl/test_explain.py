@@ -1,4 +1,4 @@
-"""kctl explain, against nodes that answer from a table."""
+"""kctl explain, against a table of replies."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ def test_json_is_the_contract(client: FakeClient, capsys: pytest.CaptureFixture[
     )  # fmt: skip
 
 
-def test_people_read_what_is_then_what_happened_and_why(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_shows_the_state_and_then_the_changes_with_their_causes(
+    client: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
     client.replies |= {rpcs.DESCRIBE_QUORUM: quorum_reply(), rpcs.EXPLAIN_PARTITION: reply()}
     assert run(["explain", "my-topic-0"]) == 0
     captured = capsys.readouterr()
@@ -76,7 +78,7 @@ def test_people_read_what_is_then_what_happened_and_why(client: FakeClient, caps
     assert captured.err == "as of offset 16 of the metadata log\n"
 
 
-def test_what_is_not_shown_is_said(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_omitted_changes_are_counted(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     client.replies |= {rpcs.DESCRIBE_QUORUM: quorum_reply(), rpcs.EXPLAIN_PARTITION: reply(complete=False, begins=9)}
     assert run(["explain", "t-0"]) == 0
     assert "the node's log begins at offset 9" in capsys.readouterr().err
@@ -115,7 +117,7 @@ def test_a_refusal_of_the_leader_is_final(client: FakeClient, capsys: pytest.Cap
     "text",
     ["t", "t-", "-0", "t-x", "t--", "t-2147483648", "t-99999999999999999999", "t-000000000000999999999999", "t-٣"],
 )
-def test_what_is_no_partition_is_wrong_usage(client: FakeClient, text: str) -> None:
+def test_an_invalid_partition_is_wrong_usage(client: FakeClient, text: str) -> None:
     assert run(["explain", "--", text]) == 2
     assert client.calls == []
 

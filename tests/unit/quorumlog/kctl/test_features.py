@@ -1,4 +1,4 @@
-"""kctl features, against a client with a table."""
+"""kctl features, against a table of replies."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_upgrade(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None
     assert run(["features", "upgrade", "--to", "2", "--dry-run"]) == 0
     asked = client.calls[1][1]
     assert (asked.name, asked.level, asked.header.validate_only) == ("metadata.version", 2, True)
-    assert capsys.readouterr().out == "metadata.version would be raised to level 2\n"
+    assert capsys.readouterr().out == "metadata.version would be at level 2\n"
     client.replies[rpcs.UPGRADE_FEATURE] = pb.UpgradeFeatureReply(result=OK, offset=9, level=2)
     assert run(["features", "upgrade"]) == 0
     assert capsys.readouterr().out == "metadata.version is already at level 2\n"

@@ -1,4 +1,4 @@
-"""The help of kctl: complete at 80 columns, with examples that can be typed."""
+"""The help of kctl: complete at 80 columns, with examples that parse."""
 
 from __future__ import annotations
 

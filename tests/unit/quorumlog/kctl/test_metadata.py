@@ -47,7 +47,7 @@ Said = Callable[..., tuple[int, str, str]]
 
 
 class Node:
-    """A node with the history of `lived`, that may lack some of it."""
+    """A node with the history of `lived`, or a part of it."""
 
     def __init__(self) -> None:
         self.plane: Plane
@@ -155,26 +155,26 @@ def test_tail_from_the_beginning_shows_every_record_once(nodes: Nodes, kctl: Sai
     assert fenced["topic"] == "kept"
     assert fenced["record"]["reason"] == "broker_fenced"
     assert fenced["record"]["cause_offset"] < fenced["offset"]
-    assert "adding" not in fenced["record"], "what a change does not change is not there"
+    assert "adding" not in fenced["record"], "unchanged fields are absent"
     assert nodes.learned == ["node:1"], "all nodes of the cluster are asked"
     code, text, _ = kctl("tail", "--from", "beginning", "--exit-at-end")
     assert [line.split()[0] for line in text.splitlines()] == [str(number) for number in range(only(nodes).end)]
 
 
-def test_tail_from_inside_a_batch_shows_what_was_asked_for(nodes: Nodes, kctl: Said) -> None:
+def test_tail_from_inside_a_batch_starts_at_the_requested_offset(nodes: Nodes, kctl: Said) -> None:
     for offset in range(only(nodes).end + 1):
         _, out, _ = kctl("tail", "--from", str(offset), "--exit-at-end", "-o", "json")
         assert [json.loads(line)["offset"] for line in out.splitlines()] == list(range(offset, only(nodes).end))
 
 
-def test_tail_knows_the_names_of_topics_that_were_there_before(nodes: Nodes, kctl: Said) -> None:
+def test_tail_shows_the_names_of_earlier_topics(nodes: Nodes, kctl: Said) -> None:
     _, whole, _ = kctl("tail", "--from", "beginning", "--exit-at-end")
     for offset in (0, 5, 12, only(nodes).end - 1):
         _, rest, _ = kctl("tail", "--from", str(offset), "--exit-at-end")
         assert rest.splitlines() == whole.splitlines()[offset:]
 
 
-def test_tail_follows_what_comes_and_ends_when_it_has_enough(nodes: Nodes, kctl: Said) -> None:
+def test_tail_follows_new_records_and_ends_at_its_limit(nodes: Nodes, kctl: Said) -> None:
     node = only(nodes)
     end = node.end
 
@@ -188,7 +188,9 @@ def test_tail_follows_what_comes_and_ends_when_it_has_enough(nodes: Nodes, kctl:
     assert [line.split()[0] for line in out.splitlines()] == [str(end + number) for number in range(5)]
 
 
-def test_tail_goes_on_at_another_node_that_is_behind(nodes: Nodes, kctl: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tail_continues_at_another_node_that_is_behind(
+    nodes: Nodes, kctl: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(metadata_history, "AGAIN_S", 0)
     first, second = only(nodes), Node()
     nodes.nodes["node:2"] = second
@@ -199,7 +201,7 @@ def test_tail_goes_on_at_another_node_that_is_behind(nodes: Nodes, kctl: Said, m
     describe_quorum = nodes.describe_quorum
 
     async def count_looks(timeout_s: float) -> Any:
-        """All nodes are asked for what they have: the fourth time the second one has caught up."""
+        """All nodes are asked for their offsets; the fourth time the second one has caught up."""
         nonlocal looks
         looks += 1
         if looks == 4:
@@ -211,7 +213,7 @@ def test_tail_goes_on_at_another_node_that_is_behind(nodes: Nodes, kctl: Said, m
     def break_down() -> None:
         first.is_up = False
 
-    nodes.at_end = break_down  # the first one's answer is never heard: the second one is at end - 1
+    nodes.at_end = break_down  # the first one's answer never arrives; the second one is at end - 1
     monkeypatch.setattr(nodes, "describe_quorum", count_looks)
     code, out, err = kctl("tail", "--from", str(end - 1), "--max-records", "2", "--timeout", "20")
     assert (code, err) == (0, ""), err
@@ -265,7 +267,7 @@ def test_diff_is_nothing_between_equal_states_and_small_for_a_small_change(nodes
     assert (change["change"], change["what"], change["name"]) == ("added", "broker", "1")
 
 
-def test_diff_over_everything_says_what_is_left_of_it(nodes: Nodes, kctl: Said) -> None:
+def test_diff_over_the_whole_history_shows_the_present_state(nodes: Nodes, kctl: Said) -> None:
     _, out, err = kctl("diff", "0")
     assert f"from offset 0 to offset {only(nodes).end}" in err
     assert out.splitlines() == [
@@ -290,7 +292,7 @@ def test_diff_of_a_fenced_broker(nodes: Nodes, kctl: Said) -> None:
     assert any("leader 1 -> 2; in sync " in line for line in out.splitlines())
 
 
-# Offsets that are not there
+# Offsets that do not exist
 
 
 @pytest.mark.parametrize("command", [("at",), ("diff", "0"), ("tail", "--from")])
@@ -301,7 +303,7 @@ def test_an_offset_past_the_end_is_refused_with_the_range(nodes: Nodes, kctl: Sa
     assert f"contains offsets 0 to {only(nodes).end}" in error["message"]
 
 
-def test_an_offset_before_history_begins_is_looked_for_on_every_node(nodes: Nodes, kctl: Said) -> None:
+def test_an_offset_before_the_history_is_requested_from_every_node(nodes: Nodes, kctl: Said) -> None:
     first = only(nodes)
     begins = sorted(first.kept.images)[6]
     first.kept.drop_below(begins)
@@ -319,8 +321,10 @@ def test_an_offset_before_history_begins_is_looked_for_on_every_node(nodes: Node
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_a_node_that_has_not_come_as_far_is_not_asked_for_ever(nodes: Nodes, kctl: Said, is_there: bool) -> None:
-    """The end is that of a node which then stops, or hangs for a while; the next one to answer is behind it."""
+def test_requests_to_a_node_that_is_behind_are_limited(
+    nodes: Nodes, kctl: Said, is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end comes from a node that then stops, or hangs for a while.  The next node that answers is behind it."""
     _, whole, _ = kctl("tail", "--from", "beginning", "--exit-at-end")
     first, behind = only(nodes), Node()
     boundary = sorted(behind.kept.images)[6]
@@ -336,7 +340,7 @@ def test_a_node_that_has_not_come_as_far_is_not_asked_for_ever(nodes: Nodes, kct
         return reply
 
     nodes.asked.clear()
-    nodes.ask_any = ask_any  # type: ignore[method-assign]
+    monkeypatch.setattr(nodes, "ask_any", ask_any)
     code, out, err = kctl("tail", "--from", str(boundary), "--exit-at-end", "--timeout", "0.5")
     if is_there:
         assert (code, out) == (0, "".join(whole.splitlines(keepends=True)[-out.count("\n") :]))
@@ -402,7 +406,7 @@ def test_records_in_words(record: Record, text: str) -> None:
     assert line.document()["at"] == "1970-01-01T00:00:00.001Z"
 
 
-def test_every_kind_of_record_has_words() -> None:
+def test_every_kind_of_record_is_described() -> None:
     for field in metadata_pb2.Record.DESCRIPTOR.oneofs_by_name["record"].fields:
         batch = node_pb2.MetadataBatch()
         getattr(batch.records.records.add(), field.name).SetInParent()

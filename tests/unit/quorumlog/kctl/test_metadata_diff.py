@@ -1,4 +1,4 @@
-"""What is different between two states, in plain words: small for a small change, shared lines for a large one."""
+"""Differences between two states in words: few lines for a small change, shared lines for a large one."""
 
 from __future__ import annotations
 
@@ -129,12 +129,12 @@ CASES = [
 
 
 @pytest.mark.parametrize(("old", "new", "lines"), CASES)
-def test_in_words(old: dict[str, Any], new: dict[str, Any], lines: list[str]) -> None:
+def test_differences_in_words(old: dict[str, Any], new: dict[str, Any], lines: list[str]) -> None:
     assert said(old, new) == lines
 
 
 @pytest.mark.parametrize(("old", "new", "lines"), CASES)
-def test_there_and_back_is_the_same_turned_around(old: dict[str, Any], new: dict[str, Any], lines: list[str]) -> None:
+def test_a_diff_and_its_reverse_correspond(old: dict[str, Any], new: dict[str, Any], lines: list[str]) -> None:
     turned = {"added": "removed", "removed": "added", "changed": "changed"}
     back = {(turned[c.change], c.what, c.name, c.field, str(c.after), str(c.before)) for c in diff(new, old)}
     assert back == {(c.change, c.what, c.name, c.field, str(c.before), str(c.after)) for c in diff(old, new)}

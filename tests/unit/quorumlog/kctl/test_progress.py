@@ -1,14 +1,15 @@
-"""What `--wait` tells while the voters change, and when it ends."""
+"""The output of `--wait` during a change of voters, and the end of the wait."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 
+from quorumlog.client.controller import ControllerClient
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import Context
 from quorumlog.kctl.main import run as kctl
@@ -29,7 +30,12 @@ def status(node_id: int, lag: int) -> quorum_pb2.ReplicaStatus:
 
 
 def described(
-    *voters: int, target: tuple[int, ...] = (), observers: dict[int, int] | None = None, end: int = 10, **words: str
+    *voters: int,
+    target: tuple[int, ...] = (),
+    observers: dict[int, int] | None = None,
+    end: int = 10,
+    target_step: str | None = None,
+    target_problem: str | None = None,
 ) -> quorum_pb2.DescribeQuorumReply:
     reply = quorum_pb2.DescribeQuorumReply(
         known=quorum_pb2.Knowledge(epoch=4, leader_id=1, leader_address="n1:1"),
@@ -37,7 +43,8 @@ def described(
         high_watermark=end,
         voters=[status(one, 0) for one in voters],
         observers=[status(one, lag) for one, lag in (observers or {}).items()],
-        **words,
+        target_step=target_step,
+        target_problem=target_problem,
     )
     if target:
         reply.target_voters.voters.extend(status(one, 0).replica for one in target)
@@ -45,7 +52,7 @@ def described(
 
 
 class Scripted:
-    """A client that describes the quorum as the script says; the last line stays."""
+    """A client that describes the quorum according to a script; the last line is repeated."""
 
     def __init__(self, *script: quorum_pb2.DescribeQuorumReply | ClusterError) -> None:
         self.script = list(script)
@@ -76,7 +83,7 @@ class Scripted:
 
 def follow(client: Scripted, work: Callable[[Progress], Coroutine[Any, Any, T]], timeout_s: float = 60) -> T:
     async def test() -> T:
-        return await work(Progress(Context(timeout_s=timeout_s), client))
+        return await work(Progress(Context(timeout_s=timeout_s), cast(ControllerClient, client)))
 
     return run(test())
 
@@ -88,8 +95,8 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
 TARGET = (2, 3, 4)
 
 
-def test_each_step_towards_a_target_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
-    adding = "add node 4 at n4:1: waits until it has caught up"
+def test_each_step_towards_a_target_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
+    adding = "add node 4 at n4:1: waiting until the node has caught up"
     client = Scripted(
         described(1, 2, 3, end=5),  # the controller has not committed the target yet
         described(1, 2, 3, target=TARGET, observers={4: 500}, target_step=adding),
@@ -121,7 +128,7 @@ def test_a_target_that_was_cancelled_or_replaced_is_not_waited_for(later: quorum
     assert (found.value.code, found.value.retriable) == ("TARGET_CHANGED", False)
 
 
-def test_the_time_is_up() -> None:
+def test_a_wait_ends_at_its_timeout() -> None:
     held = described(1, 2, 3, target=TARGET, target_problem="no node answers at n4:1")
     with pytest.raises(ClusterError, match="blocked: no node answers") as found:
         follow(Scripted(held), lambda progress: progress.reached(TARGET, 8), timeout_s=3)
@@ -129,13 +136,13 @@ def test_the_time_is_up() -> None:
     assert found.value.next_step == "the change continues; to watch it: kctl alter-quorum --wait"
 
 
-def test_whatever_is_worked_towards_is_followed() -> None:
+def test_a_wait_without_a_target_follows_the_present_one() -> None:
     client = Scripted(described(1, 2, 3, target=TARGET), described(1, 2, 3, 4, target=TARGET), described(2, 3, 4))
     assert len(follow(client, lambda progress: progress.reached(None, 0)).voters) == 3
     assert len(follow(Scripted(described(1, 2)), lambda progress: progress.reached(None, 0)).voters) == 2
 
 
-def test_a_newcomer_is_asked_for_until_it_is_added(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_addition_is_requested_until_the_node_is_a_voter(capsys: pytest.CaptureFixture[str]) -> None:
     client = Scripted(
         described(1, 2, 3),
         described(1, 2, 3, observers={4: 70}),
@@ -163,7 +170,7 @@ def test_a_newcomer_is_asked_for_until_it_is_added(capsys: pytest.CaptureFixture
     assert (found.value.code, found.value.retriable) == ("TIMED_OUT", True)
     client.changes = [ClusterError("NOT_CAUGHT_UP", "lags"), 1000.0]
     with pytest.raises(ClusterError, match="lags"):
-        follow(client, lambda progress: progress.taken(ask, 4), timeout_s=2)  # too late to ask again and be answered
+        follow(client, lambda progress: progress.taken(ask, 4), timeout_s=2)  # too late for another request
     client.changes = [ClusterError("TARGET_IN_PROGRESS", "5.0", "kctl alter-quorum --cancel")]
     with pytest.raises(ClusterError) as found:
         follow(client, lambda progress: progress.taken(ask, 4), timeout_s=1)
@@ -192,7 +199,7 @@ def test_the_commands_that_wait(client: Scripted, capsys: pytest.CaptureFixture[
     assert kctl(["alter-quorum"]) == 2
 
 
-def test_an_interrupted_wait_cancels_nothing_and_says_so(
+def test_an_interrupted_wait_reports_that_it_cancels_nothing(
     client: Scripted, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def interrupted(timeout_s: float) -> Any:
@@ -206,7 +213,7 @@ def test_an_interrupted_wait_cancels_nothing_and_says_so(
     assert "--cancel" in said
 
 
-def test_the_status_tells_what_holds_a_target_up_and_how_the_last_leadership_ended(
+def test_the_status_shows_the_problem_of_a_target_and_the_last_leaderships_end(
     client: Scripted, capsys: pytest.CaptureFixture[str]
 ) -> None:
     held = described(1, 2, 3, target=TARGET, target_problem="no node answers at n4:1", target_step="add node 4")
@@ -227,3 +234,14 @@ def test_the_status_tells_what_holds_a_target_up_and_how_the_last_leadership_end
     assert kctl(["quorum", "status", "-o", "json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["target_problem"], document["last_leadership_end"]) == (None, None)
+    assert document["preferred_problem"] is None
+
+
+def test_the_status_shows_why_no_preferred_voter_leads(client: Scripted, capsys: pytest.CaptureFixture[str]) -> None:
+    held = described(1, 2, 3)
+    held.preferred_problem = "the disk of node 3 was slow lately: 600 ms for a write"
+    client.script = [held]
+    assert kctl(["quorum", "status", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["preferred_problem"] == held.preferred_problem
+    assert kctl(["quorum", "status"]) == 0
+    assert held.preferred_problem in capsys.readouterr().out

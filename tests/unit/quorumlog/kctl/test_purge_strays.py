@@ -1,4 +1,4 @@
-"""`kctl brokers purge-strays`: each broker is asked by itself, and those that do not answer are named."""
+"""`kctl brokers purge-strays`: asks each broker, and names brokers that do not answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UNREACHABLE = ClusterError("UNAVAILABLE", "no answer from h:12", retriable=True)
 
 
 class Brokers:
-    """Brokers 11 and up, each with what it answers; the control address of broker N is h:N."""
+    """Brokers 11 and up, each with its answer; the control address of broker N is h:N."""
 
     def __init__(self, *answers: Any) -> None:
         self.answers = dict(enumerate(answers, 11))

@@ -1,18 +1,21 @@
-"""Commands that only read: with a controller, and without one."""
+"""Commands that only read, with and without a controller."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from google.protobuf.message import Message
 
+from quorumlog.client.controller import ControllerClient
 from quorumlog.errors import ClusterError
 from quorumlog.kctl import data
 from quorumlog.kctl.context import Context
 from quorumlog.kctl.main import run
 from quorumlog.kctl.reads import Reads
 from quorumlog.wire import rpcs
+from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2, node_pb2
 from tests.unit.quorumlog.kctl.test_commands import FakeClient, client, quorum_reply
@@ -23,7 +26,7 @@ NOBODY = ClusterError("NOT_CONTROLLER", "no controller", retriable=True)
 FINE = pb.Result(error="NONE")
 
 
-def replies(unconfirmed: bool, offset: int = 41) -> dict[str, Any]:
+def replies(unconfirmed: bool, offset: int = 41) -> dict[AnyRpc, Any]:
     result = pb.Result(error="NONE", unconfirmed=unconfirmed)
     partition = pb.PartitionDescription(index=0, leader=11, isr=[11], replica_states=["online"])
     partition.replicas.add(broker_id=11)
@@ -66,30 +69,30 @@ COMMANDS = [
 ]
 
 
-OF_NODES = {
+OF_NODES: dict[AnyRpc, Message | ClusterError] = {
     rpcs.DESCRIBE_METADATA: node_pb2.DescribeMetadataReply(result=FINE, offset=41),
     rpcs.DESCRIBE_NODE: NOBODY, rpcs.DESCRIBE_REPLICAS: NOBODY,
 }  # fmt: skip
-"""Questions that are put to nodes, never to the controller."""
+"""Requests that are sent to nodes, never to the controller."""
 
 
 def with_controller(client: FakeClient) -> None:
-    client.replies.update(replies(unconfirmed=False))
+    client.answer(replies(unconfirmed=False))
     client.replies[rpcs.DESCRIBE_QUORUM] = quorum_reply()
-    client.replies.update(OF_NODES)
+    client.answer(OF_NODES)
 
 
 def without_controller(client: FakeClient) -> None:
-    client.replies.update(dict.fromkeys(replies(False), NOBODY))
-    client.replies.update({("h1:1", rpc): reply for rpc, reply in replies(unconfirmed=True).items()})
+    client.answer(dict.fromkeys(replies(False), NOBODY))
+    client.answer(replies(unconfirmed=True), "h1:1")
     quorum = quorum_reply()
     quorum.known.ClearField("leader_id")
     client.replies[rpcs.DESCRIBE_QUORUM] = quorum
-    client.replies.update(OF_NODES)
+    client.answer(OF_NODES)
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
-def test_every_read_says_at_which_offset_it_is_valid(
+def test_every_read_reports_its_offset(
     client: FakeClient, capsys: pytest.CaptureFixture[str], arguments: list[str]
 ) -> None:
     with_controller(client)
@@ -119,11 +122,11 @@ def test_every_read_is_answered_without_a_controller(
         assert [(row["offset"], row["unconfirmed"]) for row in rows] == [(41, True)]
     confirmed = [rpc for rpc, request in client.calls if request is not None and not request.header.unconfirmed]
     asked = [rpc for rpc in confirmed if rpc not in OF_NODES]
-    assert len(asked) == 1, "a controller is waited for once, not for each question"
+    assert len(asked) == 1, "the command waits for a controller once, not for each request"
 
 
 @pytest.mark.parametrize("is_confirmed", [True, False])
-def test_health_says_whether_a_controller_confirmed_it(
+def test_health_reports_whether_a_controller_confirmed_it(
     client: FakeClient, capsys: pytest.CaptureFixture[str], is_confirmed: bool
 ) -> None:
     (with_controller if is_confirmed else without_controller)(client)
@@ -146,7 +149,7 @@ def test_changes_are_never_answered_without_a_controller(
 
 
 @pytest.mark.parametrize(("known_there", "partition"), [(True, 0), (True, 5), (False, 0)])
-async def test_a_controller_is_asked_before_a_topic_or_partition_is_said_to_be_missing(
+async def test_a_controller_is_asked_before_a_topic_is_reported_missing(
     client: FakeClient, known_there: bool, partition: int
 ) -> None:
     with_controller(client)
@@ -157,7 +160,7 @@ async def test_a_controller_is_asked_before_a_topic_or_partition_is_said_to_be_m
     client.replies["h1:1", rpcs.DESCRIBE_TOPICS] = stale
     for index in range(1, 6):
         client.replies[rpcs.DESCRIBE_TOPICS].topics[0].partitions.add(index=index)
-    count = await data._partition_count(Reads(Context(), client), "t", partition)
+    count = await data._partition_count(Reads(Context(), cast(ControllerClient, client)), "t", partition)
     assert count == (1 if (known_there, partition) == (True, 0) else 6)
     confirmed = [request for _, request in client.calls if not request.header.unconfirmed]
     assert len(confirmed) == (0 if (known_there, partition) == (True, 0) else 1)
@@ -167,5 +170,5 @@ async def test_brokers_are_looked_up_at_any_node_the_unfenced_first(client: Fake
     without_controller(client)
     reply = client.replies["h1:1", rpcs.DESCRIBE_BROKERS]
     reply.brokers.add(broker_id=3, state="fenced").endpoints.add(name="C", host="a", port=3)
-    assert await data._broker_addresses(Reads(Context(), client)) == ["b:1", "a:3"]
+    assert await data._broker_addresses(Reads(Context(), cast(ControllerClient, client))) == ["b:1", "a:3"]
     assert len(client.calls) == 1

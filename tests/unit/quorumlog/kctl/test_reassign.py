@@ -1,4 +1,4 @@
-"""kctl reassign start and status, against a controller and brokers that answer from a table."""
+"""kctl reassign start and status, against a table of replies."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def brokers(**fenced: bool) -> Any:
 
 @pytest.fixture
 def cluster(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> FakeClient:
-    """t-0 is on its way from 11,12 to 11,13; all brokers are there, and nobody tells sizes."""
+    """t-0 is on its way from 11,12 to 11,13; all brokers are active, and none reports sizes."""
     monkeypatch.setattr(reassign_progress, "LOOK_S", 0.01)
     client.replies |= {
         rpcs.DESCRIBE_QUORUM: quorum_reply(),
@@ -65,7 +65,7 @@ def cluster(client: FakeClient, monkeypatch: pytest.MonkeyPatch) -> FakeClient:
     return client
 
 
-def test_a_plan_leaves_out_who_is_cordoned_unless_it_is_named(
+def test_a_plan_omits_cordoned_brokers_unless_they_are_named(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.replies[rpcs.DESCRIBE_TOPICS] = described((11, 12))
@@ -110,7 +110,7 @@ def asked(client: FakeClient, rpc: AnyRpc) -> int:
 
 
 @pytest.mark.usefixtures("plan")
-def test_what_is_on_its_way_there_already_is_said_and_waited_for(
+def test_reassignments_in_progress_are_reported_and_waited_for(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     there, moving = "t-1 is already there", "t-0 is already being moved there"
@@ -134,7 +134,9 @@ def test_what_is_on_its_way_there_already_is_said_and_waited_for(
 
 
 @pytest.mark.usefixtures("plan")
-def test_some_begin_and_some_are_on_their_way(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_some_reassignments_start_and_some_are_in_progress(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
     cluster.replies[rpcs.ALTER_REASSIGNMENTS] = altered((0, False, "moving"), (1, True, ""))
     assert run(START) == 0
     assert capsys.readouterr().out == "2 of 2 partitions being moved\n"
@@ -190,7 +192,7 @@ def test_a_reassignment_that_is_replaced_elsewhere_is_not_waited_for(
 
 
 @pytest.mark.usefixtures("plan")
-def test_nothing_is_waited_for_where_all_is_so(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_satisfied_plan_waits_for_nothing(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     cluster.replies[rpcs.ALTER_REASSIGNMENTS] = altered((0, False, "t-0 is there"), (1, False, "t-1 is there"))
     cluster.replies[rpcs.LIST_REASSIGNMENTS] = going_on()
     assert run([*START, "--wait"]) == 0
@@ -200,7 +202,7 @@ def test_nothing_is_waited_for_where_all_is_so(cluster: FakeClient, capsys: pyte
 
 
 @pytest.mark.usefixtures("plan")
-def test_another_throttle_is_no_nothing(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_throttle_is_a_change(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     cluster.replies[rpcs.ALTER_REASSIGNMENTS] = altered((0, False, ""), (1, False, ""), changed=True)
     assert run([*START, "--throttle", "1M"]) == 0
     assert capsys.readouterr().out.splitlines()[0] == "the throttle is changed"
@@ -210,7 +212,7 @@ def test_another_throttle_is_no_nothing(cluster: FakeClient, capsys: pytest.Capt
 
 
 @pytest.mark.usefixtures("plan")
-def test_another_target_is_refused_as_the_controller_says(
+def test_another_target_is_refused_with_the_controllers_message(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.replies[rpcs.ALTER_REASSIGNMENTS] = ClusterError(
@@ -246,26 +248,26 @@ def status(capsys: pytest.CaptureFixture[str]) -> list[tuple[str, list[int]]]:
     return [(row["state"], row["waits_for"]) for row in json.loads(capsys.readouterr().out)]
 
 
-def test_who_waits_for_a_broker_that_is_down_does_not_pass_for_copying(
+def test_a_partition_that_waits_for_a_broker_is_not_shown_as_copying(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert status(capsys) == [("copying", [])]
     cluster.replies[rpcs.DESCRIBE_BROKERS] = brokers(b11=False, b12=True, b13=False)
-    assert status(capsys) == [("copying", [])], "whoever goes is not waited for"
+    assert status(capsys) == [("copying", [])], "the removed replica is not waited for"
     cluster.replies[rpcs.DESCRIBE_BROKERS] = brokers(b11=False, b12=False, b13=True)
     assert status(capsys) == [("broker_down", [13])]
     cluster.replies[rpcs.DESCRIBE_BROKERS] = brokers(b11=False, b12=False)
-    assert status(capsys) == [("broker_down", [13])], "one that was forgotten is not there either"
+    assert status(capsys) == [("broker_down", [13])], "one that was unregistered is not listed"
     cluster.replies[rpcs.LIST_REASSIGNMENTS] = going_on(ongoing(isr=[13], replicas=[11, 13, 12]))
     cluster.replies[rpcs.DESCRIBE_BROKERS] = brokers(b11=True, b12=False, b13=False)
-    assert status(capsys) == [("broker_down", [11])], "all that are added are in sync, but one that stays is missing"
+    assert status(capsys) == [("broker_down", [11])], "all added replicas are in sync, but one that stays is not"
     cluster.replies[rpcs.LIST_REASSIGNMENTS] = going_on(ongoing(leader=-1))
     assert status(capsys) == [("no_leader", [])]
     cluster.replies[rpcs.LIST_REASSIGNMENTS] = going_on()
     assert status(capsys) == []
 
 
-def test_the_brokers_that_are_waited_for_are_named_with_what_can_be_done(
+def test_brokers_that_block_a_reassignment_are_named_with_a_next_step(
     cluster: FakeClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     both = ongoing("u", 3, replicas=[12, 13, 11], adding=[12, 13], removing=[11], isr=[11])
@@ -285,7 +287,7 @@ def test_the_brokers_that_are_waited_for_are_named_with_what_can_be_done(
     assert "or kctl reassign cancel --plan FILE.json)" in capsys.readouterr().err
 
 
-def test_whoever_waits_is_told_what_holds_it_up() -> None:
+def test_a_waiting_command_reports_the_blocking_brokers() -> None:
     assert held_up(ongoing(), ()) == ""
     assert held_up(ongoing(leader=-1), (13,)) == "no_leader"
     assert held_up(ongoing(isr=[11, 13]), ()) == "waiting"
@@ -296,8 +298,8 @@ def test_whoever_waits_is_told_what_holds_it_up() -> None:
     assert summary(rest, dict.fromkeys(waits, 5), waits).endswith("t-4 (no_leader) and 2 more")
 
 
-def test_one_is_one_partition() -> None:
+def test_a_single_byte_is_written_in_the_singular() -> None:
     assert summary([ongoing()], {("t", 0): 1}, {("t", 0): []}) == "1 byte to copy"
-    both = {("t", 0): 1, ("t", 1): 1}
+    both: dict[Key, int | None] = {("t", 0): 1, ("t", 1): 1}
     waits: dict[Key, list[int]] = {key: [] for key in both}
     assert summary([ongoing(), ongoing(index=1)], both, waits) == "2 bytes to copy"

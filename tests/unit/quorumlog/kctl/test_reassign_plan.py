@@ -1,4 +1,4 @@
-"""Plans: their JSON form, with everything that may be wrong with one; and how they are made."""
+"""Plans: their JSON form, every error of a plan, and their generation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def plan(**changes: object) -> str:
     return json.dumps({"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2], **changes}]})
 
 
-def test_kafkas_form_and_that_of_generate_are_read() -> None:
+def test_plans_of_kafka_and_of_generate_are_read() -> None:
     move = Move("t", 0, (1, 2))
     assert parse(plan()) == parse(plan(log_dirs=["any", "any"])) == [move]
     assert parse(json.dumps({"partitions": document([move])["partitions"]})) == [move]
@@ -71,7 +71,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("text", sorted(BAD))
-def test_what_is_wrong_with_a_plan_is_named(text: str) -> None:
+def test_each_error_of_a_plan_is_named(text: str) -> None:
     with pytest.raises(ClusterError) as raised:
         parse(text)
     assert raised.value.code == "INVALID_PLAN"
@@ -80,7 +80,7 @@ def test_what_is_wrong_with_a_plan_is_named(text: str) -> None:
     assert exit_code(raised.value) == ExitCode.USAGE
 
 
-def test_the_file_of_a_bad_plan_is_named_with_what_one_looks_like(
+def test_the_file_of_a_bad_plan_is_named_with_an_example(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "moves.json"
@@ -125,12 +125,12 @@ def spread(moves: list[Move]) -> tuple[Counter[int], Counter[int]]:
     return replicas, Counter(move.replicas[0] for move in moves)
 
 
-def test_nothing_moves_where_all_is_well() -> None:
+def test_a_balanced_cluster_moves_nothing() -> None:
     current = [Move("t", 0, (1, 2)), Move("t", 1, (2, 3)), Move("t", 2, (3, 1))]
     assert propose(current, {1: None, 2: None, 3: None}) == current
 
 
-def test_a_new_broker_gets_its_share_and_no_more_moves_than_that() -> None:
+def test_a_new_broker_gets_its_share_with_the_fewest_moves() -> None:
     current = [Move("t", number, tuple((number + step) % 3 + 1 for step in range(2))) for number in range(12)]
     planned = propose(current, dict.fromkeys((1, 2, 3, 4)))
     replicas, leaders = spread(planned)
@@ -139,7 +139,7 @@ def test_a_new_broker_gets_its_share_and_no_more_moves_than_that() -> None:
     assert moved(current, planned)[0] == 6
 
 
-def test_a_broker_is_emptied() -> None:
+def test_a_plan_can_empty_a_broker() -> None:
     current = [Move("t", number, tuple((number + step) % 4 + 1 for step in range(3))) for number in range(8)]
     planned = propose(current, dict.fromkeys((1, 2, 3)))
     assert all(set(move.replicas) == {1, 2, 3} for move in planned)

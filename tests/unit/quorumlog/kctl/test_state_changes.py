@@ -1,4 +1,4 @@
-"""kctl state-changes, against a log and brokers that answer from a table."""
+"""kctl state-changes, against a log and a table of replies."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def fenced_record(broker_id: int = 11) -> Any:
 
 
 class Log(FakeClient):
-    """One log, which every node has; `applied`: what a broker's address answers of its batches."""
+    """One log, which every node has; `applied`: the answers of each broker's address about its batches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class Log(FakeClient):
         )  # fmt: skip
 
     def _come(self) -> None:
-        """What happens while somebody waits at the end; after that, Ctrl-C."""
+        """Events while the command waits at the end; after them, Ctrl-C."""
         if not self.at_end:
             raise KeyboardInterrupt
         event = self.at_end.pop(0)
@@ -128,7 +128,7 @@ class Log(FakeClient):
 
 
 def applied(*batches: tuple[int, int, int], kept_from: int = 0, is_broker: bool = True) -> Any:
-    """(end offset, ms after AT when it was received, and when it was carried out; -1: not yet)"""
+    """(end offset, ms after AT when it was received, and when it was applied; -1: not yet)"""
     return node_pb2.ListAppliedBatchesReply(
         result=OK, is_broker=is_broker, kept_from=kept_from,
         batches=[
@@ -154,7 +154,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     return made
 
 
-def test_each_change_with_what_every_broker_made_of_it(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_change_is_shown_with_the_times_of_every_broker(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["state-changes", "-o", "json"]) == 0
     documents = json.loads(capsys.readouterr().out)
     assert [(each["offset"], each["kind"], each["reason"]) for each in documents] == [
@@ -176,7 +176,7 @@ def test_each_change_with_what_every_broker_made_of_it(log: Log, capsys: pytest.
     }  # fmt: skip
 
 
-def test_people_see_durations_and_a_silent_broker_once(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_shows_durations_and_an_unavailable_broker_once(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["state-changes"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "2026-11-21T10:01:32.908Z  controller epoch 1",
@@ -185,7 +185,7 @@ def test_people_see_durations_and_a_silent_broker_once(log: Log, capsys: pytest.
         "       1  topic t is created, id AAECAwQFBgcICQoLDA0ODw",
         "       2  t-0 is created: leader 11, replicas 11,12, in sync 11,12",
         "          broker 12: received after 9 ms, applied after 12 ms (took 3 ms)",
-        "          broker 11: no answer from broker11:1 (said once)",
+        "          broker 11: no answer from broker11:1 (reported once)",
         "2026-11-21T10:01:32.911Z  controller epoch 1",
         "       3  broker 11 is fenced",
         "       4  t-0: leader 12; in sync 12 (broker fenced, offset 3)",
@@ -202,7 +202,7 @@ def test_people_see_durations_and_a_silent_broker_once(log: Log, capsys: pytest.
         (applied(is_broker=False), "the node with this id is not a broker"),
     ],
 )
-def test_what_a_broker_cannot_say_is_said(
+def test_times_that_a_broker_does_not_know_are_marked(
     log: Log, answer: Any, problem: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log.applied["broker12:1"] = [answer]
@@ -212,9 +212,7 @@ def test_what_a_broker_cannot_say_is_said(
     assert document["brokers"][1]["completed_at"] is None
 
 
-def test_what_a_broker_read_again_when_it_was_started_is_told_apart(
-    log: Log, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_changes_that_a_broker_read_at_its_start_are_marked(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
     log.epochs[12] = 3
     log.applied["broker12:1"] = [applied((3, 70_000, 70_001), (5, 70_010, 70_011))]
     assert run(["state-changes", "--from", "1"]) == 0
@@ -248,7 +246,7 @@ def test_a_broker_that_does_not_fetch_has_no_known_address(log: Log, capsys: pyt
         (["--topic", "no"], []),
     ],
 )
-def test_where_it_begins(
+def test_the_offset_at_which_the_command_begins(
     log: Log, arguments: list[str], offsets: list[int], capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -261,7 +259,7 @@ def test_where_it_begins(
     assert ("no such changes" in capsys.readouterr().err) == (not offsets)
 
 
-def test_an_offset_that_is_not_there_is_not_found(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_offset_is_not_found(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["state-changes", "--from", "7", "-o", "json"]) == 3
     assert json.loads(capsys.readouterr().err)["error"] == "OFFSET_OUT_OF_RANGE"
 
@@ -281,7 +279,9 @@ def lines_of(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_following_shows_each_change_once_its_brokers_are_through(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
+def test_following_shows_each_change_once_its_brokers_have_applied_it(
+    log: Log, capsys: pytest.CaptureFixture[str]
+) -> None:
     log.named[TOPIC_ID] = "t"
     log.applied["broker12:1"] = [applied(), applied((8, 50, -1)), applied((8, 50, 60))]
     log.at_end = [[fenced_record(12), change_record(6)]]
@@ -294,7 +294,7 @@ def test_following_shows_each_change_once_its_brokers_are_through(log: Log, caps
     assert captured.err.splitlines()[0] == "following from offset 6; press Ctrl-C to stop"
 
 
-def test_a_broker_that_takes_too_long_holds_nothing_up(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_slow_broker_does_not_delay_the_output(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
     log.applied["broker12:1"] = [applied((7, 50, -1))]
     log.at_end = [[fenced_record(12)], [fenced_record(11)]]
     assert run(["state-changes", "--follow", "--patience", "0.01"]) == 130
@@ -312,10 +312,10 @@ def test_a_broker_that_hangs_for_a_moment_is_asked_again(log: Log, capsys: pytes
     log.applied["broker12:1"] = [late]
     log.at_end = [[fenced_record(12)]]
     assert run(["state-changes", "--follow", "--patience", "0"]) == 130
-    assert "broker 12: broker12:1 did not answer in time (said once)" in capsys.readouterr().out
+    assert "broker 12: broker12:1 did not answer in time (reported once)" in capsys.readouterr().out
 
 
-def test_following_outlives_nodes_and_says_what_it_missed(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
+def test_following_continues_after_failures_and_reports_gaps(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
     def drop() -> None:
         log.start = 20
         log.batches = []
@@ -332,7 +332,7 @@ def test_following_outlives_nodes_and_says_what_it_missed(log: Log, capsys: pyte
     assert [each["offset"] for each in lines_of(captured.out)] == [20, 21]
 
 
-def test_brokers_come_and_go_and_topics_go_on_under_another_id(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
+def test_following_with_new_brokers_and_renewed_topics(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
     renewed = metadata_pb2.RenewTopic(topic_id=TOPIC_ID, new_topic_id=NEW_ID)
     registered = metadata_pb2.RegisterBroker(broker_id=13, fenced=True)
     log.named[TOPIC_ID] = "t"
@@ -352,7 +352,7 @@ def test_brokers_come_and_go_and_topics_go_on_under_another_id(log: Log, capsys:
     ]  # fmt: skip
 
 
-def test_many_changes_and_many_brokers_are_summed_up_for_people(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_changes_and_brokers_are_summarized_in_text(log: Log, capsys: pytest.CaptureFixture[str]) -> None:
     log.named[TOPIC_ID] = "t"
     log.brokers = list(range(1, 10))
     description = log.replies[rpcs.DESCRIBE_QUORUM]

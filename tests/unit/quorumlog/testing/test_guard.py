@@ -1,4 +1,4 @@
-"""The guard of a test's broker, and what is said of a broker that does not serve."""
+"""The guard of a test's broker, and the report on a broker that does not start."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Stubborn:
     kill = terminate
 
     def wait(self, timeout_s: float | None = None) -> int:
-        assert timeout_s is not None, "it would wait without end"
+        assert timeout_s is not None, "it would wait forever"
         self.waits.append(timeout_s)
         if self.signals > 0:
             raise subprocess.TimeoutExpired("program", timeout_s)

@@ -1,0 +1,251 @@
+"""kctl doctor's findings about brokers, partitions and reassignments."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from quorumlog.client.probe import HANGS
+from quorumlog.doctor.diagnosis import diagnose as conclude
+from quorumlog.doctor.examine import examine
+from tests.unit.quorumlog.doctor.clinic import SILENT, Clinic, Diagnose, address, use
+
+# All is well
+
+
+# Brokers and partitions
+
+
+def test_a_fenced_broker_is_one_cause_of_its_consequences(clinic: Clinic, diagnose: Diagnose) -> None:
+    clinic.topic("t", (11, 12, 13), (12, 13, 11), (13, 11, 12), min_insync_replicas="2")
+    clinic.topic("alone", (12,), (13,))
+    clinic.fence(12)
+    findings, _ = diagnose()
+    assert findings.keys() == {"OFFLINE", "FENCED", "UNDER_REPLICATED", "REPLICATION_FACTOR_1"}
+    assert len(_all(clinic)) == 4
+    assert findings["FENCED"]["cause"] == f"it sends no heartbeats; node 12 at h12:9093: {SILENT}"
+    assert findings["FENCED"]["next"].endswith(
+        "for good: start another broker first (2 are up, 3 are needed); doctor then says how to replace it"
+    )
+    offline = findings["OFFLINE"]
+    assert (offline["what"], offline["partitions"]) == ("1 partition without a leader: alone-0", ["alone-0"])
+    assert offline["commands"] == [
+        "kctl reassign generate --topic alone --drain 12 | kctl reassign start --plan -",
+        "kctl elect-leaders --unclean --topic alone",
+    ]
+    under = findings["UNDER_REPLICATED"]
+    assert under["what"] == "3 partitions whose replica on broker 12 is not in sync: t-0..2"
+    assert "start another broker first, 2 are up, 3 are needed" in under["next"]
+
+
+def test_with_spare_brokers_the_commands_to_move_replicas_are_given(
+    monkeypatch: pytest.MonkeyPatch, diagnose: Diagnose
+) -> None:
+    clinic = Clinic(brokers=(11, 12, 13, 14))
+    use(clinic, monkeypatch)
+    clinic.topic("t", (11, 12, 13))
+    clinic.fence(12)
+    clinic.topic("u", (12, 14))
+    clinic.metadata.topics[1].partitions[0].isr[:] = [14]
+    clinic.metadata.topics[1].partitions[0].leader = 14
+    findings, _ = diagnose()
+    assert findings["UNDER_REPLICATED"]["commands"] == [
+        "kctl reassign generate --topic t --topic u | kctl reassign start --plan - --wait"
+    ]
+    assert findings["FENCED"]["commands"] == [
+        "kctl reassign generate --drain 12 | kctl reassign start --plan - --wait", "kctl brokers unregister 12",
+    ]  # fmt: skip
+    clinic.topic("alone", (12,))
+    clinic.metadata.topics[2].partitions[0].leader = -1
+    assert diagnose()[0]["FENCED"]["next"].endswith("first resolve OFFLINE: 1 partition without a leader")
+
+
+def test_a_broker_that_runs_but_is_fenced(clinic: Clinic, diagnose: Diagnose) -> None:
+    clinic.fence(12, None)
+    clinic.described[12].checks.add(name="broker", ok=False, detail="fenced, broker epoch 7")
+    findings, _ = diagnose()
+    assert findings["FENCED"]["cause"] == "it runs; broker: fenced, broker epoch 7"
+    clinic.fence(12, HANGS)
+    assert "restart broker 12, which hangs" in diagnose()[0]["FENCED"]["next"]
+
+
+def test_brokers_in_other_states(clinic: Clinic, diagnose: Diagnose) -> None:
+    clinic.metadata.brokers[0].state = "controlled_shutdown"
+    clinic.silent[12] = SILENT
+    del clinic.metadata.brokers[2]
+    findings, _ = diagnose()
+    assert findings.keys() == {"SHUTTING_DOWN", "BROKER_UNREACHABLE", "NOT_REGISTERED"}
+    assert (findings["SHUTTING_DOWN"]["nodes"], findings["BROKER_UNREACHABLE"]["nodes"]) == ([11], [12])
+    assert findings["NOT_REGISTERED"]["nodes"] == [13]
+    clinic.brokers.clear()
+    del clinic.metadata.brokers[:]
+    assert list(diagnose()[0]) == ["NO_BROKERS"]
+
+
+def test_a_partition_that_waits_for_one_of_several(clinic: Clinic, diagnose: Diagnose) -> None:
+    (first, second) = clinic.topic("t", (11, 12, 13), (11, 12))
+    clinic.fence(11)
+    clinic.fence(12)
+    first.leader, first.isr[:], first.elr[:] = -1, [], [11, 12]
+    second.leader, second.isr[:] = -1, []
+    findings = [f for f in _all(clinic) if f.finding == "OFFLINE"]
+    nobody, waiting = findings
+    assert nobody.partitions == ("t-1",)
+    assert nobody.cause == "no replica is known to hold all acknowledged records"
+    assert nobody.commands == ("kctl elect-leaders --unclean --topic t",)
+    assert waiting.cause.startswith("only broker 11 and broker 12 may lead: broker 11 is fenced (connection refused")
+    assert waiting.next.startswith(
+        "start one of broker 11 and broker 12; if all of them are lost for good: give up the records"
+    )
+    first.isr[:], first.elr[:] = [12], [11]
+    assert _all(clinic)[1].cause.startswith("only broker 11 and broker 12 may lead"), "eligible beside the last in sync"
+
+
+def _all(clinic: Clinic) -> list[Any]:
+    """Return every finding; a word may occur more than once."""
+    return list(conclude(asyncio.run(examine(clinic.client, map(address, clinic.voters), 10.0))).findings)
+
+
+def test_a_partition_below_the_minimum_is_critical_and_reported_once(clinic: Clinic, diagnose: Diagnose) -> None:
+    clinic.topic("t", (11, 12, 13), (12, 11, 13), min_insync_replicas="2")
+    clinic.fence(12)
+    clinic.fence(13)
+    findings, _ = diagnose()
+    assert findings["BELOW_MIN_ISR"]["severity"] == "critical"
+    assert findings["BELOW_MIN_ISR"]["partitions"] == ["t-0", "t-1"]
+    assert findings["BELOW_MIN_ISR"]["next"].startswith("start broker 12 and broker 13; the missing records")
+    assert "UNDER_REPLICATED" not in findings
+
+
+def test_the_minimum_of_the_topic_overrides_that_of_the_cluster(clinic: Clinic, diagnose: Diagnose) -> None:
+    (partition,) = clinic.topic("t", (11, 12, 13))
+    partition.isr[:] = [11]
+    assert "BELOW_MIN_ISR" not in diagnose()[0]
+    clinic.metadata.configs.add(scope=1, key="min.insync.replicas", value="2")
+    assert "BELOW_MIN_ISR" in diagnose()[0]
+    clinic.metadata.topics[0].configs.add(key="min.insync.replicas", value="1")
+    assert "BELOW_MIN_ISR" not in diagnose()[0]
+
+
+@pytest.mark.parametrize(("later", "said"), [(40, ", and got none in the last seconds"), (60, "")])
+def test_a_lagging_replica(clinic: Clinic, diagnose: Diagnose, later: int, said: str) -> None:
+    (partition,) = clinic.topic("t", (11, 12, 13))
+    partition.isr[:] = [11, 13]
+    clinic.replica(11, "t", 0, 90, state="leader")
+    clinic.replica(12, "t", 0, 40, later, state="follower")
+    findings, _ = diagnose()
+    assert findings["UNDER_REPLICATED"]["cause"] == f"broker 12 is up, but behind: by 50 records in t-0{said}"
+    assert findings["UNDER_REPLICATED"]["next"].startswith("kctl explain t-0")
+
+
+def test_a_replica_on_a_failed_directory(clinic: Clinic, diagnose: Diagnose) -> None:
+    (partition,) = clinic.topic("t", (11, 12, 13))
+    partition.isr[:] = [11, 13]
+    partition.replica_states[1] = "offline"
+    assert "its data directory is offline" in diagnose()[0]["UNDER_REPLICATED"]["cause"]
+    clinic.replica(12, "t", 0, 0, state="offline", problem="/disk2: Input/output error")
+    assert "/disk2: Input/output error" in diagnose()[0]["UNDER_REPLICATED"]["cause"]
+
+
+def test_a_lost_replica_is_reported_with_the_problem_that_its_broker_found(clinic: Clinic, diagnose: Diagnose) -> None:
+    (partition,) = clinic.topic("t", (11, 12, 13))
+    clinic.lose(partition, 12)
+    clinic.replica(12, "t", 0, 0, state="offline", problem="a batch at 7 is damaged")
+    findings, _ = diagnose()
+    assert findings.keys() == {"LOST_REPLICA"}
+    assert findings["LOST_REPLICA"]["what"] == "broker 12 has lost 1 replica: t-0"
+    assert findings["LOST_REPLICA"]["cause"] == "a batch at 7 is damaged"
+    assert findings["LOST_REPLICA"]["commands"] == [
+        "kctl reassign generate --topic t --drain 12 --replication-factor 2 | kctl reassign start --plan - --wait",
+        "kctl reassign generate --topic t --replication-factor 3 | kctl reassign start --plan - --wait",
+    ]
+    partition.isr[:], partition.leader = [], -1
+    findings, _ = diagnose()
+    assert findings["LOST_REPLICA"]["next"].startswith("no leader has a copy")
+    assert findings["OFFLINE"]["cause"] == "no replica is known to hold all acknowledged records"
+
+
+def test_a_sole_replica_that_returned_without_its_records_is_reported_as_lost(
+    clinic: Clinic, diagnose: Diagnose
+) -> None:
+    (partition,) = clinic.topic("t", (12,))
+    partition.leader, partition.isr[:] = -1, []
+    found = diagnose()[0]["OFFLINE"]
+    assert found["what"] == "1 partition lost with the only replica, on broker 12: t-0"
+    assert found["cause"].startswith("broker 12 has returned without its records: with another disk")
+    assert (found["nodes"], found["commands"]) == ([12], ["kctl elect-leaders --unclean --topic t"])
+
+
+def test_a_lost_replica_is_moved_to_a_spare_broker(monkeypatch: pytest.MonkeyPatch, diagnose: Diagnose) -> None:
+    clinic = Clinic(brokers=(11, 12, 13, 14))
+    use(clinic, monkeypatch)
+    (partition,) = clinic.topic("t", (11, 12, 13))
+    clinic.lose(partition, 12)
+    assert diagnose()[0]["LOST_REPLICA"]["commands"] == [
+        "kctl reassign generate --topic t --drain 12 | kctl reassign start --plan - --wait"
+    ]
+
+
+def test_the_number_of_topics_in_a_command_is_limited(clinic: Clinic, diagnose: Diagnose) -> None:
+    for number in range(50):
+        clinic.topic(f"t{number:02}", (11,))
+    (command,) = diagnose()[0]["REPLICATION_FACTOR_1"]["commands"]
+    assert command.count("--topic") == 20
+    assert "--topic t19 --replication-factor" in command
+
+
+# Reassignments
+
+
+def moving(clinic: Clinic, *, target: int = 13) -> Any:
+    """Move t-0 from 11, 12 to 11 and `target`, which has half of the records."""
+    (partition,) = clinic.topic("t", (11, 12, target))
+    partition.isr[:] = [11, 12]
+    partition.adding[:], partition.removing[:] = [target], [12]
+    clinic.replica(11, "t", 0, 90, state="leader")
+    return partition
+
+
+def test_a_reassignment_that_makes_progress_is_not_a_finding(clinic: Clinic, diagnose: Diagnose) -> None:
+    moving(clinic)
+    clinic.replica(13, "t", 0, 40, 50, state="follower")
+    assert diagnose() == ({}, 0)
+
+
+def test_a_reassignment_without_progress(clinic: Clinic, diagnose: Diagnose) -> None:
+    moving(clinic)
+    clinic.replica(13, "t", 0, 40, 40, state="follower")
+    clinic.metadata.configs.add(scope=1, key="reassignment.throttle.bytes.per.second", value="10")
+    findings, _ = diagnose()
+    found = findings["REASSIGNMENT_STUCK"]
+    assert found["cause"] == "broker 13 copied nothing in the last seconds; the throttle is 10 bytes/s"
+    assert found["next"].startswith("remove the throttle: kctl reassign start --throttle none; or go back: kctl")
+    assert found["commands"] == ["kctl reassign start --throttle none"]
+    assert "kctl reassign cancel --topic t" in found["next"]
+    del clinic.metadata.configs[:]
+    clinic.asked.clear()
+    found = diagnose()[0]["REASSIGNMENT_STUCK"]
+    assert found["cause"] == "broker 13 copied nothing in the last seconds"
+    assert found["next"].startswith(
+        "resolve that, and it continues by itself; or go back: kctl reassign cancel --topic t"
+    )
+
+
+def test_a_reassignment_to_a_fenced_broker(clinic: Clinic, diagnose: Diagnose) -> None:
+    moving(clinic)
+    clinic.fence(13)
+    findings, _ = diagnose()
+    assert findings["REASSIGNMENT_STUCK"]["cause"] == f"the target: broker 13 is fenced ({SILENT})"
+    assert "UNDER_REPLICATED" not in findings
+
+
+def test_a_reassignment_without_a_leader_or_with_too_few_in_sync(clinic: Clinic, diagnose: Diagnose) -> None:
+    partition = moving(clinic)
+    partition.leader = -1
+    assert diagnose()[0]["REASSIGNMENT_STUCK"]["cause"] == "it has no leader to copy from"
+    partition.leader = 12
+    partition.isr[:] = [12, 13]
+    clinic.metadata.topics[0].configs.add(key="min.insync.replicas", value="2")
+    assert "the old replicas cannot be removed" in diagnose()[0]["REASSIGNMENT_STUCK"]["cause"]

@@ -1,0 +1,150 @@
+"""Every finding of doctor is in one of these tables: its next step is run by a test, or a reason says why not."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import quorumlog.doctor
+
+ROOT = Path(__file__).parents[4]
+FOLDER = Path(quorumlog.doctor.__file__).parent
+COMMANDS = "tests/integration/cli/test_doctor_commands.py"
+FAILURES = "tests/integration/cli/test_doctor.py"
+
+ADVICE_RUNS = f"{COMMANDS}::test_commands_of_advice_run_as_printed"
+BROKERS_ARE_REPLACED = f"{COMMANDS}::test_brokers_that_are_lost_are_replaced"
+VOTERS_FAIL = f"{FAILURES}::test_voters_that_fail_one_after_the_other"
+
+RUN: dict[str, tuple[str, ...]] = {
+    "BELOW_MIN_ISR": (f"{COMMANDS}::test_a_partition_below_its_minimum_is_writable_again",),
+    "CORDONED": (ADVICE_RUNS,),
+    "EVEN_VOTERS": (
+        f"{COMMANDS}::test_voters_are_made_and_replaced",
+        f"{COMMANDS}::test_one_of_four_voters_is_removed",
+    ),
+    "FENCED": (BROKERS_ARE_REPLACED, f"{FAILURES}::test_findings_about_a_cluster_under_failures"),
+    "LOST_REPLICA": (f"{COMMANDS}::test_lost_replicas_are_recreated",),
+    "MIN_ISR_IS_ALL": (ADVICE_RUNS, f"{COMMANDS}::test_without_another_broker_the_minimum_is_lowered"),
+    "NO_QUORUM": (VOTERS_FAIL,),
+    "OFFLINE": (
+        f"{COMMANDS}::test_the_records_of_a_lost_last_replica_are_given_up",
+        f"{COMMANDS}::test_lost_replicas_are_recreated",
+        f"{COMMANDS}::test_a_live_replica_is_kept_when_none_is_known_to_hold_all_records",
+        BROKERS_ARE_REPLACED,
+    ),
+    "ONE_VOTER": (f"{COMMANDS}::test_voters_are_made_and_replaced",),
+    "PAUSED": (VOTERS_FAIL,),
+    "REASSIGNMENT_STUCK": (
+        ADVICE_RUNS,
+        f"{COMMANDS}::test_a_reassignment_to_a_broker_that_is_down_continues_or_is_cancelled",
+    ),
+    "REPLICATION_FACTOR_1": (ADVICE_RUNS,),
+    "STRAYS": (f"{COMMANDS}::test_replicas_that_a_rebuilt_quorum_does_not_know_are_purged",),
+    "TARGET_NOT_REACHED": (f"{COMMANDS}::test_a_target_that_is_not_reached_continues_or_is_cancelled",),
+    "UNDER_REPLICATED": (BROKERS_ARE_REPLACED,),
+    "UNREACHABLE": (VOTERS_FAIL,),
+    "VOTER_DOWN": (f"{COMMANDS}::test_a_voter_that_is_down_is_started_or_replaced",),
+    "VOTER_NEW_DISK": (f"{COMMANDS}::test_voters_are_made_and_replaced",),
+}
+"""The tests on real clusters that perform the next step; at least one for each place that makes the finding."""
+
+LOOK_AGAIN = "the step is to run doctor again, which every test on a real cluster does"
+LOOK_AT_THE_NODE = "the step is to look at a log, a disk, the load or the network; what it shows decides"
+OTHER_ADDRESSES = "the step is to give other addresses, or another id, to a command"
+
+NO_COMMAND: dict[str, str] = {
+    "BROKER_UNREACHABLE": LOOK_AGAIN,
+    "CHANGES_PENDING": LOOK_AT_THE_NODE,
+    "CLOCKS": "the step is to set the clock of a machine",
+    "COMPACTION_BEHIND": "found after an hour of waiting; the step is to raise a limit and restart",
+    "CONTROLLER_SILENT": LOOK_AT_THE_NODE,
+    "DIFFERENT_CLUSTERS": OTHER_ADDRESSES,
+    "DIRECTORY_OFFLINE": "the step is to repair or replace a disk",
+    "LAGGING": LOOK_AT_THE_NODE,
+    "LEADER_UNREACHABLE": "the step is to make an address reachable, or to use another machine",
+    "LOW_SPACE": "the step is to free space on a file system",
+    "METADATA_UNREADABLE": LOOK_AT_THE_NODE,
+    "NOT_READY": LOOK_AT_THE_NODE,
+    "NOT_REGISTERED": LOOK_AT_THE_NODE,
+    "NO_CLUSTER": "the step is to start the remaining nodes with their own options",
+    "NO_LEADER": LOOK_AT_THE_NODE,
+    "OLD_GENERATION": "the step is a chapter of docs/recovery.md; tests/integration/quorum/test_disaster.py follows it",
+    "SAME_ID": OTHER_ADDRESSES,
+    "SHUTTING_DOWN": "found only while a broker stops; the step is to start it afterwards",
+    "SLOW_DISK": LOOK_AT_THE_NODE,
+    "TARGET_IN_PROGRESS": "nothing has to be done: the change ends by itself",
+    "UNCLEANABLE": "the step is to remove the cause that the finding names",
+    "UNKNOWN_ADDRESS": OTHER_ADDRESSES,
+    "VOTER_CUT_OFF": LOOK_AT_THE_NODE,
+    "VOTER_LAGGING": LOOK_AT_THE_NODE,
+    "VOTER_UNREACHABLE": LOOK_AGAIN,
+}
+"""Findings without a command that repairs them, and what their step is instead."""
+
+NOT_RUN: dict[str, str] = {
+    "NO_BROKERS": "the printed command binds port 9092, which may be in use where the tests run",
+    "NOT_SERVING": "a majority must fetch from a leader for more than 10 s, so that it is not paused, but acknowledge "
+    "nothing, or the leader must take more than 10 s to apply its log; a killed or stopped process pauses the leader "
+    "instead, and a log of that size takes too long to write.  Other tests run `kctl transfer-leader`.",
+}
+"""Findings that print a command which no test on a real cluster runs, and why."""
+
+
+class Site(NamedTuple):
+    """A place that makes a finding."""
+
+    finding: str
+    has_commands: bool
+
+
+def sites() -> list[Site]:
+    """Return every `Finding(severity, "WORD", …)` in doctor's source."""
+    found = []
+    for path in sorted(FOLDER.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding"):
+                continue
+            words = {keyword.arg: keyword.value for keyword in node.keywords}
+            word = node.args[1] if len(node.args) > 1 else words.get("finding")
+            where = f"{path.name}:{node.lineno}"
+            assert isinstance(word, ast.Constant), f"{where}: the word of a finding must be written there"
+            assert isinstance(word.value, str), where
+            found.append(Site(word.value, "commands" in words or len(node.args) > 7))
+    return found
+
+
+def body_of(test: str) -> str:
+    """Return the source of a test; empty if it does not exist."""
+    path, name = test.split("::")
+    source = (ROOT / path).read_text()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
+            return ast.get_source_segment(source, node) or ""
+    return ""
+
+
+def test_every_finding_is_in_one_table() -> None:
+    known = Counter(word for table in (RUN, NO_COMMAND, NOT_RUN) for word in table)
+    assert known == Counter({site.finding for site in sites()})
+
+
+def test_a_finding_with_commands_is_run() -> None:
+    with_commands = {site.finding for site in sites() if site.has_commands}
+    assert with_commands <= RUN.keys() | NOT_RUN.keys()
+
+
+def test_each_place_that_makes_a_finding_has_a_test() -> None:
+    places = Counter(site.finding for site in sites())
+    assert {word: len(tests) for word, tests in RUN.items() if len(tests) < places[word]} == {}
+
+
+def test_the_tests_exist_and_contain_the_finding() -> None:
+    missing = [(word, test) for word, tests in RUN.items() for test in tests if f'"{word}"' not in body_of(test)]
+    assert missing == []
+
+
+def test_a_reason_is_given() -> None:
+    assert all(reason.strip() for table in (NO_COMMAND, NOT_RUN) for reason in table.values())
