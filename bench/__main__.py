@@ -32,7 +32,10 @@ from bench.plots import Panel, draw
 
 
 class Bench(NamedTuple):
-    """run: the figures; its argument is `--tiny`.  present: prints a table of them, gives what is to be plotted."""
+    """run: returns the figures; its argument is `--tiny`.
+
+    present: prints them as a table, and returns the data to plot.
+    """
 
     run: Callable[[bool], dict[str, Any]]
     present: Callable[[dict[str, Any]], list[Panel]] | None = None

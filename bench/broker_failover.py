@@ -1,17 +1,19 @@
-"""kill -9 of a broker that leads every partition; how long until all of them are led, and served, by others.
+"""kill -9 of a broker that leads every partition; the time until other brokers lead and serve all of them.
 
 One voter and five brokers, real processes on one machine.  Broker 11 leads all partitions; each has a second replica,
-in turn on the other four, in sync when 11 dies.  With 100,000 partitions five brokers' replicas would take longer to
-make than to lose: there 11 and three of the four are fake (they register and send heartbeats; 11 dies by sending none),
-one real broker has a quarter of the followers, and what is said of brokers is said of that one.
+in turn on the other four, in sync when 11 is killed.  With 100,000 partitions, creating the replicas of five real
+brokers would take too long.  Therefore 11 and three of the four are fake there: they only register and send heartbeats,
+and 11 fails by sending none.  The fourth is a real broker with a quarter of the followers, and the measurements of
+brokers are those of this one.
 
 The session timeout is not counted.  Time 0 is when the first batch of leader changes is appended (its timestamp in the
-metadata log); deciding that batch comes before and is added to the totals.  Of each kill, in ms after time 0:
+metadata log); the decision of that batch is made before that, and is added to the totals.  The measurements of each
+kill, in ms after time 0:
 
     decide            the pure decision alone, all batches, measured in this process on an image of the same size
     last_append       the last batch of leader changes is appended
     last_received     the last broker has it, which is when it is committed
-    last_carried_out  the last broker has carried it out (as `ListAppliedBatches` says)
+    last_carried_out  the last broker has applied it, according to `ListAppliedBatches`
     first_produce, last_produce   of batches to 200 partitions, spread over all and the very last among them, which one
                       producer tries from the kill on, every 0.1 s; acknowledged by all in sync
     to_the_last       the later of the last two, and the decision: from the fencing to the last new leader serving
@@ -61,7 +63,7 @@ SAMPLE = 200
 PAUSE_S = 0.1
 PORT_BASE = 29_500
 AIM_MS = 1_000
-"""From the fencing to the last new leader serving, with 10,000 partitions."""
+"""Time from the fencing until the last new leader serves, with 10,000 partitions."""
 STAGES = (
     "decide_ms", "last_append_ms", "last_received_ms", "last_carried_out_ms", "first_produce_ms", "last_produce_ms",
     "to_the_last_ms",
@@ -109,7 +111,7 @@ async def _with_fakes(size: int) -> dict[str, Any]:
 
 
 def _row(brokers: str, size: int, killed: Sequence[dict[str, float]]) -> dict[str, Any]:
-    """Medians; and the decision, which is the same each time."""
+    """Return the medians, and the decision, which is the same for each kill."""
     first_ms, all_ms = _decide(size)
     row: dict[str, Any] = {"partitions": size, "brokers": brokers, "kills": len(killed), "decide_ms": round(all_ms)}
     for name in STAGES[1:-1]:
@@ -122,7 +124,7 @@ def _row(brokers: str, size: int, killed: Sequence[dict[str, float]]) -> dict[st
 
 
 def _decide(size: int) -> tuple[float, float]:
-    """Milliseconds to decide the first batch, and all."""
+    """Return the milliseconds to decide the first batch, and all batches."""
     image = _image(size)
     times = []
     while True:
@@ -137,7 +139,7 @@ def _decide(size: int) -> tuple[float, float]:
 
 
 def _image(size: int) -> ClusterImage:
-    """Broker 1 leads all; 2 to 5 follow in turn."""
+    """Return an image in which broker 1 leads all partitions; 2 to 5 follow in turn."""
     image = ClusterImage()
     for broker_id in range(1, 2 + FOLLOWERS):
         endpoints = (Endpoint("default", "127.0.0.1", 9092),)
@@ -167,14 +169,14 @@ async def _cluster(brokers: int) -> AsyncIterator[_Stage]:
             async with ControllerClient([cluster.controllers]) as client:
                 yield _Stage(cluster, client)
         finally:
-            for node in cluster.nodes:  # they need not hand anything over
+            for node in cluster.nodes:  # no broker has to hand over
                 if node.is_running:
                     await kill(node)
 
 
 @dataclass
 class _Changes:
-    """The batches of leader changes by one fencing.  end_offset: of the last, in which the broker is fenced."""
+    """The batches of leader changes of one fencing. end_offset: that of the last batch, which fences the broker."""
 
     first_ms: int
     last_ms: int
@@ -183,7 +185,7 @@ class _Changes:
 
 
 class _Stage:
-    """fakes: None, or they include the leader.  topics: (id, name), in the order in which brokers carry changes out."""
+    """fakes: None, or they include the leader. topics: (id, name), in the order in which brokers apply changes."""
 
     def __init__(self, cluster: DevCluster, client: ControllerClient) -> None:
         self.cluster = cluster
@@ -198,7 +200,7 @@ class _Stage:
         return [node for node in self.cluster.nodes if node.role == BROKER]
 
     async def grow_to(self, size: int) -> None:
-        """Topics, until there are so many partitions; return when all replicas are in sync, and the sample written."""
+        """Create topics with this many partitions; return when all replicas are in sync and the sample is written."""
         rows = [[self.leader_id, self.follower_ids[index % FOLLOWERS]] for index in range(PARTITIONS_A_TOPIC)]
         assignment = [records_pb.IntList(values=row) for row in rows]
         missing = range(len(self.topics), size // PARTITIONS_A_TOPIC)
@@ -226,12 +228,12 @@ class _Stage:
                     await producer.send(topic, index, _one_record())
 
     async def restore(self) -> None:
-        """Start the dead broker again, and let it lead as before."""
+        """Restart the killed broker, and let it lead as before."""
         await dev_cluster.start(self.cluster, TIMEOUT_S, lambda line: None)
         await self._as_before()
 
     async def _as_before(self) -> None:
-        """Return once all is in sync, led by the leader, and carried out by everybody."""
+        """Return when all replicas are in sync, the leader leads all partitions, and all brokers have applied this."""
         for names in _groups([name for _, name in self.topics], 20):
             await until(partial(self._is_in_sync, names))
         request = pb.ElectLeadersRequest(policy=pb.ElectLeadersRequest.POLICY_PREFERRED)
@@ -251,7 +253,7 @@ class _Stage:
     # One kill
 
     async def one_kill(self) -> dict[str, float]:
-        """The stages in ms after time 0."""
+        """Return the stages in ms after time 0."""
         from_offset = (await self.client.describe_quorum(TIMEOUT_S)).high_watermark
         async with self._producer() as producer:
             await self._kill_leader()
@@ -284,18 +286,18 @@ class _Stage:
             yield producer
 
     async def _produce(self, producer: Producer) -> list[float]:
-        """When each partition of the sample had taken a batch, in ms since 1970."""
+        """Return the time at which each partition of the sample acknowledged a batch, in ms since 1970."""
         acknowledged: list[float] = []
         for topic, index in self._sample():
             future = await producer.send(topic, index, _one_record())
             future.add_done_callback(lambda _: acknowledged.append(time.time() * 1000))
-            await asyncio.sleep(PAUSE_S / SAMPLE)  # so that they do not all ask at the same moment ever after
+            await asyncio.sleep(PAUSE_S / SAMPLE)  # otherwise all of them would send at the same moments
         await producer.flush()
         await asyncio.sleep(0)
         return acknowledged
 
     def _sample(self) -> list[tuple[str, int]]:
-        """Partitions of topics that come first, last and in between; of the last, those of each broker."""
+        """Return partitions of the first, the last and other topics; of the last one, partitions of each broker."""
         indexes = range(PARTITIONS_A_TOPIC)
         if self.fakes is not None:
             indexes = indexes[self.follower_ids.index(self.brokers[0].id) :: FOLLOWERS]
@@ -304,7 +306,7 @@ class _Stage:
         return [(name, index) for name in names for index in taken]
 
     async def _changes(self, offset: int) -> _Changes:
-        """Read them from the voter's log."""
+        """Return the batches, read from the voter's log."""
         found: _Changes | None = None
         address = self.cluster.controllers
         async with asyncio.timeout(TIMEOUT_S):
@@ -323,7 +325,7 @@ class _Stage:
                         return found
 
     async def _applied(self, node: Node, end_offset: int) -> node_pb2.AppliedBatch:
-        """When this broker had the batch that ends there, and had carried it out."""
+        """Return the times at which this broker received and applied the batch that ends there."""
         request = node_pb2.ListAppliedBatchesRequest(from_offset=end_offset - 1)
         async with asyncio.timeout(TIMEOUT_S):
             while True:
@@ -351,7 +353,7 @@ def _groups(values: list[str], size: int) -> Iterator[list[str]]:
 
 
 def _spread(values: Sequence[T], count: int) -> list[T]:
-    """So many of them at equal distances, the first and the last among them; all, when there are not more."""
+    """Return this many of them at equal distances, including the first and the last; all, if there are not more."""
     if len(values) <= count:
         return list(values)
     return [values[position * (len(values) - 1) // (count - 1)] for position in range(count)]

@@ -1,13 +1,13 @@
-"""kill -9 of one of three brokers under writes with acks=all; how long its partitions, and those that it copies, stand.
+"""kill -9 of one of three brokers during writes with acks=all; the time for which partitions are unavailable.
 
 Three voters and three brokers, real processes on one machine; a topic of 6 partitions with three replicas each and
 min.insync.replicas 2; one writer a partition that sends a record, waits for its acknowledgement and sends the next.
-The broker that is killed leads two of the partitions and follows the others.  Of each kill:
+The broker that is killed leads two of the partitions and follows the others. The measurements of each kill:
 
-    follower_stall_s  the longest that a writer to a partition of another leader waited: the ISR is one too large
-    leader_stall_s    the same of a partition that the killed broker led
+    follower_stall_s  the longest wait of a writer to a partition of another leader, whose ISR is one too large
+    leader_stall_s    the same for a partition that the killed broker led
 
-Each is measured with `broker.fence.on.refusal` and without; the rest of the wait is for the session timeout (6 s).
+Each is measured with `broker.fence.on.refusal` and without; without it, most of the wait is the session timeout (6 s).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PAUSE_S = 0.02
 SETTLE_S = 2.0
 PORT_BASE = 29_600
 AIM_S = 2.0
-"""Of both, with `broker.fence.on.refusal`."""
+"""Aim for both measurements, with `broker.fence.on.refusal`."""
 
 
 def run(tiny: bool) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class _Stage:
     cluster: DevCluster
     client: ControllerClient
     waits_s: dict[int, float] = field(default_factory=dict)
-    """By partition: the longest wait since the kill."""
+    """Return the longest wait since the kill, by partition."""
 
     async def create_topic(self) -> None:
         new = pb.NewTopic(name=TOPIC, partitions=PARTITIONS, replication_factor=3)
@@ -73,7 +73,7 @@ class _Stage:
         assert reply.topics[0].result.error == NO_ERROR, reply
 
     async def leaders(self) -> list[int] | None:
-        """By partition; None unless all replicas of all are in sync and the preferred ones lead."""
+        """Return the leaders by partition; None unless all replicas are in sync and the preferred ones lead."""
         reply = await self.client.call(rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest(names=[TOPIC]), TIMEOUT_S)
         partitions = reply.topics[0].partitions
         if any(len(each.isr) < 3 or each.leader != each.replicas[0].broker_id for each in partitions):
@@ -93,7 +93,7 @@ class _Stage:
             asyncio.TaskGroup() as group,
         ):
             writers = [group.create_task(self._write(producer, index)) for index in range(PARTITIONS)]
-            await asyncio.sleep(SETTLE_S + number * 0.13)  # at another time between two heartbeats
+            await asyncio.sleep(SETTLE_S + number * 0.13)  # vary the time between two heartbeats
             self.waits_s.clear()
             await kill(victim)
             await until(self._all_have_waited)
@@ -115,7 +115,7 @@ class _Stage:
             await asyncio.sleep(PAUSE_S)
 
     async def _all_have_waited(self) -> bool:
-        """Every writer goes on, having waited for longer than a write takes."""
+        """Return when every writer has continued after a wait that was longer than a normal write."""
         return len(self.waits_s) == PARTITIONS and min(self.waits_s.values()) > LOOK_S
 
     async def _is_whole(self) -> bool:
@@ -137,6 +137,6 @@ async def _cluster(fence_on_refusal: bool) -> AsyncIterator[_Stage]:
             async with ControllerClient([cluster.controllers.split(",")[0]]) as client:
                 yield _Stage(cluster, client)
         finally:
-            for node in cluster.nodes:  # they need not hand anything over
+            for node in cluster.nodes:  # no broker has to hand over
                 if node.is_running:
                     await kill(node)

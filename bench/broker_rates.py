@@ -1,7 +1,7 @@
 """Produce and consume through one standalone broker with an unmodified librdkafka client (confluent-kafka).
 
-acks=all, idempotent, every acknowledged record fsynced.  The checksum is over every value read, so a faster wrong
-answer shows.  Client and broker share the machine.
+acks=all, idempotent, every acknowledged record fsynced.  The checksum covers every value read, so that a faster but
+wrong result is detected.  Client and broker share the machine.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from quorumlog.testing import standalone
 
@@ -56,7 +56,7 @@ def create_topic(bootstrap: str, topic: str, partitions: int = 1) -> None:
 
 
 def _produce(bootstrap: str, topic: str, size: int, count: int) -> tuple[float, int]:
-    """Records/s from the first produce call to the last acknowledgement, and the checksum of all values."""
+    """Return records/s from the first produce call to the last acknowledgement, and the checksum of all values."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -87,7 +87,7 @@ def _produce(bootstrap: str, topic: str, size: int, count: int) -> tuple[float, 
 
 
 def _consume(bootstrap: str, topic: str, count: int) -> tuple[float, int]:
-    """Records/s from the assignment to the last record, and the checksum of all values."""
+    """Return records/s from the assignment to the last record, and the checksum of all values."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

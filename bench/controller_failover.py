@@ -1,9 +1,9 @@
 """kill -9 of the active controller of three voters, with few and with very many partitions in the image.
 
-From the signal to the answer of another controller to a request that had to be committed (producer ids), as a client
-sees it that knows all three.  With the default timeouts: the others notice after a fetch timeout of 2 to 2.5 s, unless
-the closed connection tells them.  Aim (design §11): p99 under 3 s, the same for every number of partitions.  The
-killed voter is started again and catches up before the next kill.
+Measures the time from the signal until another controller answers a request that must be committed (producer ids), for
+a client that knows all three voters.  It uses the default timeouts: the others notice the failure after a fetch timeout
+of 2 to 2.5 s, unless they notice the closed connection first.  Aim: p99 under 3 s, the same for every number of
+partitions.  The killed voter is started again and catches up before the next kill.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ async def _run(sizes: tuple[int, ...], kills: int) -> dict[str, Any]:
 
 
 async def _one(cluster: dev_cluster.DevCluster, client: ControllerClient, brokers: FakeBrokers) -> float:
-    """Seconds without a controller, by one kill."""
-    await dev_cluster.start(cluster, TIMEOUT_S, lambda line: None)  # starts who was killed; until all have caught up
+    """Return the seconds without a controller after one kill."""
+    await dev_cluster.start(cluster, TIMEOUT_S, lambda line: None)  # until all have caught up
     await _commit(client, brokers)
     leader_id = (await client.describe_quorum(TIMEOUT_S)).known.leader_id
     (leader,) = (node for node in cluster.nodes if node.id == leader_id)
@@ -77,7 +77,7 @@ async def _one(cluster: dev_cluster.DevCluster, client: ControllerClient, broker
 
 
 async def _commit(client: ControllerClient, brokers: FakeBrokers) -> None:
-    """One record, asked for until there is an answer."""
+    """Request one record repeatedly until an answer arrives."""
     broker_id, epoch = next(iter(brokers.epochs.items()))
     request = pb.AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=epoch)
     async with asyncio.timeout(TIMEOUT_S):

@@ -1,4 +1,4 @@
-"""Real processes for benches, and the fake brokers that stand in for data nodes where only metadata is measured."""
+"""Real processes for benches, and fake brokers that replace data nodes if only metadata is measured."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NO_ERROR = ApiError.NONE
 
 @contextlib.asynccontextmanager
 async def voters(count: int, port_base: int, options: Sequence[str] = ()) -> AsyncIterator[DevCluster]:
-    """So many voters that are ready, in a folder of their own, which goes with them.  `options`: for each of them."""
+    """This many ready voters in a temporary folder, which is deleted with them.  `options`: for each of them."""
     with tempfile.TemporaryDirectory(prefix="quorumlog-bench-") as folder:
         cluster = dev_cluster.plan(Path(folder) / "cluster", count, 0, port_base, made_dir=True)
         for node in cluster.nodes:
@@ -42,22 +42,22 @@ async def voters(count: int, port_base: int, options: Sequence[str] = ()) -> Asy
 
 
 async def kill(node: Node) -> None:
-    """As kill -9, and wait until it is gone."""
+    """End the process as kill -9 does, and wait until it has ended."""
     processes.send(node.pid, signal.SIGKILL)
     await processes.gone(node.pid, node.mark, TIMEOUT_S)
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Return once it does; it is looked at every 0.2 s."""
+    """Return when the condition holds; it is checked every 0.2 s."""
     async with asyncio.timeout(TIMEOUT_S):
         while True:
             if await holds():
                 return
-            await asyncio.sleep(LOOK_S)  # nobody tells
+            await asyncio.sleep(LOOK_S)  # no event reports it
 
 
 class FakeBrokers:
-    """Brokers that only register and send heartbeats: `async with`.  `epochs`: broker epoch by id."""
+    """Brokers that only register and send heartbeats; an async context manager.  `epochs`: broker epoch by id."""
 
     def __init__(self, client: ControllerClient, count: int) -> None:
         self.epochs: dict[int, int] = {}
@@ -81,7 +81,7 @@ class FakeBrokers:
             await self._beating
 
     async def _beat(self) -> None:
-        """One heartbeat each; as caught up as a broker can be, so that none stays fenced."""
+        """Send one heartbeat for each broker, with all metadata applied, so that no broker stays fenced."""
         for broker_id, epoch in list(self.epochs.items()):
             offset = (await self._client.describe_quorum(TIMEOUT_S)).high_watermark
             request = pb.BrokerHeartbeatRequest(
@@ -96,7 +96,7 @@ class FakeBrokers:
                 await self._beat()
 
     async def create_partitions(self, count: int) -> None:
-        """Topics of 1,000 partitions (the last may be smaller) with a replica on each of these brokers."""
+        """Create topics of 1,000 partitions (the last may be smaller) with a replica on each of these brokers."""
         topics: list[pb.NewTopic] = []
         waiting = 0
         while count > 0 or topics:

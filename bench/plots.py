@@ -1,4 +1,7 @@
-"""Plots and tables of benches.  PNG files go beside the JSON; without matplotlib (the `bench` extra) there are none."""
+"""Plots and tables of benches.
+
+PNG files are written beside the JSON, if matplotlib is installed (the `bench` extra).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from rich.table import Table
 
 @dataclass(frozen=True)
 class Panel:
-    """One diagram: lines over a common x axis.  aim: drawn as a dashed line, with its words."""
+    """One diagram: lines over a common x axis. aim: drawn as a dashed line with its label."""
 
     title: str
     x_label: str
@@ -26,7 +29,7 @@ class Panel:
 
 
 def draw(path: Path, panels: Sequence[Panel]) -> bool:
-    """Write the panels side by side to `path`; False when matplotlib is not installed."""
+    """Write the panels side by side to `path`; return False if matplotlib is not installed."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -53,9 +56,9 @@ def draw(path: Path, panels: Sequence[Panel]) -> bool:
 
 
 def show(title: str, rows: Sequence[Mapping[str, Any]], aims: Mapping[str, str] | None = None) -> None:
-    """Print rows as a table, to standard error: standard output is JSON.  aims: by column, in a last row of their own.
+    """Print rows as a table to standard error, because standard output is JSON. aims: by column, shown in the last row.
 
-    Values that are not plain are left out.
+    Values other than numbers and text are omitted.
     """
     columns = [name for name, value in rows[0].items() if isinstance(value, (int, float, str))]
     table = Table(title=title, show_footer=bool(aims))

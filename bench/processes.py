@@ -1,4 +1,4 @@
-"""What benches want to know of running processes (Linux)."""
+"""Measurements of running processes for benches (Linux)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def resident_mib(pid: int) -> float:
-    """Resident memory of a process in MiB."""
+    """Return the resident memory of a process in MiB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
@@ -15,6 +15,6 @@ def resident_mib(pid: int) -> float:
 
 
 def processor_s(pid: int) -> float:
-    """Processor time that a process has used, in seconds; in steps of a hundredth."""
+    """Return the processor time that a process has used, in seconds, with a resolution of 0.01 s."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

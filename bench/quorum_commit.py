@@ -1,8 +1,9 @@
 """Commit of one metadata record, with 1, 3 and 5 voters as real processes, from a client's request to its answer.
 
 Each request allocates producer ids: one record, appended, replicated, fsynced by a majority, applied, answered.
-Measured one at a time (latency) and 64 at once (records/s).  The floor beside it, from the same run: an fdatasync of
-4 KiB on the same disk, and a gRPC round trip to a voter that needs no commit.  All processes share the machine.
+Requests are measured one at a time (latency) and 64 concurrently (records/s).  The same run also measures the lower
+bound: an fdatasync of 4 KiB on the same disk, and a gRPC round trip to a voter that needs no commit.  All processes
+share the machine.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ VOTERS = (1, 3, 5)
 AT_ONCE = 64
 PORT_BASE = 29_200
 AIM_MS = 1.28
-"""p50 with three voters: what etcd takes on two cores (design §11)."""
+"""p50 with three voters: the figure of etcd on two cores."""
 
 
 def run(tiny: bool) -> dict[str, Any]:
@@ -90,7 +91,7 @@ def _ms(seconds: float) -> float:
 
 
 async def _times(act: Callable[[], Awaitable[None]], times: int) -> list[float]:
-    """Seconds of each of `times` calls, one after another."""
+    """Return the seconds of each of `times` calls, one after another."""
     found = []
     for _ in range(times):
         began = time.perf_counter()

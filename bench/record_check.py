@@ -1,7 +1,7 @@
-"""What the check of a batch's records costs a broker, beside what a whole produce costs.
+"""The cost of the check of a batch's records, compared with the cost of a whole produce.
 
-A produce is one acknowledged batch, fsynced, to a standalone broker, one after the other.  Its cost is given as time
-until the answer, and as processor time of the broker.  The check is timed in this process, over the same batches.
+A produce is one acknowledged and fsynced batch to a standalone broker; produces do not overlap.  Its cost is the time
+until the answer, and the processor time of the broker.  The check is timed in this process, over the same batches.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _batch(random: Random, size: int, count: int, codec: Codec) -> bytes:
 
 
 def _check(batch: bytes) -> Callable[[], object]:
-    """The check that a produce of `batch` needs on top of that of its header."""
+    """Make the check that a produce of `batch` needs in addition to the check of its header."""
     header = parse_header(batch)
     if header.codec is Codec.NONE:
         return partial(check_framing, memoryview(batch)[HEADER_SIZE:], header)
@@ -87,7 +87,7 @@ def _best_us(work: Callable[[], object], repeats: int) -> float:
 
 
 async def _produce(bootstrap: str, topic: str, batch: bytes, produces: int) -> float:
-    """The median time of a produce, in microseconds."""
+    """Return the median time of a produce, in microseconds."""
     times = []
     async with Cluster([bootstrap], client_id="bench") as cluster, Producer(cluster, acks=ACKS_ALL) as producer:
         for _ in range(produces):

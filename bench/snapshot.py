@@ -1,9 +1,9 @@
-"""Snapshots of an image with a million partitions: what they cost while they are taken, to keep and to load.
+"""Snapshots of an image with a million partitions: their cost while they are taken, on disk, and when they are loaded.
 
-One voter, a real process, is asked for commits and heartbeats, one after another, each over a connection of its own:
-first with no snapshot in between, then with one every two seconds.  The longest answer says how long anything was held
-up.  Aim: no stall above 50 ms.  Then the voter is killed and started again on its snapshot, and the snapshot's image is
-loaded alone, in this process.  Bytes a partition are the file's.
+One voter, a real process, receives requests for commits and heartbeats one after another, each kind over its own
+connection: first without snapshots, then with one every two seconds.  The longest answer is the longest stall.  Aim: no
+stall above 50 ms.  Then the voter is killed and restarted from its snapshot, and this process loads the snapshot's
+image alone.  Bytes per partition are those of the file.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ async def _run(partitions: int, watched_s: float) -> dict[str, Any]:
 
 
 async def _restart(cluster: DevCluster, command: list[str]) -> float:
-    """Kill the voter and start it by `command`; seconds from its start until it is ready."""
+    """Kill the voter and start it with `command`; return the seconds from its start until it is ready."""
     (node,) = cluster.nodes
     await kill(node)
     node.command = command
@@ -90,12 +90,12 @@ async def _restart(cluster: DevCluster, command: list[str]) -> float:
 
 
 def _snapshots(cluster: DevCluster) -> list[Path]:
-    """Ascending by where they end."""
+    """Return the snapshots, ascending by their ends."""
     return sorted(Path(cluster.nodes[0].data_dir).rglob("*.snapshot"), key=lambda path: path.name)
 
 
 async def _snapshot_of_all(cluster: DevCluster, client: ControllerClient) -> None:
-    """Return once one holds all that is committed."""
+    """Return once a snapshot holds all committed records."""
     end_offset = (await client.describe_quorum(TIMEOUT_S)).high_watermark
 
     async def is_there() -> bool:
@@ -105,7 +105,7 @@ async def _snapshot_of_all(cluster: DevCluster, client: ControllerClient) -> Non
 
 
 async def _watch(cluster: DevCluster, brokers: FakeBrokers, watched_s: float) -> dict[str, Any]:
-    """Ask for commits and heartbeats for so long, and see how long each answer took."""
+    """Request commits and heartbeats for this time, and measure each answer."""
     broker_id, epoch = next(iter(brokers.epochs.items()))
     allocate = pb.AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=epoch)
     beat = pb.BrokerHeartbeatRequest(broker_id=broker_id, broker_epoch=epoch)
@@ -132,7 +132,7 @@ async def _watch(cluster: DevCluster, brokers: FakeBrokers, watched_s: float) ->
 
 
 async def _ask_on(ask: Callable[[], Awaitable[Any]], watched_s: float) -> list[float]:
-    """Seconds of each answer, one after another, a fifth of the time being pause."""
+    """Return the seconds of each answer; requests do not overlap, and a fifth of the time is pauses."""
     await ask()  # connects
     times = []
     end = time.perf_counter() + watched_s
@@ -148,7 +148,7 @@ def _ms(seconds: float) -> float:
 
 
 def _load(path: Path) -> float:
-    """Seconds to check and load it, as a voter does at its start."""
+    """Return the seconds to check and load the snapshot, as a voter does at its start."""
     began = time.perf_counter()
     parser, loader = SnapshotParser(), ImageLoader(path.name)
     with path.open("rb") as file:

@@ -1,8 +1,8 @@
 """Rows written and read by Spark (`local[2]`) through one standalone broker: batch write, acks=all, then batch read.
 
-The rows are made by Spark itself and what is read is counted and summed by Spark, so both have a share in the time;
-`made_rows_s` is that share alone, to Spark's sink that drops everything.  Count and checksum of what was written and
-what is read must be equal.  Driver, Python workers and broker share the machine.
+Spark itself generates the rows, and counts and sums the rows that are read, so this work is part of the time.
+`made_rows_s` is the rate of generating rows alone, with Spark's sink that drops everything.  Count and checksum of the
+written and the read rows must be equal.  Driver, Python workers and broker share the machine.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _measure(spark: SparkSession, bootstrap: str, size: int, count: int, rounds:
         began = time.monotonic()
         found = _checksum(_read(spark, bootstrap, topic))
         read.append(count / (time.monotonic() - began))
-        assert found == _checksum(rows), f"what is read from {topic} is not what was written"
+        assert found == _checksum(rows), f"the rows read from {topic} differ from the written rows"
     return {
         "row_bytes": size,
         "rows": count,
@@ -74,7 +74,10 @@ def _measure(spark: SparkSession, bootstrap: str, size: int, count: int, rounds:
 
 
 def local_session(name: str, warehouse: str) -> SparkSession:
-    """Spark on two threads of this machine, whose Python workers import this very tree.  `warehouse`: its folder."""
+    """Spark on two threads of this machine, whose Python workers import the packages of this tree.
+
+    `warehouse`: its folder.
+    """
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -94,7 +97,7 @@ def local_session(name: str, warehouse: str) -> SparkSession:
 
 
 def _rows(spark: SparkSession, count: int, size: int) -> DataFrame:
-    """`count` rows of a key of 8 and a value of `size` bytes, no two alike."""
+    """Return `count` different rows, each with a key of 8 bytes and a value of `size` bytes."""
     return spark.range(0, count, numPartitions=PARTITIONS).selectExpr(
         "lpad(hex(id), 8, '0') AS key", f"rpad(hex(id), {size}, 'x') AS value"
     )
@@ -111,7 +114,7 @@ def _read(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
 
 
 def _checksum(rows: DataFrame) -> tuple[int, int]:
-    """(how many, sum of the CRC-32 of each)."""
+    """Return (number of rows, sum of their CRC-32)."""
     found = rows.selectExpr("crc32(CAST(value AS BINARY)) AS crc").selectExpr("count(*)", "sum(crc)").first()
     assert found is not None
     return int(found[0]), int(found[1])

@@ -1,4 +1,4 @@
-"""How long `broker run --standalone` takes from its start, on an empty directory, to its ready line."""
+"""The time from the start of `broker run --standalone` on an empty directory to its ready line."""
 
 from __future__ import annotations
 

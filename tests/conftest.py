@@ -6,6 +6,11 @@ from functools import partial
 from threading import Thread
 
 import aiosqlite.core
+from hypothesis import settings
 
 # A test that fails may leave its database open, and the interpreter would wait for aiosqlite's thread without end.
-aiosqlite.core.Thread = partial(Thread, daemon=True)  # type: ignore[misc, assignment]
+aiosqlite.core.Thread = partial(Thread, daemon=True)  # type: ignore[attr-defined, assignment]  # replaces an import
+
+# By default hypothesis fails a test whose example takes longer than 200 ms, which happens on a busy machine.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")

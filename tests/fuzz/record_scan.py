@@ -1,7 +1,7 @@
 """`python -m tests.fuzz.record_scan [--seconds S] [--seed N]`: the compiled check of records, fuzzed under sanitizers.
 
-Builds `record_scan.c` with the address and undefined-behaviour sanitizers and runs it, seed after seed, until the time
-is over.  Ends with 1 and the sanitizer's report at the first bad read.  The tests run a short round of it.
+Builds `record_scan.c` with the address and undefined-behaviour sanitizers and runs it with one seed after another until
+the time is up.  Ends with 1 and the sanitizer's report at the first bad read.  The tests run a short round of it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def build(folder: Path) -> Path:
 
 
 def run(program: Path, seed: int, rounds: int) -> dict[Problem, int]:
-    """How often each verdict was given.  Raises: CalledProcessError, with the sanitizer's report."""
+    """Return how often each verdict was given.  Raises: CalledProcessError, with the sanitizer's report."""
     done = subprocess.run([str(program), str(seed), str(rounds)], capture_output=True, text=True, check=True)
     pairs = (line.split() for line in done.stdout.splitlines())
     return {Problem(int(verdict)): int(count) for verdict, count in pairs}

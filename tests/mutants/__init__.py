@@ -19,10 +19,10 @@ TREE = Path(__file__).resolve().parents[2]
 class Mutant:
     """A replacement of source text, which must make a test fail.
 
-    name: what the product does wrong, as a clause: "a follower counts what it has not flushed".
+    name: the mistake of the product, as a clause: "a follower counts unflushed records".
     file: path below the root of the repository.
     old: text that occurs exactly once in `file`; usually one line, or enough of it.
-    new: what takes its place.  The file must still be importable.
+    new: the replacement.  The file must still be importable.
     caught_by: node ids for pytest, at least one of which must fail within a minute.  Prefer one unit test.
     """
 

@@ -64,7 +64,7 @@ def _run(selection: Sequence[str], tree: Path, deadline_s: int) -> str:
         return "late"
     finally:
         if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)  # what the tests started, too
+            os.killpg(process.pid, signal.SIGKILL)  # including processes that the tests started
             process.wait()
 
 

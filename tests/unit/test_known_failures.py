@@ -1,4 +1,4 @@
-"""docs/known_failures.md: every test that it names exists, and nothing is missing from its tables."""
+"""docs/known_failures.md: every named test exists, and its tables are complete."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ TESTS = Path(__file__).resolve().parents[1]
 DOCUMENT = (TESTS.parent / "docs" / "known_failures.md").read_text()
 
 QUORUM = [*map(str, range(1, 29)), "17b", "25b", "39", "40", "42"]
-"""The numbers that concern Raft, log, snapshots and membership."""
+"""Numbers about Raft, log, snapshots and membership."""
 CONTROLLER = [*map(str, range(29, 39)), "35b", "41"]
-"""Those that concern the controller and brokers."""
+"""Numbers about the controller and brokers."""
 INPUT_NUMBERS = [*range(14, 60), 72, *range(87, 104)]
 
 
@@ -44,7 +44,7 @@ INPUTS = table("Bad input")
 
 @cache
 def functions(path: Path) -> frozenset[str]:
-    """The tests of a file: functions at its top, as pytest collects them."""
+    """Return the tests of a file: its top-level functions, as pytest collects them."""
     return frozenset(re.findall(r"^(?:async )?def (\w+)\(", path.read_text(), re.MULTILINE))
 
 
@@ -92,7 +92,7 @@ def place(number: str) -> tuple[int, str]:
 
 
 def test_every_test_that_carries_a_number_is_in_the_tables() -> None:
-    """A file or function called k17_… is of use only to who finds it."""
+    """The name of a file or function k17_… must be listed, so that readers find it."""
     named = {name for rows in FAILURES.values() for row in rows for name in row.tests}
     scenarios = {f"scenarios/{path.stem}" for path in (TESTS / "scenarios").glob("k[0-9]*_*.txt")}
     found = scenarios | {

@@ -22,14 +22,14 @@ SHARED = {"quorumlog", "quorumlog/wire", "quorumlog/runtime"}
 
 
 def section(title: str) -> str:
-    """The text below a heading, as far as the next heading of any level."""
+    """Return the text below a heading, up to the next heading of any level."""
     found = re.search(rf"^#+ {title}\n(.*?)(?=^#+ |\Z)", PAGE, re.MULTILINE | re.DOTALL)
     assert found, title
     return found[1]
 
 
 def rows(text: str) -> list[list[str]]:
-    """The cells of a table, without its head."""
+    """Return the cells of a table, without its head."""
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\|.*\|$", text, re.M)][2:]
 
 
@@ -47,7 +47,7 @@ def parsed(path: Path) -> ast.Module:
 
 @cache
 def defined(path: Path) -> set[str]:
-    """The names that a module defines: classes, functions, constants, and `Class.name` of what a class defines."""
+    """Return the names that a module defines: classes, functions, constants, and `Class.name` for names in a class."""
     names: set[str] = set()
 
     def visit(body: list[ast.stmt], prefix: str) -> None:
@@ -72,13 +72,13 @@ def modules(*packages: str) -> list[Path]:
 
 
 def room_of(module: str) -> str | None:
-    """The room with the longest name that holds this dotted name."""
+    """Return the room with the longest name that holds this dotted name."""
     path = module.replace(".", "/")
     return max((room for room in ROOMS if f"{path}/".startswith(f"{room}/")), key=len, default=None)
 
 
 def imported(path: Path) -> set[str]:
-    """The dotted names that a module imports when it runs."""
+    """Return the dotted names that a module imports when it runs."""
     found: set[str] = set()
     rest: list[ast.AST] = [parsed(path)]
     while rest:
@@ -94,7 +94,7 @@ def imported(path: Path) -> set[str]:
     return found
 
 
-def test_the_rooms_are_all_packages_with_code() -> None:
+def test_the_rooms_are_exactly_the_packages_with_code() -> None:
     found = {path.parent.relative_to(ROOT) for path in modules(*PACKAGES)}
     folders = {folder.as_posix() for folder in found if len(folder.parts) <= 2}
     assert set(ROOMS) == folders
@@ -130,7 +130,7 @@ def test_named_classes_and_functions_exist() -> None:
 def test_each_step_of_a_walk_names_what_its_file_defines(walk: str) -> None:
     steps = re.findall(r"^- `([\w/.]+\.py)`: (.*?)(?=^- |^$|\Z)", section(walk), re.MULTILINE | re.DOTALL)
     assert len(steps) >= 4
-    assert section(walk).count("- Back: ") == 1
+    assert section(walk).count("- Reply: ") == 1
     for path, text in steps:
         names = [name for name in quoted(text) if "/" not in name]
         own = {name for name in names if re.fullmatch(r"[A-Z]\w*\.\w+", name)} | set(names[:1])
@@ -150,7 +150,7 @@ def test_every_record_appears_in_the_files_that_a_new_one_touches() -> None:
 def test_every_dependency_has_a_reason() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
     wanted = PROJECT["project"]["dependencies"] + [name for extra in extras.values() for name in extra]
-    names = {re.match(r"[\w.-]+", name)[0] for name in wanted}  # type: ignore[index]
+    names = {re.findall(r"^[\w.-]+", name)[0] for name in wanted}
     text = section("Dependencies")
     reasons = {quoted(name)[0] for name, reason in rows(text) if reason}
     reasons.update(name for line in re.findall(r"^- .*?(?=^- |\Z)", text, re.M | re.S) for name in quoted(line))

@@ -1,4 +1,4 @@
-"""What is in deploy/ fits the programs: configs load, commands parse, units are understood by systemd where it is."""
+"""The files in deploy/ fit the programs: configs load, commands parse, systemd accepts the units if it is installed."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def test_config_examples_load(program: str) -> None:
 
 def unit(name: str) -> configparser.RawConfigParser:
     parser = configparser.RawConfigParser(strict=True, delimiters=("=",), interpolation=None)
-    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.optionxform = str  # type: ignore[assignment, method-assign]  # as configparser documents it
     parser.read_string((DEPLOY / "systemd" / f"{name}.service").read_text())
     return parser
 
 
 @pytest.mark.parametrize("program", ["quorum-node", "broker"])
-def test_units_start_what_there_is(program: str) -> None:
+def test_units_start_existing_programs(program: str) -> None:
     service = unit(program)["Service"]
     arguments = shlex.split(service["ExecStart"])
     assert Path(arguments[0]).name == program
@@ -92,7 +92,7 @@ def test_the_services_of_compose_make_a_cluster() -> None:
     assert len({config.node_id for config in configs.values()}) == 6
     for name, config in configs.items():
         assert config.control_advertise is not None
-        assert config.control_advertise.host == name  # how the others in the network find it
+        assert config.control_advertise.host == name  # the address at which the others in the network reach it
         assert config.data_dirs == ("/var/lib/quorumlog/data",)
         assert name in document["volumes"]
     (founders,) = {config.initial_voters for config in voters.values()}

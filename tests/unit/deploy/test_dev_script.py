@@ -1,4 +1,4 @@
-"""`./dev` on machines that lack something: it installs what it may, and else says in one line what to install."""
+"""`./dev` on incomplete machines: it installs what it may, or names in one line what to install."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHELL = shutil.which("dash") or "/bin/sh"
 
 
 class Machine:
-    """A copy of the script in a folder of its own, where only the tools exist that a test puts there."""
+    """A copy of the script in its own folder, which has only the tools that a test adds."""
 
     def __init__(self, home: Path, user: int) -> None:
         self.home, self.tools = home, home / "tools"
@@ -51,9 +51,9 @@ class Machine:
         return path.read_text().splitlines() if path.exists() else []
 
     def python(self, version_is_good: str = "exit 0", ensurepip: str = "exit 0", ignoring: str = "exit 0") -> str:
-        """A python3 that writes down what it is asked for, and makes environments out of itself.
+        """A python3 that records its arguments, and creates environments from itself.
 
-        ignoring: what it does when it is pytest and has to ignore a folder.
+        ignoring: its action as pytest with a folder to ignore.
         """
         return f"""
 case "$*" in
@@ -102,7 +102,7 @@ def test_usage(user: Machine) -> None:
         ({"ensurepip": "exit 1"}, "apt-get install python3.11-venv"),
     ],
 )
-def test_a_user_is_told_in_one_line_what_to_install(user: Machine, python: dict[str, str] | None, said: str) -> None:
+def test_a_missing_python_is_reported_in_one_line(user: Machine, python: dict[str, str] | None, said: str) -> None:
     if python is not None:
         user.tool("python3", user.python(**python))
     done = user.run("test")
@@ -112,7 +112,7 @@ def test_a_user_is_told_in_one_line_what_to_install(user: Machine, python: dict[
     assert user.log == []
 
 
-def test_a_user_without_java_is_told_so(user: Machine) -> None:
+def test_a_missing_java_is_reported(user: Machine) -> None:
     user.tool("python3", user.python())
     user.tool("java", "echo 'openjdk version \"11.0.2\" 2019-01-15' >&2")
     done = user.run("test")
@@ -121,12 +121,12 @@ def test_a_user_without_java_is_told_so(user: Machine) -> None:
     (user.home / "jvm" / "17" / "bin").mkdir(parents=True)
     (user.tools / "java").rename(user.home / "java-11")
     user.tool("java", GOOD_JAVA)
-    (user.tools / "java").rename(user.home / "jvm" / "17" / "bin" / "java")  # one that is not on the PATH is found, too
+    (user.tools / "java").rename(user.home / "jvm" / "17" / "bin" / "java")  # one that is not on the PATH is also found
     assert user.run("test").returncode == 0
 
 
 @pytest.mark.parametrize("missing", ["tools/cc", "Python.h"])
-def test_a_user_without_a_compiler_or_headers_is_told_what_to_install(user: Machine, missing: str) -> None:
+def test_a_missing_compiler_or_headers_are_reported(user: Machine, missing: str) -> None:
     user.tool("python3", user.python())
     user.tool("java", GOOD_JAVA)
     (user.home / missing).unlink()
@@ -240,7 +240,7 @@ def test_a_stage_that_fails_does_not_prevent_the_others(user: Machine) -> None:
     assert stages(user)[-1] == "python -m pytest -m quiet"
 
 
-def test_root_installs_what_is_missing(root: Machine) -> None:
+def test_root_installs_missing_packages(root: Machine) -> None:
     root.tool("python3", root.python(ensurepip=f'[ -f "{root.home}/venv-installed" ]'))
     root.tool(
         "apt-get",
@@ -264,7 +264,7 @@ case "$*" in *install*jre*) printf '%s\\n' '#!{SHELL}' "echo 'openjdk version \\
     assert any("openjdk-17-jre-headless" in line for line in root.log)
 
 
-def test_installing_that_fails_is_said(root: Machine) -> None:
+def test_a_failed_installation_is_reported(root: Machine) -> None:
     root.tool("python3", root.python(ensurepip="exit 1"))
     root.tool("apt-get", "exit 100")
     done = root.run("lint")
@@ -272,7 +272,7 @@ def test_installing_that_fails_is_said(root: Machine) -> None:
     assert "could not install python3.11-venv" in done.stderr
 
 
-def test_it_is_executable() -> None:
+def test_the_script_is_executable() -> None:
     for script in ("dev", ".ci/run"):
         assert os.access(ROOT / script, os.X_OK)
         assert subprocess.run([SHELL, "-n", str(ROOT / script)], check=False, timeout=30).returncode == 0

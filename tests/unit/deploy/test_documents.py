@@ -1,9 +1,11 @@
-"""The commands in README and docs are commands that there are."""
+"""The commands in README and docs exist and parse."""
 
 from __future__ import annotations
 
 import re
 import shlex
+from argparse import ArgumentParser
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -32,11 +34,11 @@ def commands(program: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(("program", "parser"), [("broker", broker_parser), ("quorum-node", node_parser)])
-def test_server_commands_parse_and_make_sense(program: str, parser: object) -> None:
+def test_server_commands_parse_and_make_sense(program: str, parser: Callable[[], ArgumentParser]) -> None:
     lines = commands(program)
     assert lines
     for line in lines:
-        config = configuration.load(program, parser().parse_args(line), {"HOME": "/h"})  # type: ignore[operator]
+        config = configuration.load(program, parser().parse_args(line), {"HOME": "/h"})
         assert config.node_id > 0
 
 
@@ -68,7 +70,7 @@ def test_linked_files_exist() -> None:
 
 
 def sections(text: str) -> set[str]:
-    """What its headings are called in links."""
+    """Return the names of its headings in links."""
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

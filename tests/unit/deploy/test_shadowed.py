@@ -1,4 +1,4 @@
-"""Commands, as they are installed, while a user's folder or module has the name of one of our packages."""
+"""Installed commands in a folder where a user's package has the name of one of ours."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scrip
 
 
 def run(program: str, *arguments: str, path: Path) -> subprocess.CompletedProcess[str]:
-    """What the installed script does, with `path` before everything else on the module path."""
+    """Run the installed script, with `path` before everything else on the module path."""
     module, _, function = SCRIPTS[program].partition(":")
     script = f"import sys; from {module} import {function}; sys.exit({function}())"
     return subprocess.run(
@@ -32,7 +32,7 @@ def run(program: str, *arguments: str, path: Path) -> subprocess.CompletedProces
 @pytest.mark.parametrize("form", ["folder", "module"])
 @pytest.mark.parametrize("name", ROOMS)
 @pytest.mark.parametrize("program", ["quorum-node", "broker"])
-def test_a_foreign_package_is_named(tmp_path: Path, program: str, name: str, form: str) -> None:
+def test_a_package_that_shadows_ours_is_named(tmp_path: Path, program: str, name: str, form: str) -> None:
     theirs = tmp_path / name if form == "folder" else tmp_path / f"{name}.py"
     if form == "folder":
         theirs.mkdir()
@@ -72,7 +72,7 @@ def test_a_server_run_as_a_module_names_the_package_too(tmp_path: Path, module: 
     assert f"{tmp_path / 'metadata.py'} shadows quorumlog's package metadata" in finished.stderr
 
 
-def test_kctl_needs_none_of_these_packages_and_finds_ours_for_what_it_starts(tmp_path: Path) -> None:
+def test_kctl_runs_despite_such_packages_and_starts_our_servers(tmp_path: Path) -> None:
     for name in ROOMS:
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong one')")
     finished = run("kctl", "metadata", "dump", str(tmp_path / "nothing"), path=tmp_path)

@@ -1,4 +1,4 @@
-"""A user's project, type-checked with mypy against an installed quorumlog."""
+"""A user's project, checked with mypy against an installed quorumlog."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_orders(broker: Broker) -> None:
 """
 
 
-def test_a_users_project_sees_the_types_of_what_it_imports(tmp_path: Path) -> None:
+def test_a_users_project_sees_our_types(tmp_path: Path) -> None:
     """mypy takes types from an installed package only if the package holds a `py.typed` marker."""
     venv.create(tmp_path / "venv")
     site = next((tmp_path / "venv").glob("lib/python*/site-packages"))
