@@ -18,7 +18,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PACKAGE = Path("quorumlog/wire")
-SOURCES = (PACKAGE / "native/record_scan_module.c", PACKAGE / "native/record_scan.h")
+SOURCES = tuple(PACKAGE / "native" / name for name in ("record_scan_module.c", "record_codec.h", "record_scan.h"))
 TARGET = PACKAGE / "_record_scan.abi3.so"
 STABLE_ABI = "0x030B0000"  # Python 3.11, the oldest that is supported
 

@@ -113,6 +113,8 @@ class Cluster:
     Args:
         bootstrap: `HOST:PORT`, several with commas or as a list.
         client_id: our name in the brokers' logs.
+        create_topics: ask the brokers to create requested topics that do not exist; they refuse if their
+        `auto.create.topics.enable` is off.
         random: draws the pauses between retries; None: the system's random device.
     """
 
@@ -123,6 +125,7 @@ class Cluster:
         client_id: str = "quorumlog",
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
+        create_topics: bool = False,
         random: Random | None = None,
     ) -> None:
         texts = [bootstrap] if isinstance(bootstrap, str) else list(bootstrap)
@@ -134,6 +137,7 @@ class Cluster:
             raise ClusterError(ApiError.INVALID_REQUEST, "bootstrap servers: none given")
         self.random = random or Sources.real().random
         self._client_id = client_id
+        self._create_topics = create_topics
         self._connect_timeout_s = connect_timeout_s
         self._request_timeout_s = request_timeout_s
         self._view = _View()
@@ -295,7 +299,7 @@ class Cluster:
 
     async def _ask_metadata(self, number: int, topics: frozenset[str] | None) -> None:
         named = None if topics is None else [{"topic_id": None, "name": name} for name in sorted(topics)]
-        values = {"topics": named, "allow_auto_topic_creation": False}
+        values = {"topics": named, "allow_auto_topic_creation": self._create_topics}
 
         async def ask(address: Address) -> Any:
             connection = await self._connection_to(address)

@@ -1,13 +1,12 @@
-"""An idempotent producer of encoded record batches.
+"""An idempotent producer of encoded record batches, for tools; `quorumlog.client.Producer` sends records.
 
 Theory of operation.  Each partition has a lane: a queue of batches, and one task that sends them one at a time.  With
 only one batch in flight a sequence number is sufficient: either the broker has the batch or not, and it recognises a
 batch that is sent again, also to the next leader.  Lanes do not wait for each other, the requests of many lanes share
 a connection, and batches are large, so a single batch in flight costs less than the fsync that it waits for.
 
-A batch gets its producer id, epoch and sequence once, when its turn comes, and never changes afterwards.  Without an
-answer, after a broken connection or after a change of leader, it is sent again until the delivery timeout.  The timeout
-counts from the batch's turn, not from `send`, so batches that waited in the queue during a failover do not expire.
+`BatchDelivery` numbers a batch when its turn comes, and sends it until the delivery timeout.  The timeout counts from
+the batch's turn, not from `send`, so batches that waited in the queue during a failover do not expire.
 
 The first failure ends the lane and the producer, because later batches would leave a gap in the order.  Waiting batches
 fail, and `send` and `flush` raise the error.  No batch is dropped silently.
@@ -19,33 +18,26 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
-from quorumlog.client.kafka import KafkaConnection
-from quorumlog.client.partitions import PAUSE_MAX_S, Leaders, PartitionCalls, refusal
-from quorumlog.client.records import stamp
-from quorumlog.errors import ClusterError, RemoteProtocolError
-from quorumlog.wire.errors import ApiError, KafkaCode
-from quorumlog.wire.kafka import produce
-from quorumlog.wire.kafka.codec import Api
-from quorumlog.wire.record_batch import SEQUENCE_MAX, parse_header
+from quorumlog.client.delivery import (
+    ACKS_ALL,
+    ACKS_LEADER,
+    ACKS_NONE,
+    DELIVERY_TIMEOUT_S,
+    REQUEST_TIMEOUT_S,
+    BatchDelivery,
+    ProducerLeaders,
+    Sequence,
+)
+from quorumlog.client.partitions import PAUSE_MAX_S
+from quorumlog.errors import ClusterError
+from quorumlog.wire.errors import ApiError
+from quorumlog.wire.record_batch import parse_header
 
-DELIVERY_TIMEOUT_S: Final = 120.0
-REQUEST_TIMEOUT_S: Final = 30.0
+__all__ = ["ACKS_ALL", "ACKS_LEADER", "ACKS_NONE", "Producer"]
+
 BUFFER_SIZE_MAX_BYTES: Final = 32 << 20
-_PRODUCE_VERSION: Final = 9
-_UNKNOWN_OFFSET: Final = -1
-
-ACKS_ALL: Final = -1
-ACKS_LEADER: Final = 1
-ACKS_NONE: Final = 0
-
-
-class ProducerLeaders(Leaders, Protocol):
-    """The part of `Cluster` that a producer uses."""
-
-    async def new_producer_id(self, timeout_s: float) -> tuple[int, int]:
-        """Return a new (producer id, epoch); raises ClusterError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +49,8 @@ class _Pending:
 
 @dataclass(slots=True)
 class _Lane:
-    topic: str
-    index: int
+    sequence: Sequence
     queue: deque[_Pending] = field(default_factory=deque)
-    next_sequence: int = 0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -86,12 +76,12 @@ class Producer:
         buffer_size_max_bytes: int = BUFFER_SIZE_MAX_BYTES,
         retry_pause_max_s: float = PAUSE_MAX_S,
     ) -> None:
-        assert acks in (ACKS_ALL, ACKS_LEADER, ACKS_NONE), acks
         self._cluster = cluster
-        self._calls = PartitionCalls(cluster, retry_pause_max_s)
+        self._delivery = BatchDelivery(
+            cluster, acks=acks, request_timeout_s=request_timeout_s, retry_pause_max_s=retry_pause_max_s
+        )
         self._acks = acks
         self._delivery_timeout_s = delivery_timeout_s
-        self._request_timeout_s = request_timeout_s
         self._buffer_size_max = buffer_size_max_bytes
         self._identity: tuple[int, int] | None = None
         self._lanes: dict[tuple[str, int], _Lane] = {}
@@ -159,7 +149,7 @@ class Producer:
     def _lane(self, topic: str, index: int) -> _Lane:
         lane = self._lanes.get((topic, index))
         if lane is None:
-            lane = self._lanes[topic, index] = _Lane(topic, index)
+            lane = self._lanes[topic, index] = _Lane(Sequence(topic, index, self._identity))
             self._running.append(self._tasks.create_task(self._run(lane)))
         return lane
 
@@ -171,17 +161,18 @@ class Producer:
                 continue
             pending = lane.queue[0]
             try:
-                offset = await self._deliver(lane, pending)
+                delivered = await self._delivery.deliver(
+                    lane.sequence, pending.batch, pending.record_count, self._delivery_timeout_s
+                )
             except ClusterError as error:
                 return self._fail(error)
             if self._failure is not None:  # another lane failed, and this batch with it
                 return None
             lane.queue.popleft()
-            lane.next_sequence = (lane.next_sequence + pending.record_count) & SEQUENCE_MAX
             self._buffered_bytes -= len(pending.batch)
             self.delivered_records += pending.record_count
             if not pending.delivered.done():
-                pending.delivered.set_result(offset)
+                pending.delivered.set_result(delivered.base_offset)
             self._moved.set()
         return None
 
@@ -196,50 +187,3 @@ class Producer:
             lane.queue.clear()
         self._buffered_bytes = 0
         self._moved.set()
-
-    async def _deliver(self, lane: _Lane, pending: _Pending) -> int:
-        if self._identity is not None:
-            stamp(pending.batch, *self._identity, lane.next_sequence)
-        attempts = 0
-
-        async def attempt(connection: KafkaConnection, left_s: float) -> int:
-            nonlocal attempts
-            attempts += 1
-            return await self._attempt(lane, pending, connection, min(left_s, self._request_timeout_s), attempts)
-
-        return await self._calls.call(lane.topic, lane.index, self._delivery_timeout_s, attempt)
-
-    async def _attempt(
-        self, lane: _Lane, pending: _Pending, connection: KafkaConnection, timeout_s: float, attempts: int
-    ) -> int:
-        body = produce.encode_request(
-            _PRODUCE_VERSION, self._acks, int(timeout_s * 1000), [(lane.topic, lane.index, pending.batch)]
-        )
-        if self._acks == ACKS_NONE:
-            await connection.post(Api.PRODUCE, _PRODUCE_VERSION, body, timeout_s)
-            return _UNKNOWN_OFFSET
-        reply = await connection.call(Api.PRODUCE, _PRODUCE_VERSION, body, timeout_s)
-        with connection.judged():
-            results = produce.decode_response(reply, _PRODUCE_VERSION)
-            if len(results) != 1 or (results[0].topic, results[0].index) != (lane.topic, lane.index):
-                raise RemoteProtocolError("the answer to Produce contains other partitions than the request")
-        result = results[0]
-        match result.error_code:
-            case KafkaCode.NONE:
-                return result.base_offset
-            case KafkaCode.DUPLICATE_SEQUENCE_NUMBER:  # the broker has the batch, but no longer knows its offset
-                return _UNKNOWN_OFFSET
-            case KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER | KafkaCode.UNKNOWN_PRODUCER_ID:
-                raise _sequence_lost(lane, result.error_code, attempts)
-        error = refusal(result.error_code, lane.topic, lane.index, f"a batch of {pending.record_count} records")
-        if result.error_message:
-            error.message += f" ({result.error_message})"
-        raise error
-
-
-def _sequence_lost(lane: _Lane, code: int, attempts: int) -> ClusterError:
-    """The broker does not know the previous batch, although it had acknowledged it."""
-    what = f"sequence {lane.next_sequence} (attempt {attempts})"
-    error = refusal(code, lane.topic, lane.index, what)
-    why = "the log no longer holds this producer's last batch: acknowledged records were deleted or lost"
-    return ClusterError(error.code, f"{error.message}; {why}", f"kctl explain {lane.topic}-{lane.index}")

@@ -5,7 +5,7 @@ a leader checks that the records fill the body exactly, that their offset deltas
 number stays within its record, and that no timestamp is out of range.  `native/record_scan.h` does that in one pass of
 about 14 ns a record; a property test compares it with a plain Python twin.
 
-Only brokers import this module, because only they need the extension.
+Only brokers and `quorumlog.client.record_codec` import this module, because only they need the extension.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Problem(IntEnum):
     BATCH_SHORT = 14
 
 
-_TEXTS: Final = {
+PROBLEM_TEXTS: Final = {
     Problem.NUMBER_CUT_OFF: "a number is incomplete",
     Problem.NUMBER_TOO_LARGE: "a number has too many bits",
     Problem.RECORD_LENGTH: "the record's length is too small, or exceeds the batch",
@@ -88,7 +88,7 @@ def check_framing(
         return Framing(max_timestamp, null_key)
     problem = Problem(found)
     code = KafkaCode.INVALID_TIMESTAMP if problem in _TIMESTAMP_PROBLEMS else KafkaCode.INVALID_RECORD
-    text = _TEXTS[problem]
+    text = PROBLEM_TEXTS[problem]
     if problem is Problem.BATCH_REST:  # no single record is invalid
         return BatchRefusal(code, f"{text}, at byte {at} of the {len(records)} bytes of records", position)
     reason = f"record {record} of {header.record_count}, byte {at} of the records: {text}"

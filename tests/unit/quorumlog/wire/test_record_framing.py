@@ -7,7 +7,7 @@ import pytest
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import HEADER_SIZE, BatchRefusal, RecordError, parse_header
-from quorumlog.wire.record_framing import _TEXTS, Framing, Problem, check_framing
+from quorumlog.wire.record_framing import PROBLEM_TEXTS, Framing, Problem, check_framing
 from tests.unit.broker.log.batches import varint
 from tests.unit.quorumlog.wire.framing import HUGE, BadBody, bad_bodies, body_of, record
 
@@ -29,14 +29,14 @@ def test_record_that_contradicts_the_header_is_refused(bad: BadBody) -> None:
         assert refusal.record_errors == ()
         assert "bytes follow the last record" in refusal.reason
     else:
-        assert refusal.record_errors == (RecordError(bad.record, _TEXTS[bad.problem]),)
+        assert refusal.record_errors == (RecordError(bad.record, PROBLEM_TEXTS[bad.problem]),)
         assert f"record {bad.record} of {bad.record_count}" in refusal.reason
 
 
 def test_every_problem_of_the_records_has_a_bad_body() -> None:
     timestamps = {Problem.TIMESTAMP_RANGE, Problem.TIMESTAMP_AHEAD}
     assert {bad.problem for bad in bad_bodies()} == set(Problem) - {Problem.NONE} - timestamps
-    assert set(_TEXTS) == set(Problem) - {Problem.NONE}
+    assert set(PROBLEM_TEXTS) == set(Problem) - {Problem.NONE}
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_timestamp_out_of_range_is_refused_as_such(delta: int, newest_ms: int | 
     refusal = check(body_of(record(0), record(1, timestamp_delta=delta)), 2, newest_ms)
     assert isinstance(refusal, BatchRefusal)
     assert refusal.code == KafkaCode.INVALID_TIMESTAMP
-    assert refusal.record_errors == (RecordError(1, _TEXTS[problem]),)
+    assert refusal.record_errors == (RecordError(1, PROBLEM_TEXTS[problem]),)
 
 
 def test_bounds_themselves_are_accepted() -> None:

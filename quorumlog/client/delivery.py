@@ -1,0 +1,137 @@
+"""Delivers one record batch at a time to a partition, exactly once: the part that all producers share.
+
+A batch gets its producer id, epoch and sequence once, and never changes afterwards.  Without an answer, after a broken
+connection or after a change of leader, it is sent again until the time is up.  The broker, and each later leader,
+recognises it by its sequence number.  That holds as long as the caller has only one batch of a partition in flight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from quorumlog.client.kafka import KafkaConnection
+from quorumlog.client.partitions import PAUSE_MAX_S, Leaders, PartitionCalls, refusal
+from quorumlog.client.records import stamp
+from quorumlog.errors import ClusterError, RemoteProtocolError
+from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.kafka import produce
+from quorumlog.wire.kafka.codec import Api
+from quorumlog.wire.record_batch import SEQUENCE_MAX
+
+DELIVERY_TIMEOUT_S: Final = 120.0
+REQUEST_TIMEOUT_S: Final = 30.0
+UNKNOWN_OFFSET: Final = -1
+_PRODUCE_VERSION: Final = 9
+
+ACKS_ALL: Final = -1
+ACKS_LEADER: Final = 1
+ACKS_NONE: Final = 0
+
+
+class ProducerLeaders(Leaders, Protocol):
+    """The part of `Cluster` that a producer uses."""
+
+    async def new_producer_id(self, timeout_s: float) -> tuple[int, int]:
+        """Return a new (producer id, epoch); raises ClusterError."""
+
+
+@dataclass(slots=True)
+class Sequence:
+    """The numbers of a producer's batches in one partition.
+
+    identity: producer id and epoch; None: batches are not numbered.
+    attempts: how often the last batch was sent.
+    """
+
+    topic: str
+    index: int
+    identity: tuple[int, int] | None = None
+    next_sequence: int = 0
+    attempts: int = 0
+
+
+class Delivered(NamedTuple):
+    """base_offset: UNKNOWN_OFFSET without acknowledgements, or if the broker no longer knows it.
+
+    append_time_ms: the timestamp that the leader gave to the records; -1 if they keep their own.
+    """
+
+    base_offset: int
+    append_time_ms: int = -1
+
+
+class BatchDelivery:
+    """Sends batches to the leaders of their partitions.
+
+    Args:
+        acks: ACKS_ALL, ACKS_LEADER or ACKS_NONE.
+        request_timeout_s: how long one request may take before it is sent again.
+        retry_pause_max_s: the maximum of the growing pause between retries of a batch.
+    """
+
+    def __init__(
+        self,
+        cluster: Leaders,
+        *,
+        acks: int = ACKS_ALL,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+        retry_pause_max_s: float = PAUSE_MAX_S,
+    ) -> None:
+        assert acks in (ACKS_ALL, ACKS_LEADER, ACKS_NONE), acks
+        self._calls = PartitionCalls(cluster, retry_pause_max_s)
+        self._acks = acks
+        self._request_timeout_s = request_timeout_s
+
+    async def deliver(self, sequence: Sequence, batch: bytearray, record_count: int, timeout_s: float) -> Delivered:
+        """Send a sealed batch until it is acknowledged, and count its records in `sequence`.
+
+        Raises: ClusterError.  The batch may still have been appended, unless the broker refused the first attempt.
+        """
+        sequence.attempts = 0
+        if sequence.identity is not None:
+            stamp(batch, *sequence.identity, sequence.next_sequence)
+
+        async def attempt(connection: KafkaConnection, left_s: float) -> Delivered:
+            sequence.attempts += 1
+            limit_s = min(left_s, self._request_timeout_s)
+            return await self._attempt(sequence, batch, record_count, connection, limit_s)
+
+        delivered = await self._calls.call(sequence.topic, sequence.index, timeout_s, attempt)
+        sequence.next_sequence = (sequence.next_sequence + record_count) & SEQUENCE_MAX
+        return delivered
+
+    async def _attempt(
+        self, sequence: Sequence, batch: bytearray, record_count: int, connection: KafkaConnection, timeout_s: float
+    ) -> Delivered:
+        topic, index = sequence.topic, sequence.index
+        body = produce.encode_request(_PRODUCE_VERSION, self._acks, int(timeout_s * 1000), [(topic, index, batch)])
+        if self._acks == ACKS_NONE:
+            await connection.post(Api.PRODUCE, _PRODUCE_VERSION, body, timeout_s)
+            return Delivered(UNKNOWN_OFFSET)
+        reply = await connection.call(Api.PRODUCE, _PRODUCE_VERSION, body, timeout_s)
+        with connection.judged():
+            results = produce.decode_response(reply, _PRODUCE_VERSION)
+            if len(results) != 1 or (results[0].topic, results[0].index) != (topic, index):
+                raise RemoteProtocolError("the answer to Produce contains other partitions than the request")
+        result = results[0]
+        match result.error_code:
+            case KafkaCode.NONE:
+                return Delivered(result.base_offset, result.log_append_time_ms)
+            case KafkaCode.DUPLICATE_SEQUENCE_NUMBER:  # the broker has the batch, but no longer knows its offset
+                return Delivered(UNKNOWN_OFFSET)
+            case KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER | KafkaCode.UNKNOWN_PRODUCER_ID:
+                raise _sequence_lost(sequence, result.error_code)
+        error = refusal(result.error_code, topic, index, f"a batch of {record_count} records")
+        if result.error_message:
+            error.message += f" ({result.error_message})"
+        raise error
+
+
+def _sequence_lost(sequence: Sequence, code: int) -> ClusterError:
+    """The broker does not know the previous batch, although it had acknowledged it."""
+    what = f"sequence {sequence.next_sequence} (attempt {sequence.attempts})"
+    error = refusal(code, sequence.topic, sequence.index, what)
+    why = "the log no longer holds this producer's last batch: acknowledged records were deleted or lost"
+    next_step = f"kctl explain {sequence.topic}-{sequence.index}"
+    return ClusterError(error.code, f"{error.message}; {why}", next_step)

@@ -1,0 +1,128 @@
+"""The records of a producer that wait for their delivery, by partition.
+
+A lane is the queue of one partition.  Records are added to the lane's last batch until that is full; the first batch
+leaves the queue when its turn comes.  So batches grow by themselves while an earlier one is in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Generator
+from typing import Any, Final
+from uuid import UUID
+
+from quorumlog.client.delivery import UNKNOWN_OFFSET, Delivered, Sequence
+from quorumlog.client.messages import RecordMetadata
+from quorumlog.client.record_codec import NewRecord
+from quorumlog.errors import ClusterError
+
+Piece = tuple[int, Delivered | ClusterError]
+"""Index of the first record, and what became of it and the following ones."""
+
+RECORD_OVERHEAD_BYTES: Final = 24
+"""What a record costs beside its key, value and headers; not less than its framing on the wire."""
+
+
+class Batch:
+    """Records of one partition that are sent together.
+
+    size: their bytes, with `RECORD_OVERHEAD_BYTES` for each.  pieces: the outcome, in the order of the records.
+    observed: how many deliveries of failed records the user has looked at.
+    """
+
+    __slots__ = ("deadline", "index", "observed", "pieces", "ready_at", "records", "size", "topic")
+
+    def __init__(self, topic: str, index: int, ready_at: float, deadline: float) -> None:
+        self.topic = topic
+        self.index = index
+        self.records: list[NewRecord] = []
+        self.size = 0
+        self.ready_at = ready_at
+        self.deadline = deadline
+        self.observed = 0
+        self.pieces: asyncio.Future[list[Piece]] = asyncio.get_running_loop().create_future()
+
+    def failed_records(self) -> int:
+        """Return how many records were not delivered."""
+        pieces = self.pieces.result()
+        ends = [start for start, _ in pieces[1:]] + [len(self.records)]
+        return sum(
+            end - start for (start, outcome), end in zip(pieces, ends, strict=True) if isinstance(outcome, ClusterError)
+        )
+
+    def first_error(self) -> ClusterError | None:
+        return next((outcome for _, outcome in self.pieces.result() if isinstance(outcome, ClusterError)), None)
+
+
+class Delivery:
+    """The future delivery of one record: `await` it for the record's `RecordMetadata`.
+
+    Need not be awaited, because `flush` raises the error of a record whose delivery nobody looked at.  To cancel the
+    waiting does not cancel the delivery.
+    """
+
+    __slots__ = ("_batch", "_index")
+
+    def __init__(self, batch: Batch, index: int) -> None:
+        self._batch = batch
+        self._index = index
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        """Raises: ClusterError if the record was not delivered within the delivery timeout, or was refused."""
+        if not self._batch.pieces.done():
+            yield from asyncio.shield(self._batch.pieces).__await__()
+        return self.result()
+
+    def done(self) -> bool:
+        return self._batch.pieces.done()
+
+    def result(self) -> RecordMetadata:
+        """Return the place of the record.
+
+        Raises:
+            ClusterError: the record was not delivered.
+            asyncio.InvalidStateError: it has not been decided yet.
+        """
+        batch = self._batch
+        first, outcome = next(piece for piece in reversed(batch.pieces.result()) if piece[0] <= self._index)
+        if isinstance(outcome, ClusterError):
+            batch.observed += 1
+            raise outcome
+        offset = outcome.base_offset
+        if offset != UNKNOWN_OFFSET:
+            offset += self._index - first
+        timestamp_ms = batch.records[self._index][0] if outcome.append_time_ms < 0 else outcome.append_time_ms
+        return RecordMetadata(batch.topic, batch.index, offset, timestamp_ms)
+
+
+class Lane:
+    """The queue of one partition.  size_max: of a batch in bytes; lower once the broker refused a larger one."""
+
+    __slots__ = ("changed", "queue", "sequence", "size_max", "task")
+
+    def __init__(self, topic: str, index: int, size_max: int) -> None:
+        self.sequence = Sequence(topic, index)
+        self.size_max = size_max
+        self.queue: deque[Batch] = deque()
+        self.changed = asyncio.Event()
+        """Set when a batch was added, or the lane shall look again."""
+        self.task: asyncio.Task[None] | None = None
+
+
+class Topic:
+    """The lanes of a topic.
+
+    sticky: the partition of records without a key, until `sticky_left` bytes have gone there.
+    is_gone: the topic was deleted; its lanes end when they are empty.
+    """
+
+    __slots__ = ("is_gone", "lanes", "name", "sticky", "sticky_left", "topic_id")
+
+    def __init__(self, name: str, topic_id: UUID | None) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.lanes: list[Lane] = []
+        self.sticky = 0
+        self.sticky_left = 0
+        self.is_gone = False

@@ -1,0 +1,70 @@
+"""The values that users of the clients give and get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from quorumlog.client.records import Headers
+
+TIMESTAMP_MAX_MS = 2**63 - 1
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class RecordMetadata(NamedTuple):
+    """The place of a record that was delivered.
+
+    offset: -1 without acknowledgements, or if the broker no longer knows it.
+    timestamp_ms: the producer's, or the leader's if the topic has `message.timestamp.type=LogAppendTime`.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+class NewRecord(NamedTuple):
+    """A record to send.  value None: a tombstone, which deletes its key in a compacted topic.
+
+    partition: None: chosen by the key.  timestamp_ms: None: the time of `send`.
+    """
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = ()
+    partition: int | None = None
+    timestamp_ms: int | None = None
+
+
+HeadersLike = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
+
+
+def as_bytes(what: str, data: object) -> bytes | None:
+    """Return a key or value as bytes.  Raises: TypeError."""
+    if data is None or isinstance(data, bytes):
+        return data
+    if isinstance(data, bytearray | memoryview):
+        return bytes(data)
+    hint = "; encode it first, for example with .encode()" if isinstance(data, str) else ""
+    raise TypeError(f"the {what} of a record is bytes or None, not {type(data).__name__}{hint}")
+
+
+def as_headers(headers: HeadersLike) -> Headers:
+    """Return headers as pairs, in their order.  Raises: TypeError."""
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    made = []
+    for name, value in pairs:
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a header is a str, not {type(name).__name__}")
+        made.append((name, as_bytes("header", value)))
+    return tuple(made)

@@ -1,0 +1,82 @@
+"""The clients' compiled codec against the plain one: equal bytes, equal records, equal refusals."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quorumlog.client import record_codec, records
+from quorumlog.client.partitioner import murmur2 as plain_murmur2
+from quorumlog.client.records import UnreadableBatchError
+from quorumlog.wire._record_scan import murmur2
+from quorumlog.wire.record_batch import HEADER_SIZE, Buffer, Codec, patch
+from tests.unit.quorumlog.wire.framing import BadBody, bad_bodies, sealed
+
+data = st.none() | st.binary(max_size=200)
+headers = st.lists(st.tuples(st.text(max_size=5), data), max_size=3).map(tuple)
+rows = st.lists(st.tuples(st.integers(0, 2**62), data, data, headers), min_size=1, max_size=40)
+
+
+def plain(rows: list[record_codec.NewRecord], codec: Codec) -> bytearray:
+    made = [records.NewRecord(key, value, timestamp_ms, pairs) for timestamp_ms, key, value, pairs in rows]
+    return records.build_batch(made, codec)
+
+
+def read(log: Buffer, first: int = 0, end: int = records.OFFSET_MAX) -> list[tuple[object, ...]]:
+    found: list[tuple[object, ...]] = []
+    for batch in records.open_batches(log, end):
+        for record in record_codec.read_batch(batch, "t", 7, first, end):
+            assert (record.topic, record.partition) == ("t", 7)
+            found.append(tuple(record)[2:])
+    return found
+
+
+@given(rows, st.sampled_from(Codec))
+def test_the_same_bytes_are_encoded(rows: list[record_codec.NewRecord], codec: Codec) -> None:
+    assert record_codec.build_batch(rows, codec) == plain(rows, codec)
+
+
+@given(rows, st.sampled_from(Codec), st.integers(0, 30), st.integers(0, 30))
+def test_the_same_records_are_decoded(
+    rows: list[record_codec.NewRecord], codec: Codec, before: int, wanted: int
+) -> None:
+    batch = plain(rows, codec)
+    patch(batch, 100, 3)
+    first, end = 100 + before, 100 + before + wanted
+    assert read(batch, first, end) == [tuple(record) for record in records.decode_batches(batch, first, end)]
+
+
+@pytest.mark.parametrize("bad", bad_bodies(), ids=lambda bad: bad.name)
+def test_the_same_batches_are_refused(bad: BadBody) -> None:
+    assert refused(bad.body, bad.record_count)
+
+
+@given(st.binary(max_size=60), st.integers(1, 4))
+def test_the_same_bytes_are_refused(body: bytes, count: int) -> None:
+    refused(body, count)
+
+
+@given(rows, st.data())
+def test_the_same_damage_is_refused(rows: list[record_codec.NewRecord], data: st.DataObject) -> None:
+    body = bytearray(plain(rows, Codec.NONE)[HEADER_SIZE:])
+    body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    refused(bytes(body), len(rows))
+
+
+def refused(body: bytes, count: int) -> bool:
+    """Return whether both codecs refuse the records; otherwise both must read the same."""
+    batch = sealed(body, count)
+    outcomes: list[object] = []
+    for decode in (lambda: list(records.decode_batches(batch)), lambda: read(batch)):
+        try:
+            outcomes.append([tuple(record) for record in decode()])
+        except UnreadableBatchError:
+            outcomes.append(None)
+    assert outcomes[0] == outcomes[1]
+    return outcomes[0] is None
+
+
+@given(st.binary(max_size=300))
+def test_keys_have_the_same_hash(key: bytes) -> None:
+    assert murmur2(key) == plain_murmur2(key)

@@ -1,0 +1,341 @@
+"""The public producer: batching, order, failures of brokers, limits, cancellation, and nothing left after close."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from quorumlog.client import ClusterError, ConfigError, Delivery, NewRecord, Producer, RecordMetadata, record_producer
+from quorumlog.client.partitioner import partition_of
+from quorumlog.client.records import Record
+from quorumlog.wire import compression
+from quorumlog.wire.record_batch import Codec, parse_header
+from tests.unit.quorumlog.client.fake_cluster import FakeBrokers, fake_brokers
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  # conditions of any kind
+            await asyncio.sleep(0.01)  # conditions of any kind
+
+
+@pytest.fixture
+async def brokers() -> AsyncIterator[FakeBrokers]:
+    async with fake_brokers() as started:
+        await started.create("t", [1, 2])
+        before = asyncio.all_tasks()
+        yield started
+        # the connections of the brokers end with those of the client
+        await until(lambda: not asyncio.all_tasks() - before - {asyncio.current_task()})
+
+
+async def values_of(brokers: FakeBrokers, index: int = 0, topic: str = "t") -> list[bytes | None]:
+    return [record.value for record in await brokers.records(topic, index)]
+
+
+async def all_records(brokers: FakeBrokers) -> list[Record]:
+    return [record for index in (0, 1) for record in await brokers.records("t", index)]
+
+
+async def test_a_record_arrives_whole_and_its_delivery_names_its_place(brokers: FakeBrokers) -> None:
+    async with Producer(brokers.bootstrap) as producer:
+        headers = {"trace": b"1", "empty": None}
+        delivery = await producer.send("t", b"v", key=b"k", headers=headers, partition=1, timestamp_ms=1234)
+        assert await delivery == RecordMetadata("t", 1, 0, 1234)
+        assert await producer.send_and_wait("t", None, partition=1, timestamp_ms=5) == RecordMetadata("t", 1, 1, 5)
+    first, second = await brokers.records("t", 1)
+    assert first == Record(0, 1234, False, b"k", b"v", (("trace", b"1"), ("empty", None)))
+    assert (second.key, second.value) == (None, None)
+
+
+async def test_records_sent_together_share_a_batch_and_keep_their_order(brokers: FakeBrokers) -> None:
+    values = [b"%d" % n for n in range(1000)]
+    async with Producer(brokers.bootstrap) as producer:
+        deliveries = await producer.send_many("t", [NewRecord(value, partition=0) for value in values])
+        places = [await delivery for delivery in deliveries]
+    assert [place.offset for place in places] == list(range(1000))
+    assert await values_of(brokers) == values
+    assert len(brokers.shared.logs["t", 0].batches) <= 3
+
+
+async def test_a_key_chooses_the_partition_as_in_kafka(brokers: FakeBrokers) -> None:
+    async with Producer(brokers.bootstrap) as producer:
+        for n in range(50):
+            place = await producer.send_and_wait("t", b"", key=b"key-%d" % n)
+            assert place.partition == partition_of(b"key-%d" % n, 2)
+
+
+async def test_records_without_a_key_reach_all_partitions(brokers: FakeBrokers) -> None:
+    async with Producer(brokers.bootstrap) as producer:
+        places = [await each for each in await producer.send_many("t", [b"x" * 4000] * 200)]
+    assert set(Counter(place.partition for place in places)) == {0, 1}
+
+
+async def test_a_custom_partitioner_chooses_and_its_mistakes_are_errors(brokers: FakeBrokers) -> None:
+    async with Producer(brokers.bootstrap, partitioner=lambda key, count: len(key or b"")) as producer:
+        assert (await producer.send_and_wait("t", b"", key=b"1")).partition == 1
+        with pytest.raises(ValueError, match="has no partition 2, only 0 to 1"):
+            await producer.send("t", b"", key=b"12")
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
+async def test_batches_are_compressed(brokers: FakeBrokers, codec: Codec) -> None:
+    name: Any = next(name for name, each in compression.CODEC_NAMES.items() if each is codec)
+    async with Producer(brokers.bootstrap, compression=name, linger_ms=50) as producer:
+        await producer.send_many("t", [NewRecord(b"x" * 100, partition=0)] * 100)
+    assert parse_header(brokers.shared.logs["t", 0].batches[-1][3]).codec is codec
+    assert await values_of(brokers) == [b"x" * 100] * 100
+
+
+async def test_linger_collects_records_that_are_sent_apart(brokers: FakeBrokers) -> None:
+    async with Producer(brokers.bootstrap, linger_ms=60_000, delivery_timeout_s=120) as producer:
+        for n in range(5):
+            await producer.send("t", b"%d" % n, partition=0)
+            await asyncio.sleep(0.01)
+        assert await values_of(brokers) == []
+        await producer.flush()  # does not wait for the rest of the minute
+    assert len(brokers.shared.logs["t", 0].batches) == 1
+
+
+async def test_a_killed_leader_causes_neither_loss_nor_duplicate(brokers: FakeBrokers) -> None:
+    async with Producer(brokers.bootstrap) as producer:
+        deliveries = []
+        for n in range(300):
+            deliveries.append(await producer.send("t", b"%d" % n, partition=0))
+            if n == 100:
+                brokers.replicas[1].acknowledge.clear()  # the next answers are lost
+            if n == 200:
+                await asyncio.sleep(0.05)
+                await brokers.kill(1)
+                await brokers.move("t", 0, 2)
+            await asyncio.sleep(0)
+        places = [await delivery for delivery in deliveries]
+    assert [place.offset for place in places] == list(range(300))
+    assert await values_of(brokers) == [b"%d" % n for n in range(300)]
+
+
+async def test_batches_that_the_broker_finds_too_large_are_divided(
+    brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.unit.broker.kafka.fake.MESSAGE_MAX_BYTES", 20_000)
+    async with Producer(brokers.bootstrap, linger_ms=20) as producer:
+        deliveries = await producer.send_many("t", [NewRecord(b"%04d" % n * 250, partition=0) for n in range(100)])
+        large = await producer.send("t", b"x" * 30_000, partition=0)
+        after = await producer.send("t", b"after", partition=0)
+        assert [(await each).offset for each in deliveries] == list(range(100))
+        with pytest.raises(ClusterError) as failure:
+            await large
+        assert failure.value.code == "MESSAGE_TOO_LARGE"
+        assert (await after).offset == 100, "the sequence goes on after a batch that was refused"
+    assert len(await values_of(brokers)) == 101
+
+
+async def test_a_record_that_expired_fails_and_the_next_one_is_delivered(brokers: FakeBrokers) -> None:
+    async with Producer(brokers.bootstrap, delivery_timeout_s=0.5, request_timeout_s=0.2) as producer:
+        assert await producer.send_and_wait("t", b"0", partition=0)
+        for broker in brokers.replicas.values():
+            broker.acknowledge.clear()
+        with pytest.raises(ClusterError) as failure:
+            await producer.send_and_wait("t", b"1", partition=0)
+        assert failure.value.code == "TIMED_OUT"
+        for broker in brokers.replicas.values():
+            broker.acknowledge_all()
+        assert (await producer.send_and_wait("t", b"2", partition=0)).offset == 2
+    assert await values_of(brokers) == [b"0", b"1", b"2"], "the outcome of a record that expired is unknown"
+
+
+async def test_flush_reports_each_failure_that_nobody_looked_at_once(brokers: FakeBrokers) -> None:
+    async with Producer(brokers.bootstrap) as producer:
+        seen = await producer.send("t", b"x" * 2_000_000, partition=0)
+        with pytest.raises(ClusterError, match="MESSAGE_TOO_LARGE"):
+            await seen
+        await producer.flush()
+        await producer.send("t", b"x" * 2_000_000, partition=0)
+        with pytest.raises(ClusterError, match="1 records were not delivered"):
+            await producer.flush()
+        await producer.flush()
+
+
+async def test_leaving_the_block_reports_a_failure(brokers: FakeBrokers) -> None:
+    producer = Producer(brokers.bootstrap)
+    await producer.start()
+    await producer.send("t", b"x" * 2_000_000)
+    with pytest.raises(ClusterError, match="MESSAGE_TOO_LARGE"):
+        await producer.close()
+
+
+async def test_a_full_buffer_makes_send_wait_for_a_limited_time(brokers: FakeBrokers) -> None:
+    for broker in brokers.replicas.values():
+        broker.acknowledge.clear()
+    async with Producer(brokers.bootstrap, buffer_size_max_bytes=1000, max_block_s=0.3) as producer:
+        await producer.send("t", b"x" * 900, partition=0)
+        with pytest.raises(ClusterError, match="no room for the record") as failure:
+            await producer.send("t", b"y" * 900, partition=0)
+        assert failure.value.code == "TIMED_OUT"
+        with pytest.raises(ClusterError, match="does not fit into the buffer"):
+            await producer.send("t", b"z" * 1000, partition=0)
+        waiting = asyncio.ensure_future(producer.send("t", b"w" * 900, partition=0))
+        cancelled = asyncio.ensure_future(producer.send("t", b"c" * 900, partition=0))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        for broker in brokers.replicas.values():
+            broker.acknowledge_all()
+        assert (await (await waiting)).offset == 1
+        assert cancelled.cancelled() or await asyncio.wait({cancelled})
+    assert await values_of(brokers) == [b"x" * 900, b"w" * 900], "a cancelled send has added nothing"
+
+
+async def test_a_cancelled_wait_leaves_the_delivery_alone(brokers: FakeBrokers) -> None:
+    brokers.replicas[1].acknowledge.clear()
+    async with Producer(brokers.bootstrap) as producer:
+        first = await producer.send("t", b"1", partition=0)
+        waiting = asyncio.ensure_future(_wait(first))
+        await asyncio.sleep(0.02)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        second = await producer.send("t", b"2", partition=0)
+        brokers.replicas[1].acknowledge_all()
+        assert [(await first).offset, (await second).offset] == [0, 1]
+
+
+async def _wait(delivery: Delivery) -> RecordMetadata:
+    return await delivery
+
+
+async def test_an_unknown_topic_is_an_error_within_its_time(brokers: FakeBrokers) -> None:
+    async with Producer(brokers.bootstrap, max_block_s=0.5) as producer:
+        with pytest.raises(ClusterError, match="topic absent does not exist") as failure:
+            await producer.send("absent", b"x")
+        assert failure.value.code == "UNKNOWN_TOPIC_OR_PARTITION"
+        await brokers.create("absent", [1])
+        await producer.send_and_wait("absent", b"x")
+
+
+async def test_a_topic_that_was_deleted_and_created_again_takes_records(
+    brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quorumlog.client.partitions.UNKNOWN_TOPIC_TIMEOUT_S", 0.2)
+    async with Producer(brokers.bootstrap, delivery_timeout_s=1) as producer:
+        await producer.send_and_wait("t", b"old", partition=0)
+        await brokers.delete("t")
+        with pytest.raises(ClusterError):
+            await producer.send_and_wait("t", b"lost", partition=0)
+        await brokers.create("t", [1, 2])
+        async with asyncio.timeout(10):
+            while True:
+                try:
+                    await producer.send_and_wait("t", b"new", partition=0)
+                    break
+                except ClusterError:
+                    await asyncio.sleep(0.1)
+    assert set(await values_of(brokers)) == {b"new"}
+
+
+async def test_new_partitions_are_noticed(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_producer, "METADATA_AGE_MAX_S", 0.05)
+    async with Producer(brokers.bootstrap) as producer:
+        assert await producer.partitions("t") == 2
+        await brokers.add_partition("t", 1)
+        topic = producer._topics["t"]
+        await until(lambda: len(topic.lanes) == 3)
+        assert await producer.partitions("t") == 3
+        assert (await producer.send_and_wait("t", b"", partition=2)).partition == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"value": "text"}, "the value of a record is bytes or None, not str; encode it first"),
+        ({"value": b"", "key": 5}, "the key of a record is bytes or None, not int"),
+        ({"value": b"", "headers": {"a": "b"}}, "the header of a record is bytes or None, not str"),
+        ({"value": b"", "headers": [(b"a", b"b")]}, "the name of a header is a str, not bytes"),
+        ({"value": b"", "timestamp_ms": -5}, "timestamp_ms is -5, not a time since 1970"),
+        ({"value": b"", "timestamp_ms": 2**64}, "not a time since 1970"),
+        ({"value": b"", "partition": 9}, "topic t has no partition 9, only 0 to 1"),
+    ],
+)
+async def test_a_malformed_record_is_refused_and_changes_nothing(
+    brokers: FakeBrokers, arguments: dict[str, Any], error: str
+) -> None:
+    async with Producer(brokers.bootstrap) as producer:
+        with pytest.raises((TypeError, ValueError), match=error):
+            await producer.send("t", **arguments)
+        await producer.send_and_wait("t", bytearray(b"good"))  # type: ignore[arg-type]  # other bytes are converted
+    assert [record.value for record in await all_records(brokers)] == [b"good"]
+
+
+async def test_all_problems_of_a_configuration_are_reported_together() -> None:
+    with pytest.raises(ConfigError) as failure:
+        Producer("h:1", acks="most", compression="zip", linger_ms=-1, batch_size_max_bytes=0)  # type: ignore[arg-type]
+    assert [problem.split(" is ")[0] for problem in failure.value.problems] == [
+        "acks", "compression", "linger_ms", "batch_size_max_bytes",
+    ]  # fmt: skip
+    with pytest.raises(ClusterError, match="bootstrap servers"):
+        Producer("nonsense")
+
+
+async def test_an_unreachable_cluster_is_an_error_within_its_time() -> None:
+    before = asyncio.all_tasks()
+    with pytest.raises(ClusterError) as failure:
+        await Producer("127.0.0.1:1", max_block_s=0.3).__aenter__()
+    assert failure.value.code == "TIMED_OUT"
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_producer_that_is_not_open_refuses_records(brokers: FakeBrokers) -> None:
+    producer = Producer(brokers.bootstrap)
+    with pytest.raises(ClusterError, match="was not started"):
+        await producer.send("t", b"")
+    await producer.start()
+    await producer.close()
+    with pytest.raises(ClusterError, match="was closed"):
+        await producer.send("t", b"")
+    await producer.close()
+
+
+async def test_an_error_in_the_block_fails_what_is_not_delivered(brokers: FakeBrokers) -> None:
+    brokers.replicas[1].acknowledge.clear()
+    deliveries = []
+
+    async def work() -> None:
+        async with Producer(brokers.bootstrap) as producer:
+            deliveries.append(await producer.send("t", b"", partition=0))
+            raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        await work()
+    with pytest.raises(ClusterError, match="the producer was closed"):
+        await deliveries[0]
+
+
+async def test_acknowledgements_can_be_off(brokers: FakeBrokers) -> None:
+    async with Producer(brokers.bootstrap, acks="none") as producer:
+        assert (await producer.send_and_wait("t", b"x", partition=0)).offset == -1
+        await until(lambda: bool(brokers.shared.logs["t", 0].batches))
+    assert await values_of(brokers) == [b"x"]
+
+
+async def test_a_bug_reaches_everyone_who_waits(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> bytearray:
+        raise ZeroDivisionError("a bug")
+
+    async with Producer(brokers.bootstrap) as producer:
+        monkeypatch.setattr(record_producer, "build_batch", broken)
+        with pytest.raises(ClusterError, match="the producer failed: ZeroDivisionError"):
+            await producer.send_and_wait("t", b"")
+        with pytest.raises(ClusterError, match="the producer failed"):
+            await producer.send("t", b"")
+        monkeypatch.undo()
+
+
+def test_records_that_were_read_can_be_pickled() -> None:
+    from quorumlog.wire._record_scan import decode, encode
+
+    body, _ = encode([(5, b"k", b"v", (("a", None),))], 5, 0)
+    ((record,), *_) = decode(body, 1, "t", 3, 7, 0, 5, None, 0, 100)
+    assert pickle.loads(pickle.dumps(record)) == record == ("t", 3, 7, 5, False, b"k", b"v", (("a", None),))
