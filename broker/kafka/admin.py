@@ -74,6 +74,13 @@ class Forwarder:
             return
 
 
+def outcome(result: pb.Result, code: int | None = None) -> dict[str, Any]:
+    """Return the fields of a response for one result.  code: Kafka's number for its error, if it is not the usual."""
+    if is_ok(result):
+        return {"error_code": 0, "error_message": None}
+    return {"error_code": code_of(result.error) if code is None else code, "error_message": message_of(result)}
+
+
 async def create_topics(forwarder: Forwarder, request: Any, image: Callable[[], ClusterImage]) -> dict[str, Any]:
     """Forward a CreateTopics request; return the values of its response.  image: returns the applied metadata."""
     deadline = forwarder.deadline(milliseconds(request.timeout))

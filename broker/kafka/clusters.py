@@ -1,10 +1,13 @@
-"""DescribeCluster: the brokers of the cluster, and their addresses for the clients of a listener."""
+"""DescribeCluster: the brokers of the cluster, and their addresses for the clients of a listener.  UnregisterBroker."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+from broker.kafka.admin import Forwarder, is_ok, outcome
 from metadata.image import ClusterImage
+from quorumlog.wire import rpcs
+from quorumlog.wire.v1 import controller_pb2 as pb
 
 _BROKERS, _CONTROLLERS = 1, 2
 _MISMATCHED_ENDPOINT_TYPE: Final = 114
@@ -40,3 +43,16 @@ def describe_cluster(request: Any, image: ClusterImage, listener: str, cluster_i
         "endpoint_type": _BROKERS,
         "brokers": brokers,
     }
+
+
+async def unregister_broker(forwarder: Forwarder, request: Any, timeout_ms: int) -> dict[str, Any]:
+    """Forward an UnregisterBroker request; return the values of its response.
+
+    Unlike in Kafka, a broker that is unfenced or has replicas is refused.
+    """
+    deadline = forwarder.deadline(timeout_ms)
+    message = pb.UnregisterBrokerRequest(broker_id=request.broker_id)
+    reply = await forwarder.forward(rpcs.UNREGISTER_BROKER, message, deadline)
+    if is_ok(reply.result) and reply.changed:
+        await forwarder.wait_for([reply.offset], deadline)
+    return outcome(reply.result)

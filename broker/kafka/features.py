@@ -1,16 +1,32 @@
-"""ApiVersions beyond the keys: the check of the client's name, and the features of the cluster."""
+"""The features of the cluster: in ApiVersions, and changed by UpdateFeatures.  The check of the client's name."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any, Final
 
+from broker.kafka.admin import Forwarder, is_ok, outcome
 from metadata.control.features import SUPPORTED, describe_features
 from metadata.image import ClusterImage
-from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire import rpcs
+from quorumlog.wire.errors import ApiError, KafkaCode
+from quorumlog.wire.kafka.codec import milliseconds
+from quorumlog.wire.v1 import controller_pb2 as pb
 
 _FIRST_WITH_SOFTWARE: Final = 3
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?")
+
+_UPGRADE: Final = 1
+_DOWNGRADES: Final = (2, 3)
+_UPDATES_MAX: Final = 100
+"""Features in one UpdateFeatures request, each of which is a request to the controller."""
+_UPDATE_CODES: Final[Mapping[str, KafkaCode]] = {
+    # Kafka has one error for every level that is not possible.
+    ApiError.INVALID_REQUEST: KafkaCode.INVALID_UPDATE_VERSION,
+    ApiError.UNSUPPORTED_VERSION: KafkaCode.INVALID_UPDATE_VERSION,
+}
 
 
 def software_problem(request: Any, version: int) -> KafkaCode | None:
@@ -39,3 +55,49 @@ def features(image: ClusterImage) -> dict[str, Any]:
         "finalized_features_epoch": image.end_offset,
         "finalized_features": finalized,
     }
+
+
+async def update_features(forwarder: Forwarder, request: Any, image: ClusterImage) -> dict[str, Any]:
+    """Forward an UpdateFeatures request; return the values of its response.
+
+    If one level is refused, none is changed.  Versions below 2 report each feature, the others the first refusal.
+    """
+    updates = list(request.feature_updates)
+    if len(updates) > _UPDATES_MAX:
+        return {"error_code": KafkaCode.INVALID_REQUEST, "error_message": f"more than {_UPDATES_MAX} features"}
+    deadline = forwarder.deadline(milliseconds(request.timeout))
+    counts = Counter(each.feature for each in updates)
+    results = []
+    for update in updates:
+        refusal = _refused_here(update, counts[update.feature], image)
+        results.append(refusal or await _raised(forwarder, update, deadline, validate_only=True))
+    if all(is_ok(each) for each in results) and not getattr(request, "validate_only", False):
+        results = [await _raised(forwarder, each, deadline, validate_only=False) for each in updates]
+    answers = [outcome(each, _UPDATE_CODES.get(each.error)) for each in results]
+    first = next((each for each in answers if each["error_code"]), {"error_code": 0})
+    shown = [{"feature": update.feature, **answer} for update, answer in zip(updates, answers, strict=True)]
+    return {**first, "results": shown}
+
+
+def _refused_here(update: Any, count: int, image: ClusterImage) -> pb.Result | None:
+    """Return the refusal of an update that the controller could not express."""
+    name, level = update.feature, update.max_version_level
+    text = None
+    if count > 1:
+        text = f"the request names {name[:60]!a} {count} times"
+    elif level < 1:
+        text = f"level {level} would remove {name[:60]!a}, but features cannot be removed"
+    elif (kind := getattr(update, "upgrade_type", _UPGRADE)) not in (_UPGRADE, *_DOWNGRADES):
+        text = f"upgrade type {kind} does not exist"
+    elif kind in _DOWNGRADES and any(level > each.level for each in describe_features(image) if each.name == name):
+        text = f"level {level} is higher than the present one, but the request is for a downgrade"
+    return None if text is None else pb.Result(error=ApiError.INVALID_REQUEST, message=text)
+
+
+async def _raised(forwarder: Forwarder, update: Any, deadline: float, *, validate_only: bool) -> pb.Result:
+    message = pb.UpgradeFeatureRequest(name=update.feature, level=update.max_version_level)
+    message.header.validate_only = validate_only
+    reply = await forwarder.forward(rpcs.UPGRADE_FEATURE, message, deadline)
+    if not validate_only and is_ok(reply.result) and reply.changed:
+        await forwarder.wait_for([reply.offset], deadline)
+    return reply.result

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
-from broker.kafka import admin, configs, data, groups, logs, partitions, reassignments
+from broker.kafka import admin, configs, data, groups, logs, partitions, reassignments, voters
 from broker.kafka.api import Groups, Node, Replicas
 from broker.kafka.auto_topics import AutoTopics
-from broker.kafka.clusters import describe_cluster
+from broker.kafka.clusters import describe_cluster, unregister_broker
 from broker.kafka.connection import Caller, HangUp, Pending, Reply
 from broker.kafka.deletions import handle_delete_records
-from broker.kafka.features import features, software_problem
+from broker.kafka.features import features, software_problem, update_features
 from broker.kafka.limits import KafkaLimits
 from broker.kafka.list_offsets import list_offsets
 from broker.kafka.metadata import MetadataResponses, wanted_topics
@@ -252,6 +252,30 @@ class Handlers:
         request = codec.decode_request(caller.header, frame)
         return _encoded(caller, await describe_quorum(request, self._node, self._limits.describe_quorum_timeout_ms))
 
+    async def _on_update_features(self, caller: Caller, frame: memoryview) -> Reply:
+        request = codec.decode_request(caller.header, frame)
+        return _encoded(caller, await update_features(self._forwarder, request, self._replicas.image))
+
+    async def _on_unregister_broker(self, caller: Caller, frame: memoryview) -> Reply:
+        request = codec.decode_request(caller.header, frame)
+        timeout_ms = self._limits.controller_timeout_max_ms
+        return _encoded(caller, await unregister_broker(self._forwarder, request, timeout_ms))
+
+    async def _on_add_voter(self, caller: Caller, frame: memoryview) -> Reply:
+        request = codec.decode_request(caller.header, frame)
+        return _encoded(caller, await voters.add_voter(self._forwarder, request, self._cluster_id))
+
+    async def _on_remove_voter(self, caller: Caller, frame: memoryview) -> Reply:
+        request = codec.decode_request(caller.header, frame)
+        timeout_ms = self._limits.voter_change_timeout_ms
+        return _encoded(caller, await voters.remove_voter(self._forwarder, request, self._cluster_id, timeout_ms))
+
+    async def _on_update_voter(self, caller: Caller, frame: memoryview) -> Reply:
+        request = codec.decode_request(caller.header, frame)
+        timeout_ms = self._limits.voter_change_timeout_ms
+        values = await voters.update_voter(self._forwarder, request, self._cluster_id, self._node, timeout_ms)
+        return _encoded(caller, values)
+
     async def _on_create_partitions(self, caller: Caller, frame: memoryview) -> Reply:
         request = codec.decode_request(caller.header, frame)
         return _encoded(caller, await partitions.create_partitions(self._forwarder, request, self._replicas.image))
@@ -341,6 +365,11 @@ HANDLERS: Final[dict[Api, Handler]] = {
     Api.OFFSET_DELETE: _of_groups(0, 0, groups.offset_delete, Operation.DELETE),
     Api.DESCRIBE_LOG_DIRS: Handler(1, 5, Handlers._on_describe_log_dirs, _cluster(Operation.DESCRIBE)),
     Api.DESCRIBE_QUORUM: Handler(0, 2, Handlers._on_describe_quorum, _cluster(Operation.DESCRIBE)),
+    Api.UPDATE_FEATURES: Handler(0, 2, Handlers._on_update_features, _cluster(Operation.ALTER)),
+    Api.UNREGISTER_BROKER: Handler(0, 0, Handlers._on_unregister_broker, _cluster(Operation.ALTER)),
+    Api.ADD_RAFT_VOTER: Handler(0, 1, Handlers._on_add_voter, _cluster(Operation.ALTER)),
+    Api.REMOVE_RAFT_VOTER: Handler(0, 0, Handlers._on_remove_voter, _cluster(Operation.ALTER)),
+    Api.UPDATE_RAFT_VOTER: Handler(0, 0, Handlers._on_update_voter, _cluster(Operation.ALTER)),
     Api.DESCRIBE_PRODUCERS: Handler(0, 0, Handlers._on_describe_producers, _topic(Operation.READ)),
     Api.LIST_CONFIG_RESOURCES: Handler(0, 1, Handlers._on_list_config_resources, _cluster(Operation.DESCRIBE_CONFIGS)),
     Api.DESCRIBE_TOPIC_PARTITIONS: Handler(0, 0, Handlers._on_describe_topic_partitions, _topic(Operation.DESCRIBE)),

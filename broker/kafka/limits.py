@@ -51,6 +51,8 @@ class KafkaLimits:
     """Longest time for one request of automatic creations to the controller."""
     describe_quorum_timeout_ms: int = 5_000
     """Longest time for the answer of the quorum's leader to DescribeQuorum."""
+    voter_change_timeout_ms: int = 25_000
+    """Longest time for RemoveRaftVoter and UpdateRaftVoter, which name no time.  Clients wait for 30 s."""
     controller_timeout_max_ms: int = 120_000
     """Longest time for a forwarded request, even if the client allows more."""
 

@@ -8,7 +8,8 @@ from broker.kafka.api import Node, QuorumReplica, QuorumState
 from quorumlog.wire.errors import KafkaCode
 
 METADATA_TOPIC: Final = "__cluster_metadata"
-_LISTENER: Final = "CONTROLLER"
+CONTROLLER_LISTENER: Final = "CONTROLLER"
+"""The name under which Kafka's tools see the control address of a voter."""
 _NO_LEADER: Final = "the leader of the metadata quorum did not answer"
 
 
@@ -56,11 +57,16 @@ def _replica(replica: QuorumReplica) -> dict[str, Any]:
     }
 
 
+def split_address(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
 def _nodes(state: QuorumState) -> list[dict[str, Any]]:
     """Return the control addresses of the voters."""
     nodes = []
     for voter in state.voters:
-        host, _, port = voter.address.rpartition(":")
-        listener = {"name": _LISTENER, "host": host.strip("[]"), "port": int(port)}
+        host, port = split_address(voter.address)
+        listener = {"name": CONTROLLER_LISTENER, "host": host, "port": port}
         nodes.append({"node_id": voter.node_id, "listeners": [listener]})
     return nodes

@@ -5,6 +5,9 @@ The quorum itself decides (`quorum.core.membership`); this module only converts.
 
 from __future__ import annotations
 
+from uuid import UUID
+
+from metadata import codec
 from metadata.control.errors import OK, Outcome
 from metadata.controller import convert
 from quorum.core.events import (
@@ -13,11 +16,12 @@ from quorum.core.events import (
     RemoveVoter,
     SetTarget,
     Transferred,
+    UpdateVoter,
     VoterChange,
     VoterChangeError,
     VoterChangeResult,
 )
-from quorum.core.types import VoterSet
+from quorum.core.types import ReplicaKey, VoterSet
 from quorumlog.errors import RemoteProtocolError
 from quorumlog.runtime.addresses import NODE_ID_MAX, parse_target
 from quorumlog.wire.errors import ApiError
@@ -58,9 +62,14 @@ def change(request: pb.ChangeVotersRequest) -> VoterChange:
     """
     match request.WhichOneof("change"):
         case "add":
-            return AddVoter(_node_id(request.add.node_id), _address(request.add.address), replace=request.add.replace)
+            add = request.add
+            return AddVoter(_node_id(add.node_id), _address(add.address), _directory(add), add.replace)
         case "remove":
-            return RemoveVoter(_node_id(request.remove.node_id))
+            return RemoveVoter(_node_id(request.remove.node_id), _directory(request.remove))
+        case "update":
+            update = request.update
+            key = ReplicaKey(_node_id(update.node_id), codec.uuid_from(update.directory_id, "directory id"))
+            return UpdateVoter(key, _address(update.address))
         case "set_target":
             return SetTarget(_targets(request.set_target))
         case "cancel_target":
@@ -105,6 +114,10 @@ def _address(text: str) -> str:
         return str(parse_target(text))
     except ValueError as cause:
         raise RemoteProtocolError(f"control address {text[:100]!a}: {cause}") from cause
+
+
+def _directory(change: pb.AddVoter | pb.RemoveVoter) -> UUID | None:
+    return codec.uuid_from(change.directory_id, "directory id") if change.HasField("directory_id") else None
 
 
 def _targets(target: pb.SetTargetVoters) -> tuple[tuple[int, str], ...]:

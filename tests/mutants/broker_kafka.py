@@ -11,6 +11,7 @@ AUTO_TOPICS = "broker/kafka/auto_topics.py"
 AUTO_TOPICS_TESTS = "tests/unit/broker/kafka/test_auto_topics.py"
 DESCRIPTION_TESTS = "tests/unit/broker/kafka/test_descriptions.py"
 BOUNDS_TESTS = "tests/unit/broker/kafka/test_listener_bounds.py"
+CHANGES_TESTS = "tests/unit/broker/kafka/test_cluster_changes.py"
 GROUP_TESTS = "tests/unit/broker/kafka/test_groups.py"
 
 MUTANTS = (
@@ -111,5 +112,19 @@ MUTANTS = (
         "version < _FIRST_WITH.get(timestamp, version + 1)",
         "version < _FIRST_WITH.get(timestamp, 0)",
         (f"{DESCRIPTION_TESTS}::test_a_named_place_is_answered_from_its_first_version_on",),
+    ),
+    Mutant(
+        "a voter is removed whatever its disk",
+        "broker/kafka/voters.py",
+        "change = pb.RemoveVoter(node_id=request.voter_id, directory_id=request.voter_directory_id.bytes)",
+        "change = pb.RemoveVoter(node_id=request.voter_id)",
+        (f"{CHANGES_TESTS}::test_a_voter_is_removed_only_with_the_named_disk",),
+    ),
+    Mutant(
+        "a feature is raised although another one is refused",
+        "broker/kafka/features.py",
+        'if all(is_ok(each) for each in results) and not getattr(request, "validate_only", False):',
+        'if not getattr(request, "validate_only", False):',
+        (f"{CHANGES_TESTS}::test_one_refused_feature_refuses_the_others",),
     ),
 )

@@ -27,7 +27,7 @@ from kio.serial import entity_writer
 
 from quorumlog.errors import RemoteProtocolError
 from quorumlog.wire.kafka.buffer import ELEMENTS_MAX, REQUEST_ELEMENTS_MAX, Reader
-from quorumlog.wire.kafka.decoding import EPOCH, FieldShape, entity_reader
+from quorumlog.wire.kafka.decoding import EPOCH, FieldShape, default_of, entity_reader
 
 FRAME_SIZE: Final = struct.Struct(">i")
 """Every frame begins with the size of the rest."""
@@ -66,10 +66,15 @@ class Api(IntEnum):
     LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
     DESCRIBE_QUORUM = 55
+    UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
+    UNREGISTER_BROKER = 64
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
+    ADD_RAFT_VOTER = 80
+    REMOVE_RAFT_VOTER = 81
+    UPDATE_RAFT_VOTER = 82
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,26 +188,6 @@ def milliseconds(value: timedelta | datetime | None) -> int:
 # --- writing -------------------------------------------------------------------------------------------------------
 
 
-def _implicit_default(kafka_type: str | None, nullable: bool, is_array: bool) -> Any:
-    if is_array:
-        return None if nullable else ()
-    if nullable or kafka_type in ("uuid", None):
-        return None
-    match kafka_type:
-        case "string":
-            return ""
-        case "bytes" | "records":
-            return b""
-        case "bool":
-            return False
-        case "error_code":
-            return ErrorCode.none
-        case "timedelta_i32" | "timedelta_i64":
-            return timedelta()
-        case _:
-            return 0
-
-
 def _converter(kafka_type: str | None) -> Callable[[Any], Any] | None:
     match kafka_type:
         case "error_code":
@@ -223,9 +208,7 @@ def _plan(schema: Any) -> tuple[tuple[str, Any, bool, Any, Callable[[Any], Any] 
     plan = []
     for field in fields(schema):
         shape = FieldShape(field)
-        default = field.default
-        if default is MISSING:
-            default = _implicit_default(shape.kafka_type, shape.nullable, shape.is_array)
+        default = default_of(field, shape)
         plan.append((field.name, shape.entity, shape.is_array, default, _converter(shape.kafka_type)))
     return tuple(plan)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, Final, get_args, get_origin
@@ -67,6 +67,33 @@ class FieldShape:
         self.entity = inner if hasattr(inner, "__dataclass_fields__") else None
         self.kafka_type: str | None = field.metadata.get("kafka_type")
         self.tag: int | None = field.metadata.get("tag")
+
+
+def default_of(field: Field[Any], shape: FieldShape) -> Any:
+    """Return the value of a field that a message does not contain."""
+    if field.default is not MISSING:
+        return field.default
+    if shape.is_array:
+        return None if shape.nullable else ()
+    if shape.nullable or shape.kafka_type == "uuid":
+        return None
+    if shape.entity is not None:
+        return shape.entity(**{each.name: default_of(each, FieldShape(each)) for each in fields(shape.entity)})
+    match shape.kafka_type:
+        case "string":
+            return ""
+        case "bytes" | "records":
+            return b""
+        case "bool":
+            return False
+        case "error_code":
+            return ErrorCode.none
+        case "timedelta_i32" | "timedelta_i64":
+            return timedelta()
+        case "datetime_i64":
+            return None
+        case _:
+            return 0
 
 
 def _least_size(shape: FieldShape, flexible: bool) -> int:
@@ -174,7 +201,7 @@ def entity_reader(schema: Any) -> Read:
         shape = FieldShape(field)
         if shape.tag is not None:
             tagged[shape.tag] = (field.name, _field_reader(shape, flexible))
-            defaults[field.name] = field.default if field.default is not MISSING else ()
+            defaults[field.name] = default_of(field, shape)
         elif shape.entity is None and not shape.is_array and shape.kafka_type in _NUMBERS:
             names.append(field.name)
             formats += _NUMBERS[shape.kafka_type]

@@ -398,20 +398,34 @@ class VoterAddress(_message.Message):
     def __init__(self, node_id: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class AddVoter(_message.Message):
-    __slots__ = ("node_id", "address", "replace")
+    __slots__ = ("node_id", "address", "replace", "directory_id")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     REPLACE_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
     node_id: int
     address: str
     replace: bool
-    def __init__(self, node_id: _Optional[int] = ..., address: _Optional[str] = ..., replace: bool = ...) -> None: ...
+    directory_id: bytes
+    def __init__(self, node_id: _Optional[int] = ..., address: _Optional[str] = ..., replace: bool = ..., directory_id: _Optional[bytes] = ...) -> None: ...
 
 class RemoveVoter(_message.Message):
-    __slots__ = ("node_id",)
+    __slots__ = ("node_id", "directory_id")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
     node_id: int
-    def __init__(self, node_id: _Optional[int] = ...) -> None: ...
+    directory_id: bytes
+    def __init__(self, node_id: _Optional[int] = ..., directory_id: _Optional[bytes] = ...) -> None: ...
+
+class UpdateVoter(_message.Message):
+    __slots__ = ("node_id", "directory_id", "address")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    node_id: int
+    directory_id: bytes
+    address: str
+    def __init__(self, node_id: _Optional[int] = ..., directory_id: _Optional[bytes] = ..., address: _Optional[str] = ...) -> None: ...
 
 class SetTargetVoters(_message.Message):
     __slots__ = ("voters",)
@@ -424,18 +438,20 @@ class CancelTargetVoters(_message.Message):
     def __init__(self) -> None: ...
 
 class ChangeVotersRequest(_message.Message):
-    __slots__ = ("header", "add", "remove", "set_target", "cancel_target")
+    __slots__ = ("header", "add", "remove", "set_target", "cancel_target", "update")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     ADD_FIELD_NUMBER: _ClassVar[int]
     REMOVE_FIELD_NUMBER: _ClassVar[int]
     SET_TARGET_FIELD_NUMBER: _ClassVar[int]
     CANCEL_TARGET_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_FIELD_NUMBER: _ClassVar[int]
     header: RequestHeader
     add: AddVoter
     remove: RemoveVoter
     set_target: SetTargetVoters
     cancel_target: CancelTargetVoters
-    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., add: _Optional[_Union[AddVoter, _Mapping]] = ..., remove: _Optional[_Union[RemoveVoter, _Mapping]] = ..., set_target: _Optional[_Union[SetTargetVoters, _Mapping]] = ..., cancel_target: _Optional[_Union[CancelTargetVoters, _Mapping]] = ...) -> None: ...
+    update: UpdateVoter
+    def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., add: _Optional[_Union[AddVoter, _Mapping]] = ..., remove: _Optional[_Union[RemoveVoter, _Mapping]] = ..., set_target: _Optional[_Union[SetTargetVoters, _Mapping]] = ..., cancel_target: _Optional[_Union[CancelTargetVoters, _Mapping]] = ..., update: _Optional[_Union[UpdateVoter, _Mapping]] = ...) -> None: ...
 
 class ChangeVotersReply(_message.Message):
     __slots__ = ("result", "changed", "offset", "voters", "target")

@@ -13,9 +13,10 @@ from typing import Any
 from uuid import UUID
 
 from broker.kafka import api
-from metadata.controller.admin import add_partitions
+from metadata.controller.admin import add_partitions, unregister_broker
 from metadata.controller.configs import alter_configs
 from metadata.controller.elections import elect_leaders
+from metadata.controller.features import upgrade_feature
 from metadata.controller.reassignments import alter_reassignments, describe_reassignments
 from metadata.image import ClusterImage
 from metadata.records import (
@@ -322,6 +323,8 @@ DECIDED: dict[AnyRpc, Any] = {
     rpcs.ALTER_CONFIGS: alter_configs,
     rpcs.ALTER_REASSIGNMENTS: alter_reassignments,
     rpcs.ELECT_LEADERS: elect_leaders,
+    rpcs.UNREGISTER_BROKER: unregister_broker,
+    rpcs.UPGRADE_FEATURE: upgrade_feature,
 }
 
 
@@ -330,6 +333,7 @@ class FakeController:
         self.replicas = replicas
         self.requests: list[tuple[AnyRpc, Any]] = []
         self.failure: pb.Result | None = None
+        self.voters_changed = pb.ChangeVotersReply(result=FINE, changed=True, offset=1)
 
     async def call(self, rpc: AnyRpc, request: Any, timeout_ms: int) -> Any:
         request.header.timeout_ms = timeout_ms
@@ -340,6 +344,8 @@ class FakeController:
             return pb.CreateTopicsReply(result=FINE, topics=[self._create(t) for t in request.topics])
         if rpc in (*DECIDED, rpcs.LIST_REASSIGNMENTS) and self.failure is not None:
             return rpc.reply_of(self.failure)
+        if rpc == rpcs.CHANGE_VOTERS:
+            return self.voters_changed
         if rpc == rpcs.LIST_REASSIGNMENTS:
             return await describe_reassignments(self.replicas.image, request)
         if rpc in DECIDED:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from uuid import UUID
 
 import pytest
 from google.protobuf.message import Message
@@ -13,8 +14,16 @@ from hypothesis import strategies as st
 from metadata.codec import registration_to_wire
 from metadata.controller.service import IN_PROGRESS_MAX, METHODS, Load
 from metadata.records import Endpoint
-from quorum.core.events import AddVoter, CancelTarget, RemoveVoter, SetTarget, VoterChangeError, VoterChangeResult
-from quorum.core.types import VoterSet
+from quorum.core.events import (
+    AddVoter,
+    CancelTarget,
+    RemoveVoter,
+    SetTarget,
+    UpdateVoter,
+    VoterChangeError,
+    VoterChangeResult,
+)
+from quorum.core.types import ReplicaKey, VoterSet
 from quorum.ports import UnreachableError
 from quorumlog.errors import RemoteProtocolError
 from quorumlog.wire import rpcs
@@ -24,6 +33,8 @@ from quorumlog.wire.v1 import metadata_pb2, node_pb2
 from tests.unit.metadata.builders import registration
 from tests.unit.metadata.controller.test_controller import beat, new_topic, register, started
 from tests.unit.metadata.fake_node import JumpingLoop, Plane, run, settle
+
+DISK = UUID(int=44)
 
 
 def follower(address: str | None = "there:1") -> Plane:
@@ -625,7 +636,19 @@ def test_changes_of_voters_are_passed_to_the_quorum() -> None:
             pb.ChangeVotersRequest(add=pb.AddVoter(node_id=4, address="d:4", replace=True)),
             AddVoter(4, "d:4", None, True),
         ),
+        (
+            pb.ChangeVotersRequest(add=pb.AddVoter(node_id=4, address="d:4", directory_id=DISK.bytes)),
+            AddVoter(4, "d:4", DISK),
+        ),
         (pb.ChangeVotersRequest(remove=pb.RemoveVoter(node_id=2)), RemoveVoter(2)),
+        (
+            pb.ChangeVotersRequest(remove=pb.RemoveVoter(node_id=2, directory_id=DISK.bytes)),
+            RemoveVoter(2, DISK),
+        ),
+        (
+            pb.ChangeVotersRequest(update=pb.UpdateVoter(node_id=2, directory_id=DISK.bytes, address="d:5")),
+            UpdateVoter(ReplicaKey(2, DISK), "d:5"),
+        ),
         (pb.ChangeVotersRequest(set_target=pb.SetTargetVoters(voters=voters)), SetTarget(((1, "a:1"), (2, "b:2")))),
         (pb.ChangeVotersRequest(cancel_target=pb.CancelTargetVoters()), CancelTarget()),
     ]
@@ -659,6 +682,9 @@ def test_every_refusal_of_the_quorum_has_an_error_name(error: VoterChangeError) 
         pb.ChangeVotersRequest(),
         pb.ChangeVotersRequest(add=pb.AddVoter(node_id=-1, address="a:1")),
         pb.ChangeVotersRequest(add=pb.AddVoter(node_id=1, address="")),
+        pb.ChangeVotersRequest(add=pb.AddVoter(node_id=1, address="a:1", directory_id=b"short")),
+        pb.ChangeVotersRequest(remove=pb.RemoveVoter(node_id=1, directory_id=b"")),
+        pb.ChangeVotersRequest(update=pb.UpdateVoter(node_id=1, address="a:1")),
         pb.ChangeVotersRequest(add=pb.AddVoter(node_id=1, address="a:70000")),
         pb.ChangeVotersRequest(set_target=pb.SetTargetVoters()),
         pb.ChangeVotersRequest(set_target=pb.SetTargetVoters(voters=[pb.VoterAddress(node_id=1, address="a:1")] * 2)),

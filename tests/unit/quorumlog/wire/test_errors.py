@@ -16,7 +16,11 @@ TABLE = ROOT / "quorumlog/wire/errors.py"
 FINDINGS = ROOT / "quorumlog/doctor"
 """A finding has a code of its own, which may be the name of an error."""
 PROTOCOL = (ROOT / "docs/protocol.md").read_text()
-INSTEAD = {ApiError.OUTCOME_UNKNOWN: KafkaCode.REQUEST_TIMED_OUT, ApiError.OVERLOADED: KafkaCode.REQUEST_TIMED_OUT}
+INSTEAD = {
+    ApiError.OUTCOME_UNKNOWN: KafkaCode.REQUEST_TIMED_OUT,
+    ApiError.OVERLOADED: KafkaCode.REQUEST_TIMED_OUT,
+    ApiError.BROKER_IN_USE: KafkaCode.POLICY_VIOLATION,
+}
 """The answers to Kafka clients in place of errors that Kafka does not have."""
 
 
