@@ -196,6 +196,31 @@ class Cluster:
         async with self._deadline("any broker", timeout_s):
             return (await self._first_that_answers(self._connection_to))[1]
 
+    async def brokers(self, timeout_s: float) -> dict[int, Address]:
+        """Return the address of each broker that a new answer names, by id.  Tries each known broker once."""
+        async with self._deadline("the brokers", timeout_s):
+            await self._refreshed(frozenset(), self._refreshes)
+        return dict(self._view.brokers)
+
+    async def connection(self, address: Address, timeout_s: float) -> KafkaConnection:
+        """Return an open connection to one broker.  Tries once and raises a retriable ClusterError."""
+        async with self._deadline(f"broker {address}", timeout_s):
+            return await self._connection(address)
+
+    async def ask(
+        self, connection: KafkaConnection, api: Api, version: int, values: dict[str, Any], timeout_s: float
+    ) -> Any:
+        """`KafkaConnection.ask`; after a failure, the connection is dropped and its broker is asked last."""
+        return await self._ask(connection, api, version, values, timeout_s)
+
+    async def ask_any_broker(self, api: Api, version: int, values: dict[str, Any], timeout_s: float) -> Any:
+        """Return one broker's answer to a question that every broker can answer; raises a retriable ClusterError.
+
+        A broker that hangs has HURRY_S; the next call asks another one.
+        """
+        connection = await self.any_broker(timeout_s)
+        return await self._ask(connection, api, version, values, min(timeout_s, HURRY_S))
+
     async def new_producer_id(self, timeout_s: float) -> tuple[int, int]:
         """Return a new (producer id, epoch), with retries until the time is up."""
 

@@ -333,7 +333,9 @@ class ApiError(StrEnum):
 
     # Producers
     COORDINATOR_LOAD_IN_PROGRESS = _row(
-        "COORDINATOR_LOAD_IN_PROGRESS", "The broker has no producer ids yet.", retriable=True
+        "COORDINATOR_LOAD_IN_PROGRESS",
+        "The coordinator is still loading, or the broker has no producer ids yet.",
+        retriable=True,
     )
     COORDINATOR_NOT_AVAILABLE = _row("COORDINATOR_NOT_AVAILABLE", "No coordinator is available.", retriable=True)
     DUPLICATE_SEQUENCE_NUMBER = _row(
@@ -344,6 +346,19 @@ class ApiError(StrEnum):
     INVALID_PRODUCER_EPOCH = _row("INVALID_PRODUCER_EPOCH", "A newer producer with this id exists.")
     INVALID_TXN_STATE = _row("INVALID_TXN_STATE", "The batch is transactional, and transactions are not supported.")
     PRODUCER_CLOSED = _row("PRODUCER_CLOSED", "The producer was closed.")
+
+    # Groups
+    GROUP_ID_NOT_FOUND = _row(
+        "GROUP_ID_NOT_FOUND", "The group does not exist.", exit_code=ExitCode.NOT_FOUND, next_step="kctl groups list"
+    )
+    GROUP_SUBSCRIBED_TO_TOPIC = _row(
+        "GROUP_SUBSCRIBED_TO_TOPIC",
+        "A member of the group is subscribed to the topic.",
+        next_step="stop the members that are subscribed to the topic, then retry",
+    )
+    INVALID_GROUP_ID = _row("INVALID_GROUP_ID", "The name of the group is not valid.", exit_code=ExitCode.USAGE)
+    NON_EMPTY_GROUP = _row("NON_EMPTY_GROUP", "The group has members.", next_step="stop its members, then retry")
+    NOT_COORDINATOR = _row("NOT_COORDINATOR", "The broker does not coordinate the group.", retriable=True)
 
     # Connections
     UNAVAILABLE = _row("UNAVAILABLE", "The node does not answer.", retriable=True)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import defaultdict
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 from uuid import UUID
 
+from broker.kafka.api import Groups
 from broker.kafka.listener import KafkaServer
 from metadata.image import ClusterImage
 from metadata.records import Endpoint, Partition, PartitionChange, Reason, RemovePartition, RenewTopic, Replica, Topic
@@ -56,9 +57,13 @@ class _Replicas(FakeReplicas):
 
 
 class FakeBrokers:
-    """Brokers 1 to n on the running loop."""
+    """Brokers 1 to n on the running loop.
 
-    def __init__(self) -> None:
+    groups_of: makes the coordinators of one broker; None: the brokers coordinate no groups.
+    """
+
+    def __init__(self, groups_of: Callable[[int, FakeReplicas], Groups] | None = None) -> None:
+        self._groups_of = groups_of
         self.shared = _Shared()
         self.replicas: dict[int, _Replicas] = {}
         self.servers: dict[int, KafkaServer] = {}
@@ -69,7 +74,13 @@ class FakeBrokers:
         controller = FakeController(replicas)
         port = self.addresses.get(node_id, ("", 0))[1]
         server = KafkaServer(
-            replicas, controller.call, [f"127.0.0.1:{port}"], node=FakeNode(), node_id=node_id, cluster_id="fake"
+            replicas,
+            controller.call,
+            [f"127.0.0.1:{port}"],
+            node=FakeNode(),
+            node_id=node_id,
+            cluster_id="fake",
+            groups=None if self._groups_of is None else self._groups_of(node_id, replicas),
         )
         await server.start()
         if node_id not in self.addresses:  # otherwise it restarts unchanged

@@ -1,0 +1,258 @@
+"""The client of groups, against real machines and listeners whose coordinators move, refuse, hang and restart."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import NamedTuple
+
+import pytest
+
+from broker.core.coordinator import group_requests as g
+from quorumlog.client import groups
+from quorumlog.client.cluster import Cluster
+from quorumlog.client.consumer import EARLIEST, LATEST
+from quorumlog.client.group_descriptions import CommittedOffset, GroupMember, ListedGroup
+from quorumlog.client.group_protocol import assigned_partitions, subscribed_topics
+from quorumlog.client.groups import GroupClient
+from quorumlog.client.log_offsets import list_offsets
+from quorumlog.client.records import NewRecord, build_batch
+from quorumlog.errors import ClusterError
+from quorumlog.wire.errors import KafkaCode
+from tests.unit.broker.core.coordinator.driver import subscription
+from tests.unit.broker.kafka.wellness import until
+from tests.unit.quorumlog.client.fake_cluster import FakeBrokers, fake_brokers
+from tests.unit.quorumlog.client.fake_groups import OFFSETS, GroupsOfCluster, group_brokers
+
+TIMEOUT_S = 10.0
+ON_1, ON_2 = "b", "a"
+"""Groups of partition 0 and 1 of `__consumer_offsets`, which brokers 1 and 2 coordinate."""
+ORDERS = ("orders", 0)
+
+
+class Setting(NamedTuple):
+    brokers: FakeBrokers
+    groups: GroupsOfCluster
+    client: GroupClient
+
+
+@asynccontextmanager
+async def setting() -> AsyncIterator[Setting]:
+    async with group_brokers() as (brokers, coordinators), Cluster(brokers.bootstrap) as cluster:
+        yield Setting(brokers, coordinators, GroupClient(cluster))
+
+
+async def join(each: Setting, group: str, topic: str = "orders") -> str:
+    """Let one member join the group, and return its id."""
+    coordinator = each.groups.coordinator(0 if group == ON_1 else 1, 0)
+    protocols = (g.MemberProtocol("range", subscription(topic)),)
+    request = g.JoinGroup(
+        group, "", None, g.Client("app", "/10.0.0.7"), "consumer", protocols, 10_000, 30_000, needs_member_id=False
+    )
+    call = coordinator.send(request)
+    coordinator.pass_time(3_000)
+    joined = coordinator.answers[call]
+    assignment = b"\0\0\0\0\0\1" + len(topic).to_bytes(2) + topic.encode() + b"\0\0\0\1\0\0\0\0" + b"\xff\xff\xff\xff"
+    assignments = (g.MemberAssignment(joined.member_id, assignment),)
+    coordinator.ask(g.SyncGroup(group, joined.member_id, None, joined.generation, "consumer", "range", assignments))
+    return str(joined.member_id)
+
+
+@contextmanager
+def refused(code: str) -> Iterator[None]:
+    with pytest.raises(ClusterError) as refusal:
+        yield
+    assert refusal.value.code == code, refusal.value
+
+
+async def test_groups_of_all_brokers_are_listed() -> None:
+    async with setting() as each:
+        assert await each.client.list_groups(TIMEOUT_S) == []
+        await join(each, ON_1)
+        await each.client.commit(ON_2, {ORDERS: CommittedOffset(5)}, TIMEOUT_S)
+        listed = await each.client.list_groups(TIMEOUT_S)
+        simple = ListedGroup(ON_2, "classic", "Empty", "", 2)
+        assert listed == [simple, ListedGroup(ON_1, "classic", "Stable", "consumer", 1)]
+        assert await each.client.list_groups(TIMEOUT_S, ["empty"]) == [simple]
+
+
+async def test_a_list_waits_for_a_broker_whose_coordinators_load() -> None:
+    async with setting() as each:
+        await each.client.commit(ON_2, {ORDERS: CommittedOffset(5)}, TIMEOUT_S)
+        each.groups.refusal = KafkaCode.COORDINATOR_LOAD_IN_PROGRESS
+        listing = asyncio.ensure_future(each.client.list_groups(TIMEOUT_S))
+        await until(lambda: len(each.groups.asked) >= 6)
+        each.groups.refusal = None
+        assert [found.group for found in await listing] == [ON_2]
+
+
+async def test_a_list_without_an_answer_of_each_broker_is_an_error_that_names_it() -> None:
+    async with setting() as each:
+        each.groups.hangs.add(2)
+        with pytest.raises(ClusterError, match=r"broker 2: .*no answer") as refusal:
+            await each.client.list_groups(1.0)
+        assert (refusal.value.code, refusal.value.retriable) == ("TIMED_OUT", True)
+
+
+async def test_a_group_is_described_with_its_members() -> None:
+    async with setting() as each:
+        member_id = await join(each, ON_2)
+        found = await each.client.describe(ON_2, TIMEOUT_S)
+        assert (found.group, found.group_type, found.state, found.assignor) == (ON_2, "classic", "Stable", "range")
+        assert found.coordinator.broker_id == 2
+        (member,) = found.members
+        assert member == GroupMember(member_id, None, "app", "/10.0.0.7", ("orders",), (("orders", (0,)),))
+        assert member.partitions() == [ORDERS]
+
+
+@pytest.mark.parametrize("call", ["describe", "delete", "delete_offsets"])
+async def test_a_missing_group_is_named_as_missing(call: str) -> None:
+    async with setting() as each:
+        with refused("GROUP_ID_NOT_FOUND"):
+            if call == "delete_offsets":
+                await each.client.delete_offsets("c", [ORDERS], TIMEOUT_S)
+            else:
+                await getattr(each.client, call)("c", TIMEOUT_S)
+
+
+async def test_an_empty_name_is_refused() -> None:
+    async with setting() as each:
+        with refused("INVALID_GROUP_ID"):
+            await each.client.delete_offsets("", [ORDERS], TIMEOUT_S)
+
+
+async def test_committed_offsets_are_returned_by_partition() -> None:
+    async with setting() as each:
+        offsets = {("orders", 1): CommittedOffset(7, 3, "a note"), ORDERS: CommittedOffset(5)}
+        assert await each.client.commit(ON_1, offsets, TIMEOUT_S) == {}
+        found = await each.client.committed(ON_1, TIMEOUT_S)
+        assert list(found.items()) == [(ORDERS, CommittedOffset(5)), (("orders", 1), CommittedOffset(7, 3, "a note"))]
+        some = await each.client.committed(ON_1, TIMEOUT_S, [("orders", 1), ("orders", 2), ("orders", 1)])
+        assert list(some) == [("orders", 1)]
+        assert await each.client.committed("c", TIMEOUT_S) == {}
+
+
+async def test_a_commit_returns_the_refused_partitions_and_commits_the_others() -> None:
+    async with setting() as each:
+        offsets = {ORDERS: CommittedOffset(5), ("orders", 77): CommittedOffset(6)}
+        refusals = await each.client.commit(ON_1, offsets, TIMEOUT_S)
+        assert [(key, error.code) for key, error in refusals.items()] == [
+            (("orders", 77), "UNKNOWN_TOPIC_OR_PARTITION")
+        ]
+        assert await each.client.committed(ON_1, TIMEOUT_S) == {ORDERS: CommittedOffset(5)}
+
+
+async def test_a_commit_by_no_member_is_refused_while_the_group_has_members() -> None:
+    async with setting() as each:
+        await join(each, ON_1)
+        refusals = await each.client.commit(ON_1, {ORDERS: CommittedOffset(5)}, TIMEOUT_S)
+        assert {key: error.code for key, error in refusals.items()} == {ORDERS: "UNKNOWN_MEMBER_ID"}
+        assert await each.client.committed(ON_1, TIMEOUT_S) == {}
+
+
+async def test_a_group_with_members_is_not_deleted() -> None:
+    async with setting() as each:
+        await join(each, ON_1)
+        with refused("NON_EMPTY_GROUP"):
+            await each.client.delete(ON_1, TIMEOUT_S)
+        assert len((await each.client.describe(ON_1, TIMEOUT_S)).members) == 1
+
+
+async def test_a_deletion_whose_answer_is_lost_succeeds_when_repeated() -> None:
+    async with setting() as each:
+        await each.client.commit(ON_1, {ORDERS: CommittedOffset(5)}, TIMEOUT_S)
+        each.groups.lost = 1
+        await each.client.delete(ON_1, TIMEOUT_S)
+        assert each.groups.lost == 0
+        assert await each.client.list_groups(TIMEOUT_S) == []
+
+
+async def test_offsets_are_deleted_except_of_subscribed_topics() -> None:
+    async with setting() as each:
+        await each.client.commit(ON_1, {ORDERS: CommittedOffset(5), ("bills", 0): CommittedOffset(6)}, TIMEOUT_S)
+        await join(each, ON_1)
+        refusals = await each.client.delete_offsets(ON_1, [ORDERS, ("bills", 0), ("bills", 1)], TIMEOUT_S)
+        assert {key: error.code for key, error in refusals.items()} == {ORDERS: "GROUP_SUBSCRIBED_TO_TOPIC"}
+        assert await each.client.committed(ON_1, TIMEOUT_S) == {ORDERS: CommittedOffset(5)}
+
+
+async def test_a_call_follows_a_coordinator_that_moves() -> None:
+    async with setting() as each:
+        await each.client.commit(ON_1, {ORDERS: CommittedOffset(5)}, TIMEOUT_S)
+        await each.brokers.move(OFFSETS, 0, 2)
+        assert await each.client.committed(ON_1, TIMEOUT_S) == {ORDERS: CommittedOffset(5)}
+        assert (await each.client.coordinator(ON_1, TIMEOUT_S)).broker_id == 2
+
+
+async def test_a_call_follows_when_the_coordinator_is_killed() -> None:
+    async with setting() as each:
+        await each.client.commit(ON_1, {ORDERS: CommittedOffset(5)}, TIMEOUT_S)
+        await each.brokers.kill(1)
+        waiting = asyncio.ensure_future(each.client.committed(ON_1, TIMEOUT_S))
+        await asyncio.sleep(0)
+        await each.brokers.move(OFFSETS, 0, 2)
+        assert await waiting == {ORDERS: CommittedOffset(5)}
+
+
+async def test_a_call_does_not_wait_for_a_former_coordinator_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "LOOK_AFTER_S", 0.05)
+    async with setting() as each:
+        await each.client.commit(ON_1, {ORDERS: CommittedOffset(5)}, TIMEOUT_S)
+        each.groups.hangs.add(1)
+        waiting = asyncio.ensure_future(each.client.committed(ON_1, TIMEOUT_S))
+        await until(lambda: isinstance(each.groups.asked[-1][1], g.OffsetFetch))
+        await each.brokers.move(OFFSETS, 0, 2)
+        async with asyncio.timeout(TIMEOUT_S / 2):
+            assert await waiting == {ORDERS: CommittedOffset(5)}
+
+
+@pytest.mark.parametrize("code", [KafkaCode.COORDINATOR_LOAD_IN_PROGRESS, KafkaCode.COORDINATOR_NOT_AVAILABLE])
+async def test_a_coordinator_that_cannot_answer_is_timed_out_with_its_reason(code: KafkaCode) -> None:
+    async with setting() as each:
+        each.groups.refusal = code
+        with pytest.raises(ClusterError, match="coordinator") as refusal:
+            await each.client.committed(ON_1, 0.5)
+        assert (refusal.value.code, refusal.value.retriable) == ("TIMED_OUT", True)
+
+
+async def test_without_coordinators_the_reason_is_reported() -> None:
+    async with setting() as each:
+        await each.brokers.delete(OFFSETS)
+        with pytest.raises(ClusterError, match="this broker creates no topics") as refusal:
+            await each.client.describe(ON_1, 0.5)
+        assert refusal.value.code == "TIMED_OUT"
+
+
+def test_subscriptions_and_assignments_in_another_format_are_unknown() -> None:
+    assert subscribed_topics(subscription("b", "a", "b")) == ("a", "b")
+    later = subscription("a")[:-4] + b"\0\0\0\1x" + b"\0\0\0\0" + b"\0\0\0\7" + b"\xff\xff"
+    assert subscribed_topics(b"\0\3" + later[2:]) == ("a",)
+    assert assigned_partitions(b"") == ()
+    for broken in (b"\0", b"\xff\xff\0\0\0\0", b"\0\0\x7f\xff\xff\xff", b"\0\0\0\0\0\1\0\5a", b"not a format"):
+        assert subscribed_topics(broken) is None
+        assert assigned_partitions(broken) is None
+
+
+async def test_offsets_are_listed_by_leader_with_a_reason_for_each_failure() -> None:
+    async with fake_brokers() as brokers, Cluster(brokers.bootstrap) as cluster:
+        await brokers.create("t", [1, 2, -1])
+        await brokers.fill("t", 1, build_batch([NewRecord(None, b"x", 1), NewRecord(None, b"y", 2)]))
+        asked = {("t", 0): LATEST, ("t", 1): LATEST, ("t", 2): LATEST, ("t", 9): EARLIEST}
+        found = await list_offsets(cluster, asked, 1.0)
+        assert list(found) == list(asked)
+        assert (found["t", 0], found["t", 1]) == (0, 2)
+        codes = [error.code for error in found.values() if isinstance(error, ClusterError)]
+        assert codes == ["LEADER_NOT_AVAILABLE", "UNKNOWN_TOPIC_OR_PARTITION"]
+        assert await list_offsets(cluster, {}, 1.0) == {}
+
+
+async def test_an_offset_is_found_at_the_next_leader() -> None:
+    async with fake_brokers() as brokers, Cluster(brokers.bootstrap) as cluster:
+        await brokers.create("t", [1])
+        assert await list_offsets(cluster, {("t", 0): LATEST}, TIMEOUT_S) == {("t", 0): 0}
+        await brokers.kill(1)
+        listing = asyncio.ensure_future(list_offsets(cluster, {("t", 0): LATEST}, TIMEOUT_S))
+        await asyncio.sleep(0)
+        await brokers.move("t", 0, 2)
+        assert await listing == {("t", 0): 0}
