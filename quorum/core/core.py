@@ -471,6 +471,7 @@ class RaftCore:
             return self._founding.introduce(state.newborn, now_ms)
         match state.role:
             case Leader() as leader:
+                self._contacts.update_pause(leader, now_ms)  # the event may be the first since this node was stopped
                 self._membership.pursue(leader, now_ms)
                 if self._membership.has_left:
                     self._elections.resign(now_ms, "is no longer a voter")

@@ -375,4 +375,11 @@ MUTANTS = (
         "assert step is not None",
         ("tests/unit/quorum/core/test_transitions.py",),
     ),
+    Mutant(
+        "a leader that was stopped acts before it notices that it is paused",
+        CORE,
+        "self._contacts.update_pause(leader, now_ms)  # the event may be the first since this node was stopped",
+        "pass",
+        ("tests/unit/quorum/core/test_leading.py",),
+    ),
 )

@@ -12,12 +12,15 @@ from quorum.core.change_gate import PROBES_MAX
 from quorum.core.events import (
     AddVoter,
     ChangeVoters,
+    ConfirmRead,
     Effect,
     LogRead,
     ProposalAppended,
     ProposalRefused,
     Propose,
+    ReadConfirmed,
     ReadLog,
+    ReadRefused,
     RemoveVoter,
     ReplyReceived,
     RequestFailed,
@@ -44,6 +47,8 @@ from quorum.core.messages import (
     FetchReply,
     Introduce,
     IntroduceReply,
+    Vote,
+    VoteReply,
 )
 from quorum.core.roles import Leader
 from quorum.core.types import LogEnd, Role, VoterSet
@@ -262,6 +267,27 @@ def test_k1_paused_without_a_tick() -> None:
     bench = leading()
     bench.now_ms += 60_000
     assert isinstance(propose(bench), ProposalRefused)
+
+
+def test_a_write_that_ends_late_confirms_no_read_while_no_majority_fetches() -> None:
+    """The leader was stopped, and the end of its write is the first thing that it learns afterwards."""
+    bench = Bench(2)
+    bench.now_ms = bench.core.deadline_ms
+    bench.do(Tick())
+    for _ in ("pre-vote", "vote"):
+        (ask,) = bench.take(Vote)
+        bench.slow_disk = bench.role() is Role.CANDIDATE  # so the record of its leadership is not durable yet
+        bench.do(ReplyReceived(ask.call, VoteReply(ErrorCode.NONE, replace(KNOWN, epoch=bench.core.epoch), True)))
+    assert bench.role() is Role.LEADER
+    bench.do(ConfirmRead(1))
+    bench.fetch(2, bench.core.log.end, round=1)
+    bench.now_ms += bench.config.fetch_timeout_ms
+    bench.slow_disk = False
+    effects = [effect for _ in list(bench.disk.pending) for effect in bench.do(Written(bench.disk.settle().id))]
+    assert bench.core.high_watermark == bench.core.log.end
+    assert [effect for effect in effects if isinstance(effect, ReadConfirmed | ReadRefused)] == [
+        ReadRefused(1, f"paused: no majority has fetched within {bench.config.fetch_timeout_ms} ms")
+    ]
 
 
 def test_observers_do_not_end_a_pause() -> None:
