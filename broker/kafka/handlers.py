@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
-from broker.kafka import admin, configs, data, groups, logs, partitions, reassignments, voters
+from broker.kafka import admin, configs, data, groups, logs, partitions, reassignments, security, voters
 from broker.kafka.api import Groups, Node, Replicas
 from broker.kafka.auto_topics import AutoTopics
 from broker.kafka.clusters import describe_cluster, unregister_broker
@@ -191,6 +191,10 @@ class Handlers:
         request = codec.decode_request(caller.header, frame)
         return _encoded(caller, logs.describe_log_dirs(request, self._node, self._replicas, self._node_id))
 
+    def _on_alter_log_dirs(self, caller: Caller, frame: memoryview) -> Reply:
+        request = codec.decode_request(caller.header, frame)
+        return _encoded(caller, logs.alter_log_dirs(request, self._node, self._replicas))
+
     def _on_describe_producers(self, caller: Caller, frame: memoryview) -> Reply:
         request = codec.decode_request(caller.header, frame)
         return _encoded(caller, logs.describe_producers(request, self._replicas))
@@ -324,6 +328,15 @@ def _of_groups(low: int, offered: int, answer: Callable[[groups.Asked], Outcome]
     )
 
 
+def _fixed(low: int, offered: int, values_of: Callable[[Any], dict[str, Any]], operation: Operation) -> Handler:
+    """Return the row of a request whose answer depends on nothing but the request."""
+
+    def answer(handlers: Handlers, caller: Caller, frame: memoryview) -> Reply:
+        return _encoded(caller, values_of(codec.decode_request(caller.header, frame)))
+
+    return Handler(low, offered, answer, _cluster(operation))
+
+
 def _topic(operation: Operation) -> Access:
     return Access(Resource.TOPIC, operation)
 
@@ -352,9 +365,17 @@ HANDLERS: Final[dict[Api, Handler]] = {
     Api.DELETE_RECORDS: Handler(0, 2, Handlers._on_delete_records, _topic(Operation.DELETE)),
     Api.INIT_PRODUCER_ID: Handler(0, 4, Handlers._on_init_producer_id, _cluster(Operation.IDEMPOTENT_WRITE)),
     Api.OFFSET_FOR_LEADER_EPOCH: Handler(2, 4, Handlers._on_epoch_end, _topic(Operation.DESCRIBE)),
+    Api.DESCRIBE_ACLS: _fixed(1, 3, security.describe_acls, Operation.DESCRIBE),
+    Api.CREATE_ACLS: _fixed(1, 3, security.create_acls, Operation.ALTER),
+    Api.DELETE_ACLS: _fixed(1, 3, security.delete_acls, Operation.ALTER),
     Api.DESCRIBE_CONFIGS: Handler(1, 4, Handlers._on_describe_configs, _topic(Operation.DESCRIBE_CONFIGS)),
     Api.ALTER_CONFIGS: Handler(0, 2, Handlers._on_alter_configs, _topic(Operation.ALTER_CONFIGS)),
+    Api.ALTER_REPLICA_LOG_DIRS: Handler(1, 2, Handlers._on_alter_log_dirs, _cluster(Operation.ALTER)),
     Api.CREATE_PARTITIONS: Handler(0, 3, Handlers._on_create_partitions, _topic(Operation.ALTER)),
+    Api.CREATE_DELEGATION_TOKEN: _fixed(1, 3, security.refuse_token, Operation.ALTER),
+    Api.RENEW_DELEGATION_TOKEN: _fixed(1, 2, security.refuse_token, Operation.ALTER),
+    Api.EXPIRE_DELEGATION_TOKEN: _fixed(1, 2, security.refuse_token, Operation.ALTER),
+    Api.DESCRIBE_DELEGATION_TOKEN: _fixed(1, 3, security.refuse_token, Operation.DESCRIBE),
     Api.DELETE_GROUPS: _of_groups(0, 2, groups.delete_groups, Operation.DELETE),
     Api.ELECT_LEADERS: Handler(0, 2, Handlers._on_elect_leaders, _cluster(Operation.ALTER)),
     Api.INCREMENTAL_ALTER_CONFIGS: Handler(
@@ -364,6 +385,10 @@ HANDLERS: Final[dict[Api, Handler]] = {
     Api.LIST_PARTITION_REASSIGNMENTS: Handler(0, 0, Handlers._on_list_reassignments, _cluster(Operation.DESCRIBE)),
     Api.OFFSET_DELETE: _of_groups(0, 0, groups.offset_delete, Operation.DELETE),
     Api.DESCRIBE_LOG_DIRS: Handler(1, 5, Handlers._on_describe_log_dirs, _cluster(Operation.DESCRIBE)),
+    Api.DESCRIBE_CLIENT_QUOTAS: _fixed(0, 1, security.describe_quotas, Operation.DESCRIBE_CONFIGS),
+    Api.ALTER_CLIENT_QUOTAS: _fixed(0, 1, security.alter_quotas, Operation.ALTER_CONFIGS),
+    Api.DESCRIBE_USER_SCRAM_CREDENTIALS: _fixed(0, 0, security.describe_scram, Operation.DESCRIBE),
+    Api.ALTER_USER_SCRAM_CREDENTIALS: _fixed(0, 0, security.alter_scram, Operation.ALTER),
     Api.DESCRIBE_QUORUM: Handler(0, 2, Handlers._on_describe_quorum, _cluster(Operation.DESCRIBE)),
     Api.UPDATE_FEATURES: Handler(0, 2, Handlers._on_update_features, _cluster(Operation.ALTER)),
     Api.UNREGISTER_BROKER: Handler(0, 0, Handlers._on_unregister_broker, _cluster(Operation.ALTER)),

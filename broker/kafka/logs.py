@@ -1,11 +1,11 @@
-"""The logs of this broker, for tools: DescribeLogDirs and DescribeProducers."""
+"""The logs of this broker, for tools: DescribeLogDirs, AlterReplicaLogDirs and DescribeProducers."""
 
 from __future__ import annotations
 
 from typing import Any
 from uuid import UUID
 
-from broker.kafka.api import HostedLog, Node, Replicas
+from broker.kafka.api import DataDirectory, HostedLog, Node, Replicas
 from metadata.image import ClusterImage
 from quorumlog.wire.errors import KafkaCode
 
@@ -57,6 +57,42 @@ def _partitions(logs: list[HostedLog]) -> list[dict[str, Any]]:
 
 def _is_cordoned(image: ClusterImage, node_id: int) -> bool:
     return image.broker_config(node_id, _CORDONED) == "true"
+
+
+def alter_log_dirs(request: Any, node: Node, replicas: Replicas) -> dict[str, Any]:
+    """Return the values of an AlterReplicaLogDirs response.
+
+    A replica is in the directory that is named, or the move is refused: replicas do not move between the directories of
+    a broker while it runs.  As in Kafka, the last directory that the request names for a partition counts.
+    """
+    directories = {each.path.rstrip("/"): each for each in node.directories()}
+    hosted = {(log.topic, log.index): log.directory_id for log in replicas.hosted_logs()}
+    answers: dict[str, dict[int, KafkaCode]] = {}
+    for named in request.dirs:
+        directory = directories.get(named.path.rstrip("/"))
+        for topic in named.topics:
+            for index in topic.partitions:
+                code = _move_code(directory, hosted.get((topic.name, index)))
+                answers.setdefault(topic.name, {})[index] = code
+    return {
+        "results": [
+            {
+                "topic_name": name,
+                "partitions": [{"partition_index": index, "error_code": code} for index, code in codes.items()],
+            }
+            for name, codes in answers.items()
+        ]
+    }
+
+
+def _move_code(wanted: DataDirectory | None, present: UUID | None) -> KafkaCode:
+    if wanted is None:
+        return KafkaCode.LOG_DIR_NOT_FOUND
+    if wanted.is_failed:
+        return KafkaCode.KAFKA_STORAGE_ERROR
+    if present is None:
+        return KafkaCode.REPLICA_NOT_AVAILABLE
+    return KafkaCode.NONE if present == wanted.directory_id else KafkaCode.POLICY_VIOLATION
 
 
 def describe_producers(request: Any, replicas: Replicas) -> dict[str, Any]:

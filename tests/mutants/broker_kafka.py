@@ -127,4 +127,21 @@ MUTANTS = (
         'if not getattr(request, "validate_only", False):',
         (f"{CHANGES_TESTS}::test_one_refused_feature_refuses_the_others",),
     ),
+    Mutant(
+        "a quota is accepted without effect",
+        "broker/kafka/security.py",
+        "if not all(each.remove for each in entry.ops):",
+        "if False:",
+        ("tests/unit/broker/kafka/test_security_is_off.py::test_a_quota_is_refused_and_the_removal_of_none_succeeds",),
+    ),
+    Mutant(
+        "a replica seems to move to a directory where it is not",
+        "broker/kafka/logs.py",
+        "return KafkaCode.NONE if present == wanted.directory_id else KafkaCode.POLICY_VIOLATION",
+        "return KafkaCode.NONE",
+        (
+            "tests/unit/broker/kafka/test_security_is_off.py"
+            "::test_a_replica_is_where_it_is_wanted_or_the_move_is_refused",
+        ),
+    ),
 )

@@ -27,6 +27,9 @@ Read = Callable[[Reader], Any]
 
 EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
+_DURATION_MAX_MS: Final = timedelta.max.days * 86_400_000
+"""A longer duration is read as this one; it is beyond every limit."""
+
 _NUMBERS: Final = {
     "int8": "b",
     "int16": "h",
@@ -46,7 +49,7 @@ _NUMBERS: Final = {
 _CONVERSIONS: Final[dict[str, Callable[[Any], Any]]] = {
     "error_code": ErrorCode,
     "timedelta_i32": lambda value: timedelta(milliseconds=value),
-    "timedelta_i64": lambda value: timedelta(milliseconds=value),
+    "timedelta_i64": lambda value: timedelta(milliseconds=max(-_DURATION_MAX_MS, min(value, _DURATION_MAX_MS))),
     "datetime_i64": lambda value: None if value == -1 else EPOCH + timedelta(milliseconds=value),
 }
 
@@ -91,7 +94,7 @@ def default_of(field: Field[Any], shape: FieldShape) -> Any:
         case "timedelta_i32" | "timedelta_i64":
             return timedelta()
         case "datetime_i64":
-            return None
+            return EPOCH
         case _:
             return 0
 

@@ -279,7 +279,7 @@ DIRECTORY = UUID(int=900)
 
 
 class FakeNode:
-    """A process with two data directories, one of which has failed, and a quorum of two nodes."""
+    """A process with three data directories, the second of which has failed, and a quorum of two nodes."""
 
     def __init__(self) -> None:
         self.state: api.QuorumState | None = api.QuorumState(
@@ -297,6 +297,7 @@ class FakeNode:
         return [
             api.DataDirectory(DIRECTORY, "/data/a", False, 1000, 400),
             api.DataDirectory(UUID(int=901), "/data/b", True, 1000, 0),
+            api.DataDirectory(UUID(int=902), "/data/c", False, 1000, 1000),
         ]
 
     async def quorum(self, timeout_ms: int) -> api.QuorumState | None:

@@ -32,7 +32,7 @@ async def log_dirs(served: Served, version: int, topics: Any) -> Any:
 @pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
 async def test_each_directory_is_described_with_its_logs(served: Served, version: int) -> None:
     await fill(served)
-    good, bad = (await log_dirs(served, version, None)).results
+    good, bad, _ = (await log_dirs(served, version, None)).results
     assert (good.log_dir, int(good.error_code), bad.log_dir, int(bad.error_code)) == ("/data/a", 0, "/data/b", 56)
     assert bad.topics == ()
     found = [

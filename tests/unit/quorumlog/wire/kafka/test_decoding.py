@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -31,7 +32,11 @@ SCHEMAS = [
 def test_both_readers_agree(schema: type[Any], data: st.DataObject) -> None:
     message = data.draw(st.from_type(schema))
     encoded = codec.encode(message)
-    theirs, size = trusting_reader(schema)(encoded, 0)
+    try:
+        theirs, size = trusting_reader(schema)(encoded, 0)
+    except (ValueError, OverflowError):  # kio writes durations that it cannot read
+        codec.decode(schema, memoryview(encoded), 0)
+        return
     assert size == len(encoded)
     assert codec.decode(schema, memoryview(encoded), 0) == theirs
 
@@ -52,6 +57,14 @@ ABSURD = [
 def test_an_absurd_length_is_refused_before_anything_is_allocated(api: Api, version: int, body: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="malformed"):
         codec.decode(codec.request_schema(api, version), memoryview(body + bytes(20)), 0)
+
+
+def test_a_duration_of_many_years_is_the_longest_one() -> None:
+    schema = codec.request_schema(Api.EXPIRE_DELEGATION_TOKEN, 1)
+    longest = timedelta(days=timedelta.max.days)
+    for value, expected in ((2**63 - 1, longest), (-(2**63), -longest)):
+        message = codec.decode(schema, memoryview(b"\0\0\0\0" + value.to_bytes(8, "big", signed=True)), 0)
+        assert message.expiry_time_period == expected
 
 
 def test_too_many_elements_are_refused() -> None:

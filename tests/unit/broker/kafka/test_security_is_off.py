@@ -1,0 +1,166 @@
+"""Requests about security, quotas and log directories that have nothing to change here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.kafka.codec import Api
+from tests.unit.broker.kafka.conftest import Served
+from tests.unit.broker.kafka.raw import RawClient, batch
+
+
+async def ask(served: Served, api: Api, version: int, values: dict[str, Any]) -> Any:
+    async with RawClient(served.port) as client:
+        return await client.ask(api, version, values)
+
+
+# -- Access control lists
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+async def test_each_request_about_acls_is_told_that_security_is_off(served: Served, version: int) -> None:
+    described = await ask(served, Api.DESCRIBE_ACLS, version, {"resource_type_filter": 1, "operation": 1})
+    assert (int(described.error_code), described.resources) == (KafkaCode.SECURITY_DISABLED, ())
+    created = await ask(served, Api.CREATE_ACLS, version, {"creations": [{"resource_name": "a"}] * 2})
+    assert [int(each.error_code) for each in created.results] == [KafkaCode.SECURITY_DISABLED] * 2
+    deleted = await ask(served, Api.DELETE_ACLS, version, {"filters": [{}, {}, {}]})
+    assert [int(each.error_code) for each in deleted.filter_results] == [KafkaCode.SECURITY_DISABLED] * 3
+
+
+@pytest.mark.parametrize(
+    "api",
+    [
+        Api.CREATE_DELEGATION_TOKEN,
+        Api.RENEW_DELEGATION_TOKEN,
+        Api.EXPIRE_DELEGATION_TOKEN,
+        Api.DESCRIBE_DELEGATION_TOKEN,
+    ],
+)
+async def test_delegation_tokens_need_authentication(served: Served, api: Api) -> None:
+    response = await ask(served, api, 2, {})
+    assert int(response.error_code) == KafkaCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+
+
+# -- SCRAM credentials
+
+
+async def test_no_user_has_credentials(served: Served) -> None:
+    everyone = await ask(served, Api.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, {"users": None})
+    assert (int(everyone.error_code), everyone.results) == (0, ())
+    names = [{"name": name} for name in ("a", "b", "b")]
+    some = await ask(served, Api.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, {"users": names})
+    found = {each.user: int(each.error_code) for each in some.results}
+    assert found == {"a": KafkaCode.RESOURCE_NOT_FOUND, "b": KafkaCode.DUPLICATE_RESOURCE}
+
+
+async def test_credentials_are_not_accepted_without_effect(served: Served) -> None:
+    values = {
+        "deletions": [
+            {"name": "gone", "mechanism": 1},
+            {"name": "odd", "mechanism": 9},
+            {"name": "both", "mechanism": 1},
+        ],
+        "upsertions": [
+            {"name": "new", "mechanism": 2, "iterations": 8192},
+            {"name": "", "mechanism": 1},
+            {"name": "both", "mechanism": 2},
+        ],
+    }
+    response = await ask(served, Api.ALTER_USER_SCRAM_CREDENTIALS, 0, values)
+    assert {each.user: int(each.error_code) for each in response.results} == {
+        "gone": KafkaCode.RESOURCE_NOT_FOUND,
+        "odd": KafkaCode.UNSUPPORTED_SASL_MECHANISM,
+        "both": KafkaCode.DUPLICATE_RESOURCE,
+        "new": KafkaCode.SECURITY_DISABLED,
+        "": KafkaCode.UNACCEPTABLE_CREDENTIAL,
+    }
+    assert all(each.error_message for each in response.results)
+
+
+# -- Quotas
+
+
+def component(kind: str, match_type: int = 2, match: str | None = None) -> dict[str, Any]:
+    return {"entity_type": kind, "match_type": match_type, "match": match}
+
+
+async def test_no_entity_has_quotas(served: Served) -> None:
+    for components in ([], [component("user"), component("client-id", 0, "me")], [component("ip", 1)]):
+        response = await ask(served, Api.DESCRIBE_CLIENT_QUOTAS, 1, {"components": components})
+        assert (int(response.error_code), response.entries) == (0, ())
+
+
+@pytest.mark.parametrize(
+    ("components", "code"),
+    [
+        ([component("")], KafkaCode.INVALID_REQUEST),
+        ([component("planet")], KafkaCode.UNSUPPORTED_VERSION),
+        ([component("user"), component("user")], KafkaCode.INVALID_REQUEST),
+        ([component("user", 3)], KafkaCode.INVALID_REQUEST),
+        ([component("user", 0)], KafkaCode.INVALID_REQUEST),
+        ([component("user", 1, "me")], KafkaCode.INVALID_REQUEST),
+        ([component("ip"), component("user")], KafkaCode.INVALID_REQUEST),
+    ],
+)
+async def test_an_invalid_filter_of_quotas_is_refused(
+    served: Served, components: list[dict[str, Any]], code: KafkaCode
+) -> None:
+    response = await ask(served, Api.DESCRIBE_CLIENT_QUOTAS, 0, {"components": components})
+    assert (int(response.error_code), response.entries) == (code, None)
+    assert response.error_message
+
+
+async def test_a_quota_is_refused_and_the_removal_of_none_succeeds(served: Served) -> None:
+    user = [{"entity_type": "user", "entity_name": "me"}]
+    rate = {"key": "producer_byte_rate", "value": 1.0}
+    entries = [
+        {"entity": user, "ops": [{**rate, "remove": False}]},
+        {"entity": user, "ops": [{**rate, "remove": True}]},
+        {"entity": [], "ops": []},
+        {"entity": user * 2, "ops": []},
+        {"entity": [{"entity_type": "planet", "entity_name": None}], "ops": []},
+    ]
+    response = await ask(served, Api.ALTER_CLIENT_QUOTAS, 1, {"entries": entries})
+    assert [int(each.error_code) for each in response.entries] == [
+        KafkaCode.POLICY_VIOLATION,
+        0,
+        KafkaCode.INVALID_REQUEST,
+        KafkaCode.INVALID_REQUEST,
+        KafkaCode.INVALID_REQUEST,
+    ]
+    assert [each.entity_name for each in response.entries[0].entity] == ["me"]
+
+
+# -- AlterReplicaLogDirs
+
+
+@pytest.mark.parametrize(
+    ("path", "index", "code"),
+    [
+        ("/data/a", 0, KafkaCode.NONE),
+        ("/data/a/", 0, KafkaCode.NONE),
+        ("/data/a", 1, KafkaCode.REPLICA_NOT_AVAILABLE),
+        ("/data/b", 0, KafkaCode.KAFKA_STORAGE_ERROR),
+        ("/data/c", 0, KafkaCode.POLICY_VIOLATION),
+        ("/data", 0, KafkaCode.LOG_DIR_NOT_FOUND),
+        ("", 0, KafkaCode.LOG_DIR_NOT_FOUND),
+    ],
+)
+@pytest.mark.parametrize("version", [1, 2])
+async def test_a_replica_is_where_it_is_wanted_or_the_move_is_refused(
+    served: Served, version: int, path: str, index: int, code: KafkaCode
+) -> None:
+    served.replicas.create("t", 1)
+    async with RawClient(served.port) as client:
+        await client.produce("t", 0, batch())
+    wanted = [{"path": path, "topics": [{"name": "t", "partitions": [index]}]}]
+    response = await ask(served, Api.ALTER_REPLICA_LOG_DIRS, version, {"dirs": wanted})
+    found = [
+        (each.topic_name, one.partition_index, int(one.error_code))
+        for each in response.results
+        for one in each.partitions
+    ]
+    assert found == [("t", index, code)]
