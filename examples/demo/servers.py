@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,6 +79,18 @@ class Servers:
         assert await processes.gone(node.pid, node.mark, CALL_TIMEOUT_S), f"{node.name} survived SIGKILL"
         self._say(f"killed {node.name} (pid {node.pid}) with SIGKILL")
         return Killed(node, at)
+
+    @contextmanager
+    def suspended(self, node_id: int) -> Iterator[None]:
+        """Suspend the node's process (SIGSTOP): it keeps its connections and answers nothing until the block ends."""
+        node = self._node(node_id)
+        processes.send(node.pid, signal.SIGSTOP)
+        self._say(f"suspended {node.name} (pid {node.pid})")
+        try:
+            yield
+        finally:
+            processes.send(node.pid, signal.SIGCONT)
+            self._say(f"resumed {node.name}")
 
     async def restart(self, killed: Killed) -> None:
         """Restart the killed node with its data, and wait until it is ready."""
@@ -189,15 +201,18 @@ class Progress:
 
 
 @asynccontextmanager
-async def started(directory: Path, say: Say, logs_to: Path | None = None) -> AsyncIterator[Servers]:
+async def started(
+    directory: Path, say: Say, logs_to: Path | None = None, first_port: int = _FIRST_PORT
+) -> AsyncIterator[Servers]:
     """Three voters and three brokers under `directory`.  Leaving the context ends the processes and deletes their
     files.
 
     Args:
         logs_to: where to copy their logs to before they are removed.
+        first_port: their ports are the free ones from here on.
     """
     directory.mkdir()  # noqa: ASYNC240
-    cluster = dev_cluster.plan(directory, voters=3, brokers=3, port_base=_FIRST_PORT, made_dir=True)
+    cluster = dev_cluster.plan(directory, voters=3, brokers=3, port_base=first_port, made_dir=True)
     cluster.save()
     try:
         await dev_cluster.start(cluster, START_TIMEOUT_S, say)

@@ -1,0 +1,83 @@
+"""The Spark process of a kill run: two streaming queries of one topic, which commands on standard input control.
+
+`restart` stops both queries and starts them again from their checkpoints.  `finish` lets them read everything, and
+writes the contents of the table to one file.  Otherwise this process runs until it is killed.  Each start of a query
+notes the batch that Spark will repeat, since only its rows may be duplicated.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from bench.spark_rates import local_session
+from tests.spark.kill_check import unfinished
+
+COPY, TABLE = "copy", "table"
+LOOK_S = 0.2
+
+
+def main() -> int:
+    bootstrap, folder = sys.argv[1], Path(sys.argv[2])
+    spark = local_session("kill-run", str(folder / "warehouse"))
+    queries = _start(spark, bootstrap, folder)
+    print("started", flush=True)
+    while True:
+        ready, _, _ = select.select([sys.stdin], [], [], LOOK_S)
+        for query in queries:
+            if not query.isActive:
+                print(f"{query.name} ended: {query.exception()}", flush=True)
+                return 1
+        command = sys.stdin.readline().strip() if ready else None
+        if command == "restart":
+            for query in queries:
+                query.stop()
+            queries = _start(spark, bootstrap, folder)
+            print("restarted", flush=True)
+        elif command == "finish":
+            for query in queries:
+                query.processAllAvailable()
+                query.stop()
+            pq.write_table(spark.read.parquet(str(folder / TABLE)).toArrow(), folder / "table.parquet")
+            print("finished", flush=True)
+            return 0
+        elif command == "":
+            return 1
+
+
+def _start(spark: SparkSession, bootstrap: str, folder: Path) -> list[StreamingQuery]:
+    for name in (COPY, TABLE):
+        if (batch := unfinished(_checkpoint(folder, name))) is not None:
+            with (folder / f"repeated-{name}.jsonl").open("a") as file:
+                file.write(json.dumps(asdict(batch)) + "\n")
+
+    def rows(**options: str) -> DataFrame:
+        source = spark.readStream.format("quorumlog").option("kafka.bootstrap.servers", bootstrap)
+        return source.options(subscribe="in", startingOffsets="earliest", **options).load()
+
+    identified = rows().selectExpr("concat_ws(':', partition, offset, cast(value as string)) as value")
+    to_topic = identified.writeStream.format("quorumlog").option("kafka.bootstrap.servers", bootstrap)
+    to_topic = to_topic.option("topic", "out").trigger(processingTime="0 seconds")
+    columns = rows(maxOffsetsPerTrigger="20000", minPartitions="8", **{"kafka.fetch.max.bytes": "65536"})
+    columns = columns.selectExpr("partition", "offset", "cast(value as string) as value")
+    to_files = columns.writeStream.format("parquet").option("path", str(folder / TABLE))
+    to_files = to_files.trigger(processingTime="1 second")
+    return [
+        writer.queryName(name).option("checkpointLocation", str(_checkpoint(folder, name))).start()
+        for name, writer in ((COPY, to_topic), (TABLE, to_files))
+    ]
+
+
+def _checkpoint(folder: Path, name: str) -> Path:
+    return folder / f"checkpoint-{name}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

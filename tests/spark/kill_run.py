@@ -1,0 +1,316 @@
+"""Streams under kill -9: `python -m tests.spark.kill_run --minutes 10`.
+
+Three voters and three brokers, and a Spark process with two queries of one topic: one writes its rows to another topic,
+one to Parquet files.  A writer fills the topic meanwhile.  At random, brokers, leaders and the active controller are
+killed or paused, and the queries are stopped or killed and started again from their checkpoints.  At the end, the
+outputs are compared with the input (`kill_check`).  `--seed` repeats the choices, not the timing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from confluent_kafka import Consumer, TopicPartition
+
+from examples.demo.servers import Killed, Servers, started
+from quorumlog.client.producer import Producer
+from quorumlog.client.records import NewRecord, build_batch
+from quorumlog.kctl.dev_cluster import HOST, environment
+from quorumlog.wire import rpcs
+from quorumlog.wire.v1 import controller_pb2 as pb
+from tests.spark import kill_check
+from tests.spark.kill_check import Repeated, Row
+from tests.spark.kill_queries import COPY, TABLE
+
+PARTITIONS = 6
+BATCH_RECORDS = 50
+PAUSE_S = 0.05
+CALL_TIMEOUT_S = 60.0
+SETTLE_S = (1.0, 8.0)
+"""The time between two faults, after the cluster has recovered from the first one."""
+SUSPENDED_S = (1.0, 12.0)
+"""How long SIGSTOP lasts: shorter and longer than a broker's session."""
+SPARK_TIMEOUT_S = 240.0
+
+
+@dataclass
+class Report:
+    seconds: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)
+    rows: int = 0
+    duplicates: int = 0
+    repeated_batches: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        faults = ", ".join(f"{count} x {name}" for name, count in sorted(self.faults.items()))
+        return (
+            f"{self.seconds / 60:.1f} minutes; {sum(self.faults.values())} faults: {faults}; {self.rows} rows; "
+            f"{self.repeated_batches} batches were repeated, with {self.duplicates} duplicates in the topic; "
+            + ("; ".join(self.problems) or "no problem")
+        )
+
+
+class Spark:
+    """The process with the queries; it can be killed and started again."""
+
+    def __init__(self, bootstrap: str, folder: Path) -> None:
+        self._command = [sys.executable, "-m", "tests.spark.kill_queries", bootstrap, str(folder)]
+        self._log = folder / "spark.log"
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        with self._log.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env=environment() | {"SPARK_LOCAL_IP": HOST},
+                start_new_session=True,
+            )
+        await self._expect("started")
+
+    async def kill(self) -> None:
+        """End Python and its JVM as kill -9 does."""
+        process = self._process
+        assert process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+    async def command(self, text: str, answer: str) -> None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{text}\n".encode())
+        await self._expect(answer)
+
+    async def _expect(self, answer: str) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        async with asyncio.timeout(SPARK_TIMEOUT_S):
+            said = (await self._process.stdout.readline()).decode().strip()
+            if said != answer:
+                rest = (await self._process.stdout.read()).decode()
+                raise AssertionError(f"Spark answered {said!r} instead of {answer!r}:\n{rest[-4000:]}")
+
+
+class Writer:
+    """Appends numbered records to the input, and notes the acknowledged ones."""
+
+    def __init__(self, servers: Servers, choices: random.Random) -> None:
+        self._servers = servers
+        self._choices = choices
+        self.acknowledged: list[str] = []
+        self.stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        number = 0
+        async with Producer(self._servers.kafka) as producer:
+            while not self.stopping.is_set():
+                values = [str(one) for one in range(number, number + BATCH_RECORDS)]
+                number += BATCH_RECORDS
+                now_ms = int(time.time() * 1000)
+                batch = build_batch([NewRecord(None, value.encode(), now_ms) for value in values])
+                sent = await producer.send("in", self._choices.randrange(PARTITIONS), batch)
+                sent.add_done_callback(lambda done, values=values: self._note(done, values))  # type: ignore[misc]
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.stopping.wait(), PAUSE_S)
+            await producer.flush()
+
+    def _note(self, done: asyncio.Future[int], values: list[str]) -> None:
+        if done.exception() is None:
+            self.acknowledged += values
+
+
+class KillRun:
+    def __init__(self, servers: Servers, folder: Path, seed: int, say: Callable[[str], None]) -> None:
+        self._servers = servers
+        self._choices = random.Random(seed)
+        self._folder = folder
+        self._say = say
+        self._spark = Spark(servers.bootstrap, folder)
+        self._writer = Writer(servers, random.Random(seed + 1))
+        self._report = Report()
+        self._faults: dict[str, Callable[[], Awaitable[None]]] = {
+            "kill a leader": self._kill_leader,
+            "kill the active controller": self._kill_controller,
+            "kill a leader and the active controller": self._kill_both,
+            "suspend a leader": self._suspend_leader,
+            "suspend the active controller": self._suspend_controller,
+            "restart the queries": lambda: self._spark.command("restart", "restarted"),
+            "kill Spark": self._kill_spark,
+        }
+
+    async def run(self, minutes: float, faults: list[str] | None = None) -> Report:
+        """Apply faults in random order for `minutes`, or exactly the given `faults`."""
+        began = time.monotonic()
+        for topic in ("in", "out"):
+            await self._servers.create_topic(topic, PARTITIONS, 3, 2)
+        writing = asyncio.create_task(self._writer.run())
+        try:
+            await self._spark.start()
+            names = iter(faults) if faults is not None else self._random_faults(began + 60 * minutes)
+            for name in names:
+                await asyncio.sleep(self._choices.uniform(*SETTLE_S))
+                if writing.done():
+                    writing.result()
+                self._say(f"{time.monotonic() - began:5.0f} s: {name}")
+                self._report.faults[name] += 1
+                await self._faults[name]()
+                await self._whole()
+            self._writer.stopping.set()
+            await writing
+            await self._spark.command("finish", "finished")
+        finally:
+            writing.cancel()
+            await self._spark.kill()
+        self._report.seconds = time.monotonic() - began
+        self._check()
+        return self._report
+
+    def _random_faults(self, deadline: float) -> Iterator[str]:
+        while time.monotonic() < deadline:
+            yield self._choices.choice(list(self._faults))
+
+    async def _leader(self) -> int:
+        topic, index = self._choices.choice(("in", "out")), self._choices.randrange(PARTITIONS)
+        return (await self._servers.leaders(topic))[index]
+
+    async def _killed(self, *node_ids: int) -> None:
+        killed: list[Killed] = [await self._servers.kill(one) for one in node_ids]
+        await asyncio.sleep(self._choices.uniform(0, 10))
+        await self._servers.restart(killed[0])  # starts all that do not run
+
+    async def _kill_leader(self) -> None:
+        await self._killed(await self._leader())
+
+    async def _kill_controller(self) -> None:
+        await self._killed((await self._servers.active_controller()).id)
+
+    async def _kill_both(self) -> None:
+        await self._killed(await self._leader(), (await self._servers.active_controller()).id)
+
+    async def _suspended(self, node_id: int) -> None:
+        with self._servers.suspended(node_id):
+            await asyncio.sleep(self._choices.uniform(*SUSPENDED_S))
+
+    async def _suspend_leader(self) -> None:
+        await self._suspended(await self._leader())
+
+    async def _suspend_controller(self) -> None:
+        await self._suspended((await self._servers.active_controller()).id)
+
+    async def _kill_spark(self) -> None:
+        await self._spark.kill()
+        await self._spark.start()
+
+    async def _whole(self) -> None:
+        """Wait until every partition has all its replicas in sync, so that the next fault cannot stop the writes."""
+        request = pb.DescribeTopicsRequest(names=["in", "out"])
+        async with asyncio.timeout(2 * CALL_TIMEOUT_S):
+            while True:
+                topics = (await self._servers.control.call(rpcs.DESCRIBE_TOPICS, request, CALL_TIMEOUT_S)).topics
+                partitions = [one for topic in topics for one in topic.partitions]
+                if len(partitions) == 2 * PARTITIONS and all(len(one.isr) == 3 and one.leader for one in partitions):
+                    return
+                await asyncio.sleep(0.2)  # no event reports it
+
+    def _check(self) -> None:
+        source: dict[Row, str] = {
+            (partition, offset): value for partition, offset, value in _contents(self._servers.bootstrap, "in")
+        }
+        copied = []
+        for _, _, text in _contents(self._servers.bootstrap, "out"):
+            partition, offset, value = text.split(":")
+            copied.append(((int(partition), int(offset)), value))
+        table = pq.read_table(self._folder / "table.parquet").to_pydict()
+        rows = list(zip(zip(table["partition"], table["offset"], strict=True), table["value"], strict=True))
+        repeated = self._repeated(COPY)
+        report = self._report
+        report.rows, report.duplicates = len(source), kill_check.duplicates(copied)
+        report.repeated_batches = len(repeated) + len(self._repeated(TABLE))
+        report.problems = kill_check.problems(
+            self._writer.acknowledged, source, {COPY: copied, TABLE: rows}, {COPY: repeated}
+        )
+
+    def _repeated(self, name: str) -> list[Repeated]:
+        path = self._folder / f"repeated-{name}.jsonl"
+        found = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [Repeated(one["batch"], _by_partition(one["first"]), _by_partition(one["end"])) for one in found]
+
+
+def _by_partition(value: dict[str, int]) -> dict[int, int]:
+    return {int(partition): offset for partition, offset in value.items()}
+
+
+def _contents(bootstrap: str, topic: str) -> list[tuple[int, int, str]]:
+    """Return partition, offset and value of all records, as another client reads them."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "check", "auto.offset.reset": "earliest"})
+    found = []
+    try:
+        ends = {index: consumer.get_watermark_offsets(TopicPartition(topic, index))[1] for index in range(PARTITIONS)}
+        consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
+        left = sum(ends.values())
+        deadline = time.monotonic() + CALL_TIMEOUT_S
+        while left:
+            for message in consumer.consume(min(left, 10_000), timeout=1.0):
+                assert message.error() is None, message.error()
+                partition, offset, value = message.partition(), message.offset(), message.value()
+                assert partition is not None
+                assert offset is not None
+                assert value is not None
+                found.append((partition, offset, value.decode()))
+                left -= 1
+                deadline = time.monotonic() + CALL_TIMEOUT_S
+            assert time.monotonic() < deadline, f"{topic}: {left} records were not received"
+    finally:
+        consumer.close()
+    return found
+
+
+@contextlib.asynccontextmanager
+async def prepared(seed: int, say: Callable[[str], None], logs_to: Path | None = None) -> AsyncIterator[KillRun]:
+    """A cluster with its Spark process, in a temporary folder."""
+    with tempfile.TemporaryDirectory(prefix="quorumlog-kill-run-") as name:
+        folder = Path(name)
+        try:
+            async with started(folder / "cluster", say, logs_to, first_port=20_000 + os.getpid() % 8_000) as servers:
+                yield KillRun(servers, folder, seed, say)
+        finally:
+            if logs_to is not None and (folder / "spark.log").exists():
+                (logs_to / "spark.log").write_bytes((folder / "spark.log").read_bytes())
+
+
+async def _main(minutes: float, seed: int, logs_to: Path | None) -> Report:
+    async with prepared(seed, lambda line: print(line, flush=True), logs_to) as run:
+        return await run.run(minutes)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.spark.kill_run", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--logs", type=Path, help="an existing folder for the logs of all processes")
+    arguments = parser.parse_args()
+    report = asyncio.run(_main(arguments.minutes, arguments.seed, arguments.logs))
+    print(report)
+    return 1 if report.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
