@@ -1,4 +1,4 @@
-"""The state of a log's idempotent producers, computed from the log's batch headers.  Pure.
+"""The state of a log's producers, computed from the log's batch headers and markers.  Pure.
 
 Theory of operation.  A producer numbers its records.  The broker appends a batch only if it continues where the
 producer's last batch ended.  So a retry is recognised, and a lost request is detected.  For each producer id this
@@ -19,6 +19,14 @@ that it counted as a follower.
 A producer without state may be new, or it may have expired.  Sequence 0 is accepted in both cases.  A higher sequence
 is accepted only if this log may have dropped a producer's state: records were deleted from its start, or a producer has
 expired here.  Otherwise earlier records are missing, and the batch is refused.
+
+**Transactions.**  `transactions` holds those that are open and those that were aborted.  A marker may raise the epoch
+of its producer (KIP-890), which fences every batch of the old epoch.  The last marker of a producer survives
+compaction, as its last batches do, so that its epoch remains a function of the log.
+
+A transactional batch may begin a transaction only if the coordinator has confirmed that the partition is part of it
+(`start_verification`).  Otherwise a batch that was delayed beyond its marker would begin a transaction that nobody
+ends.  A marker that arrives meanwhile makes the confirmation void.
 """
 
 from __future__ import annotations
@@ -28,6 +36,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
+from broker.core.transactions import ABORTED_MAX, Marker, Transactions
 from quorumlog.wire.errors import KafkaCode
 
 RECENT_BATCHES = 5
@@ -35,9 +44,14 @@ SEQUENCE_MAX = 2**31 - 1
 NO_PRODUCER_ID = -1
 NO_SEQUENCE = -1
 
-_SNAPSHOT_VERSION = 1
+NO_MARKER = -1
+NO_TIME = -1
+
+_FIRST_VERSION = 1  # without transactions
+_SNAPSHOT_VERSION = 2
 _SNAPSHOT_HEAD = struct.Struct(">BBI")  # version, whether a producer has expired here, producers
-_PRODUCER = struct.Struct(">qhqB")  # producer id, epoch, 0 (earlier releases: a wall time), recent batches
+_FIRST_PRODUCER = struct.Struct(">qhqB")  # producer id, epoch, not used, recent batches
+_PRODUCER = struct.Struct(">qhiqB")  # producer id, epoch, coordinator epoch, last marker, recent batches
 _BATCH = struct.Struct(">iiqq")
 
 
@@ -54,6 +68,10 @@ class ProducedBatch(Protocol):
     def last_sequence(self) -> int: ...
     @property
     def is_control(self) -> bool: ...
+    @property
+    def is_transactional(self) -> bool: ...
+    @property
+    def max_timestamp(self) -> int: ...
 
 
 class RecentBatch(NamedTuple):
@@ -88,12 +106,18 @@ class Producer:
     """The state of one producer id.
 
     silent_since_ms: time of the first `expire` that found all its batches committed; None before that.
+    coordinator_epoch: of its last marker; -1 if there is none.
+    last_marker: the offset of its last marker; NO_MARKER if there is none.
+    last_timestamp_ms: the newest timestamp in its last batch; NO_TIME if it was not read since the start.
     """
 
-    __slots__ = ("epoch", "recent", "silent_since_ms")
+    __slots__ = ("coordinator_epoch", "epoch", "last_marker", "last_timestamp_ms", "recent", "silent_since_ms")
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, epoch: int, coordinator_epoch: int = -1, last_marker: int = NO_MARKER) -> None:
         self.epoch = epoch
+        self.coordinator_epoch = coordinator_epoch
+        self.last_marker = last_marker
+        self.last_timestamp_ms = NO_TIME
         self.silent_since_ms: int | None = None
         self.recent: deque[RecentBatch] = deque(maxlen=RECENT_BATCHES)
 
@@ -103,8 +127,8 @@ class Producer:
 
     @property
     def end_offset(self) -> int:
-        """The end offset of its last batch with records; 0 if there is none."""
-        return self.recent[-1].end_offset if self.recent else 0
+        """The end offset of its last batch; 0 if there is none."""
+        return max(self.recent[-1].end_offset if self.recent else 0, self.last_marker + 1)
 
 
 class CorruptSnapshotError(ValueError):
@@ -117,13 +141,15 @@ def next_sequence(sequence: int) -> int:
 
 
 class ProducerState:
-    """All producers of one log."""
+    """All producers of one log.  transactions: theirs."""
 
-    __slots__ = ("_producers", "has_expired")
+    __slots__ = ("_producers", "_verifying", "has_expired", "transactions")
 
     def __init__(self) -> None:
         self._producers: dict[int, Producer] = {}
+        self._verifying: dict[int, object] = {}
         self.has_expired = False
+        self.transactions = Transactions()
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -134,16 +160,69 @@ class ProducerState:
     def get(self, producer_id: int) -> Producer | None:
         return self._producers.get(producer_id)
 
-    def check(self, batch: ProducedBatch, log_start_offset: int) -> Accept | Duplicate | Refuse:
-        """Return whether a leader may append `batch`; changes nothing."""
+    def check(
+        self, batch: ProducedBatch, log_start_offset: int, verification: object = None
+    ) -> Accept | Duplicate | Refuse:
+        """Return whether a leader may append a client's `batch`; changes nothing.
+
+        verification: as `start_verification` returned it, for a batch that may begin a transaction.
+        """
         if batch.producer_id == NO_PRODUCER_ID:
             return ACCEPT
+        verdict = self._check_sequence(batch, log_start_offset)
+        if verdict is not ACCEPT:
+            return verdict
+        is_open = batch.producer_id in self.transactions.open
+        if is_open and not batch.is_transactional:
+            reason = f"producer {batch.producer_id} has an open transaction, and this batch is not part of it"
+            return Refuse(KafkaCode.INVALID_TXN_STATE, reason)
+        if is_open or not batch.is_transactional:
+            return ACCEPT
+        if verification is None or self._verifying.get(batch.producer_id) is not verification:
+            reason = f"the coordinator has not confirmed a transaction of producer {batch.producer_id} here"
+            return Refuse(KafkaCode.INVALID_TXN_STATE, reason)
+        if self.transactions.aborted_count >= ABORTED_MAX:
+            reason = f"{ABORTED_MAX} aborted transactions are in this partition; wait for retention or compaction"
+            return Refuse(KafkaCode.POLICY_VIOLATION, reason)
+        return ACCEPT
+
+    def check_coordinated(self, producer_id: int, producer_epoch: int) -> Accept | Refuse:
+        """Return whether a batch of a coordinator may be appended for a producer; its sequence is not checked."""
+        producer = self._producers.get(producer_id)
+        if producer is None or producer_epoch >= producer.epoch:
+            return ACCEPT
+        return _old_epoch(producer_id, producer_epoch, producer.epoch)
+
+    def check_marker(self, producer_id: int, producer_epoch: int, marker: Marker) -> Accept | Refuse:
+        """Return whether a coordinator's marker may be appended."""
+        producer = self._producers.get(producer_id)
+        if producer is not None and marker.coordinator_epoch < producer.coordinator_epoch:
+            known = producer.coordinator_epoch
+            reason = f"a coordinator of epoch {known} has ended a transaction of producer {producer_id} already"
+            return Refuse(KafkaCode.TRANSACTION_COORDINATOR_FENCED, reason)
+        return self.check_coordinated(producer_id, producer_epoch)
+
+    def start_verification(self, batch: ProducedBatch) -> object | None:
+        """Return a token to verify the transaction of `batch` with; None if the batch begins no transaction.
+
+        `check` accepts the token until a marker of the producer is appended, or another verification starts.
+        """
+        if not batch.is_transactional or batch.producer_id in self.transactions.open:
+            return None
+        token = self._verifying[batch.producer_id] = object()
+        return token
+
+    def end_verification(self, producer_id: int, token: object) -> None:
+        """Forget a token."""
+        if self._verifying.get(producer_id) is token:
+            del self._verifying[producer_id]
+
+    def _check_sequence(self, batch: ProducedBatch, log_start_offset: int) -> Accept | Duplicate | Refuse:
         producer = self._producers.get(batch.producer_id)
         if producer is None:
             return self._check_unknown(batch, log_start_offset)
         if batch.producer_epoch < producer.epoch:
-            reason = f"producer {batch.producer_id} has epoch {producer.epoch}, this batch {batch.producer_epoch}"
-            return Refuse(KafkaCode.INVALID_PRODUCER_EPOCH, reason)
+            return _old_epoch(batch.producer_id, batch.producer_epoch, producer.epoch)
         if batch.producer_epoch > producer.epoch:
             if batch.base_sequence == 0:
                 return ACCEPT
@@ -151,7 +230,9 @@ class ProducerState:
         for recent in producer.recent:
             if recent.base_sequence == batch.base_sequence and recent.last_sequence == batch.last_sequence:
                 return Duplicate(recent.first_offset, recent.end_offset)
-        if not producer.recent or batch.base_sequence == next_sequence(producer.last_sequence):
+        if not producer.recent:  # a marker has begun this epoch, or retention has deleted its batches
+            return self._check_unknown(batch, log_start_offset)
+        if batch.base_sequence == next_sequence(producer.last_sequence):
             return ACCEPT
         if _is_before(batch.last_sequence, producer.recent[0].base_sequence):
             reason = f"sequence {batch.base_sequence} of producer {batch.producer_id} is older than its last batches"
@@ -163,16 +244,33 @@ class ProducerState:
             return ACCEPT
         return _out_of_order(batch, "the producer is unknown here and must start with sequence 0")
 
-    def apply(self, batch: ProducedBatch, first_offset: int, end_offset: int) -> None:
-        """Update the state for `batch`, which is in the log at these offsets, without any check."""
-        if batch.producer_id == NO_PRODUCER_ID:
+    def apply(self, batch: ProducedBatch, first_offset: int, end_offset: int, marker: Marker | None = None) -> None:
+        """Update the state for `batch`, which is in the log at these offsets, without any check.
+
+        marker: of a control batch; None if it is of another kind.
+        """
+        producer_id = batch.producer_id
+        if producer_id == NO_PRODUCER_ID:
             return
-        producer = self._producers.get(batch.producer_id)
-        if producer is None or producer.epoch != batch.producer_epoch:
-            producer = self._producers[batch.producer_id] = Producer(batch.producer_epoch)
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            producer = self._producers[producer_id] = Producer(batch.producer_epoch)
+        elif producer.epoch != batch.producer_epoch:
+            before = producer
+            producer = Producer(batch.producer_epoch, before.coordinator_epoch, before.last_marker)
+            self._producers[producer_id] = producer
         producer.silent_since_ms = None
+        producer.last_timestamp_ms = batch.max_timestamp
         if not batch.is_control:
             producer.recent.append(RecentBatch(batch.base_sequence, batch.last_sequence, first_offset, end_offset))
+            if batch.is_transactional:
+                self.transactions.begin(producer_id, first_offset)
+                self._verifying.pop(producer_id, None)
+        elif marker is not None:
+            producer.coordinator_epoch = max(producer.coordinator_epoch, marker.coordinator_epoch)
+            producer.last_marker = first_offset
+            self.transactions.end(producer_id, first_offset, is_commit=marker.is_commit)
+            self._verifying.pop(producer_id, None)
 
     def renew(self, producer_id: int) -> None:
         """End the silence of a known producer: it has sent a batch again."""
@@ -183,10 +281,11 @@ class ProducerState:
 
         now_ms: time of a clock that does not jump, the same clock at every call.
         committed_offset: end of the committed records; a producer with a batch that ends above it is not silent.
+            Neither is a producer with an open transaction.
         """
         silent = []
         for producer_id, producer in self._producers.items():
-            if producer.end_offset > committed_offset:
+            if producer.end_offset > committed_offset or producer_id in self.transactions.open:
                 producer.silent_since_ms = None
             elif producer.silent_since_ms is None:
                 producer.silent_since_ms = now_ms
@@ -201,8 +300,10 @@ class ProducerState:
         """Return the whole state as bytes; equal states give equal bytes."""
         parts = [_SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, self.has_expired, len(self._producers))]
         for producer_id, producer in self:
-            parts.append(_PRODUCER.pack(producer_id, producer.epoch, 0, len(producer.recent)))
+            fields = (producer_id, producer.epoch, producer.coordinator_epoch, producer.last_marker)
+            parts.append(_PRODUCER.pack(*fields, len(producer.recent)))
             parts.extend(_BATCH.pack(*recent) for recent in producer.recent)
+        parts.append(self.transactions.encode())
         return b"".join(parts)
 
     @classmethod
@@ -210,22 +311,30 @@ class ProducerState:
         """Return the state that `snapshot` encoded.
 
         Raises:
-            CorruptSnapshotError: `data` is not a snapshot of this version.
+            CorruptSnapshotError: `data` is not a snapshot of a version that is known.
         """
         state = cls()
         try:
             version, has_expired, count = _SNAPSHOT_HEAD.unpack_from(data)
-            if version != _SNAPSHOT_VERSION:
+            if version not in (_FIRST_VERSION, _SNAPSHOT_VERSION):
                 raise CorruptSnapshotError(f"producer snapshot of version {version}")
             state.has_expired = bool(has_expired)
             position = _SNAPSHOT_HEAD.size
             for _ in range(count):
-                producer_id, epoch, _, batches = _PRODUCER.unpack_from(data, position)
-                position += _PRODUCER.size
-                producer = state._producers[producer_id] = Producer(epoch)
+                if version == _FIRST_VERSION:
+                    producer_id, epoch, _, batches = _FIRST_PRODUCER.unpack_from(data, position)
+                    position += _FIRST_PRODUCER.size
+                    producer = Producer(epoch)
+                else:
+                    producer_id, epoch, coordinator, marker, batches = _PRODUCER.unpack_from(data, position)
+                    position += _PRODUCER.size
+                    producer = Producer(epoch, coordinator, marker)
+                state._producers[producer_id] = producer
                 for _ in range(batches):
                     producer.recent.append(RecentBatch(*_BATCH.unpack_from(data, position)))
                     position += _BATCH.size
+            if version != _FIRST_VERSION:
+                state.transactions, position = Transactions.decode(data, position)
         except struct.error as error:
             raise CorruptSnapshotError(f"producer snapshot cut off: {error}") from error
         if position != len(data):
@@ -236,6 +345,11 @@ class ProducerState:
 def _is_before(sequence: int, other: int) -> bool:
     """Return whether `sequence` precedes `other` on the shorter way round the circle of 2^31 numbers."""
     return 0 < (other - sequence) % (SEQUENCE_MAX + 1) <= SEQUENCE_MAX // 2
+
+
+def _old_epoch(producer_id: int, batch_epoch: int, known_epoch: int) -> Refuse:
+    reason = f"producer {producer_id} has epoch {known_epoch}, this batch {batch_epoch}"
+    return Refuse(KafkaCode.INVALID_PRODUCER_EPOCH, reason)
 
 
 def _out_of_order(batch: ProducedBatch, expected: str) -> Refuse:

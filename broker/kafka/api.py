@@ -26,6 +26,7 @@ from quorumlog.wire.record_batch import RecordError
 
 if TYPE_CHECKING:
     from broker.core.coordinator.group_requests import GroupRequest
+    from broker.core.transactions import AbortedTransaction
     from metadata.image import ClusterImage
 
 CONSUMER = -1
@@ -106,6 +107,7 @@ class FetchPlan:
     replica_id: `CONSUMER`, or the fetching broker's id with its broker epoch.
     max_wait_ms: capped by the manager.  min_bytes <= 0 answers immediately.
     session_id, session_epoch: as in the request (KIP-227); the defaults mean a full fetch with no session.
+    read_committed: read up to the last stable offset, and report the aborted transactions; only for consumers.
     """
 
     partitions: tuple[FetchPartition, ...]
@@ -117,6 +119,7 @@ class FetchPlan:
     session_id: int = NO_SESSION
     session_epoch: int = FULL_FETCH_NO_SESSION
     forgotten: tuple[ForgottenPartition, ...] = ()
+    read_committed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,8 @@ class FetchResult:
 
     topic_id, topic: as in the request; the one that it did not name is filled in if the image has the topic.
     records: whole batches, the first always whole even above max_bytes; empty = nothing new.
-    last_stable_offset: the high watermark, until there are transactions.
+    last_stable_offset: the end of the decided records for a reader of committed ones; otherwise the high watermark.
+    aborted: for such a reader, the aborted transactions with records in `records`, in the order of their markers.
     diverging_epoch, diverging_end: not -1 if the fetcher must truncate before it continues (KIP-595).
     """
 
@@ -141,6 +145,7 @@ class FetchResult:
     diverging_end: int = NO_OFFSET
     leader_id: int = -1
     leader_epoch: int = NO_EPOCH
+    aborted: Sequence[AbortedTransaction] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,11 +233,20 @@ class HostedLog:
 
 @dataclass(frozen=True, slots=True)
 class ActiveProducer:
-    """The state of an idempotent producer in a partition.  last_sequence: -1 if none of its records is known."""
+    """The state of a producer in a partition.
+
+    last_sequence: -1 if none of its records is known.
+    last_timestamp_ms: the newest timestamp in its last batch; -1 if it is not known.
+    coordinator_epoch: of its last marker; -1 if there is none.
+    transaction_start: the first offset of its open transaction; -1 if none is open.
+    """
 
     producer_id: int
     epoch: int
     last_sequence: int
+    last_timestamp_ms: int = -1
+    coordinator_epoch: int = -1
+    transaction_start: int = NO_OFFSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +335,13 @@ class Replicas(Protocol):
         ...
 
     async def list_offset(
-        self, topic: str, index: int, timestamp: int, current_leader_epoch: int = NO_EPOCH
+        self,
+        topic: str,
+        index: int,
+        timestamp: int,
+        current_leader_epoch: int = NO_EPOCH,
+        *,
+        read_committed: bool = False,
     ) -> ListOffsetResult: ...
 
     def epoch_end(

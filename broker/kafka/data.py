@@ -152,4 +152,5 @@ def _plan(request: fetch.FetchRequest, room: Callable[[], int]) -> FetchPlan:
         session_id=request.session_id if follower else NO_SESSION,
         session_epoch=request.session_epoch if follower else FULL_FETCH_NO_SESSION,
         forgotten=tuple(request.forgotten) if follower else (),
+        read_committed=not follower and request.isolation_level == fetch.READ_COMMITTED,
     )

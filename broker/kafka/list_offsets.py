@@ -17,6 +17,7 @@ from broker.kafka.api import (
     Replicas,
 )
 from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.kafka.fetch import READ_COMMITTED
 
 _UNSUPPORTED_VERSION: Final = 35
 _FIRST_WITH_NOT_AVAILABLE: Final = 5
@@ -33,6 +34,7 @@ _FIRST_WITH: Final = {
 
 async def list_offsets(request: Any, replicas: Replicas, version: int) -> dict[str, Any]:
     """Return the values of a ListOffsets response."""
+    read_committed = getattr(request, "isolation_level", 0) == READ_COMMITTED
     times = Counter((topic.name, item.partition_index) for topic in request.topics for item in topic.partitions)
     topics = []
     for topic in request.topics:
@@ -45,7 +47,7 @@ async def list_offsets(request: Any, replicas: Replicas, version: int) -> dict[s
                 found = ListOffsetResult(_UNSUPPORTED_VERSION)
             else:
                 epoch = getattr(item, "current_leader_epoch", NO_EPOCH)
-                found = await replicas.list_offset(topic.name, index, timestamp, epoch)
+                found = await replicas.list_offset(topic.name, index, timestamp, epoch, read_committed=read_committed)
             code = found.error_code
             if code == KafkaCode.OFFSET_NOT_AVAILABLE and version < _FIRST_WITH_NOT_AVAILABLE:
                 code = int(KafkaCode.LEADER_NOT_AVAILABLE)

@@ -96,10 +96,7 @@ def _move_code(wanted: DataDirectory | None, present: UUID | None) -> KafkaCode:
 
 
 def describe_producers(request: Any, replicas: Replicas) -> dict[str, Any]:
-    """Return the values of a DescribeProducers response.
-
-    A log does not keep the time of a producer's last batch, so the timestamp is -1.
-    """
+    """Return the values of a DescribeProducers response."""
     topics = []
     for topic in request.topics:
         partitions = []
@@ -113,9 +110,9 @@ def describe_producers(request: Any, replicas: Replicas) -> dict[str, Any]:
                     "producer_id": each.producer_id,
                     "producer_epoch": each.epoch,
                     "last_sequence": each.last_sequence,
-                    "last_timestamp": -1,
-                    "coordinator_epoch": -1,
-                    "current_txn_start_offset": -1,
+                    "last_timestamp": each.last_timestamp_ms,
+                    "coordinator_epoch": each.coordinator_epoch,
+                    "current_txn_start_offset": each.transaction_start,
                 }
                 for each in found
             ]

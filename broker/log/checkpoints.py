@@ -11,11 +11,10 @@ from contextlib import contextmanager
 from types import MappingProxyType
 
 from broker.log.cleaning.job import Replacement
-from broker.log.cleaning.swap import swap_path
+from broker.log.cleaning.swap import CheckedReplacement, swap_path
 from broker.log.compaction import PlannedJob
 from broker.log.directory import LogDirectory
 from broker.log.partition_log import PartitionLog
-from broker.log.segment import Segment
 from broker.log.state import empty_state, encode_state, folder_fact, state_fact, watermark_fact
 from broker.log.types import LogKey
 from quorumlog.errors import CorruptStoreError
@@ -111,9 +110,10 @@ class Checkpoints:
         log: PartitionLog,
         planned: PlannedJob,
         replacement: Replacement,
-        segment: Segment,
+        checked: CheckedReplacement,
     ) -> bool:
-        """See `LogManager.swap_segments`.  segment: the replacement, checked.  `cleaning.swap` describes the steps."""
+        """See `LogManager.swap_segments`.  `cleaning.swap` describes the steps."""
+        segment = checked.segment
         async with directory.changing:
             if not self._is_in_use(log) or (replaced := log.compaction.replaced(planned, replacement)) is None:
                 return False
@@ -137,7 +137,7 @@ class Checkpoints:
             if not self._is_in_use(log):
                 return False  # it is offline now; the next start finishes the swap
             with directory.reported(), self._guarded(log):
-                log.compaction.swap(replaced, segment)
+                log.compaction.swap(replaced, checked)
                 await disk.sync_dir(folder)
             await self._write_states(directory, [log])
             if self._is_in_use(log):

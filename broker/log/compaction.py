@@ -9,7 +9,7 @@ import msgspec
 
 from broker.core.cleaning import DirtyRange, SegmentSpan, dirty_range, is_due
 from broker.log.cleaning.job import CleanJob, Replacement
-from broker.log.cleaning.swap import checked_replacement, swap_files
+from broker.log.cleaning.swap import CheckedReplacement, checked_replacement, swap_files
 from broker.log.durability import Durability
 from broker.log.marks import LogMarks
 from broker.log.produced import INFLATED_FLOOR
@@ -20,13 +20,14 @@ from broker.log.segments import LogSegments
 from broker.log.state import LogState, SegmentState
 from broker.log.types import LogConfig
 from quorumlog.runtime.disk import Disk
+from quorumlog.wire.record_batch import NO_SEQUENCE
 
 
 class PlannedJob(NamedTuple):
     """A job, and what must still hold when its replacements are swapped in.
 
     generation: the log was not truncated since.
-    producers: by base offset, the last batches of producers: id, epoch, first and last sequence.
+    producers: by base offset, the last batches and markers of producers: id, epoch, first and last sequence.
     """
 
     job: CleanJob
@@ -56,13 +57,12 @@ class LogCompaction:
 
     def dirty(self, config: LogConfig, wall_ms: int) -> DirtyRange:
         """Return the part that may be cleaned now."""
-        return dirty_range(
-            [_span(segment) for segment in self._segments.sealed],
-            self._marks.cleaned_offset,
-            self._marks.recovery_offset(),
-            config.compaction,
-            wall_ms,
-        )
+        sealed = [_span(segment) for segment in self._segments.sealed]
+        cleaned_offset, end = self._marks.cleaned_offset, self._marks.recovery_offset()
+        dirty = dirty_range(sealed, cleaned_offset, end, config.compaction, wall_ms)
+        if not dirty.dirty_size or (stable := self._producers.stable_offset) >= end:
+            return dirty  # the producers of a log without a dirty part need not be loaded
+        return dirty_range(sealed, cleaned_offset, stable, config.compaction, wall_ms)
 
     def is_due(self, config: LogConfig, dirty: DirtyRange, wall_ms: int) -> bool:
         """Return whether the log should be cleaned now."""
@@ -83,10 +83,14 @@ class LogCompaction:
             for recent in producer.recent
             if recent.first_offset < dirty.limit
         }
+        for producer_id, producer in self._producers.state:
+            if 0 <= producer.last_marker < dirty.limit:
+                producers[producer.last_marker] = (producer_id, producer.epoch, NO_SEQUENCE, NO_SEQUENCE)
         open_producers = [
             producer_id for producer_id, producer in self._producers.state if producer.end_offset > dirty.limit
         ]
         first = segments[0].base_offset
+        aborted = self._producers.state.transactions.aborted_between(first, dirty.limit)
         job = CleanJob(
             folder=self._folder,
             segments=[(one.base_offset, one.end_offset, one.size) for one in segments],
@@ -94,6 +98,7 @@ class LogCompaction:
             limit=dirty.limit,
             protected=sorted(offset for offset in producers if offset >= first),
             open_producers=open_producers,
+            aborted=[(one.producer_id, one.first_offset, one.last_offset) for one in aborted],
             wall_ms=wall_ms,
             delete_retention_ms=config.delete_retention_ms,
             segment_size_max=config.segment_size_max,
@@ -120,8 +125,8 @@ class LogCompaction:
 
     def check(
         self, planned: PlannedJob, replacement: Replacement, replaced: Sequence[Segment], index_interval: int
-    ) -> Generator[None, None, Segment]:
-        """Read the whole replacement and return it as a segment.
+    ) -> Generator[None, None, CheckedReplacement]:
+        """Read the whole replacement and return it as a segment, with the markers in it.
 
         Raises:
             BadReplacementError: it must not be used.
@@ -147,21 +152,30 @@ class LogCompaction:
                 newest_timestamp=segment.newest_timestamp,
             )
         segments = sorted([*kept, new], key=lambda one: one.base_offset)
-        return msgspec.structs.replace(state, segments=segments, recovery=recovery, swapping=[segment.base_offset])
+        self._marks.compacted_end = max(self._marks.compacted_end, segment.end_offset)
+        return msgspec.structs.replace(
+            state,
+            segments=segments,
+            recovery=recovery,
+            swapping=[segment.base_offset],
+            compacted_end=self._marks.compacted_end,
+        )
 
     def freeze(self, replaced: Sequence[Segment]) -> None:
         """Append nothing to these segments any more, even if a truncation removes all segments after them."""
         for one in replaced:
             one.is_frozen = True
 
-    def swap(self, replaced: Sequence[Segment], segment: Segment) -> None:
+    def swap(self, replaced: Sequence[Segment], checked: CheckedReplacement) -> None:
         """Swap the files, and the segments in the list.  The facts name the new segment already."""
+        segment = checked.segment
         for one in replaced:
             self._durability.remove(one.path, one.index_path)
             one.close()
         segment.close()
         swap_files(self._disk, self._folder, segment.base_offset, segment.end_offset)
         self._segments.replace(replaced, segment)
+        self._producers.compacted(segment.base_offset, segment.end_offset, checked.markers)
         self._durability.folder_changed()
         self._marks.is_changed = True
 

@@ -370,10 +370,10 @@ class LogManager:
             if replaced is None:
                 return False
             check = log.compaction.check(planned, replacement, replaced, log.config.index_interval)
-            segment = await Turn().through(check)
-            is_swapped = await self._checkpoints.swap(directory, log, planned, replacement, segment)
+            checked = await Turn().through(check)
+            is_swapped = await self._checkpoints.swap(directory, log, planned, replacement, checked)
             if not is_swapped:
-                segment.close()
+                checked.segment.close()
             return is_swapped
         finally:
             if directory.failure is None:

@@ -22,12 +22,14 @@ class LogMarks:
     durable_start_offset: the start offset that a restart finds at least; never above `start_offset`.
     appended_since_checkpoint: bytes.
     cleaned_offset: end of the part that was compacted; never above the watermark.
+    compacted_end: end of the last segment that compaction has replaced; markers below it may have been removed.
     """
 
     __slots__ = (
         "_written_watermark",
         "appended_since_checkpoint",
         "cleaned_offset",
+        "compacted_end",
         "durable_offset",
         "durable_start_offset",
         "epochs",
@@ -48,6 +50,7 @@ class LogMarks:
         self.written_start_offset = self.durable_start_offset = state.start_offset
         self.appended_since_checkpoint = 0
         self.cleaned_offset = state.cleaned_offset
+        self.compacted_end = state.compacted_end
         self._written_watermark = 0  # among the facts
 
     @property
@@ -75,6 +78,7 @@ class LogMarks:
         self.durable_offset = min(self.durable_offset, end_offset)
         self.high_watermark = min(self.high_watermark, end_offset)
         self.cleaned_offset = min(self.cleaned_offset, end_offset)
+        self.compacted_end = min(self.compacted_end, end_offset)
         self.start_offset = min(self.start_offset, end_offset)  # it may lie within the batch that was removed
         self.durable_start_offset = min(self.durable_start_offset, self.start_offset)
 
@@ -83,6 +87,7 @@ class LogMarks:
         self.epochs = EpochCache(epochs_before(offset, epoch), offset)
         self.start_offset = self.high_watermark = self.durable_offset = self.truncation_floor = offset
         self.cleaned_offset = offset
+        self.compacted_end = 0
         self.durable_start_offset = offset
         self._written_watermark = 0
 

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 
 from broker.core.epochs import EpochCache
 from broker.core.producer_state import ProducerState
+from broker.core.transactions import AbortedTransaction
 from broker.log.compaction import LogCompaction
 from broker.log.durability import Durability
 from broker.log.marks import LogMarks
@@ -37,6 +38,8 @@ from broker.log.types import LOGS, Appended, LogConfig, LogKey, Refused, Timesta
 from broker.log.upkeep import LogUpkeep
 from broker.log.writer import Batches, LogWriter
 from quorumlog.runtime.disk import Disk
+from quorumlog.wire.control_records import EndTxnMarker
+from quorumlog.wire.record_batch import iter_headers
 
 
 class PartitionLog:
@@ -120,9 +123,25 @@ class PartitionLog:
 
     # -- appending
 
-    def append_as_leader(self, batches: Batches | Produced, leader_epoch: int, now_ms: int) -> Appended | Refused:
+    def append_as_leader(
+        self,
+        batches: Batches | Produced,
+        leader_epoch: int,
+        now_ms: int,
+        verification: object = None,
+        *,
+        is_coordinated: bool = False,
+    ) -> Appended | Refused:
         """Append a client's batches; see `LogWriter.append_as_leader`."""
-        return self._writer.append_as_leader(batches, leader_epoch, now_ms, self._config)
+        return self._writer.append_as_leader(
+            batches, leader_epoch, now_ms, self._config, verification, is_coordinated=is_coordinated
+        )
+
+    def append_marker(
+        self, marker: EndTxnMarker, producer: tuple[int, int], timestamp_ms: int, leader_epoch: int, now_ms: int
+    ) -> Appended | Refused:
+        """End the transaction of a producer; see `LogWriter.append_marker`."""
+        return self._writer.append_marker(marker, producer, timestamp_ms, leader_epoch, now_ms, self._config)
 
     def append_as_follower(self, batches: Batches, leader_epoch: int, now_ms: int) -> Appended | Refused:
         """Append a leader's batches; see `LogWriter.append_as_follower`."""
@@ -146,6 +165,27 @@ class PartitionLog:
     def read(self, offset: int, max_bytes: int, up_to_offset: int) -> bytes:
         """Return whole batches; see `LogReader.read`."""
         return self._reader.read(offset, max_bytes, up_to_offset)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """End of the records that are committed, and whose transactions are decided.
+
+        Raises: CorruptStoreError, DiskError.
+        """
+        return self._producers.stable_offset
+
+    def aborted_in(self, batches: bytes, offset: int) -> list[AbortedTransaction]:
+        """Return the aborted transactions with records in `batches`, which were read at `offset`.
+
+        Raises: CorruptStoreError, DiskError.
+        """
+        transactions = self._producers.state.transactions
+        if not transactions.has_aborted_from(offset):
+            return []
+        end_offset = offset
+        for _, header in iter_headers(batches):
+            end_offset = header.end_offset
+        return transactions.aborted_between(offset, end_offset)
 
     def size_from(self, offset: int) -> int:
         """Return the bytes of the batches from the one that holds `offset` on.

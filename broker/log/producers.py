@@ -1,22 +1,29 @@
 """The producers of a log: their state in memory, and its snapshots beside the segments.
 
-`<offset>.producers` is the state after all batches below `offset`; the batch headers after a snapshot give the rest.  A
-damaged snapshot loses nothing: an older snapshot and more headers, or all headers, give the same state.
+`<offset>.producers` is the state after all batches below `offset`; the batch headers and markers after a snapshot give
+the rest.  A damaged snapshot loses nothing: an older snapshot and more headers, or all headers, give the same state.
+
+Compaction removes a marker once no record of its transaction is left.  So a snapshot from below a compacted part may
+name an open transaction whose marker no longer exists.  Such a snapshot is not used.  A snapshot may also name aborted
+transactions whose markers were removed since; these are dropped when it is loaded.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Collection
 
 from crc32c import crc32c
 
 from broker.core.producer_state import CorruptSnapshotError, ProducerState
 from broker.log.durability import Durability
 from broker.log.marks import LogMarks
-from broker.log.segment import segment_path
+from broker.log.segment import Segment, segment_path
 from broker.log.segments import LogSegments
 from quorumlog.runtime.disk import Disk
 from quorumlog.runtime.logging import get_logger
+from quorumlog.wire.control_records import EndTxnMarker, parse_marker
+from quorumlog.wire.record_batch import BatchHeader
 
 KEPT = 3
 _CRC = struct.Struct(">I")
@@ -59,16 +66,59 @@ class LogProducers:
 
     def _load(self) -> ProducerState:
         producers, offset = self._newest_snapshot()
+        self._drop_removed_markers(producers, offset)
         for segment in self._segments.all:
             if segment.end_offset <= offset:
                 continue
-            for _, header in segment.walk(segment.position_of(max(offset, segment.base_offset))):
-                producers.apply(header, header.base_offset, header.end_offset)
+            for position, header in segment.walk(segment.position_of(max(offset, segment.base_offset))):
+                marker = _marker_at(segment, position, header) if header.is_control else None
+                producers.apply(header, header.base_offset, header.end_offset, marker)
+        self._read_times(producers)
         return producers
+
+    def _read_times(self, producers: ProducerState) -> None:
+        """Read the times of open transactions, which snapshots do not contain."""
+        for producer_id, first_offset in producers.transactions.open.items():
+            producer = producers.get(producer_id)
+            if producer is not None and producer.last_timestamp_ms < 0 and first_offset >= self._marks.start_offset:
+                segment = self._segments.at(first_offset)
+                producer.last_timestamp_ms = segment.header_at(segment.position_of(first_offset)).max_timestamp
+
+    def _drop_removed_markers(self, producers: ProducerState, end_offset: int) -> None:
+        """Drop the aborted transactions whose markers are below the start, or that compaction has removed."""
+        transactions, start = producers.transactions, self._marks.start_offset
+        transactions.drop_before(start)
+        compacted_end = min(self._marks.compacted_end, end_offset)
+        rows = transactions.aborted_between(start, compacted_end)
+        if not rows:
+            return
+        present = set()
+        for row in rows:
+            if row.last_offset < compacted_end:
+                segment = self._segments.at(row.last_offset)
+                header = segment.header_at(segment.position_of(row.last_offset))
+                if header.is_control and header.base_offset == row.last_offset:
+                    present.add(row.last_offset)
+        transactions.keep_markers(start, compacted_end, present)
+
+    @property
+    def stable_offset(self) -> int:
+        """The last stable offset; never below the start of the log."""
+        marks = self._marks
+        return max(self.state.transactions.stable_offset(marks.high_watermark), marks.start_offset)
+
+    def compacted(self, start: int, end: int, markers: Collection[int]) -> None:
+        """Take in that compaction has left only these markers from `start` to `end`."""
+        if self._state is not None:
+            self._state.transactions.keep_markers(start, end, markers)
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
         """Drop the producers that have been silent for `expiration_ms`, if their last batch is committed."""
-        if self._state is not None and self._state.expire(now_ms, expiration_ms, self._marks.high_watermark):
+        if self._state is None:
+            return
+        self._state.transactions.drop_before(self._marks.start_offset)
+        self._state.transactions.forget_decided(self._marks.high_watermark)
+        if self._state.expire(now_ms, expiration_ms, self._marks.high_watermark):
             self._marks.is_changed = True
 
     def truncated(self, end_offset: int) -> None:
@@ -93,7 +143,7 @@ class LogProducers:
     def write_snapshot(self) -> None:
         """Write the state at the end of the log, if the log has or had any producer."""
         end_offset, state = self._marks.end_offset, self.state
-        if not len(state) and not state.has_expired:
+        if not len(state) and not state.has_expired and state.transactions.is_empty:
             self.producerless_offset = end_offset
             return
         data = state.snapshot()
@@ -122,6 +172,7 @@ class LogProducers:
     def _newest_snapshot(self) -> tuple[ProducerState, int]:
         """Return the last known state at or below the end of the log, and its offset."""
         end_offset = self._marks.end_offset
+        has_expired = False
         for offset in reversed(self._snapshot_offsets()):
             if not self.producerless_offset < offset <= end_offset:
                 continue
@@ -132,7 +183,17 @@ class LogProducers:
             try:
                 if len(data) < _CRC.size or crc32c(data[_CRC.size :]) != _CRC.unpack_from(data)[0]:
                     raise CorruptSnapshotError("checksum does not match")
-                return ProducerState.restore(data[_CRC.size :]), offset
+                state = ProducerState.restore(data[_CRC.size :])
             except CorruptSnapshotError as error:
                 logger.warning("producer snapshot ignored", file=path, reason=str(error))
-        return ProducerState(), self.producerless_offset if self.producerless_offset <= end_offset else -1
+                continue
+            if offset >= self._marks.compacted_end or not state.transactions.open:
+                return state, offset
+            has_expired = has_expired or state.has_expired
+        state = ProducerState()
+        state.has_expired = has_expired
+        return state, self.producerless_offset if self.producerless_offset <= end_offset else -1
+
+
+def _marker_at(segment: Segment, position: int, header: BatchHeader) -> EndTxnMarker | None:
+    return parse_marker(segment.file.pread(position, header.size), header)

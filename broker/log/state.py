@@ -59,6 +59,7 @@ class LogState(msgspec.Struct, frozen=True):
     producerless_offset: an offset at which the log had no state of any producer; -1: no such offset is known.
     cleaned_offset: end of the part that was compacted.
     swapping: base offsets of the segments whose compacted replacement is being swapped in; see `cleaning.swap`.
+    compacted_end: end of the last segment that compaction has replaced.
     """
 
     version: int
@@ -71,6 +72,7 @@ class LogState(msgspec.Struct, frozen=True):
     producerless_offset: int
     cleaned_offset: int = 0
     swapping: list[int] = []
+    compacted_end: int = 0
 
 
 UNSYNCED = b"write.caching"

@@ -92,6 +92,7 @@ class LogUpkeep:
             epochs=list(marks.epochs.entries),
             producerless_offset=self._producers.producerless_offset,
             cleaned_offset=marks.cleaned_offset,
+            compacted_end=marks.compacted_end,
         )
 
     # -- memory

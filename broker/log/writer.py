@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.core.producer_state import Duplicate, Refuse
+from broker.core.producer_state import Accept, Duplicate, Refuse
 from broker.log.durability import Durability
 from broker.log.marks import LogMarks
 from broker.log.produced import Produced, check_produced, refused
@@ -13,8 +13,9 @@ from broker.log.segment import Segment
 from broker.log.segments import LogSegments
 from broker.log.types import Appended, LogConfig, Refused
 from quorumlog.runtime.disk import DiskError
+from quorumlog.wire.control_records import EndTxnMarker, build_marker, parse_marker
 from quorumlog.wire.errors import KafkaCode
-from quorumlog.wire.record_batch import BatchHeader, BatchRefusal, check_batches, patch, seal
+from quorumlog.wire.record_batch import BatchHeader, BatchRefusal, check_batches, parse_header, patch, seal
 
 RELATIVE_OFFSET_MAX = 2**31 - 1
 Batches = bytes | bytearray | memoryview
@@ -33,12 +34,21 @@ class LogWriter:
         self._durability = durability
 
     def append_as_leader(
-        self, batches: Batches | Produced, leader_epoch: int, now_ms: int, config: LogConfig
+        self,
+        batches: Batches | Produced,
+        leader_epoch: int,
+        now_ms: int,
+        config: LogConfig,
+        verification: object = None,
+        *,
+        is_coordinated: bool = False,
     ) -> Appended | Refused:
         """Append a client's batches, with their offsets and epoch set.
 
         batches: checked by `check_produced`, unless they are `Produced` already.  The records of batches with
             compression are checked only if the caller has done so.
+        verification: see `ProducerState.check`.
+        is_coordinated: a coordinator appends for a producer, and has checked everything except the producer's epoch.
         """
         marks = self._marks
         epochs = marks.epochs
@@ -49,7 +59,11 @@ class LogWriter:
         headers = produced.headers
         if headers[0].has_producer_id:  # such a batch is always the only one
             producers = self._producers.state
-            verdict = producers.check(headers[0], marks.start_offset)
+            verdict: Accept | Duplicate | Refuse
+            if is_coordinated:
+                verdict = producers.check_coordinated(headers[0].producer_id, headers[0].producer_epoch)
+            else:
+                verdict = producers.check(headers[0], marks.start_offset, verification)
             if isinstance(verdict, Duplicate):
                 producers.renew(headers[0].producer_id)
                 return Appended(verdict.first_offset, verdict.end_offset, duplicate=True)
@@ -71,6 +85,27 @@ class LogWriter:
             position += header.size
         self._append(data, placed, now_ms, config)
         return Appended(first, offset)
+
+    def append_marker(
+        self,
+        marker: EndTxnMarker,
+        producer: tuple[int, int],
+        timestamp_ms: int,
+        leader_epoch: int,
+        now_ms: int,
+        config: LogConfig,
+    ) -> Appended | Refused:
+        """Append the marker that ends a transaction, as a leader.  producer: its id and epoch."""
+        epochs = self._marks.epochs
+        assert leader_epoch >= epochs.latest, f"{self._folder}: epoch {leader_epoch} after {epochs.latest}"
+        verdict = self._producers.state.check_marker(*producer, marker)
+        if isinstance(verdict, Refuse):
+            return Refused(int(verdict.code), verdict.reason)
+        data = build_marker(marker, *producer, timestamp_ms)
+        offset = epochs.end_offset
+        patch(data, offset, leader_epoch)
+        self._append(data, [parse_header(data)], now_ms, config)
+        return Appended(offset, offset + 1)
 
     def append_as_follower(
         self, batches: Batches, leader_epoch: int, now_ms: int, config: LogConfig
@@ -109,10 +144,13 @@ class LogWriter:
             self._durability.request_flush()  # the next flush fails and reports the error
             raise
         epochs = marks.epochs
+        position = 0
         for header in headers:
             epochs.advance(header.leader_epoch, header.base_offset, header.end_offset)
             if header.has_producer_id:
-                producers.apply(header, header.base_offset, header.end_offset)
+                marker = parse_marker(data, header, position) if header.is_control else None
+                producers.apply(header, header.base_offset, header.end_offset, marker)
+            position += header.size
         assert segment.end_offset == epochs.end_offset, f"{segment.path}: {segment.end_offset} != {epochs.end_offset}"
         marks.appended_since_checkpoint += len(data)
         self._durability.add(segment.file)

@@ -192,7 +192,7 @@ class FetchService:
             if self._check(entry, plan.replica_id, found.log) is not KafkaCode.NONE:
                 return True
             try:
-                there = found.log.size_between(entry.fetch_offset, found.leader.high_watermark)
+                there = found.log.size_between(entry.fetch_offset, _readable_end(found, plan))
             except (DiskError, CorruptStoreError):
                 return True  # the read reports it
             if there == 0:
@@ -287,17 +287,27 @@ class FetchService:
                 return replace(result, diverging_epoch=verdict.epoch, diverging_end=verdict.end)
             if verdict is not KafkaCode.NONE:
                 return self._out_of_range(entry, found, verdict, plan.replica_id)
-            end = leader.high_watermark if plan.replica_id == CONSUMER else partition_log.end_offset
+            end = partition_log.end_offset if plan.replica_id != CONSUMER else _readable_end(found, plan)
             most = min(entry.max_bytes, budget)
             if entry.fetch_offset >= end or (most <= 0 and not at_least_one):
-                return self._result(entry, found)
+                result = self._result(entry, found)
+                return replace(result, last_stable_offset=end) if plan.read_committed else result
             records = await replica.read(entry.fetch_offset, max(most, 0), end)
+            if plan.read_committed:
+                return self._committed(entry, found, records, end)
         except (DiskError, CorruptStoreError) as error:
             replica.take_offline(error)
             return self._error(entry, KafkaCode.KAFKA_STORAGE_ERROR)
         if replica.leader is not leader:
             return self._error(entry, KafkaCode.NOT_LEADER_OR_FOLLOWER)  # it resigned during the read
         return self._result(entry, found, records)
+
+    def _committed(self, entry: AskedPartition, found: _Served, records: bytes, stable_offset: int) -> FetchResult:
+        """Return records up to the last stable offset, with the aborted transactions in them."""
+        if found.replica.leader is not found.leader:
+            return self._error(entry, KafkaCode.NOT_LEADER_OR_FOLLOWER)  # it resigned during the read
+        aborted = found.log.aborted_in(records, entry.fetch_offset)
+        return replace(self._result(entry, found, records), last_stable_offset=stable_offset, aborted=aborted)
 
     def _out_of_range(self, entry: AskedPartition, found: _Served, code: KafkaCode, replica_id: int) -> FetchResult:
         leader_epoch = found.leader.leader_epoch
@@ -376,6 +386,14 @@ def _asked(partition: FetchPartition | ForgottenPartition) -> AskedKey:
     name = partition.topic_id if partition.topic_id is not None else partition.topic
     assert name is not None, partition
     return (name, partition.index)
+
+
+def _readable_end(found: _Served, plan: FetchPlan) -> int:
+    """Return the end of the records that a consumer may see.
+
+    Raises: CorruptStoreError, DiskError.
+    """
+    return found.log.last_stable_offset if plan.read_committed else found.leader.high_watermark
 
 
 def _complete(future: asyncio.Future[None]) -> None:

@@ -28,8 +28,13 @@ class OffsetService:
         self._table = table
         self._time_lookups = asyncio.Semaphore(table.context.limits.time_lookups)
 
-    async def list_offset(self, topic: str, index: int, timestamp: int, current_leader_epoch: int) -> ListOffsetResult:
-        """Return the first offset at or after `timestamp`, or one of the named places of `broker.kafka.api`."""
+    async def list_offset(
+        self, topic: str, index: int, timestamp: int, current_leader_epoch: int, *, read_committed: bool
+    ) -> ListOffsetResult:
+        """Return the first offset at or after `timestamp`, or one of the named places of `broker.kafka.api`.
+
+        read_committed: the log ends at the last stable offset.
+        """
         replica = self._table.find(topic, index)
         if replica is None:
             return ListOffsetResult(int(self._table.absent(topic, index)[0]))
@@ -37,27 +42,27 @@ class OffsetService:
         if isinstance(found, KafkaCode):
             return ListOffsetResult(int(found))
         try:
-            return await self._list_offset(found, timestamp)
+            end = found.log.last_stable_offset if read_committed else found.leader.high_watermark
+            return await self._list_offset(found, timestamp, end)
         except (DiskError, CorruptStoreError) as error:
             replica.take_offline(error)
             return ListOffsetResult(int(KafkaCode.KAFKA_STORAGE_ERROR))
 
-    async def _list_offset(self, found: Leading, timestamp: int) -> ListOffsetResult:
+    async def _list_offset(self, found: Leading, timestamp: int, end: int) -> ListOffsetResult:
         leader, partition_log = found
-        watermark = leader.high_watermark
         if timestamp == LATEST_TIMESTAMP:
             if not leader.latest_known():
                 return ListOffsetResult(int(KafkaCode.OFFSET_NOT_AVAILABLE))
-            return ListOffsetResult(int(KafkaCode.NONE), watermark, -1, leader.leader_epoch)
+            return ListOffsetResult(int(KafkaCode.NONE), end, -1, leader.leader_epoch)
         if timestamp in (EARLIEST_TIMESTAMP, EARLIEST_LOCAL_TIMESTAMP):
             start = partition_log.start_offset
             return ListOffsetResult(int(KafkaCode.NONE), start, -1, _epoch_at(partition_log, start, leader))
         if timestamp == MAX_TIMESTAMP:
-            place = await self._look_up(partition_log.max_timestamp_offset, watermark)
+            place = await self._look_up(partition_log.max_timestamp_offset, end)
         elif timestamp < 0:  # the offsets that are, or will be, in remote storage
             return ListOffsetResult(int(KafkaCode.NONE))
         else:
-            place = await self._look_up(partition_log.offset_for_timestamp, timestamp, watermark)
+            place = await self._look_up(partition_log.offset_for_timestamp, timestamp, end)
         if place is None:
             # No committed record has such an offset, but an older leader may have shown later records.
             return ListOffsetResult(int(KafkaCode.NONE if leader.latest_known() else KafkaCode.OFFSET_NOT_AVAILABLE))

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from broker.kafka.api import (
     NO_EPOCH,
+    NO_OFFSET,
     ActiveProducer,
     DeletedRecords,
     EpochEndResult,
@@ -63,9 +64,17 @@ class ReplicaService:
         return self.deletions.start_delete(topic, index, offset, timeout_ms)
 
     async def list_offset(
-        self, topic: str, index: int, timestamp: int, current_leader_epoch: int = NO_EPOCH
+        self,
+        topic: str,
+        index: int,
+        timestamp: int,
+        current_leader_epoch: int = NO_EPOCH,
+        *,
+        read_committed: bool = False,
     ) -> ListOffsetResult:
-        return await self._offsets.list_offset(topic, index, timestamp, current_leader_epoch)
+        return await self._offsets.list_offset(
+            topic, index, timestamp, current_leader_epoch, read_committed=read_committed
+        )
 
     def epoch_end(
         self, topic: str, index: int, leader_epoch: int, current_leader_epoch: int = NO_EPOCH
@@ -92,7 +101,18 @@ class ReplicaService:
         found = replica.leading(NO_EPOCH)
         if isinstance(found, KafkaCode):
             return int(found)
-        return [ActiveProducer(id_, each.epoch, each.last_sequence) for id_, each in found.log.producers]
+        opened = found.log.producers.transactions.open
+        return [
+            ActiveProducer(
+                id_,
+                each.epoch,
+                each.last_sequence,
+                each.last_timestamp_ms,
+                each.coordinator_epoch,
+                opened.get(id_, NO_OFFSET),
+            )
+            for id_, each in found.log.producers
+        ]
 
     async def allocate_producer_id(self) -> ProducerIdResult:
         return await self._producer_ids.next()

@@ -271,8 +271,8 @@ def _refuse_produced(header: BatchHeader, position: int, newest_timestamp_ms: in
     """Return why a well-formed batch is not permitted from a client, or None."""
     if header.attributes & (CONTROL_FLAG | DELETE_HORIZON_FLAG):
         return _invalid("control and delete-horizon batches are the broker's own", position)
-    if header.is_transactional:
-        return BatchRefusal(KafkaCode.INVALID_TXN_STATE, "no transaction is open for this batch", position)
+    if header.is_transactional and not header.has_producer_id:
+        return _invalid("a transactional batch needs a producer id", position)
     if header.attributes & TIMESTAMP_TYPE_FLAG:
         code = KafkaCode.INVALID_TIMESTAMP
         return BatchRefusal(code, "log append time is not for the client to claim", position)

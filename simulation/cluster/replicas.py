@@ -101,8 +101,8 @@ class ReplicaWatch:
             finally:
                 log.marks.start_offset = after
 
-        def appended(batches: Any, leader_epoch: int, now_ms: int) -> Any:
-            outcome = append(batches, leader_epoch, now_ms)
+        def appended(batches: Any, leader_epoch: int, now_ms: int, *more: Any, **options: Any) -> Any:
+            outcome = append(batches, leader_epoch, now_ms, *more, **options)
             if getattr(outcome, "duplicate", False):
                 self._evidence.seen["duplicate recognised"] += 1
             self._check_only_leader(run, key, leader_epoch)

@@ -147,4 +147,48 @@ MUTANTS = (
         "        if True:\n            self._deadline_ms = deadline_ms",
         (f"{LIFECYCLE_TESTS}::test_a_second_stop_does_not_move_the_deadline",),
     ),
+    Mutant(
+        "a marker that is not committed already decides for readers",
+        "broker/core/transactions.py",
+        "            stable = min(stable, decided.first_offset)\n",
+        "            pass\n",
+        ("tests/unit/broker/core/test_transactions.py::test_a_marker_counts_only_once_it_is_committed",),
+    ),
+    Mutant(
+        "an aborted transaction is not reported to its last records",
+        "broker/core/transactions.py",
+        "            self._stable.append(next(iter(self.open.values()), marker_offset + 1))",
+        "            self._stable.append(marker_offset + 1)",
+        ("tests/unit/broker/core/test_transactions.py::test_a_longer_transaction_is_reported_behind_a_shorter_one",),
+    ),
+    Mutant(
+        "a marker does not void a confirmation under way",
+        "broker/core/producer_state.py",
+        "is_commit=marker.is_commit)\n            self._verifying.pop(producer_id, None)\n",
+        "is_commit=marker.is_commit)\n",
+        ("tests/unit/broker/core/test_transactions.py::test_a_marker_voids_a_confirmation_under_way",),
+    ),
+    Mutant(
+        "a transaction begins without its coordinator",
+        "broker/core/producer_state.py",
+        "        if verification is None or self._verifying.get(batch.producer_id) is not verification:",
+        "        if False:",
+        (
+            "tests/unit/broker/core/test_transactions.py::test_a_transaction_begins_only_after_the_coordinator_has_confirmed_it",
+        ),
+    ),
+    Mutant(
+        "a producer with an open transaction expires",
+        "broker/core/producer_state.py",
+        " or producer_id in self.transactions.open:\n                producer.silent",
+        ":\n                producer.silent",
+        ("tests/unit/broker/core/test_transactions.py::test_a_producer_with_an_open_transaction_does_not_expire",),
+    ),
+    Mutant(
+        "an old coordinator ends a transaction",
+        "broker/core/producer_state.py",
+        "marker.coordinator_epoch < producer.coordinator_epoch",
+        "False",
+        ("tests/unit/broker/core/test_transactions.py::test_markers_of_old_producers_and_coordinators_are_refused",),
+    ),
 )

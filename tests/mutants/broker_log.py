@@ -508,4 +508,50 @@ MUTANTS = (
         "if not (self._write_caching",
         (f"{DURABILITY_TESTS}::test_a_truncation_lasts_until_it_is_durable",),
     ),
+    Mutant(
+        "compaction takes an aborted record for the latest of its key",
+        "broker/log/cleaning/job.py",
+        " or aborted.contains(header):",
+        ":",
+        ("tests/properties/test_log_transactions.py",),
+    ),
+    Mutant(
+        "compaction keeps aborted records",
+        "broker/log/cleaning/filter.py",
+        "        if self._endings.aborted.contains(header):\n",
+        "        if False:\n",
+        (
+            "tests/unit/broker/log/test_compaction.py::test_an_aborted_record_is_removed_although_it_is_the_latest_of_its_key",
+        ),
+    ),
+    Mutant(
+        "compaction removes the marker of records that stay",
+        "broker/log/cleaning/filter.py",
+        "        if has_records or self._must_stay(header):",
+        "        if self._must_stay(header):",
+        ("tests/unit/broker/log/test_compaction.py::test_the_marker_stays_while_a_batch_of_its_transaction_does",),
+    ),
+    Mutant(
+        "compaction cleans beyond the last stable offset",
+        "broker/log/compaction.py",
+        "        return dirty_range(sealed, cleaned_offset, stable, config.compaction, wall_ms)",
+        "        return dirty",
+        ("tests/properties/test_log_transactions.py",),
+    ),
+    Mutant(
+        "an aborted transaction outlives its marker",
+        "broker/log/compaction.py",
+        "        self._producers.compacted(segment.base_offset, segment.end_offset, checked.markers)\n",
+        "",
+        ("tests/properties/test_log_transactions.py::test_an_aborted_transaction_is_dropped_with_its_marker",),
+    ),
+    Mutant(
+        "a snapshot brings back a transaction that compaction has ended",
+        "broker/log/producers.py",
+        "if offset >= self._marks.compacted_end or not state.transactions.open:",
+        "if True:",
+        (
+            "tests/unit/broker/log/test_transactions.py::test_a_snapshot_with_a_transaction_that_compaction_has_ended_is_not_used",
+        ),
+    ),
 )

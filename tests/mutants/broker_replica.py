@@ -205,8 +205,8 @@ MUTANTS = (
     Mutant(
         "a consumer receives uncommitted records",
         FETCH,
-        "end = leader.high_watermark if plan.replica_id == CONSUMER else partition_log.end_offset",
-        "end = partition_log.end_offset",
+        "return found.log.last_stable_offset if plan.read_committed else found.leader.high_watermark",
+        "return found.log.last_stable_offset if plan.read_committed else found.log.end_offset",
         (f"{SERVING_TESTS}::test_a_consumer_reads_up_to_the_watermark_and_a_follower_to_the_end",),
     ),
     Mutant(

@@ -3,12 +3,15 @@
 **Records.**  A record below `clean_end` survives if its key has no later record below `clean_end`.  A tombstone (a
 record without value) is removed as well once the delete horizon of its batch has passed.  The first cleaning sets that
 horizon, so that a consumer has `delete.retention.ms` to see the tombstone.  A record without key has no place in a
-compacted topic and is removed.  Everything at or above `clean_end` stays as it is, and so do control batches.
+compacted topic and is removed.  A record of an aborted transaction is removed, and hides no earlier record of its key.
+Everything at or above `clean_end` stays as it is.
 
 **Batches.**  A batch without records is removed, unless it is one of the last batches of a producer.  Those stay
 without records, because the sequence numbers of the producer are computed from them.  A run of removed batches of one
 epoch becomes one empty batch, the *filler*, of 61 bytes.  So the offsets of batches follow each other without gaps, and
 a lost batch is still recognised as damage; the leader epochs of all offsets remain in the batches.
+
+**Markers** of transactions follow the rule of tombstones (`transactions.Endings`).
 """
 
 from __future__ import annotations
@@ -16,7 +19,6 @@ from __future__ import annotations
 from broker.log.cleaning.offset_map import OffsetMap
 from broker.log.cleaning.records import (
     TIMESTAMP_MAX,
-    UncleanableError,
     emptied,
     filler,
     is_filler,
@@ -24,6 +26,7 @@ from broker.log.cleaning.records import (
     open_records,
     rebuild,
 )
+from broker.log.cleaning.transactions import Endings
 from quorumlog.wire.record_batch import DELETE_HORIZON_FLAG, BatchHeader
 
 OFFSET_DELTA_MAX = 2**31 - 1
@@ -39,6 +42,7 @@ class BatchFilter:
         protected: frozenset[int],
         kept_producers: frozenset[int],
         dirty_start: int,
+        endings: Endings,
         *,
         wall_ms: int,
         delete_retention_ms: int,
@@ -48,8 +52,10 @@ class BatchFilter:
 
         protected: base offsets of the last batches of producers.
         kept_producers: those that keep all their batches below `dirty_start`, if need be without records.
-        wall_ms: tombstones with an earlier horizon are removed.
+        endings: of the transactions in all segments before this group.
+        wall_ms: tombstones and markers with an earlier horizon are removed.
         """
+        self._endings = endings
         self._latest = latest
         self._clean_end = clean_end
         self._protected = protected
@@ -64,9 +70,11 @@ class BatchFilter:
         """Return the bytes that the replacement has next; empty, while batches are removed.
 
         Raises:
-            UncleanableError: the batch cannot be opened, or belongs to a transaction.
+            UncleanableError: the batch cannot be opened.
         """
         kept = self._filtered(batch, header)
+        if kept is not None and header.is_transactional and not header.is_control:
+            self._endings.note_kept(header.producer_id)
         if kept is not None:
             return self.end() + kept
         before, self._removed = self._removed, None
@@ -88,11 +96,16 @@ class BatchFilter:
 
     def _filtered(self, batch: bytes, header: BatchHeader) -> bytes | None:
         """Return what remains of the batch, None if nothing does."""
-        if header.base_offset >= self._clean_end or header.is_control:
+        if header.base_offset >= self._clean_end:
             return batch
+        if header.is_control:
+            return self._ending(batch, header)
         if header.record_count == 0:
             return batch if self._must_stay(header) else None
-        refuse_transactional(header)
+        if self._endings.aborted.contains(header):
+            if header.end_offset > self._clean_end:
+                return batch
+            return emptied(header) if self._must_stay(header) else None
         body = open_body(batch, header, self._inflated_max)
         has_horizon = bool(header.attributes & DELETE_HORIZON_FLAG)
         is_past = has_horizon and self._wall_ms >= header.base_timestamp
@@ -116,6 +129,16 @@ class BatchFilter:
             return batch
         return rebuild(header, body, kept, horizon_ms)
 
+    def _ending(self, batch: bytes, header: BatchHeader) -> bytes | None:
+        """Return what remains of a control batch."""
+        has_records = self._endings.take(header.producer_id)
+        if has_records or self._must_stay(header):
+            return batch
+        if header.attributes & DELETE_HORIZON_FLAG:
+            return None if self._wall_ms >= header.base_timestamp else batch
+        body = open_body(batch, header, self._inflated_max)
+        return rebuild(header, body, list(open_records(body, header)), self._horizon_ms)
+
     def _must_stay(self, header: BatchHeader) -> bool:
         """Return whether the state of a producer depends on this batch."""
         if is_filler(header):
@@ -123,13 +146,3 @@ class BatchFilter:
         if header.base_offset in self._protected:
             return True
         return header.producer_id in self._kept_producers and header.base_offset < self._dirty_start
-
-
-def refuse_transactional(header: BatchHeader) -> None:
-    """Refuse records of a transaction: the latest record of a key may be one that was aborted.
-
-    Raises:
-        UncleanableError: the batch belongs to a transaction.
-    """
-    if header.is_transactional and not header.is_control:
-        raise UncleanableError(f"the batch at offset {header.base_offset} belongs to a transaction")

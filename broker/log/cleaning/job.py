@@ -19,9 +19,10 @@ from crc32c import crc32c
 
 from broker.core.cleaning import SegmentSpan, group_segments
 from broker.core.producer_state import RECENT_BATCHES
-from broker.log.cleaning.filter import BatchFilter, refuse_transactional
+from broker.log.cleaning.filter import BatchFilter
 from broker.log.cleaning.offset_map import OffsetMap
 from broker.log.cleaning.records import UncleanableError, open_body, open_records
+from broker.log.cleaning.transactions import AbortedRecords, Endings
 from broker.log.segment import segment_path
 from quorumlog.wire.record_batch import HEADER_SIZE, BatchHeader, BatchRefusal, check_batches, parse_header
 
@@ -55,8 +56,9 @@ class CleanJob(msgspec.Struct, frozen=True):
     folder: path of the log's folder below the data directory.
     segments: all sealed segments that may be cleaned, in order: base offset, end offset, size.
     dirty_start, limit: the dirty part.
-    protected: base offsets of the last batches of each producer.
+    protected: base offsets of the last batches, and of the last marker, of each producer.
     open_producers: producers that have batches above `limit`, which a truncation may remove.
+    aborted: aborted transactions with records in the segments: producer id, first offset, offset of the marker.
     wall_ms: the present time; tombstones with an earlier delete horizon are removed.
     segment_size_max: bytes of the segments that are replaced together.
     batch_size_max, inflated_max: bytes of one batch, as it is and decompressed; a log with a larger one is uncleanable.
@@ -75,6 +77,7 @@ class CleanJob(msgspec.Struct, frozen=True):
     batch_size_max: int
     inflated_max: int
     map_memory: int
+    aborted: list[tuple[int, int, int]] = []
 
 
 class Work(msgspec.Struct, frozen=True, tag=True):
@@ -117,10 +120,12 @@ def run_job(job: CleanJob, files: Files) -> Generator[Work | Replacement, None, 
     """
     latest = OffsetMap(job.map_memory)
     recent = _RecentBatches(job)
-    clean_end = yield from _note_latest(job, files, latest, recent)
+    aborted = AbortedRecords(job.aborted)
+    clean_end = yield from _note_latest(job, files, latest, recent, aborted)
+    endings = Endings(aborted)
     spans = [SegmentSpan(*one, -1) for one in job.segments if one[0] < clean_end]
     for group in group_segments(spans, job.segment_size_max):
-        yield from _replace(job, files, group, latest, recent, clean_end)
+        yield from _replace(job, files, group, latest, recent, endings, clean_end)
     return Finished(clean_end, len(latest))
 
 
@@ -133,19 +138,27 @@ class _RecentBatches:
 
     def __init__(self, job: CleanJob) -> None:
         self._batches: dict[int, deque[int]] = {one: deque(maxlen=RECENT_BATCHES) for one in job.open_producers}
+        self._markers: dict[int, int] = {}
 
     def note(self, header: BatchHeader) -> None:
-        if (batches := self._batches.get(header.producer_id)) is not None:
+        if (batches := self._batches.get(header.producer_id)) is None:
+            return
+        if header.is_control:
+            self._markers[header.producer_id] = header.base_offset
+        else:
             batches.append(header.base_offset)
 
     def offsets(self) -> Iterator[int]:
-        return (offset for batches in self._batches.values() for offset in batches)
+        yield from (offset for batches in self._batches.values() for offset in batches)
+        yield from self._markers.values()
 
     def with_few(self) -> Iterator[int]:
         return (one for one, batches in self._batches.items() if len(batches) < RECENT_BATCHES)
 
 
-def _note_latest(job: CleanJob, files: Files, latest: OffsetMap, recent: _RecentBatches) -> Generator[Work, None, int]:
+def _note_latest(
+    job: CleanJob, files: Files, latest: OffsetMap, recent: _RecentBatches, aborted: AbortedRecords
+) -> Generator[Work, None, int]:
     """Fill the map from the dirty part; return the offset up to which it knows each key."""
     for base_offset, end_offset, size in job.segments:
         if end_offset <= job.dirty_start:
@@ -155,9 +168,8 @@ def _note_latest(job: CleanJob, files: Files, latest: OffsetMap, recent: _Recent
             if header.end_offset <= job.dirty_start:
                 continue
             recent.note(header)
-            if header.is_control or not header.record_count:
+            if header.is_control or not header.record_count or aborted.contains(header):
                 continue
-            refuse_transactional(header)
             for record in open_records(open_body(batch, header, job.inflated_max), header):
                 if record.offset < job.dirty_start or record.key is None:
                     continue
@@ -172,6 +184,7 @@ def _replace(
     group: tuple[SegmentSpan, ...],
     latest: OffsetMap,
     recent: _RecentBatches,
+    endings: Endings,
     clean_end: int,
 ) -> Generator[Work | Replacement, None, None]:
     """Write the replacement of a group, unless it would be equal to the only segment in it."""
@@ -184,6 +197,7 @@ def _replace(
         frozenset((*job.protected, *recent.offsets())),
         frozenset(recent.with_few()),
         job.dirty_start,
+        endings,
         wall_ms=job.wall_ms,
         delete_retention_ms=job.delete_retention_ms,
         inflated_max=job.inflated_max,

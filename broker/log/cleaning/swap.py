@@ -16,6 +16,7 @@ So a segment that the facts name always exists, under its own name or as `.swap`
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
+from typing import NamedTuple
 
 from broker.core.epochs import EpochCache
 from broker.log.index import SegmentIndex
@@ -34,6 +35,13 @@ class BadReplacementError(Exception):
     """A replacement does not have the offsets, epochs or producers of the segments that it would replace."""
 
 
+class CheckedReplacement(NamedTuple):
+    """A replacement as a segment that has its later name.  markers: the offsets of the control batches in it."""
+
+    segment: Segment
+    markers: frozenset[int]
+
+
 def swap_path(folder: str, base_offset: int) -> str:
     """Return the path of a replacement that was checked."""
     return segment_path(folder, base_offset, "swap")
@@ -48,10 +56,11 @@ def checked_replacement(
     epochs: EpochCache,
     producers: Mapping[int, tuple[int, int, int, int]],
     index_interval: int,
-) -> Generator[None, None, Segment]:
-    """Read the whole replacement at `path`; return it as a segment that has its later name, with its index.
+) -> Generator[None, None, CheckedReplacement]:
+    """Read the whole replacement at `path`; return it as a segment, with its index.
 
-    producers: by base offset, the batches of producers that must survive: id, epoch, first and last sequence.
+    producers: by base offset, the batches and markers of producers that must survive: id, epoch, first and last
+        sequence.
 
     Raises:
         BadReplacementError: it must not be used.
@@ -60,6 +69,7 @@ def checked_replacement(
     segment = Segment(disk, folder, base_offset, end_offset=base_offset, size=0, newest_timestamp=-1)
     index = SegmentIndex(base_offset)
     missing = dict(producers)
+    markers = set()
 
     def visit(position: int, header: BatchHeader) -> None:
         for offset in (header.base_offset, header.last_offset):
@@ -70,6 +80,8 @@ def checked_replacement(
         found = (header.producer_id, header.producer_epoch, header.base_sequence, header.last_sequence)
         if expected is not None and found != expected:
             raise BadReplacementError(f"{path}: offset {header.base_offset} has producer {found} instead of {expected}")
+        if header.is_control:
+            markers.add(header.base_offset)
         segment.note(position, header, index, index_interval)
 
     try:
@@ -85,7 +97,7 @@ def checked_replacement(
         raise
     segment.adopt(file, index)
     segment.trust_from(0)
-    return segment
+    return CheckedReplacement(segment, frozenset(markers))
 
 
 def finish_swaps(disk: Disk, folder: str, state: LogState) -> None:

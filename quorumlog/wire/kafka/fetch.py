@@ -22,6 +22,8 @@ LAST_VERSION: Final = 17
 CLIENT_VERSION: Final = 12
 """The version that our clients send; it names topics by name."""
 FOLLOWER_VERSION: Final = 17
+READ_COMMITTED: Final = 1
+"""The isolation level of a fetch that ends at the last stable offset."""
 
 _FIRST_WITH_LOG_START: Final = 5
 _FIRST_WITH_SESSION: Final = 7
@@ -50,6 +52,7 @@ _PARTITION_5: Final = struct.Struct(">iqqi")
 _PARTITION_9: Final = struct.Struct(">iiqqi")
 _PARTITION_12: Final = struct.Struct(">iiqiqi")
 _PARTITION: Final = struct.Struct(">iiqiqiB")
+_ABORTED: Final = struct.Struct(">qq")
 _REPLICA_STATE: Final = struct.Struct(">BBiqB")
 
 
@@ -83,6 +86,15 @@ class ForgottenLike(Protocol):
     def index(self) -> int: ...
 
 
+class AbortedLike(Protocol):
+    """`broker.core.transactions.AbortedTransaction`."""
+
+    @property
+    def producer_id(self) -> int: ...
+    @property
+    def first_offset(self) -> int: ...
+
+
 class ResultLike(Protocol):
     """`broker.kafka.api.FetchResult`."""
 
@@ -102,6 +114,8 @@ class ResultLike(Protocol):
     def log_start_offset(self) -> int: ...
     @property
     def records(self) -> bytes | memoryview: ...
+    @property
+    def aborted(self) -> Sequence[AbortedLike]: ...
     @property
     def diverging_epoch(self) -> int: ...
     @property
@@ -131,6 +145,7 @@ class FetchedPartition:
     """The part of the answer for one partition that clients and followers use; -1: not given.
 
     records: whole batches, but the last one may be incomplete; a slice of the frame.
+    aborted: the aborted transactions in the records, each as producer id and first offset.
     """
 
     topic_id: UUID | None
@@ -145,6 +160,7 @@ class FetchedPartition:
     diverging_end: int
     leader_id: int
     leader_epoch: int
+    aborted: tuple[tuple[int, int], ...] = ()
 
 
 class FetchedReply(NamedTuple):
@@ -154,7 +170,10 @@ class FetchedReply(NamedTuple):
 
 
 class FetchRequest(NamedTuple):
-    """replica_id, broker_epoch: -1 for consumers.  `partitions` and `forgotten` hold the caller's objects."""
+    """replica_id, broker_epoch: -1 for consumers.  `partitions` and `forgotten` hold the caller's objects.
+
+    isolation_level: READ_COMMITTED, or anything else for read_uncommitted.
+    """
 
     replica_id: int
     broker_epoch: int
@@ -166,6 +185,7 @@ class FetchRequest(NamedTuple):
     partitions: list[Any]
     forgotten: list[Any]
     cluster_id: str | None
+    isolation_level: int = 0
 
 
 # --- server --------------------------------------------------------------------------------------------------------
@@ -190,7 +210,7 @@ def decode_request(
     reader = Reader(frame, position, REQUEST_ELEMENTS_MAX)
     flexible, by_id = version >= _FIRST_FLEXIBLE, version >= _FIRST_WITH_TOPIC_ID
     replica_id = reader.int32() if version < _FIRST_WITH_REPLICA_STATE else -1
-    max_wait_ms, min_bytes, max_bytes, _ = reader.unpack(_LIMITS)
+    max_wait_ms, min_bytes, max_bytes, isolation_level = reader.unpack(_LIMITS)
     session_id, session_epoch = reader.unpack(_TWO_INT32) if version >= _FIRST_WITH_SESSION else (0, -1)
     partitions: list[Any] = []
     read_partition = _partition_reader(version)
@@ -231,6 +251,7 @@ def decode_request(
         partitions,
         gone,
         cluster_id,
+        isolation_level,
     )
 
 
@@ -308,7 +329,13 @@ def _encode_result(piece: bytearray, version: int, result: ResultLike) -> None:
     piece += _RESULT.pack(result.index, result.error_code, result.high_watermark, result.last_stable_offset)
     if version >= _FIRST_WITH_LOG_START:
         piece += _INT64.pack(result.log_start_offset)
-    piece += count(0, flexible)  # no aborted transactions
+    if result.aborted:
+        piece += count(len(result.aborted), flexible)
+        end = b"\0" if flexible else b""
+        for aborted in result.aborted:
+            piece += _ABORTED.pack(aborted.producer_id, aborted.first_offset) + end
+    else:
+        piece += count(0, flexible)
     if version >= _FIRST_WITH_PREFERRED_REPLICA:
         piece += b"\xff\xff\xff\xff"
     piece += nullable_bytes_size(len(result.records), flexible)
@@ -342,13 +369,14 @@ def encode_request(
     replica_id: int = -1,
     broker_epoch: int = -1,
     cluster_id: str | None = None,
+    isolation_level: int = 0,
 ) -> list[Buffer]:
     """Return the request body, for a flexible version; consecutive partitions of one topic are encoded together."""
     assert version >= _FIRST_FLEXIBLE, version
     by_id = version >= _FIRST_WITH_TOPIC_ID
     with_state = version >= _FIRST_WITH_REPLICA_STATE
     out = bytearray() if with_state else bytearray(_INT32.pack(replica_id))
-    out += _PLAN.pack(max_wait_ms, min_bytes, max_bytes, 0, session_id, session_epoch)
+    out += _PLAN.pack(max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch)
     topics: list[tuple[bytes, list[bytes]]] = []
     for item in partitions:
         name = _name(item, by_id)
@@ -421,8 +449,10 @@ def decode_response(body: memoryview, version: int) -> FetchedReply:
 def _decode_partition(reader: Reader, topic_id: UUID | None, topic: str | None) -> FetchedPartition:
     index, error_code, high_watermark, last_stable_offset = reader.unpack(_RESULT)
     log_start_offset = reader.int64()
+    aborted = []
     for _ in range(reader.count(True, 17)):
-        reader.bytes(16)  # an aborted transaction
+        producer_id, first_offset = reader.unpack(_ABORTED)
+        aborted.append((producer_id, first_offset))
         reader.skip_tags()
     reader.int32()
     records = reader.nullable_bytes(True)
@@ -447,4 +477,5 @@ def _decode_partition(reader: Reader, topic_id: UUID | None, topic: str | None) 
         diverging_end,
         leader_id,
         leader_epoch,
+        tuple(aborted),
     )

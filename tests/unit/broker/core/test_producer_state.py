@@ -26,6 +26,8 @@ class B(NamedTuple):
     producer_epoch: int = 0
     producer_id: int = 5
     is_control: bool = False
+    is_transactional: bool = False
+    max_timestamp: int = -1
 
 
 def state_after(*batches: B) -> ProducerState:

@@ -235,7 +235,7 @@ class FakeReplicas:
         return future
 
     async def list_offset(
-        self, topic: str, index: int, timestamp: int, current_leader_epoch: int = -1
+        self, topic: str, index: int, timestamp: int, current_leader_epoch: int = -1, *, read_committed: bool = False
     ) -> api.ListOffsetResult:
         if (refusal := self._refusal(topic, index)) is not None:
             return api.ListOffsetResult(int(refusal))

@@ -285,7 +285,7 @@ async def test_old_versions_get_error_codes_that_they_know(
     if api is Api.LIST_OFFSETS:
         old, new = KafkaCode.LEADER_NOT_AVAILABLE, KafkaCode.OFFSET_NOT_AVAILABLE
 
-        async def not_known(*_: object) -> ListOffsetResult:
+        async def not_known(*_: object, **__: object) -> ListOffsetResult:
             return ListOffsetResult(int(KafkaCode.OFFSET_NOT_AVAILABLE))
 
         monkeypatch.setattr(served.replicas, "list_offset", not_known)

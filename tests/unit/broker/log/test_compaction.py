@@ -15,7 +15,9 @@ from broker.log.cleaning.job import CleanJob, Files, Finished, Replacement
 from broker.log.cleaning.offset_map import ENTRY_SIZE, OffsetMap
 from broker.log.cleaning.ports import LocalWorker, WorkerError
 from broker.log.cleaning.records import UncleanableError, open_body, open_records
+from broker.log.cleaning.transactions import AbortedRecords, Endings
 from quorumlog.client.records import NewRecord, build_batch, decode_batches, stamp
+from quorumlog.wire.control_records import EndTxnMarker, build_marker, parse_marker
 from quorumlog.wire.record_batch import (
     DELETE_HORIZON_FLAG,
     HEADER_SIZE,
@@ -54,6 +56,7 @@ def cleaned(
     clean_end: int = 100,
     wall_ms: int = 10_000,
     protected: tuple[int, ...] = (),
+    aborted: tuple[tuple[int, int, int], ...] = (),
 ) -> bytes:
     """Return the result of cleaning these batches."""
     offsets = OffsetMap(100 * ENTRY_SIZE)
@@ -65,6 +68,7 @@ def cleaned(
         frozenset(protected),
         frozenset(),
         0,
+        Endings(AbortedRecords(aborted)),
         wall_ms=wall_ms,
         delete_retention_ms=RETENTION_MS,
         inflated_max=1 << 20,
@@ -216,12 +220,58 @@ def test_a_full_map_takes_no_further_key() -> None:
     assert (latest.latest(b"a"), latest.latest(b"c"), len(latest)) == (4, -1, 2)
 
 
-def test_a_batch_of_a_transaction_is_uncleanable() -> None:
-    batch = bytearray(batch_at(0, (b"a", b"1"), producer=1))
+def transactional(offset: int, *pairs: tuple[bytes, bytes], producer: int = 1) -> bytes:
+    batch = bytearray(batch_at(offset, *pairs, producer=producer))
     header = parse_header(batch)
     seal(batch, header._replace(attributes=header.attributes | TRANSACTIONAL_FLAG))
-    with pytest.raises(UncleanableError, match="the batch at offset 0 belongs to a transaction"):
-        cleaned(bytes(batch), latest={})
+    return bytes(batch)
+
+
+def marker_at(offset: int, *, is_commit: bool = True, producer: int = 1) -> bytes:
+    batch = build_marker(EndTxnMarker(is_commit, 0), producer, 0, 1_000)
+    patch(batch, offset, 0)
+    return bytes(batch)
+
+
+def test_an_aborted_record_is_removed_although_it_is_the_latest_of_its_key() -> None:
+    kept = batch_at(0, (b"a", b"old"))
+    data = cleaned(
+        kept,
+        transactional(1, (b"a", b"aborted")),
+        marker_at(2, is_commit=False),
+        latest={b"a": 0},
+        aborted=((1, 1, 2),),
+    )
+    assert data.startswith(kept)
+    assert [one.offset for one in decode_batches(data)] == [0]
+
+
+def test_the_marker_stays_while_a_batch_of_its_transaction_does() -> None:
+    batch, marker = transactional(0, (b"a", b"1")), marker_at(1)
+    assert cleaned(batch, marker, latest={b"a": 0}) == batch + marker
+    emptied = cleaned(batch, marker, latest={b"a": 9}, protected=(0,))
+    assert emptied.endswith(marker)
+    headers = [header for _, header in iter_headers(emptied)]
+    assert [(header.record_count, header.is_transactional) for header in headers] == [(0, True), (1, True)]
+
+
+def test_a_marker_without_records_goes_after_its_delete_horizon() -> None:
+    batch, marker = transactional(0, (b"a", b"1")), marker_at(1, is_commit=False)
+    once = cleaned(batch, marker, latest={}, aborted=((1, 0, 1),))
+    headers = [header for _, header in iter_headers(once)]
+    assert [header.is_control for header in headers] == [False, True]
+    assert headers[1].base_timestamp == 10_000 + RETENTION_MS
+    position = headers[0].size
+    assert parse_marker(once, headers[1], position) == EndTxnMarker(is_commit=False, coordinator_epoch=0)
+    pieces = [once[:position], once[position:]]
+    assert cleaned(*pieces, latest={}, wall_ms=10_000 + RETENTION_MS - 1) == once
+    gone = cleaned(*pieces, latest={}, wall_ms=10_000 + RETENTION_MS)
+    assert [(header.end_offset, header.record_count) for _, header in iter_headers(gone)] == [(2, 0)]
+
+
+def test_the_last_marker_of_a_producer_stays() -> None:
+    batch, marker = transactional(0, (b"a", b"1")), marker_at(1)
+    assert cleaned(batch, marker, latest={}, aborted=((1, 0, 1),), protected=(1,)).endswith(marker)
 
 
 @pytest.mark.parametrize("codec", [one for one in Codec if one is not Codec.NONE])

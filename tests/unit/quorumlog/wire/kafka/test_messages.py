@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from broker.core.transactions import AbortedTransaction
 from quorumlog.errors import RemoteProtocolError
 from quorumlog.wire.kafka import codec, fetch, produce
 from quorumlog.wire.kafka.buffer import Reader, uvarint
@@ -50,6 +51,7 @@ class FetchResult:
     diverging_end: int
     leader_id: int
     leader_epoch: int
+    aborted: list[AbortedTransaction]
 
 
 PRODUCE_RESULT = st.builds(
@@ -77,6 +79,7 @@ FETCH_RESULT = st.builds(
     diverging_end=OFFSET,
     leader_id=st.integers(-1, 1000),
     leader_epoch=st.integers(-1, 1000),
+    aborted=st.lists(st.builds(AbortedTransaction, INT64, INT64, INT64), max_size=3),
 )
 ENDPOINT = st.builds(produce.NodeEndpoint, st.integers(0, 100), NAME, st.integers(1, 65535), st.none() | NAME)
 
@@ -189,6 +192,8 @@ def test_fetch_response(
         assert (got.partition_index, int(got.error_code)) == (sent.index, sent.error_code)
         assert (got.high_watermark, got.last_stable_offset) == (sent.high_watermark, sent.last_stable_offset)
         assert bytes(got.records) == sent.records
+        pairs = [(one.producer_id, one.first_offset) for one in sent.aborted]
+        assert [(one.producer_id, one.first_offset) for one in got.aborted_transactions or ()] == pairs
         if version >= 12:
             assert (got.diverging_epoch.epoch, got.diverging_epoch.end_offset) == (
                 sent.diverging_epoch,
@@ -209,6 +214,7 @@ def test_fetch_response(
                 sent.records,
             )
             assert (mine.diverging_epoch, mine.diverging_end) == (sent.diverging_epoch, sent.diverging_end)
+            assert list(mine.aborted) == [(one.producer_id, one.first_offset) for one in sent.aborted]
 
 
 @given(

@@ -1,0 +1,197 @@
+"""The transactions of a log: the last stable offset, aborted transactions, and what a leader accepts."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from broker.core import producer_state
+from broker.core.producer_state import Accept, ProducerState, Refuse
+from broker.core.transactions import AbortedTransaction, Transactions
+from quorumlog.wire.control_records import EndTxnMarker
+from quorumlog.wire.errors import KafkaCode
+from tests.unit.broker.core.test_producer_state import B, code_of
+
+
+class Log(NamedTuple):
+    """The producers of a log in which each batch has one record."""
+
+    state: ProducerState
+    ends: list[int]
+
+    def write(self, producer_id: int, sequence: int = 0, epoch: int = 0) -> int:
+        return self._apply(B(sequence, sequence, epoch, producer_id, is_transactional=True))
+
+    def plain(self) -> int:
+        return self._apply(B(-1, -1, -1, -1))
+
+    def end(self, producer_id: int, *, commit: bool = True, epoch: int = 0, coordinator: int = 0) -> int:
+        batch = B(-1, -1, epoch, producer_id, is_control=True, is_transactional=True)
+        return self._apply(batch, EndTxnMarker(commit, coordinator))
+
+    def _apply(self, batch: B, marker: EndTxnMarker | None = None) -> int:
+        offset = self.ends[-1]
+        self.state.apply(batch, offset, offset + 1, marker)
+        self.ends.append(offset + 1)
+        return offset
+
+    @property
+    def transactions(self) -> Transactions:
+        return self.state.transactions
+
+    def stable(self, watermark: int | None = None) -> int:
+        return self.transactions.stable_offset(self.ends[-1] if watermark is None else watermark)
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log(ProducerState(), [0])
+
+
+def test_an_open_transaction_holds_the_last_stable_offset(log: Log) -> None:
+    log.plain()
+    log.write(1)
+    log.plain()
+    log.write(2)
+    assert log.stable() == 1
+    log.end(1)
+    assert log.stable() == 3
+    log.end(2)
+    assert log.stable() == 6
+
+
+def test_a_marker_counts_only_once_it_is_committed(log: Log) -> None:
+    log.write(1)
+    marker = log.end(1, commit=False)
+    assert log.stable(marker) == 0
+    assert log.stable(marker + 1) == marker + 1
+
+
+def test_the_last_stable_offset_never_exceeds_the_watermark(log: Log) -> None:
+    log.plain()
+    log.write(1)
+    assert log.stable(0) == 0
+
+
+def test_readers_get_the_aborted_transactions_that_overlap_their_records(log: Log) -> None:
+    log.write(1)  # 0
+    log.write(2)  # 1
+    log.end(2, commit=False)  # 2
+    log.write(2, 1)  # 3
+    log.end(1, commit=False)  # 4
+    log.end(2)  # 5
+    first, second = AbortedTransaction(2, 1, 2), AbortedTransaction(1, 0, 4)
+    assert log.transactions.aborted_between(0, 6) == [first, second]
+    assert log.transactions.aborted_between(0, 1) == [second]
+    assert log.transactions.aborted_between(3, 6) == [second]
+    assert log.transactions.aborted_between(5, 6) == []
+    assert log.transactions.has_aborted_from(4)
+    assert not log.transactions.has_aborted_from(5)
+
+
+def test_a_longer_transaction_is_reported_behind_a_shorter_one(log: Log) -> None:
+    log.write(1)  # 0
+    log.write(2)  # 1
+    log.end(2, commit=False)  # 2
+    log.write(2, 1)  # 3
+    log.end(1, commit=False)  # 4
+    assert [one.last_offset for one in log.transactions.aborted_between(2, 3)] == [2, 4]
+
+
+def test_a_marker_without_a_transaction_aborts_nothing(log: Log) -> None:
+    log.end(1, commit=False)
+    assert log.transactions.aborted_count == 0
+    assert log.stable() == 1
+
+
+def test_a_marker_of_a_later_epoch_fences_the_earlier_one(log: Log) -> None:
+    log.write(1, epoch=3)
+    log.end(1, epoch=4)
+    late = B(1, 1, 3, 1, is_transactional=True)
+    assert code_of(log.state.check(late, 0, log.state.start_verification(late))) is KafkaCode.INVALID_PRODUCER_EPOCH
+    following = B(0, 0, 4, 1, is_transactional=True)
+    assert log.state.check(following, 0, log.state.start_verification(following)) == Accept()
+    skipped = B(1, 1, 4, 1, is_transactional=True)
+    token = log.state.start_verification(skipped)
+    assert code_of(log.state.check(skipped, 0, token)) is KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_a_transaction_begins_only_after_the_coordinator_has_confirmed_it(log: Log) -> None:
+    batch = B(0, 0, 0, 1, is_transactional=True)
+    assert code_of(log.state.check(batch, 0)) is KafkaCode.INVALID_TXN_STATE
+    token = log.state.start_verification(batch)
+    assert token is not None
+    assert log.state.check(batch, 0, token) == Accept()
+    log.write(1)
+    assert log.state.start_verification(B(1, 1, 0, 1, is_transactional=True)) is None
+    assert log.state.check(B(1, 1, 0, 1, is_transactional=True), 0) == Accept()
+
+
+def test_a_marker_voids_a_confirmation_under_way(log: Log) -> None:
+    batch = B(0, 0, 0, 1, is_transactional=True)
+    token = log.state.start_verification(batch)
+    log.end(1)
+    assert code_of(log.state.check(batch, 0, token)) is KafkaCode.INVALID_TXN_STATE
+
+
+def test_a_forgotten_verification_confirms_nothing(log: Log) -> None:
+    batch = B(0, 0, 0, 1, is_transactional=True)
+    token = log.state.start_verification(batch)
+    log.state.end_verification(1, token)
+    assert code_of(log.state.check(batch, 0, token)) is KafkaCode.INVALID_TXN_STATE
+
+
+def test_a_plain_batch_is_refused_within_a_transaction(log: Log) -> None:
+    log.write(1)
+    assert code_of(log.state.check(B(1, 1, 0, 1), 0)) is KafkaCode.INVALID_TXN_STATE
+
+
+def test_markers_of_old_producers_and_coordinators_are_refused(log: Log) -> None:
+    log.write(1, epoch=2)
+    log.end(1, epoch=2, coordinator=5)
+    check = log.state.check_marker
+    assert check(1, 2, EndTxnMarker(True, 5)) == Accept()
+    old = check(1, 1, EndTxnMarker(True, 5))
+    assert isinstance(old, Refuse)
+    assert old.code is KafkaCode.INVALID_PRODUCER_EPOCH
+    stranger = check(1, 3, EndTxnMarker(True, 4))
+    assert isinstance(stranger, Refuse)
+    assert stranger.code is KafkaCode.TRANSACTION_COORDINATOR_FENCED
+    assert check(9, 0, EndTxnMarker(False, 0)) == Accept()
+
+
+def test_too_many_aborted_transactions_are_refused_before_they_begin(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_state, "ABORTED_MAX", 1)
+    log.write(1)
+    log.end(1, commit=False)
+    batch = B(1, 1, 0, 1, is_transactional=True)
+    token = log.state.start_verification(batch)
+    assert code_of(log.state.check(batch, 0, token)) is KafkaCode.POLICY_VIOLATION
+    log.transactions.drop_before(2)
+    assert log.state.check(batch, 0, token) == Accept()
+
+
+def test_a_producer_with_an_open_transaction_does_not_expire(log: Log) -> None:
+    log.write(1)
+    for now_ms in (0, 10_000):
+        assert log.state.expire(now_ms, 1_000, 10) == 0
+    log.end(1)
+    log.state.expire(10_000, 1_000, 10)
+    assert log.state.expire(20_000, 1_000, 10) == 1
+
+
+def test_a_snapshot_holds_the_transactions(log: Log) -> None:
+    log.write(1)
+    log.write(2)
+    log.write(3)
+    log.end(2, commit=False, coordinator=4)
+    log.end(3, epoch=1, coordinator=5)
+    copy = ProducerState.restore(log.state.snapshot())
+    assert copy.snapshot() == log.state.snapshot()
+    assert copy.transactions.open == {1: 0}
+    assert copy.transactions.stable_offset(3) == 0
+    assert copy.transactions.aborted_between(0, 9) == [AbortedTransaction(2, 1, 3)]
+    producer = copy.get(3)
+    assert producer is not None
+    assert (producer.epoch, producer.coordinator_epoch, producer.last_marker) == (1, 5, 4)

@@ -1,0 +1,163 @@
+"""Transactions in a log: after restarts, truncations, retention and compaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.log import Appended, LogConfig, PartitionLog, Refused
+from broker.log.segment import segment_path
+from quorumlog.wire.control_records import EndTxnMarker
+from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.record_batch import TRANSACTIONAL_FLAG, parse_header
+from tests.unit.broker.log.batches import make_batch
+from tests.unit.broker.log.rig import KEY, OTHER, SMALL, Rig, append, batches_of
+
+
+def write(log: PartitionLog, producer_id: int, sequence: int = 0, *, epoch: int = 0, **options: Any) -> Appended:
+    batch = make_batch([b"v"], producer=(producer_id, epoch, sequence), attributes=TRANSACTIONAL_FLAG, **options)
+    token = log.producers.start_verification(parse_header(batch))
+    appended = log.append_as_leader(batch, 0, 0, token)
+    assert isinstance(appended, Appended), appended
+    return appended
+
+
+def end(log: PartitionLog, producer_id: int, *, commit: bool = True, epoch: int = 0) -> int:
+    appended = log.append_marker(EndTxnMarker(commit, 0), (producer_id, epoch), 1_000, 0, 0)
+    assert isinstance(appended, Appended), appended
+    return appended.first_offset
+
+
+def aborted(log: PartitionLog) -> list[tuple[int, int, int]]:
+    rows = log.producers.transactions.aborted_between(log.start_offset, log.end_offset)
+    return [(row.producer_id, row.first_offset, row.last_offset) for row in rows]
+
+
+async def test_a_transactional_batch_needs_a_confirmed_transaction(rig: Rig) -> None:
+    log = rig.create()
+    batch = make_batch([b"v"], producer=(1, 0, 0), attributes=TRANSACTIONAL_FLAG)
+    refused = log.append_as_leader(batch, 0, 0)
+    assert isinstance(refused, Refused)
+    assert refused.code == KafkaCode.INVALID_TXN_STATE
+    assert log.end_offset == 0
+
+
+async def test_a_transactional_batch_needs_a_producer(rig: Rig) -> None:
+    refused = rig.create().append_as_leader(make_batch([b"v"], attributes=TRANSACTIONAL_FLAG), 0, 0)
+    assert isinstance(refused, Refused)
+    assert refused.code == KafkaCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("how", ["clean", "killed", "no snapshots", "damaged snapshot"])
+async def test_transactions_are_the_same_after_a_restart(rig: Rig, how: str) -> None:
+    log = rig.create(SMALL)
+    for number in range(10):
+        write(log, 1, 2 * number)
+        write(log, 2, number)
+        write(log, 1, 2 * number + 1)
+        end(log, 1, commit=number % 2 == 0)
+        if number < 9:
+            end(log, 2, commit=number % 3 == 0)
+    await rig.settle(log)
+    await rig.logs.checkpoint([log])
+    wanted = aborted(log), log.last_stable_offset, dict(log.producers.transactions.open)
+    assert len(wanted[0]) == 11
+    assert wanted[2] == {2: log.last_stable_offset}
+    snapshots = rig.files(log, "producers")
+    assert snapshots
+    await (rig.stop() if how == "clean" else rig.kill())
+    for path in snapshots:
+        if how == "no snapshots":
+            path.unlink()
+    if how == "damaged snapshot":
+        snapshots[-1].write_bytes(snapshots[-1].read_bytes()[:-1] + b"?")
+    await rig.start()
+    log = rig.log
+    log.advance_high_watermark(log.end_offset)
+    assert (aborted(log), log.last_stable_offset, dict(log.producers.transactions.open)) == wanted
+
+
+async def test_a_truncated_marker_opens_its_transaction_again(rig: Rig) -> None:
+    log = rig.create()
+    first = write(log, 1).first_offset
+    marker = end(log, 1, commit=False)
+    append(log, [b"x"])
+    log.truncate_to(marker)
+    assert dict(log.producers.transactions.open) == {1: first}
+    assert aborted(log) == []
+    end(log, 1)
+    await rig.settle(log)
+    assert log.last_stable_offset == log.end_offset
+
+
+async def test_a_follower_has_the_same_transactions_as_its_leader(rig: Rig) -> None:
+    log, follower = rig.create(), rig.create(key=OTHER)
+    write(log, 1)
+    write(log, 2)
+    end(log, 1, commit=False)
+    end(log, 2)
+    write(log, 3)
+    for batch in batches_of(log):
+        assert isinstance(follower.append_as_follower(batch, 0, 0), Appended)
+    assert follower.producers.snapshot() == log.producers.snapshot()
+    assert follower.last_stable_offset == 0  # nothing is committed there yet
+    follower.advance_high_watermark(follower.end_offset)
+    assert follower.last_stable_offset == 4
+
+
+async def test_the_last_stable_offset_is_never_below_the_start(rig: Rig) -> None:
+    log = rig.create()
+    write(log, 1)
+    write(log, 1, 1)
+    await rig.settle(log)
+    assert log.last_stable_offset == 0
+    log.advance_start_offset(1)
+    assert log.last_stable_offset == 1
+    await rig.logs.maintain(0, 0)
+    end(log, 1, commit=False)
+    await rig.settle(log)
+    assert log.last_stable_offset == 3
+
+
+async def test_retention_drops_the_aborted_transactions_below_the_start(rig: Rig) -> None:
+    log = rig.create()
+    write(log, 1)
+    end(log, 1, commit=False)
+    write(log, 1, 1)
+    end(log, 1, commit=False)
+    await rig.settle(log)
+    log.advance_start_offset(2)
+    await rig.logs.maintain(0, 0)
+    assert log.producers.transactions.aborted_count == 1
+    await rig.restart(clean=False)
+    assert aborted(rig.log) == [(1, 2, 3)]
+
+
+async def test_readers_learn_which_records_were_aborted(rig: Rig) -> None:
+    log = rig.create(LogConfig())
+    write(log, 1)
+    write(log, 2)
+    end(log, 1, commit=False)
+    end(log, 2)
+    append(log, [b"plain"])
+    await rig.settle(log)
+    data = log.read(0, 1 << 20, log.last_stable_offset)
+    assert [tuple(one) for one in log.aborted_in(data, 0)] == [(1, 0, 2)]
+    data = log.read(3, 1 << 20, log.last_stable_offset)
+    assert log.aborted_in(data, 3) == []
+
+
+async def test_a_snapshot_with_a_transaction_that_compaction_has_ended_is_not_used(rig: Rig) -> None:
+    """The marker follows the snapshot; compaction removed both the records and the marker."""
+    log = rig.create(LogConfig(index_interval=100))
+    write(log, 1)
+    await rig.settle(log)
+    await rig.logs.checkpoint([log])
+    log._producers.write_snapshot()
+    await rig.settle(log)
+    assert (rig.folder / segment_path(log.folder, 1, "producers")).exists()
+    log.marks.compacted_end = 2
+    state, offset = log._producers._newest_snapshot()
+    assert (len(state), offset) == (0, 0)
+    assert log.key == KEY
