@@ -53,7 +53,7 @@ async def open_cluster(
     async with context.client() as client:
         reads = Reads(context, client)
         count = await _partition_count(reads, topic, partition)
-        addresses = await _broker_addresses(reads)
+        addresses = await broker_addresses(reads)
     async with Cluster(addresses, client_id="kctl") as cluster:
         yield cluster, count
 
@@ -77,7 +77,7 @@ async def _partition_count(reads: Reads, topic: str, partition: int | None) -> i
     return count
 
 
-async def _broker_addresses(reads: Reads) -> list[str]:
+async def broker_addresses(reads: Reads) -> list[str]:
     """Addresses for Kafka clients, those of unfenced brokers first."""
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2

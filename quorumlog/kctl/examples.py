@@ -39,6 +39,16 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "kctl features upgrade --dry-run",
         "kctl features upgrade --wait",
     ),
+    "kctl groups": (
+        "kctl groups list --state stable",
+        "kctl groups describe billing",
+        "kctl groups lag billing --follow",
+        "kctl groups reset-offsets billing --topic orders:0,1 --to-earliest --dry-run",
+        "kctl groups reset-offsets billing --all-topics --by-duration 1h30m",
+        "kctl groups lag billing -o json > offsets.json",
+        "kctl groups delete-offsets billing orders",
+        "kctl groups delete billing --yes",
+    ),
     "kctl metadata": (
         "kctl metadata tail --from beginning --exit-at-end",
         "kctl metadata at 120",

@@ -26,6 +26,9 @@ from quorumlog.kctl import (
     exits,
     explain,
     features,
+    group_lag,
+    group_reset,
+    groups,
     metadata,
     partition_counts,
     quorum,
@@ -62,6 +65,9 @@ topics.group.add_command(partition_counts.remove_partitions)
 cli.add_command(reassign.group)
 cli.add_command(brokers.group)
 cli.add_command(configs.group)
+cli.add_command(groups.group)
+groups.group.add_command(group_lag.lag)
+groups.group.add_command(group_reset.reset_offsets)
 cli.add_command(elections.elect_leaders)
 cli.add_command(features.group)
 cli.add_command(cluster.group)

@@ -12,10 +12,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from broker.core.coordinator import group_requests as g
+from broker.core.coordinator.fields import int16, int32, string
 from broker.core.coordinator.placement import partition_of
 from broker.kafka.api import Groups
 from quorumlog.wire.errors import KafkaCode
-from tests.unit.broker.core.coordinator.driver import Coordinator
+from tests.unit.broker.core.coordinator.driver import Coordinator, subscription
 from tests.unit.broker.kafka.fake import FakeReplicas
 from tests.unit.quorumlog.client.fake_cluster import FakeBrokers
 
@@ -26,8 +27,8 @@ PARTITIONS = 2
 class GroupsOfCluster:
     """The coordinators of all brokers.
 
-    refusal: given instead of any answer while it is set.  loading: refused by its coordinator.  hangs: brokers whose
-    calls are never answered.  lost: the next answer is not sent, although the request was applied.
+    refusal: given instead of any answer while it is set.  hangs: brokers whose calls are never answered.  lost: this
+    many answers are replaced by COORDINATOR_NOT_AVAILABLE, although the requests were applied.
     """
 
     def __init__(self) -> None:
@@ -95,6 +96,34 @@ class _GroupsOfBroker:
                 future.set_result(KafkaCode.COORDINATOR_NOT_AVAILABLE)
             groups.settle()
         return future
+
+
+def coordinator_of(groups: GroupsOfCluster, group: str) -> Coordinator:
+    """Return the coordinator of a group, which has not moved."""
+    return groups.coordinator(partition_of(group, PARTITIONS), 0)
+
+
+def join_member(groups: GroupsOfCluster, group: str, topic: str = "orders") -> str:
+    """Let one member join the group and get partition 0 of the topic; return its id."""
+    coordinator = coordinator_of(groups, group)
+    protocols = (g.MemberProtocol("range", subscription(topic)),)
+    client = g.Client("app", "/10.0.0.7")
+    request = g.JoinGroup(group, "", None, client, "consumer", protocols, 10_000, 30_000, needs_member_id=False)
+    call = coordinator.send(request)
+    coordinator.pass_time(3_000)
+    joined = coordinator.answers[call]
+    assignment = int16(0) + int32(1) + string(topic) + int32(1) + int32(0) + int32(-1)
+    assignments = (g.MemberAssignment(joined.member_id, assignment),)
+    coordinator.ask(g.SyncGroup(group, joined.member_id, None, joined.generation, "consumer", "range", assignments))
+    return str(joined.member_id)
+
+
+def commit_offsets(groups: GroupsOfCluster, group: str, *offsets: int, topic: str = "orders") -> None:
+    """Commit offsets of the partitions of a topic, from 0 on, as a client that is no member."""
+    wanted = tuple(g.OffsetToCommit(topic, index, offset, -1, "") for index, offset in enumerate(offsets))
+    request = g.OffsetCommit(group, "", None, -1, wanted)
+    response = coordinator_of(groups, group).ask(request)
+    assert {each.error for each in response.results} == {KafkaCode.NONE}, response
 
 
 @asynccontextmanager

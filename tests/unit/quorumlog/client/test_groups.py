@@ -23,7 +23,7 @@ from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.core.coordinator.driver import subscription
 from tests.unit.broker.kafka.wellness import until
 from tests.unit.quorumlog.client.fake_cluster import FakeBrokers, fake_brokers
-from tests.unit.quorumlog.client.fake_groups import OFFSETS, GroupsOfCluster, group_brokers
+from tests.unit.quorumlog.client.fake_groups import OFFSETS, GroupsOfCluster, group_brokers, join_member
 
 TIMEOUT_S = 10.0
 ON_1, ON_2 = "b", "a"
@@ -43,20 +43,9 @@ async def setting() -> AsyncIterator[Setting]:
         yield Setting(brokers, coordinators, GroupClient(cluster))
 
 
-async def join(each: Setting, group: str, topic: str = "orders") -> str:
+async def join(each: Setting, group: str) -> str:
     """Let one member join the group, and return its id."""
-    coordinator = each.groups.coordinator(0 if group == ON_1 else 1, 0)
-    protocols = (g.MemberProtocol("range", subscription(topic)),)
-    request = g.JoinGroup(
-        group, "", None, g.Client("app", "/10.0.0.7"), "consumer", protocols, 10_000, 30_000, needs_member_id=False
-    )
-    call = coordinator.send(request)
-    coordinator.pass_time(3_000)
-    joined = coordinator.answers[call]
-    assignment = b"\0\0\0\0\0\1" + len(topic).to_bytes(2) + topic.encode() + b"\0\0\0\1\0\0\0\0" + b"\xff\xff\xff\xff"
-    assignments = (g.MemberAssignment(joined.member_id, assignment),)
-    coordinator.ask(g.SyncGroup(group, joined.member_id, None, joined.generation, "consumer", "range", assignments))
-    return str(joined.member_id)
+    return join_member(each.groups, group)
 
 
 @contextmanager

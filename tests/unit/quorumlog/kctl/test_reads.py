@@ -170,5 +170,5 @@ async def test_brokers_are_looked_up_at_any_node_the_unfenced_first(client: Fake
     without_controller(client)
     reply = client.replies["h1:1", rpcs.DESCRIBE_BROKERS]
     reply.brokers.add(broker_id=3, state="fenced").endpoints.add(name="C", host="a", port=3)
-    assert await data._broker_addresses(Reads(Context(), cast(ControllerClient, client))) == ["b:1", "a:3"]
+    assert await data.broker_addresses(Reads(Context(), cast(ControllerClient, client))) == ["b:1", "a:3"]
     assert len(client.calls) == 1

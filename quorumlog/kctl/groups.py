@@ -1,0 +1,233 @@
+"""kctl groups: lists, describes and deletes groups and their offsets.  Other modules add lag, reset and explain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quorumlog.errors import ClusterError
+from quorumlog.kctl.context import Context, Group, so_on_return, with_loop
+from quorumlog.kctl.group_access import (
+    TopicChoice,
+    chosen,
+    open_groups,
+    parse_topic,
+    partition_refusals,
+    refuse_active,
+)
+from quorumlog.kctl.streams import can_ask
+from quorumlog.kctl.topics import dry_run_option
+from quorumlog.wire.errors import ApiError
+from quorumlog.words import counted, listed, named
+
+if TYPE_CHECKING:
+    from quorumlog.client.group_descriptions import GroupDescription
+    from quorumlog.client.groups import GroupClient
+
+STATES = ("Stable", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Empty", "Dead")
+UNKNOWN = "unknown"
+
+
+@click.group("groups", cls=Group)
+def group() -> None:
+    """Show consumer groups and their lag, set and delete their offsets."""
+
+
+@group.command("list")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(STATES, case_sensitive=False),
+    help="Only groups in this state.",
+)
+@with_loop
+async def list_(context: Context, states: tuple[str, ...]) -> None:
+    """List the groups of all coordinators.
+
+    Every broker is asked.  While one does not answer, the command waits for the next coordinator of its groups.
+    """
+    async with open_groups(context) as (_, client):
+        found = await client.list_groups(context.left_s, states)
+    columns = ("group", "type", "state", "protocol_type", "coordinator")
+    rows = [
+        {
+            "group": each.group,
+            "type": each.group_type,
+            "state": each.state,
+            "protocol_type": each.protocol_type or None,
+            "coordinator": each.coordinator,
+        }
+        for each in found
+    ]
+    if context.output.is_json:
+        context.output.document(rows)
+    else:
+        context.output.table(columns, [[row[column] for column in columns] for row in rows])
+
+
+@group.command("describe")
+@click.argument("group_id", metavar="GROUP")
+@with_loop
+async def describe(context: Context, group_id: str) -> None:
+    """Show a group: state, coordinator, and the assignment of each member."""
+    async with open_groups(context) as (_, client):
+        document = group_document(await client.describe(group_id, context.left_s))
+    if context.output.is_json:
+        context.output.document(document)
+        return
+    head = ("type", "state", "protocol_type", "assignor", "coordinator", "epoch")
+    shown = [f"{name}={document[name]}" for name in head if document[name] is not None]
+    columns = ("member_id", "instance_id", "client_id", "host", "subscription", "assignment")
+    context.output.table(
+        columns,
+        [
+            [*(member[column] for column in columns[:-1]), _assigned(member["assignment"])]
+            for member in document["members"]
+        ],
+        title=f"{document['group']}  {' '.join(shown)}",
+    )
+
+
+def group_document(group: GroupDescription) -> dict[str, Any]:
+    """Return the JSON of a group."""
+    return {
+        "group": group.group,
+        "type": group.group_type,
+        "state": group.state,
+        "protocol_type": group.protocol_type or None,
+        "assignor": group.assignor or None,
+        "epoch": group.epoch,
+        "coordinator": group.coordinator.broker_id,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "host": member.host.lstrip("/"),
+                "epoch": member.epoch,
+                "subscription": None if member.subscription is None else list(member.subscription),
+                "assignment": None
+                if member.assignment is None
+                else [{"topic": topic, "partitions": list(indexes)} for topic, indexes in member.assignment],
+            }
+            for member in group.members
+        ],
+    }
+
+
+def _assigned(assignment: list[dict[str, Any]] | None) -> str | None:
+    if not assignment:
+        return None
+    return named((each["topic"], index) for each in assignment for index in each["partitions"])
+
+
+# -- deletions
+
+
+@group.command("delete")
+@click.argument("group_ids", metavar="GROUP...", nargs=-1, required=True)
+@click.option("--if-exists", is_flag=True, help="Succeed if a group does not exist.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@dry_run_option
+@so_on_return
+@with_loop
+async def delete(context: Context, group_ids: tuple[str, ...], if_exists: bool, yes: bool, dry_run: bool) -> None:
+    """Delete groups without members, with their offsets.
+
+    On a terminal, the command asks for confirmation (unless --yes is given).
+    """
+    wanted = list(dict.fromkeys(group_ids))
+    if can_ask() and not (yes or dry_run):
+        from quorumlog.kctl.losses import ask
+
+        context.output.message(f"warning: {counted(len(wanted), 'group')} will be deleted, with all committed offsets")
+        ask(context, f"delete {listed(wanted)}?")
+    results: dict[str, ClusterError | None] = {}
+    async with open_groups(context) as (_, client):
+        for each in wanted:
+            results[each] = await _deleted(context, client, each, dry_run)
+    failures = [
+        error
+        for error in results.values()
+        if error is not None and not (if_exists and error.code == ApiError.GROUP_ID_NOT_FOUND)
+    ]
+    is_changed = not dry_run and any(error is None for error in results.values())
+    if context.output.is_json:
+        items = [
+            {
+                "group": each,
+                "deleted": error is None and not dry_run,
+                "error": None if error is None else error.code,
+                "message": None if error is None else error.message,
+            }
+            for each, error in results.items()
+        ]
+        context.output.document({"changed": is_changed, "offset": None, "groups": items})
+    else:
+        for each, error in results.items():
+            if error is None:
+                context.output.text(f"group {each} would be deleted" if dry_run else f"deleted group {each}")
+            elif error not in failures:
+                context.output.text(f"group {each} does not exist")
+    for error in failures[1:]:
+        context.output.error(error)
+    if failures:
+        raise failures[0]
+
+
+async def _deleted(context: Context, client: GroupClient, group: str, dry_run: bool) -> ClusterError | None:
+    """Return why a group was not deleted.  A coordinator that cannot be asked must not hide the other results."""
+    try:
+        described = await client.describe(group, context.left_s)
+        refuse_active(described, "it cannot be deleted")
+        if not dry_run:
+            await client.delete(group, context.left_s)
+    except ClusterError as error:
+        return error
+    return None
+
+
+@group.command("delete-offsets")
+@click.argument("group_id", metavar="GROUP")
+@click.argument("topic", metavar="TOPIC[:P,...]", callback=parse_topic)
+@click.option("--if-exists", is_flag=True, help="Succeed if the group does not exist.")
+@dry_run_option
+@so_on_return
+@with_loop
+async def delete_offsets(context: Context, group_id: str, topic: TopicChoice, if_exists: bool, dry_run: bool) -> None:
+    """Delete the offsets that a group has committed in a topic.
+
+    The group may have members, if none of them is subscribed to the topic.
+    """
+    async with open_groups(context) as (_, client):
+        try:
+            described = await client.describe(group_id, context.left_s)
+        except ClusterError as error:
+            if not (if_exists and error.code == ApiError.GROUP_ID_NOT_FOUND):
+                raise
+            _show_deleted(context, group_id, topic.topic, [], dry_run)
+            return
+        keys, _ = chosen([topic], await client.committed(group_id, context.left_s))
+        subscribed = [m for m in described.members if m.subscription is None or topic.topic in m.subscription]
+        if subscribed and keys:
+            refuse_active(described._replace(members=tuple(subscribed)), f"offsets of {topic.topic} cannot be deleted")
+        if keys and not dry_run:
+            refusals = await client.delete_offsets(group_id, keys, context.left_s)
+            if refusals:
+                raise partition_refusals(group_id, refusals)
+    _show_deleted(context, group_id, topic.topic, [index for _, index in keys], dry_run)
+
+
+def _show_deleted(context: Context, group: str, topic: str, indexes: list[int], dry_run: bool) -> None:
+    changed = bool(indexes) and not dry_run
+    if context.output.is_json:
+        document = {"changed": changed, "offset": None, "group": group, "topic": topic, "partitions": indexes}
+        context.output.document(document)
+    elif not indexes:
+        context.output.text(f"group {group} has no committed offsets in {topic}")
+    else:
+        count = counted(len(indexes), "offset")
+        what = f"{count} of group {group}: {named((topic, index) for index in indexes)}"
+        context.output.text(f"{what} would be deleted" if dry_run else f"deleted {what}")

@@ -1,0 +1,424 @@
+"""kctl groups over real machines and listeners: output, exit codes, and every refusal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from quorumlog.client.group_descriptions import CommittedOffset, ListedGroup
+from quorumlog.client.group_lag import lag_sum, partition_lag
+from quorumlog.client.records import NewRecord, build_batch
+from quorumlog.errors import ClusterError
+from quorumlog.kctl import group_access
+from quorumlog.kctl.main import run
+from quorumlog.wire.errors import KafkaCode
+from tests.unit.quorumlog.client.fake_cluster import FakeBrokers, ThreadedBrokers
+from tests.unit.quorumlog.client.fake_groups import OFFSETS, GroupsOfCluster, commit_offsets, join_member
+
+T = TypeVar("T")
+G = "b"
+"""A group that broker 1 coordinates."""
+
+
+class Bench:
+    """Brokers 1 and 2 on a thread, topic orders with 4 and 2 records, and kctl."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.groups = GroupsOfCluster()
+        self.threaded = ThreadedBrokers()
+        self.threaded.brokers = FakeBrokers(self.groups.of_broker)
+        self._capsys = capsys
+        self.errors = ""
+
+    def start(self) -> None:
+        self.threaded._thread.start()
+        brokers = self.threaded.brokers
+        for node_id in (1, 2):
+            self.threaded.run(brokers.start(node_id))
+        self.threaded.run(brokers.create(OFFSETS, [1, 2]))
+        self.threaded.run(brokers.create("orders", [1, 2]))
+        for index, count in enumerate((4, 2)):
+            batches = [build_batch([NewRecord(None, b"x", 1_000 * n)]) for n in range(count)]
+            self.threaded.run(brokers.fill("orders", index, *batches))
+
+    def stop(self) -> None:
+        self.threaded.run(self.threaded.brokers.close())
+        self.threaded.loop.call_soon_threadsafe(self.threaded.loop.stop)
+        self.threaded._thread.join(10)
+        self.threaded.loop.close()
+
+    def say(self, *arguments: str, timeout: str = "5") -> tuple[int, str]:
+        """Return the exit code and the output of a command."""
+        self._capsys.readouterr()
+        code = run(["--timeout", timeout, "groups", *arguments])
+        out, self.errors = self._capsys.readouterr()
+        return code, out
+
+    def json(self, *arguments: str) -> Any:
+        code, out = self.say(*arguments, "-o", "json")
+        assert code == 0, self.errors
+        return json.loads(out)
+
+    def refused(self, code: int, *arguments: str, timeout: str = "5") -> dict[str, Any]:
+        """Return the error of a command that must fail with this exit code."""
+        found, _ = self.say(*arguments, "-o", "json", timeout=timeout)
+        assert found == code, self.errors
+        error = json.loads(self.errors.splitlines()[-1])
+        assert isinstance(error, dict)
+        return error
+
+    def commit(self, *offsets: int) -> None:
+        """Commit offsets of the partitions of orders, from 0 on, as a client that is no member."""
+        self.threaded.run(_on_loop(lambda: commit_offsets(self.groups, G, *offsets)))
+
+    def join(self) -> str:
+        return self.threaded.run(_on_loop(lambda: join_member(self.groups, G)))
+
+    def offsets(self) -> list[int | None]:
+        return [row["committed_offset"] for row in self.json("lag", G)]
+
+
+async def _on_loop(work: Callable[[], T]) -> T:
+    return work()
+
+
+@pytest.fixture
+def bench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    bench = Bench(capsys)
+
+    async def addresses(_reads: Any) -> list[str]:
+        return bench.threaded.brokers.bootstrap.split(",")
+
+    monkeypatch.setattr(group_access, "broker_addresses", addresses)
+    bench.start()
+    try:
+        yield bench
+    finally:
+        bench.stop()
+
+
+# -- list, describe
+
+
+def test_groups_are_listed_with_type_state_and_coordinator(bench: Bench) -> None:
+    assert bench.json("list") == []
+    bench.commit(1)
+    expected = {"group": G, "type": "classic", "state": "Empty", "protocol_type": None, "coordinator": 1}
+    assert bench.json("list") == [expected]
+    assert bench.json("list", "--state", "empty") == [expected]
+    assert bench.json("list", "--state", "Stable") == []
+    code, out = bench.say("list")
+    assert (code, out.split()) == (0, [*expected, G, "classic", "Empty", "-", "1"])
+
+
+def test_a_state_that_does_not_exist_is_wrong_usage(bench: Bench) -> None:
+    assert bench.refused(2, "list", "--state", "happy")["error"] == "USAGE"
+
+
+def test_a_group_is_described(bench: Bench) -> None:
+    member_id = bench.join()
+    document = bench.json("describe", G)
+    assert document["members"] == [
+        {
+            "member_id": member_id,
+            "instance_id": None,
+            "client_id": "app",
+            "host": "10.0.0.7",
+            "epoch": None,
+            "subscription": ["orders"],
+            "assignment": [{"topic": "orders", "partitions": [0]}],
+        }
+    ]
+    del document["members"]
+    assert document == {
+        "group": G,
+        "type": "classic",
+        "state": "Stable",
+        "protocol_type": "consumer",
+        "assignor": "range",
+        "epoch": None,
+        "coordinator": 1,
+    }
+    _, out = bench.say("describe", G)
+    assert "state=Stable" in out
+    assert "orders-0" in out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("describe", "c"),
+        ("lag", "c"),
+        ("lag", "c", "--follow"),
+        ("delete", "c"),
+        ("delete-offsets", "c", "orders"),
+        ("reset-offsets", "c", "--topic", "orders", "--to-latest"),
+    ],
+)
+def test_a_missing_group_is_not_found(bench: Bench, arguments: tuple[str, ...]) -> None:
+    error = bench.refused(3, *arguments)
+    assert (error["error"], error["retriable"]) == ("GROUP_ID_NOT_FOUND", False)
+    assert "kctl groups list" in error["next"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("list",),
+        ("describe", G),
+        ("lag", G),
+        ("lag",),
+        ("delete", G),
+        ("delete-offsets", G, "orders"),
+        ("reset-offsets", G, "--all-topics", "--to-latest"),
+    ],
+)
+def test_without_a_coordinator_commands_are_unavailable(bench: Bench, arguments: tuple[str, ...]) -> None:
+    bench.commit(1)
+    bench.groups.refusal = KafkaCode.COORDINATOR_LOAD_IN_PROGRESS
+    error = bench.refused(4, *arguments, timeout="0.6")
+    assert (error["error"], error["retriable"], error["next"]) == ("TIMED_OUT", True, "kctl doctor")
+    bench.groups.refusal = None
+    assert bench.offsets() == [1]
+
+
+# -- lag
+
+
+def test_the_lag_of_each_partition(bench: Bench) -> None:
+    member_id = bench.join()
+    rows = bench.json("lag", G)
+    assert [(row["partition"], row["lag"], row["member_id"], row["problem"]) for row in rows] == [
+        (0, None, member_id, "no offset is committed")
+    ]
+    code, _ = bench.say("lag", G)
+    assert (code, bench.errors) == (0, "orders-0: no offset is committed\n")
+
+
+def test_the_lag_of_a_group_without_members(bench: Bench) -> None:
+    bench.commit(1, 2)
+    rows = bench.json("lag", G)
+    assert [(row["committed_offset"], row["log_start_offset"], row["log_end_offset"], row["lag"]) for row in rows] == [
+        (1, 0, 4, 3),
+        (2, 0, 2, 0),
+    ]
+    _, out = bench.say("lag", G)
+    assert out.splitlines()[0] == f"{G}  type=classic state=Empty lag=3"
+
+
+def test_the_lag_of_all_groups(bench: Bench) -> None:
+    bench.commit(1, 2)
+    (row,) = bench.json("lag")
+    assert row == {
+        "group": G,
+        "type": "classic",
+        "state": "Empty",
+        "partitions": 2,
+        "lag": 3,
+        "unknown": 0,
+        "worst": {"topic": "orders", "partition": 0},
+        "worst_lag": 3,
+    }
+    assert "orders-0" in bench.say("lag")[1]
+
+
+def test_following_prints_a_line_for_each_sample_until_the_time_is_up(bench: Bench) -> None:
+    bench.commit(1, 2)
+    code, out = bench.say("lag", G, "--follow", "--interval", "0.1", "-o", "json", timeout="1")
+    samples = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert len(samples) >= 2
+    assert [(each["lag"], each["change"]) for each in samples[:2]] == [(3, None), (3, 0)]
+    assert [row["lag"] for row in samples[0]["partitions"]] == [3, 0]
+    code, out = bench.say("lag", "--follow", "--interval", "0.1", timeout="1")
+    assert code == 0
+    assert f"  {G}  Empty  lag=3  change=+0  worst=orders-0 (3)" in out
+
+
+def test_an_interval_without_follow_is_wrong_usage(bench: Bench) -> None:
+    assert bench.refused(2, "lag", G, "--interval", "1")["error"] == "USAGE"
+
+
+def test_a_partition_whose_figures_are_unusual_has_a_problem() -> None:
+    lost = ClusterError("LEADER_NOT_AVAILABLE", "t-0: no leader", retriable=True)
+    offset = CommittedOffset(5)
+    assert partition_lag(("t", 0), offset, 0, 9, None).problem is None
+    unknown = partition_lag(("t", 0), offset, 0, lost, None)
+    assert (unknown.lag, unknown.problem) == (None, "t-0: no leader")
+    deleted = partition_lag(("t", 0), offset, 7, 9, None)
+    assert (deleted.lag, deleted.problem) == (4, "the records from 5 to 7 (exclusive) are deleted")
+    ahead = partition_lag(("t", 0), offset, 0, 3, None)
+    assert (ahead.lag, ahead.problem) == (0, "the committed offset is after the log end 3")
+    group = ListedGroup("g", "classic", "Empty", "", 1)
+    total = lag_sum(group, {("t", 0): offset, ("t", 1): offset}, {("t", 0): 9, ("t", 1): lost})
+    assert (total.lag, total.unknown, total.worst, total.worst_lag) == (4, 1, ("t", 0), 4)
+    assert lag_sum(group, {("t", 0): offset}, {("t", 0): 5}).worst is None
+
+
+# -- reset-offsets
+
+
+def test_offsets_are_reset_and_a_repetition_changes_nothing(bench: Bench) -> None:
+    bench.commit(1, 2)
+    reset = ("reset-offsets", G, "--all-topics", "--to-earliest")
+    planned = bench.json(*reset, "--dry-run")
+    assert (planned["changed"], planned["dry_run"], bench.offsets()) == (False, True, [1, 2])
+    done = bench.json(*reset)
+    assert done == {**planned, "changed": True, "dry_run": False}
+    assert [(each["before"], each["after"], each["lag_before"], each["lag_after"]) for each in done["partitions"]] == [
+        (1, 0, 3, 4),
+        (2, 0, 0, 2),
+    ]
+    assert bench.offsets() == [0, 0]
+    again = bench.json(*reset)
+    assert (again["changed"], [each["before"] for each in again["partitions"]]) == (False, [0, 0])
+    assert bench.say(*reset)[1].endswith(f"group {G} already has these offsets\n")
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        (("--to-latest",), [4, 2]),
+        (("--to-offset", "3"), [3, 2]),
+        (("--shift-by", "-1"), [0, 1]),
+        (("--to-datetime", "1970-01-01T00:00:02Z"), [2, 2]),
+        (("--by-duration", "1h"), [4, 2]),
+    ],
+)
+def test_each_way_to_name_the_offsets(bench: Bench, where: tuple[str, ...], expected: list[int]) -> None:
+    bench.commit(1, 2)
+    bench.json("reset-offsets", G, "--topic", "orders", *where)
+    assert bench.offsets() == expected
+
+
+def test_only_the_named_partitions_are_reset(bench: Bench) -> None:
+    bench.commit(1, 2)
+    bench.json("reset-offsets", G, "--topic", "orders:1", "--to-earliest")
+    assert bench.offsets() == [1, 0]
+
+
+def test_a_lag_that_was_saved_is_restored(bench: Bench, tmp_path: Path) -> None:
+    bench.commit(1, 2)
+    saved = tmp_path / "offsets.json"
+    saved.write_text(json.dumps(bench.json("lag", G)))
+    bench.json("reset-offsets", G, "--all-topics", "--to-earliest")
+    document = bench.json("reset-offsets", G, "--from-file", str(saved))
+    assert (document["changed"], bench.offsets()) == (True, [1, 2])
+    bench.json("reset-offsets", G, "--all-topics", "--to-earliest")
+    bench.json("reset-offsets", G, "--from-file", str(saved), "--topic", "orders:0")
+    assert bench.offsets() == [1, 0]
+
+
+def test_an_active_group_is_refused_and_its_members_are_named(bench: Bench) -> None:
+    bench.commit(1, 2)
+    member_id = bench.join()
+    error = bench.refused(5, "reset-offsets", G, "--all-topics", "--to-latest")
+    assert error["error"] == "NON_EMPTY_GROUP"
+    assert f"'{member_id}' ('app' at 10.0.0.7)" in error["message"]
+    assert bench.offsets() == [1, 2]
+
+
+def test_a_group_that_does_not_exist_gets_offsets_only_on_request(bench: Bench) -> None:
+    reset = ("reset-offsets", G, "--topic", "orders", "--to-latest")
+    assert "--create" in bench.refused(3, *reset)["next"]
+    assert bench.json(*reset, "--create")["state"] is None
+    assert bench.offsets() == [4, 2]
+
+
+def test_missing_topics_and_partitions_are_refused_before_anything_is_set(bench: Bench, tmp_path: Path) -> None:
+    bench.commit(1, 2)
+    file = tmp_path / "offsets"
+    file.write_text("orders,0,3\norders,7,3\n")
+    for arguments in (
+        ("--topic", "orders", "--topic", "bills", "--to-latest"),
+        ("--topic", "orders:0,2", "--to-latest"),
+        ("--from-file", str(file)),
+    ):
+        assert bench.refused(3, "reset-offsets", G, *arguments)["error"] == "UNKNOWN_TOPIC_OR_PARTITION"
+    assert bench.offsets() == [1, 2]
+
+
+def test_without_committed_offsets_all_topics_and_shifts_are_refused(bench: Bench) -> None:
+    bench.commit(1)
+    assert bench.refused(5, "reset-offsets", G, "--topic", "orders", "--shift-by", "1")["error"] == (
+        "OFFSET_NOT_COMMITTED"
+    )
+    error = bench.refused(5, "reset-offsets", "d", "--all-topics", "--to-latest", "--create")
+    assert error["error"] == "OFFSET_NOT_COMMITTED"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--topic", "orders"),
+        ("--to-latest",),
+        ("--topic", "orders", "--all-topics", "--to-latest"),
+        ("--topic", "orders", "--to-latest", "--to-earliest"),
+        ("--topic", "orders:", "--to-latest"),
+        ("--topic", ":1", "--to-latest"),
+        ("--topic", "orders:1,x", "--to-latest"),
+        ("--topic", "orders", "--to-offset", "-1"),
+        ("--topic", "orders", "--to-datetime", "tomorrow"),
+        ("--topic", "orders", "--by-duration", "soon"),
+        ("--from-file", "no-such-file"),
+        ("--all-topics", "--from-file", "/dev/null"),
+        ("--from-file", "/dev/null"),
+    ],
+)
+def test_wrong_usage_of_a_reset(bench: Bench, arguments: tuple[str, ...]) -> None:
+    bench.commit(1, 2)
+    assert bench.refused(2, "reset-offsets", G, *arguments)["error"] == "USAGE"
+    assert bench.offsets() == [1, 2]
+
+
+# -- deletions
+
+
+def test_a_group_is_deleted_and_then_missing(bench: Bench) -> None:
+    bench.commit(1, 2)
+    planned = bench.json("delete", G, "--dry-run")
+    assert (planned["changed"], bench.offsets()) == (False, [1, 2])
+    document = bench.json("delete", G, G)
+    result = {"group": G, "deleted": True, "error": None, "message": None}
+    assert document == {"changed": True, "offset": None, "groups": [result]}
+    assert bench.refused(3, "delete", G)["error"] == "GROUP_ID_NOT_FOUND"
+    assert bench.json("delete", G, "--if-exists")["changed"] is False
+
+
+def test_a_group_with_members_is_not_deleted_and_does_not_keep_the_others(bench: Bench) -> None:
+    bench.join()
+    bench.threaded.run(_on_loop(lambda: commit_offsets(bench.groups, "d", 1)))
+    code, out = bench.say("delete", G, "d", "-o", "json")
+    document = json.loads(out)
+    assert (code, document["changed"]) == (5, True)
+    assert [(each["group"], each["deleted"], each["error"]) for each in document["groups"]] == [
+        (G, False, "NON_EMPTY_GROUP"),
+        ("d", True, None),
+    ]
+    assert "'app' at 10.0.0.7" in json.loads(bench.errors)["message"]
+
+
+def test_offsets_of_a_topic_are_deleted_and_a_repetition_changes_nothing(bench: Bench) -> None:
+    bench.commit(1, 2)
+    bench.threaded.run(_on_loop(lambda: commit_offsets(bench.groups, G, 1, topic="bills")))
+    assert bench.json("delete-offsets", G, "orders", "--dry-run")["changed"] is False
+    document = bench.json("delete-offsets", G, "orders:1")
+    expected = {"changed": True, "offset": None, "group": G, "topic": "orders", "partitions": [1]}
+    assert document == expected
+    assert bench.json("delete-offsets", G, "orders")["partitions"] == [0]
+    again = bench.json("delete-offsets", G, "orders")
+    assert (again["changed"], again["partitions"]) == (False, [])
+    assert bench.json("delete-offsets", "c", "orders", "--if-exists")["changed"] is False
+
+
+def test_offsets_of_a_subscribed_topic_are_not_deleted(bench: Bench) -> None:
+    bench.commit(1, 2)
+    bench.join()
+    error = bench.refused(5, "delete-offsets", G, "orders")
+    assert (error["error"], "'app' at 10.0.0.7" in error["message"]) == ("NON_EMPTY_GROUP", True)
+    assert bench.offsets() == [1, 2]
