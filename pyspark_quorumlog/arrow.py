@@ -6,7 +6,7 @@ so only code that runs in a Spark worker's task may import it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,8 @@ Bytes = npt.NDArray[np.uint8]
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
+_FLAGS = {"key": compiled.WANTS_KEY, "value": compiled.WANTS_VALUE, "headers": compiled.WANTS_HEADERS}
+
 PIECE_SIZE_BYTES = 32 << 20
 RECORD_SIZE_MAX_BYTES = 64 << 20
 
@@ -35,30 +37,33 @@ _NO_BINARY = (_NO_INT32, _NO_BYTES, _NO_BYTES)
 _NO_HEADERS = (_NO_INT32, _NO_BYTES, _NO_INT32, _NO_BYTES, _NO_INT32, _NO_BYTES, _NO_BYTES)
 
 
-def read_schema(with_headers: bool) -> pa.Schema:
+_FIELDS: Mapping[str, pa.DataType] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestampType": pa.int32(),
+    "headers": HEADERS_TYPE,
+}
+
+
+def read_schema(columns: Sequence[str]) -> pa.Schema:
     """Return the Arrow form of `source.read_schema`; Spark compares the two for equality."""
-    fields = [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("timestampType", pa.int32()),
-    ]
-    return pa.schema([*fields, ("headers", HEADERS_TYPE)] if with_headers else fields)
+    return pa.schema([(name, _FIELDS[name]) for name in columns])
 
 
 # Reading
 
 
 def decode(
-    data: Buffer, first_offset: int, end_offset: int, topic: str, partition: int, with_headers: bool = False
+    data: Buffer, first_offset: int, end_offset: int, topic: str, partition: int, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a fetched buffer with `first_offset <= offset < end_offset`.
 
     Yields one Arrow batch, or several if the record batches decompress to more than `PIECE_SIZE_BYTES`; none without
-    rows.
+    rows.  columns: of `reference.COLUMNS`, in their order.
 
     Raises:
         UnreadableBatchError: a batch is damaged or a record of it is malformed.
@@ -66,7 +71,7 @@ def decode(
     for piece in _pieces(open_batches(data, end_offset)):
         bodies, spans = _spans(data, piece)
         try:
-            rows = _decode_spans(bodies, spans, first_offset, end_offset, topic, partition, with_headers)
+            rows = _decode_spans(bodies, spans, first_offset, end_offset, topic, partition, columns)
         except _MalformedError as error:
             position = error.position - int(spans[error.span, compiled.SPAN_START])
             reason = f"malformed record at byte {position} of the records"
@@ -96,10 +101,12 @@ def _decode_spans(
     end_offset: int,
     topic: str,
     partition: int,
-    with_headers: bool,
+    columns: Sequence[str],
 ) -> pa.RecordBatch:
     rows_max = int(spans[:, compiled.SPAN_COUNT].sum())
     size = int((spans[:, compiled.SPAN_END] - spans[:, compiled.SPAN_START]).sum())
+    with_headers = "headers" in columns
+    wanted = sum(flag for name, flag in _FLAGS.items() if name in columns)
     headers_max = 0
     if with_headers:
         headers_max, position = compiled.count_headers(bodies, spans)
@@ -107,28 +114,29 @@ def _decode_spans(
             raise _MalformedError(headers_max, position)
     offsets, timestamps = np.empty(rows_max, np.int64), np.empty(rows_max, np.int64)
     timestamp_types = np.empty(rows_max, np.int32)
-    key, value = _Binary.empty(rows_max, size), _Binary.empty(rows_max, size)
+    key, value = (
+        _Binary.empty(rows_max, size) if name in columns else _Binary.empty(0, 0) for name in ("key", "value")
+    )
     header_counts = np.zeros(rows_max + 1 if with_headers else 1, np.int32)
     header_size = size if with_headers else 0
     header_key, header_value = _Binary.empty(headers_max, header_size), _Binary.empty(headers_max, header_size)
     rows, position = compiled.decode(
         *(bodies, spans, first_offset, end_offset, offsets, timestamps, timestamp_types),
-        *(*key.outputs, *value.outputs, int(with_headers), header_counts, *header_key.outputs, *header_value.outputs),
+        *(*key.outputs, *value.outputs, wanted, header_counts, *header_key.outputs, *header_value.outputs),
     )
     if rows < 0:
         raise _MalformedError(rows, position)
-    columns = [
-        key.array(rows, pa.binary()),
-        value.array(rows, pa.binary()),
-        _constant_text(topic, rows),
-        pa.array(np.full(rows, partition, np.int32)),
-        pa.array(offsets[:rows]),
-        pa.Array.from_buffers(pa.timestamp("us", tz="UTC"), rows, [None, pa.py_buffer(timestamps)]),
-        pa.array(timestamp_types[:rows]),
-    ]
-    if with_headers:
-        columns.append(_headers_array(header_counts, header_key, header_value, rows))
-    return pa.RecordBatch.from_arrays(columns, schema=read_schema(with_headers))
+    made: Mapping[str, Callable[[], pa.Array]] = {
+        "key": lambda: key.array(rows, pa.binary()),
+        "value": lambda: value.array(rows, pa.binary()),
+        "topic": lambda: _constant_text(topic, rows),
+        "partition": lambda: pa.array(np.full(rows, partition, np.int32)),
+        "offset": lambda: pa.array(offsets[:rows]),
+        "timestamp": lambda: pa.Array.from_buffers(_FIELDS["timestamp"], rows, [None, pa.py_buffer(timestamps)]),
+        "timestampType": lambda: pa.array(timestamp_types[:rows]),
+        "headers": lambda: _headers_array(header_counts, header_key, header_value, rows),
+    }
+    return pa.RecordBatch.from_arrays([made[name]() for name in columns], schema=read_schema(columns))
 
 
 def _spans(data: Buffer, opened: Sequence[OpenBatch]) -> tuple[Bytes, Int64s]:

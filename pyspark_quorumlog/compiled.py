@@ -33,6 +33,8 @@ TOO_SMALL = -2  # an encoder returns (TOO_SMALL, bytes needed) if no record fits
 SPAN_START, SPAN_END, SPAN_BASE_OFFSET, SPAN_BASE_TIMESTAMP, SPAN_APPEND_TIME, SPAN_COUNT, SPAN_LAST_DELTA = range(7)
 SPAN_FIELDS = 7
 NO_APPEND_TIME = -(2**63)
+WANTS_KEY, WANTS_VALUE, WANTS_HEADERS = 1, 2, 4
+"""Flags: the columns of bytes that a decoder copies; it passes over the others."""
 
 _bytes_in = types.Array(uint8, 1, "C", readonly=True)
 _i32_in = types.Array(int32, 1, "C", readonly=True)
@@ -129,6 +131,15 @@ def _take_bytes(data, position, end, index, offsets, out, valid):
     return position + size
 
 
+@_compiled(int64(_bytes_in, int64, int64))
+def _skip_bytes(data, position, end):
+    """Return the position after a nullable byte string, or -1."""
+    size, position = _varint(data, position, end)
+    if position < 0 or size < -1 or size > end - position:
+        return int64(-1)
+    return position + max(size, 0)
+
+
 @_compiled(types.UniTuple(int64, 2)(_bytes_in, _spans_in))
 def count_headers(data, spans):
     """Return (number of headers in the spans' records, 0), or (MALFORMED - span, position)."""
@@ -169,7 +180,7 @@ def count_headers(data, spans):
         *(_i64_out, _i64_out, _i32_out),  # offset, timestamp, timestamp type
         *(_i32_out, _bytes_out, _bytes_out),  # key
         *(_i32_out, _bytes_out, _bytes_out),  # value
-        int64,  # whether headers are wanted
+        int64,  # flags of the wanted columns
         *(_i32_out, _i32_out, _bytes_out, _bytes_out, _i32_out, _bytes_out, _bytes_out),  # headers
     )
 )
@@ -187,7 +198,7 @@ def decode(
     value_offsets,
     values,
     value_valid,
-    with_headers,
+    wanted,
     header_counts,
     header_key_offsets,
     header_keys,
@@ -228,13 +239,19 @@ def decode(
             if offset < first_offset or offset >= end_offset:
                 position = end
                 continue
-            position = _take_bytes(data, position, end, row, key_offsets, keys, key_valid)
+            if wanted & WANTS_KEY:
+                position = _take_bytes(data, position, end, row, key_offsets, keys, key_valid)
+            else:
+                position = _skip_bytes(data, position, end)
             if position < 0:
                 return int64(MALFORMED - span), start
-            position = _take_bytes(data, position, end, row, value_offsets, values, value_valid)
+            if wanted & WANTS_VALUE:
+                position = _take_bytes(data, position, end, row, value_offsets, values, value_valid)
+            else:
+                position = _skip_bytes(data, position, end)
             if position < 0:
                 return int64(MALFORMED - span), start
-            if with_headers:
+            if wanted & WANTS_HEADERS:
                 headers, position = _varint(data, position, end)
                 if position < 0 or headers < 0 or headers > end - position:
                     return int64(MALFORMED - span), start

@@ -15,29 +15,17 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import Enum
 
+from pyspark_quorumlog.reference import BOOTSTRAP, COLUMNS, READING, STREAMS, WRITING, names_of
 from pyspark_quorumlog.warn import warn_once
 from quorumlog.errors import ConfigError
 
 EARLIEST = -2
 LATEST = -1
 
-TRIGGER_OPTIONS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+TRIGGER_OPTIONS = names_of(STREAMS)
 """Options that only affect a stream."""
-READ_OPTIONS = (
-    *("bootstrap.servers", "kafka.bootstrap.servers", "kafka.client.id"),
-    *("assign", "subscribe", "subscribePattern"),
-    *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy"),
-    *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
-    *("failOnDataLoss", "includeHeaders", "minPartitions", "maxRecordsPerPartition"),
-    *("kafkaConsumer.pollTimeoutMs", "kafka.fetch.max.bytes", "kafka.request.timeout.ms", "kafka.isolation.level"),
-    *("fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
-    *TRIGGER_OPTIONS,
-)
-WRITE_OPTIONS = (
-    *("bootstrap.servers", "kafka.bootstrap.servers", "kafka.client.id", "topic"),
-    *("kafka.acks", "kafka.compression.type", "kafka.batch.size"),
-    *("kafka.delivery.timeout.ms", "kafka.request.timeout.ms", "maxRecordsPerSecond", "kafka.transactional.id"),
-)
+READ_OPTIONS = (*BOOTSTRAP, *names_of(READING), *TRIGGER_OPTIONS)
+WRITE_OPTIONS = (*BOOTSTRAP, *names_of(WRITING), "kafka.transactional.id")
 _IGNORED = ("groupidprefix", "path")
 _OF_SPARK = (
     "checkpointlocation",
@@ -123,7 +111,8 @@ class ReadOptions:
     starting: Positions
     ending: Positions
     fail_on_data_loss: bool
-    with_headers: bool
+    columns: tuple[str, ...]
+    """Of COLUMNS, in their order."""
     partitions_min: int | None
     records_per_partition_max: int | None
     poll_timeout_s: float
@@ -178,7 +167,7 @@ def parse_read(options: Mapping[str, str], query: Query) -> ReadOptions:
         ),
         ending=_positions(reader, "ending", LATEST, refused=EARLIEST),
         fail_on_data_loss=reader.flag("failOnDataLoss", True),
-        with_headers=reader.flag("includeHeaders", False),
+        columns=_columns(reader),
         partitions_min=reader.number("minPartitions", None, 1),
         records_per_partition_max=reader.number("maxRecordsPerPartition", None, 1),
         poll_timeout_s=reader.required_number("kafkaConsumer.pollTimeoutMs", 120_000, 1) / 1000,
@@ -385,6 +374,27 @@ def _assignment(value: object) -> dict[Partition, int]:
         for partition in partitions:
             found[topic, _whole(partition, f"topic {topic}", 0, 2**31 - 1)] = 0
     return found
+
+
+def _columns(reader: _Reader) -> tuple[str, ...]:
+    with_headers = reader.flag("includeHeaders", False)
+    text = reader.text("columns")
+    if text is None:
+        return COLUMNS if with_headers else COLUMNS[:-1]
+    names = {name.lower(): name for name in COLUMNS}
+    asked = [name.strip() for name in text.split(",") if name.strip()]
+    for name in asked:
+        if name.lower() not in names:
+            near = get_close_matches(name.lower(), names, 1)
+            hint = f"; did you mean {names[near[0]]}?" if near else f"; expected some of {','.join(COLUMNS)}"
+            reader.problem("columns", f"contains {name!r}, which is no column{hint}")
+    if not asked:
+        reader.problem("columns", "names no column")
+    found = {name.lower() for name in asked}
+    given = reader.text("includeHeaders") is not None
+    if given and with_headers != ("headers" in found):
+        reader.problem("columns", f"and includeHeaders={str(with_headers).lower()} contradict each other about headers")
+    return tuple(name for name in COLUMNS if name.lower() in found)
 
 
 def _trigger_limits(reader: _Reader) -> TriggerLimits:

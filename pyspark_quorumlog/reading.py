@@ -89,7 +89,7 @@ def read_range(options: ReadOptions, task: OffsetRange) -> Iterator[pa.RecordBat
     try:
         while (fetched := fetching.next()) is not None:
             yield from decode(
-                fetched.records, fetching.decoded_from, task.end, task.topic, task.partition, options.with_headers
+                fetched.records, fetching.decoded_from, task.end, task.topic, task.partition, options.columns
             )
     except UnreadableBatchError as error:
         raise _named(error, task) from error

@@ -117,6 +117,26 @@ def values(frame: DataFrame) -> list[str]:
     return sorted(row.value.decode() for row in frame.select("value").collect())
 
 
+def conditions(side: Side) -> Outcome:
+    """Compare conditions on the columns that describe a record's place and time."""
+    two_partitions(side)
+    frame = side.read(subscribe="@t")
+    time = f"timestamp_millis({NOW_MS + 4})"
+    cases = (
+        *("partition = 1", "offset > 1 and offset <= 4", "offset in (0, 7)", "partition <> 0 and offset < 2"),
+        *(f"timestamp >= {time}", f"timestamp < {time}", f"timestamp = {time}", "topic = 'none'", "key is null"),
+    )
+    return {case: values(frame.where(case)) for case in cases}
+
+
+def left_out_columns(side: Side) -> Outcome:
+    """Compare rows of some columns: an option of ours, and a selection of Spark's."""
+    side.create("t", 1, *HEADERS)
+    options = {"columns": "key,offset,headers"} if side.connector == OURS else {"includeHeaders": "true"}
+    frame = side.read(subscribe="@t", **options).select("key", "offset", "headers")
+    return {"rows": side.rows(frame), "schema": frame.schema.json()}
+
+
 def tasks(side: Side) -> Outcome:
     """Compare the ranges of the tasks."""
     side.create("t", 3, *numbers(range(10)), *numbers(range(100), 1), *numbers(range(1), 2))
@@ -489,6 +509,8 @@ JOBS: tuple[Job, ...] = (
     Job("subscriptions", subscriptions),
     Job("offsets as positions", offset_positions),
     Job("times as positions", times),
+    Job("conditions on columns", conditions),
+    Job("columns that are left out", left_out_columns),
     Job("ranges of tasks", tasks, {"maxRecordsPerPartition 7": "ignores `maxRecordsPerPartition` in a batch"}),
     Job("a batch over deleted records", deleted_records),
     Job(

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyspark_quorumlog import arrow, compiled
+from pyspark_quorumlog.reference import COLUMNS
 from quorumlog.client.records import (
     NewRecord,
     Record,
@@ -41,9 +42,10 @@ NOW = 1_700_000_000_000
 def decode(
     data: Buffer, first_offset: int, end_offset: int, topic: str, partition: int, with_headers: bool = False
 ) -> pa.RecordBatch:
-    pieces = list(arrow.decode(data, first_offset, end_offset, topic, partition, with_headers))
+    columns = COLUMNS if with_headers else COLUMNS[:-1]
+    pieces = list(arrow.decode(data, first_offset, end_offset, topic, partition, columns))
     assert len(pieces) <= 1
-    schema = arrow.read_schema(with_headers)
+    schema = arrow.read_schema(columns)
     return pieces[0] if pieces else pa.RecordBatch.from_pylist([], schema)
 
 
@@ -92,6 +94,21 @@ def test_decoders_agree(parts: Any, first: int, end: int) -> None:
     assert without.equals(table.drop_columns(["headers"]))
     everything = [record for content, _, _ in parts for record in content]
     assert [record[3:] for record in decode_batches(data)] == [(r.key, r.value, r.headers) for r in everything]
+
+
+@given(batches, st.integers(0, 60), st.integers(0, 60), st.sets(st.sampled_from(COLUMNS), min_size=1))
+@settings(deadline=None)
+def test_columns_that_are_left_out_change_no_other(parts: Any, first: int, end: int, wanted: set[str]) -> None:
+    data = fetched(parts)
+    columns = [name for name in COLUMNS if name in wanted]
+    found = list(arrow.decode(data, first, end, "t", 7, columns))
+    whole = decode(data, first, end, "t", 7, with_headers=True)
+    assert [one.schema.names for one in found] == [columns] * len(found)
+    assert pa.Table.from_batches(found, arrow.read_schema(columns)).equals(
+        pa.Table.from_batches([whole]).select(columns)
+    )
+    for one in found:
+        one.validate(full=True)
 
 
 @given(rows, st.integers(62, 4000), st.sampled_from(Codec), st.integers(0, 3))

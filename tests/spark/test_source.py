@@ -286,6 +286,17 @@ def test_invalid_positions_are_named_in_the_last_line(
     assert last_line(refused.value) == expected
 
 
+def test_columns_that_are_left_out_are_missing(spark: SparkSession, cluster: ThreadedBrokers) -> None:
+    cluster.run(cluster.brokers.create("t", [1]))
+    cluster.run(cluster.brokers.fill("t", 0, batch(5, 6)))
+    frame = reader(spark, cluster, columns="offset, Value")
+    assert frame.columns == ["value", "offset"]
+    assert [(bytes(row.value), row.offset) for row in frame.collect()] == [(b"5", 0), (b"6", 1)]
+    assert [tuple(row) for row in reader(spark, cluster, columns="topic,headers").collect()] == [("t", None)] * 2
+    with pytest.raises(PySparkException, match="option columns contains 'ofset', which is no column; did you mean off"):
+        reader(spark, cluster, columns="ofset")
+
+
 def test_sql(spark: SparkSession, cluster: ThreadedBrokers) -> None:
     cluster.run(cluster.brokers.create("t", [1]))
     cluster.run(cluster.brokers.fill("t", 0, batch(1, 2, 3)))

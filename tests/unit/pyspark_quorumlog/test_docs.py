@@ -1,31 +1,43 @@
-"""docs/spark.md lists each option once, in the table of its use."""
+"""The option reference of docs/spark.md is the one of the code, and states the defaults that the code uses."""
 
 from __future__ import annotations
 
-import re
+import os
 from pathlib import Path
 
-from pyspark_quorumlog.options import READ_OPTIONS, TRIGGER_OPTIONS, WRITE_OPTIONS
+import pytest
+
+from pyspark_quorumlog.options import READ_OPTIONS, WRITE_OPTIONS, Query, parse_read, parse_write
+from pyspark_quorumlog.reference import BOOTSTRAP, READING, STREAMS, WRITING, Option, filled, names_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "spark.md"
-BOOTSTRAP = {"bootstrap.servers", "kafka.bootstrap.servers"}
+READ = {"kafka.bootstrap.servers": "h:9092", "subscribe": "t"}
 
 
-def options_in(section: str) -> list[str]:
-    """The names in the first column of the section's tables of options."""
-    text = re.split(r"^#+ ", PAGE.read_text(), flags=re.MULTILINE)
-    (body,) = [part for part in text if part.startswith(f"{section}\n")]
-    tables = re.findall(r"^\| option \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", body, flags=re.MULTILINE)
-    return [
-        name for table in tables for row in table.splitlines() for name in re.findall(r"`([^`]+)`", row.split("|")[1])
-    ]
+def test_the_page_contains_the_tables_of_the_code() -> None:
+    page = PAGE.read_text()
+    if "REWRITE" in os.environ:
+        PAGE.write_text(page := filled(page))
+    assert filled(page) == page, "run this test with REWRITE=1"
 
 
-def test_the_tables_of_options_are_those_of_the_code() -> None:
-    for section, options in {
-        "Reading": set(READ_OPTIONS) - set(TRIGGER_OPTIONS),
-        "Streams": set(TRIGGER_OPTIONS),
-        "Writing": set(WRITE_OPTIONS) - {"kafka.transactional.id"},
-    }.items():
-        listed = options_in(section)
-        assert sorted(listed) == sorted(options - BOOTSTRAP)
+@pytest.mark.parametrize("option", [*READING, *STREAMS])
+def test_the_stated_default_of_a_read_is_the_real_one(option: Option) -> None:
+    for name, default in option.defaults.items():
+        assert parse_read(READ | {name: default}, Query.BATCH) == parse_read(READ, Query.BATCH), name
+
+
+@pytest.mark.parametrize("option", WRITING)
+def test_the_stated_default_of_a_write_is_the_real_one(option: Option) -> None:
+    target = {"bootstrap.servers": "h:9092", "topic": "t"}
+    for name, default in option.defaults.items():
+        assert parse_write(target | {name: default}) == parse_write(target), name
+
+
+def test_every_option_is_listed_once() -> None:
+    for known, documented in (
+        (READ_OPTIONS, names_of([*READING, *STREAMS])),
+        (WRITE_OPTIONS, (*names_of(WRITING), "kafka.transactional.id")),
+    ):
+        assert sorted(known) == sorted({*BOOTSTRAP, *documented})
+        assert len(set(documented)) == len(documented)

@@ -16,6 +16,7 @@ from pyspark_quorumlog.options import (
     parse_read,
     parse_write,
 )
+from pyspark_quorumlog.reference import COLUMNS
 from pyspark_quorumlog.warn import warn_once
 
 READ = {"kafka.bootstrap.servers": "h:9092", "subscribe": "t"}
@@ -27,7 +28,7 @@ def test_defaults_are_those_of_the_well_known_source() -> None:
     assert options.topics == ("t",)
     assert options.bootstrap == ("h:9092",)
     assert (options.starting.everywhere, options.ending.everywhere) == (EARLIEST, LATEST)
-    assert (options.fail_on_data_loss, options.with_headers, options.partitions_min) == (True, False, None)
+    assert (options.fail_on_data_loss, options.columns, options.partitions_min) == (True, COLUMNS[:-1], None)
     written = parse_write(WRITE)
     assert (written.acks, written.compression, written.delivery_timeout_s) == (-1, "none", 120.0)
 
@@ -36,7 +37,7 @@ def test_names_are_case_insensitive_and_lists_are_split() -> None:
     options = parse_read(
         {"BOOTSTRAP.SERVERS": " a:1 , b:2", "SUBSCRIBE": "y, x,y", "includeheaders": "TRUE"}, Query.BATCH
     )
-    assert (options.bootstrap, options.topics, options.with_headers) == (("a:1", "b:2"), ("x", "y"), True)
+    assert (options.bootstrap, options.topics, options.columns) == (("a:1", "b:2"), ("x", "y"), COLUMNS)
     by_json = {"bootstrap.servers": "a:1", "assign": '{"t":[1,0]}', "startingOffsets": '{"t":{"0":5,"1":-2}}'}
     assigned = parse_read(by_json, Query.BATCH)
     assert assigned.assigned == (("t", 0), ("t", 1))
@@ -57,6 +58,20 @@ def test_names_are_case_insensitive_and_lists_are_split() -> None:
             "topic t has no list of partitions; expected partitions by topic",
         ),
         ({"bootstrap.servers": "h:1", "assign": '{"t":[-1]}'}, "-1 is not a whole number"),
+        ({**READ, "columns": " , "}, "option columns names no column"),
+        ({**READ, "columns": "value,kee"}, "option columns contains 'kee', which is no column; did you mean key?"),
+        (
+            {**READ, "columns": "value,x"},
+            "option columns contains 'x', which is no column; expected some of key,value,",
+        ),
+        (
+            {**READ, "columns": "value", "includeHeaders": "true"},
+            "option columns and includeHeaders=true contradict each other about headers",
+        ),
+        (
+            {**READ, "columns": "headers", "includeHeaders": "false"},
+            "option columns and includeHeaders=false contradict each other about headers",
+        ),
         (
             {"bootstrap.servers": "h:1", "assign": '{"t"'},
             """option assign is '{"t"': this is not JSON at character 5; exp""",

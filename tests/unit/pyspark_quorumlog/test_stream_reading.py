@@ -11,6 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from pyspark_quorumlog.options import OptionError
 from pyspark_quorumlog.plan import DataLossError
+from pyspark_quorumlog.reference import COLUMNS
 from pyspark_quorumlog.source import DefaultSource, RefusedStream, StreamReader, read_schema
 from pyspark_quorumlog.stream_plan import JsonOffsets
 from pyspark_quorumlog.warn import warn_once
@@ -35,7 +36,7 @@ class Stream:
         fixed = {"kafka.bootstrap.servers": self.cluster.brokers.bootstrap, "fetchOffset.retryIntervalMs": "10"}
         self.options |= options
         source = DefaultSource({name.lower(): value for name, value in (fixed | self.options).items()})
-        reader = source.streamReader(read_schema(False))
+        reader = source.streamReader(read_schema(COLUMNS[:-1]))
         assert isinstance(reader, StreamReader)
         self.worker: StreamReader = pickle.loads(pickle.dumps(reader))
         self.reader = reader
@@ -434,7 +435,7 @@ def test_a_partition_that_is_assigned_to_a_deleted_topic_is_refused_or_a_warning
 @pytest.fixture
 def refused() -> RefusedStream:
     options = {"bootstrap.servers": "h:1", "subscribe": "t", "endingoffsets": "latest"}
-    reader = DefaultSource(options).streamReader(read_schema(False))
+    reader = DefaultSource(options).streamReader(read_schema(COLUMNS[:-1]))
     assert isinstance(reader, RefusedStream)
     found: RefusedStream = pickle.loads(pickle.dumps(reader))
     return found

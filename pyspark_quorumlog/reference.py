@@ -1,0 +1,164 @@
+"""The options of the data source: their names, values and defaults, and the tables of docs/spark.md made from them.
+
+`REWRITE=1 ./dev test tests/unit/pyspark_quorumlog/test_docs.py` writes the tables into the page, between its markers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+
+class Option(NamedTuple):
+    """names: alternatives that exclude each other, or settings that are explained together.
+
+    value: its meaning, as Markdown.  defaults: as a user would write them, by name; a name without one has none.
+    shown: the default for the reader, if `defaults` does not say it.
+    """
+
+    names: tuple[str, ...]
+    value: str
+    defaults: Mapping[str, str] = {}
+    shown: str | None = None
+
+    @property
+    def shown_default(self) -> str:
+        return ", ".join(self.defaults.values()) if self.shown is None else self.shown
+
+
+BOOTSTRAP = ("bootstrap.servers", "kafka.bootstrap.servers")
+COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
+"""The columns of a read, in their order."""
+
+_CONNECTION = Option(
+    ("kafka.request.timeout.ms", "kafka.client.id"),
+    "how long one request may take before it is sent again; the name of the client in the logs of brokers",
+    {"kafka.request.timeout.ms": "30000", "kafka.client.id": "quorumlog-spark"},
+)
+
+READING: Sequence[Option] = (
+    Option(
+        ("subscribe", "assign", "subscribePattern"),
+        "`a,b` / `{\"a\":[0,1]}` / a regular expression of Python's `re`, which may match any part of a topic's name "
+        "(`^` and `$` are its start and end); exactly one of the three. A pattern matches no internal topics, like "
+        "`__consumer_offsets`",
+    ),
+    Option(
+        ("startingOffsets",),
+        '`earliest`, in a stream also `latest`, or `{"a":{"0":23,"1":-2}}` for every partition (-2: earliest, '
+        "-1: latest)",
+        {"startingOffsets": "earliest"},
+        shown="earliest; in a stream latest",
+    ),
+    Option(
+        ("endingOffsets",),
+        '`latest`, or `{"a":{"0":40,"1":-1}}` for every partition (-1: latest); exclusive, and not below the start',
+        {"endingOffsets": "latest"},
+    ),
+    Option(("startingTimestamp", "endingTimestamp"), "ms since 1970; take precedence over the two options above"),
+    Option(
+        ("startingOffsetsByTimestamp", "endingOffsetsByTimestamp"),
+        '`{"a":{"0":1700000000000}}`, ms since 1970 for every partition',
+    ),
+    Option(
+        ("startingOffsetsByTimestampStrategy",),
+        "`error` or `latest`, if no record is as new as the timestamp",
+        {"startingOffsetsByTimestampStrategy": "error"},
+    ),
+    Option(
+        ("failOnDataLoss",),
+        "true: fail if requested records are missing; false: warn and read the remaining ones",
+        {"failOnDataLoss": "true"},
+    ),
+    Option(
+        ("minPartitions", "maxRecordsPerPartition"),
+        "more tasks than partitions: `maxRecordsPerPartition` limits the offsets of each task; if there are fewer "
+        "tasks "
+        "than `minPartitions` then, the largest are split further",
+        shown="one task for each partition",
+    ),
+    Option(("includeHeaders",), "adds the column `headers`", {"includeHeaders": "false"}),
+    Option(
+        ("columns",),
+        "the columns to read, like `value,offset`. The others are not part of the rows, and are never decoded. Spark "
+        "does "
+        "not inform sources in Python which columns a query uses, so this option saves time if it does not use all",
+        {"columns": ",".join(COLUMNS[:-1])},
+        shown="all; `headers` only with `includeHeaders`",
+    ),
+    Option(
+        ("kafkaConsumer.pollTimeoutMs",),
+        "how long a request of a task or of the driver is repeated until a leader answers it, and how long a task "
+        "repeats "
+        "empty fetches for records that must exist. These times add up: a fetch can take one of them before the first "
+        "empty answer",
+        {"kafkaConsumer.pollTimeoutMs": "120000"},
+    ),
+    Option(("kafka.fetch.max.bytes",), "size of a fetch, up to 64 MiB", {"kafka.fetch.max.bytes": "8388608"}, "8 MiB"),
+    _CONNECTION,
+    Option(
+        ("kafka.isolation.level",),
+        "`read_uncommitted`; this version has no transactions",
+        {"kafka.isolation.level": "read_uncommitted"},
+    ),
+    Option(
+        ("fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
+        "how often, and at what interval (at least 50 ms), the driver asks again, another broker each time, before a "
+        "name "
+        "in the options counts as missing or a log as shorter than before. A partition that the query has read counts "
+        "as "
+        "deleted when no broker knows it for 10 seconds",
+        {"fetchOffset.numRetries": "3", "fetchOffset.retryIntervalMs": "1000"},
+    ),
+)
+STREAMS: Sequence[Option] = (
+    Option(
+        ("maxOffsetsPerTrigger",),
+        "limits a batch, in proportion to the unread records of each partition; each partition with records advances "
+        "by "
+        "at least one",
+        shown="none",
+    ),
+    Option(("minOffsetsPerTrigger",), "a batch waits until this many records are available", shown="none"),
+    Option(("maxTriggerDelay",), "the longest such wait, like `30s`, `15m` or `1h`", {"maxTriggerDelay": "15m"}),
+)
+WRITING: Sequence[Option] = (
+    Option(("topic",), "the topic of all rows", shown="the column"),
+    Option(("kafka.acks",), "`all`, or `1`: the leader alone", {"kafka.acks": "all"}),
+    Option(("kafka.compression.type",), "none, gzip, snappy, lz4, zstd", {"kafka.compression.type": "none"}),
+    Option(
+        ("kafka.batch.size",),
+        "bytes of a batch before compression, from 1024 to 64 MiB",
+        {"kafka.batch.size": "1000000"},
+    ),
+    Option(("kafka.delivery.timeout.ms",), "how long a batch is retried", {"kafka.delivery.timeout.ms": "120000"}),
+    _CONNECTION,
+    Option(("maxRecordsPerSecond",), "limits the rate of each task", shown="none"),
+)
+_TABLES: Mapping[str, Sequence[Option]] = {"reading": READING, "streams": STREAMS, "writing": WRITING}
+
+
+def names_of(options: Sequence[Option]) -> tuple[str, ...]:
+    return tuple(name for option in options for name in option.names)
+
+
+def table(options: Sequence[Option]) -> str:
+    """Return the options as a table in Markdown."""
+    lines = ["| option | value | default |", "|---|---|---|"]
+    for option in options:
+        separator = " / " if option.names[0] == "subscribe" else ", "  # alternatives
+        names = separator.join(f"`{name}`" for name in option.names)
+        lines.append(f"| {names} | {option.value} | {option.shown_default} |")
+    return "\n".join(lines) + "\n"
+
+
+def filled(page: str) -> str:
+    """Return the page with the tables of this version between its markers."""
+    for name, options in _TABLES.items():
+        begin, end = f"<!-- options: {name} -->\n", "<!-- end -->\n"
+        before, found, rest = page.partition(begin)
+        _, closed, after = rest.partition(end)
+        assert found, f"the page needs {begin.strip()}"
+        assert closed, f"the page needs {end.strip()} after {begin.strip()}"
+        page = f"{before}{begin}{table(options)}{end}{after}"
+    return page
