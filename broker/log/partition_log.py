@@ -39,7 +39,7 @@ from broker.log.upkeep import LogUpkeep
 from broker.log.writer import Batches, LogWriter
 from quorumlog.runtime.disk import Disk
 from quorumlog.wire.control_records import EndTxnMarker
-from quorumlog.wire.record_batch import iter_headers
+from quorumlog.wire.record_batch import NO_TIMESTAMP, iter_headers
 
 
 class PartitionLog:
@@ -131,10 +131,17 @@ class PartitionLog:
         verification: object = None,
         *,
         is_coordinated: bool = False,
+        append_time_ms: int = NO_TIMESTAMP,
     ) -> Appended | Refused:
         """Append a client's batches; see `LogWriter.append_as_leader`."""
         return self._writer.append_as_leader(
-            batches, leader_epoch, now_ms, self._config, verification, is_coordinated=is_coordinated
+            batches,
+            leader_epoch,
+            now_ms,
+            self._config,
+            verification,
+            is_coordinated=is_coordinated,
+            append_time_ms=append_time_ms,
         )
 
     def append_marker(

@@ -4,7 +4,8 @@ Theory of operation.  A batch is refused unless its records match its header exa
 header would stop every consumer of the partition, and followers copy it byte for byte.  `check_produced` checks the
 headers, and the records of batches without compression, in time proportional to the received bytes.  `check_inflated`
 checks batches with compression, which must be inflated first.  The topic config `compression.validation.enable` enables
-this check; a compacted topic always has it, because each of its records needs a key.  The caller chooses the thread,
+this check; a compacted topic always has it, because each of its records needs a key, and so has a topic that limits
+timestamps.  The caller chooses the thread,
 because a megabyte may inflate to many.
 
 The inflated size is bounded twice: absolutely, and relative to the size that the client sent.  All batches of one
@@ -31,7 +32,7 @@ from quorumlog.wire.record_batch import (
     RecordError,
     validate_batches,
 )
-from quorumlog.wire.record_framing import Framing, check_framing
+from quorumlog.wire.record_framing import ANY_TIME, Framing, TimestampRange, check_framing
 
 INFLATED_RATIO_MAX: Final = 1024
 """Inflated bytes for each compressed one; gzip cannot exceed it, and only long runs of one byte do with zstd."""
@@ -44,12 +45,14 @@ class Produced(NamedTuple):
 
     max_timestamps: for each batch, the newest timestamp of its records, or that of its header if they are unchecked.
     needs_keys: the topic is compacted, so a record without key is refused.
+    times: the timestamps that the topic accepts.
     """
 
     data: Buffer
     headers: list[BatchHeader]
     max_timestamps: list[int]
     needs_keys: bool = False
+    times: TimestampRange = ANY_TIME
 
     @property
     def compressed_size(self) -> int:
@@ -57,8 +60,12 @@ class Produced(NamedTuple):
         return sum(header.size for header in self.headers if header.codec is not Codec.NONE)
 
 
-def check_produced(data: Buffer, config: LogConfig) -> Produced | Refused:
-    """Check every header, and the records of the batches without compression."""
+def check_produced(data: Buffer, config: LogConfig, wall_ms: int | None = None) -> Produced | Refused:
+    """Check every header, and the records of the batches without compression.
+
+    wall_ms: the present time, from which the topic's limits of timestamps count; None: they are not checked.
+    """
+    times = ANY_TIME if wall_ms is None or not config.bounds_timestamps else _times(config, wall_ms)
     headers = validate_batches(data, config.message_size_max)
     if isinstance(headers, BatchRefusal):
         return refused(headers)
@@ -67,14 +74,23 @@ def check_produced(data: Buffer, config: LogConfig) -> Produced | Refused:
     position = 0
     for header in headers:
         if header.codec is Codec.NONE:
-            framing = _framing(view[position + HEADER_SIZE : position + header.size], header, position, config.compacts)
+            body = view[position + HEADER_SIZE : position + header.size]
+            framing = _framing(body, header, position, config.compacts, times)
             if isinstance(framing, BatchRefusal):
                 return refused(framing)
             max_timestamps.append(framing.max_timestamp)
         else:
             max_timestamps.append(header.max_timestamp)
         position += header.size
-    return Produced(data, headers, max_timestamps, config.compacts)
+    return Produced(data, headers, max_timestamps, config.compacts, times)
+
+
+def _times(config: LogConfig, wall_ms: int) -> TimestampRange:
+    age_ms, ahead_ms = config.timestamp_age_max_ms, config.timestamp_ahead_max_ms
+    return TimestampRange(
+        ANY_TIME.oldest_ms if age_ms < 0 else wall_ms - age_ms,
+        ANY_TIME.newest_ms if ahead_ms < 0 else min(ANY_TIME.newest_ms, wall_ms + ahead_ms),
+    )
 
 
 def inflated_size_max(produced: Produced, config: LogConfig) -> int:
@@ -102,7 +118,7 @@ def check_inflated(produced: Produced, size_max: int) -> Produced | Refused:
             except RemoteProtocolError as error:
                 return Refused(KafkaCode.INVALID_RECORD, error.message)
             size_max -= len(body)
-            framing = _framing(body, header, position, produced.needs_keys)
+            framing = _framing(body, header, position, produced.needs_keys, produced.times)
             if isinstance(framing, BatchRefusal):
                 return refused(framing)
             max_timestamp = framing.max_timestamp
@@ -111,9 +127,11 @@ def check_inflated(produced: Produced, size_max: int) -> Produced | Refused:
     return produced._replace(max_timestamps=max_timestamps)
 
 
-def _framing(body: Buffer, header: BatchHeader, position: int, needs_keys: bool) -> Framing | BatchRefusal:
+def _framing(
+    body: Buffer, header: BatchHeader, position: int, needs_keys: bool, times: TimestampRange
+) -> Framing | BatchRefusal:
     """Check the records in an inflated body; see `check_framing`."""
-    framing = check_framing(body, header, position=position)
+    framing = check_framing(body, header, times, position)
     if isinstance(framing, BatchRefusal) or not needs_keys or framing.first_null_key < 0:
         return framing
     error = RecordError(framing.first_null_key, "the topic is compacted, and the record has no key")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from quorumlog.errors import RemoteProtocolError
 from quorumlog.wire.compression import decompress
-from quorumlog.wire.record_batch import HEADER_SIZE, BatchHeader, Buffer, Codec
+from quorumlog.wire.record_batch import HEADER_SIZE, TIMESTAMP_TYPE_FLAG, BatchHeader, Buffer, Codec
 
 INFLATED_MAX = 64 << 20
 
@@ -44,6 +44,7 @@ def record_places(body: Buffer, header: BatchHeader) -> Iterator[RecordPlace]:
         MalformedError: the records do not fill the body.
     """
     position = 0
+    append_time_ms = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_FLAG else None
     try:
         for _ in range(header.record_count):
             length, position = _varint(body, position)
@@ -52,7 +53,8 @@ def record_places(body: Buffer, header: BatchHeader) -> Iterator[RecordPlace]:
                 raise MalformedError(f"record of {length} bytes in a body of {len(body)}")
             delta, after = _varint(body, position + 1)
             offset_delta, _ = _varint(body, after)
-            yield RecordPlace(header.base_timestamp + delta, header.base_offset + offset_delta)
+            timestamp = header.base_timestamp + delta if append_time_ms is None else append_time_ms
+            yield RecordPlace(timestamp, header.base_offset + offset_delta)
             position = end
     except IndexError as error:
         raise MalformedError("record cut off") from error

@@ -65,6 +65,18 @@ class LogConfig:
     compacts: bool = False  # cleanup.policy contains compact
     delete_retention_ms: int = _DAY_MS
     compaction: CleaningPolicy = NO_LAG
+    append_time: bool = False  # records get the time at which the leader appends them, in place of their own
+    timestamp_age_max_ms: int = -1  # a record that claims to be older is refused, unless it gets the append time
+    timestamp_ahead_max_ms: int = -1  # likewise for a timestamp in the future
+
+    @property
+    def opens_compressed(self) -> bool:
+        """Return whether a leader inflates batches with compression, to check their records."""
+        return self.compressed_records_checked or self.compacts or self.bounds_timestamps
+
+    @property
+    def bounds_timestamps(self) -> bool:
+        return not self.append_time and (self.timestamp_age_max_ms >= 0 or self.timestamp_ahead_max_ms >= 0)
 
     def __post_init__(self) -> None:
         assert 0 < self.segment_size_max <= SEGMENT_SIZE_LIMIT, self.segment_size_max

@@ -15,7 +15,16 @@ from broker.log.types import Appended, LogConfig, Refused
 from quorumlog.runtime.disk import DiskError
 from quorumlog.wire.control_records import EndTxnMarker, build_marker, parse_marker
 from quorumlog.wire.errors import KafkaCode
-from quorumlog.wire.record_batch import BatchHeader, BatchRefusal, check_batches, parse_header, patch, seal
+from quorumlog.wire.record_batch import (
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_FLAG,
+    BatchHeader,
+    BatchRefusal,
+    check_batches,
+    parse_header,
+    patch,
+    seal,
+)
 
 RELATIVE_OFFSET_MAX = 2**31 - 1
 Batches = bytes | bytearray | memoryview
@@ -42,6 +51,7 @@ class LogWriter:
         verification: object = None,
         *,
         is_coordinated: bool = False,
+        append_time_ms: int = NO_TIMESTAMP,
     ) -> Appended | Refused:
         """Append a client's batches, with their offsets and epoch set.
 
@@ -49,6 +59,7 @@ class LogWriter:
             compression are checked only if the caller has done so.
         verification: see `ProducerState.check`.
         is_coordinated: a coordinator appends for a producer, and has checked everything except the producer's epoch.
+        append_time_ms: the wall time that becomes the timestamp of all records; -1: they keep their own.
         """
         marks = self._marks
         epochs = marks.epochs
@@ -75,10 +86,14 @@ class LogWriter:
         placed = []
         for claimed, max_timestamp in zip(headers, produced.max_timestamps, strict=True):
             header = claimed._replace(base_offset=offset, leader_epoch=leader_epoch)
-            if max_timestamp == claimed.max_timestamp:
+            if append_time_ms != NO_TIMESTAMP:
+                attributes = header.attributes | TIMESTAMP_TYPE_FLAG
+                header = header._replace(attributes=attributes, max_timestamp=append_time_ms)
+            elif max_timestamp != claimed.max_timestamp:
+                header = header._replace(max_timestamp=max_timestamp)
+            if (header.attributes, header.max_timestamp) == (claimed.attributes, claimed.max_timestamp):
                 patch(data, offset, leader_epoch, position)
             else:
-                header = header._replace(max_timestamp=max_timestamp)
                 seal(data, header, position)
             placed.append(header)
             offset += header.last_offset_delta + 1

@@ -10,6 +10,7 @@ from broker.core.partition import Limits
 from broker.log import LogConfig
 from broker.replica.limits import ReplicaLimits
 from metadata.image import ClusterImage, is_internal
+from metadata.image.topic_configs import INT64_MAX
 
 
 class TopicConfigs:
@@ -46,6 +47,11 @@ class TopicConfigs:
         self._leader_limits.clear()
 
 
+def _limit(text: str) -> int:
+    """Return a limit of a topic as a log takes it; the largest number means no limit."""
+    return -1 if int(text) == INT64_MAX else int(text)
+
+
 def log_config(image: ClusterImage, topic_id: UUID, limits: ReplicaLimits) -> LogConfig:
     """Return a topic's settings as its log takes them.
 
@@ -67,6 +73,9 @@ def log_config(image: ClusterImage, topic_id: UUID, limits: ReplicaLimits) -> Lo
         deletes="delete" in policies,
         compacts="compact" in policies,
         delete_retention_ms=int(value("delete.retention.ms")),
+        append_time=value("message.timestamp.type") == "LogAppendTime",
+        timestamp_age_max_ms=_limit(value("message.timestamp.before.max.ms")),
+        timestamp_ahead_max_ms=_limit(value("message.timestamp.after.max.ms")),
         compaction=CleaningPolicy(
             min_lag_ms=int(value("min.compaction.lag.ms")),
             max_lag_ms=int(value("max.compaction.lag.ms")),

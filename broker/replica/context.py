@@ -61,6 +61,7 @@ class ReplicaContext:
     cluster: ClusterView
     limits: ReplicaLimits
     is_awake: Callable[[], bool]
+    wall_ms: Callable[[], int]
     counters: ReplicaCounters = field(default_factory=ReplicaCounters)
     events: ReplicaEvents = field(default_factory=ReplicaEvents)
     parked_produces: int = 0

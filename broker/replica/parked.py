@@ -13,12 +13,16 @@ from quorumlog.wire.errors import KafkaCode
 
 @dataclass(slots=True)
 class ParkedProduce:
-    """Offsets are those of its records; `timer` ends the wait."""
+    """Offsets are those of its records, and `append_time_ms` their timestamp if the leader gave it.
+
+    timer: ends the wait.
+    """
 
     future: asyncio.Future[ProduceResult]
     acks: int
     base_offset: int
     end_offset: int
+    append_time_ms: int
     timer: asyncio.TimerHandle | None = None
 
 

@@ -43,7 +43,8 @@ class ProduceService:
             future.set_result(refused_produce(KafkaCode.REQUEST_TIMED_OUT, "too many writes wait for replication"))
         else:
             config = replica.log.config
-            produce = Produce(topic, index, acks, timeout_ms, future, check_produced(batches, config))
+            checked = check_produced(batches, config, self._context.wall_ms())
+            produce = Produce(topic, index, acks, timeout_ms, future, checked)
             if self._checks.admit(produce, config):
                 replica.append(produce.batches, acks, timeout_ms, future)
         return future

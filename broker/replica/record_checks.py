@@ -105,7 +105,7 @@ class RecordChecks:
     def _needed(self, produce: Produce, config: LogConfig) -> _Check | None:
         """Return the check that must run in a thread, if any; a small batch is checked here."""
         batches = produce.batches
-        if isinstance(batches, Refused) or not (config.compressed_records_checked or config.compacts):
+        if isinstance(batches, Refused) or not config.opens_compressed:
             return None
         if not (compressed_size := batches.compressed_size):
             return None

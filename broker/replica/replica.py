@@ -48,6 +48,7 @@ from quorumlog.runtime.clock import now_ms
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.logging import get_logger
 from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.record_batch import NO_TIMESTAMP
 
 logger = get_logger("broker")
 
@@ -287,11 +288,14 @@ class Replica:
         timeout_ms: int,
         future: asyncio.Future[ProduceResult],
     ) -> None:
-        appended = self._write(leader, partition_log, batches)
+        append_time_ms = self._append_time_ms(partition_log)
+        appended = self._write(leader, partition_log, batches, append_time_ms)
         if isinstance(appended, Refused):
             future.set_result(refused_by_log(appended))
             return
-        produce = ParkedProduce(future, acks, appended.first_offset, appended.end_offset)
+        if appended.duplicate:  # its records got their time before, and the log does not keep it for each producer
+            append_time_ms = NO_TIMESTAMP
+        produce = ParkedProduce(future, acks, appended.first_offset, appended.end_offset, append_time_ms)
         if self.leader is not leader:
             self._answer(produce, KafkaCode.NOT_LEADER_OR_FOLLOWER)
         elif (verdict := leader.verdict(acks, appended.end_offset)) is not None:
@@ -312,12 +316,20 @@ class Replica:
             return Refused(int(code), _admission_text(code, found.leader, ACKS_ALL))
         if found.log.durability.is_truncating:  # elected meanwhile; see `produce`
             return Refused(int(KafkaCode.NOT_LEADER_OR_FOLLOWER), _TRUNCATING)
-        return self._write(found.leader, found.log, batch)
+        return self._write(found.leader, found.log, batch, self._append_time_ms(found.log))
 
-    def _write(self, leader: LeaderState, partition_log: PartitionLog, batches: Produced) -> Appended | Refused:
+    def _append_time_ms(self, partition_log: PartitionLog) -> int:
+        """Return the timestamp that appended records get in place of their own; -1 if they keep their own."""
+        return self._context.wall_ms() if partition_log.config.append_time else NO_TIMESTAMP
+
+    def _write(
+        self, leader: LeaderState, partition_log: PartitionLog, batches: Produced, append_time_ms: int
+    ) -> Appended | Refused:
         """Append to the log, and tell role and followers.  The role may have ended when this returns."""
         try:
-            appended = partition_log.append_as_leader(batches, leader.leader_epoch, now_ms())
+            appended = partition_log.append_as_leader(
+                batches, leader.leader_epoch, now_ms(), append_time_ms=append_time_ms
+            )
         except (DiskError, CorruptStoreError) as error:
             self.take_offline(error)
             return Refused(int(KafkaCode.KAFKA_STORAGE_ERROR), str(error))
@@ -364,7 +376,9 @@ class Replica:
             leader, epoch = self.image.leader, self.image.leader_epoch
         start = -1 if self.log is None else self.log.start_offset
         produce.future.set_result(
-            ProduceResult(int(code), produce.base_offset, start, leader_id=leader, leader_epoch=epoch)
+            ProduceResult(
+                int(code), produce.base_offset, start, produce.append_time_ms, leader_id=leader, leader_epoch=epoch
+            )
         )
 
     # -- flush and watermark

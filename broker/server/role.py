@@ -107,7 +107,12 @@ class BrokerRole:
         self._call = call
         self._stall_detector = StallDetector(config.session_timeout_ms / 2000)
         self.context = ReplicaContext(
-            config.broker_id, self.logs, ClusterView(config.broker_id), limits, self._stall_detector.is_awake
+            config.broker_id,
+            self.logs,
+            ClusterView(config.broker_id),
+            limits,
+            self._stall_detector.is_awake,
+            sources.wall_ms,
         )
         self._pool = ProducerIdPool(
             config.broker_id,

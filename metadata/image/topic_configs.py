@@ -148,10 +148,10 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = {
         _int("max.message.bytes", 1_048_588, 1, INT32_MAX),
         ConfigKey("message.downconversion.enable", Kind.BOOLEAN, "true", no_effect=_ONE_FORMAT),
         ConfigKey("message.format.version", Kind.VERSION, "3.0-IV1", no_effect=_ONE_FORMAT),
-        _only("message.timestamp.after.max.ms", str(INT64_MAX)),
-        _only("message.timestamp.before.max.ms", str(INT64_MAX)),
+        _int("message.timestamp.after.max.ms", INT64_MAX, 0),
+        _int("message.timestamp.before.max.ms", INT64_MAX, 0),
         _only("message.timestamp.difference.max.ms", str(INT64_MAX)),
-        _only("message.timestamp.type", "CreateTime"),
+        ConfigKey("message.timestamp.type", Kind.CHOICE, "CreateTime", choices=("CreateTime", "LogAppendTime")),
         ConfigKey("min.cleanable.dirty.ratio", Kind.RATIO, "0.5"),
         _int("min.compaction.lag.ms", 0, 0),
         _int("min.insync.replicas", 1, 1, 32_767),
@@ -171,6 +171,9 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = {
 
 compression.validation.enable: whether a leader decompresses each compressed batch and checks its records before it
 appends the batch, as Kafka does.  Without this check, a defective producer can write batches that no consumer can read.
+message.timestamp.type: LogAppendTime replaces the timestamps of producers by the leader's time of the append.
+message.timestamp.before.max.ms, message.timestamp.after.max.ms: how far the timestamp of a record may lie in the past
+and in the future.  The largest number means no limit, the default of both; in Kafka 4 the future is limited to an hour.
 Configs of Kafka's that scripts set, but that have no meaning here, are accepted with a note (`ConfigKey.no_effect`).
 Those with one permitted value would change which records are accepted, stamped or kept, so no other value is accepted.
 """

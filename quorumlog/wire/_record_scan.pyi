@@ -13,7 +13,12 @@ class Record(NamedTuple):
     headers: Headers
 
 def scan(
-    body: bytes | bytearray | memoryview, count: int, base_timestamp: int, newest_timestamp: int, /
+    body: bytes | bytearray | memoryview,
+    count: int,
+    base_timestamp: int,
+    oldest_timestamp: int,
+    newest_timestamp: int,
+    /,
 ) -> tuple[int, int, int, int, int]: ...
 def encode(
     records: list[tuple[int, bytes | None, bytes | None, Headers]], base_timestamp: int, reserve: int, /

@@ -17,8 +17,6 @@ from quorumlog.wire._record_scan import scan
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import BatchHeader, BatchRefusal, Buffer, RecordError
 
-ANY_TIMESTAMP: Final = 2**63 - 1
-
 
 class Problem(IntEnum):
     """The results of `scan`: the same numbers as `enum scan_problem`."""
@@ -38,6 +36,7 @@ class Problem(IntEnum):
     RECORD_REST = 12
     BATCH_REST = 13
     BATCH_SHORT = 14
+    TIMESTAMP_BEHIND = 15
 
 
 PROBLEM_TEXTS: Final = {
@@ -55,8 +54,19 @@ PROBLEM_TEXTS: Final = {
     Problem.RECORD_REST: "the record is longer than its fields",
     Problem.BATCH_REST: "bytes follow the last record",
     Problem.BATCH_SHORT: "the batch ends before this record",
+    Problem.TIMESTAMP_BEHIND: "the timestamp is too old",
 }
-_TIMESTAMP_PROBLEMS: Final = (Problem.TIMESTAMP_RANGE, Problem.TIMESTAMP_AHEAD)
+_TIMESTAMP_PROBLEMS: Final = (Problem.TIMESTAMP_RANGE, Problem.TIMESTAMP_AHEAD, Problem.TIMESTAMP_BEHIND)
+
+
+class TimestampRange(NamedTuple):
+    """The timestamps that a record may have, both ends included.  A record without one (-1) is never too old."""
+
+    oldest_ms: int = -(2**63)
+    newest_ms: int = 2**63 - 1
+
+
+ANY_TIME: Final = TimestampRange()
 
 
 class Framing(NamedTuple):
@@ -71,7 +81,7 @@ class Framing(NamedTuple):
 
 
 def check_framing(
-    records: Buffer, header: BatchHeader, newest_timestamp_ms: int | None = None, position: int = 0
+    records: Buffer, header: BatchHeader, times: TimestampRange = ANY_TIME, position: int = 0
 ) -> Framing | BatchRefusal:
     """Check that `records`, a batch's uncompressed body, matches `header`.
 
@@ -79,11 +89,11 @@ def check_framing(
 
     Args:
         records: contiguous.
-        newest_timestamp_ms: refuse a record that claims to be newer; None: any time is accepted.
         position: that of the batch in the client's data, for the refusal.
     """
-    newest = ANY_TIMESTAMP if newest_timestamp_ms is None else newest_timestamp_ms
-    found, record, at, max_timestamp, null_key = scan(records, header.record_count, header.base_timestamp, newest)
+    found, record, at, max_timestamp, null_key = scan(
+        records, header.record_count, header.base_timestamp, times.oldest_ms, times.newest_ms
+    )
     if found == Problem.NONE:
         return Framing(max_timestamp, null_key)
     problem = Problem(found)

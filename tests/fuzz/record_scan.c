@@ -11,7 +11,7 @@
 #include "record_scan.h"
 
 #define BODY_SIZE_MAX 4096
-#define VERDICTS (SCAN_BATCH_SHORT + 1)
+#define VERDICTS (SCAN_TIMESTAMP_BEHIND + 1)
 
 static uint64_t state;
 
@@ -134,7 +134,7 @@ int main(int count_of_arguments, char **arguments)
             return 3;
         memcpy(exact, body, size);
         result = scan_records(exact + (size ? 0 : 1), size, count, draw_timestamp(1000),
-                              draw_timestamp(INT64_MAX));
+                              draw_timestamp(INT64_MIN), draw_timestamp(INT64_MAX));
         free(exact);
         if (result.problem < 0 || result.problem >= VERDICTS || result.position < 0 ||
             (uint64_t)result.position > size || result.record < 0 || result.first_null_key > result.record) {

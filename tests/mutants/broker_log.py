@@ -554,4 +554,25 @@ MUTANTS = (
             "tests/unit/broker/log/test_transactions.py::test_a_snapshot_with_a_transaction_that_compaction_has_ended_is_not_used",
         ),
     ),
+    Mutant(
+        "a record keeps the time of its producer although the topic gives the time of the append",
+        "broker/log/writer.py",
+        "header = header._replace(attributes=attributes, max_timestamp=append_time_ms)",
+        "header = header._replace(max_timestamp=append_time_ms)",
+        ("tests/unit/broker/log/test_append_time.py::test_appended_records_get_the_time_of_the_append",),
+    ),
+    Mutant(
+        "compressed records escape the limits of timestamps",
+        "broker/log/types.py",
+        "return self.compressed_records_checked or self.compacts or self.bounds_timestamps",
+        "return self.compressed_records_checked or self.compacts",
+        ("tests/unit/broker/log/test_append_time.py::test_a_timestamp_beyond_the_limit_is_refused",),
+    ),
+    Mutant(
+        "a look-up by time ignores the time of the append",
+        "broker/log/records.py",
+        "timestamp = header.base_timestamp + delta if append_time_ms is None else append_time_ms",
+        "timestamp = header.base_timestamp + delta",
+        ("tests/unit/broker/log/test_append_time.py::test_a_record_is_found_by_the_time_of_its_append",),
+    ),
 )

@@ -13,10 +13,13 @@ class Found(Exception):
 
 
 class SlowScan:
-    def __init__(self, body: bytes, count: int, base_timestamp: int, newest_timestamp: int) -> None:
+    def __init__(
+        self, body: bytes, count: int, base_timestamp: int, oldest_timestamp: int, newest_timestamp: int
+    ) -> None:
         self.body = body
         self.count = count
         self.base_timestamp = base_timestamp
+        self.oldest_timestamp = oldest_timestamp
         self.newest_timestamp = newest_timestamp
         self.position = 0
         self.record = 0
@@ -43,6 +46,7 @@ class SlowScan:
         timestamp = self.base_timestamp + self.number(64, end)
         require(-1 <= timestamp < 2**63, Problem.TIMESTAMP_RANGE)
         require(timestamp <= self.newest_timestamp, Problem.TIMESTAMP_AHEAD)
+        require(timestamp == -1 or timestamp >= self.oldest_timestamp, Problem.TIMESTAMP_BEHIND)
         self.max_timestamp = max(self.max_timestamp, timestamp)
         require(self.number(32, end) == self.record, Problem.OFFSET_DELTA)
         if self.skip_bytes(end, -1, Problem.KEY_LENGTH) == -1 and self.first_null_key == -1:
@@ -79,5 +83,5 @@ def require(good: bool, problem: Problem) -> None:
         raise Found(problem)
 
 
-def slow_scan(body: bytes, count: int, base_timestamp: int, newest_timestamp: int) -> Verdict:
-    return SlowScan(body, count, base_timestamp, newest_timestamp).verdict()
+def slow_scan(body: bytes, count: int, base_timestamp: int, oldest_timestamp: int, newest_timestamp: int) -> Verdict:
+    return SlowScan(body, count, base_timestamp, oldest_timestamp, newest_timestamp).verdict()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.wire._record_scan import scan
 from quorumlog.wire.record_batch import HEADER_SIZE
-from quorumlog.wire.record_framing import ANY_TIMESTAMP, Problem
+from quorumlog.wire.record_framing import ANY_TIME, Problem
 from tests.properties.record_twin import slow_scan
 
 BASE_MS = 1_700_000_000_000
@@ -40,19 +40,26 @@ def test_good_records_pass_with_their_newest_timestamp_and_first_null_key(chosen
     null_keys = [index for index, record in enumerate(chosen) if record.key is None]
     newest = max(record.timestamp_ms for record in chosen)
     expected = (Problem.NONE, len(chosen), len(body), newest, null_keys[0] if null_keys else -1)
-    assert scan(body, len(chosen), chosen[0].timestamp_ms, ANY_TIMESTAMP) == expected
+    assert scan(body, len(chosen), chosen[0].timestamp_ms, *ANY_TIME) == expected
 
 
-@given(st.binary(max_size=200), counts, timestamps, timestamps)
-@example(b"\x0c\x00\x00\x00\x01\x01\x00", 1, -1, INT64_MAX)
-@example(b"\x20\x00" + b"\xff" * 9 + b"\x01\x00\x01\x01\x00", 1, INT64_MIN, INT64_MAX)
-@example(b"\x20\x00" + b"\xff" * 9 + b"\x02\x00\x01\x01\x00", 1, 0, INT64_MAX)
-def test_any_bytes_get_the_verdict_of_the_twin(body: bytes, count: int, base: int, newest: int) -> None:
-    assert scan(body, count, base, newest) == slow_scan(body, count, base, newest)
+@given(st.binary(max_size=200), counts, timestamps, st.just(INT64_MIN) | timestamps, timestamps)
+@example(b"\x0c\x00\x00\x00\x01\x01\x00", 1, -1, INT64_MIN, INT64_MAX)
+@example(b"\x20\x00" + b"\xff" * 9 + b"\x01\x00\x01\x01\x00", 1, INT64_MIN, INT64_MIN, INT64_MAX)
+@example(b"\x20\x00" + b"\xff" * 9 + b"\x02\x00\x01\x01\x00", 1, 0, INT64_MIN, INT64_MAX)
+def test_any_bytes_get_the_verdict_of_the_twin(body: bytes, count: int, base: int, oldest: int, newest: int) -> None:
+    assert scan(body, count, base, oldest, newest) == slow_scan(body, count, base, oldest, newest)
 
 
 @settings(max_examples=500, deadline=None)
-@given(mutated_batches(), st.just(BASE_MS) | timestamps, st.just(INT64_MAX) | timestamps)
-def test_mutated_batches_get_the_verdict_of_the_twin(mutated: tuple[bytes, int], base: int, newest: int) -> None:
+@given(
+    mutated_batches(),
+    st.just(BASE_MS) | timestamps,
+    st.just(INT64_MIN) | timestamps,
+    st.just(INT64_MAX) | timestamps,
+)
+def test_mutated_batches_get_the_verdict_of_the_twin(
+    mutated: tuple[bytes, int], base: int, oldest: int, newest: int
+) -> None:
     body, count = mutated
-    assert scan(body, count, base, newest) == slow_scan(body, count, base, newest)
+    assert scan(body, count, base, oldest, newest) == slow_scan(body, count, base, oldest, newest)

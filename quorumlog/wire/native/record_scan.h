@@ -28,6 +28,7 @@ enum scan_problem {
     SCAN_RECORD_REST,  /* the record has bytes after its last header */
     SCAN_BATCH_REST,   /* the batch has bytes after its last record */
     SCAN_BATCH_SHORT,  /* the batch ends before the records that its header counts */
+    SCAN_TIMESTAMP_BEHIND, /* below the oldest that the topic accepts */
 };
 
 /* Attributes, timestamp delta, offset delta, key length, value length, header count: one byte each. */
@@ -138,8 +139,8 @@ static inline int scan_headers(const uint8_t **at, const uint8_t *end)
     return SCAN_OK;
 }
 
-/* Check the timestamp and keep the newest. */
-static inline int scan_timestamp(int64_t base, int64_t delta, int64_t newest, int64_t *max)
+/* Check the timestamp and keep the newest.  A record without a timestamp (-1) is not too old. */
+static inline int scan_timestamp(int64_t base, int64_t delta, int64_t oldest, int64_t newest, int64_t *max)
 {
     int64_t timestamp;
     if (delta > 0 ? base > INT64_MAX - delta : base < INT64_MIN - delta)
@@ -149,6 +150,8 @@ static inline int scan_timestamp(int64_t base, int64_t delta, int64_t newest, in
         return SCAN_TIMESTAMP_RANGE;
     if (timestamp > newest)
         return SCAN_TIMESTAMP_AHEAD;
+    if (timestamp < oldest && timestamp != -1)
+        return SCAN_TIMESTAMP_BEHIND;
     if (timestamp > *max)
         *max = timestamp;
     return SCAN_OK;
@@ -156,7 +159,7 @@ static inline int scan_timestamp(int64_t base, int64_t delta, int64_t newest, in
 
 /* Check one record after its length: from *at to `end`, which it must fill. */
 static inline int scan_record(const uint8_t **at, const uint8_t *end, int32_t index, int64_t base_timestamp,
-                              int64_t newest_timestamp, struct scan_result *result)
+                              int64_t oldest_timestamp, int64_t newest_timestamp, struct scan_result *result)
 {
     int64_t timestamp_delta;
     int32_t offset_delta, length;
@@ -165,7 +168,8 @@ static inline int scan_record(const uint8_t **at, const uint8_t *end, int32_t in
     (*at)++; /* attributes: none are defined, and Kafka accepts any */
     if ((failed = scan_varint64(at, end, &timestamp_delta)))
         return failed;
-    if ((failed = scan_timestamp(base_timestamp, timestamp_delta, newest_timestamp, &result->max_timestamp)))
+    if ((failed = scan_timestamp(base_timestamp, timestamp_delta, oldest_timestamp, newest_timestamp,
+                                 &result->max_timestamp)))
         return failed;
     if ((failed = scan_varint32(at, end, &offset_delta)))
         return failed;
@@ -184,7 +188,7 @@ static inline int scan_record(const uint8_t **at, const uint8_t *end, int32_t in
 
 /* Check that `body` is exactly `count` records with the offset deltas 0 to count - 1. */
 static inline struct scan_result scan_records(const uint8_t *body, size_t size, int32_t count, int64_t base_timestamp,
-                                              int64_t newest_timestamp)
+                                              int64_t oldest_timestamp, int64_t newest_timestamp)
 {
     struct scan_result result = {SCAN_OK, 0, 0, -1, -1};
     const uint8_t *at = body, *end = body + size;
@@ -198,7 +202,8 @@ static inline struct scan_result scan_records(const uint8_t *body, size_t size, 
             if (length < SCAN_RECORD_CONTENT_MIN || length > end - at)
                 result.problem = SCAN_RECORD_LENGTH;
             else
-                result.problem = scan_record(&at, at + length, index, base_timestamp, newest_timestamp, &result);
+                result.problem = scan_record(&at, at + length, index, base_timestamp, oldest_timestamp,
+                                             newest_timestamp, &result);
         }
     }
     if (!result.problem) {

@@ -9,7 +9,7 @@
  * cost more than the scan. */
 #define RELEASE_SIZE_MIN (2 << 20)
 
-PyDoc_STRVAR(scan_doc, "scan(body, count, base_timestamp, newest_timestamp)\n"
+PyDoc_STRVAR(scan_doc, "scan(body, count, base_timestamp, oldest_timestamp, newest_timestamp)\n"
                        "    -> (problem, record, position, max_timestamp, first_null_key)\n\n"
                        "Check that the contiguous buffer `body` is exactly `count` records.  See record_framing.py.");
 
@@ -17,17 +17,20 @@ static PyObject *scan(PyObject *module, PyObject *args)
 {
     Py_buffer body;
     int count;
-    long long base_timestamp, newest_timestamp;
+    long long base_timestamp, oldest_timestamp, newest_timestamp;
     struct scan_result result;
 
     (void)module;
-    if (!PyArg_ParseTuple(args, "y*iLL:scan", &body, &count, &base_timestamp, &newest_timestamp))
+    if (!PyArg_ParseTuple(args, "y*iLLL:scan", &body, &count, &base_timestamp, &oldest_timestamp,
+                          &newest_timestamp))
         return NULL;
     if (body.len < RELEASE_SIZE_MIN) {
-        result = scan_records(body.buf, (size_t)body.len, count, base_timestamp, newest_timestamp);
+        result = scan_records(body.buf, (size_t)body.len, count, base_timestamp, oldest_timestamp,
+                              newest_timestamp);
     } else {
         Py_BEGIN_ALLOW_THREADS
-        result = scan_records(body.buf, (size_t)body.len, count, base_timestamp, newest_timestamp);
+        result = scan_records(body.buf, (size_t)body.len, count, base_timestamp, oldest_timestamp,
+                              newest_timestamp);
         Py_END_ALLOW_THREADS
     }
     PyBuffer_Release(&body);

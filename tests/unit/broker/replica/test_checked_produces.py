@@ -100,3 +100,31 @@ async def test_closing_answers_produces_that_wait_for_a_check(rig: Rig, thread: 
     assert large.result().error_code == KafkaCode.NOT_LEADER_OR_FOLLOWER
     await thread.release()
     assert log.end_offset == 0
+
+
+async def test_a_topic_gives_its_records_the_time_of_the_append(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    configs = (("min.insync.replicas", "1"), ("message.timestamp.type", "LogAppendTime"))
+    rig.cluster.create(TOPIC, (1,), configs=configs)
+    await rig.learn()
+    monkeypatch.setattr(rig.context, "wall_ms", lambda: 1_700_000_000_000)
+    result = await rig.produce(b"v")
+    assert (result.error_code, result.log_append_time_ms) == (0, 1_700_000_000_000)
+    repeated = make_batch([b"w"], producer=(5, 0, 0))
+    first, again = [await rig.replicas.start_produce(TOPIC, 0, memoryview(repeated), -1, 60_000) for _ in range(2)]
+    assert (first.log_append_time_ms, again.log_append_time_ms) == (1_700_000_000_000, -1)
+    assert again.base_offset == first.base_offset
+
+
+async def test_a_topic_limits_timestamps_relative_to_the_wall_clock(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    configs = (("min.insync.replicas", "1"), ("message.timestamp.before.max.ms", "1000"))
+    rig.cluster.create(TOPIC, (1,), configs=configs)
+    await rig.learn()
+    batch = memoryview(make_batch([b"v"], timestamps=[500]))
+    monkeypatch.setattr(rig.context, "wall_ms", lambda: 1_500)
+    result = await rig.replicas.start_produce(TOPIC, 0, batch, -1, 60_000)
+    assert (result.error_code, result.log_append_time_ms) == (0, -1)
+    monkeypatch.setattr(rig.context, "wall_ms", lambda: 1_501)
+    result = await rig.replicas.start_produce(TOPIC, 0, batch, -1, 60_000)
+    assert result.error_code == KafkaCode.INVALID_TIMESTAMP
+    assert [error.record for error in result.record_errors] == [0]
+    assert rig.log.end_offset == 1

@@ -7,16 +7,16 @@ import pytest
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import HEADER_SIZE, BatchRefusal, RecordError, parse_header
-from quorumlog.wire.record_framing import PROBLEM_TEXTS, Framing, Problem, check_framing
+from quorumlog.wire.record_framing import ANY_TIME, PROBLEM_TEXTS, Framing, Problem, TimestampRange, check_framing
 from tests.unit.broker.log.batches import varint
 from tests.unit.quorumlog.wire.framing import HUGE, BadBody, bad_bodies, body_of, record
 
 BASE_MS = 1_000
 
 
-def check(body: bytes, count: int, newest_ms: int | None = None) -> Framing | BatchRefusal:
+def check(body: bytes, count: int, times: TimestampRange = ANY_TIME) -> Framing | BatchRefusal:
     header = parse_header(build_batch([NewRecord(b"k", b"v", BASE_MS)]))
-    return check_framing(memoryview(body), header._replace(record_count=count), newest_ms, position=7)
+    return check_framing(memoryview(body), header._replace(record_count=count), times, position=7)
 
 
 @pytest.mark.parametrize("bad", bad_bodies(), ids=lambda bad: bad.name)
@@ -34,22 +34,23 @@ def test_record_that_contradicts_the_header_is_refused(bad: BadBody) -> None:
 
 
 def test_every_problem_of_the_records_has_a_bad_body() -> None:
-    timestamps = {Problem.TIMESTAMP_RANGE, Problem.TIMESTAMP_AHEAD}
+    timestamps = {Problem.TIMESTAMP_RANGE, Problem.TIMESTAMP_AHEAD, Problem.TIMESTAMP_BEHIND}
     assert {bad.problem for bad in bad_bodies()} == set(Problem) - {Problem.NONE} - timestamps
     assert set(PROBLEM_TEXTS) == set(Problem) - {Problem.NONE}
 
 
 @pytest.mark.parametrize(
-    ("delta", "newest_ms", "problem"),
+    ("delta", "times", "problem"),
     [
-        (-BASE_MS - 2, None, Problem.TIMESTAMP_RANGE),
-        (2**63 - 1, None, Problem.TIMESTAMP_RANGE),
-        (-(2**63), None, Problem.TIMESTAMP_RANGE),
-        (11, BASE_MS + 10, Problem.TIMESTAMP_AHEAD),
+        (-BASE_MS - 2, ANY_TIME, Problem.TIMESTAMP_RANGE),
+        (2**63 - 1, ANY_TIME, Problem.TIMESTAMP_RANGE),
+        (-(2**63), ANY_TIME, Problem.TIMESTAMP_RANGE),
+        (11, TimestampRange(newest_ms=BASE_MS + 10), Problem.TIMESTAMP_AHEAD),
+        (-11, TimestampRange(oldest_ms=BASE_MS - 10), Problem.TIMESTAMP_BEHIND),
     ],
 )
-def test_timestamp_out_of_range_is_refused_as_such(delta: int, newest_ms: int | None, problem: Problem) -> None:
-    refusal = check(body_of(record(0), record(1, timestamp_delta=delta)), 2, newest_ms)
+def test_timestamp_out_of_range_is_refused_as_such(delta: int, times: TimestampRange, problem: Problem) -> None:
+    refusal = check(body_of(record(0), record(1, timestamp_delta=delta)), 2, times)
     assert isinstance(refusal, BatchRefusal)
     assert refusal.code == KafkaCode.INVALID_TIMESTAMP
     assert refusal.record_errors == (RecordError(1, PROBLEM_TEXTS[problem]),)
@@ -57,7 +58,12 @@ def test_timestamp_out_of_range_is_refused_as_such(delta: int, newest_ms: int | 
 
 def test_bounds_themselves_are_accepted() -> None:
     assert check(body_of(record(0, timestamp_delta=-BASE_MS - 1)), 1) == Framing(-1, -1)
-    assert check(body_of(record(0, timestamp_delta=10)), 1, BASE_MS + 10) == Framing(BASE_MS + 10, -1)
+    assert check(body_of(record(0, timestamp_delta=10)), 1, TimestampRange(0, BASE_MS + 10)) == Framing(
+        BASE_MS + 10, -1
+    )
+    assert check(body_of(record(0, timestamp_delta=-10)), 1, TimestampRange(BASE_MS - 10)) == Framing(BASE_MS - 10, -1)
+    no_timestamp = body_of(record(0, timestamp_delta=-BASE_MS - 1))
+    assert check(no_timestamp, 1, TimestampRange(BASE_MS)) == Framing(-1, -1)
     largest = 2**63 - 1 - BASE_MS
     assert check(body_of(record(0, timestamp_delta=largest)), 1) == Framing(2**63 - 1, -1)
     padded = b"\x80\x00"  # a number may be longer than necessary
