@@ -29,6 +29,9 @@ from quorumlog.wire.rpcs import ControllerCall
 
 _UNSUPPORTED_VERSION: Final = 35
 _TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
+_ADVERTISED_LOW: Final = {Api.PRODUCE: 0}
+"""First versions that are advertised although they are not served.  Older releases of librdkafka (as in kcat) silently
+turn off gzip, snappy and lz4 unless Produce 0 is advertised.  Apache Kafka 4 also advertises it (KAFKA-18659)."""
 
 
 Outcome = Reply | Pending | Awaitable[Reply]
@@ -65,7 +68,7 @@ class Access(NamedTuple):
 class Handler:
     """One request that this broker answers.
 
-    low, offered: the versions that are served, which ApiVersions reports.
+    low, offered: the versions that are served, which ApiVersions reports (but see `_ADVERTISED_LOW`).
     access: the permission that the caller needs; None if every client may send the request.  It is not checked yet.
     """
 
@@ -153,7 +156,7 @@ class Handlers:
 
     def _api_versions_body(self, version: int, error_code: int) -> bytes:
         keys = [
-            {"api_key": int(api), "min_version": handler.low, "max_version": handler.offered}
+            {"api_key": int(api), "min_version": _ADVERTISED_LOW.get(api, handler.low), "max_version": handler.offered}
             for api, handler in sorted(HANDLERS.items())
         ]
         values = {"error_code": error_code, "api_keys": keys, **features(self._replicas.image)}

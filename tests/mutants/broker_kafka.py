@@ -13,6 +13,7 @@ DESCRIPTION_TESTS = "tests/unit/broker/kafka/test_descriptions.py"
 BOUNDS_TESTS = "tests/unit/broker/kafka/test_listener_bounds.py"
 CHANGES_TESTS = "tests/unit/broker/kafka/test_cluster_changes.py"
 GROUP_TESTS = "tests/unit/broker/kafka/test_groups.py"
+LISTENER_TESTS = "tests/unit/broker/kafka/test_listener.py"
 
 MUTANTS = (
     Mutant(
@@ -91,6 +92,13 @@ MUTANTS = (
         '"partition_index": left[room].index}',
         '"partition_index": left[room].index + 1}',
         (f"{DESCRIPTION_TESTS}::test_topics_come_in_pages_that_join",),
+    ),
+    Mutant(
+        "ApiVersions advertises only the versions of Produce that are served, and old clients do not compress",
+        "broker/kafka/handlers.py",
+        "_ADVERTISED_LOW: Final = {Api.PRODUCE: 0}",
+        "_ADVERTISED_LOW: Final[dict[Api, int]] = {}",
+        (f"{LISTENER_TESTS}::test_produce_is_advertised_from_version_0_so_that_older_librdkafka_compresses",),
     ),
     Mutant(
         "ApiVersions reports the features of an earlier time",

@@ -116,7 +116,18 @@ async def test_api_versions_lists_the_served_versions(served: Served) -> None:
     async with RawClient(served.port) as client:
         response = await client.ask(Api.API_VERSIONS, 2, {})
     offered = {key.api_key: (key.min_version, key.max_version) for key in response.api_keys}
-    assert offered == {int(api): (versions.low, versions.offered) for api, versions in HANDLERS.items()}
+    served_versions = {int(api): (versions.low, versions.offered) for api, versions in HANDLERS.items()}
+    del offered[Api.PRODUCE], served_versions[Api.PRODUCE]
+    assert offered == served_versions
+
+
+async def test_produce_is_advertised_from_version_0_so_that_older_librdkafka_compresses(served: Served) -> None:
+    """librdkafka 2.0 turns gzip, snappy and lz4 off unless Produce 0 is advertised, and still sends version 7."""
+    async with RawClient(served.port) as client:
+        response = await client.ask(Api.API_VERSIONS, 2, {})
+    (produce,) = (key for key in response.api_keys if key.api_key == Api.PRODUCE)
+    assert (produce.min_version, produce.max_version) == (0, HANDLERS[Api.PRODUCE].offered)
+    assert HANDLERS[Api.PRODUCE].low == 3, "earlier versions carry records in older formats, which are not served"
 
 
 async def test_an_unknown_version_of_api_versions_is_answered_in_the_oldest(served: Served) -> None:

@@ -1,0 +1,157 @@
+"""The programs: how each is built, and the command that runs it.
+
+Builds and downloads go to `.dev/clients`; each is made once for each version of its sources.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.clients.outcomes import Skipped
+from tests.clients.running import HOME
+
+SOURCES: Final = Path(__file__).resolve().parent / "programs"
+BUILD_TIMEOUT_S = 1800.0
+SHOWN_LINES = 5
+GENTLY = ("nice", "-n", "10")
+
+
+@dataclass(frozen=True)
+class Program:
+    """prepare: builds it if necessary, and returns its command.  Raises Skipped if that is not possible here.
+
+    is_python: it needs nothing that is not installed for the tests, apart from kcat.
+    """
+
+    name: str
+    language: str
+    prepare: Callable[[], list[str]]
+    is_python: bool = False
+
+
+@dataclass(frozen=True)
+class Jars:
+    """Those of Apache Kafka: its clients, its tools and its server."""
+
+    pom: Path = SOURCES / "java" / "pom.xml"
+
+    @property
+    def version(self) -> str:
+        found = re.search(r"<kafka.version>(.*?)<", self.pom.read_text())
+        assert found
+        return found[1]
+
+    def folder(self) -> Path:
+        """Return the folder with the jars, after a download if they are missing."""
+        folder = HOME / "java" / "libs"
+        command = ["mvn", "-q", "-B", "-f", str(self.pom), "dependency:copy-dependencies"]
+        _build("java", [self.pom], [*command, f"-DoutputDirectory={folder}"])
+        return folder
+
+
+JARS: Final = Jars()
+
+
+def _needs(*tools: str) -> None:
+    for tool in tools:
+        if shutil.which(tool) is None:
+            raise Skipped(f"{tool} is not installed")
+
+
+def _build(name: str, sources: list[Path], command: list[str], environment: dict[str, str] | None = None) -> None:
+    """Run `command` unless it has succeeded for the same contents of `sources`.
+
+    Raises:
+        Skipped: it failed.
+    """
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(sources))).hexdigest()
+    stamp = HOME / f"{name}.built"
+    if stamp.exists() and stamp.read_text() == digest:
+        return
+    _needs(command[0])
+    HOME.mkdir(parents=True, exist_ok=True)
+    print(f"building {name} in {HOME}", file=sys.stderr, flush=True)
+    done = subprocess.run(
+        [*GENTLY, *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=BUILD_TIMEOUT_S,
+        env={**os.environ, **(environment or {})},
+    )
+    if done.returncode:
+        last = " | ".join(done.stdout.strip().splitlines()[-SHOWN_LINES:])
+        raise Skipped(f"{name} could not be built: {last}")
+    stamp.write_text(digest)
+
+
+def java() -> list[str]:
+    """Return the beginning of a command that runs a class of Kafka's jars."""
+    _needs("java")
+    return ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{JARS.folder()}/*"]
+
+
+def _python(module: str) -> Callable[[], list[str]]:
+    return lambda: [sys.executable, "-m", f"tests.clients.programs.python.{module}"]
+
+
+def _kcat() -> list[str]:
+    _needs("kcat")
+    return _python("kcat_program")()
+
+
+def _java() -> list[str]:
+    source = SOURCES / "java" / "JavaProgram.java"
+    libraries, classes = JARS.folder(), HOME / "java" / "classes"
+    _build("java-program", [source], ["javac", "-cp", f"{libraries}/*", "-d", str(classes), str(source)])
+    command = java()
+    command[-1] += f":{classes}"
+    return [*command, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "JavaProgram"]
+
+
+def _go(name: str) -> Callable[[], list[str]]:
+    def prepare() -> list[str]:
+        folder, binary = SOURCES / "go", HOME / "go" / name
+        sources = [folder / "go.mod", folder / "go.sum", *folder.rglob("*.go")]
+        command = ["go", "build", "-C", str(folder), "-p", "1", "-o", str(binary), f"./{name}"]
+        _build(name, sources, command, {"GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local"})
+        return [str(binary)]
+
+    return prepare
+
+
+def _node() -> list[str]:
+    _needs("node")
+    folder, home = SOURCES / "node", HOME / "node"
+    files = [folder / name for name in ("package.json", "package-lock.json", ".npmrc", "kafkajs_program.js")]
+    home.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        shutil.copy(file, home)
+    _build("kafkajs", files[:2], ["npm", "ci", "--prefix", str(home), "--ignore-scripts", "--no-audit", "--no-fund"])
+    return ["node", str(home / "kafkajs_program.js")]
+
+
+def _rust() -> list[str]:
+    folder, home = SOURCES / "rust", HOME / "rust"
+    sources = [folder / "Cargo.toml", folder / "Cargo.lock", folder / "src" / "main.rs"]
+    command = ["cargo", "build", "--release", "-j1", "--locked", "--manifest-path", str(folder / "Cargo.toml")]
+    _build("rdkafka", sources, command, {"CARGO_TARGET_DIR": str(home)})
+    return [str(home / "release" / "rdkafka-program")]
+
+
+PROGRAMS: Final = (
+    Program("confluent-kafka", "Python", _python("confluent_program"), is_python=True),
+    Program("kafka-python", "Python", _python("kafka_python_program"), is_python=True),
+    Program("aiokafka", "Python", _python("aiokafka_program"), is_python=True),
+    Program("kcat", "C", _kcat, is_python=True),
+    Program("kafka-clients", "Java", _java),
+)

@@ -1,0 +1,299 @@
+import java.io.IOException;
+import java.io.InputStream;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.List;
+import java.util.Map;
+import java.util.Objects;
+import java.util.Properties;
+import java.util.Set;
+import java.util.TreeSet;
+import java.util.concurrent.Callable;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.clients.admin.AlterConfigOp;
+import org.apache.kafka.clients.admin.ConfigEntry;
+import org.apache.kafka.clients.admin.NewPartitions;
+import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.admin.OffsetSpec;
+import org.apache.kafka.clients.admin.RecordsToDelete;
+import org.apache.kafka.clients.consumer.CommitFailedException;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.ConsumerRecords;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.errors.RebalanceInProgressException;
+import org.apache.kafka.common.errors.TopicExistsException;
+import org.apache.kafka.common.header.Header;
+import org.apache.kafka.common.header.internals.RecordHeader;
+import org.apache.kafka.common.serialization.StringDeserializer;
+import org.apache.kafka.common.serialization.StringSerializer;
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.ObjectNode;
+
+/** The Java clients: producer, consumer and admin. */
+public final class JavaProgram {
+    private static final ObjectMapper JSON = new ObjectMapper();
+    private static final long TIMEOUT_S = 30;
+    private static final long SETTLE_MS = 5_000;
+    private static final Duration POLL = Duration.ofMillis(100);
+
+    private final JsonNode action;
+
+    private JavaProgram(JsonNode action) {
+        this.action = action;
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        Properties release = new Properties();
+        try (InputStream stream = Admin.class.getResourceAsStream("/kafka/kafka-version.properties")) {
+            release.load(stream);
+        }
+        report("version", Map.of("value", release.getProperty("version")));
+        JavaProgram program = new JavaProgram(JSON.readTree(arguments[0]));
+        switch (program.text("action")) {
+            case "produce" -> program.produce();
+            case "consume" -> program.consume();
+            case "member" -> program.member();
+            case "admin" -> program.admin();
+            case "transact" -> program.transact();
+            default -> throw new IllegalArgumentException(arguments[0]);
+        }
+    }
+
+    private static synchronized void report(String event, Map<String, ?> fields) {
+        ObjectNode node = JSON.createObjectNode().put("event", event);
+        fields.forEach((name, value) -> node.set(name, JSON.valueToTree(value)));
+        System.out.println(node);
+    }
+
+    private static void saw(String aspect, Object value) {
+        report("saw", Map.of("aspect", aspect, "value", value));
+    }
+
+    private static <T> T wait(Future<T> future) throws Exception {
+        try {
+            return future.get(TIMEOUT_S, TimeUnit.SECONDS);
+        } catch (ExecutionException error) {
+            throw error.getCause() instanceof Exception cause ? cause : error;
+        }
+    }
+
+    /** Returns what {@code look} returns: {@code wanted} as soon as it does. */
+    private static <T> T settled(Callable<T> look, T wanted) throws Exception {
+        long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(SETTLE_MS);
+        T found = look.call();
+        while (!Objects.equals(found, wanted) && System.nanoTime() < deadline) {
+            Thread.sleep(POLL.toMillis());
+            found = look.call();
+        }
+        return found;
+    }
+
+    private String text(String name) {
+        return action.get(name).asText();
+    }
+
+    private Properties settings(String... pairs) {
+        Properties settings = new Properties();
+        settings.put("bootstrap.servers", text("bootstrap"));
+        for (int i = 0; i < pairs.length; i += 2) {
+            settings.put(pairs[i], pairs[i + 1]);
+        }
+        return settings;
+    }
+
+    private KafkaProducer<String, String> producer(String... pairs) {
+        return new KafkaProducer<>(settings(pairs), new StringSerializer(), new StringSerializer());
+    }
+
+    private KafkaConsumer<String, String> consumer(String... pairs) {
+        return new KafkaConsumer<>(settings(pairs), new StringDeserializer(), new StringDeserializer());
+    }
+
+    private void produce() throws Exception {
+        List<Future<RecordMetadata>> sent = new ArrayList<>();
+        try (KafkaProducer<String, String> producer = producer(
+                "compression.type", text("compression"), "enable.idempotence", text("idempotent"), "linger.ms", "50")) {
+            for (int number = 0; number < action.get("count").asInt(); number++) {
+                List<Header> headers = List.of(new RecordHeader("number", String.valueOf(number).getBytes()));
+                String value = ("value-" + number + " ").repeat(20);
+                long timestamp = action.get("base_ms").asLong() + number;
+                sent.add(producer.send(
+                        new ProducerRecord<>(text("topic"), 0, timestamp, "key-" + number % 7, value, headers)));
+            }
+        }
+        List<Long> offsets = new ArrayList<>();
+        for (Future<RecordMetadata> one : sent) {
+            offsets.add(wait(one).offset());
+        }
+        report("produced", Map.of("offsets", offsets, "fields", List.of("key", "value", "timestamp", "headers")));
+    }
+
+    private void consume() {
+        TopicPartition where = new TopicPartition(text("topic"), 0);
+        try (KafkaConsumer<String, String> consumer = consumer("enable.auto.commit", "false")) {
+            consumer.assign(List.of(where));
+            switch (text("from")) {
+                case "beginning" -> consumer.seekToBeginning(List.of(where));
+                case "end" -> consumer.seekToEnd(List.of(where));
+                default -> {
+                    long timestamp = action.get("timestamp").asLong();
+                    consumer.seek(where, consumer.offsetsForTimes(Map.of(where, timestamp)).get(where).offset());
+                }
+            }
+            consumer.position(where);
+            report("positioned", Map.of());
+            int left = action.get("count").asInt();
+            long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(TIMEOUT_S);
+            while (left > 0 && System.nanoTime() < deadline) {
+                for (ConsumerRecord<String, String> record : consumer.poll(POLL)) {
+                    if (left-- > 0) {
+                        Header header = record.headers().lastHeader("number");
+                        report("record", Map.of(
+                                "offset", record.offset(), "timestamp", record.timestamp(), "key", record.key(),
+                                "value", record.value(), "headers", Map.of("number", new String(header.value()))));
+                    }
+                }
+            }
+        }
+    }
+
+    private void member() {
+        String strategy = text("strategy");
+        Properties settings = settings(
+                "group.id", text("group"), "auto.offset.reset", "earliest", "enable.auto.commit", "false");
+        if (strategy.equals("consumer")) {
+            settings.put("group.protocol", "consumer");
+        } else {
+            settings.put("session.timeout.ms", "6000");
+            settings.put("heartbeat.interval.ms", "500");
+            String assignor = strategy.equals("cooperative") ? "CooperativeSticky" : "Range";
+            String name = "org.apache.kafka.clients.consumer." + assignor + "Assignor";
+            settings.put("partition.assignment.strategy", name);
+        }
+        if (!action.get("instance").isNull()) {
+            settings.put("group.instance.id", text("instance"));
+        }
+        Thread input = new Thread(() -> {
+            try {
+                System.in.readAllBytes();
+            } catch (IOException error) {
+                error.printStackTrace();
+            }
+        });
+        input.setDaemon(true);
+        input.start();
+        Set<Integer> known = Set.of();
+        try (KafkaConsumer<String, String> consumer =
+                new KafkaConsumer<>(settings, new StringDeserializer(), new StringDeserializer())) {
+            consumer.subscribe(List.of(text("topic")));
+            while (input.isAlive()) {
+                ConsumerRecords<String, String> records = consumer.poll(POLL);
+                for (ConsumerRecord<String, String> record : records) {
+                    report("record", Map.of(
+                            "partition", record.partition(), "offset", record.offset(), "value", record.value()));
+                }
+                if (!records.isEmpty()) {
+                    try {
+                        consumer.commitSync();
+                    } catch (CommitFailedException | RebalanceInProgressException error) {
+                        report("note", Map.of("text", "commit: " + error));
+                    }
+                }
+                Set<Integer> now = new TreeSet<>();
+                consumer.assignment().forEach(each -> now.add(each.partition()));
+                if (!now.equals(known)) {
+                    known = now;
+                    report("assigned", Map.of("partitions", now));
+                }
+            }
+        }
+        report("closed", Map.of());
+    }
+
+    private void admin() throws Exception {
+        String topic = text("topic");
+        String group = text("group");
+        TopicPartition data = new TopicPartition(text("data"), 0);
+        ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, topic);
+        try (Admin admin = Admin.create(settings())) {
+            Callable<Integer> partitions = () ->
+                    wait(admin.describeTopics(List.of(topic)).allTopicNames()).get(topic).partitions().size();
+            Callable<String> retention = () ->
+                    wait(admin.describeConfigs(List.of(resource)).all()).get(resource).get("retention.ms").value();
+            Callable<Long> committed = () ->
+                    wait(admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata()).get(data).offset();
+            Callable<Boolean> listed = () ->
+                    wait(admin.listGroups().all()).stream().anyMatch(each -> each.groupId().equals(group));
+            saw("brokers", wait(admin.describeCluster().nodes()).size());
+            NewTopic fresh = new NewTopic(topic, 3, (short) 1).configs(Map.of("retention.ms", "60000000"));
+            wait(admin.createTopics(List.of(fresh)).all());
+            try {
+                wait(admin.createTopics(List.of(fresh)).all());
+            } catch (TopicExistsException error) {
+                saw("duplicate", "TOPIC_ALREADY_EXISTS");
+            }
+            saw("partitions", settled(partitions, 3));
+            saw("config", settled(retention, "60000000"));
+            Collection<AlterConfigOp> changes = List.of(
+                    new AlterConfigOp(new ConfigEntry("retention.ms", "70000000"), AlterConfigOp.OpType.SET));
+            wait(admin.incrementalAlterConfigs(Map.of(resource, changes)).all());
+            saw("altered config", settled(retention, "70000000"));
+            wait(admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(5))).all());
+            saw("more partitions", settled(partitions, 5));
+            saw("offsets", List.of(
+                    wait(admin.listOffsets(Map.of(data, OffsetSpec.earliest())).partitionResult(data)).offset(),
+                    wait(admin.listOffsets(Map.of(data, OffsetSpec.latest())).partitionResult(data)).offset()));
+            saw("deleted records", wait(
+                    admin.deleteRecords(Map.of(data, RecordsToDelete.beforeOffset(4))).lowWatermarks().get(data))
+                    .lowWatermark());
+            saw("group listed", listed.call());
+            saw("group state", wait(admin.describeConsumerGroups(List.of(group)).all()).get(group).groupState()
+                    .toString());
+            saw("group offset", committed.call());
+            wait(admin.alterConsumerGroupOffsets(group, Map.of(data, new OffsetAndMetadata(5))).all());
+            saw("altered group offset", committed.call());
+            wait(admin.deleteConsumerGroups(List.of(group)).all());
+            saw("group deleted", !listed.call());
+            wait(admin.deleteTopics(List.of(topic)).all());
+            saw("topic deleted", true);
+        }
+    }
+
+    private void transact() {
+        int count = action.get("count").asInt();
+        try (KafkaProducer<String, String> producer = producer("transactional.id", text("id"))) {
+            producer.initTransactions();
+            for (String word : List.of("committed", "aborted", "last")) {
+                producer.beginTransaction();
+                for (int number = 0; number < count; number++) {
+                    producer.send(new ProducerRecord<>(text("topic"), 0, null, word + "-" + number));
+                }
+                if (word.equals("aborted")) {
+                    producer.flush();  // so that the log has records to abort
+                    producer.abortTransaction();
+                    continue;
+                }
+                if (word.equals("last")) {
+                    try (KafkaConsumer<String, String> consumer = consumer("group.id", text("group"))) {
+                        TopicPartition where = new TopicPartition(text("topic"), 0);
+                        producer.sendOffsetsToTransaction(
+                                Map.of(where, new OffsetAndMetadata(count)), consumer.groupMetadata());
+                    }
+                }
+                producer.commitTransaction();
+            }
+        }
+        report("done", Map.of());
+    }
+}

@@ -1,0 +1,16 @@
+"""Why a row fails or is not served: the reasons that docs/clients.md gives."""
+
+from __future__ import annotations
+
+from typing import Final
+
+ANY: Final = "*"
+REASONS: Final[dict[tuple[str, str], str]] = {
+    (ANY, "group, new protocol"): "The brokers do not serve the new protocol of consumer groups (KIP-848) yet.",
+    (ANY, "transactions"): "The brokers do not serve transactions yet.",
+}
+"""By program and row; the program `ANY` stands for all that have no reason of their own."""
+
+
+def reason_of(program: str, row: str) -> str | None:
+    return REASONS.get((program, row)) or REASONS.get((ANY, row))
