@@ -15,6 +15,8 @@ from typing import Any, Final
 from broker.coordinator.creation import TopicCreation
 from broker.coordinator.limits import CoordinatorLimits
 from broker.coordinator.shell import CoordinatorShell
+from broker.coordinator.topics import ImageTopics
+from broker.core.coordinator.consumer.requests import ConsumerLimits, DescribeConsumerGroups
 from broker.core.coordinator.group_machine import GroupMachine
 from broker.core.coordinator.group_requests import (
     DescribeGroups,
@@ -27,18 +29,20 @@ from broker.core.coordinator.group_requests import (
     OffsetFetch,
 )
 from broker.core.coordinator.machine import Step
-from broker.replica.cluster_view import ClusterView
 from broker.replica.table import ReplicaTable
 from metadata.image import ClusterImage, TopicImage
 from metadata.image.internal_topics import CONSUMER_OFFSETS
-from metadata.records import Record, RemoveTopic
+from metadata.records import Partition, Record, RemovePartition, RemoveTopic, RenewTopic, Topic
 from quorumlog.runtime.clock import Sources
 from quorumlog.wire.rpcs import ControllerCall
 
-READS: Final = (DescribeGroups, Heartbeat, ListGroups, OffsetFetch)
+READS: Final = (DescribeConsumerGroups, DescribeGroups, Heartbeat, ListGroups, OffsetFetch)
 """Requests that make no records."""
 
 _MINUTE_MS: Final = 60_000
+
+_TOPOLOGY: Final = (Topic, Partition, RemovePartition, RemoveTopic, RenewTopic)
+"""Records that change which topics exist, their ids, or their numbers of partitions."""
 
 
 def group_limits(image: ClusterImage) -> GroupLimits:
@@ -56,6 +60,27 @@ def group_limits(image: ClusterImage) -> GroupLimits:
         offset_metadata_max_bytes=value("offset.metadata.max.bytes"),
         offsets_retention_ms=value("offsets.retention.minutes") * _MINUTE_MS,
         expiry_interval_ms=value("offsets.retention.check.interval.ms"),
+        consumer=_consumer_limits(image),
+    )
+
+
+def _consumer_limits(image: ClusterImage) -> ConsumerLimits:
+    """Return the limits of groups of the newer protocol.  A value outside its range counts as the nearest one in it."""
+
+    def bounded(name: str) -> int:
+        low, value, high = (
+            int(image.cluster_config(f"group.consumer.{key}.ms")) for key in (f"min.{name}", name, f"max.{name}")
+        )
+        return max(low, min(value, high))
+
+    policy = image.cluster_config("group.consumer.migration.policy")
+    return ConsumerLimits(
+        session_timeout_ms=bounded("session.timeout"),
+        heartbeat_interval_ms=bounded("heartbeat.interval"),
+        members_max=int(image.cluster_config("group.consumer.max.size")),
+        assignors=tuple(image.cluster_config("group.consumer.assignors").split(",")),
+        may_upgrade=policy in ("bidirectional", "upgrade"),
+        may_downgrade=policy in ("bidirectional", "downgrade"),
     )
 
 
@@ -63,26 +88,6 @@ def _continues(topic: TopicImage, image: ClusterImage) -> bool:
     """Return whether a topic exists in a later image, perhaps under another id."""
     now = image.topic(topic.name)
     return now is not None and now.origin == topic.origin
-
-
-class ImageTopics:
-    """The `Topics` of the machines.  It uses the newest metadata, so that no offset of a deleted topic is committed.
-
-    A coordinator deletes the offsets of partitions that its newest image lacks.  So a commit must not depend on
-    metadata that the next coordinator may not have yet.  While a replica leads under an epoch, the change that ends
-    this epoch is not applied here, and the next leader has it.  So the next leader knows all that is applied here.
-    """
-
-    def __init__(self, cluster: ClusterView) -> None:
-        self._cluster = cluster
-
-    def has_partition(self, topic: str, partition: int) -> bool:
-        return self._cluster.partition(topic, partition) is not None
-
-    def may_commit(self, topic: str, partition: int) -> bool:
-        applied = self._cluster.applied.topic(topic)
-        is_applied = applied is not None and applied.partition(partition) is not None
-        return is_applied and self.has_partition(topic, partition)
 
 
 class GroupCoordinators:
@@ -138,6 +143,7 @@ class GroupCoordinators:
         if old.configs is not new.configs and (limits := group_limits(new)) != self._group_limits:
             self._group_limits = limits
             self.shell.tell_all(lambda machine, now: machine.configure(limits, now))
+        self._follow_topics(old, new, records)
         if records is None:
             gone = [topic for topic in old.topics.values() if not _continues(topic, new)]
         else:
@@ -146,6 +152,17 @@ class GroupCoordinators:
         if gone:
             names = sorted({topic.name for topic in gone})
             self.shell.tell_all(lambda machine, now: machine.topics_deleted(names, now))
+
+    def _follow_topics(self, old: ClusterImage, new: ClusterImage, records: Sequence[Record] | None) -> None:
+        """Report changes of topics to the consumer groups, which are assigned to their partitions."""
+        names: list[str] | None = None
+        if records is not None:
+            ids = {each.topic_id for each in records if isinstance(each, _TOPOLOGY)}
+            found = [image.topics.get(topic_id) for topic_id in ids for image in (old, new)]
+            names = sorted({topic.name for topic in found if topic is not None})
+        if names != []:
+            self._topics.changed()
+            self.shell.tell_all(lambda machine, now: machine.topics_changed(names, now))
 
     # -- `broker.kafka.api.Groups`
 

@@ -15,6 +15,10 @@ from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka.codec import milliseconds
 from quorumlog.wire.v1 import controller_pb2 as pb
 
+GROUP_VERSION: Final = "group.version"
+"""The feature of Kafka's that stands for the newer protocol of consumer groups (KIP-848)."""
+_GROUP_LEVELS: Final = range(2)
+
 _FIRST_WITH_SOFTWARE: Final = 3
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
@@ -40,15 +44,17 @@ def software_problem(request: Any, version: int) -> KafkaCode | None:
 def features(image: ClusterImage) -> dict[str, Any]:
     """Return the fields of an ApiVersions response about features: those of this release, and the levels in force.
 
-    The epoch of the levels is the offset of the metadata in which they were found.
+    The epoch of the levels is the offset of the metadata in which they were found.  `group.version` is always at its
+    highest level, because no record of the metadata log depends on it.
     """
+    known = {**SUPPORTED, GROUP_VERSION: _GROUP_LEVELS}
     supported = [
-        {"name": name, "min_version": levels[0], "max_version": levels[-1]}
-        for name, levels in sorted(SUPPORTED.items())
+        {"name": name, "min_version": levels[0], "max_version": levels[-1]} for name, levels in sorted(known.items())
     ]
+    in_force = {**{each.name: each.level for each in describe_features(image)}, GROUP_VERSION: _GROUP_LEVELS[-1]}
     finalized = [
-        {"name": each.name, "max_version_level": each.level, "min_version_level": each.level}
-        for each in describe_features(image)
+        {"name": name, "max_version_level": level, "min_version_level": level}
+        for name, level in sorted(in_force.items())
     ]
     return {
         "supported_features": supported,
@@ -72,7 +78,10 @@ async def update_features(forwarder: Forwarder, request: Any, image: ClusterImag
         refusal = _refused_here(update, counts[update.feature], image)
         results.append(refusal or await _raised(forwarder, update, deadline, validate_only=True))
     if all(is_ok(each) for each in results) and not getattr(request, "validate_only", False):
-        results = [await _raised(forwarder, each, deadline, validate_only=False) for each in updates]
+        results = [
+            _refused_here(each, 1, image) or await _raised(forwarder, each, deadline, validate_only=False)
+            for each in updates
+        ]
     answers = [outcome(each, _UPDATE_CODES.get(each.error)) for each in results]
     first = next((each for each in answers if each["error_code"]), {"error_code": 0})
     shown = [{"feature": update.feature, **answer} for update, answer in zip(updates, answers, strict=True)]
@@ -80,11 +89,15 @@ async def update_features(forwarder: Forwarder, request: Any, image: ClusterImag
 
 
 def _refused_here(update: Any, count: int, image: ClusterImage) -> pb.Result | None:
-    """Return the refusal of an update that the controller could not express."""
+    """Return the refusal of an update that the controller cannot express, or the result for `group.version`."""
     name, level = update.feature, update.max_version_level
     text = None
     if count > 1:
         text = f"the request names {name[:60]!a} {count} times"
+    elif name == GROUP_VERSION and level in _GROUP_LEVELS[1:]:
+        return pb.Result(error=ApiError.NONE)
+    elif name == GROUP_VERSION and level > 0:
+        text = f"this broker supports levels of {GROUP_VERSION} up to {_GROUP_LEVELS[-1]}, not {level}"
     elif level < 1:
         text = f"level {level} would remove {name[:60]!a}, but features cannot be removed"
     elif (kind := getattr(update, "upgrade_type", _UPGRADE)) not in (_UPGRADE, *_DOWNGRADES):

@@ -71,6 +71,7 @@ _FIRST_JOIN_WITH_MEMBER_ID_REQUIRED: Final = 4
 _FIRST_JOIN_WITH_NULL_PROTOCOL: Final = 7
 _FIRST_JOIN_WITH_SKIP: Final = 9
 _FIRST_LEAVE_WITH_MEMBERS: Final = 3
+_FIRST_COMMIT_WITH_EPOCHS: Final = 9
 _FIRST_FETCH_WITH_ERROR: Final = 2
 _FIRST_FETCH_WITH_GROUPS: Final = 8
 _FIRST_DESCRIBE_WITH_MISSING: Final = 6
@@ -139,7 +140,7 @@ def _result(future: asyncio.Future[Any]) -> Any:
     return KafkaCode.NOT_COORDINATOR if future.cancelled() else future.result()
 
 
-class _Split(Generic[K]):
+class Split(Generic[K]):
     """A request about several groups, as one request for each partition that holds some of them."""
 
     def __init__(
@@ -359,6 +360,7 @@ def offset_commit(asked: Asked) -> Pending:
         generation=request.generation_id_or_member_epoch,
         offsets=offsets,
         retention_ms=milliseconds(asked.field("retention_time")),
+        knows_epochs=asked.version >= _FIRST_COMMIT_WITH_EPOCHS,
     )
 
     def values(found: Any) -> Values:
@@ -405,7 +407,7 @@ def offset_fetch(asked: Asked) -> Pending:
     first = {each.group_id: each for each in reversed(asked_groups)}
     wanted = {name: _to_fetch(asked, first[name]) for name in named if named[name] == 1}
     require_stable = asked.field("require_stable", False)
-    split = _Split(
+    split = Split(
         asked,
         [each.group for each in wanted.values()],
         lambda group: group.group,
@@ -522,7 +524,7 @@ def describe_groups(asked: Asked) -> Pending:
     report_missing = asked.version >= _FIRST_DESCRIBE_WITH_MISSING
     # A group that the request repeats is described once: each description may be as large as the group.
     names = tuple(dict.fromkeys(asked.request.groups))
-    split = _Split(asked, names, str, lambda groups: DescribeGroups(groups, report_missing))
+    split = Split(asked, names, str, lambda groups: DescribeGroups(groups, report_missing))
 
     def finish() -> Reply:
         found: list[GroupDescription] = split.answers(lambda group, code: GroupDescription(group, code))
@@ -580,7 +582,7 @@ def _listed(group: ListedGroup) -> Values:
 
 
 def delete_groups(asked: Asked) -> Pending:
-    split = _Split(asked, asked.request.groups_names, str, DeleteGroups)
+    split = Split(asked, asked.request.groups_names, str, DeleteGroups)
 
     def finish() -> Reply:
         found: list[DeletedGroup] = split.answers(DeletedGroup)

@@ -11,7 +11,18 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
-from broker.kafka import admin, configs, data, groups, logs, partitions, reassignments, security, voters
+from broker.kafka import (
+    admin,
+    configs,
+    consumer_groups,
+    data,
+    groups,
+    logs,
+    partitions,
+    reassignments,
+    security,
+    voters,
+)
 from broker.kafka.api import Groups, Node, Replicas
 from broker.kafka.auto_topics import AutoTopics
 from broker.kafka.clusters import describe_cluster, unregister_broker
@@ -399,6 +410,8 @@ HANDLERS: Final[dict[Api, Handler]] = {
     Api.REMOVE_RAFT_VOTER: Handler(0, 0, Handlers._on_remove_voter, _cluster(Operation.ALTER)),
     Api.UPDATE_RAFT_VOTER: Handler(0, 0, Handlers._on_update_voter, _cluster(Operation.ALTER)),
     Api.DESCRIBE_PRODUCERS: Handler(0, 0, Handlers._on_describe_producers, _topic(Operation.READ)),
+    Api.CONSUMER_GROUP_HEARTBEAT: _of_groups(0, 1, consumer_groups.consumer_group_heartbeat, Operation.READ),
+    Api.CONSUMER_GROUP_DESCRIBE: _of_groups(0, 1, consumer_groups.consumer_group_describe, Operation.DESCRIBE),
     Api.LIST_CONFIG_RESOURCES: Handler(0, 1, Handlers._on_list_config_resources, _cluster(Operation.DESCRIBE_CONFIGS)),
     Api.DESCRIBE_TOPIC_PARTITIONS: Handler(0, 0, Handlers._on_describe_topic_partitions, _topic(Operation.DESCRIBE)),
     Api.DESCRIBE_CLUSTER: Handler(0, 2, Handlers._on_describe_cluster, _cluster(Operation.DESCRIBE)),

@@ -121,6 +121,7 @@ def _ignored_replicas(key: str) -> ConfigKey:
 
 
 _COMPRESSION_TYPES = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
+_MIGRATION_POLICIES = ("bidirectional", "disabled", "downgrade", "upgrade")
 _AS_SENT = "a broker stores each batch as the producer compressed it"
 _FLUSHES = "write.caching determines whether a write is flushed before its acknowledgement"
 _ONE_FORMAT = "records have one format, which all clients since Kafka 0.11 use"
@@ -184,6 +185,15 @@ CLUSTER_CONFIGS: dict[str, ConfigKey] = {
         _boolean("auto.create.topics.enable", "false"),
         _boolean("auto.leader.rebalance.enable", "true"),
         _int("default.replication.factor", 3, 1, 32_767),
+        ConfigKey("group.consumer.assignors", Kind.POLICIES, "uniform,range", choices=("uniform", "range")),
+        _int("group.consumer.heartbeat.interval.ms", 5_000, 1, INT32_MAX),
+        _int("group.consumer.max.heartbeat.interval.ms", 15_000, 1, INT32_MAX),
+        _int("group.consumer.max.session.timeout.ms", 60_000, 1, INT32_MAX),
+        _int("group.consumer.max.size", 10_000, 1, INT32_MAX),
+        ConfigKey("group.consumer.migration.policy", Kind.CHOICE, "bidirectional", choices=_MIGRATION_POLICIES),
+        _int("group.consumer.min.heartbeat.interval.ms", 5_000, 1, INT32_MAX),
+        _int("group.consumer.min.session.timeout.ms", 45_000, 1, INT32_MAX),
+        _int("group.consumer.session.timeout.ms", 45_000, 1, INT32_MAX),
         _int("group.initial.rebalance.delay.ms", 3_000, 0, INT32_MAX),
         _int("group.max.session.timeout.ms", 1_800_000, 1, INT32_MAX),
         _int("group.max.size", 10_000, 1, INT32_MAX),
@@ -203,6 +213,8 @@ CLUSTER_CONFIGS: dict[str, ConfigKey] = {
 
 auto.create.topics.enable: whether a broker creates a topic that a client names in a Metadata request.  The default is
 off, unlike Kafka's: a misspelt name would become a topic, with settings that were not chosen.
+group.consumer.*: of groups of the newer protocol (KIP-848).  group.consumer.assignors: those that members may choose,
+the default first.  group.consumer.migration.policy: whether a group with members may change its protocol.
 group.initial.rebalance.delay.ms: how long the first rebalance of an empty group waits for more members. group.max.size:
 members of a group. metadata.retention: how much history of the metadata every node keeps; the limit that is reached
 first applies. offset.metadata.max.bytes: of the text that a client may store with a committed offset.

@@ -9,12 +9,13 @@ CREATION = "broker/coordinator/creation.py"
 TESTS = "tests/unit/broker/coordinator/test_coordinator.py"
 
 GROUPS = "broker/coordinator/groups.py"
+TOPICS = "broker/coordinator/topics.py"
 GROUP_TESTS = "tests/unit/broker/coordinator/test_groups.py"
 
 MUTANTS = (
     Mutant(
         "an offset is committed for a topic that the next coordinator may not know",
-        GROUPS,
+        TOPICS,
         "return is_applied and self.has_partition(topic, partition)",
         "return self.has_partition(topic, partition)",
         (f"{GROUP_TESTS}::test_a_commit_waits_until_its_topic_is_applied",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from broker.core.coordinator.consumer.group import ConsumerGroup
 from broker.core.coordinator.group import Group
 from broker.core.coordinator.group_requests import (
     GroupDescription,
@@ -16,14 +17,21 @@ from broker.core.coordinator.group_requests import (
 from quorumlog.wire.errors import KafkaCode
 
 
-def describe(name: str, group: Group | None, has_offsets: bool, report_missing: bool) -> GroupDescription:
-    """Return the description of a group.  A group of simple consumers has only offsets."""
+def describe(
+    name: str, group: Group | ConsumerGroup | None, has_offsets: bool, report_missing: bool
+) -> GroupDescription:
+    """Return the description of a group.  A group of simple consumers has only offsets.
+
+    A consumer group counts as missing: it is described by `consumer.descriptions`.
+    """
     if group is None and has_offsets:
         return GroupDescription(name, state=GroupState.EMPTY)
-    if group is None or group.state is GroupState.DEAD:
+    if group is None or isinstance(group, ConsumerGroup) or group.state is GroupState.DEAD:
         if not report_missing:
             return GroupDescription(name, state=GroupState.DEAD)
         message = f"There is no group {name}."
+        if isinstance(group, ConsumerGroup) and group.state is not GroupState.DEAD:
+            message = f"Group {name} is not a classic group."
         return GroupDescription(name, KafkaCode.GROUP_ID_NOT_FOUND, message, GroupState.DEAD)
     is_stable = group.state is GroupState.STABLE
     members = tuple(
@@ -41,9 +49,19 @@ def describe(name: str, group: Group | None, has_offsets: bool, report_missing: 
     return GroupDescription(name, KafkaCode.NONE, None, group.state, group.protocol_type, protocol, members)
 
 
-def listed(request: ListGroups, groups: dict[str, Group], simple: Iterable[str]) -> tuple[ListedGroup, ...]:
+def listed(
+    request: ListGroups, groups: dict[str, Group | ConsumerGroup], simple: Iterable[str]
+) -> tuple[ListedGroup, ...]:
     """Return the groups that a request asks for.  simple: names of groups that have offsets."""
-    every = [ListedGroup(each.name, each.protocol_type, each.state, GroupType.CLASSIC) for each in groups.values()]
+    every = [
+        ListedGroup(
+            each.name,
+            each.protocol_type,
+            each.state,
+            GroupType.CONSUMER if isinstance(each, ConsumerGroup) else GroupType.CLASSIC,
+        )
+        for each in groups.values()
+    ]
     every += [ListedGroup(name, "", GroupState.EMPTY, GroupType.CLASSIC) for name in simple if name not in groups]
     states = {state.lower() for state in request.states}
     types = {group_type.lower() for group_type in request.types}

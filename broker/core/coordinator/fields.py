@@ -7,6 +7,7 @@ allocate more than its input.
 from __future__ import annotations
 
 import struct
+from uuid import UUID
 
 _MAX_VARINT_BYTES = 5
 STRING_MAX_BYTES = 0x7FFF
@@ -34,6 +35,12 @@ class Reader:
 
     def int16(self) -> int:
         return int.from_bytes(self._take(2), "big", signed=True)
+
+    def int8(self) -> int:
+        return int.from_bytes(self._take(1), "big", signed=True)
+
+    def uuid(self) -> UUID:
+        return UUID(bytes=self._take(16))
 
     def int32(self) -> int:
         return int.from_bytes(self._take(4), "big", signed=True)
@@ -68,6 +75,10 @@ class Reader:
     def binary(self) -> bytes:
         return self._take(self._uvarint() - 1 if self.flexible else self.int32())
 
+    def nullable_binary(self) -> bytes | None:
+        size = self._uvarint() - 1 if self.flexible else self.int32()
+        return None if size == -1 else self._take(size)
+
     def count(self) -> int:
         """Return the length of an array, which has at least one byte per element."""
         count = self._uvarint() - 1 if self.flexible else self.int32()
@@ -82,9 +93,23 @@ class Reader:
                 self._uvarint()
                 self._take(self._uvarint())
 
+    def tags(self) -> dict[int, bytes]:
+        """Return the tagged fields by their number, each as bytes."""
+        tags: dict[int, bytes] = {}
+        for _ in range(self._uvarint()):
+            tag = self._uvarint()
+            if tags and tag <= max(tags):
+                raise BadRecord(f"tag {tag} before {self._at} is not in order")
+            tags[tag] = self._take(self._uvarint())
+        return tags
+
     def end(self) -> None:
         if self._at != len(self._data):
             raise BadRecord(f"{len(self._data) - self._at} bytes follow the last field")
+
+
+def int8(value: int) -> bytes:
+    return struct.pack(">b", value)
 
 
 def int16(value: int) -> bytes:
@@ -111,3 +136,37 @@ def string(text: str | None) -> bytes:
 
 def binary(data: bytes) -> bytes:
     return int32(len(data)) + data
+
+
+# -- fields of flexible versions
+
+
+def uvarint(value: int) -> bytes:
+    parts = bytearray()
+    while value >= 0x80:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
+
+
+def compact_string(text: str | None) -> bytes:
+    """Return a string with its compact length before it.  Raise BadRecord above 32,767 bytes."""
+    if text is None:
+        return b"\0"
+    data = text.encode()
+    if len(data) > STRING_MAX_BYTES:
+        raise BadRecord(f"a string of {len(data)} bytes is longer than {STRING_MAX_BYTES}")
+    return uvarint(len(data) + 1) + data
+
+
+def compact_binary(data: bytes) -> bytes:
+    return uvarint(len(data) + 1) + data
+
+
+def tagged(fields: dict[int, bytes]) -> bytes:
+    """Return tagged fields by their number, each as bytes."""
+    parts = [uvarint(len(fields))]
+    for tag in sorted(fields):
+        parts += [uvarint(tag), uvarint(len(fields[tag])), fields[tag]]
+    return b"".join(parts)

@@ -31,10 +31,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
-from broker.core.coordinator.group_requests import GroupState, JoinGroup
+from broker.core.coordinator.group_requests import GroupState, JoinGroup, MemberProtocol
 from broker.core.coordinator.history import History
 from broker.core.coordinator.members import Member, loaded_member
-from broker.core.coordinator.records import NO_TIME, GroupValue, read_group
+from broker.core.coordinator.records import NO_TIME, GroupKey, GroupValue, read_group
 from broker.core.coordinator.subscription import CONSUMER, subscribed_topics
 from quorumlog.wire.errors import KafkaCode
 
@@ -127,6 +127,11 @@ class Group:
         self.state = state
         self._topics = None
 
+    def die(self) -> None:
+        """Become Dead: the group, which has no members, is being deleted."""
+        self.pending.clear()
+        self.become(GroupState.DEAD)
+
     def load(self, now_ms: int) -> None:
         """Take over the stored state: each member has a fresh session, and a group with members is Stable."""
         assert self.stored is not None, self.name
@@ -155,6 +160,10 @@ class Group:
         """Return whether nothing is lost when the coordinator no longer has this object."""
         return self.state is GroupState.EMPTY and not self.pending and self.stored is None
 
+    def record_keys(self) -> list[GroupKey]:
+        """Return the keys of all records of the group."""
+        return [] if self.stored is None else [GroupKey(self.name)]
+
     # -- members
 
     def add(self, member: Member) -> None:
@@ -180,6 +189,12 @@ class Group:
         member.client, member.protocols = request.client, request.protocols
         member.session_timeout_ms = request.session_timeout_ms
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
+        self._count(member, 1)
+
+    def offer(self, member: Member, protocols: tuple[MemberProtocol, ...]) -> None:
+        """Set the protocols of a member, of which its record has only one."""
+        self._count(member, -1)
+        member.protocols = protocols
         self._count(member, 1)
 
     def _count(self, member: Member, by: int) -> None:

@@ -17,9 +17,10 @@ members, pending member ids and a record is dropped after the operation that lef
 deadline back and leaves the entry alone; the tick at the old time finds nothing due and queues the group anew.  So a
 heartbeat costs no search.
 
-**The newer protocol** (KIP-848) has records and requests of its own.  A record of a type that this version does not
-know is counted and otherwise left alone.  A group of the newer protocol would be another class beside `Group`, in the
-same map; offsets and deletions are the same for both.
+**Two kinds of groups** are in the same map: `Group` uses the classic protocol, and `ConsumerGroup` the newer one
+(KIP-848).  Records of the newer protocol contain all its state, so replay alone builds it.  A group may change its kind
+in one step: tombstones for all its records, then those of the other kind.  Offsets and deletions are the same for both.
+A record of a type that this version does not know is counted and otherwise left alone.
 """
 
 from __future__ import annotations
@@ -30,6 +31,17 @@ from random import Random
 from typing import Final, assert_never
 
 from broker.core.coordinator import descriptions, membership, offset_requests, rebalance
+from broker.core.coordinator.consumer import descriptions as consumer_descriptions
+from broker.core.coordinator.consumer import records as consumer_records
+from broker.core.coordinator.consumer.group import ConsumerGroup
+from broker.core.coordinator.consumer.records import ConsumerKey
+from broker.core.coordinator.consumer.requests import (
+    ConsumerHeartbeat,
+    DescribeConsumerGroups,
+    DescribeConsumerGroupsResponse,
+)
+from broker.core.coordinator.consumer.service import ConsumerService
+from broker.core.coordinator.fields import BadRecord
 from broker.core.coordinator.group import Group
 from broker.core.coordinator.group_requests import (
     DeleteGroups,
@@ -83,8 +95,9 @@ class GroupMachine:
         self._topics: Final = topics
         self._random: Final = random
         self._wall_ms: Final = wall_ms
-        self._groups: Final[dict[str, Group]] = {}
+        self._groups: Final[dict[str, Group | ConsumerGroup]] = {}
         self._offsets: Final = Offsets()
+        self._consumers: Final = ConsumerService(self._groups, topics, random)
         self._sweeper: Final = Sweeper(self._groups, self._offsets, topics)
         self._parked: Final[dict[int, tuple[str, str]]] = {}
         self._heap: list[tuple[int, str]] = []
@@ -103,17 +116,41 @@ class GroupMachine:
         if offset is not None:
             self._offsets.apply(*offset, record.value)
             return
-        key = read_key(record.key)
-        if not isinstance(key, GroupKey):
+        key = read_key(record.key) or consumer_records.read_key(record.key)
+        if isinstance(key, ConsumerKey):
+            self._replay_consumer(key, record.value)
+        elif not isinstance(key, GroupKey):
             self.unknown_records += 1
-        elif record.value is not None:
-            read_group(record.value)
-            group = self._groups.get(key.group)
+        else:
+            self._replay_classic(key, record.value)
+
+    def _replay_classic(self, key: GroupKey, value: bytes | None) -> None:
+        group = self._groups.get(key.group)
+        if value is not None:
+            read_group(value)
+            if isinstance(group, ConsumerGroup):
+                raise BadRecord(f"the consumer group {key.group!r} has a record of a classic group")
             if group is None:
                 group = self._groups[key.group] = Group(key.group)
-            group.stored = record.value
-        elif key.group in self._groups:
-            self._groups[key.group].stored = None
+            group.stored = value
+        elif isinstance(group, Group):
+            group.stored = None
+
+    def _replay_consumer(self, key: ConsumerKey, value: bytes | None) -> None:
+        group = self._groups.get(key.group)
+        if not isinstance(group, ConsumerGroup):
+            if value is None:
+                return
+            if group is not None and group.stored is not None:
+                raise BadRecord(f"the classic group {key.group!r} has a record of a consumer group")
+            group = ConsumerGroup(key.group)
+            group.apply(key, value)
+            if not group.is_vacant:
+                self._groups[key.group] = group
+            return
+        group.apply(key, value)
+        if group.is_vacant:
+            del self._groups[key.group]
 
     def loaded(self, now_ms: int) -> Step:
         """Start to serve."""
@@ -121,7 +158,9 @@ class GroupMachine:
         turn = self._turn(now_ms)
         self._expiry_ms = now_ms + self._limits.expiry_interval_ms
         for group in list(self._groups.values()):
-            if group.stored is not None:
+            if isinstance(group, ConsumerGroup):
+                group.load(now_ms, turn.wall_ms, self._limits.consumer.session_timeout_ms)
+            elif group.stored is not None:
                 group.load(now_ms)
                 if len(group.members) > self._limits.members_max:
                     rebalance.prepare(turn, group, "the group is larger than group.max.size", None)
@@ -154,6 +193,10 @@ class GroupMachine:
                 self._delete_offsets(turn, call, request)
             case JoinGroup() | SyncGroup() | Heartbeat() | LeaveGroup():
                 self._member_request(turn, call, request)
+            case ConsumerHeartbeat():
+                self._consumer_heartbeat(turn, call, request)
+            case DescribeConsumerGroups():
+                turn.answer(call, self._describe_consumers(request))
             case _:
                 assert_never(request)
         return turn.step()
@@ -165,6 +208,19 @@ class GroupMachine:
 
     def _exists(self, name: str) -> bool:
         return name in self._groups or self._offsets.has_group(name)
+
+    def _consumer_heartbeat(self, turn: Turn, call: int, request: ConsumerHeartbeat) -> None:
+        group = self._consumers.heartbeat(turn, call, request) or self._groups.get(request.group)
+        if group is not None:
+            self._settle(group)
+
+    def _describe_consumers(self, request: DescribeConsumerGroups) -> DescribeConsumerGroupsResponse:
+        return DescribeConsumerGroupsResponse(
+            tuple(
+                consumer_descriptions.describe(name, self._groups.get(name), self._limits, self._topics)
+                for name in request.groups
+            )
+        )
 
     def _member_request(self, turn: Turn, call: int, request: JoinGroup | SyncGroup | Heartbeat | LeaveGroup) -> None:
         group = self._groups.get(request.group)
@@ -178,10 +234,21 @@ class GroupMachine:
                     error = KafkaCode.POLICY_VIOLATION
                 else:
                     group = self._groups[request.group] = Group(request.group)
+            elif error is KafkaCode.NONE and isinstance(group, ConsumerGroup) and group.state is GroupState.EMPTY:
+                if request.member_id:
+                    error = KafkaCode.UNKNOWN_MEMBER_ID
+                else:
+                    group = self._consumers.make_classic(turn, group)
         elif error is KafkaCode.NONE and group is None:
             error = KafkaCode.UNKNOWN_MEMBER_ID
         if error is not KafkaCode.NONE or group is None:
             turn.answer(call, _refusal(request, error))
+            return
+        if isinstance(group, ConsumerGroup):
+            if group.state is GroupState.DEAD:
+                turn.answer(call, _refusal(request, KafkaCode.COORDINATOR_NOT_AVAILABLE))
+            else:
+                self._settle(self._consumers.classic(turn, group, call, request))
             return
         match request:
             case JoinGroup():
@@ -205,7 +272,7 @@ class GroupMachine:
             turn.answer(call, offset_requests.commit_response(request, [error] * len(request.offsets)))
             return
         offset_requests.commit(turn, call, request, self._offsets, self._topics)
-        if group is not None and request.member_id in group.members:
+        if isinstance(group, Group) and request.member_id in group.members:
             group.renew(group.members[request.member_id], turn.now_ms)
             self._settle(group)
 
@@ -256,6 +323,7 @@ class GroupMachine:
         if parked is not None:
             name, member_id = parked
             group = self._groups[name]
+            assert isinstance(group, Group), name
             rebalance.hang_up(turn, group, group.members[member_id])
             self._settle(group)
         return turn.step()
@@ -267,6 +335,17 @@ class GroupMachine:
         if self._expiry_ms is not None:
             self._sweeper.run(turn)
         return turn.step()
+
+    def topics_changed(self, topics: Collection[str] | None, now_ms: int) -> Step:
+        """Let the groups that are subscribed to these topics follow their changes, at the next tick.  None: all topics.
+
+        A topic may be new, may have other partitions, or may be deleted.
+        """
+        for group in self._groups.values():
+            if isinstance(group, ConsumerGroup) and group.concerns(topics):
+                group.outdate(now_ms)
+                self._settle(group)
+        return Step()
 
     def configure(self, limits: GroupLimits, now_ms: int) -> Step:
         """Apply changed limits.  State that was accepted under the old ones stays."""
@@ -283,7 +362,10 @@ class GroupMachine:
         turn = self._turn(now_ms)
         for group in self._due(now_ms):
             if not turn.is_full:
-                rebalance.on_time(turn, group)
+                if isinstance(group, ConsumerGroup):
+                    group = self._consumers.on_time(turn, group)
+                else:
+                    rebalance.on_time(turn, group)
                 group.wake_ms = group.next_deadline()
             self._settle(group)
         if self._expiry_ms <= now_ms:
@@ -305,7 +387,7 @@ class GroupMachine:
             due_ms = self._next_tick_ms
         return max(due_ms, self._next_tick_ms)
 
-    def _due(self, now_ms: int) -> list[Group]:
+    def _due(self, now_ms: int) -> list[Group | ConsumerGroup]:
         """Take the groups out of the heap that may have something to do."""
         due = []
         while self._heap and self._heap[0][0] <= now_ms:
@@ -316,10 +398,12 @@ class GroupMachine:
                 due.append(group)
         return due
 
-    def _settle(self, group: Group) -> None:
+    def _settle(self, group: Group | ConsumerGroup) -> None:
         """Queue a group for its next deadline after an operation, or drop it if nothing is left of it."""
+        if self._groups.get(group.name) is not group:
+            return  # it has become a group of the other kind
         if group.is_vacant:
-            self._groups.pop(group.name, None)
+            del self._groups[group.name]
         elif group.wake_ms is not None and (group.queued_ms is None or group.wake_ms < group.queued_ms):
             group.queued_ms = group.wake_ms
             heappush(self._heap, (group.wake_ms, group.name))
@@ -339,6 +423,8 @@ class GroupMachine:
             assert not group.is_vacant, name
             group.check()
             assert group.wake_ms is None or (group.queued_ms is not None and group.queued_ms <= group.wake_ms), name
+            if isinstance(group, ConsumerGroup):
+                continue
             for member in group.members.values():
                 call = member.sync_call if member.join_call is None else member.join_call
                 if call is not None:

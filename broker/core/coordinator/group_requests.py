@@ -4,6 +4,7 @@ The machine of groups has these methods beyond those of `machine.Machine[GroupRe
 
     GroupMachine(limits: GroupLimits, topics: Topics, random: Random, wall_ms: Callable[[], int])
     topics_deleted(topics: Collection[str], now_ms: int) -> Step     offsets of deleted topics are deleted
+    topics_changed(topics: Collection[str] | None, now_ms: int) -> Step   consumer groups follow changes of topics
     explain(group: str) -> tuple[Rebalance, ...]                     the last rebalances, the oldest first
     unknown_records: int                                             records of types that this version does not know
 
@@ -15,10 +16,16 @@ partitions is split before it arrives here.  A request of one kind has exactly o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from broker.core.coordinator.consumer.requests import (
+    ConsumerHeartbeat,
+    ConsumerLimits,
+    DescribeConsumerGroups,
+    SubscribedTopics,
+)
 from quorumlog.wire.errors import KafkaCode
 
 NO_GENERATION = -1
@@ -32,22 +39,25 @@ NO_RETENTION = -1
 
 
 class GroupState(StrEnum):
-    """The state of a group, by Kafka's name."""
+    """The state of a group, by Kafka's name.  Only consumer groups are Assigning or Reconciling."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
     COMPLETING_REBALANCE = "CompletingRebalance"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
     STABLE = "Stable"
     DEAD = "Dead"
 
 
 class GroupType(StrEnum):
-    """The protocol of a group, by Kafka's name.  Only classic groups exist."""
+    """The protocol of a group, by Kafka's name.  A consumer group uses the newer one (KIP-848)."""
 
     CLASSIC = "classic"
+    CONSUMER = "consumer"
 
 
-class Topics(Protocol):
+class Topics(SubscribedTopics, Protocol):
     """The questions of a coordinator about topics, answered from the image."""
 
     def has_partition(self, topic: str, partition: int) -> bool:
@@ -76,6 +86,7 @@ class GroupLimits:
         GROUP_MAX_SIZE_REACHED; a commit with larger records, INVALID_COMMIT_OFFSET_SIZE.
     groups_max: a join or commit that would create another group gets POLICY_VIOLATION.
     offsets_max: offsets of all groups; a commit beyond it gets POLICY_VIOLATION.
+    consumer: the limits of groups of the newer protocol.
     """
 
     session_timeout_min_ms: int = 6_000
@@ -91,6 +102,7 @@ class GroupLimits:
     batch_max_bytes: int = 1_000_000
     groups_max: int = 100_000
     offsets_max: int = 10_000_000
+    consumer: ConsumerLimits = field(default_factory=ConsumerLimits)
 
     def __post_init__(self) -> None:
         assert 1 <= self.session_timeout_min_ms <= self.session_timeout_max_ms, self
@@ -264,7 +276,9 @@ class OffsetToCommit(NamedTuple):
 class OffsetCommit:
     """Commit offsets, as a member, or as a simple consumer (empty member id, NO_GENERATION).
 
+    generation: the epoch, of a member of the newer protocol.
     retention_ms: versions 2 to 4 may set it; else NO_RETENTION.
+    knows_epochs: the client understands the errors of the newer protocol (version 9 on).
     """
 
     group: str
@@ -273,6 +287,7 @@ class OffsetCommit:
     generation: int
     offsets: tuple[OffsetToCommit, ...]
     retention_ms: int = NO_RETENTION
+    knows_epochs: bool = False
 
 
 class PartitionResult(NamedTuple):
@@ -461,6 +476,8 @@ GroupRequest = (
     | DescribeGroups
     | ListGroups
     | DeleteGroups
+    | ConsumerHeartbeat
+    | DescribeConsumerGroups
 )
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from broker.core.coordinator.consumer import offset_errors
+from broker.core.coordinator.consumer.group import ConsumerGroup
 from broker.core.coordinator.group import Group
 from broker.core.coordinator.group_requests import (
     NO_RETENTION,
@@ -32,11 +34,15 @@ from quorumlog.wire.errors import KafkaCode
 _TIME_MAX_MS = 2**63 - 1
 
 
-def commit_error(group: Group | None, request: OffsetCommit, exists: bool) -> KafkaCode:
+def commit_error(group: Group | ConsumerGroup | None, request: OffsetCommit, exists: bool) -> KafkaCode:
     """Return why a client may not commit for a group; NONE if it may.  exists: the group has a `Group` or offsets."""
     if group is None and not exists:
         # An unknown group has no members that could commit, so the generation is an old one.
-        return KafkaCode.ILLEGAL_GENERATION if request.generation >= 0 else KafkaCode.NONE
+        if request.generation < 0:
+            return KafkaCode.NONE
+        return KafkaCode.GROUP_ID_NOT_FOUND if request.knows_epochs else KafkaCode.ILLEGAL_GENERATION
+    if isinstance(group, ConsumerGroup):
+        return offset_errors.commit_error(group, request)
     if group is not None and group.state is GroupState.DEAD:
         return KafkaCode.COORDINATOR_NOT_AVAILABLE
     if group is None or group.state is GroupState.EMPTY:
@@ -99,11 +105,15 @@ def commit_response(request: OffsetCommit, errors: list[KafkaCode]) -> OffsetCom
     return OffsetCommitResponse(tuple(PartitionResult(each.topic, each.partition, error) for each, error in pairs))
 
 
-def fetch(group: Group | None, request: GroupToFetch, offsets: Offsets) -> FetchedGroup:
+def fetch(group: Group | ConsumerGroup | None, request: GroupToFetch, offsets: Offsets) -> FetchedGroup:
     """Return the committed offsets of a group, also of one that does not exist."""
     if group is not None and group.state is GroupState.DEAD:
         # Some of its offsets are deleted.  The client asks again, and then finds all or none of them.
         return FetchedGroup(request.group, KafkaCode.COORDINATOR_LOAD_IN_PROGRESS)
+    if isinstance(group, ConsumerGroup):
+        error = offset_errors.fetch_error(group, request)
+        if error is not KafkaCode.NONE:
+            return FetchedGroup(request.group, error)
     if request.topics is None:
         return FetchedGroup(
             request.group,
@@ -131,7 +141,9 @@ def partitions_of(topics: tuple[TopicPartitions, ...]) -> Iterator[tuple[str, in
     return ((each.topic, partition) for each in topics for partition in each.partitions)
 
 
-def delete(turn: Turn, group: Group | None, call: int, request: OffsetDelete, offsets: Offsets, topics: Topics) -> None:
+def delete(
+    turn: Turn, group: Group | ConsumerGroup | None, call: int, request: OffsetDelete, offsets: Offsets, topics: Topics
+) -> None:
     """Apply an OffsetDelete to a group that exists.  Offsets of topics to which a member is subscribed stay."""
     if group is not None and group.state is GroupState.DEAD:
         turn.answer(call, OffsetDeleteResponse(KafkaCode.GROUP_ID_NOT_FOUND))

@@ -20,6 +20,9 @@ from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from broker.core.coordinator.consumer.group import ConsumerGroup
+from broker.core.coordinator.consumer.records import ConsumerKey
+from broker.core.coordinator.consumer.records import write_key as write_consumer_key
 from broker.core.coordinator.group import Group
 from broker.core.coordinator.group_requests import (
     DeletedGroup,
@@ -29,7 +32,7 @@ from broker.core.coordinator.group_requests import (
     Topics,
 )
 from broker.core.coordinator.offsets import Offsets, key_of
-from broker.core.coordinator.records import NO_TIME, GroupKey, offset_place, offset_times, write_key
+from broker.core.coordinator.records import NO_TIME, offset_place, offset_times, write_key
 from broker.core.coordinator.subscription import CONSUMER
 from broker.core.coordinator.turn import Turn
 from quorumlog.wire.errors import KafkaCode
@@ -63,7 +66,7 @@ class Sweeper:
     and one for offsets of missing partitions.
     """
 
-    def __init__(self, groups: dict[str, Group], offsets: Offsets, topics: Topics) -> None:
+    def __init__(self, groups: dict[str, Group | ConsumerGroup], offsets: Offsets, topics: Topics) -> None:
         self._groups = groups
         self._offsets = offsets
         self._image = topics
@@ -89,9 +92,7 @@ class Sweeper:
             turn.answer(call, deletion.response())
             return
         for name in sorted(left):
-            group = self._groups.setdefault(name, Group(name))
-            group.pending.clear()
-            group.become(GroupState.DEAD)
+            self._groups.setdefault(name, Group(name)).die()
         self._deletions.append(deletion)
 
     def delete_topics(self, topics: Collection[str]) -> None:
@@ -173,8 +174,8 @@ class Sweeper:
         assert self._turn is not None
         group = self._groups.pop(name)
         assert not group.members, group.members
-        if group.stored is not None:
-            self._append(write_key(GroupKey(name)))
+        for key in group.record_keys():
+            self._append(write_consumer_key(key) if isinstance(key, ConsumerKey) else write_key(key))
         self._turn.note(f"group={name!r} state={GroupState.DEAD} generation={group.generation} event=deleted")
 
     def _delete_topics(self) -> Iterator[None]:

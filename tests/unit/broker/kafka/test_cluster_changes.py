@@ -219,6 +219,7 @@ async def test_the_present_level_is_accepted_and_another_is_judged(old: Served, 
     [
         (update(0), "cannot be removed"),
         (update(1, "no.such.feature"), "unknown feature"),
+        (update(2, "group.version"), "levels of group.version up to 1"),
         (update(METADATA_VERSION_MIN, kind=9), "upgrade type 9"),
         (update(METADATA_VERSION_MAX + 1, kind=2), "downgrade"),
     ],
@@ -245,6 +246,12 @@ async def test_a_feature_is_raised_after_all_were_checked(old: Served) -> None:
     old.controller.requests.clear()
     await ask(old, Api.UPDATE_FEATURES, 2, {**update(METADATA_VERSION_MIN), "validate_only": True})
     assert [request.header.validate_only for _, request in old.controller.requests] == [True]
+
+
+async def test_the_level_of_group_version_is_in_force_already(old: Served) -> None:
+    response = await ask(old, Api.UPDATE_FEATURES, 2, update(1, "group.version"))
+    assert int(response.error_code) == 0
+    assert old.controller.requests == []
 
 
 async def test_the_number_of_features_is_limited(old: Served) -> None:

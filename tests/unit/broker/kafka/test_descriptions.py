@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from broker.kafka.features import GROUP_VERSION
 from metadata.records import METADATA_VERSION, Config, ConfigScope, Endpoint, Feature
 from quorumlog.wire.kafka.codec import Api
 from tests.unit.broker.kafka.conftest import Served
@@ -204,9 +205,13 @@ async def versions(served: Served, version: int = 4, **software: str) -> Any:
 async def test_api_versions_reports_features(served: Served) -> None:
     response = await versions(served, 3)
     assert [(each.name, each.min_version, each.max_version) for each in response.supported_features] == [
-        (METADATA_VERSION, 1, 1)
+        (GROUP_VERSION, 0, 1),
+        (METADATA_VERSION, 1, 1),
     ]
-    assert [(each.name, each.max_version_level) for each in response.finalized_features] == [(METADATA_VERSION, 1)]
+    assert [(each.name, each.max_version_level) for each in response.finalized_features] == [
+        (GROUP_VERSION, 1),
+        (METADATA_VERSION, 1),
+    ]
     assert response.finalized_features_epoch == served.replicas.image.end_offset
     served.replicas.apply(Feature(METADATA_VERSION, 1))
     assert (await versions(served, 3)).finalized_features_epoch == response.finalized_features_epoch + 1

@@ -16,6 +16,7 @@ from uuid import UUID
 
 import pytest
 
+from broker.core.coordinator.consumer.requests import Topic
 from broker.core.coordinator.group_machine import GroupMachine
 from broker.core.coordinator.group_requests import GroupLimits, GroupRequest
 from broker.kafka import api
@@ -89,6 +90,21 @@ class MachineGroups:
     def has_partition(self, topic: str, partition: int) -> bool:
         found = self._plane.replay.image.topic(topic)
         return found is not None and found.partition(partition) is not None
+
+    @property
+    def version(self) -> int:
+        return self._plane.replay.image.end_offset
+
+    def topic(self, name: str) -> Topic | None:
+        found = self._plane.replay.image.topic(name)
+        return None if found is None else Topic(found.topic_id, len(found.partitions))
+
+    def topic_name(self, topic_id: UUID) -> str | None:
+        found = self._plane.replay.image.topics.get(topic_id)
+        return None if found is None else found.name
+
+    def matching(self, regex: str) -> Sequence[str]:
+        return sorted(name for name in self._plane.replay.image.topic_ids if name == regex)
 
     async def prepare(self) -> str:
         return "there is no such topic"

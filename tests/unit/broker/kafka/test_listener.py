@@ -53,6 +53,7 @@ async def test_every_request_is_answered_in_its_own_version(served: Served, api:
         "key": "g",
         "coordinator_keys": ["g"],
         "group_id": "g",
+        "group_ids": ["g"],
         "groups": [{"group_id": "g", "topics": None}] if api is Api.OFFSET_FETCH else ["g"],
         "groups_names": ["g"],
         "members": [{"member_id": "m"}],

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from random import Random
 from typing import Any
+from uuid import NAMESPACE_OID, UUID, uuid5
 
 from broker.core.coordinator import group_requests as g
+from broker.core.coordinator.consumer.requests import Topic
 from broker.core.coordinator.fields import int16, int32, string
 from broker.core.coordinator.group_machine import GroupMachine
 from broker.core.coordinator.group_requests import GroupRequest
@@ -29,16 +32,37 @@ def subscription(*topics: str) -> bytes:
 
 
 class Cluster:
-    """Every partition below 10 of a topic exists, unless the topic is missing."""
+    """Every partition below 10 of a topic exists, unless the topic is missing.
 
-    def __init__(self) -> None:
+    partitions: the topics that consumer groups see, each with its number of partitions.
+    """
+
+    def __init__(self, **partitions: int) -> None:
         self.missing: set[str] = set()
+        self.partitions = partitions
+        self.version = 0
 
     def has_partition(self, topic: str, partition: int) -> bool:
         return topic not in self.missing and 0 <= partition < 10
 
     def may_commit(self, topic: str, partition: int) -> bool:
         return self.has_partition(topic, partition)
+
+    def topic(self, name: str) -> Topic | None:
+        return Topic(topic_id(name), self.partitions[name]) if name in self.partitions else None
+
+    def topic_name(self, topic: UUID) -> str | None:
+        return next((name for name in self.partitions if topic_id(name) == topic), None)
+
+    def matching(self, regex: str) -> list[str] | None:
+        try:
+            return sorted(name for name in self.partitions if re.fullmatch(regex, name))
+        except re.error:
+            return None
+
+
+def topic_id(name: str) -> UUID:
+    return uuid5(NAMESPACE_OID, name)
 
 
 class Coordinator:
@@ -91,6 +115,15 @@ class Coordinator:
 
     def delete_topics(self, topics: Collection[str]) -> Step:
         return self.take(self.machine.topics_deleted(topics, self.now_ms))
+
+    def change_topics(self, **partitions: int) -> None:
+        """Change the numbers of partitions of topics; 0 deletes a topic.  The groups learn of it."""
+        for name, count in partitions.items():
+            self.cluster.partitions[name] = count
+            if not count:
+                del self.cluster.partitions[name]
+        self.cluster.version += 1
+        self.take(self.machine.topics_changed(sorted(partitions), self.now_ms))
 
     def pass_time(self, elapsed_ms: int) -> None:
         """Let time pass, with a tick at each deadline."""

@@ -1,0 +1,207 @@
+"""The assignors of the coordinator: they distribute the partitions of topics among the members of a group.
+
+An assignor sees which topics each member is subscribed to, and the partitions that each member had in the last target.
+Its result depends on nothing else, so that it is the same at each coordinator.
+
+**uniform** gives each member the same number of partitions, or one more, and takes as few partitions as possible away
+from those that have them.  If members are subscribed to different topics, no partition can move to a member that has
+two fewer than its present one.
+
+**range** gives each member a contiguous range of each topic, in the order of the members.  So members with the same
+subscription get the same indexes of each topic, which joins of topics need.  It does not regard the last target.
+
+A static member is ordered by its instance id, which survives a restart; any other member by its member id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heapreplace
+from typing import Final
+from uuid import UUID
+
+from broker.core.coordinator.consumer.partitions import NO_PARTITIONS, Partitions, of
+
+MOVES_PER_PARTITION_MAX: Final = 4
+"""Moves that balance a group with different subscriptions, per partition.  After that many, the result is used as it
+is; a move always brings two members closer together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscriber:
+    """A member as an assignor sees it.
+
+    topics: ids of the topics that exist and to which it is subscribed.  last: its partitions in the last target.
+    """
+
+    member_id: str
+    instance_id: str | None
+    topics: frozenset[UUID]
+    last: Partitions = field(default_factory=lambda: NO_PARTITIONS)
+
+    @property
+    def order(self) -> tuple[str, str]:
+        return self.instance_id or self.member_id, self.member_id
+
+
+Assignor = Callable[[Sequence[Subscriber], Mapping[UUID, int]], dict[str, Partitions]]
+"""Makes a target for each member, by its id.  The mapping has the number of partitions of each topic."""
+
+
+def assign_range(members: Sequence[Subscriber], counts: Mapping[UUID, int]) -> dict[str, Partitions]:
+    """Give each member a contiguous range of each topic."""
+    ordered = sorted(members, key=lambda each: each.order)
+    targets: dict[str, dict[UUID, frozenset[int]]] = {each.member_id: {} for each in ordered}
+    for topic, count in sorted(counts.items()):
+        subscribers = [each.member_id for each in ordered if topic in each.topics]
+        if not subscribers:
+            continue
+        share, longer = divmod(count, len(subscribers))
+        start = 0
+        for position, member_id in enumerate(subscribers):
+            end = start + share + (position < longer)
+            if end > start:
+                targets[member_id][topic] = frozenset(range(start, end))
+            start = end
+    return dict(targets)
+
+
+def assign_uniform(members: Sequence[Subscriber], counts: Mapping[UUID, int]) -> dict[str, Partitions]:
+    """Give the members equal numbers of partitions, and let them keep as many as possible."""
+    if not members:
+        return {}
+    ordered = sorted(members, key=lambda each: each.order)
+    if all(each.topics == ordered[0].topics for each in ordered):
+        return _assign_equal(ordered, {topic: counts[topic] for topic in sorted(ordered[0].topics)})
+    return _Balancing(ordered, counts).targets()
+
+
+def _assign_equal(ordered: Sequence[Subscriber], counts: Mapping[UUID, int]) -> dict[str, Partitions]:
+    """Assign to members with the same subscription."""
+    share, longer = divmod(sum(counts.values()), len(ordered))
+    free = {(topic, index) for topic, count in counts.items() for index in range(count)}
+    kept: dict[str, list[tuple[UUID, int]]] = {}
+    had = {each.member_id: _existing(each, counts, free) for each in ordered}
+    # Members that have the most keep one more than the others, so that as few partitions as possible move.
+    for each in sorted(ordered, key=lambda each: -len(had[each.member_id])):
+        own = [partition for partition in had[each.member_id] if partition in free]
+        room = share + (longer > 0)
+        kept[each.member_id] = own[:room]
+        if len(own) > share and longer > 0:
+            longer -= 1
+        free.difference_update(kept[each.member_id])
+    # Each round gives one partition to each member that has room, so that topics spread over the members.
+    left = sorted(free, reverse=True)
+    for room in range(share):
+        if not left:
+            break
+        for each in ordered:
+            if left and len(kept[each.member_id]) <= room:
+                kept[each.member_id].append(left.pop())
+    for each in ordered:
+        if left and len(kept[each.member_id]) == share:
+            kept[each.member_id].append(left.pop())
+    assert not left, left
+    return {each.member_id: of(kept[each.member_id]) for each in ordered}
+
+
+def _existing(
+    member: Subscriber, counts: Mapping[UUID, int], existing: set[tuple[UUID, int]]
+) -> list[tuple[UUID, int]]:
+    """Return the partitions of a member's last target that exist and are in its subscription, in order."""
+    return sorted(
+        (topic, index)
+        for topic, indexes in member.last.items()
+        if topic in member.topics and topic in counts
+        for index in indexes
+        if (topic, index) in existing
+    )
+
+
+class _Balancing:
+    """The assignment to members with different subscriptions: members keep what they have, then the loads are balanced.
+
+    loads: the number of partitions of each member, by its place in the order.
+    """
+
+    def __init__(self, ordered: Sequence[Subscriber], counts: Mapping[UUID, int]) -> None:
+        self._ordered = ordered
+        self._owned: list[dict[UUID, set[int]]] = [{} for _ in ordered]
+        self._loads = [0] * len(ordered)
+        self._subscribers: dict[UUID, list[int]] = {}
+        for place, each in enumerate(ordered):
+            for topic in each.topics:
+                self._subscribers.setdefault(topic, []).append(place)
+        # Topics with few subscribers come first, because the others have more places to go.
+        self._topics = sorted(self._subscribers, key=lambda topic: (len(self._subscribers[topic]), topic))
+        free = {topic: set(range(counts[topic])) for topic in self._topics}
+        for place, each in enumerate(ordered):
+            for topic, indexes in each.last.items():
+                if topic in each.topics:
+                    for index in sorted(indexes & free[topic]):
+                        free[topic].discard(index)
+                        self._give(place, topic, index)
+        for topic in self._topics:
+            self._distribute(topic, sorted(free[topic]))
+        self._balance(MOVES_PER_PARTITION_MAX * sum(counts[topic] for topic in self._topics))
+
+    def _give(self, place: int, topic: UUID, index: int) -> None:
+        self._owned[place].setdefault(topic, set()).add(index)
+        self._loads[place] += 1
+
+    def _distribute(self, topic: UUID, indexes: Sequence[int]) -> None:
+        heap = [(self._loads[place], place) for place in self._subscribers[topic]]
+        heapify(heap)
+        for index in indexes:
+            load, place = heap[0]
+            self._give(place, topic, index)
+            heapreplace(heap, (load + 1, place))
+
+    def _balance(self, moves: int) -> None:
+        """Move single partitions to members that have at least two fewer, until there is none."""
+        has_moved = True
+        while has_moved and moves > 0:
+            has_moved = False
+            for topic in self._topics:
+                done = self._balance_topic(topic, moves)
+                moves -= done
+                has_moved = has_moved or done > 0
+
+    def _balance_topic(self, topic: UUID, moves: int) -> int:
+        """Return how many partitions moved."""
+        lowest = [(self._loads[place], place) for place in self._subscribers[topic]]
+        highest = [(-load, place) for load, place in lowest if self._owned[place].get(topic)]
+        heapify(lowest)
+        heapify(highest)
+        done = 0
+        while highest and done < moves:
+            # Entries become stale when a load changes: they are replaced when they come to the top.
+            load, to = lowest[0]
+            if load != self._loads[to]:
+                heapreplace(lowest, (self._loads[to], to))
+                continue
+            negative, source = highest[0]
+            if -negative != self._loads[source] or not self._owned[source].get(topic):
+                if self._owned[source].get(topic):
+                    heapreplace(highest, (-self._loads[source], source))
+                else:
+                    heappop(highest)
+                continue
+            if self._loads[source] - load < 2:
+                break
+            index = max(self._owned[source][topic])
+            self._owned[source][topic].discard(index)
+            self._loads[source] -= 1
+            self._give(to, topic, index)
+            done += 1
+        return done
+
+    def targets(self) -> dict[str, Partitions]:
+        return {
+            each.member_id: {topic: frozenset(indexes) for topic, indexes in sorted(owned.items()) if indexes}
+            for each, owned in zip(self._ordered, self._owned, strict=True)
+        }
+
+
+ASSIGNORS_BY_NAME: Final[dict[str, Assignor]] = {"uniform": assign_uniform, "range": assign_range}

@@ -1,0 +1,233 @@
+"""Changes of a consumer group: its members, its subscriptions, its epoch and its target.
+
+Each function appends records, which change the group as they are appended.  A step is one batch of the log, so a group
+is never seen between two records of a change.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from broker.core.coordinator.consumer.assignors import ASSIGNORS_BY_NAME, Subscriber
+from broker.core.coordinator.consumer.group import ConsumerGroup, ConsumerMember, hash_of, member_keys
+from broker.core.coordinator.consumer.partitions import NO_PARTITIONS, Partitions
+from broker.core.coordinator.consumer.reconcile import reconcile
+from broker.core.coordinator.consumer.records import (
+    ConsumerKey,
+    CurrentValue,
+    GroupValue,
+    Kind,
+    MemberState,
+    MemberValue,
+    RegexValue,
+    write_current,
+    write_group,
+    write_key,
+    write_member,
+    write_regex,
+    write_target,
+    write_target_member,
+)
+from broker.core.coordinator.consumer.requests import AWAY, SubscribedTopics, Topic
+from broker.core.coordinator.group_requests import Client, GroupLimits, GroupState
+from broker.core.coordinator.turn import Turn
+
+_RECORD_BYTES = 64
+"""Bytes of a record of a member that are neither names nor partitions, generously."""
+
+_TOPIC_BYTES = 24
+"""Bytes of a topic in a record of a member, without its partitions."""
+
+_PARTITION_BYTES = 4
+
+
+# -- records
+
+
+def put(turn: Turn, kind: Kind, group: str, value: bytes | None, name: str = "") -> None:
+    """Append a record of a group."""
+    turn.append(write_key(ConsumerKey(kind, group, name)), value)
+
+
+def put_member(turn: Turn, group: ConsumerGroup, member_id: str, value: MemberValue) -> ConsumerMember:
+    """Store a member's description of itself, and return the member."""
+    put(turn, Kind.MEMBER, group.name, write_member(value), member_id)
+    return group.members[member_id]
+
+
+def put_target(turn: Turn, group: ConsumerGroup, member_id: str, target: Partitions) -> None:
+    put(turn, Kind.TARGET_MEMBER, group.name, write_target_member(target), member_id)
+
+
+def put_current(turn: Turn, group: ConsumerGroup, member_id: str, current: CurrentValue) -> None:
+    put(turn, Kind.CURRENT, group.name, write_current(current), member_id)
+
+
+def delete_records(turn: Turn, group: ConsumerGroup) -> None:
+    """Append a tombstone for each record of a group.  The coordinator then no longer has it."""
+    for key in group.record_keys():
+        turn.append(write_key(key), None)
+
+
+# -- limits
+
+
+def has_room(group: ConsumerGroup, value: MemberValue, limits: GroupLimits, topics: SubscribedTopics) -> bool:
+    """Return whether the targets of all members fit into one batch, also with a new member like this one.
+
+    A batch has the records of one step, and a step may have to change the target of every member.
+    """
+    names = group.subscribed_topics() | frozenset(value.topics)
+    counts = [topic.partitions for topic in map(topics.topic, names) if topic is not None]
+    members = len(group.members) + 1
+    name_bytes = len(group.name.encode()) + max(map(len, group.members), default=0) + _RECORD_BYTES
+    places = min(sum(counts), members * len(counts))
+    partitions = _PARTITION_BYTES * sum(counts) + _TOPIC_BYTES * places
+    own_bytes = len(write_member(value)) + 2 * partitions // members
+    return members * name_bytes + partitions + own_bytes <= limits.group_max_bytes
+
+
+# -- subscriptions, epoch and target
+
+
+def resolve(turn: Turn, group: ConsumerGroup, topics: SubscribedTopics) -> bool:
+    """Find the topics that regular expressions match now, and drop those that no member uses.
+
+    Return whether any result has changed.
+    """
+    used = {member.known.regex for member in group.members.values() if member.known.regex}
+    has_changed = False
+    for regex in [each for each in group.regexes if each not in used]:
+        put(turn, Kind.REGEX, group.name, None, regex)
+        has_changed = True
+    for regex in sorted(each for each in used if each):
+        found = tuple(topics.matching(regex) or ())
+        known = group.regexes.get(regex)
+        if known is None or known.topics != found:
+            put(turn, Kind.REGEX, group.name, write_regex(RegexValue(found, topics.version, turn.wall_ms)), regex)
+            has_changed = True
+    return has_changed
+
+
+def settle(
+    turn: Turn,
+    group: ConsumerGroup,
+    topics: SubscribedTopics,
+    cause: str,
+    client: Client | None,
+    has_changed: bool = True,
+) -> None:
+    """Begin the next epoch with a new target, if subscriptions have changed, or the topics of the group have.
+
+    cause: a clause for people; client: the client that caused it.
+    """
+    group.is_outdated = False
+    has_changed = resolve(turn, group, topics) or has_changed
+    existing = group.existing_topics(topics)
+    metadata_hash = hash_of(existing)
+    if has_changed or metadata_hash != group.metadata_hash:
+        put(turn, Kind.GROUP, group.name, write_group(GroupValue(group.epoch + 1, metadata_hash)))
+        group.history.begin(cause, client, group.epoch, turn.wall_ms, turn.now_ms)
+        group.history.joined(group.epoch, len(group.members))
+        note(turn, group, cause)
+    if group.epoch > group.assignment_epoch:
+        _assign(turn, group, existing)
+    if not group.members:
+        group.state_ms = turn.wall_ms
+
+
+def refresh(turn: Turn, group: ConsumerGroup, topics: SubscribedTopics) -> None:
+    """Begin the next epoch if the topics of the group have changed since they were compared last."""
+    if group.is_outdated and group.members:
+        settle(turn, group, topics, "the subscribed topics or their partitions changed", None, has_changed=False)
+
+
+def preferred_assignor(group: ConsumerGroup, limits: GroupLimits) -> str:
+    """Return the assignor that most members prefer; of several, the one that the config names first."""
+    known = limits.consumer.assignors
+    votes = Counter(member.known.assignor for member in group.members.values())
+    return max(known, key=lambda name: (votes[name], -known.index(name)))
+
+
+def _assign(turn: Turn, group: ConsumerGroup, existing: dict[str, Topic]) -> None:
+    """Compute and store the target for the present epoch.
+
+    If it does not fit into a batch, the last target stays.  It is tried again when the group or its topics change.
+    """
+    ids = {name: topic.topic_id for name, topic in existing.items()}
+    counts = {topic.topic_id: topic.partitions for topic in existing.values()}
+    by_subscription: dict[frozenset[str], frozenset[UUID]] = {}
+    subscribers = []
+    for member_id, member in group.members.items():
+        names = group.topics_of(member)
+        if names not in by_subscription:
+            by_subscription[names] = frozenset(ids[name] for name in names if name in ids)
+        subscribers.append(Subscriber(member_id, member.known.instance_id, by_subscription[names], member.target))
+    targets = ASSIGNORS_BY_NAME[preferred_assignor(group, turn.limits)](subscribers, counts)
+    changed = [
+        (write_key(ConsumerKey(Kind.TARGET_MEMBER, group.name, member_id)), write_target_member(targets[member_id]))
+        for member_id, member in sorted(group.members.items())
+        if targets[member_id] != member.target
+    ]
+    size = sum(len(key) + len(value) for key, value in changed)
+    if size > turn.limits.group_max_bytes:
+        note(turn, group, f"the target of {size} bytes does not fit into a batch; the last one stays")
+        return
+    # Nothing is read between these records, so a partition may have two targets until the last of them.
+    for key, value in changed:
+        turn.append(key, value)
+    put(turn, Kind.TARGET, group.name, write_target(group.epoch))
+
+
+def advance(turn: Turn, group: ConsumerGroup, member: ConsumerMember, owned: Partitions | None) -> bool:
+    """Bring a member as far towards its target as possible.  Return whether the partitions that it may use changed."""
+    before = member.current
+    after = reconcile(
+        before,
+        member.target,
+        group.assignment_epoch,
+        owned,
+        lambda topic, partition: group.is_free(topic, partition, member.member_id),
+    )
+    if after != before:
+        put_current(turn, group, member.member_id, after)
+        if group.state is GroupState.STABLE:
+            group.history.end(turn.now_ms)
+            note(turn, group, "every member has its target")
+    return after.assigned != before.assigned
+
+
+# -- members
+
+
+def remove(turn: Turn, group: ConsumerGroup, members: Sequence[ConsumerMember]) -> None:
+    """Delete the records of members.  `settle` must follow, unless the group is deleted."""
+    for member in members:
+        for key in member_keys(group.name, member.member_id):
+            turn.append(write_key(key), None)
+
+
+def replace_static(turn: Turn, group: ConsumerGroup, old: ConsumerMember, member_id: str) -> ConsumerMember:
+    """Give the name, the target and the partitions of a static member to the process that joins now."""
+    value, target, current = old.known, old.target, old.current
+    remove(turn, group, [old])
+    member = put_member(turn, group, member_id, value)
+    put_target(turn, group, member_id, target)
+    # Its process is new, so it has given everything up.
+    state = MemberState.STABLE if current.state is MemberState.UNREVOKED else current.state
+    put_current(turn, group, member_id, CurrentValue(0, 0, state, current.assigned, NO_PARTITIONS))
+    turn.note(f"group={group.name!r} static member {member.name} replaced {old.member_id!r}")
+    return member
+
+
+def go_away(turn: Turn, group: ConsumerGroup, member: ConsumerMember) -> None:
+    """Note that a static member will come back.  It keeps its partitions until its session ends."""
+    current = member.current
+    put_current(turn, group, member.member_id, replace(current, epoch=AWAY, previous_epoch=current.epoch))
+
+
+def note(turn: Turn, group: ConsumerGroup, event: str) -> None:
+    turn.note(f"group={group.name!r} state={group.state} epoch={group.epoch} event={event}")

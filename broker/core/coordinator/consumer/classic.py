@@ -1,0 +1,231 @@
+"""Members of a consumer group that still use the classic protocol, while the group changes its protocol.
+
+Such a member joins, asks for its assignment, and sends heartbeats as ever.  No call waits: the coordinator assigns, so
+JoinGroup is answered at once, with the epoch of the member as its generation, and SyncGroup returns what the member may
+use.  A heartbeat reports REBALANCE_IN_PROGRESS when the member should join again: to follow a new target, to confirm
+that it gave partitions up, or to get those that others gave up.  Then its rebalance timeout begins.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from uuid import UUID
+
+from broker.core.coordinator.consumer import changes
+from broker.core.coordinator.consumer.group import ConsumerGroup, ConsumerMember
+from broker.core.coordinator.consumer.partitions import Partitions, each, minus, of
+from broker.core.coordinator.consumer.records import ClassicValue, MemberState, MemberValue
+from broker.core.coordinator.consumer.requests import SubscribedTopics
+from broker.core.coordinator.group_requests import (
+    Heartbeat,
+    HeartbeatResponse,
+    JoinGroup,
+    JoinGroupResponse,
+    LeaveGroup,
+    LeavingMember,
+    SyncGroup,
+    SyncGroupResponse,
+)
+from broker.core.coordinator.subscription import CONSUMER, NamedIndexes, read_subscription, write_assignment
+from broker.core.coordinator.turn import Turn
+from quorumlog.wire.errors import KafkaCode
+
+# -- JoinGroup
+
+
+def join(
+    turn: Turn, group: ConsumerGroup, call: int, request: JoinGroup, topics: SubscribedTopics, random: Random
+) -> None:
+    """Apply a JoinGroup to a group that has members.  `membership.refuse_join` has accepted it."""
+    member = _known_member(group, request)
+    value = _value(request)
+    error = _join_error(turn, group, request, member, value, topics)
+    if error is not KafkaCode.NONE or value is None:
+        turn.answer(call, JoinGroupResponse(error, request.member_id))
+        return
+    if member is not None and request.member_id != member.member_id:
+        member = changes.replace_static(turn, group, member, _new_id(request, random))
+    member_id = _new_id(request, random) if member is None else member.member_id
+    old = None if member is None else member.known
+    if value != old:
+        member = changes.put_member(turn, group, member_id, value)
+    assert member is not None, request
+    if old is None:
+        changes.settle(turn, group, topics, f"classic member {member.name} joined", request.client)
+    elif old.topics != value.topics or old.regex:
+        cause = f"classic member {member.name} changed its subscription"
+        changes.settle(turn, group, topics, cause, request.client)
+    else:
+        changes.refresh(turn, group, topics)
+    changes.advance(turn, group, member, _owned(request, topics))
+    group.renew(member, turn.now_ms, turn.limits.consumer.session_timeout_ms)
+    member.rejoin_by_ms = None
+    group.expect(member, turn.now_ms)
+    turn.answer(
+        call,
+        JoinGroupResponse(
+            KafkaCode.NONE,
+            member.member_id,
+            member.current.epoch,
+            CONSUMER,
+            request.protocols[0].name,  # no member leads, because the coordinator assigns
+        ),
+    )
+
+
+def _known_member(group: ConsumerGroup, request: JoinGroup) -> ConsumerMember | None:
+    if request.member_id:
+        return group.members.get(request.member_id)
+    return group.member_of_instance(request.instance_id)
+
+
+def _join_error(
+    turn: Turn,
+    group: ConsumerGroup,
+    request: JoinGroup,
+    member: ConsumerMember | None,
+    value: MemberValue | None,
+    topics: SubscribedTopics,
+) -> KafkaCode:
+    if request.member_id:
+        error = group.member_error(request.member_id, request.instance_id)
+        if error is not KafkaCode.NONE:
+            return error
+    if value is None or not _is_supported(group, request, member):
+        return KafkaCode.INCONSISTENT_GROUP_PROTOCOL
+    is_full = len(group.members) >= turn.limits.consumer.members_max
+    if member is None and (is_full or not changes.has_room(group, value, turn.limits, topics)):
+        return KafkaCode.GROUP_MAX_SIZE_REACHED
+    return KafkaCode.NONE
+
+
+def _is_supported(group: ConsumerGroup, request: JoinGroup, without: ConsumerMember | None) -> bool:
+    """Return whether all classic members would share an assignor, as they must when the group becomes classic again."""
+    shared = {protocol.name for protocol in request.protocols}
+    for member in group.members.values():
+        classic = member.known.classic
+        if classic is not None and member is not without:
+            shared &= {protocol.name for protocol in classic.protocols}
+    return request.protocol_type == CONSUMER and bool(shared)
+
+
+def _value(request: JoinGroup) -> MemberValue | None:
+    """Return the member that a request describes; None if its metadata is no subscription."""
+    subscription = read_subscription(request.protocols[0].metadata) if request.protocols else None
+    if subscription is None or request.protocol_type != CONSUMER:
+        return None
+    return MemberValue(
+        request.instance_id,
+        subscription.rack_id or None,
+        request.client.client_id,
+        request.client.host,
+        tuple(sorted(set(subscription.topics))),
+        None,
+        request.rebalance_timeout_ms,
+        None,
+        ClassicValue(request.session_timeout_ms, request.protocols),
+    )
+
+
+def _new_id(request: JoinGroup, random: Random) -> str:
+    prefix = request.client.client_id if request.instance_id is None else request.instance_id
+    return f"{prefix}-{UUID(int=random.getrandbits(128), version=4)}"
+
+
+def _owned(request: JoinGroup, topics: SubscribedTopics) -> Partitions:
+    """Return the partitions that a member keeps while it joins: an eager one gives all up before."""
+    subscription = read_subscription(request.protocols[0].metadata)
+    return {} if subscription is None else by_id(subscription.owned, topics)
+
+
+def by_id(partitions: NamedIndexes, topics: SubscribedTopics) -> Partitions:
+    """Return partitions by the ids of their topics, without those of topics that do not exist."""
+    named = ((topics.topic(name), indexes) for name, indexes in partitions.items())
+    return of((topic.topic_id, index) for topic, indexes in named if topic is not None for index in indexes)
+
+
+# -- SyncGroup and Heartbeat
+
+
+def sync(turn: Turn, group: ConsumerGroup, call: int, request: SyncGroup, topics: SubscribedTopics) -> None:
+    """Apply a SyncGroup."""
+    member, error = _classic_member(group, request)
+    if member is None:
+        turn.answer(call, SyncGroupResponse(error))
+        return
+    classic = member.known.classic
+    assert classic is not None, member
+    protocol = classic.protocols[0].name
+    if request.protocol_type not in (None, CONSUMER) or request.protocol not in (None, protocol):
+        turn.answer(call, SyncGroupResponse(KafkaCode.INCONSISTENT_GROUP_PROTOCOL))
+        return
+    if request.generation != member.current.epoch:
+        turn.answer(call, SyncGroupResponse(KafkaCode.ILLEGAL_GENERATION))
+        return
+    group.renew(member, turn.now_ms, turn.limits.consumer.session_timeout_ms)
+    if group.epoch > member.current.epoch and member.current.state is not MemberState.UNREVOKED:
+        group.expect(member, turn.now_ms)
+        turn.answer(call, SyncGroupResponse(KafkaCode.REBALANCE_IN_PROGRESS))
+        return
+    member.rejoin_by_ms = None
+    assignment = write_assignment(by_name(member.current.assigned, topics))
+    turn.answer(call, SyncGroupResponse(KafkaCode.NONE, CONSUMER, protocol, assignment))
+
+
+def by_name(partitions: Partitions, topics: SubscribedTopics) -> NamedIndexes:
+    """Return partitions by the names of their topics, without those of topics that do not exist."""
+    named = ((topics.topic_name(topic), indexes) for topic, indexes in partitions.items())
+    return {name: sorted(indexes) for name, indexes in named if name is not None}
+
+
+def heartbeat(turn: Turn, group: ConsumerGroup, call: int, request: Heartbeat) -> None:
+    """Apply a Heartbeat.  It makes no records."""
+    member, error = _classic_member(group, request)
+    if member is not None and request.generation != member.current.epoch:
+        error = KafkaCode.ILLEGAL_GENERATION
+    elif member is not None:
+        group.renew(member, turn.now_ms, turn.limits.consumer.session_timeout_ms)
+        if _should_join_again(group, member):
+            group.expect(member, turn.now_ms)
+            error = KafkaCode.REBALANCE_IN_PROGRESS
+    turn.answer(call, HeartbeatResponse(error))
+
+
+def _should_join_again(group: ConsumerGroup, member: ConsumerMember) -> bool:
+    current = member.current
+    if current.state is MemberState.UNREVOKED or current.epoch < group.epoch:
+        return True
+    if current.state is not MemberState.UNRELEASED:
+        return False
+    missing = each(minus(member.target, current.assigned))
+    return all(group.is_free(topic, partition, member.member_id) for topic, partition in missing)
+
+
+def _classic_member(group: ConsumerGroup, request: SyncGroup | Heartbeat) -> tuple[ConsumerMember | None, KafkaCode]:
+    """Return the classic member that a request is about, or the error."""
+    error = group.member_error(request.member_id, request.instance_id)
+    if error is KafkaCode.NONE and not group.members[request.member_id].is_classic:
+        error = KafkaCode.UNKNOWN_MEMBER_ID
+    return (group.members[request.member_id] if error is KafkaCode.NONE else None), error
+
+
+# -- LeaveGroup
+
+
+def leaving(group: ConsumerGroup, request: LeaveGroup) -> list[tuple[ConsumerMember | None, KafkaCode]]:
+    """Return the members that are to leave, each with the outcome for it.
+
+    A member of the newer protocol leaves with its own request.  Only an administrator removes it in this way, by its
+    instance id.
+    """
+    return [_leaving(group, member) for member in request.members]
+
+
+def _leaving(group: ConsumerGroup, leaving: LeavingMember) -> tuple[ConsumerMember | None, KafkaCode]:
+    if not leaving.member_id:
+        member = group.member_of_instance(leaving.instance_id)
+        return member, KafkaCode.UNKNOWN_MEMBER_ID if member is None else KafkaCode.NONE
+    error = group.member_error(leaving.member_id, leaving.instance_id)
+    if error is KafkaCode.NONE and not group.members[leaving.member_id].is_classic:
+        error = KafkaCode.UNKNOWN_MEMBER_ID
+    return (group.members[leaving.member_id] if error is KafkaCode.NONE else None), error

@@ -1,0 +1,388 @@
+"""One consumer group of the newer protocol: its members, and what each of them has and will have.
+
+Theory of operation
+-------------------
+**Three epochs.**  The group epoch grows when the members, their subscriptions, or the partitions of the topics change.
+The target assignment is then computed for that epoch, in the same step.  Each member moves towards its target on its
+own, with its heartbeats (`reconcile`); its member epoch is that of the target which it follows.
+
+**What is stored** is everything except time: records say who the members are, what each has, and what each will have.
+`apply` is the only writer of it, for records of the log and for new ones.  A coordinator that takes over therefore
+continues where the last one stopped.  Members keep their partitions meanwhile, and get a new session each.
+
+**The order of records.**  Compaction keeps the last record of each key, so a record of a member may come before that
+of its group.  Any record makes the group or the member that it is about; an object is dropped with its last record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Final
+from uuid import UUID
+
+from broker.core.coordinator.consumer.partitions import NO_PARTITIONS, Partitions, each
+from broker.core.coordinator.consumer.records import (
+    ConsumerKey,
+    CurrentValue,
+    GroupValue,
+    Kind,
+    MemberState,
+    MemberValue,
+    RegexValue,
+    read_current,
+    read_group,
+    read_member,
+    read_regex,
+    read_target,
+    read_target_member,
+)
+from broker.core.coordinator.consumer.requests import SubscribedTopics, Topic
+from broker.core.coordinator.fields import BadRecord
+from broker.core.coordinator.group_requests import GroupState
+from broker.core.coordinator.history import History
+from broker.core.coordinator.records import NO_TIME
+from broker.core.coordinator.subscription import CONSUMER
+from quorumlog.wire.errors import KafkaCode
+
+NEW: Final = CurrentValue()
+"""The current assignment of a member that has no record of it."""
+
+
+@dataclass(slots=True, eq=False)
+class ConsumerMember:
+    """A member.  value: None while its own record was not read yet.
+
+    Soft state: expires_ms, the end of its session; rejoin_by_ms, the time by which it must have given its partitions
+    up, or by which a classic member must have sent JoinGroup or SyncGroup; None if it need not.
+    """
+
+    member_id: str
+    value: MemberValue | None = None
+    target: Partitions = field(default_factory=lambda: NO_PARTITIONS)
+    current: CurrentValue = NEW
+    expires_ms: int | None = None
+    rejoin_by_ms: int | None = None
+
+    @property
+    def known(self) -> MemberValue:
+        assert self.value is not None, self.member_id
+        return self.value
+
+    @property
+    def name(self) -> str:
+        """Return the member for people: static members by the name that an administrator gave them."""
+        instance_id = None if self.value is None else self.value.instance_id
+        return repr(self.member_id) if instance_id is None else f"{self.member_id!r} ({instance_id!r})"
+
+    @property
+    def is_classic(self) -> bool:
+        return self.known.classic is not None
+
+    @property
+    def is_vacant(self) -> bool:
+        return self.value is None and not self.target and self.current == NEW
+
+    def is_reconciled(self, target_epoch: int) -> bool:
+        return self.current.state is MemberState.STABLE and self.current.epoch == target_epoch
+
+
+class ConsumerGroup:
+    """The state of one group.  Times end in `_ms` and are of the clock that never goes back, except `state_ms`.
+
+    static: member ids by the instance id.
+    state_ms: wall clock at which the group became empty, or was loaded; NO_TIME if unknown.  Soft state.
+    is_outdated: the subscribed topics may have changed since `metadata_hash` was compared.  Soft state.
+    wake_ms, queued_ms: as in `group.Group`.
+    """
+
+    protocol_type: Final = CONSUMER
+    pending: Final = ()
+    """Member ids that were given out and not used: there are none, because members make their own."""
+
+    __slots__ = (
+        "_has_record",
+        "_has_target",
+        "_is_dead",
+        "_subscribed",
+        "assignment_epoch",
+        "epoch",
+        "history",
+        "is_outdated",
+        "members",
+        "metadata_hash",
+        "name",
+        "owners",
+        "queued_ms",
+        "regexes",
+        "state_ms",
+        "static",
+        "wake_ms",
+    )
+
+    def __init__(self, name: str) -> None:
+        self.name: Final = name
+        self.epoch = 0
+        self.metadata_hash = 0
+        self.assignment_epoch = 0
+        self.members: Final[dict[str, ConsumerMember]] = {}
+        self.static: Final[dict[str, str]] = {}
+        self.regexes: Final[dict[str, RegexValue]] = {}
+        self.owners: Final[dict[tuple[UUID, int], str]] = {}
+        """The member in whose current assignment a partition is."""
+        self.history: Final = History()
+        self.state_ms = NO_TIME
+        self.is_outdated = True
+        self.wake_ms: int | None = None
+        self.queued_ms: int | None = None
+        self._has_record = False
+        self._has_target = False
+        self._is_dead = False
+        self._subscribed: frozenset[str] | None = None
+
+    # -- records
+
+    def apply(self, key: ConsumerKey, value: bytes | None) -> None:
+        """Apply a record.
+
+        Raises:
+            BadRecord: the record is damaged, and nothing was changed.
+        """
+        match key.kind:
+            case Kind.GROUP:
+                read = GroupValue(0) if value is None else read_group(value)
+                self.epoch, self.metadata_hash = read.epoch, read.metadata_hash
+                self._has_record = value is not None
+            case Kind.TARGET:
+                self.assignment_epoch = 0 if value is None else read_target(value)
+                self._has_target = value is not None
+            case Kind.REGEX:
+                if value is None:
+                    self.regexes.pop(key.name, None)
+                else:
+                    self.regexes[key.name] = read_regex(value)
+                self._subscribed = None
+            case Kind.MEMBER | Kind.TARGET_MEMBER | Kind.CURRENT:
+                self._apply_to_member(key, value)
+            case _:
+                pass
+
+    def _apply_to_member(self, key: ConsumerKey, value: bytes | None) -> None:
+        member = self.members.get(key.name) or ConsumerMember(key.name)
+        match key.kind:
+            case Kind.MEMBER:
+                self._set_value(member, None if value is None else read_member(value))
+            case Kind.TARGET_MEMBER:
+                member.target = NO_PARTITIONS if value is None else read_target_member(value)
+            case _:
+                self._set_current(member, NEW if value is None else read_current(value))
+        if member.is_vacant:
+            self.members.pop(key.name, None)
+        else:
+            self.members[key.name] = member
+
+    def _set_value(self, member: ConsumerMember, value: MemberValue | None) -> None:
+        instance_id = None if value is None else value.instance_id
+        holder = None if instance_id is None else self.static.get(instance_id)
+        if holder not in (None, member.member_id):
+            raise BadRecord(f"the members {holder!r} and {member.member_id!r} have the instance id {instance_id!r}")
+        old = None if member.value is None else member.value.instance_id
+        if old is not None:
+            del self.static[old]
+        if instance_id is not None:
+            self.static[instance_id] = member.member_id
+        member.value = value
+        self._subscribed = None
+
+    def _set_current(self, member: ConsumerMember, current: CurrentValue) -> None:
+        own = member.member_id
+        held = [*each(current.assigned), *each(current.revoking)]
+        for place in held:
+            if self.owners.get(place, own) != own:
+                raise BadRecord(f"partition {place[1]} of {place[0]} has the owners {self.owners[place]!r} and {own!r}")
+        for place in (*each(member.current.assigned), *each(member.current.revoking)):
+            del self.owners[place]
+        self.owners.update(dict.fromkeys(held, own))
+        member.current = current
+
+    @property
+    def is_stored(self) -> bool:
+        """Return whether the group has any record."""
+        return self._has_record or self._has_target or bool(self.members) or bool(self.regexes)
+
+    def record_keys(self) -> list[ConsumerKey]:
+        """Return the keys of all records of the group, in the order in which they are deleted."""
+        keys = [key for member_id in self.members for key in member_keys(self.name, member_id)]
+        keys += [ConsumerKey(Kind.REGEX, self.name, regex) for regex in self.regexes]
+        if self._has_target:
+            keys.append(ConsumerKey(Kind.TARGET, self.name))
+        if self._has_record:
+            keys.append(ConsumerKey(Kind.GROUP, self.name))
+        return keys
+
+    # -- state
+
+    @property
+    def state(self) -> GroupState:
+        if self._is_dead:
+            return GroupState.DEAD
+        if not self.members:
+            return GroupState.EMPTY
+        if self.epoch > self.assignment_epoch:
+            return GroupState.ASSIGNING
+        if all(member.is_reconciled(self.assignment_epoch) for member in self.members.values()):
+            return GroupState.STABLE
+        return GroupState.RECONCILING
+
+    @property
+    def generation(self) -> int:
+        """Return the number that classic members know as the generation, for people."""
+        return self.epoch
+
+    @property
+    def is_vacant(self) -> bool:
+        """Return whether nothing is lost when the coordinator no longer has this object."""
+        return not self.is_stored and not self._is_dead
+
+    def die(self) -> None:
+        """Become Dead: the group, which has no members, is being deleted."""
+        assert not self.members, self.name
+        self._is_dead = True
+
+    def load(self, now_ms: int, wall_ms: int, session_timeout_ms: int) -> None:
+        """Begin to serve: each member has a fresh session."""
+        for member_id in [name for name, member in self.members.items() if member.value is None]:
+            # The log keeps no such member.  Without a subscription, it could neither stay nor be removed.
+            self._set_current(self.members[member_id], NEW)
+            del self.members[member_id]
+        self.state_ms = wall_ms
+        self.outdate(now_ms)
+        for member in self.members.values():
+            self.renew(member, now_ms, session_timeout_ms)
+
+    # -- members
+
+    def member_of_instance(self, instance_id: str | None) -> ConsumerMember | None:
+        member_id = None if instance_id is None else self.static.get(instance_id)
+        return None if member_id is None else self.members[member_id]
+
+    def member_error(self, member_id: str, instance_id: str | None) -> KafkaCode:
+        """Return NONE if the ids name a member, else why they do not."""
+        if instance_id is not None:
+            holder = self.static.get(instance_id)
+            if holder is None:
+                return KafkaCode.UNKNOWN_MEMBER_ID
+            if holder != member_id:
+                return KafkaCode.FENCED_INSTANCE_ID
+        return KafkaCode.NONE if member_id in self.members else KafkaCode.UNKNOWN_MEMBER_ID
+
+    def is_free(self, topic: UUID, partition: int, member_id: str) -> bool:
+        """Return whether no member other than this one owns a partition."""
+        return self.owners.get((topic, partition), member_id) == member_id
+
+    @property
+    def consumer_members(self) -> int:
+        """Return how many members use the newer protocol."""
+        return sum(not member.is_classic for member in self.members.values())
+
+    # -- subscriptions
+
+    def topics_of(self, member: ConsumerMember) -> frozenset[str]:
+        """Return the topics to which a member is subscribed; some may not exist."""
+        value = member.known
+        regex = self.regexes.get(value.regex or "")
+        return frozenset(value.topics if regex is None else (*value.topics, *regex.topics))
+
+    def subscribed_topics(self) -> frozenset[str]:
+        """Return the topics to which any member is subscribed."""
+        if self._subscribed is None:
+            found: set[str] = set()
+            for member in self.members.values():
+                found.update(self.topics_of(member))
+            self._subscribed = frozenset(found)
+        return self._subscribed
+
+    def concerns(self, topics: Collection[str] | None) -> bool:
+        """Return whether a change of these topics may concern the group.  None: of any topics."""
+        if topics is None or self.regexes:
+            return True
+        return not self.subscribed_topics().isdisjoint(topics)
+
+    def existing_topics(self, topics: SubscribedTopics) -> dict[str, Topic]:
+        """Return those of the subscribed topics that exist, by name."""
+        found = ((name, topics.topic(name)) for name in sorted(self.subscribed_topics()))
+        return {name: topic for name, topic in found if topic is not None}
+
+    # -- time
+
+    def renew(self, member: ConsumerMember, now_ms: int, session_timeout_ms: int) -> None:
+        """Begin the session of a member anew.  A classic member has a timeout of its own."""
+        classic = member.known.classic
+        member.expires_ms = now_ms + (session_timeout_ms if classic is None else classic.session_timeout_ms)
+        self.wake(member.expires_ms)
+
+    def expect(self, member: ConsumerMember, now_ms: int) -> None:
+        """Give a member its rebalance timeout to give partitions up or to join again, unless it runs already."""
+        if member.rejoin_by_ms is None:
+            member.rejoin_by_ms = now_ms + max(member.known.rebalance_timeout_ms, 0)
+            self.wake(member.rejoin_by_ms)
+
+    def wake(self, at_ms: int) -> None:
+        """Note that something is due at this time."""
+        if self.wake_ms is None or at_ms < self.wake_ms:
+            self.wake_ms = at_ms
+
+    def outdate(self, now_ms: int) -> None:
+        """Note that the subscribed topics may have changed.  The next heartbeat or tick compares them."""
+        if self.members:
+            self.is_outdated = True
+            self.wake(now_ms)
+
+    def deadlines(self) -> Iterator[int]:
+        for member in self.members.values():
+            if member.expires_ms is not None:
+                yield member.expires_ms
+            if member.rejoin_by_ms is not None:
+                yield member.rejoin_by_ms
+
+    def next_deadline(self) -> int | None:
+        """Return the earliest deadline.  It looks at each member; `wake_ms` is the cheap bound of it."""
+        return min(self.deadlines(), default=None)
+
+    def check(self) -> None:
+        """Assert what must hold after each operation.  It looks at each member, so only tests call it."""
+        owners: dict[tuple[UUID, int], str] = {}
+        for member_id, member in self.members.items():
+            assert member.value is not None, member_id
+            assert member.expires_ms is not None, member_id
+            current = member.current
+            assert current.epoch <= self.assignment_epoch <= self.epoch, (member, self.assignment_epoch, self.epoch)
+            assert bool(current.revoking) == (current.state is MemberState.UNREVOKED), member
+            assert member.is_classic or (member.rejoin_by_ms is not None) == bool(current.revoking), member
+            for place in (*each(current.assigned), *each(current.revoking)):
+                assert place not in owners, f"{place} has two owners"
+                owners[place] = member_id
+        assert owners == self.owners, self.name
+        instances = {member.known.instance_id: member_id for member_id, member in self.members.items()}
+        instances.pop(None, None)
+        assert instances == self.static, self.name
+        regexes = {member.known.regex for member in self.members.values() if member.known.regex}
+        assert regexes == self.regexes.keys(), self.name
+        targets = [place for member in self.members.values() for place in each(member.target)]
+        assert len(targets) == len(set(targets)), "two members have the same target"
+        deadline_ms = self.next_deadline()
+        assert deadline_ms is None or (self.wake_ms is not None and self.wake_ms <= deadline_ms), self.name
+
+
+def member_keys(group: str, member_id: str) -> list[ConsumerKey]:
+    """Return the keys of the records of a member, in the order in which they are deleted."""
+    return [ConsumerKey(kind, group, member_id) for kind in (Kind.CURRENT, Kind.TARGET_MEMBER, Kind.MEMBER)]
+
+
+def hash_of(topics: dict[str, Topic]) -> int:
+    """Return a number for topics, their ids and their partitions, which differs whenever one of them does; never 0."""
+    digest = blake2b(digest_size=8)
+    for name, topic in sorted(topics.items()):
+        digest.update(name.encode() + b"\0" + topic.topic_id.bytes + topic.partitions.to_bytes(4, "big"))
+    return int.from_bytes(digest.digest(), "big", signed=True) or 1

@@ -1,0 +1,259 @@
+"""ConsumerGroupHeartbeat, the only request of members of the newer protocol, and the time that passes without it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+from uuid import UUID
+
+from broker.core.coordinator.consumer import changes
+from broker.core.coordinator.consumer.group import ConsumerGroup, ConsumerMember
+from broker.core.coordinator.consumer.partitions import Partitions
+from broker.core.coordinator.consumer.records import MemberValue
+from broker.core.coordinator.consumer.requests import (
+    AWAY,
+    JOINING,
+    LEAVING,
+    NO_TIMEOUT,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResponse,
+    SubscribedTopics,
+)
+from broker.core.coordinator.group_requests import GroupLimits
+from broker.core.coordinator.turn import Turn
+from quorumlog.wire.errors import KafkaCode
+
+Refusal = tuple[KafkaCode, str]
+
+
+# -- requests that no group would accept
+
+
+def refuse(request: ConsumerHeartbeat, limits: GroupLimits, topics: SubscribedTopics) -> Refusal | None:
+    """Return the error of a request that no group would accept, with a message; None if a group may accept it."""
+    problem = _problem(request, limits)
+    if problem is not None:
+        return KafkaCode.INVALID_REQUEST, problem
+    if request.assignor is not None and request.assignor not in limits.consumer.assignors:
+        known = ", ".join(limits.consumer.assignors)
+        return KafkaCode.UNSUPPORTED_ASSIGNOR, f"the assignor {request.assignor!r} is unknown; there are {known}"
+    if request.regex and topics.matching(request.regex) is None:
+        return KafkaCode.INVALID_REGULAR_EXPRESSION, f"{request.regex!r} is no regular expression in RE2's syntax"
+    return None
+
+
+def _problem(request: ConsumerHeartbeat, limits: GroupLimits) -> str | None:
+    names = (request.member_id, request.instance_id, request.rack_id, request.regex, request.assignor)
+    texts = [*names, *request.client, *(request.topics or ())]
+    if not request.group.strip():
+        return "the group id is empty"
+    if not request.member_id and not (request.may_lack_id and request.epoch == JOINING):
+        return "the member id is empty"
+    if any(text is not None and not text.strip() for text in (request.instance_id, request.rack_id)):
+        return "the instance id or the rack id is empty"
+    if any(len(text.encode()) > limits.name_max_bytes for text in texts if text is not None):
+        return f"a name is longer than {limits.name_max_bytes} bytes"
+    if len(request.topics or ()) > limits.consumer.topics_max:
+        return f"the subscription has more than {limits.consumer.topics_max} topics"
+    if request.rebalance_timeout_ms < NO_TIMEOUT:
+        return "the rebalance timeout is negative"
+    if request.epoch < AWAY:
+        return f"{request.epoch} is not a member epoch"
+    if request.epoch == AWAY and request.instance_id is None:
+        return "only a static member, which has an instance id, may leave for a while"
+    return _problem_of_join(request) if request.epoch == JOINING else None
+
+
+def _problem_of_join(request: ConsumerHeartbeat) -> str | None:
+    if request.rebalance_timeout_ms == NO_TIMEOUT:
+        return "a member that joins must give its rebalance timeout"
+    if request.owned is None or request.owned:
+        return "a member that joins must own no partitions"
+    if request.topics is None and request.regex is None:
+        return "a member that joins must give its topics or a regular expression"
+    return None
+
+
+# -- a heartbeat
+
+
+def heartbeat(
+    turn: Turn, group: ConsumerGroup, call: int, request: ConsumerHeartbeat, topics: SubscribedTopics, random: Random
+) -> None:
+    """Apply a heartbeat that `refuse` accepts, of a member that does not leave."""
+    member = _member(group, request)
+    refusal = _join_refusal(turn, group, request, member, topics) if request.epoch == JOINING else None
+    if request.epoch != JOINING:
+        refusal = _epoch_refusal(group, request, member)
+    if refusal is not None:
+        turn.answer(call, ConsumerHeartbeatResponse(*refusal))
+        return
+    if member is None:
+        member_id = request.member_id or str(UUID(int=random.getrandbits(128), version=4))
+    else:
+        member_id = member.member_id
+    if request.epoch == JOINING and member is not None and request.member_id not in ("", member.member_id):
+        member = changes.replace_static(turn, group, member, request.member_id)
+        member_id = member.member_id
+    _describe(turn, group, member, member_id, request, topics)
+    member = group.members[member_id]
+    has_changed = changes.advance(turn, group, member, request.owned)
+    if not member.current.revoking:
+        member.rejoin_by_ms = None
+    else:
+        group.expect(member, turn.now_ms)
+    group.renew(member, turn.now_ms, turn.limits.consumer.session_timeout_ms)
+    includes_assignment = has_changed or request.epoch == JOINING or request.is_full
+    turn.answer(
+        call,
+        ConsumerHeartbeatResponse(
+            KafkaCode.NONE,
+            None,
+            member_id,
+            member.current.epoch,
+            turn.limits.consumer.heartbeat_interval_ms,
+            member.current.assigned if includes_assignment else None,
+        ),
+    )
+
+
+def _member(group: ConsumerGroup, request: ConsumerHeartbeat) -> ConsumerMember | None:
+    """Return the member that the request is about; None if it is not one yet."""
+    if request.epoch == JOINING and request.instance_id is not None:
+        return group.member_of_instance(request.instance_id)
+    return group.members.get(request.member_id)
+
+
+def _join_refusal(
+    turn: Turn,
+    group: ConsumerGroup,
+    request: ConsumerHeartbeat,
+    member: ConsumerMember | None,
+    topics: SubscribedTopics,
+) -> Refusal | None:
+    if member is None and request.member_id in group.members:
+        # It has this id without, or with another, instance id.
+        return KafkaCode.INVALID_REQUEST, f"the member {request.member_id!r} is in the group with another instance id"
+    if member is None:
+        if len(group.members) >= turn.limits.consumer.members_max:
+            return KafkaCode.GROUP_MAX_SIZE_REACHED, f"the group has {len(group.members)} members, its maximum"
+        if not changes.has_room(group, _value(None, request), turn.limits, topics):
+            return KafkaCode.GROUP_MAX_SIZE_REACHED, "the assignments of all members do not fit into one batch"
+        return None
+    if member.member_id != request.member_id and not member.is_classic and member.current.epoch != AWAY:
+        text = f"the instance id {request.instance_id!r} is used by the member {member.member_id!r}, which has not left"
+        return KafkaCode.UNRELEASED_INSTANCE_ID, text
+    return None
+
+
+def _epoch_refusal(group: ConsumerGroup, request: ConsumerHeartbeat, member: ConsumerMember | None) -> Refusal | None:
+    error = group.member_error(request.member_id, request.instance_id)
+    if error is not KafkaCode.NONE:
+        return error, f"{request.member_id!r} is no member of the group"
+    assert member is not None, request
+    current = member.current
+    if member.is_classic:
+        return KafkaCode.UNKNOWN_MEMBER_ID, f"the member {request.member_id!r} uses the classic protocol"
+    if request.epoch == current.epoch:
+        return None
+    # The answer with the present epoch was lost, and the member has not gone on without it.
+    if request.epoch == current.previous_epoch and _is_part(request.owned, current.assigned):
+        return None
+    text = f"the member has the epoch {request.epoch}, and {current.epoch} is expected; it must join again"
+    return KafkaCode.FENCED_MEMBER_EPOCH, text
+
+
+def _is_part(owned: Partitions | None, assigned: Partitions) -> bool:
+    return owned is not None and all(indexes <= assigned.get(topic, frozenset()) for topic, indexes in owned.items())
+
+
+def _value(old: MemberValue | None, request: ConsumerHeartbeat) -> MemberValue:
+    """Return a member's description after a request.  A member that joins gives all of it."""
+    is_new = old is None or request.epoch == JOINING
+    topics = () if request.topics is None else tuple(sorted(set(request.topics)))
+    timeout_ms = request.rebalance_timeout_ms
+    if is_new:
+        return MemberValue(
+            request.instance_id,
+            request.rack_id,
+            request.client.client_id,
+            request.client.host,
+            topics,
+            request.regex or None,
+            timeout_ms,
+            request.assignor,
+        )
+    assert old is not None
+    return replace(
+        old,
+        rack_id=old.rack_id if request.rack_id is None else request.rack_id,
+        client_id=request.client.client_id,
+        client_host=request.client.host,
+        topics=old.topics if request.topics is None else topics,
+        regex=old.regex if request.regex is None else request.regex or None,
+        rebalance_timeout_ms=old.rebalance_timeout_ms if timeout_ms == NO_TIMEOUT else timeout_ms,
+        assignor=old.assignor if request.assignor is None else request.assignor,
+    )
+
+
+def _describe(
+    turn: Turn,
+    group: ConsumerGroup,
+    member: ConsumerMember | None,
+    member_id: str,
+    request: ConsumerHeartbeat,
+    topics: SubscribedTopics,
+) -> None:
+    """Store what the member says about itself, and begin the next epoch if that concerns the assignment."""
+    old = None if member is None else member.known
+    value = _value(old, request)
+    if value == old:
+        changes.refresh(turn, group, topics)
+        return
+    before = changes.preferred_assignor(group, turn.limits)
+    member = changes.put_member(turn, group, member_id, value)
+    if old is None:
+        cause = f"member {member.name} joined"
+    elif (old.topics, old.regex) != (value.topics, value.regex):
+        cause = f"member {member.name} changed its subscription"
+    elif before != changes.preferred_assignor(group, turn.limits):
+        cause = f"member {member.name} changed the assignor"
+    else:
+        changes.refresh(turn, group, topics)
+        return
+    changes.settle(turn, group, topics, cause, request.client)
+
+
+# -- leaving
+
+
+def leaving(group: ConsumerGroup, request: ConsumerHeartbeat) -> tuple[ConsumerMember | None, Refusal | None]:
+    """Return the member that a request lets leave, or the refusal."""
+    error = group.member_error(request.member_id, request.instance_id)
+    if error is not KafkaCode.NONE:
+        return None, (error, f"{request.member_id!r} is no member of the group")
+    member = group.members[request.member_id]
+    if request.epoch == AWAY and member.known.instance_id is None:
+        return None, (KafkaCode.INVALID_REQUEST, "only a static member may leave for a while")
+    return member, None
+
+
+def left(turn: Turn, call: int, request: ConsumerHeartbeat) -> None:
+    """Answer a member that has left."""
+    assert request.epoch in (LEAVING, AWAY), request
+    turn.answer(call, ConsumerHeartbeatResponse(KafkaCode.NONE, None, request.member_id, request.epoch))
+
+
+# -- time
+
+
+def expired(turn: Turn, group: ConsumerGroup) -> list[tuple[ConsumerMember, str]]:
+    """Return the members whose time is over, each with the reason."""
+    found = []
+    for member in group.members.values():
+        if member.expires_ms is not None and member.expires_ms <= turn.now_ms:
+            found.append((member, f"the session of member {member.name} expired"))
+        elif member.rejoin_by_ms is not None and member.rejoin_by_ms <= turn.now_ms:
+            what = "join again" if member.is_classic else "give its partitions up"
+            found.append((member, f"member {member.name} did not {what} in time"))
+    return found

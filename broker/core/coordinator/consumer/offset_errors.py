@@ -1,0 +1,41 @@
+"""The conditions under which clients may commit, fetch and delete the offsets of a consumer group."""
+
+from __future__ import annotations
+
+from broker.core.coordinator.consumer.group import ConsumerGroup
+from broker.core.coordinator.group_requests import GroupState, GroupToFetch, OffsetCommit
+from quorumlog.wire.errors import KafkaCode
+
+
+def commit_error(group: ConsumerGroup, request: OffsetCommit) -> KafkaCode:
+    """Return why a client may not commit for a group; NONE if it may.
+
+    An administrator commits without an epoch, while the group is empty.
+    """
+    if group.state is GroupState.DEAD:
+        return KafkaCode.COORDINATOR_NOT_AVAILABLE
+    if not group.members:
+        return KafkaCode.UNKNOWN_MEMBER_ID if request.generation >= 0 else KafkaCode.NONE
+    error = group.member_error(request.member_id, request.instance_id)
+    if error is not KafkaCode.NONE:
+        return error
+    member = group.members[request.member_id]
+    if not member.is_classic and not request.knows_epochs:
+        return KafkaCode.UNSUPPORTED_VERSION
+    if request.generation != member.current.epoch:
+        return KafkaCode.ILLEGAL_GENERATION if member.is_classic else KafkaCode.STALE_MEMBER_EPOCH
+    return KafkaCode.NONE
+
+
+def fetch_error(group: ConsumerGroup, request: GroupToFetch) -> KafkaCode:
+    """Return why a client may not fetch the offsets of a group; NONE if it may.
+
+    Only a member of the newer protocol names itself.  Its epoch must be the present one: otherwise its partitions may
+    belong to another member by now, which may still commit.
+    """
+    if request.member_id is None and request.member_epoch < 0:
+        return KafkaCode.NONE
+    member = group.members.get(request.member_id or "")
+    if member is None:
+        return KafkaCode.UNKNOWN_MEMBER_ID
+    return KafkaCode.NONE if request.member_epoch == member.current.epoch else KafkaCode.STALE_MEMBER_EPOCH

@@ -1,0 +1,175 @@
+"""Requests that concern consumer groups, and the moments at which a group changes its protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+
+from broker.core.coordinator.consumer import changes, classic, heartbeat, migration
+from broker.core.coordinator.consumer.group import ConsumerGroup, ConsumerMember
+from broker.core.coordinator.consumer.heartbeat import Refusal
+from broker.core.coordinator.consumer.requests import (
+    AWAY,
+    JOINING,
+    LEAVING,
+    ConsumerHeartbeat,
+    ConsumerHeartbeatResponse,
+    SubscribedTopics,
+)
+from broker.core.coordinator.group import Group
+from broker.core.coordinator.group_requests import (
+    Client,
+    GroupState,
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    LeaveGroupResponse,
+    LeftMember,
+    SyncGroup,
+)
+from broker.core.coordinator.membership import with_reason
+from broker.core.coordinator.turn import Turn
+from quorumlog.wire.errors import KafkaCode
+
+Groups = dict[str, Group | ConsumerGroup]
+
+
+class ConsumerService:
+    """Applies requests to the consumer groups among the groups of a machine.
+
+    Each method returns the group that has to be queued for its next deadline, which may be another object than before;
+    None if no group was reached.
+    """
+
+    def __init__(self, groups: Groups, topics: SubscribedTopics, random: Random) -> None:
+        self._groups = groups
+        self._topics = topics
+        self._random = random
+
+    # -- the newer protocol
+
+    def heartbeat(self, turn: Turn, call: int, request: ConsumerHeartbeat) -> Group | ConsumerGroup | None:
+        """Apply a ConsumerGroupHeartbeat."""
+        refusal = heartbeat.refuse(request, turn.limits, self._topics)
+        found = None if refusal is not None else self._group(turn, request)
+        if isinstance(found, tuple):
+            refusal = found
+        if refusal is not None or not isinstance(found, ConsumerGroup):
+            assert refusal is not None, request
+            turn.answer(call, ConsumerHeartbeatResponse(*refusal))
+            return None
+        if request.epoch in (LEAVING, AWAY):
+            return self._leave(turn, found, call, request)
+        heartbeat.heartbeat(turn, found, call, request, self._topics, self._random)
+        return found
+
+    def _group(self, turn: Turn, request: ConsumerHeartbeat) -> ConsumerGroup | Refusal:
+        """Return the group of a request.  A group may be made, or change its protocol, for a member that joins."""
+        group = self._groups.get(request.group)
+        if group is not None and group.state is GroupState.DEAD:
+            return KafkaCode.COORDINATOR_NOT_AVAILABLE, "the group is being deleted"
+        if isinstance(group, ConsumerGroup):
+            return group
+        if request.epoch != JOINING:
+            return KafkaCode.GROUP_ID_NOT_FOUND, f"there is no consumer group {request.group!r}"
+        if group is None and len(self._groups) >= turn.limits.groups_max:
+            return KafkaCode.POLICY_VIOLATION, f"there are {len(self._groups)} groups in this partition already"
+        if group is not None and group.state is not GroupState.EMPTY:
+            plan = migration.plan_upgrade(group, turn.limits, self._topics)
+            return migration.upgrade(turn, self._groups, group, plan) if isinstance(plan, migration.Upgrade) else plan
+        if group is not None:
+            migration.delete_classic(turn, self._groups, group)
+        made = self._groups[request.group] = ConsumerGroup(request.group)
+        return made
+
+    def _leave(self, turn: Turn, group: ConsumerGroup, call: int, request: ConsumerHeartbeat) -> Group | ConsumerGroup:
+        member, refusal = heartbeat.leaving(group, request)
+        if member is None:
+            assert refusal is not None, request
+            turn.answer(call, ConsumerHeartbeatResponse(*refusal))
+            return group
+        if request.epoch == AWAY:
+            changes.go_away(turn, group, member)
+            member.rejoin_by_ms = None
+            if member.current.revoking:
+                group.expect(member, turn.now_ms)
+            heartbeat.left(turn, call, request)
+            return group
+        after = self._remove(turn, group, [member], f"member {member.name} left", request.client)
+        heartbeat.left(turn, call, request)
+        return after
+
+    # -- members that are removed
+
+    def _remove(
+        self, turn: Turn, group: ConsumerGroup, members: Iterable[ConsumerMember], cause: str, client: Client | None
+    ) -> Group | ConsumerGroup:
+        """Remove members.  If only classic members are left, the group becomes classic."""
+        gone = list(members)
+        turn.note(f"group={group.name!r} {cause}")
+        changes.remove(turn, group, gone)
+        after = migration.downgrade(turn, self._groups, group, self._topics, client)
+        if after is not None:
+            return after
+        changes.settle(turn, group, self._topics, cause, client)
+        return group
+
+    def on_time(self, turn: Turn, group: ConsumerGroup) -> Group | ConsumerGroup:
+        """Follow changes of the subscribed topics, and remove the members whose time is over."""
+        changes.refresh(turn, group, self._topics)
+        expired = heartbeat.expired(turn, group)
+        if not expired:
+            return group
+        first, cause = expired[0]
+        cause += f", and {len(expired) - 1} others" if len(expired) > 1 else ""
+        client = Client(first.known.client_id, first.known.client_host)
+        return self._remove(turn, group, [member for member, _ in expired], cause, client)
+
+    # -- the classic protocol
+
+    def classic(
+        self, turn: Turn, group: ConsumerGroup, call: int, request: JoinGroup | SyncGroup | Heartbeat | LeaveGroup
+    ) -> Group | ConsumerGroup:
+        """Apply a request of the classic protocol to a consumer group that has members."""
+        match request:
+            case JoinGroup():
+                had = group.consumer_members
+                classic.join(turn, group, call, request, self._topics, self._random)
+                if group.consumer_members < had:  # it took over the name of the last other member
+                    after = migration.downgrade(turn, self._groups, group, self._topics, request.client)
+                    return group if after is None else after
+            case SyncGroup():
+                classic.sync(turn, group, call, request, self._topics)
+            case Heartbeat():
+                classic.heartbeat(turn, group, call, request)
+            case LeaveGroup():
+                return self._classic_leave(turn, group, call, request)
+        return group
+
+    def _classic_leave(self, turn: Turn, group: ConsumerGroup, call: int, request: LeaveGroup) -> Group | ConsumerGroup:
+        outcomes = classic.leaving(group, request)
+        results = []
+        gone: dict[str, ConsumerMember] = {}
+        for asked, (member, error) in zip(request.members, outcomes, strict=True):
+            if member is not None and member.member_id in gone:
+                member, error = None, KafkaCode.UNKNOWN_MEMBER_ID
+            if member is not None:
+                gone[member.member_id] = member
+            results.append(LeftMember(asked.member_id, asked.instance_id, error))
+        after: Group | ConsumerGroup = group
+        if gone:
+            first = next(iter(gone.values()))
+            others = f" and {len(gone) - 1} others" if len(gone) > 1 else ""
+            cause = with_reason(f"member {first.name}{others} left", request.members[0].reason)
+            client = Client(first.known.client_id, first.known.client_host)
+            after = self._remove(turn, group, gone.values(), cause, client)
+        turn.answer(call, LeaveGroupResponse(KafkaCode.NONE, tuple(results)))
+        return after
+
+    def make_classic(self, turn: Turn, group: ConsumerGroup) -> Group:
+        """Make a consumer group without members a classic one, for a member that joins."""
+        assert not group.members, group.name
+        changes.delete_records(turn, group)
+        made = self._groups[group.name] = Group(group.name)
+        turn.note(f"group={group.name!r} event=becomes a classic group")
+        return made

@@ -1,0 +1,162 @@
+"""Mutants of broker/core/coordinator/consumer."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+FOLDER = "broker/core/coordinator/consumer"
+TESTS = "tests/unit/broker/core/coordinator/consumer"
+GROUPS = f"{TESTS}/test_consumer_groups.py"
+MIGRATION = f"{TESTS}/test_migration.py"
+RECORDS = f"{TESTS}/test_consumer_records.py"
+ASSIGNORS = f"{TESTS}/test_assignors.py"
+
+MUTANTS = (
+    Mutant(
+        "a member gets partitions that another one has not given up",
+        f"{FOLDER}/group.py",
+        "return self.owners.get((topic, partition), member_id) == member_id",
+        "return True",
+        (f"{MIGRATION}::test_a_partition_of_a_classic_member_moves_only_after_it_joined_without_it",),
+    ),
+    Mutant(
+        "a member that does not report its partitions has given them up",
+        f"{FOLDER}/reconcile.py",
+        "return owned is None or any(",
+        "return owned is not None and any(",
+        (f"{GROUPS}::test_a_partition_moves_only_after_its_owner_gave_it_up",),
+    ),
+    Mutant(
+        "a member takes the new epoch before it gave its partitions up",
+        f"{FOLDER}/reconcile.py",
+        "return replace(current, state=MemberState.UNREVOKED,",
+        "return replace(current, epoch=target_epoch, state=MemberState.UNREVOKED,",
+        (f"{GROUPS}::test_a_partition_moves_only_after_its_owner_gave_it_up",),
+    ),
+    Mutant(
+        "the previous epoch is accepted from a member that still uses other partitions",
+        f"{FOLDER}/heartbeat.py",
+        "return owned is not None and all(",
+        "return owned is None or bool(owned) or all(",
+        (f"{GROUPS}::test_the_previous_epoch_is_fenced_if_the_member_owns_what_it_may_not",),
+    ),
+    Mutant(
+        "a static member is replaced while its process is in the group",
+        f"{FOLDER}/heartbeat.py",
+        "and member.current.epoch != AWAY:",
+        "and member.current.epoch == AWAY:",
+        (f"{GROUPS}::test_an_instance_id_that_is_in_use_is_not_released",),
+    ),
+    Mutant(
+        "a commit with an old epoch is accepted",
+        f"{FOLDER}/offset_errors.py",
+        "if request.generation != member.current.epoch:",
+        "if request.generation > member.current.epoch:",
+        (f"{GROUPS}::test_a_member_commits_and_fetches_with_its_present_epoch_only",),
+    ),
+    Mutant(
+        "offsets are fetched with an old epoch",
+        f"{FOLDER}/offset_errors.py",
+        "if request.member_epoch == member.current.epoch else",
+        "if request.member_epoch <= member.current.epoch else",
+        (f"{GROUPS}::test_a_member_commits_and_fetches_with_its_present_epoch_only",),
+    ),
+    Mutant(
+        "the rebalance timeout begins anew with each heartbeat",
+        f"{FOLDER}/group.py",
+        "        if member.rejoin_by_ms is None:\n",
+        "        if True:\n",
+        (f"{GROUPS}::test_a_member_that_keeps_partitions_for_too_long_is_removed",),
+    ),
+    Mutant(
+        "a member that gave its partitions up is removed",
+        f"{FOLDER}/heartbeat.py",
+        "    if not member.current.revoking:\n        member.rejoin_by_ms = None\n    else:",
+        "    if member.current.revoking:",
+        (f"{GROUPS}::test_a_member_that_gave_its_partitions_up_in_time_stays",),
+    ),
+    Mutant(
+        "the record of a regular expression stays without members",
+        f"{FOLDER}/changes.py",
+        "        put(turn, Kind.REGEX, group.name, None, regex)\n",
+        "        pass\n",
+        (f"{GROUPS}::test_the_record_of_a_regular_expression_goes_with_its_last_member",),
+    ),
+    Mutant(
+        "topics that changed while nobody coordinated are not compared",
+        f"{FOLDER}/group.py",
+        "        self.outdate(now_ms)\n",
+        "        self.is_outdated = False\n",
+        (f"{GROUPS}::test_changes_while_nobody_coordinated_are_followed",),
+    ),
+    Mutant(
+        "a target that does not fit into a batch is stored",
+        f"{FOLDER}/changes.py",
+        "    if size > turn.limits.group_max_bytes:",
+        "    if size < 0:",
+        (f"{GROUPS}::test_a_target_that_does_not_fit_leaves_the_last_one_in_force",),
+    ),
+    Mutant(
+        "a log with two owners of a partition is accepted",
+        f"{FOLDER}/group.py",
+        "            if self.owners.get(place, own) != own:",
+        "            if False:",
+        (f"{GROUPS}::test_a_log_in_which_two_members_own_a_partition_is_refused",),
+    ),
+    Mutant(
+        "a deleted group leaves records",
+        f"{FOLDER}/group.py",
+        "        if self._has_target:\n            keys.append(",
+        "        if self._has_target and self.members:\n            keys.append(",
+        (f"{GROUPS}::test_a_group_with_members_is_not_deleted_and_an_empty_one_leaves_only_tombstones",),
+    ),
+    Mutant(
+        "a partition with two owners in a classic group keeps both",
+        f"{FOLDER}/migration.py",
+        " if place not in taken]",
+        "]",
+        (f"{MIGRATION}::test_a_partition_that_a_faulty_assignor_gave_to_two_members_has_one_owner",),
+    ),
+    Mutant(
+        "an upgrade forgets the classic record",
+        f"{FOLDER}/migration.py",
+        "    if group.stored is not None:\n        turn.append(",
+        "    if False:\n        turn.append(",
+        (f"{MIGRATION}::test_an_empty_classic_group_becomes_a_consumer_group",),
+    ),
+    Mutant(
+        "a classic member is not asked to join again for partitions that became free",
+        f"{FOLDER}/classic.py",
+        "    return all(group.is_free(",
+        "    return not all(group.is_free(",
+        (f"{MIGRATION}::test_a_classic_member_joins_a_consumer_group_at_once",),
+    ),
+    Mutant(
+        "a classic member that owns partitions of a new target is not asked to give them up",
+        f"{FOLDER}/classic.py",
+        "if current.state is MemberState.UNREVOKED or current.epoch < group.epoch:",
+        "if current.state is MemberState.UNREVOKED:",
+        (f"{MIGRATION}::test_a_live_classic_group_becomes_a_consumer_group_and_its_members_go_on",),
+    ),
+    Mutant(
+        "uniform gives a member more than its share",
+        f"{FOLDER}/assignors.py",
+        "        kept[each.member_id] = own[:room]\n",
+        "        kept[each.member_id] = own\n",
+        (f"{ASSIGNORS}::test_uniform_takes_from_a_member_only_what_a_new_one_needs",),
+    ),
+    Mutant(
+        "a value of a newer version is read",
+        f"{FOLDER}/records.py",
+        "    if version != _VERSION:",
+        "    if version < _VERSION:",
+        (f"{RECORDS}::test_a_value_of_another_version_is_refused",),
+    ),
+    Mutant(
+        "a regular expression matches a part of a name",
+        "broker/coordinator/topics.py",
+        "pattern.fullmatch(name)",
+        "pattern.search(name)",
+        ("tests/unit/broker/coordinator/test_topics.py::test_a_regular_expression_matches_whole_names",),
+    ),
+)

@@ -1,0 +1,83 @@
+"""Topics as coordinators see them: what regular expressions match, and what they may cost."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from broker.coordinator import topics
+from broker.coordinator.topics import ImageTopics
+from broker.core.coordinator.consumer.requests import Topic
+from broker.replica.cluster_view import ClusterView
+from metadata.records import Record, RemoveTopic
+from metadata.records import Topic as TopicRecord
+
+SALES, OTHER = UUID(int=1), UUID(int=2)
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.cluster = ClusterView(1)
+        self.topics = ImageTopics(self.cluster)
+
+    def apply(self, *records: Record) -> None:
+        image = self.cluster.newest
+        self.cluster.newest = image.apply(image.end_offset, records)
+        self.topics.changed()
+
+    def create(self, name: str, topic_id: UUID) -> None:
+        self.apply(TopicRecord(topic_id, name))
+
+
+@pytest.fixture
+def bench() -> Bench:
+    bench = Bench()
+    bench.create("sales", SALES)
+    bench.create("resales", OTHER)
+    bench.create("__consumer_offsets", UUID(int=3))
+    return bench
+
+
+def test_a_regular_expression_matches_whole_names(bench: Bench) -> None:
+    assert bench.topics.matching("sales") == ["sales"]
+    assert bench.topics.matching("^sales$") == ["sales"]
+    assert bench.topics.matching(".*sales") == ["resales", "sales"]
+    assert bench.topics.matching("nothing") == []
+
+
+def test_internal_topics_do_not_match(bench: Bench) -> None:
+    assert bench.topics.matching(".*") == ["resales", "sales"]
+
+
+def test_later_topics_match_as_well(bench: Bench) -> None:
+    assert bench.topics.matching("sales.*") == ["sales"]
+    bench.create("sales.eu", UUID(int=4))
+    assert bench.topics.matching("sales.*") == ["sales", "sales.eu"]
+    bench.apply(RemoveTopic(SALES))
+    assert bench.topics.matching("sales.*") == ["sales.eu"]
+
+
+@pytest.mark.parametrize("regex", ["(", "(?=a)", r"(a)\1", "(((a{100}){100}){100}){100}", "*"])
+def test_an_expression_that_is_not_of_re2_or_too_large_is_invalid(bench: Bench, regex: str) -> None:
+    assert bench.topics.matching(regex) is None
+    assert bench.topics.matching(regex) is None, "also when it is asked for again"
+
+
+def test_an_expression_that_takes_exponential_time_elsewhere_is_answered(bench: Bench) -> None:
+    bench.create("a" * 200, UUID(int=4))
+    assert bench.topics.matching("(a*)*(a|aa)*b") == []
+
+
+def test_the_number_of_remembered_expressions_is_limited(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "REGEXES_MAX", 2)
+    for regex in ("a", "b", "a", "c"):
+        bench.topics.matching(regex)
+    assert list(bench.topics._matched) == ["a", "c"]
+
+
+def test_topics_have_ids_and_partitions(bench: Bench) -> None:
+    assert bench.topics.topic("sales") == Topic(SALES, 0)
+    assert bench.topics.topic("missing") is None
+    assert bench.topics.topic_name(SALES) == "sales"
+    assert bench.topics.topic_name(UUID(int=9)) is None

@@ -1,0 +1,516 @@
+"""Groups that change their protocol, empty and with members."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from broker.core.coordinator import group_requests as g
+from broker.core.coordinator.consumer.group import ConsumerGroup
+from broker.core.coordinator.fields import int16, int32, string
+from broker.core.coordinator.group import Group
+from broker.core.coordinator.subscription import read_assignment, write_assignment
+from quorumlog.wire.errors import KafkaCode
+from tests.unit.broker.core.coordinator.consumer.driver import (
+    REBALANCE_MS,
+    SESSION_MS,
+    ConsumerClient,
+    Named,
+    coordinator,
+    described,
+    go_on,
+    group_of,
+    joined,
+    limits,
+)
+from tests.unit.broker.core.coordinator.driver import DELAY_MS, GROUP, Coordinator, subscription
+
+
+def cooperative(owned: Named, *topics: str) -> bytes:
+    """The metadata of a cooperative consumer that keeps partitions while it joins."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, index in sorted(owned):
+        by_topic.setdefault(topic, []).append(index)
+    parts = [string(topic) + int32(len(indexes)) + b"".join(map(int32, indexes)) for topic, indexes in by_topic.items()]
+    names = int32(len(topics)) + b"".join(map(string, topics))
+    return int16(1) + names + int32(-1) + int32(len(parts)) + b"".join(parts)
+
+
+class ClassicClient:
+    """A cooperative consumer of the classic protocol.  has: the partitions that it uses."""
+
+    def __init__(
+        self,
+        home: Coordinator,
+        client_id: str,
+        topics: tuple[str, ...] = ("sales",),
+        *,
+        instance_id: str | None = None,
+        protocols: Sequence[str] = ("sticky",),
+    ) -> None:
+        self.home = home
+        self.client_id = client_id
+        self.topics = topics
+        self.instance_id = instance_id
+        self.protocols = protocols
+        self.member_id = ""
+        self.generation = -1
+        self.has: Named = set()
+        self.joined = g.JoinGroupResponse(KafkaCode.NONE, "")
+
+    def send_join(self) -> int:
+        metadata = cooperative(self.has, *self.topics)
+        call = self.home.send(
+            g.JoinGroup(
+                GROUP,
+                self.member_id,
+                self.instance_id,
+                g.Client(self.client_id, "/h"),
+                "consumer",
+                tuple(g.MemberProtocol(name, metadata) for name in self.protocols),
+                10_000,
+                REBALANCE_MS,
+            )
+        )
+        answer = self.home.answers.get(call)
+        if answer is not None and answer.error.name == "MEMBER_ID_REQUIRED":
+            self.member_id = answer.member_id
+            return self.send_join()
+        return call
+
+    def take_join(self, call: int) -> str:
+        joined = self.home.answers[call]
+        assert isinstance(joined, g.JoinGroupResponse)
+        self.joined = joined
+        if joined.error.name == "NONE":
+            self.member_id, self.generation = joined.member_id, joined.generation
+        return joined.error.name
+
+    def join(self) -> str:
+        return self.take_join(self.send_join())
+
+    def sync(self, assignments: Mapping[str, Named] | None = None) -> str:
+        sent = tuple(
+            g.MemberAssignment(member, write_assignment(by_topic(has))) for member, has in (assignments or {}).items()
+        )
+        response = self.home.ask(
+            g.SyncGroup(GROUP, self.member_id, self.instance_id, self.generation, assignments=sent)
+        )
+        if response.error.name == "NONE":
+            assignment = read_assignment(response.assignment)
+            assert assignment is not None
+            self.has = {(topic, index) for topic, indexes in assignment.partitions.items() for index in indexes}
+        return str(response.error.name)
+
+    def beat(self) -> str:
+        request = g.Heartbeat(GROUP, self.member_id, self.instance_id, self.generation)
+        return str(self.home.ask(request).error.name)
+
+    def go_on(self) -> None:
+        """Do what a consumer does: send a heartbeat, and join again if the group rebalances."""
+        if self.beat() != "NONE":
+            assert self.join() == "NONE", self.joined
+            assert self.sync() in ("NONE", "REBALANCE_IN_PROGRESS")
+
+    def leave(self) -> str:
+        (left,) = self.home.ask(g.LeaveGroup(GROUP, (g.LeavingMember(self.member_id),))).members
+        return str(left.error.name)
+
+    def commit(self, offset: int) -> str:
+        offsets = (g.OffsetToCommit("sales", 0, offset),)
+        request = g.OffsetCommit(GROUP, self.member_id, self.instance_id, self.generation, offsets)
+        return str(self.home.ask(request).results[0].error.name)
+
+
+def by_topic(partitions: Named) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for topic, index in sorted(partitions):
+        found.setdefault(topic, []).append(index)
+    return found
+
+
+def sales(*partitions: int) -> Named:
+    return {("sales", partition) for partition in partitions}
+
+
+def classic_group(home: Coordinator, *clients: ClassicClient) -> None:
+    """Let clients form a stable classic group in which each has its share of four partitions."""
+    calls = [client.send_join() for client in clients]
+    home.pass_time(DELAY_MS * (len(clients) + 1))
+    for client, call in zip(clients, calls, strict=True):
+        assert client.take_join(call) == "NONE"
+    shares = {client.member_id: sales(*range(place, 4, len(clients))) for place, client in enumerate(clients)}
+    leader = next(client for client in clients if client.joined.leader == client.member_id)
+    assert leader.sync(shares) == "NONE"
+    for client in clients:
+        assert client.sync() == "NONE"
+    assert home.state() == "Stable"
+
+
+def go_on_together(home: Coordinator, *clients: ClassicClient | ConsumerClient, rounds: int = 6) -> None:
+    for _ in range(rounds):
+        for client in clients:
+            if isinstance(client, ClassicClient):
+                client.go_on()
+            else:
+                assert client.beat() == "NONE", client.answer
+    assert described(home).state == "Stable"
+
+
+# -- empty groups
+
+
+def test_an_empty_classic_group_becomes_a_consumer_group() -> None:
+    home = coordinator(sales=4)
+    old = ClassicClient(home, "old")
+    classic_group(home, old)
+    old.commit(5)
+    old.leave()
+    client = ConsumerClient(home, "new")
+    assert client.join() == "NONE"
+    assert client.has == sales(0, 1, 2, 3)
+    assert home.offsets() == {("sales", 0): 5}
+    assert described(home.reload()) == described(home)
+
+
+def test_an_empty_consumer_group_becomes_a_classic_group() -> None:
+    home = coordinator(sales=4)
+    client = ConsumerClient(home, "new")
+    joined(home, client)
+    client.commit(5)
+    client.leave()
+    classic_group(home, ClassicClient(home, "old"))
+    assert home.offsets() == {("sales", 0): 5}
+    assert home.reload().describe() == home.describe()
+
+
+# -- upgrades
+
+
+def test_a_live_classic_group_becomes_a_consumer_group_and_its_members_go_on() -> None:
+    home = coordinator(sales=4)
+    first, second = ClassicClient(home, "a"), ClassicClient(home, "b")
+    classic_group(home, first, second)
+    generation = first.generation
+    new = ConsumerClient(home, "new")
+    assert new.join() == "NONE"
+    assert new.has == set()
+    assert new.epoch == generation + 1
+    assert first.commit(7) == "NONE", "the generation stays valid until the member joins again"
+    assert first.beat() == "REBALANCE_IN_PROGRESS"
+    go_on_together(home, first, second, new)
+    assert first.has | second.has | new.has == sales(0, 1, 2, 3)
+    assert sorted(map(len, (first.has, second.has, new.has))) == [1, 1, 2]
+    assert [member.is_classic for member in described(home).members].count(True) == 2
+    assert described(home.reload()) == described(home)
+
+
+def test_a_partition_of_a_classic_member_moves_only_after_it_joined_without_it() -> None:
+    home = coordinator(sales=4)
+    old = ClassicClient(home, "a")
+    classic_group(home, old)
+    new = ConsumerClient(home, "new")
+    new.join()
+    old.join()
+    assert old.generation < new.epoch, "it has not given its partitions up yet"
+    new.beat()
+    assert new.has == set()
+    assert old.sync() == "NONE"
+    assert len(old.has) == 2
+    assert old.beat() == "REBALANCE_IN_PROGRESS"
+    new.beat()
+    assert new.has == set()
+    old.join()
+    new.beat()
+    assert len(new.has) == 2
+    assert not new.has & old.has
+
+
+def test_calls_that_wait_are_answered_by_an_upgrade() -> None:
+    home = coordinator(sales=4)
+    first, second = ClassicClient(home, "a"), ClassicClient(home, "b")
+    classic_group(home, first)
+    call = second.send_join()
+    assert home.waits(call)
+    new = ConsumerClient(home, "new")
+    assert new.join() == "NONE"
+    assert home.answers[call].error.name == "REBALANCE_IN_PROGRESS"
+    go_on_together(home, first, second, new)
+
+
+def test_an_upgrade_before_the_first_generation_is_stable() -> None:
+    home = coordinator(sales=4)
+    first = ClassicClient(home, "a")
+    call = first.send_join()
+    new = ConsumerClient(home, "new")
+    assert new.join() == "NONE"
+    assert home.answers[call].error.name == "REBALANCE_IN_PROGRESS"
+    go_on_together(home, first, new)
+    assert (len(first.has), len(new.has)) == (2, 2)
+
+
+def test_a_policy_without_upgrades_keeps_a_live_group_classic() -> None:
+    home = coordinator(limits(may_upgrade=False), sales=4)
+    old = ClassicClient(home, "a")
+    classic_group(home, old)
+    records = len(home.log)
+    new = ConsumerClient(home, "new")
+    assert new.join() == "GROUP_ID_NOT_FOUND"
+    assert len(home.log) == records
+    assert old.beat() == "NONE"
+    old.leave()
+    assert new.join() == "NONE"
+
+
+def test_a_group_that_is_not_of_consumers_stays_classic() -> None:
+    home = coordinator(sales=4)
+    calls = home.send(
+        g.JoinGroup(GROUP, "", "i", g.Client("c", "/h"), "connect", (g.MemberProtocol("p", b""),), 10_000, REBALANCE_MS)
+    )
+    home.pass_time(DELAY_MS * 2)
+    assert home.answers[calls].error.name == "NONE"
+    new = ConsumerClient(home, "new")
+    assert new.join() == "GROUP_ID_NOT_FOUND"
+    assert "not a group of consumers" in (new.answer.message or "")
+
+
+def test_a_group_whose_assignor_has_data_of_its_own_stays_classic() -> None:
+    home = coordinator(sales=4)
+    old = ClassicClient(home, "a")
+    old.take_join(_after_delay(home, old.send_join()))
+    data = write_assignment({})[:-4] + int32(1) + b"x"
+    home.ask(
+        g.SyncGroup(GROUP, old.member_id, None, old.generation, assignments=(g.MemberAssignment(old.member_id, data),))
+    )
+    assert ConsumerClient(home, "new").join() == "GROUP_ID_NOT_FOUND"
+    assert home.state() == "Stable"
+
+
+def _after_delay(home: Coordinator, call: int) -> int:
+    home.pass_time(DELAY_MS * 2)
+    return call
+
+
+def test_a_partition_that_a_faulty_assignor_gave_to_two_members_has_one_owner() -> None:
+    home = coordinator(sales=4)
+    first, second = ClassicClient(home, "a"), ClassicClient(home, "b")
+    calls = [client.send_join() for client in (first, second)]
+    home.pass_time(DELAY_MS * 3)
+    for client, call in zip((first, second), calls, strict=True):
+        client.take_join(call)
+    leader = first if first.joined.leader == first.member_id else second
+    leader.sync({first.member_id: sales(0, 1), second.member_id: sales(1, 2)})
+    new = ConsumerClient(home, "new")
+    assert new.join() == "NONE"
+    go_on_together(home, first, second, new)
+    assert len(first.has) + len(second.has) + len(new.has) == 4
+
+
+# -- classic members of a consumer group
+
+
+def test_a_classic_member_joins_a_consumer_group_at_once() -> None:
+    home = coordinator(sales=4)
+    new, old = ConsumerClient(home, "new"), ClassicClient(home, "a")
+    joined(home, new)
+    assert old.join() == "NONE"
+    assert (old.joined.leader, old.joined.protocol_type, old.joined.protocol) == ("", "consumer", "sticky")
+    assert old.generation == 2
+    assert old.sync() == "NONE"
+    assert old.has == set()
+    go_on_together(home, new, old)
+    assert (len(new.has), len(old.has)) == (2, 2)
+
+
+def test_an_eager_member_gives_everything_up_when_it_joins() -> None:
+    home = coordinator(sales=4)
+    new, old = ConsumerClient(home, "new"), ClassicClient(home, "a")
+    joined(home, new)
+    old.join()
+    go_on_together(home, new, old)
+    old.has = set()
+    third = ConsumerClient(home, "third")
+    third.join()
+    old.join()
+    assert old.generation == group_of(home).epoch
+
+
+def test_requests_of_classic_members_are_checked() -> None:
+    home = coordinator(sales=4)
+    new, old = ConsumerClient(home, "new"), ClassicClient(home, "a")
+    joined(home, new)
+    old.join()
+    old.generation += 1
+    assert old.beat() == "ILLEGAL_GENERATION"
+    assert old.sync() == "ILLEGAL_GENERATION"
+    assert old.commit(5) == "ILLEGAL_GENERATION"
+    old.generation -= 1
+    old.member_id = "new"
+    assert (old.beat(), old.sync(), old.leave()) == ("UNKNOWN_MEMBER_ID",) * 3
+    old.member_id = "nobody"
+    assert (old.beat(), old.sync(), old.leave(), old.join()) == ("UNKNOWN_MEMBER_ID",) * 4
+
+
+def test_classic_members_must_share_an_assignor() -> None:
+    home = coordinator(sales=4)
+    joined(home, ConsumerClient(home, "new"))
+    assert ClassicClient(home, "a", protocols=("sticky", "range")).join() == "NONE"
+    assert ClassicClient(home, "b", protocols=("range",)).join() == "NONE"
+    assert ClassicClient(home, "c", protocols=("sticky",)).join() == "INCONSISTENT_GROUP_PROTOCOL"
+
+
+def test_metadata_that_is_no_subscription_is_refused() -> None:
+    home = coordinator(sales=4)
+    joined(home, ConsumerClient(home, "new"))
+    protocols = (g.MemberProtocol("range", b"\xff"),)
+    join = g.JoinGroup(GROUP, "", None, g.Client("c", "/h"), "consumer", protocols, 10_000, REBALANCE_MS)
+    assert home.ask(join).error.name == "INCONSISTENT_GROUP_PROTOCOL"
+
+
+def test_a_consumer_of_the_first_version_joins() -> None:
+    home = coordinator(sales=4)
+    new = ConsumerClient(home, "new")
+    joined(home, new)
+    protocols = (g.MemberProtocol("range", subscription("sales")),)
+    join = g.JoinGroup(GROUP, "", None, g.Client("c", "/h"), "consumer", protocols, 10_000, REBALANCE_MS)
+    assert home.ask(join).error.name == "NONE"
+
+
+def test_a_classic_member_that_does_not_ask_for_its_assignment_is_removed() -> None:
+    home = coordinator(sales=4)
+    new, old = ConsumerClient(home, "new"), ClassicClient(home, "a")
+    joined(home, new)
+    old.join()
+    for _ in range(REBALANCE_MS // 5_000):
+        assert old.beat() in ("NONE", "REBALANCE_IN_PROGRESS")
+        new.beat()
+        home.pass_time(5_000)
+    assert old.beat() == "UNKNOWN_MEMBER_ID"
+
+
+def test_a_classic_member_that_does_not_join_again_is_removed() -> None:
+    home = coordinator(sales=4)
+    new, old, third = ConsumerClient(home, "new"), ClassicClient(home, "a"), ConsumerClient(home, "third")
+    joined(home, new)
+    old.join()
+    go_on_together(home, new, old)
+    third.join()
+    for _ in range(REBALANCE_MS // 5_000):
+        assert old.beat() == "REBALANCE_IN_PROGRESS"
+        new.beat()
+        third.beat()
+        home.pass_time(5_000)
+    assert old.beat() == "UNKNOWN_MEMBER_ID"
+
+
+def test_a_classic_member_has_its_own_session_timeout() -> None:
+    home = coordinator(sales=4)
+    new, old = ConsumerClient(home, "new"), ClassicClient(home, "a")
+    joined(home, new)
+    old.join()
+    go_on_together(home, new, old)
+    home.pass_time(9_999)
+    assert len(described(home).members) == 2
+    home.pass_time(1)
+    assert len(described(home).members) == 1
+
+
+# -- downgrades
+
+
+def test_a_group_becomes_classic_when_its_last_member_of_the_newer_protocol_leaves() -> None:
+    home = coordinator(sales=4)
+    new, first, second = ConsumerClient(home, "new"), ClassicClient(home, "a"), ClassicClient(home, "b")
+    joined(home, new)
+    first.join()
+    second.join()
+    go_on_together(home, new, first, second)
+    first.commit(5)
+    new.leave()
+    assert isinstance(home.machine._groups[GROUP], Group)
+    assert home.state() == "PreparingRebalance"
+    assert first.beat() == "REBALANCE_IN_PROGRESS"
+    calls = [first.send_join(), second.send_join()]
+    assert [client.take_join(call) for client, call in zip((first, second), calls, strict=True)] == ["NONE"] * 2
+    assert first.joined.leader in (first.member_id, second.member_id)
+    assert home.offsets() == {("sales", 0): 5}
+
+
+def test_a_downgraded_group_is_the_same_after_a_change_of_the_coordinator() -> None:
+    home = coordinator(sales=4)
+    new, first = ConsumerClient(home, "new"), ClassicClient(home, "a")
+    joined(home, new)
+    first.join()
+    go_on_together(home, new, first)
+    new.leave()
+    after = home.reload()
+    assert after.state() == "Stable"
+    assert [member.member_id for member in after.describe().members] == [first.member_id]
+    last = {record.key: record.value for record in home.log}
+    assert sum(value is not None for value in last.values()) == 1, "only the record of the classic group is left"
+
+
+def test_a_group_becomes_classic_when_the_session_of_the_last_other_member_ends() -> None:
+    home = coordinator(sales=4)
+    new, old = ConsumerClient(home, "new"), ClassicClient(home, "a")
+    joined(home, new)
+    old.join()
+    go_on_together(home, new, old)
+    for _ in range(SESSION_MS // 5_000):
+        home.pass_time(5_000)
+        old.beat()
+    assert isinstance(home.machine._groups[GROUP], Group)
+
+
+def test_a_policy_without_downgrades_keeps_the_group() -> None:
+    home = coordinator(limits(may_downgrade=False), sales=4)
+    new, old = ConsumerClient(home, "new"), ClassicClient(home, "a")
+    joined(home, new)
+    old.join()
+    go_on_together(home, new, old)
+    new.leave()
+    assert isinstance(home.machine._groups[GROUP], ConsumerGroup)
+    go_on_together(home, old)
+    assert old.has == sales(0, 1, 2, 3)
+
+
+def test_a_static_member_changes_its_protocol_and_keeps_its_partitions() -> None:
+    home = coordinator(sales=4)
+    other, new = ConsumerClient(home, "other"), ConsumerClient(home, "new", instance_id="i")
+    joined(home, other, new)
+    had = new.has
+    old = ClassicClient(home, "a", instance_id="i")
+    assert old.join() == "NONE"
+    assert old.sync() == "NONE"
+    assert old.has == had
+    assert new.beat() == "FENCED_INSTANCE_ID"
+    again = ConsumerClient(home, "again", instance_id="i")
+    assert again.join() == "NONE"
+    assert again.has == had
+    assert old.beat() == "FENCED_INSTANCE_ID"
+
+
+def test_a_rolling_downgrade_of_static_members_ends_in_a_classic_group() -> None:
+    home = coordinator(sales=4)
+    news = [ConsumerClient(home, f"new{index}", instance_id=f"i{index}") for index in range(2)]
+    joined(home, *news)
+    olds = [ClassicClient(home, f"old{index}", instance_id=f"i{index}") for index in range(2)]
+    for old in olds:
+        assert old.join() == "NONE"
+    assert isinstance(home.machine._groups[GROUP], Group)
+    assert home.state() == "PreparingRebalance"
+
+
+def test_a_rolling_upgrade_and_downgrade_keeps_every_partition_owned_once() -> None:
+    home = coordinator(sales=4)
+    olds = [ClassicClient(home, "a"), ClassicClient(home, "b")]
+    classic_group(home, *olds)
+    news = [ConsumerClient(home, "n1"), ConsumerClient(home, "n2")]
+    news[0].join()
+    go_on_together(home, *olds, news[0])
+    olds[0].leave()
+    news[1].join()
+    go_on_together(home, olds[1], *news)
+    olds[1].leave()
+    go_on(*news)
+    assert [len(new.has) for new in news] == [2, 2]
+    assert described(home).state == "Stable"
