@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
@@ -260,6 +261,25 @@ class DataDirectory:
     free_bytes: int
 
 
+class SettingType(Enum):
+    BOOLEAN = "boolean"
+    INTEGER = "integer"
+    TEXT = "text"
+    LIST = "list"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSetting:
+    """A setting with which this process was started.  value, default: None if there is none."""
+
+    name: str
+    type: SettingType
+    value: str | None
+    default: str | None
+    is_set: bool
+    documentation: str
+
+
 @dataclass(frozen=True, slots=True)
 class QuorumReplica:
     """A voter or observer of the metadata quorum.
@@ -292,6 +312,10 @@ class Node(Protocol):
 
     def directories(self) -> list[DataDirectory]:
         """Return the data directories, in the configured order."""
+        ...
+
+    def settings(self) -> Sequence[NodeSetting]:
+        """Return the settings of this process, which only a restart can change."""
         ...
 
     async def quorum(self, timeout_ms: int) -> QuorumState | None:

@@ -1,14 +1,18 @@
 """Configs over the Kafka protocol: read from this broker's image, changed by the active controller.
 
-Kafka has two types of resource, topics (2) and brokers (4).  A broker without a name means the whole cluster.
+Kafka has two types of resource, topics (2) and brokers (4).  A broker without a name means the whole cluster.  As in
+Kafka, the description of this broker also contains all values that it uses and that cannot be changed for it alone: its
+own settings, and the configs of the cluster.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from broker.kafka.admin import Forwarder, code_of, message_of, whole_failure
-from broker.kafka.new_configs import DEFAULT, SOURCES
+from broker.kafka.api import NodeSetting, SettingType
+from broker.kafka.new_configs import DEFAULT, SOURCES, STARTED_WITH
 from metadata.control.configs import TABLES, Resource, resource_key
 from metadata.control.configs import describe_configs as described
 from metadata.control.errors import Outcome
@@ -28,7 +32,16 @@ _CONFIG_TYPES: Final = {
     Kind.REPLICAS: 7,
     Kind.POLICIES: 7,
 }
-_SET, _DELETE = 0, 1
+_SETTING_TYPES: Final = {
+    SettingType.BOOLEAN: 1,
+    SettingType.TEXT: 2,
+    SettingType.INTEGER: 5,
+    SettingType.LIST: 7,
+}
+_KAFKA_NAMES: Final = {"node.id": "broker.id", "data.dirs": "log.dirs"}
+"""Kafka's names of settings, under which tools look for them as well."""
+_SET, _DELETE, _APPEND, _SUBTRACT = 0, 1, 2, 3
+_LISTS: Final = (Kind.POLICIES, Kind.REPLICAS)
 _TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP = 2, 4, 8, 16, 32
 _LISTED_TYPES: Final = (_TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP)
 _UNSUPPORTED_VERSION: Final = 35
@@ -45,10 +58,62 @@ def _resource(resource: Any) -> Resource:
     return Resource(None, resource.resource_name)
 
 
-def describe_configs(request: Any, image: ClusterImage) -> dict[str, Any]:
-    """Return the values of a DescribeConfigs response."""
+def describe_configs(
+    request: Any, image: ClusterImage, node_id: int, settings: Sequence[NodeSetting]
+) -> dict[str, Any]:
+    """Return the values of a DescribeConfigs response.  settings: of this broker, whose id is `node_id`."""
     synonyms = getattr(request, "include_synonyms", False)
-    return {"results": [_described(resource, image, synonyms) for resource in request.resources]}
+    own = Resource(ConfigScope.BROKER, str(node_id))
+    results = []
+    for resource in request.resources:
+        result = _described(resource, image, synonyms)
+        if _resource(resource) == own and not result["error_code"]:
+            wanted = resource.configuration_keys
+            others = [*_of_process(settings, synonyms), *_of_cluster(image, synonyms)]
+            result["configs"] += [each for each in others if not wanted or each["name"] in wanted]
+        results.append(result)
+    return {"results": results}
+
+
+def _of_process(settings: Sequence[NodeSetting], synonyms: bool) -> list[dict[str, Any]]:
+    rows = []
+    for setting in settings:
+        values = [(setting.value, STARTED_WITH)] if setting.is_set else []
+        values.append((setting.default, DEFAULT))
+        names = [setting.name, *([_KAFKA_NAMES[setting.name]] if setting.name in _KAFKA_NAMES else [])]
+        rows += [
+            _fixed_row(name, values, _SETTING_TYPES[setting.type], setting.documentation, synonyms) for name in names
+        ]
+    return rows
+
+
+def _of_cluster(image: ClusterImage, synonyms: bool) -> list[dict[str, Any]]:
+    cluster = image.config(ConfigScope.CLUSTER, "")
+    rows = []
+    for config in TABLES[ConfigScope.CLUSTER].values():
+        values = [(cluster[config.key], SOURCES["cluster"])] if config.key in cluster else []
+        values.append((config.default, DEFAULT))
+        documentation = f"must be {config.allowed}; set for the cluster"
+        rows.append(_fixed_row(config.key, values, _CONFIG_TYPES[config.kind], documentation, synonyms))
+    return rows
+
+
+def _fixed_row(
+    name: str, values: Sequence[tuple[str | None, int]], config_type: int, documentation: str, synonyms: bool
+) -> dict[str, Any]:
+    """Return a config that cannot be changed for one broker.  values: with their sources; the first is in force."""
+    value, source = values[0]
+    known = [{"name": name, "value": each, "source": of} for each, of in values if each is not None]
+    return {
+        "name": name,
+        "value": value,
+        "read_only": True,
+        "config_source": source,
+        "is_default": source == DEFAULT,
+        "synonyms": known if synonyms else [],
+        "config_type": config_type,
+        "documentation": documentation,
+    }
 
 
 def _described(resource: Any, image: ClusterImage, synonyms: bool) -> dict[str, Any]:
@@ -105,9 +170,12 @@ def list_config_resources(request: Any, image: ClusterImage) -> dict[str, Any]:
     return {"error_code": 0, "config_resources": found}
 
 
-async def alter_configs(forwarder: Forwarder, request: Any, timeout_ms: int, *, incremental: bool) -> dict[str, Any]:
+async def alter_configs(
+    forwarder: Forwarder, request: Any, image: ClusterImage, timeout_ms: int, *, incremental: bool
+) -> dict[str, Any]:
     """Forward an (Incremental)AlterConfigs request; return the values of its response.
 
+    image: the metadata in which the present values of lists are looked up.
     incremental: False for AlterConfigs, which resets every config that it does not name.
     """
     deadline = forwarder.deadline(timeout_ms)
@@ -115,7 +183,7 @@ async def alter_configs(forwarder: Forwarder, request: Any, timeout_ms: int, *, 
     message.header.validate_only = request.validate_only
     refusals: dict[int, pb.Result] = {}
     for position, resource in enumerate(request.resources):
-        changes = _changes(resource, incremental)
+        changes = _changes(resource, image, incremental)
         if isinstance(changes, pb.Result):
             refusals[position] = changes
         else:
@@ -146,7 +214,7 @@ async def alter_configs(forwarder: Forwarder, request: Any, timeout_ms: int, *, 
     return {"responses": responses}
 
 
-def _changes(resource: Any, incremental: bool) -> pb.ConfigChanges | pb.Result:
+def _changes(resource: Any, image: ClusterImage, incremental: bool) -> pb.ConfigChanges | pb.Result:
     asked = _resource(resource)
     if asked.scope is None:
         return pb.Result(error=ApiError.INVALID_REQUEST, message="only topics (2) and brokers (4) have configs")
@@ -155,9 +223,35 @@ def _changes(resource: Any, incremental: bool) -> pb.ConfigChanges | pb.Result:
     changes.resource.name = asked.name
     for config in resource.configs:
         operation = getattr(config, "config_operation", _SET)
-        if operation not in (_SET, _DELETE):
-            return pb.Result(error=ApiError.INVALID_CONFIG, message=f"{config.name[:60]!a} is not a list")
-        if operation == _SET and config.value is None:
+        known = TABLES[asked.scope].get(config.name)
+        if operation == _DELETE:
+            if known is not None:  # an unknown config is not set, so its removal has succeeded already
+                changes.changes.add(key=config.name)
+            continue
+        if config.value is None:
             return pb.Result(error=ApiError.INVALID_CONFIG, message=f"{config.name[:60]!a} has no value")
-        changes.changes.add(key=config.name, value=config.value if operation == _SET else None)
+        value = config.value
+        if operation in (_APPEND, _SUBTRACT) and known is not None and known.kind in _LISTS:
+            value = _changed_list(_present(image, asked, known), value, append=operation == _APPEND)
+        elif operation != _SET:
+            return pb.Result(error=ApiError.INVALID_CONFIG, message=f"{config.name[:60]!a} is not a list")
+        changes.changes.add(key=config.name, value=value)
     return changes
+
+
+def _present(image: ClusterImage, asked: Resource, config: ConfigKey) -> str:
+    """Return the value in force; the default for a resource that does not exist, which the controller refuses."""
+    found = described(image, asked)
+    if isinstance(found, Outcome):
+        return config.default
+    return next(each.value for each in found if each.key == config.key)
+
+
+def _changed_list(present: str, change: str, *, append: bool) -> str:
+    items = [each for each in present.split(",") if each]
+    changed = [each.strip() for each in change.split(",") if each.strip()]
+    if append:
+        items += [each for each in dict.fromkeys(changed) if each not in items]
+    else:
+        items = [each for each in items if each not in changed]
+    return ",".join(items)

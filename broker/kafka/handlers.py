@@ -191,7 +191,9 @@ class Handlers:
 
     def _on_describe_configs(self, caller: Caller, frame: memoryview) -> Reply:
         request = codec.decode_request(caller.header, frame)
-        return _encoded(caller, configs.describe_configs(request, self._replicas.image))
+        return _encoded(
+            caller, configs.describe_configs(request, self._replicas.image, self._node_id, self._node.settings())
+        )
 
     def _on_list_config_resources(self, caller: Caller, frame: memoryview) -> Reply:
         request = codec.decode_request(caller.header, frame)
@@ -323,7 +325,8 @@ class Handlers:
     async def _alter_configs(self, caller: Caller, frame: memoryview, *, incremental: bool) -> Reply:
         request = codec.decode_request(caller.header, frame)
         timeout_ms = self._limits.controller_timeout_max_ms
-        values = await configs.alter_configs(self._forwarder, request, timeout_ms, incremental=incremental)
+        image = self._replicas.image
+        values = await configs.alter_configs(self._forwarder, request, image, timeout_ms, incremental=incremental)
         return _encoded(caller, values)
 
 

@@ -12,6 +12,8 @@ from metadata.records import ConfigScope
 DEFAULT: Final = 5
 SOURCES: Final = {"topic": 1, "broker": 2, "cluster": 3, "default": DEFAULT}
 """Kafka's numbers for the sources of a value."""
+STARTED_WITH: Final = 4
+"""The source of a value that the process was started with."""
 
 
 def created_configs(image: ClusterImage, name: str, given: Mapping[str, str], factor: int) -> list[dict[str, Any]]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from broker.kafka.api import DataDirectory, QuorumReplica, QuorumState
+from broker.kafka.api import DataDirectory, NodeSetting, QuorumReplica, QuorumState, SettingType
 from broker.log import LogManager
 from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.config import KEYS
+from quorumlog.runtime.settings import Key, Setting
 from quorumlog_server.control_plane import ControlPlane
 
 if TYPE_CHECKING:
@@ -16,7 +18,11 @@ if TYPE_CHECKING:
 
 
 class KafkaNode:
-    """The `broker.kafka.api.Node` of a broker.  paths: of its directories, by directory id."""
+    """The `broker.kafka.api.Node` of a broker.
+
+    paths: of its directories, by directory id.
+    settings: of its configuration, by name; see `NodeConfig`.
+    """
 
     def __init__(
         self,
@@ -24,11 +30,13 @@ class KafkaNode:
         logs: LogManager,
         paths: Mapping[UUID, str],
         sources: Sources,
+        settings: Mapping[str, Setting],
     ) -> None:
         self._plane = plane
         self._logs = logs
         self._paths = paths
         self._sources = sources
+        self._settings = tuple(_described(key, settings[key.name]) for key in KEYS if key.name in settings)
 
     def directories(self) -> list[DataDirectory]:
         spaces = {space.path: space for space in self._plane.space.latest()}
@@ -39,6 +47,9 @@ class KafkaNode:
             total, free = (-1, -1) if space is None else (space.total_bytes, space.free_bytes)
             found.append(DataDirectory(directory_id, path, directory_id in failed, total, free))
         return found
+
+    def settings(self) -> Sequence[NodeSetting]:
+        return self._settings
 
     async def quorum(self, timeout_ms: int) -> QuorumState | None:
         reply = await self._plane.describe_quorum(timeout_ms)
@@ -52,6 +63,25 @@ class KafkaNode:
             tuple(_replica(each, leader_id, now_ms) for each in reply.voters),
             tuple(_replica(each, leader_id, now_ms) for each in reply.observers),
         )
+
+
+def _described(key: Key, setting: Setting) -> NodeSetting:
+    if key.kind.is_list:
+        kind = SettingType.LIST
+    else:
+        kind = {bool: SettingType.BOOLEAN, int: SettingType.INTEGER}.get(key.kind.toml, SettingType.TEXT)
+    value, default = (_text(key, each) for each in (setting.value, key.default))
+    return NodeSetting(key.name, kind, value, default, setting.source != "default", f"{key.help}; {key.allowed}")
+
+
+def _text(key: Key, value: object) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if key.kind.is_list and isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value)
 
 
 def _replica(status: ReplicaStatus, leader_id: int, now_ms: int) -> QuorumReplica:

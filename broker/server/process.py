@@ -142,7 +142,7 @@ class BrokerProcess:
             self.role.replicas,
             self._call,
             [NamedAddress(listener.name, listener.listen) for listener in config.kafka_listeners],
-            node=KafkaNode(self.plane, self.role.logs, paths, sources),
+            node=KafkaNode(self.plane, self.role.logs, paths, sources, config.settings),
             node_id=config.node_id,
             cluster_id="",
             wait_for_metadata=self.role.wait_applied,

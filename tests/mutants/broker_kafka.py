@@ -152,4 +152,18 @@ MUTANTS = (
             "::test_a_replica_is_where_it_is_wanted_or_the_move_is_refused",
         ),
     ),
+    Mutant(
+        "a broker describes its own settings as those of another one",
+        "broker/kafka/configs.py",
+        'if _resource(resource) == own and not result["error_code"]:',
+        'if not result["error_code"]:',
+        ("tests/unit/broker/kafka/test_admin.py::test_another_broker_is_described_by_its_records_alone",),
+    ),
+    Mutant(
+        "the removal of an unknown config is refused",
+        "broker/kafka/configs.py",
+        "            if known is not None:  # an unknown config is not set, so its removal has succeeded already\n",
+        "            if True:\n",
+        ("tests/unit/broker/kafka/test_admin.py::test_the_removal_of_a_config_that_is_not_set_succeeds",),
+    ),
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -299,6 +300,13 @@ class FakeNode:
             api.DataDirectory(UUID(int=901), "/data/b", True, 1000, 0),
             api.DataDirectory(UUID(int=902), "/data/c", False, 1000, 1000),
         ]
+
+    def settings(self) -> Sequence[api.NodeSetting]:
+        return (
+            api.NodeSetting("node.id", api.SettingType.INTEGER, "1", None, True, "id of this node"),
+            api.NodeSetting("broker.rack", api.SettingType.TEXT, None, None, False, "rack of this node"),
+            api.NodeSetting("quorum.auto.join", api.SettingType.BOOLEAN, "true", "false", True, "become a voter"),
+        )
 
     async def quorum(self, timeout_ms: int) -> api.QuorumState | None:
         return self.state

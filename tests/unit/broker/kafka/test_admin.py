@@ -6,6 +6,7 @@ from typing import Any
 
 from broker.kafka.handlers import HANDLERS
 from metadata.records import NO_LEADER, BrokerChange, PartitionChange, Reason
+from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.unit.broker.kafka.conftest import Served
@@ -146,7 +147,7 @@ async def test_configs_are_altered_one_by_one(served: Served) -> None:
         assert await alter(client, *wanted) == [0, 0, 0]
         found = await shown(client, TOPIC, "t")
         assert (found["retention.ms"], found["retention.bytes"]) == (("5", 1), ("9", 3))
-        assert await shown(client, BROKER, "1") == {"cordoned": ("true", 2)}
+        assert await shown(client, BROKER, "1", "cordoned") == {"cordoned": ("true", 2)}
         assert (await shown(client, BROKER, ""))["auto.leader.rebalance.enable"] == ("true", 5)
         assert await alter(client, resource(TOPIC, "t", ("retention.ms", None, DELETE))) == [0]
         assert await shown(client, TOPIC, "t", "retention.ms", "segment.ms") == {
@@ -211,7 +212,8 @@ async def test_impossible_configs_are_refused(served: Served) -> None:
             (resource(TOPIC, "t", ("retention.ms", "x")), 40),
             (resource(TOPIC, "t", ("retention.ms", "5"), ("no.such", "5")), 40),
             (resource(TOPIC, "t", ("retention.ms", None)), 40),
-            (resource(TOPIC, "t", ("cleanup.policy", "delete", APPEND)), 40),
+            (resource(TOPIC, "t", ("retention.ms", "5", APPEND)), 40),
+            (resource(TOPIC, "t", ("cleanup.policy", "x", APPEND)), 40),
             (resource(TOPIC, "t", ("retention.ms", "5", 99)), 40),
         ]:
             assert await alter(client, wanted) == [code], wanted
@@ -221,3 +223,67 @@ async def test_impossible_configs_are_refused(served: Served) -> None:
         served.controller.failure = pb.Result(error="OUTCOME_UNKNOWN")
         assert await alter(client, good) == [7]
         assert await alter(client) == []
+
+
+SUBTRACT = 3
+
+
+async def described(client: RawClient, kind: int, name: str, *keys: str) -> dict[str, Any]:
+    asked = {"resource_type": kind, "resource_name": name, "configuration_keys": keys or None}
+    values = {"resources": [asked], "include_synonyms": True, "include_documentation": True}
+    [found] = (await client.ask(Api.DESCRIBE_CONFIGS, 4, values)).results
+    assert int(found.error_code) == 0, found
+    return {each.name: each for each in found.configs}
+
+
+async def test_a_broker_describes_everything_that_it_uses(served: Served) -> None:
+    async with RawClient(served.port) as client:
+        assert await alter(client, resource(BROKER, "", ("retention.ms", "9"))) == [0]
+        found = await described(client, BROKER, "1")
+        assert not found["cordoned"].read_only
+        fixed = {name: each for name, each in found.items() if name != "cordoned"}
+        assert all(each.read_only and each.documentation for each in fixed.values())
+        expected = {
+            "node.id": ("1", 4, 5, [("1", 4)]),
+            "broker.id": ("1", 4, 5, [("1", 4)]),
+            "broker.rack": (None, 5, 2, []),
+            "quorum.auto.join": ("true", 4, 1, [("true", 4), ("false", 5)]),
+            "retention.ms": ("9", 3, 5, [("9", 3), ("604800000", 5)]),
+            "num.partitions": ("1", 5, 5, [("1", 5)]),
+        }
+        for name, wanted in expected.items():
+            each = fixed[name]
+            synonyms = [(one.value, int(one.source)) for one in each.synonyms]
+            assert (each.value, int(each.config_source), int(each.config_type), synonyms) == wanted, name
+        assert list(await described(client, BROKER, "1", "node.id", "nothing")) == ["node.id"]
+
+
+async def test_another_broker_is_described_by_its_records_alone(served: Served) -> None:
+    served.replicas.register(node_id=2)
+    async with RawClient(served.port) as client:
+        assert list(await described(client, BROKER, "2")) == ["cordoned"]
+
+
+async def test_lists_can_be_extended_and_shortened(served: Served) -> None:
+    served.replicas.create("t", 1)
+    key = "cleanup.policy"
+    async with RawClient(served.port) as client:
+        for operation, change, expected in [
+            (APPEND, "compact", "delete,compact"),
+            (APPEND, "compact, delete", "delete,compact"),
+            (SUBTRACT, "delete", "compact"),
+        ]:
+            assert await alter(client, resource(TOPIC, "t", (key, change, operation))) == [0]
+            assert (await shown(client, TOPIC, "t", key))[key] == (expected, 1)
+        assert await alter(client, resource(TOPIC, "t", (key, "compact", SUBTRACT))) == [KafkaCode.INVALID_CONFIG]
+        assert await alter(client, resource(TOPIC, "t", ("retention.ms", "1", APPEND))) == [KafkaCode.INVALID_CONFIG]
+        assert await alter(client, resource(TOPIC, "t", (key, "x", 9))) == [KafkaCode.INVALID_CONFIG]
+
+
+async def test_the_removal_of_a_config_that_is_not_set_succeeds(served: Served) -> None:
+    served.replicas.create("t", 1)
+    async with RawClient(served.port) as client:
+        for name in ("retention.ms", "confluent.value.schema.validation"):
+            assert await alter(client, resource(TOPIC, "t", (name, None, DELETE))) == [0]
+        assert await alter(client, resource(BROKER, "1", ("log.cleaner.threads", None, DELETE))) == [0]
+        assert await alter(client, resource(TOPIC, "missing", ("retention.ms", None, DELETE))) != [0]

@@ -13,6 +13,7 @@ from quorum.core.events import Peer
 from quorum.core.messages import DescribeQuorumReply, ErrorCode, Knowledge, ReplicaStatus
 from quorum.core.types import ReplicaKey, Voter
 from quorum.ports import UnreachableError
+from quorumlog.runtime.settings import Setting
 from quorumlog.runtime.space import Space
 from quorumlog_server.quorum_view import leaders_description
 
@@ -41,6 +42,14 @@ def reply(answered_by: int, leader_id: int | None = 1) -> DescribeQuorumReply:
     )
 
 
+SETTINGS = {
+    "node.id": Setting(1, "--node-id"),
+    "data.dirs": Setting(("/a", "/b"), "environment"),
+    "quorum.auto.join": Setting(False, "default"),
+    "broker.rack": Setting(None, "default"),
+}
+
+
 class Leader:
     """The transport to the leader."""
 
@@ -62,7 +71,7 @@ def node(own: DescribeQuorumReply, leader: Leader) -> KafkaNode:
     logs = SimpleNamespace(failed_disks={UUID(int=2): "broken"})
     paths = {UUID(int=1): "/a", UUID(int=2): "/b"}
     clock = SimpleNamespace(wall_ms=lambda: 5_000)
-    return KafkaNode(cast(Any, plane), cast(Any, logs), paths, cast(Any, clock))
+    return KafkaNode(cast(Any, plane), cast(Any, logs), paths, cast(Any, clock), SETTINGS)
 
 
 async def test_a_leader_answers_itself() -> None:
@@ -107,3 +116,16 @@ def test_directories_are_described_with_their_room() -> None:
     assert [(each.path, each.is_failed, each.total_bytes, each.free_bytes) for each in described] == [
         ("/a", False, 20, 10), ("/b", True, -1, -1)
     ]  # fmt: skip
+
+
+def test_settings_are_described_as_text() -> None:
+    found = {each.name: each for each in node(reply(1), Leader(None)).settings()}
+    assert {name: (each.value, each.default, each.is_set) for name, each in found.items()} == {
+        "node.id": ("1", None, True),
+        "data.dirs": ("/a,/b", "", True),
+        "quorum.auto.join": ("false", "false", False),
+        "broker.rack": (None, None, False),
+    }
+    types = {name: each.type.value for name, each in found.items()}
+    assert types == {"node.id": "integer", "data.dirs": "list", "quorum.auto.join": "boolean", "broker.rack": "text"}
+    assert all(each.documentation for each in found.values())
