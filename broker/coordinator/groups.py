@@ -20,6 +20,7 @@ from broker.core.coordinator.consumer.requests import ConsumerLimits, DescribeCo
 from broker.core.coordinator.group_machine import GroupMachine
 from broker.core.coordinator.group_requests import (
     DescribeGroups,
+    ExplainGroups,
     GroupLimits,
     GroupRequest,
     GroupState,
@@ -36,7 +37,7 @@ from metadata.records import Partition, Record, RemovePartition, RemoveTopic, Re
 from quorumlog.runtime.clock import Sources
 from quorumlog.wire.rpcs import ControllerCall
 
-READS: Final = (DescribeConsumerGroups, DescribeGroups, Heartbeat, ListGroups, OffsetFetch)
+READS: Final = (DescribeConsumerGroups, DescribeGroups, ExplainGroups, Heartbeat, ListGroups, OffsetFetch)
 """Requests that make no records."""
 
 _MINUTE_MS: Final = 60_000

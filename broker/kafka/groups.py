@@ -24,9 +24,11 @@ from broker.core.coordinator.group_requests import (
     DeletedGroup,
     DeleteGroups,
     DescribeGroups,
+    ExplainGroups,
     FetchedGroup,
     FetchedOffset,
     GroupDescription,
+    GroupExplanation,
     GroupRequest,
     GroupToFetch,
     Heartbeat,
@@ -39,6 +41,7 @@ from broker.core.coordinator.group_requests import (
     ListedGroup,
     ListGroups,
     MemberAssignment,
+    MemberName,
     MemberProtocol,
     OffsetCommit,
     OffsetDelete,
@@ -552,6 +555,58 @@ def _described(group: GroupDescription) -> Values:
             }
             for each in group.members
         ],
+    }
+
+
+def explain_groups(asked: Asked) -> Pending:
+    """Answer the private request that tells why the last rebalances happened."""
+    names = tuple(dict.fromkeys(asked.request.group_ids))
+    split = Split(asked, names, str, ExplainGroups)
+
+    def finish() -> Reply:
+        found: list[GroupExplanation] = split.answers(lambda group, code: GroupExplanation(group, code))
+        return asked.reply({"groups": [_explained(each) for each in found]})
+
+    return Pending(split.futures, finish, is_owned=True)
+
+
+def _explained(group: GroupExplanation) -> Values:
+    joined = group.last_joined
+    return {
+        "error_code": group.error,
+        "error_message": group.error_message,
+        "group_id": group.group,
+        "group_type": group.group_type,
+        "group_state": group.state,
+        "generation": group.generation,
+        "member_count": group.members,
+        "loaded": group.loaded_ms,
+        "now": group.now_ms,
+        "empty_since": -1 if group.empty_since_ms is None else group.empty_since_ms,
+        "last_joined": [] if joined is None else [{**_names(joined.member), "at": joined.at_ms}],
+        "awaited": [_names(each) for each in group.awaited],
+        "rebalances": [
+            {
+                "started": each.started_ms,
+                "duration": -1 if each.duration_ms is None else each.duration_ms,
+                "generation": each.generation,
+                "members": each.members,
+                "interrupted": each.interrupted,
+                "reason": each.reason,
+                "cause": each.cause,
+                "caused_by": [] if each.member is None else [_names(each.member)],
+            }
+            for each in group.rebalances
+        ],
+    }
+
+
+def _names(member: MemberName) -> Values:
+    return {
+        "member_id": member.member_id,
+        "group_instance_id": member.instance_id,
+        "client_id": member.client.client_id,
+        "client_host": member.client.host,
     }
 
 

@@ -418,4 +418,5 @@ HANDLERS: Final[dict[Api, Handler]] = {
     Api.LIST_CONFIG_RESOURCES: Handler(0, 1, Handlers._on_list_config_resources, _cluster(Operation.DESCRIBE_CONFIGS)),
     Api.DESCRIBE_TOPIC_PARTITIONS: Handler(0, 0, Handlers._on_describe_topic_partitions, _topic(Operation.DESCRIBE)),
     Api.DESCRIBE_CLUSTER: Handler(0, 2, Handlers._on_describe_cluster, _cluster(Operation.DESCRIBE)),
+    Api.EXPLAIN_GROUPS: _of_groups(0, 0, groups.explain_groups, Operation.DESCRIBE),
 }

@@ -82,6 +82,85 @@ class CommittedOffset(NamedTuple):
     metadata: str = ""
 
 
+class Rebalance(NamedTuple):
+    """One rebalance of a group.
+
+    started_ms: wall clock of the coordinator.  duration_ms: None while it is in progress.
+    generation: that it made, or will make.  members: of that generation; 0 while they join.
+    interrupted: another rebalance began before this one ended.
+    reason: one word, such as "joined", "left" or "session_expired".  cause: a clause for people.
+    caused_by: None if no member caused it.
+    """
+
+    started_ms: int
+    duration_ms: int | None
+    generation: int
+    members: int
+    interrupted: bool
+    reason: str
+    cause: str
+    caused_by: GroupMember | None
+
+
+class GroupExplanation(NamedTuple):
+    """What the coordinator knows of a group's rebalances.  Times are of its wall clock.
+
+    loaded_ms: when it took over.  It does not know earlier rebalances and joins.  now_ms: when it answered.
+    empty_since_ms: since when the group has no members; None if it has some, or if that is unknown.
+    last_joined: with its time; None if no member joined since the coordinator took over.
+    awaited: members from which the rebalance in progress waits for a request.
+    rebalances: the oldest first.
+    """
+
+    group: str
+    group_type: str
+    state: str
+    generation: int
+    members: int
+    coordinator: Coordinator
+    loaded_ms: int
+    now_ms: int
+    empty_since_ms: int | None
+    last_joined: tuple[GroupMember, int] | None
+    awaited: tuple[GroupMember, ...]
+    rebalances: tuple[Rebalance, ...]
+
+
+def explained_group(explained: Any, coordinator: Coordinator) -> GroupExplanation:
+    """Return a group in an answer to ExplainGroups."""
+    joined = [(_named(each), each.at) for each in explained.last_joined]
+    return GroupExplanation(
+        explained.group_id,
+        explained.group_type,
+        explained.group_state,
+        explained.generation,
+        explained.member_count,
+        coordinator,
+        explained.loaded,
+        explained.now,
+        explained.empty_since if explained.empty_since >= 0 else None,
+        joined[0] if joined else None,
+        tuple(map(_named, explained.awaited)),
+        tuple(
+            Rebalance(
+                each.started,
+                each.duration if each.duration >= 0 else None,
+                each.generation,
+                each.members,
+                each.interrupted,
+                each.reason,
+                each.cause,
+                _named(each.caused_by[0]) if each.caused_by else None,
+            )
+            for each in explained.rebalances
+        ),
+    )
+
+
+def _named(member: Any) -> GroupMember:
+    return GroupMember(member.member_id, member.group_instance_id, member.client_id, member.client_host, None, None)
+
+
 def classic_group(described: Any, coordinator: Coordinator) -> GroupDescription:
     """Return a group in an answer to DescribeGroups."""
     is_consumer = described.protocol_type == CONSUMER

@@ -28,9 +28,11 @@ from quorumlog.client.group_descriptions import (
     CommittedOffset,
     Coordinator,
     GroupDescription,
+    GroupExplanation,
     ListedGroup,
     Partition,
     classic_group,
+    explained_group,
     new_group,
 )
 from quorumlog.client.kafka import KafkaConnection, error_word
@@ -59,6 +61,7 @@ _NEWEST: Final = {
     Api.OFFSET_FETCH: 9,
     Api.OFFSET_DELETE: 0,
     Api.DELETE_GROUPS: 2,
+    Api.EXPLAIN_GROUPS: 0,
 }
 """The newest version of each request that is sent.  Later ones of OffsetCommit and OffsetFetch have ids for names."""
 _FIRST_FETCH_WITH_GROUPS: Final = 8
@@ -142,6 +145,22 @@ class GroupClient:
             described = _only(connection, reply.groups, group)
             _check(described.error_code, f"group {group}")
             return new_group(described, coordinator)
+
+        return await self._call(group, timeout_s, attempt)
+
+    async def explain(self, group: str, timeout_s: float) -> GroupExplanation:
+        """Return why the last rebalances of a group happened.
+
+        Raises:
+            ClusterError: GROUP_ID_NOT_FOUND, TIMED_OUT; UNSUPPORTED_VERSION by a broker that is not of quorumlog.
+        """
+
+        async def attempt(connection: KafkaConnection, left_s: float) -> GroupExplanation:
+            coordinator = self._coordinators[group]
+            reply = await self._ask(connection, Api.EXPLAIN_GROUPS, {"group_ids": [group]}, left_s)
+            explained = _only(connection, reply.groups, group)
+            _check(explained.error_code, f"group {group}")
+            return explained_group(explained, coordinator)
 
         return await self._call(group, timeout_s, attempt)
 

@@ -43,6 +43,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "kctl groups list --state stable",
         "kctl groups describe billing",
         "kctl groups lag billing --follow",
+        "kctl groups explain billing",
         "kctl groups reset-offsets billing --topic orders:0,1 --to-earliest --dry-run",
         "kctl groups reset-offsets billing --all-topics --by-duration 1h30m",
         "kctl groups lag billing -o json > offsets.json",

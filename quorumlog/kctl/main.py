@@ -26,6 +26,7 @@ from quorumlog.kctl import (
     exits,
     explain,
     features,
+    group_explain,
     group_lag,
     group_reset,
     groups,
@@ -66,6 +67,7 @@ cli.add_command(reassign.group)
 cli.add_command(brokers.group)
 cli.add_command(configs.group)
 cli.add_command(groups.group)
+groups.group.add_command(group_explain.explain)
 groups.group.add_command(group_lag.lag)
 groups.group.add_command(group_reset.reset_offsets)
 cli.add_command(elections.elect_leaders)

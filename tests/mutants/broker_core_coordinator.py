@@ -18,10 +18,33 @@ SWEEP = "broker/core/coordinator/sweep.py"
 MACHINE_TESTS = "tests/unit/broker/core/coordinator/test_group_machine.py"
 OFFSET_TESTS = "tests/unit/broker/core/coordinator/test_group_offsets.py"
 REBALANCE_TESTS = "tests/unit/broker/core/coordinator/test_rebalance.py"
+EXPLANATIONS = "broker/core/coordinator/explanations.py"
+EXPLANATION_TESTS = "tests/unit/broker/core/coordinator/test_explanations.py"
 STATIC_TESTS = "tests/unit/broker/core/coordinator/test_static_members.py"
 RECORD_TESTS = "tests/unit/broker/core/coordinator/test_records.py"
 
 MUTANTS = (
+    Mutant(
+        "an explanation awaits the members that have joined",
+        EXPLANATIONS,
+        "if member.join_call is None]",
+        "if member.join_call is not None]",
+        (f"{EXPLANATION_TESTS}::test_a_new_member_is_the_reason_and_the_last_to_join",),
+    ),
+    Mutant(
+        "a commit to an empty group does not count as its use",
+        EXPLANATIONS,
+        "for at_ms in (group.state_ms, last_commit_ms)",
+        "for at_ms in (group.state_ms,)",
+        (f"{EXPLANATION_TESTS}::test_an_empty_group_tells_since_when",),
+    ),
+    Mutant(
+        "the leader of a group that joins again counts as a follower",
+        MEMBERSHIP,
+        "is_leader = member.member_id == group.leader and not changed",
+        "is_leader = False",
+        (f"{EXPLANATION_TESTS}::test_each_reason_names_its_member",),
+    ),
     Mutant(
         "a replaced static member makes the record of its group too large",
         MEMBERSHIP,

@@ -41,14 +41,18 @@ from broker.core.coordinator.consumer.requests import (
     DescribeConsumerGroupsResponse,
 )
 from broker.core.coordinator.consumer.service import ConsumerService
+from broker.core.coordinator.explanations import Times, explain
 from broker.core.coordinator.fields import BadRecord
 from broker.core.coordinator.group import Group
 from broker.core.coordinator.group_requests import (
     DeleteGroups,
     DescribeGroups,
     DescribeGroupsResponse,
+    ExplainGroups,
+    ExplainGroupsResponse,
     FetchedGroup,
     GroupDescription,
+    GroupExplanation,
     GroupLimits,
     GroupRequest,
     GroupState,
@@ -68,6 +72,7 @@ from broker.core.coordinator.group_requests import (
     OffsetFetch,
     OffsetFetchResponse,
     Rebalance,
+    RebalanceReason,
     SyncGroup,
     SyncGroupResponse,
     Topics,
@@ -102,6 +107,7 @@ class GroupMachine:
         self._parked: Final[dict[int, tuple[str, str]]] = {}
         self._heap: list[tuple[int, str]] = []
         self._expiry_ms: int | None = None
+        self._loaded_wall_ms = 0
         self._next_tick_ms = 0
 
     # -- the log
@@ -157,13 +163,15 @@ class GroupMachine:
         assert self._expiry_ms is None, "loaded twice"
         turn = self._turn(now_ms)
         self._expiry_ms = now_ms + self._limits.expiry_interval_ms
+        self._loaded_wall_ms = turn.wall_ms
         for group in list(self._groups.values()):
             if isinstance(group, ConsumerGroup):
                 group.load(now_ms, turn.wall_ms, self._limits.consumer.session_timeout_ms)
             elif group.stored is not None:
                 group.load(now_ms)
                 if len(group.members) > self._limits.members_max:
-                    rebalance.prepare(turn, group, "the group is larger than group.max.size", None)
+                    cause = "the group is larger than group.max.size"
+                    rebalance.prepare(turn, group, cause, None, RebalanceReason.GROUP_TOO_LARGE)
             self._settle(group)
         self._sweeper.delete_missing()
         return turn.step()
@@ -183,6 +191,9 @@ class GroupMachine:
                 turn.answer(call, ListGroupsResponse(listed))
             case OffsetFetch():
                 turn.answer(call, OffsetFetchResponse(tuple(self._fetch(each) for each in request.groups)))
+            case ExplainGroups():
+                explained = tuple(self._explain(name, turn.wall_ms) for name in request.groups)
+                turn.answer(call, ExplainGroupsResponse(explained))
             case DeleteGroups():
                 errors = {name: self._delete_error(name) for name in request.groups}
                 self._sweeper.delete_groups(turn, call, request, errors)
@@ -304,6 +315,13 @@ class GroupMachine:
         """Return the last rebalances of a group, the oldest first.  The coordinator forgets them when it changes."""
         known = self._groups.get(group)
         return () if known is None else known.history.rebalances()
+
+    def _explain(self, name: str, wall_ms: int) -> GroupExplanation:
+        error = self._name_error(name)
+        if error is not KafkaCode.NONE:
+            return GroupExplanation(name, error)
+        times = Times(self._loaded_wall_ms, wall_ms)
+        return explain(name, self._groups.get(name), self._offsets.last_commit_ms(name), times)
 
     def states(self) -> Iterator[GroupState]:
         """Yield the state of each group; a group that has only offsets is Empty."""

@@ -445,6 +445,13 @@ class ListGroupsResponse:
 
 
 @dataclass(frozen=True, slots=True)
+class ExplainGroups:
+    """Explain the last rebalances of groups."""
+
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteGroups:
     """Delete groups without members, with their offsets."""
 
@@ -475,10 +482,47 @@ GroupRequest = (
     | OffsetDelete
     | DescribeGroups
     | ListGroups
+    | ExplainGroups
     | DeleteGroups
     | ConsumerHeartbeat
     | DescribeConsumerGroups
 )
+
+
+class RebalanceReason(StrEnum):
+    """Why a rebalance began, as a word for scripts."""
+
+    JOINED = "joined"
+    LEFT = "left"
+    SESSION_EXPIRED = "session_expired"
+    HUNG_UP = "hung_up"
+    JOIN_TIMED_OUT = "join_timed_out"
+    SYNC_TIMED_OUT = "sync_timed_out"
+    SUBSCRIPTION_CHANGED = "subscription_changed"
+    ASSIGNOR_CHANGED = "assignor_changed"
+    PARTITIONS_CHANGED = "partitions_changed"
+    PROTOCOL_CHANGED = "protocol_changed"
+    LEADER_REJOINED = "leader_rejoined"
+    REJOINED = "rejoined"
+    STATIC_MEMBER_REPLACED = "static_member_replaced"
+    ASSIGNMENT_TOO_LARGE = "assignment_too_large"
+    GROUP_TOO_LARGE = "group_too_large"
+    OTHER = "other"
+
+
+class MemberName(NamedTuple):
+    """A member by all its names."""
+
+    member_id: str
+    instance_id: str | None
+    client: Client
+
+
+class LastJoin(NamedTuple):
+    """The member that joined last.  at_ms: wall clock."""
+
+    member: MemberName
+    at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -488,6 +532,7 @@ class Rebalance:
     started_ms: wall clock.  duration_ms: None while it is in progress.
     generation: the generation that it made; while it is in progress, the one that it will make.
     cause: the first cause, in words.  client: the client that caused it; None if no client did.
+    reason: the cause in one word.  member: the member that caused it; None if no member did.
     members: how many members the new generation has; 0 while they join.
     interrupted: another rebalance began before the members had their assignments.
     """
@@ -499,3 +544,40 @@ class Rebalance:
     client: Client | None
     members: int
     interrupted: bool = False
+    reason: RebalanceReason = RebalanceReason.OTHER
+    member: MemberName | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupExplanation:
+    """What the coordinator knows of a group's rebalances since it was loaded.  Times are of the wall clock.
+
+    generation: the last one; NO_GENERATION if there was none.
+    loaded_ms: when this coordinator took over.  It does not know earlier rebalances and joins.
+    now_ms: when this answer was made, for ages.
+    empty_since_ms: since when the group has had no members; None if it has some, or if that is unknown.
+    last_joined: None if no member has joined since the coordinator was loaded.
+    awaited: members from which the rebalance in progress waits for a request, by member id.
+    rebalances: the last ones, the oldest first.
+    """
+
+    group: str
+    error: KafkaCode = KafkaCode.NONE
+    error_message: str | None = None
+    group_type: str = GroupType.CLASSIC
+    state: str = GroupState.DEAD
+    generation: int = NO_GENERATION
+    members: int = 0
+    loaded_ms: int = 0
+    now_ms: int = 0
+    empty_since_ms: int | None = None
+    last_joined: LastJoin | None = None
+    awaited: tuple[MemberName, ...] = ()
+    rebalances: tuple[Rebalance, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainGroupsResponse:
+    """groups: one for each of the request, in its order."""
+
+    groups: tuple[GroupExplanation, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from broker.core.coordinator.group_requests import Client, Rebalance
+from broker.core.coordinator.group_requests import Client, LastJoin, MemberName, Rebalance, RebalanceReason
 
 REBALANCES_KEPT_MAX = 20
 """Rebalances kept for each group.  Beyond it, the oldest is dropped."""
@@ -17,16 +17,28 @@ CAUSE_MAX_CHARS = 500
 class History:
     """The last rebalances; the last of them may be in progress."""
 
-    __slots__ = ("_past", "_started_ms")
+    __slots__ = ("_past", "_started_ms", "last_join")
 
     def __init__(self) -> None:
         self._past: deque[Rebalance] = deque(maxlen=REBALANCES_KEPT_MAX)
         self._started_ms = 0
+        self.last_join: LastJoin | None = None
 
-    def begin(self, cause: str, client: Client | None, generation: int, wall_ms: int, now_ms: int) -> None:
+    def begin(
+        self,
+        cause: str,
+        client: Client | None,
+        generation: int,
+        wall_ms: int,
+        now_ms: int,
+        reason: RebalanceReason = RebalanceReason.OTHER,
+        member: MemberName | None = None,
+    ) -> None:
         """Note that a rebalance began.  One that was in progress is interrupted."""
         self._close(now_ms, interrupted=True)
-        self._past.append(Rebalance(wall_ms, None, generation, cause[:CAUSE_MAX_CHARS], client, 0))
+        self._past.append(
+            Rebalance(wall_ms, None, generation, cause[:CAUSE_MAX_CHARS], client, 0, False, reason, member)
+        )
         self._started_ms = now_ms
 
     def joined(self, generation: int, members: int) -> None:

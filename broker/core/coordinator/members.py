@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.core.coordinator.group_requests import Client, JoinGroup, MemberProtocol
+from broker.core.coordinator.group_requests import Client, JoinGroup, MemberName, MemberProtocol
 from broker.core.coordinator.records import MemberValue
 
 _RECORD_FIELDS_BYTES = 24
@@ -38,6 +38,11 @@ class Member:
     def name(self) -> str:
         """Return the member for people: static members by the name that an administrator gave them."""
         return repr(self.member_id) if self.instance_id is None else f"{self.member_id!r} ({self.instance_id!r})"
+
+    @property
+    def names(self) -> MemberName:
+        """Return all names of the member."""
+        return MemberName(self.member_id, self.instance_id, self.client)
 
     @property
     def protocol_names(self) -> tuple[str, ...]:

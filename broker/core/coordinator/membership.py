@@ -18,10 +18,12 @@ from broker.core.coordinator.group_requests import (
     HeartbeatResponse,
     JoinGroup,
     JoinGroupResponse,
+    LastJoin,
     LeaveGroup,
     LeaveGroupResponse,
     LeavingMember,
     LeftMember,
+    RebalanceReason,
     SyncGroup,
     SyncGroupResponse,
 )
@@ -137,7 +139,8 @@ def _join_new(turn: Turn, group: Group, call: int, request: JoinGroup, random: R
         rebalance.store_instance(turn, group, member.instance_id, member_id)
     rebalance.park_join(turn, group, member, call)
     group.grown = True
-    _rebalance(turn, group, f"member {member.name} joined", request)
+    group.history.last_join = LastJoin(member.names, turn.wall_ms)
+    _rebalance(turn, group, f"member {member.name} joined", request, RebalanceReason.JOINED, member)
 
 
 def _rejoin(turn: Turn, group: Group, call: int, request: JoinGroup, member: Member) -> None:
@@ -150,12 +153,20 @@ def _rejoin(turn: Turn, group: Group, call: int, request: JoinGroup, member: Mem
         _answer_in_generation(turn, group, call, member)
     else:
         # The leader may join again unchanged when the topics have changed, because then it assigns anew.
-        cause = "with another subscription" if changed else "again"
+        is_leader = member.member_id == group.leader and not changed
+        cause = "with another subscription" if changed else "again, as its leader" if is_leader else "again"
+        reason = (
+            RebalanceReason.SUBSCRIPTION_CHANGED
+            if changed
+            else RebalanceReason.LEADER_REJOINED
+            if is_leader
+            else RebalanceReason.REJOINED
+        )
         if len(group.members) == 1:
             group.protocol_type = request.protocol_type
         group.update(member, request)
         rebalance.park_join(turn, group, member, call)
-        _rebalance(turn, group, f"member {member.name} joined {cause}", request)
+        _rebalance(turn, group, f"member {member.name} joined {cause}", request, reason, member)
 
 
 def _answer_in_generation(turn: Turn, group: Group, call: int, member: Member) -> None:
@@ -166,11 +177,13 @@ def _answer_in_generation(turn: Turn, group: Group, call: int, member: Member) -
     turn.answer(call, rebalance.joined(group, member))
 
 
-def _rebalance(turn: Turn, group: Group, cause: str, request: JoinGroup) -> None:
+def _rebalance(
+    turn: Turn, group: Group, cause: str, request: JoinGroup, reason: RebalanceReason, member: Member
+) -> None:
     if group.state is GroupState.PREPARING_REBALANCE:
         rebalance.complete_if_joined(turn, group)
     else:
-        rebalance.prepare(turn, group, with_reason(cause, request.reason), request.client)
+        rebalance.prepare(turn, group, with_reason(cause, request.reason), request.client, reason, member)
 
 
 def _replace_static(turn: Turn, group: Group, call: int, request: JoinGroup, old: Member, random: Random) -> None:
@@ -193,6 +206,7 @@ def _replace_static(turn: Turn, group: Group, call: int, request: JoinGroup, old
     if was_unsynced:
         group.unsynced.add(member.member_id)
     group.renew(member, turn.now_ms)
+    group.history.last_join = LastJoin(member.names, turn.wall_ms)
     if is_stable and group.elect_protocol() == group.protocol and rebalance.fits(turn, group, _assigned_bytes(group)):
         member.knows_id = True
         rebalance.store(turn, group)
@@ -201,7 +215,8 @@ def _replace_static(turn: Turn, group: Group, call: int, request: JoinGroup, old
         return
     rebalance.store_instance(turn, group, old.instance_id, member.member_id)
     rebalance.park_join(turn, group, member, call)
-    _rebalance(turn, group, f"static member {member.name} replaced {old.member_id!r}", request)
+    cause = f"static member {member.name} replaced {old.member_id!r}"
+    _rebalance(turn, group, cause, request, RebalanceReason.STATIC_MEMBER_REPLACED, member)
 
 
 def _assigned_bytes(group: Group) -> int:
@@ -296,7 +311,7 @@ def leave(turn: Turn, group: Group, call: int, request: LeaveGroup) -> None:
         others = f" and {len(gone) - 1} others" if len(gone) > 1 else ""
         cause = with_reason(f"member {first.name}{others} left", reason)
         turn.note(f"group={group.name!r} {cause}")
-        rebalance.members_left(turn, group, cause, first.client)
+        rebalance.members_left(turn, group, cause, RebalanceReason.LEFT, first)
     elif len(group.pending) < pending:
         rebalance.complete_if_joined(turn, group)
     turn.answer(call, LeaveGroupResponse(KafkaCode.NONE, tuple(results)))

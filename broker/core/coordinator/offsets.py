@@ -77,6 +77,11 @@ class Offsets:
         value = None if place is None else self.raw(group, place)
         return None if value is None else read_offset(value)
 
+    def last_commit_ms(self, group: str) -> int | None:
+        """Return the time of the group's newest commit; None if the group has no offsets."""
+        offsets = self._groups.get(group.encode(), {})
+        return max((read_offset(value).commit_ms for value in offsets.values()), default=None)
+
     def places(self, group: str) -> list[bytes]:
         """Return where the group has offsets, as of now."""
         return list(self._groups.get(group.encode(), {}))

@@ -23,6 +23,7 @@ from broker.core.coordinator.group_requests import (
     GroupState,
     JoinedMember,
     JoinGroupResponse,
+    RebalanceReason,
     SyncGroupResponse,
 )
 from broker.core.coordinator.members import Member
@@ -100,15 +101,23 @@ def hang_up(turn: Turn, group: Group, member: Member) -> None:
 # -- the two parts of a rebalance
 
 
-def prepare(turn: Turn, group: Group, cause: str, client: Client | None) -> None:
-    """Begin a rebalance.  cause: a clause for people."""
-    for member in group.members.values():
-        answer_sync(turn, group, member, SyncGroupResponse(KafkaCode.REBALANCE_IN_PROGRESS))
+def prepare(
+    turn: Turn,
+    group: Group,
+    cause: str,
+    client: Client | None,
+    reason: RebalanceReason = RebalanceReason.OTHER,
+    member: Member | None = None,
+) -> None:
+    """Begin a rebalance.  cause: a clause for people.  member: the one that causes it, if one does."""
+    for each in group.members.values():
+        answer_sync(turn, group, each, SyncGroupResponse(KafkaCode.REBALANCE_IN_PROGRESS))
     group.unsynced.clear()
     group.sync_deadline_ms = None
     is_first = group.state is GroupState.EMPTY
     group.become(GroupState.PREPARING_REBALANCE)
-    group.history.begin(cause, client, group.next_generation(), turn.wall_ms, turn.now_ms)
+    names = None if member is None else member.names
+    group.history.begin(cause, client, group.next_generation(), turn.wall_ms, turn.now_ms, reason, names)
     _note(turn, group, cause)
     if is_first:
         delay_ms, group.grown = turn.limits.initial_rebalance_delay_ms, False
@@ -209,8 +218,9 @@ def assign(turn: Turn, group: Group, assignments: dict[str, bytes]) -> None:
     if not fits(turn, group, total):
         for member in group.members.values():
             answer_sync(turn, group, member, SyncGroupResponse(KafkaCode.GROUP_MAX_SIZE_REACHED))
-        client = group.members[group.leader or ""].client
-        prepare(turn, group, f"the assignments of {total} bytes do not fit into the record of the group", client)
+        leader = group.members[group.leader or ""]
+        cause = f"the assignments of {total} bytes do not fit into the record of the group"
+        prepare(turn, group, cause, leader.client, RebalanceReason.ASSIGNMENT_TOO_LARGE, leader)
         return
     for member in group.members.values():
         member.assignment = assignments.get(member.member_id, b"")
@@ -251,10 +261,10 @@ def store_instance(turn: Turn, group: Group, instance_id: str, member_id: str) -
 # -- members that leave, and time
 
 
-def members_left(turn: Turn, group: Group, cause: str, client: Client | None) -> None:
-    """Go on without members that were removed."""
+def members_left(turn: Turn, group: Group, cause: str, reason: RebalanceReason, first: Member) -> None:
+    """Go on without members that were removed.  first: one of them."""
     if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
-        prepare(turn, group, cause, client)
+        prepare(turn, group, cause, first.client, reason, first)
     else:
         complete_if_joined(turn, group)
 
@@ -276,14 +286,17 @@ def on_time(turn: Turn, group: Group) -> None:
         # The removal of one member may complete the rebalance, which renews the sessions of the others.
         if member.expires_ms is not None and member.expires_ms <= turn.now_ms and _is_member(group, member):
             if not member.knows_id and member.join_call is None and member.instance_id is None:
+                reason = RebalanceReason.HUNG_UP
                 cause = f"the client of the new member {member.name} hung up"
             elif member.join_call is None:
+                reason = RebalanceReason.SESSION_EXPIRED
                 cause = f"the session of member {member.name} expired"
             else:
+                reason = RebalanceReason.JOIN_TIMED_OUT
                 cause = f"the JoinGroup of the new member {member.name} waited too long"
             turn.note(f"group={group.name!r} {cause}")
             remove(turn, group, member)
-            members_left(turn, group, cause, member.client)
+            members_left(turn, group, cause, reason, member)
     if group.join_deadline_ms is not None and group.join_deadline_ms <= turn.now_ms:
         _on_join_deadline(turn, group)
     if group.sync_deadline_ms is not None and group.sync_deadline_ms <= turn.now_ms:
@@ -311,7 +324,7 @@ def _on_sync_deadline(turn: Turn, group: Group) -> None:
         for member in late:
             remove(turn, group, member)
         cause = f"{len(late)} members sent no SyncGroup in time, such as {late[0].name}"
-        members_left(turn, group, cause, late[0].client)
+        members_left(turn, group, cause, RebalanceReason.SYNC_TIMED_OUT, late[0])
 
 
 def _note(turn: Turn, group: Group, event: str) -> None:

@@ -26,6 +26,7 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_writer
 
 from quorumlog.errors import RemoteProtocolError
+from quorumlog.wire.kafka import private
 from quorumlog.wire.kafka.buffer import ELEMENTS_MAX, REQUEST_ELEMENTS_MAX, Reader
 from quorumlog.wire.kafka.decoding import EPOCH, FieldShape, default_of, entity_reader
 
@@ -89,6 +90,7 @@ class Api(IntEnum):
     ADD_RAFT_VOTER = 80
     REMOVE_RAFT_VOTER = 81
     UPDATE_RAFT_VOTER = 82
+    EXPLAIN_GROUPS = private.EXPLAIN_GROUPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,23 +108,29 @@ class RequestHeader:
 
 
 def has_schema(api_key: int, version: int) -> bool:
+    if api_key in private.NAMES:
+        return (api_key, version) in private.SCHEMAS
     name = api_key_map.get(api_key)
     return name is not None and version in schema_name_map[name]
 
 
 def api_name(api_key: int) -> str:
     """Return the protocol's name of a request, also of one that is not served."""
-    return api_key_map.get(api_key, "unknown")
+    return api_key_map.get(api_key) or private.NAMES.get(api_key, "unknown")
 
 
 @cache
 def request_schema(api_key: int, version: int) -> Any:
     """Return the class of a request, for which `has_schema` must be true."""
+    if api_key in private.NAMES:
+        return private.SCHEMAS[api_key, version][0]
     return load_request_schema(api_key, version)
 
 
 @cache
 def response_schema(api_key: int, version: int) -> Any:
+    if api_key in private.NAMES:
+        return private.SCHEMAS[api_key, version][1]
     return load_response_schema(api_key, version)
 
 

@@ -55,6 +55,13 @@ async def test_a_group_is_shown_reset_and_deleted(tmp_path: Path) -> None:
             assert {row["topic"] for row in rows} == {group.topic}
             assert {row["member_id"] for row in rows} == {each["member_id"] for each in described["members"]}
 
+            explained = await done(cluster, "groups", "explain", group.name)
+            ids = {each["member_id"] for each in described["members"]}
+            assert explained["last_joined"]["member_id"] in ids
+            assert {each["reason"] for each in explained["rebalances"]} >= {"joined"}
+            assert explained["rebalances"][-1]["duration_ms"] >= 0
+            assert explained["rebalances"][-1]["members"] == 2
+
             code, error = await kctl(cluster, *reset)
             assert (code, error["error"]) == (5, "NON_EMPTY_GROUP")
             assert all(repr(each["member_id"]) in error["message"] for each in described["members"])
@@ -62,6 +69,11 @@ async def test_a_group_is_shown_reset_and_deleted(tmp_path: Path) -> None:
             assert code == 5
             for member in group.members:
                 await asyncio.to_thread(member.close)
+
+            explained = await done(cluster, "groups", "explain", group.name)
+            assert {each["member_id"] for each in explained["rebalances"] if each["reason"] == "left"} <= ids
+            assert explained["rebalances"][-1]["reason"] == "left"
+            assert explained["empty_since_at"] is not None
 
             before = await asyncio.to_thread(group.committed)
             planned = await done(cluster, *reset, "--dry-run")

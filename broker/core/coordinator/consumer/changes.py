@@ -32,7 +32,7 @@ from broker.core.coordinator.consumer.records import (
     write_target_member,
 )
 from broker.core.coordinator.consumer.requests import AWAY, SubscribedTopics, Topic
-from broker.core.coordinator.group_requests import Client, GroupLimits, GroupState
+from broker.core.coordinator.group_requests import Client, GroupLimits, GroupState, MemberName, RebalanceReason
 from broker.core.coordinator.turn import Turn
 
 _RECORD_BYTES = 64
@@ -119,10 +119,13 @@ def settle(
     cause: str,
     client: Client | None,
     has_changed: bool = True,
+    reason: RebalanceReason = RebalanceReason.OTHER,
+    member: MemberName | None = None,
 ) -> None:
     """Begin the next epoch with a new target, if subscriptions have changed, or the topics of the group have.
 
-    cause: a clause for people; client: the client that caused it.
+    cause: a clause for people; client: the client that caused it.  reason: the cause in one word; member: the one that
+    caused it, if one did.
     """
     group.is_outdated = False
     has_changed = resolve(turn, group, topics) or has_changed
@@ -130,7 +133,7 @@ def settle(
     metadata_hash = hash_of(existing)
     if has_changed or metadata_hash != group.metadata_hash:
         put(turn, Kind.GROUP, group.name, write_group(GroupValue(group.epoch + 1, metadata_hash)))
-        group.history.begin(cause, client, group.epoch, turn.wall_ms, turn.now_ms)
+        group.history.begin(cause, client, group.epoch, turn.wall_ms, turn.now_ms, reason, member)
         group.history.joined(group.epoch, len(group.members))
         note(turn, group, cause)
     if group.epoch > group.assignment_epoch:
@@ -142,7 +145,8 @@ def settle(
 def refresh(turn: Turn, group: ConsumerGroup, topics: SubscribedTopics) -> None:
     """Begin the next epoch if the topics of the group have changed since they were compared last."""
     if group.is_outdated and group.members:
-        settle(turn, group, topics, "the subscribed topics or their partitions changed", None, has_changed=False)
+        cause = "the subscribed topics or their partitions changed"
+        settle(turn, group, topics, cause, None, has_changed=False, reason=RebalanceReason.PARTITIONS_CHANGED)
 
 
 def preferred_assignor(group: ConsumerGroup, limits: GroupLimits) -> str:

@@ -21,8 +21,10 @@ from broker.core.coordinator.group_requests import (
     HeartbeatResponse,
     JoinGroup,
     JoinGroupResponse,
+    LastJoin,
     LeaveGroup,
     LeavingMember,
+    RebalanceReason,
     SyncGroup,
     SyncGroupResponse,
 )
@@ -51,10 +53,12 @@ def join(
         member = changes.put_member(turn, group, member_id, value)
     assert member is not None, request
     if old is None:
-        changes.settle(turn, group, topics, f"classic member {member.name} joined", request.client)
+        group.history.last_join = LastJoin(member.names, turn.wall_ms)
+        cause, reason = f"classic member {member.name} joined", RebalanceReason.JOINED
+        changes.settle(turn, group, topics, cause, request.client, reason=reason, member=member.names)
     elif old.topics != value.topics or old.regex:
-        cause = f"classic member {member.name} changed its subscription"
-        changes.settle(turn, group, topics, cause, request.client)
+        cause, reason = f"classic member {member.name} changed its subscription", RebalanceReason.SUBSCRIPTION_CHANGED
+        changes.settle(turn, group, topics, cause, request.client, reason=reason, member=member.names)
     else:
         changes.refresh(turn, group, topics)
     changes.advance(turn, group, member, _owned(request, topics))

@@ -40,7 +40,7 @@ from broker.core.coordinator.consumer.records import (
 )
 from broker.core.coordinator.consumer.requests import SubscribedTopics, Topic
 from broker.core.coordinator.fields import BadRecord
-from broker.core.coordinator.group_requests import GroupState
+from broker.core.coordinator.group_requests import Client, GroupState, MemberName
 from broker.core.coordinator.history import History
 from broker.core.coordinator.records import NO_TIME
 from broker.core.coordinator.subscription import CONSUMER
@@ -69,6 +69,12 @@ class ConsumerMember:
     def known(self) -> MemberValue:
         assert self.value is not None, self.member_id
         return self.value
+
+    @property
+    def names(self) -> MemberName:
+        """Return all names of the member."""
+        known = self.known
+        return MemberName(self.member_id, known.instance_id, Client(known.client_id, known.client_host))
 
     @property
     def name(self) -> str:

@@ -19,7 +19,7 @@ from broker.core.coordinator.consumer.requests import (
     ConsumerHeartbeatResponse,
     SubscribedTopics,
 )
-from broker.core.coordinator.group_requests import GroupLimits
+from broker.core.coordinator.group_requests import GroupLimits, LastJoin, RebalanceReason
 from broker.core.coordinator.turn import Turn
 from quorumlog.wire.errors import KafkaCode
 
@@ -213,15 +213,16 @@ def _describe(
     before = changes.preferred_assignor(group, turn.limits)
     member = changes.put_member(turn, group, member_id, value)
     if old is None:
-        cause = f"member {member.name} joined"
+        cause, reason = f"member {member.name} joined", RebalanceReason.JOINED
+        group.history.last_join = LastJoin(member.names, turn.wall_ms)
     elif (old.topics, old.regex) != (value.topics, value.regex):
-        cause = f"member {member.name} changed its subscription"
+        cause, reason = f"member {member.name} changed its subscription", RebalanceReason.SUBSCRIPTION_CHANGED
     elif before != changes.preferred_assignor(group, turn.limits):
-        cause = f"member {member.name} changed the assignor"
+        cause, reason = f"member {member.name} changed the assignor", RebalanceReason.ASSIGNOR_CHANGED
     else:
         changes.refresh(turn, group, topics)
         return
-    changes.settle(turn, group, topics, cause, request.client)
+    changes.settle(turn, group, topics, cause, request.client, reason=reason, member=member.names)
 
 
 # -- leaving

@@ -35,7 +35,7 @@ from broker.core.coordinator.consumer.records import (
 )
 from broker.core.coordinator.consumer.requests import SubscribedTopics
 from broker.core.coordinator.group import Group
-from broker.core.coordinator.group_requests import Client, GroupLimits
+from broker.core.coordinator.group_requests import Client, GroupLimits, RebalanceReason
 from broker.core.coordinator.members import Member
 from broker.core.coordinator.subscription import CONSUMER, read_assignment, read_subscription, write_assignment
 from broker.core.coordinator.turn import Turn
@@ -161,7 +161,9 @@ def downgrade(
     made.load(turn.now_ms)
     for member_id, offered in protocols.items():
         made.offer(made.members[member_id], offered)
-    rebalance.prepare(turn, made, "the last member of the newer protocol left", client)
+    rebalance.prepare(
+        turn, made, "the last member of the newer protocol left", client, RebalanceReason.PROTOCOL_CHANGED
+    )
     return made
 
 

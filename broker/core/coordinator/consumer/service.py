@@ -25,6 +25,7 @@ from broker.core.coordinator.group_requests import (
     LeaveGroup,
     LeaveGroupResponse,
     LeftMember,
+    RebalanceReason,
     SyncGroup,
 )
 from broker.core.coordinator.membership import with_reason
@@ -95,23 +96,31 @@ class ConsumerService:
                 group.expect(member, turn.now_ms)
             heartbeat.left(turn, call, request)
             return group
-        after = self._remove(turn, group, [member], f"member {member.name} left", request.client)
+        cause = f"member {member.name} left"
+        after = self._remove(turn, group, [member], cause, request.client, RebalanceReason.LEFT)
         heartbeat.left(turn, call, request)
         return after
 
     # -- members that are removed
 
     def _remove(
-        self, turn: Turn, group: ConsumerGroup, members: Iterable[ConsumerMember], cause: str, client: Client | None
+        self,
+        turn: Turn,
+        group: ConsumerGroup,
+        members: Iterable[ConsumerMember],
+        cause: str,
+        client: Client | None,
+        reason: RebalanceReason,
     ) -> Group | ConsumerGroup:
         """Remove members.  If only classic members are left, the group becomes classic."""
         gone = list(members)
+        first = gone[0].names if gone else None  # the removal takes the names
         turn.note(f"group={group.name!r} {cause}")
         changes.remove(turn, group, gone)
         after = migration.downgrade(turn, self._groups, group, self._topics, client)
         if after is not None:
             return after
-        changes.settle(turn, group, self._topics, cause, client)
+        changes.settle(turn, group, self._topics, cause, client, reason=reason, member=first)
         return group
 
     def on_time(self, turn: Turn, group: ConsumerGroup) -> Group | ConsumerGroup:
@@ -123,7 +132,9 @@ class ConsumerService:
         first, cause = expired[0]
         cause += f", and {len(expired) - 1} others" if len(expired) > 1 else ""
         client = Client(first.known.client_id, first.known.client_host)
-        return self._remove(turn, group, [member for member, _ in expired], cause, client)
+        return self._remove(
+            turn, group, [member for member, _ in expired], cause, client, RebalanceReason.SESSION_EXPIRED
+        )
 
     # -- the classic protocol
 
@@ -162,7 +173,7 @@ class ConsumerService:
             others = f" and {len(gone) - 1} others" if len(gone) > 1 else ""
             cause = with_reason(f"member {first.name}{others} left", request.members[0].reason)
             client = Client(first.known.client_id, first.known.client_host)
-            after = self._remove(turn, group, gone.values(), cause, client)
+            after = self._remove(turn, group, gone.values(), cause, client, RebalanceReason.LEFT)
         turn.answer(call, LeaveGroupResponse(KafkaCode.NONE, tuple(results)))
         return after
 

@@ -173,6 +173,37 @@ async def test_sync(bench: Bench, version: int) -> None:
     assert (refused.error_code, refused.assignment) == (14, b"")
 
 
+async def test_explain(bench: Bench) -> None:
+    member = group.MemberName("m", "i", CLIENT)
+    rebalance = group.Rebalance(
+        100, None, 4, "member 'm' joined", CLIENT, 2, True, group.RebalanceReason.JOINED, member
+    )
+    bare = group.Rebalance(50, 7, 3, "too large", None, 1)
+    answer = group.ExplainGroupsResponse(
+        (
+            group.GroupExplanation(
+                "g", state="Stable", generation=4, members=2, loaded_ms=10, now_ms=200, empty_since_ms=None,
+                last_joined=group.LastJoin(member, 99), awaited=(member,), rebalances=(bare, rebalance),
+            ),
+        )
+    )  # fmt: skip
+    response = await bench.ask(Api.EXPLAIN_GROUPS, 0, {"group_ids": ["g", "g"]}, answer)
+    assert bench.request == group.ExplainGroups(("g",))
+    [found] = response.groups
+    assert (found.error_code, found.group_id, found.group_type, found.group_state) == (0, "g", "classic", "Stable")
+    assert (found.generation, found.member_count, found.loaded, found.now, found.empty_since) == (4, 2, 10, 200, -1)
+    [joined], [awaited] = found.last_joined, found.awaited
+    assert (joined.member_id, joined.group_instance_id, joined.client_id, joined.at) == ("m", "i", "raw", 99)
+    assert (awaited.client_host, awaited.at) == ("/127.0.0.1", -1)
+    first, second = found.rebalances
+    assert (first.started, first.duration, first.generation, first.members) == (50, 7, 3, 1)
+    assert (first.interrupted, first.reason, first.cause, first.caused_by) == (False, "other", "too large", ())
+    assert (second.duration, second.interrupted, second.reason) == (-1, True, "joined")
+    assert second.caused_by[0].member_id == "m"
+    refused = await bench.ask(Api.EXPLAIN_GROUPS, 0, {"group_ids": ["g"]}, KafkaCode.NOT_COORDINATOR)
+    assert [each.error_code for each in refused.groups] == [16]
+
+
 @pytest.mark.parametrize("version", versions(Api.HEARTBEAT))
 async def test_heartbeat(bench: Bench, version: int) -> None:
     values = {"group_id": "g", "generation_id": 3, "member_id": "m", "group_instance_id": "i"}
@@ -223,6 +254,7 @@ async def test_commit(bench: Bench, version: int) -> None:
         generation=3,
         offsets=(group.OffsetToCommit("t", 0, 7, epoch), group.OffsetToCommit("t", 1, 7, epoch)),
         retention_ms=5_000 if version <= 4 else -1,
+        knows_epochs=version >= 9,
     )
     [topic] = response.topics
     assert [(each.partition_index, each.error_code) for each in topic.partitions] == [(0, 0), (1, 22)]

@@ -103,13 +103,18 @@ def coordinator_of(groups: GroupsOfCluster, group: str) -> Coordinator:
     return groups.coordinator(partition_of(group, PARTITIONS), 0)
 
 
-def join_member(groups: GroupsOfCluster, group: str, topic: str = "orders") -> str:
-    """Let one member join the group and get partition 0 of the topic; return its id."""
-    coordinator = coordinator_of(groups, group)
+def begin_join(groups: GroupsOfCluster, group: str, topic: str = "orders") -> int:
+    """Let another member send JoinGroup; return the number of its call."""
     protocols = (g.MemberProtocol("range", subscription(topic)),)
     client = g.Client("app", "/10.0.0.7")
     request = g.JoinGroup(group, "", None, client, "consumer", protocols, 10_000, 30_000, needs_member_id=False)
-    call = coordinator.send(request)
+    return coordinator_of(groups, group).send(request)
+
+
+def join_member(groups: GroupsOfCluster, group: str, topic: str = "orders") -> str:
+    """Let one member join the group and get partition 0 of the topic; return its id."""
+    coordinator = coordinator_of(groups, group)
+    call = begin_join(groups, group, topic)
     coordinator.pass_time(3_000)
     joined = coordinator.answers[call]
     assignment = int16(0) + int32(1) + string(topic) + int32(1) + int32(0) + int32(-1)

@@ -17,7 +17,13 @@ from quorumlog.kctl import group_access
 from quorumlog.kctl.main import run
 from quorumlog.wire.errors import KafkaCode
 from tests.unit.quorumlog.client.fake_cluster import FakeBrokers, ThreadedBrokers
-from tests.unit.quorumlog.client.fake_groups import OFFSETS, GroupsOfCluster, commit_offsets, join_member
+from tests.unit.quorumlog.client.fake_groups import (
+    OFFSETS,
+    GroupsOfCluster,
+    begin_join,
+    commit_offsets,
+    join_member,
+)
 
 T = TypeVar("T")
 G = "b"
@@ -152,6 +158,7 @@ def test_a_group_is_described(bench: Bench) -> None:
     "arguments",
     [
         ("describe", "c"),
+        ("explain", "c"),
         ("lag", "c"),
         ("lag", "c", "--follow"),
         ("delete", "c"),
@@ -170,6 +177,7 @@ def test_a_missing_group_is_not_found(bench: Bench, arguments: tuple[str, ...]) 
     [
         ("list",),
         ("describe", G),
+        ("explain", G),
         ("lag", G),
         ("lag",),
         ("delete", G),
@@ -184,6 +192,40 @@ def test_without_a_coordinator_commands_are_unavailable(bench: Bench, arguments:
     assert (error["error"], error["retriable"], error["next"]) == ("TIMED_OUT", True, "kctl doctor")
     bench.groups.refusal = None
     assert bench.offsets() == [1]
+
+
+# -- explain
+
+
+def test_the_last_rebalances_are_explained(bench: Bench) -> None:
+    member_id = bench.join()
+    document = bench.json("explain", G)
+    (rebalance,) = document["rebalances"]
+    assert (rebalance["reason"], rebalance["member_id"], rebalance["members"]) == ("joined", member_id, 1)
+    assert (rebalance["client_id"], rebalance["host"], rebalance["duration_ms"]) == ("app", "10.0.0.7", 3_000)
+    assert document["last_joined"]["member_id"] == member_id
+    assert (document["state"], document["coordinator"], document["awaited"]) == ("Stable", 1, [])
+    _, out = bench.say("explain", G)
+    assert f"member '{member_id}' joined" in out
+    assert f"the last member to join was '{member_id}' ('app' at 10.0.0.7), at 20" in out
+    assert "broker 1 has coordinated the group since 20" in out
+    assert "and remembers 1 rebalance since then" in out
+
+
+def test_a_rebalance_in_progress_names_the_members_that_it_waits_for(bench: Bench) -> None:
+    member_id = bench.join()
+    bench.threaded.run(_on_loop(lambda: begin_join(bench.groups, G)))
+    _, out = bench.say("explain", G)
+    assert "in progress" in out
+    assert f"it waits for '{member_id}' ('app' at 10.0.0.7)" in out
+    assert [each["member_id"] for each in bench.json("explain", G)["awaited"]] == [member_id]
+
+
+def test_an_empty_group_is_explained(bench: Bench) -> None:
+    bench.commit(1)
+    document = bench.json("explain", G)
+    assert (document["empty_since_at"][:2], document["last_joined"], document["rebalances"]) == ("20", None, [])
+    assert "the group has had no members since 20" in bench.say("explain", G)[1]
 
 
 # -- lag

@@ -653,6 +653,8 @@ def test_the_history_tells_the_cause_and_the_client_of_each_rebalance(two: tuple
         cause=f"member {follower.member_id!r} joined with another subscription: \"topic 'other' appeared\"",
         client=g.Client("b", "/127.0.0.1"),
         members=2,
+        reason=g.RebalanceReason.SUBSCRIPTION_CHANGED,
+        member=g.MemberName(follower.member_id, None, g.Client("b", "/127.0.0.1")),
     )
     assert second.started_ms == coordinator.wall_ms - 500
 
