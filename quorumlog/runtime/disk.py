@@ -92,7 +92,10 @@ class Disk(Protocol):
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Rename atomically; durable after `sync_dir` of the parents.  Closes open files at or below the old path."""
+        """Rename atomically; durable after `sync_dir` of the parents.  A file at the new path is replaced.
+
+        Closes open files at or below both paths.
+        """
         ...
 
     def remove(self, path: str) -> None: ...

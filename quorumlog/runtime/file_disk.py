@@ -198,6 +198,7 @@ class FileDisk:
     def rename(self, old: str, new: str) -> None:
         self._check_writable()
         self._close_under(old)
+        self._close_under(new)  # `open` would continue to return the file that is replaced
         try:
             os.rename(self._locate(old), self._locate(new))
         except OSError as error:

@@ -217,6 +217,7 @@ class Aftermath:
         world = self.world
         watch, image = world.watch, world.watch.metadata.image
         watch.read_damaged()
+        watch.read_compacted()
         watch.check(
             image.end_offset >= world.promised_offset,
             lambda: f"I14: metadata up to {world.promised_offset} was promised, the log ends at {image.end_offset}",

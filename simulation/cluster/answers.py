@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simulation.cluster.evidence import Evidence
-from simulation.cluster.history import Mark
+from simulation.cluster.history import Committed, Mark
 from simulation.cluster.metadata import Spot
 
 
@@ -22,13 +22,23 @@ class AnswerWatch:
             lambda: f"I20: {marks} of {spot} are acknowledged at {offset}, which is not committed",
         )
 
-    def consumed(self, client: str, spot: Spot, offset: int, marks: Sequence[Mark]) -> None:
+    def is_keyed(self, spot: Spot) -> bool:
+        """Return whether the partition is compacted."""
+        return any(history.is_keyed for history in self._evidence.named(spot))
+
+    def consumed(self, client: str, spot: Spot, offset: int, marks: Sequence[Mark | None]) -> None:
         """Check the records from `offset` on that a consumer has received."""
         self._evidence.check(
             self._is_committed(spot, offset, marks),
             lambda: f"I21: a consumer sees {marks} of {spot} at {offset}, which is not committed",
         )
         self._raise_latest(client, spot, offset + len(marks))
+
+    def skipped(self, client: str, spot: Spot, batch: Committed, now_s: float, wall_ms: int) -> None:
+        """I32: check the records that a batch lacks which a consumer has received."""
+        if not self._may_lose(spot):
+            problem = self._evidence.named(spot)[0].lost(batch, now_s, wall_ms)
+            self._evidence.check(problem is None, lambda: f"I32: a consumer of {spot} receives {batch}: {problem}")
 
     def listed_latest(self, client: str, spot: Spot, offset: int) -> None:
         """Check an answer to ListOffsets(latest).
@@ -60,7 +70,7 @@ class AnswerWatch:
         """Return whether any partition of this name has lost records in an election."""
         return any(one.unclean_epoch >= 0 for one in self._evidence.histories.values() if one.spot.topic == topic)
 
-    def _is_committed(self, spot: Spot, offset: int, marks: Sequence[Mark]) -> bool:
+    def _is_committed(self, spot: Spot, offset: int, marks: Sequence[Mark | None]) -> bool:
         """After an unclean election every answer counts, because a deposed leader does not know immediately."""
         return any(history.holds(offset, marks) or history.unclean_epoch >= 0 for history in self._evidence.named(spot))
 

@@ -28,6 +28,8 @@ REQUEST_S = 1.0
 CONNECT_S = 0.5
 FETCH_WAIT_MS = 200
 BATCH_RECORDS = 3
+TOMBSTONES = 0.15
+"""The share of tombstones among the records of a compacted topic."""
 IN_FLIGHT = 4
 PAUSE_S = 0.2
 OUT_OF_ORDER = (ApiError.OUT_OF_ORDER_SEQUENCE_NUMBER, ApiError.UNKNOWN_PRODUCER_ID, ApiError.INVALID_PRODUCER_EPOCH)
@@ -86,9 +88,7 @@ class Clients:
             while not self.stop_writing.is_set():
                 spot = Spot(topic.name, random.randrange(topic.partitions))
                 marks = tuple([Mark(writer, next(numbers)) for _ in range(random.randint(1, BATCH_RECORDS))])
-                batch = build_batch(
-                    [NewRecord(None, mark.value, self.world.wall_ms(), ()) for mark in marks], topic.codec
-                )
+                batch = build_batch([self._record(topic, mark, random) for mark in marks], topic.codec)
                 sent = await producer.send(spot.topic, spot.index, batch)
                 self.world.written += 1
                 waiting.add(sent)
@@ -96,6 +96,16 @@ class Clients:
                 if len(waiting) >= IN_FLIGHT:
                     _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 await asyncio.sleep(random.uniform(0, 2 * self.world.plan.gap_s))
+
+    def _record(self, topic: TopicPlan, mark: Mark, random: Random) -> NewRecord:
+        """Return a new record.  A tombstone has its mark in a header."""
+        now_ms, compaction = self.world.wall_ms(), topic.compaction
+        if compaction is None:
+            return NewRecord(None, mark.value, now_ms, ())
+        key = b"key %d" % random.randrange(compaction.keys)
+        if random.random() < TOMBSTONES:
+            return NewRecord(key, None, now_ms, (("mark", mark.value),))
+        return NewRecord(key, mark.value, now_ms, ())
 
     def _on_sent(self, sent: asyncio.Future[int], spot: Spot, marks: tuple[Mark, ...], acks: int) -> None:
         if sent.cancelled() or sent.exception() is not None:
@@ -141,9 +151,11 @@ class Clients:
     async def read(self, name: str, consumer: Consumer, spot: Spot, offset: int) -> int:
         """Fetch once from `offset`, check the records, and return the offset of the next fetch."""
         fetched = await consumer.fetch(spot.topic, spot.index, offset, wait_ms=FETCH_WAIT_MS)
-        for batch in batches_in(bytes(fetched.records)):
-            self.world.consumed += len(batch.marks)
-            self.world.watch.answers.consumed(name, spot, batch.base_offset, batch.marks)
+        answers, world = self.world.watch.answers, self.world
+        for batch in batches_in(bytes(fetched.records), answers.is_keyed(spot)):
+            world.consumed += len(batch.marks)
+            answers.consumed(name, spot, batch.base_offset, batch.marks)
+            answers.skipped(name, spot, batch, world.loop.true_time(), world.wall_ms())
             self.world.watch.check(
                 batch.base_offset <= offset < batch.end_offset,
                 lambda offset=offset, batch=batch: f"I21: {name} fetches {spot} from {offset}, and receives {batch}",  # type: ignore[misc]

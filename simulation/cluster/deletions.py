@@ -71,13 +71,13 @@ class DeletionWatch:
             offset <= history.start,
             lambda: f"I24: {run.node_id} restarts {history} at {offset}, others begin at {history.start}",
         )
-        for batch in batches_of(log, max(offset, log.start_offset), log.end_offset):
+        for batch in batches_of(log, max(offset, log.start_offset), log.end_offset, history.is_keyed):
             evidence.check(
-                history.at(batch.base_offset) != batch,
+                not history.has(batch),
                 lambda batch=batch: f"I20: {run.node_id} drops {batch} of {history}, which is committed",  # type: ignore[misc]
             )
 
 
 def _is_part_of(history: History, log: PartitionLog, offset: int) -> bool:
     """Return whether everything in the log below `offset` is committed."""
-    return all(history.at(batch.base_offset) == batch for batch in batches_of(log, log.start_offset, offset))
+    return all(history.has(batch) for batch in batches_of(log, log.start_offset, offset, history.is_keyed))

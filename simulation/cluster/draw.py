@@ -7,6 +7,7 @@ from random import Random
 
 from quorumlog.wire.record_batch import Codec
 from simulation.cluster import disaster, releases, voters
+from simulation.cluster.compaction import Compaction
 from simulation.cluster.plan import (
     CONTROLLER,
     DAY_MS,
@@ -72,7 +73,8 @@ ORDERS = (
 )
 MIXED = (*LINK_FAULTS, *NODE_FAULTS, *DISK_FAULTS, *ORDERS)
 """Kinds that may occur in any run."""
-KINDS = (*MIXED, ALL_LINKS, *releases.KINDS, *voters.KINDS, RECOVER)
+IN_SWAP = "crash in a swap"
+KINDS = (*MIXED, IN_SWAP, ALL_LINKS, *releases.KINDS, *voters.KINDS, RECOVER)
 
 
 def draw(seed: int) -> ClusterPlan:
@@ -132,7 +134,46 @@ def draw(seed: int) -> ClusterPlan:
     plan = disaster.drawn(Random(f"cluster disaster {seed}"), plan, (*SEQUENCES, *voters.KINDS))
     plan = _with_caching(Random(f"cluster caching {seed}"), plan)
     plan = _with_bad_disk(Random(f"cluster bad disk {seed}"), plan)
-    return _with_group(Random(f"cluster group {seed}"), plan)
+    plan = _with_group(Random(f"cluster group {seed}"), plan)
+    return _with_compaction(Random(f"cluster compaction {seed}"), plan)
+
+
+def _with_compaction(random: Random, plan: ClusterPlan) -> ClusterPlan:
+    """In some runs with upkeep, some topics are compacted, among them the one with the offsets of groups.
+
+    Brokers then crash in the middle of a swap as well.
+    """
+    if plan.upkeep is None or random.random() >= 0.5:
+        return plan
+    chosen = random.randrange(len(plan.topics))
+    topics = tuple(
+        replace(topic, compaction=_compaction(random)) if number == chosen or random.random() < 0.5 else topic
+        for number, topic in enumerate(plan.topics)
+    )
+    upkeep = replace(
+        plan.upkeep,
+        segment_bytes=random.choice((200, 400, 1000)),
+        segment_ms=random.choice((150, 150, 500, DAY_MS)),
+        cleaner_ms=random.choice((20, 100, 400)),
+        map_memory=random.choice((700, 1 << 20)),
+    )
+    offsets = _compaction(random) if random.random() < 0.7 else plan.offsets
+    count = 0 if plan.real_files else random.choice((0, 1, 1, 2, 4))
+    crashes = [_draw_fault(random, plan, IN_SWAP) for _ in range(count)]
+    is_script = any(fault.kind in SEQUENCES for fault in plan.faults)
+    faults = plan.faults if is_script else with_more(plan.faults, crashes)
+    return replace(plan, topics=topics, upkeep=upkeep, offsets=replace(offsets, deletes=False), faults=faults)
+
+
+def _compaction(random: Random) -> Compaction:
+    return Compaction(
+        keys=random.choice((1, 3, 6, 20)),
+        deletes=random.random() < 0.25,
+        delete_retention_ms=random.choice((0, 300, 1000, DAY_MS)),
+        min_lag_ms=random.choice((0, 0, 0, 400)),
+        max_lag_ms=random.choice((None, None, 500)),
+        dirty_percent=random.choice((0, 10, 50)),
+    )
 
 
 def _with_group(random: Random, plan: ClusterPlan) -> ClusterPlan:

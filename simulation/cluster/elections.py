@@ -43,8 +43,8 @@ class ElectionWatch:
         evidence.unsynced = {one for one in evidence.unsynced if one[1] != history.key}
         log = copy.log
         offset = log.start_offset
-        for batch in batches_of(log, offset, log.end_offset):
-            if history.at(batch.base_offset) != batch:
+        for batch in batches_of(log, offset, log.end_offset, history.is_keyed):
+            if not history.has(batch):
                 break
             offset = batch.end_offset
         lost = history.cut_to(offset)

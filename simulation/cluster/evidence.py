@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from broker.core.partition import FollowerState, LeaderState
 from broker.log import LogKey, PartitionLog
 from broker.replica.context import ReplicaContext
 from broker.server.role import BrokerRole
+from simulation.cluster.compaction import KeyedRecords
 from simulation.cluster.history import History
 from simulation.cluster.metadata import MetadataWatch, Spot
 from simulation.kernel.violation import Violation
@@ -47,7 +48,8 @@ class BrokerRun:
 class Evidence:
     """The shared state.  The checks read all of it; each field states which check writes it."""
 
-    def __init__(self, unclean: frozenset[str]) -> None:
+    def __init__(self, unclean: frozenset[str], compacted: Mapping[str, Callable[[], KeyedRecords]]) -> None:
+        """compacted: by name of a compacted topic, what makes the records of a new partition."""
         self.checks = 0
         self.seen: Counter[str] = Counter()
         self.closed = False
@@ -55,6 +57,7 @@ class Evidence:
         self.note: Callable[[str], None] | None = None
         self.on_violation: Callable[[str], None] = lambda _: None
         self.metadata = MetadataWatch(self.check, unclean, self.seen)
+        self._compacted = compacted
         self.histories: dict[LogKey, History] = {}
         self.runs: dict[int, BrokerRun] = {}
         """The running process of each broker."""
@@ -77,7 +80,8 @@ class Evidence:
         """Return None if no node has applied the creation of the partition yet."""
         found = self.histories.get(key)
         if found is None and (spot := self.metadata.names.get(key)) is not None:
-            found = self.histories[key] = History(key, spot)
+            records = self._compacted.get(spot.topic)
+            found = self.histories[key] = History(key, spot, None if records is None else records())
         return found
 
     def current(self, spot: Spot) -> History | None:

@@ -33,6 +33,11 @@ UNANSWERED_S = 6.0
 """Longer than a proposal waits for its answer."""
 
 
+SWAP_WAIT_S = 3.0
+"""How long to wait for a swap."""
+SWAP_LOOK_S = 0.0007
+
+
 class ClusterFaults(FaultInjector):
     """The faults of one run.  Call `inject`, then `heal`."""
 
@@ -61,6 +66,7 @@ class ClusterFaults(FaultInjector):
             "jump": self._jump,
             "zombie": self._zombie,
             "bounce": self._bounce,
+            "crash in a swap": self._crash_in_a_swap,
             "lost acceptance": self._lost_acceptance,
             "leader returns": self._leader_returns,
             "fsync fails": self._fsync_fails,
@@ -205,6 +211,20 @@ class ClusterFaults(FaultInjector):
         name = self._hosts(fault)[0].name
         others = [host.name for host in self.world.hosts.values() if host.name != name]
         await self.cut_links(fault.length_s, [link for one in others for link in ((one, name), (name, one))])
+
+    async def _crash_in_a_swap(self, fault: Fault) -> None:
+        """Kill a broker, or cut its power, some time after it has begun to replace segments by a compacted one."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + SWAP_WAIT_S
+        while loop.time() < end and not self._stop.is_set():
+            swapping = [host for host in self.world.brokers if _is_swapping(host)]
+            if swapping:
+                await asyncio.sleep(fault.amount % 0.1 / 10)
+                host = swapping[int(fault.amount * 100) % len(swapping)]
+                self.world.watch.seen["crash in a swap"] += _is_swapping(host)
+                await self._down(fault, [host], power=fault.amount < 0.7)
+                return
+            await asyncio.sleep(SWAP_LOOK_S)
 
     async def _bounce(self, fault: Fault) -> None:
         """Kill and immediately restart the leader of a partition, then its successor, and so on."""
@@ -392,3 +412,8 @@ class ClusterFaults(FaultInjector):
         await self.wait(fault.length_s)
         disk.fails = disk.hangs = False
         self.world.bring_up(host.config.node_id)
+
+
+def _is_swapping(host: Host) -> bool:
+    swap = None if host.broker is None else host.broker.role.cleaner._swap
+    return swap is not None and not swap.done()

@@ -40,9 +40,6 @@ REQUEST_S = 1.0
 JOIN_S = 6.0
 CONNECT_S = 0.5
 COORDINATOR_PARTITIONS = 2
-DAY_MS = 86_400_000
-OFFSETS_KEPT = {"min.compaction.lag.ms": str(DAY_MS)}
-"""Keeps the log of a coordinator whole during a run: the history of a partition has every record."""
 
 Versions = {
     Api.FIND_COORDINATOR: 3,
@@ -63,13 +60,19 @@ def topics_of(plan: ClusterPlan) -> list[pb.NewTopic]:
     made = []
     for name, partitions, configs in (
         (GROUP_TOPIC, plan.group_partitions, {}),
-        (CONSUMER_OFFSETS, COORDINATOR_PARTITIONS, OFFSETS_KEPT),
+        (CONSUMER_OFFSETS, COORDINATOR_PARTITIONS, offsets_configs(plan)),
     ):
         new = pb.NewTopic(name=name, partitions=partitions, replication_factor=safe.factor)
         for key, value in {"min.insync.replicas": str(safe.min_isr), **configs}.items():
             new.configs.add(key=key, value=value)
         made.append(new)
     return made
+
+
+def offsets_configs(plan: ClusterPlan) -> dict[str, str]:
+    """Return the configs of the topic with the committed offsets.  Its segments are as old as those of other topics."""
+    segments = {} if plan.upkeep is None else {"segment.ms": str(plan.upkeep.segment_ms)}
+    return {**plan.offsets.configs, **segments}
 
 
 def quick_groups() -> pb.AlterConfigsRequest:

@@ -11,6 +11,7 @@ from broker.log import LogKey, PartitionLog
 from quorumlog.errors import CorruptStoreError
 from quorumlog.wire.compression import INFLATED_SIZE_MAX, decompress
 from quorumlog.wire.record_batch import HEADER_SIZE, iter_headers
+from simulation.cluster.compaction import Entries, KeyedRecords, entries_in, missing_in
 from simulation.cluster.metadata import Spot
 
 _MARK = re.compile(rb"<(\d+)\.(\d+)>")
@@ -29,13 +30,23 @@ class Mark(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """A batch of a history."""
+    """A batch of a history.
+
+    marks: of the record at each offset; None where compaction has removed it.
+    entries: the records, if the partition is compacted; otherwise empty.
+    """
 
     base_offset: int
     end_offset: int
     leader_epoch: int
     crc: int
-    marks: tuple[Mark, ...]
+    marks: tuple[Mark | None, ...]
+    entries: Entries = ()
+
+    @property
+    def missing(self) -> Iterator[int]:
+        """The offsets of a batch of a compacted partition that have no record."""
+        return missing_in(self.base_offset, self.end_offset, self.entries)
 
 
 def marks_in(data: Any) -> tuple[Mark, ...]:
@@ -43,9 +54,16 @@ def marks_in(data: Any) -> tuple[Mark, ...]:
     return tuple([Mark(int(writer), int(number)) for writer, number in _MARK.findall(data)])
 
 
-def batches_in(data: bytes) -> Iterator[Committed]:
+def batches_in(data: bytes, keyed: bool = False) -> Iterator[Committed]:
+    """Yield the batches.  keyed: they belong to a compacted partition."""
     view = memoryview(data)
     for position, header in iter_headers(data):
+        if keyed:
+            entries = entries_in(view[position : position + header.size])
+            found = {offset: mark for offset, entry in entries for mark in marks_in(entry.contents)}
+            slots = tuple([found.get(offset) for offset in range(header.base_offset, header.end_offset)])
+            yield Committed(header.base_offset, header.end_offset, header.leader_epoch, header.crc, slots, entries)
+            continue
         body = view[position + HEADER_SIZE : position + header.size]
         marks = marks_in(decompress(header.codec, body, INFLATED_SIZE_MAX) if header.codec else body)
         yield Committed(header.base_offset, header.end_offset, header.leader_epoch, header.crc, marks)
@@ -65,7 +83,7 @@ def peek(log: PartitionLog, offset: int, end: int) -> bytes:
             segment._checked = before
 
 
-def batches_of(log: PartitionLog, offset: int, end: int) -> Iterator[Committed]:
+def batches_of(log: PartitionLog, offset: int, end: int, keyed: bool = False) -> Iterator[Committed]:
     """Yield the batches of `log` from the one that contains `offset` up to `end`, across segments."""
     while offset < end:
         before = offset
@@ -73,7 +91,7 @@ def batches_of(log: PartitionLog, offset: int, end: int) -> Iterator[Committed]:
             data = peek(log, offset, end)
         except CorruptStoreError:  # `ReplicaWatch` checks whether the log may be damaged
             return
-        for batch in batches_in(data):
+        for batch in batches_in(data, keyed):
             yield batch
             offset = batch.end_offset
         if offset == before:
@@ -87,9 +105,11 @@ class History:
         The history keeps them, because a replica that still has them must have the same records.
     """
 
-    def __init__(self, key: LogKey, spot: Spot) -> None:
+    def __init__(self, key: LogKey, spot: Spot, records: KeyedRecords | None = None) -> None:
+        """records: if the partition is compacted."""
         self.key = key
         self.spot = spot
+        self.records = records
         self.batches: list[Committed] = []
         self.bases: list[int] = []
         self.places: dict[Mark, int] = {}
@@ -116,10 +136,27 @@ class History:
         batch = self.at(offset)
         return None if batch is None else batch.marks[offset - batch.base_offset]
 
-    def holds(self, offset: int, marks: Sequence[Mark]) -> bool:
+    @property
+    def is_keyed(self) -> bool:
+        """Whether the partition is compacted."""
+        return self.records is not None
+
+    def has(self, batch: Committed) -> bool:
+        """Return whether the batch, or each record that compaction has left of several batches, is committed."""
+        if self.records is None or batch.base_offset >= self.end:
+            return self.at(batch.base_offset) == batch
+        ends = [self.at(offset) for offset in (batch.base_offset, batch.end_offset - 1)]
+        is_same_epoch = all(one is None or one.leader_epoch == batch.leader_epoch for one in ends)
+        return batch.end_offset <= self.end and is_same_epoch and self.records.differing(batch.entries) is None
+
+    def lost(self, batch: Committed, now_s: float, wall_ms: int) -> str | None:
+        """Return why a replica must not lack the records that this batch lacks, or None."""
+        return None if self.records is None else self.records.lost(batch.missing, now_s, wall_ms)
+
+    def holds(self, offset: int, marks: Sequence[Mark | None]) -> bool:
         """Return whether these records are in the history from `offset` on, or were before an unclean election."""
         return all(
-            self.mark_at(offset + place) == mark or mark in self.cut.get(offset + place, ())
+            mark is None or self.mark_at(offset + place) == mark or mark in self.cut.get(offset + place, ())
             for place, mark in enumerate(marks)
         )
 
@@ -133,8 +170,9 @@ class History:
         """
         if batch.base_offset != self.end:
             return f"I20: {self}: a batch at {batch.base_offset} becomes committed, the one before ends at {self.end}"
-        forgotten = bool(batch.marks) and self._may_be_forgotten(batch.marks[0].writer, now_s, forgets_s)
-        for place, mark in enumerate(batch.marks):
+        marks = [(place, mark) for place, mark in enumerate(batch.marks) if mark is not None]
+        forgotten = bool(marks) and self._may_be_forgotten(marks[0][1].writer, now_s, forgets_s)
+        for place, mark in marks:
             self.heard[mark.writer] = now_s
             if forgotten:
                 self.last.pop(mark.writer, None)
@@ -147,6 +185,8 @@ class History:
         self.batches.append(batch)
         self.bases.append(batch.base_offset)
         self.end = batch.end_offset
+        if self.records is not None:
+            self.records.add(batch.entries, now_s)
         return None
 
     def _may_be_forgotten(self, writer: int, now_s: float, forgets_s: float) -> bool:
@@ -160,10 +200,14 @@ class History:
             batch = self.batches.pop()
             self.bases.pop()
             for place, mark in enumerate(batch.marks):
+                if mark is None:
+                    continue
                 count += 1
                 del self.places[mark]
                 self.cut.setdefault(batch.base_offset + place, set()).add(mark)
         self.end = self.batches[-1].end_offset if self.batches else 0
+        if self.records is not None:
+            self.records.cut_to(self.end)
         self.ends = {epoch: min(one, self.end) for epoch, one in self.ends.items()}
         self.start = min(self.start, self.end)
         self.last = {}

@@ -15,7 +15,7 @@ new leader's log differs from it, and changes by leaders of earlier epochs are n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -27,6 +27,7 @@ from quorumlog.wire.rpcs import AnyRpc
 from quorumlog_server import recover
 from quorumlog_server.control_plane import ControlPlane
 from simulation.cluster.answers import AnswerWatch
+from simulation.cluster.compaction import KeyedRecords
 from simulation.cluster.deletions import DeletionWatch
 from simulation.cluster.disks import DiskWatch
 from simulation.cluster.elections import ElectionWatch
@@ -40,10 +41,18 @@ class ClusterWatch:
     """All invariants of one run of a cluster."""
 
     def __init__(
-        self, unclean: frozenset[str], clock: Callable[[], float], forgets_s: float, retention: Retention
+        self,
+        unclean: frozenset[str],
+        clock: Callable[[], float],
+        forgets_s: float,
+        retention: Retention,
+        compacted: Mapping[str, Callable[[], KeyedRecords]],
     ) -> None:
-        """clock: true time.  forgets_s: how long a silent producer is remembered at least."""
-        self.evidence = evidence = Evidence(unclean)
+        """clock: true time.  forgets_s: how long a silent producer is remembered at least.
+
+        compacted: by name of a compacted topic, what makes the records of a new partition.
+        """
+        self.evidence = evidence = Evidence(unclean, compacted)
         self.disks = DiskWatch(evidence)
         self.answers = AnswerWatch(evidence)
         elections = ElectionWatch(evidence, self.disks, self.answers)
@@ -58,6 +67,7 @@ class ClusterWatch:
         self.current = evidence.current
         self.named = evidence.named
         self.read_damaged = self._replicas.read_damaged
+        self.read_compacted = self._replicas.read_compacted
 
     @property
     def metadata(self) -> MetadataWatch:

@@ -17,6 +17,10 @@ from broker.core.fetch_session import SessionCache
 from broker.core.partition import UNKNOWN_END, Answer, FollowerState, LeaderState
 from broker.core.producer_state import ACCEPT, ProducerState
 from broker.log import Appended, LogConfig, LogManager, PartitionLog
+from broker.log import manager as log_manager
+from broker.log.cleaning.offset_map import OffsetMap
+from broker.log.cleaning.swap import swap_files
+from broker.log.compaction import LogCompaction
 from broker.log.directory import LogDirectory
 from broker.log.marks import LogMarks
 from broker.log.producers import LogProducers
@@ -40,6 +44,7 @@ from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import BatchRefusal, check_batches
 from quorumlog_server import recover
 from simulation.cluster import disaster as cluster_disaster
+from simulation.kernel.disk import SimulatedDisk
 from simulation.kernel.loop import EPOCH_MS
 from simulation.kernel.mutation import Mutant, mutant_of
 
@@ -183,6 +188,135 @@ def _strays_are_not_kept() -> list[Any]:
         return await delete(self, now_ms, -1)
 
     return [patch.object(LogManager, "delete_strays", at_once)]
+
+
+# Compaction
+
+
+@_mutant("the last record of a key is removed as well")
+def _removes_the_last() -> list[Any]:
+    latest = OffsetMap.latest
+
+    def later(self: OffsetMap, key: Any) -> int:
+        found = latest(self, key)
+        return found + 1 if found >= 0 else found
+
+    return [patch.object(OffsetMap, "latest", later)]
+
+
+@_mutant("records are compacted before they are committed")
+def _compacts_uncommitted() -> list[Any]:
+    dirty, replaced = LogCompaction.dirty, LogCompaction.replaced
+
+    def early(method: Any) -> Any:
+        def with_all(self: LogCompaction, *about: Any) -> Any:
+            marks = self._marks
+            watermark, marks.high_watermark = marks.high_watermark, marks.end_offset
+            try:
+                return method(self, *about)
+            finally:
+                marks.high_watermark = watermark
+
+        return with_all
+
+    return [
+        patch.object(LogCompaction, "dirty", early(dirty)),
+        patch.object(LogCompaction, "replaced", early(replaced)),
+    ]
+
+
+@_mutant("tombstones are removed without waiting")
+def _tombstones_vanish() -> list[Any]:
+    plan = LogCompaction.plan
+
+    def at_once(self: LogCompaction, config: LogConfig, *about: Any) -> Any:
+        return plan(self, replace(config, delete_retention_ms=0), *about)
+
+    return [patch.object(LogCompaction, "plan", at_once)]
+
+
+@_mutant("min.compaction.lag.ms is ignored")
+def _no_lag() -> list[Any]:
+    dirty = LogCompaction.dirty
+
+    def everything(self: LogCompaction, config: LogConfig, wall_ms: int) -> Any:
+        return dirty(self, replace(config, compaction=config.compaction._replace(min_lag_ms=0)), wall_ms)
+
+    return [patch.object(LogCompaction, "dirty", everything)]
+
+
+@_mutant("keys with the same beginning count as one")
+def _keys_collide() -> list[Any]:
+    put, latest = OffsetMap.put, OffsetMap.latest
+    return [
+        patch.object(OffsetMap, "put", lambda self, key, offset: put(self, bytes(key)[:5], offset)),
+        patch.object(OffsetMap, "latest", lambda self, key: latest(self, bytes(key)[:5])),
+    ]
+
+
+@_mutant("a full map of keys does not limit what is cleaned")
+def _map_overflows() -> list[Any]:
+    """The oldest key is dropped instead, and counts as one that has no record at all."""
+    put, latest = OffsetMap.put, OffsetMap.latest
+
+    def dropping(self: OffsetMap, key: Any, offset: int) -> bool:
+        while not put(self, key, offset):
+            del self._offsets[next(iter(self._offsets))]
+        return True
+
+    def removing(self: OffsetMap, key: Any) -> int:
+        found = latest(self, key)
+        return 1 << 62 if found < 0 else found
+
+    return [patch.object(OffsetMap, "put", dropping), patch.object(OffsetMap, "latest", removing)]
+
+
+@_mutant("a swap that a crash interrupted is not finished")
+def _swaps_stay_unfinished() -> list[Any]:
+    return [patch.object(log_manager, "finish_swaps", lambda *_: None)]
+
+
+@_mutant("a swap is decided before its segment is durable")
+def _swaps_in_the_cache() -> list[Any]:
+    flush = SimulatedDisk.flush
+
+    async def without_replacements(self: SimulatedDisk, files: Any, folders: Any = ()) -> None:
+        await flush(self, [file for file in files if not file.path.endswith(".cleaned")], folders)
+
+    return [patch.object(SimulatedDisk, "flush", without_replacements)]
+
+
+@_mutant("a swap replaces the files before the facts name the segment")
+def _files_first() -> list[Any]:
+    freeze = LogCompaction.freeze
+
+    def at_once(self: LogCompaction, replaced: Any) -> None:
+        freeze(self, replaced)
+        swap_files(self._disk, self._folder, replaced[0].base_offset, replaced[-1].end_offset)
+
+    return [patch.object(LogCompaction, "freeze", at_once)]
+
+
+@_mutant("compaction removes the last batches of producers")
+def _forgets_producers() -> list[Any]:
+    plan = LogCompaction.plan
+
+    def without(self: LogCompaction, *about: Any) -> Any:
+        planned = plan(self, *about)
+        job = msgspec.structs.replace(planned.job, protected=[], open_producers=[])
+        return planned._replace(job=job, producers={})
+
+    return [patch.object(LogCompaction, "plan", without)]
+
+
+@_mutant("retention deletes records of a topic that is only compacted")
+def _compacted_are_deleted() -> list[Any]:
+    retained = LogUpkeep.retained_start
+
+    def always(self: LogUpkeep, config: LogConfig, *clocks: int) -> int:
+        return retained(self, replace(config, deletes=True), *clocks)
+
+    return [patch.object(LogUpkeep, "retained_start", always)]
 
 
 # Acknowledgements

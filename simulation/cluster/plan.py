@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from metadata.image.internal_topics import CONSUMER_OFFSETS
 from quorumlog.wire.record_batch import Codec
+from simulation.cluster.compaction import Compaction
 from simulation.kernel.faults import Fault
 
 FIRST_BROKER = 11
@@ -25,6 +27,10 @@ RECOVER = "recover"
 DAY_MS = 86_400_000
 GROUP_TOPIC = "shared"
 """The topic whose partitions the members of the consumer group share.  Nothing is written to it."""
+
+
+OFFSETS_KEPT = Compaction(keys=0, min_lag_ms=DAY_MS)
+"""Does not compact anything within a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,7 @@ class TopicPlan:
     retention_ms: int = -1
     retention_bytes: int = -1
     caching: bool = False  # write.caching: acknowledged records may be on no disk
+    compaction: Compaction | None = None
 
     @property
     def keeps_all(self) -> bool:
@@ -63,6 +70,8 @@ class TopicPlan:
             chosen["retention.bytes"] = str(self.retention_bytes)
         if self.caching:
             chosen["write.caching"] = "true"
+        if self.compaction is not None:
+            chosen |= self.compaction.configs
         return chosen
 
 
@@ -74,6 +83,7 @@ class Upkeep:
         segment begins.  checkpoint_bytes: the size of the appends between two checkpoints.
     index_bytes: the size of the log for each entry of an index.  strays_ms: how long a stray is kept.
     producers_ms: the silence after which a producer expires.
+    cleaner_ms: how long the cleaner waits if no log is due.  map_memory: bytes of its map of keys.
     """
 
     interval_s: float
@@ -83,6 +93,8 @@ class Upkeep:
     index_bytes: int
     strays_ms: int
     producers_ms: int
+    cleaner_ms: int = 15_000
+    map_memory: int = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +123,7 @@ class ClusterPlan:
     faults: tuple[Fault, ...]
     group_members: int = 0  # of the consumer group; 0: there is none
     group_partitions: int = 0
+    offsets: Compaction = OFFSETS_KEPT  # of the topic with the committed offsets of groups
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
@@ -137,6 +150,12 @@ class ClusterPlan:
     def member_hosts(self) -> list[str]:
         """The hosts of the members of the consumer group."""
         return [f"m{number}" for number in range(self.group_members)]
+
+    @property
+    def compacted(self) -> dict[str, Compaction]:
+        """The compacted topics, by name."""
+        chosen = {topic.name: topic.compaction for topic in self.topics if topic.compaction is not None}
+        return {**chosen, CONSUMER_OFFSETS: self.offsets}
 
     @property
     def wipes(self) -> bool:

@@ -14,6 +14,7 @@ from broker.log import LogKey, PartitionLog
 from broker.replica.replica import Replica
 from metadata.control.election import min_isr_of
 from quorumlog.errors import CorruptStoreError
+from simulation.cluster.compactions import CompactionWatch
 from simulation.cluster.deletions import DeletionWatch
 from simulation.cluster.disks import DiskWatch
 from simulation.cluster.elections import ElectionWatch
@@ -38,6 +39,7 @@ class ReplicaWatch:
         self._elections = elections
         self._clock = clock
         self._forgets_s = forgets_s
+        self._compacted = CompactionWatch(evidence, clock)
         self._leaders: dict[tuple[LogKey, int], BrokerRun] = {}
         """By partition and leader epoch."""
 
@@ -62,6 +64,24 @@ class ReplicaWatch:
                     self._compare(run, history, Copy(log, log.start_offset), history.end)
                     evidence.seen["damaged replica read to the end"] += 1
 
+    def read_compacted(self) -> None:
+        """I32: read every replica of every compacted partition."""
+        for run in self._evidence.runs.values():
+            for key, log in run.context.logs.logs.items():
+                if (copy := run.copies.get(key)) is not None and copy.log is log:
+                    self._read_whole(run, key, copy)
+
+    def _read_whole(self, run: BrokerRun, key: LogKey, copy: Copy) -> None:
+        """Compare a replica of a compacted partition again, as far as it was compared before."""
+        history = self._evidence.history(key)
+        if history is None or not history.is_keyed or history.begun_epoch < history.unclean_epoch:
+            return
+        if copy.role is not None and copy.role.leader_epoch < history.unclean_epoch:
+            return
+        end, copy.compared = min(copy.compared, history.end), copy.log.start_offset
+        self._compare(run, history, copy, end)
+        self._compacted.read_whole(run, history, copy.log, end)
+
     # Changes of a log
 
     def _copy(self, run: BrokerRun, key: LogKey, log: PartitionLog) -> Copy:
@@ -76,11 +96,17 @@ class ReplicaWatch:
         """Wrap the methods of the log that change it."""
         log = copy.log
         truncate, restart, append = log.truncate_to, log.restart_at, log.append_as_leader
-        advance_start = log.advance_start_offset
+        advance_start, swap = log.advance_start_offset, log.compaction.swap
+
+        def swapped(replaced: Any, checked: Any) -> None:
+            swap(replaced, checked)
+            self._evidence.seen["segments replaced by compaction"] += len(replaced)
+            self._read_whole(run, key, copy)
 
         def restarted(offset: int, epoch: int = -1) -> None:
             self._deletions.restarts(run, key, log, offset)
             restart(offset, epoch)
+            self._compacted.shortened(log, 0)
             self._disks.forget_above(run.node_id, key, 0)
             copy.compared = offset
             copy.watermark = min(copy.watermark, offset)
@@ -88,6 +114,7 @@ class ReplicaWatch:
         def truncated(offset: int) -> None:
             self._truncates(run, key, log, offset)
             truncate(offset)
+            self._compacted.shortened(log, log.end_offset)
             self._disks.forget_above(run.node_id, key, log.end_offset)
             copy.compared = min(copy.compared, log.end_offset)
             copy.watermark = min(copy.watermark, log.end_offset)
@@ -108,6 +135,7 @@ class ReplicaWatch:
             self._check_only_leader(run, key, leader_epoch)
             return outcome
 
+        log.compaction.swap = swapped  # type: ignore[method-assign]
         log.truncate_to = truncated  # type: ignore[method-assign]
         log.restart_at = restarted  # type: ignore[method-assign]
         log.append_as_leader = appended  # type: ignore[method-assign]
@@ -126,9 +154,9 @@ class ReplicaWatch:
         epoch = -1 if copy is None or copy.role is None else copy.role.leader_epoch
         if epoch < history.unclean_epoch or history.begun_epoch < history.unclean_epoch:
             return
-        for batch in batches_of(log, offset, log.end_offset):
+        for batch in batches_of(log, offset, log.end_offset, history.is_keyed):
             evidence.check(
-                history.at(batch.base_offset) != batch,
+                not history.has(batch),
                 lambda batch=batch: f"I20: {run.node_id} truncates {batch} of {history}, which is committed",  # type: ignore[misc]
             )
 
@@ -256,18 +284,18 @@ class ReplicaWatch:
                 )
                 offset = end
                 break
-            for batch in batches_in(data):
+            for batch in batches_in(data, history.is_keyed):
                 if batch.base_offset >= history.end:
                     problem = history.add(batch, self._clock(), self._forgets_s)
                     check(problem is None, lambda problem=problem: str(problem))  # type: ignore[misc]
                 else:
-                    known = history.at(batch.base_offset)
                     check(
-                        known == batch or batch.base_offset in history.unknown,
-                        lambda batch=batch, known=known: (  # type: ignore[misc]
-                            f"I20: {run.node_id} has {batch} in {history}, committed is {known}"
+                        history.has(batch) or batch.base_offset in history.unknown,
+                        lambda batch=batch: (  # type: ignore[misc]
+                            f"I20: {run.node_id} has {batch} in {history}, committed is {history.at(batch.base_offset)}"
                         ),
                     )
+                    self._compacted.compared(run, history, log, batch)
                 offset = batch.end_offset
             check(
                 offset > before,

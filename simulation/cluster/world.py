@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import Context
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -44,7 +45,7 @@ from simulation.kernel.loop import BusyError, Process
 from simulation.kernel.real_disk import Folders
 from simulation.kernel.store import QuorumDisk
 from simulation.kernel.trace import Trace
-from simulation.kernel.violation import Violation
+from simulation.kernel.violation import Violation, causes_of
 
 QUICK: dict[str, Any] = {
     "quorum_election_timeout_ms": 300,
@@ -94,6 +95,11 @@ class ClusterWorld(World):
         settings = {**QUICK, "replica_lag_max_bytes": plan.lag_max_bytes}
         if plan.snapshots:
             settings |= {"metadata_snapshot_log_bytes": 2000, "metadata_snapshot_interval_ms": 1000}
+        if plan.upkeep is not None:
+            settings |= {
+                "log_cleaner_backoff_ms": plan.upkeep.cleaner_ms,
+                "log_cleaner_memory": plan.upkeep.map_memory,
+            }
         limits = limits_of(plan)
         self._stores = real_store.Folders() if plan.real_store else None
         super().__init__(
@@ -112,12 +118,18 @@ class ClusterWorld(World):
         self.loop.events_max = EVENTS_MAX
         self.trace = Trace(1_000_000 if traced else 0)
         self.faults: Counter[str] = Counter()
-        retention = {topic.name: Kept(topic.retention_ms, topic.retention_bytes) for topic in plan.topics}
+        retention = {
+            topic.name: Kept(topic.retention_ms, topic.retention_bytes)
+            for topic in plan.topics
+            if topic.compaction is None or topic.compaction.deletes
+        }
+        exact_clocks = all(fault.kind not in ("jump", "skew") for fault in plan.faults)
         self.watch = ClusterWatch(
             frozenset(topic.name for topic in plan.topics if topic.unclean),
             self.loop.true_time,
             plan.forgets_producers_s / CLOCK_RATE_MAX,
-            Retention(retention, exact_clocks=all(fault.kind not in ("jump", "skew") for fault in plan.faults)),
+            Retention(retention, exact_clocks),
+            {name: partial(one.records, exact_clocks, CLOCK_RATE_MAX) for name, one in plan.compacted.items()},
         )
         self.watch.metadata.caching = frozenset(topic.name for topic in plan.topics if topic.caching)
         self.watch.seen["run with write.caching"] += bool(self.watch.metadata.caching)
@@ -145,6 +157,7 @@ class ClusterWorld(World):
         """How often the quorum was rebuilt."""
         self.refused: set[str] = set()
         """Hosts that were refused because their disk belongs to a voter of an earlier generation."""
+        self.watch.seen["run with a compacted topic"] += any(topic.compaction for topic in plan.topics)
         self.watch.seen["run with a real quorum store"] += plan.real_store
         self.watch.seen["run with an older release"] += bool(plan.older_releases)
         self.is_expected: Callable[[Host, QuorumlogError], bool] = lambda host, failure: False
@@ -225,7 +238,10 @@ class ClusterWorld(World):
         process = host.process
         await super()._main(host)
         failure, host.failure = host.failure, None
-        foreseen = isinstance(failure, (FatalError, Violation)) and not isinstance(failure, CorruptStoreError)
+        causes = [] if failure is None else causes_of(failure)
+        foreseen = all(isinstance(cause, (FatalError, Violation)) for cause in causes) and not any(
+            isinstance(cause, CorruptStoreError) for cause in causes
+        )
         is_known = isinstance(failure, QuorumlogError) and self.is_expected(host, failure)
         is_outlived = self._is_outlived(host, failure)
         if failure is not None and not (is_known or is_outlived or foreseen):

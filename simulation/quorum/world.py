@@ -46,7 +46,7 @@ from simulation.kernel.network import CONTROL_PORT, Network, SimulatedTransport
 from simulation.kernel.real_store import Folders
 from simulation.kernel.store import Latency, QuorumDisk
 from simulation.kernel.trace import Trace
-from simulation.kernel.violation import Violation
+from simulation.kernel.violation import Violation, causes_of
 from simulation.quorum.coverage import Row
 from simulation.quorum.invariants import Run, Watch
 from simulation.quorum.linearizability import Operation
@@ -294,12 +294,13 @@ class QuorumWorld:
                 await host.stop.wait()
                 if self.plan.auto_join and host.process is process:
                     await volunteer.leave(LEAVE_MS)
-        except FatalError as failure:
-            self.note(f"{host.name} ends: {failure}")
         except OutlivedError as failure:
             self._outlive(host, failure)
         except Exception as failure:
-            self._break(f"{host.name} fails: {type(failure).__name__}: {failure}")
+            if all(isinstance(cause, FatalError) for cause in causes_of(failure)):
+                self.note(f"{host.name} ends: {failure}")
+            else:
+                self._break(f"{host.name} fails: {type(failure).__name__}: {failure}")
         if host.process is process:
             process.kill()
             self._ended(host)

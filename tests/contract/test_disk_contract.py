@@ -137,6 +137,17 @@ def test_opening_a_missing_file_does_not_create_it(disks: DiskKind) -> None:
     disks.run(scenario)
 
 
+def test_a_rename_replaces_a_file_that_is_open(disks: DiskKind) -> None:
+    async def scenario() -> None:
+        disk = disks.disk()
+        disk.open("old", create=True).append(b"old")
+        disk.open("new", create=True).append(b"new")
+        disk.rename("new", "old")
+        assert disk.open("old").pread(0, 9) == b"new"
+
+    disks.run(scenario)
+
+
 def test_folders_and_names(disks: DiskKind) -> None:
     async def scenario() -> None:
         disk = disks.disk()

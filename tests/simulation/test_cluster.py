@@ -34,6 +34,8 @@ QUICKLY_CAUGHT = {
     "leader epochs start over when a topic is recreated",
     "consumers see uncommitted records",
     "retention deletes uncommitted records",
+    "the last record of a key is removed as well",
+    "keys with the same beginning count as one",
     "retention deletes one segment too many",
     "producers expire when the wall clock jumps",
     "an unclean stop loses nothing with write.caching",
@@ -83,6 +85,8 @@ def test_rare_faults_occur() -> None:
         "leader from a restored backup",
         "rot in a log",
         "rot in a checkpoint",
+        "segments replaced by compaction",
+        "crash in a swap",
         "offset committed",
         "group member started over",
     ):

@@ -20,6 +20,7 @@ from quorum.core.types import Batch, LogEnd, ReplicaKey, Voter, VoterSet
 from quorum.transport import convert
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.wire.record_batch import Codec, patch
+from simulation.cluster.compaction import Compaction, Entry, KeyedRecords
 from simulation.cluster.disks import DiskWatch
 from simulation.cluster.evidence import BrokerRun, Evidence
 from simulation.cluster.groups import GroupWatch
@@ -276,3 +277,78 @@ def test_a_partition_has_one_owner_in_a_generation() -> None:
     assert not judged.violations
     judged.watch.joined("c", 2, [0])
     assert judged.violations == ["I31: partition 0 belongs to b and c in generation 2"]
+
+
+def entry(key: bytes, value: bytes | None, at_ms: int = 0) -> Entry:
+    return Entry(key, value, at_ms, ())
+
+
+def keyed_batch(base: int, *entries: Entry | None, epoch: int = 0) -> Committed:
+    """A batch whose records without entry were removed by compaction."""
+    present = tuple((base + place, one) for place, one in enumerate(entries) if one is not None)
+    return Committed(base, base + len(entries), epoch, 0, (None,) * len(entries), present)
+
+
+@pytest.fixture
+def compacted() -> History:
+    """Key a at 0 and 1, key b at 2, whose tombstone is at 3; committed at 10 s."""
+    records = Compaction(keys=2, delete_retention_ms=1000).records(exact_clocks=True, clock_rate_max=1.0)
+    found = History(LogKey(UUID(int=1), 0, 0), Spot("t", 0), records)
+    whole = keyed_batch(0, entry(b"a", b"1"), entry(b"a", b"2"), entry(b"b", b"3"), entry(b"b", None))
+    assert found.add(whole, 10.0, FORGETS_S) is None
+    return found
+
+
+def test_a_replica_may_lack_records_that_a_later_one_of_their_key_replaces(compacted: History) -> None:
+    less = keyed_batch(0, None, entry(b"a", b"2"), None, entry(b"b", None))
+    assert compacted.has(less)
+    assert compacted.lost(less, 10.0, NOW_MS) is None
+
+
+def test_a_replica_never_lacks_the_last_value_of_a_key(compacted: History) -> None:
+    less = keyed_batch(0, entry(b"a", b"1"), None, None, entry(b"b", None))
+    assert "the record at 1 is the last one of key b'a'" in str(compacted.lost(less, 99.0, NOW_MS))
+
+
+def test_a_tombstone_remains_for_its_retention(compacted: History) -> None:
+    less = keyed_batch(0, None, entry(b"a", b"2"), None, None)
+    assert "the tombstone at 3 was committed 0.900 s ago" in str(compacted.lost(less, 10.9, NOW_MS))
+    assert compacted.lost(less, 11.0, NOW_MS) is None
+
+
+def test_a_young_record_is_not_removed() -> None:
+    records = Compaction(keys=1, min_lag_ms=400).records(exact_clocks=True, clock_rate_max=1.0)
+    records.add(((0, entry(b"a", b"1", NOW_MS)), (1, entry(b"a", b"2", NOW_MS))), 0.0)
+    assert "is 399 ms old" in str(records.lost([0], 0.4, NOW_MS + 399))
+    assert records.lost([0], 0.4, NOW_MS + 400) is None
+
+
+def test_compacted_replicas_have_only_committed_records_of_the_same_epoch(compacted: History) -> None:
+    assert not compacted.has(keyed_batch(0, None, entry(b"a", b"other"), None, None))
+    assert not compacted.has(keyed_batch(0, None, entry(b"a", b"2"), None, None, epoch=1))
+    assert not compacted.has(keyed_batch(3, entry(b"b", None), None)), "it ends after the committed records"
+
+
+def test_no_value_returns_after_a_replica_has_lost_its_tombstone(compacted: History) -> None:
+    records = compacted.records
+    assert records is not None
+    left = [(1, entry(b"a", b"2")), (2, entry(b"b", b"3"))]
+    assert "key b'b' has the value of offset 2 again" in str(records.outlived(left, had={3}))
+    assert records.outlived(left, had=set()) is None, "it was fetched after the retention of the tombstone"
+    assert records.outlived([*left, (3, entry(b"b", None))], had={3}) is None
+
+
+def test_records_that_an_unclean_leader_had_compacted_are_not_compared() -> None:
+    history = History(LogKey(UUID(int=1), 0, 0), Spot("t", 0), KeyedRecords(0.0, 0))
+    assert history.add(keyed_batch(0, None, entry(b"a", b"2")), 0.0, FORGETS_S) is None
+    assert history.has(keyed_batch(0, entry(b"a", b"1"), entry(b"a", b"2")))
+
+
+def test_marks_of_a_compacted_batch_are_at_their_offsets() -> None:
+    now_ms = NOW_MS
+    data = build_batch(
+        [NewRecord(b"k", Mark(3, 4).value, now_ms, ()), NewRecord(b"k", None, now_ms, (("mark", Mark(3, 5).value),))]
+    )
+    (found,) = batches_in(bytes(data), keyed=True)
+    assert found.marks == (Mark(3, 4), Mark(3, 5))
+    assert [one.value for _, one in found.entries] == [Mark(3, 4).value, None]

@@ -11,6 +11,7 @@ from simulation.cluster import run as cluster_run
 from simulation.cluster.draw import draw as draw_cluster
 from simulation.cluster.world import ClusterWorld
 from simulation.kernel.loop import Process, SimulatedLoop, device_wait
+from simulation.kernel.violation import causes_of
 from simulation.quorum import run as quorum_run
 from simulation.quorum.plan import draw as draw_quorum
 from simulation.quorum.world import QuorumWorld
@@ -78,3 +79,9 @@ def test_a_slow_clock_of_a_process_slows_no_disk(loop: SimulatedLoop) -> None:
 
     loop.run_until_complete(process.start(sync_and_sleep()))
     assert took == pytest.approx([1.5, 15.0])
+
+
+def test_a_process_whose_tasks_fail_together_ends_for_all_their_reasons() -> None:
+    full, broken_one = OSError("full"), ValueError("broken")
+    assert causes_of(full) == [full]
+    assert causes_of(ExceptionGroup("", [full, ExceptionGroup("", [broken_one])])) == [full, broken_one]

@@ -1,0 +1,43 @@
+"""I32: compares the replicas of compacted partitions with the committed records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+from broker.log import LogKey, PartitionLog
+from simulation.cluster.evidence import BrokerRun, Evidence
+from simulation.cluster.history import Committed, History, batches_of
+
+
+class CompactionWatch:
+    def __init__(self, evidence: Evidence, clock: Callable[[], float]) -> None:
+        """clock: true time, in seconds."""
+        self._evidence = evidence
+        self._clock = clock
+        self._tombstones: dict[tuple[UUID, LogKey], set[int]] = {}
+        """By directory and partition: the offsets of the tombstones that the replica has had."""
+
+    def compared(self, run: BrokerRun, history: History, log: PartitionLog, batch: Committed) -> None:
+        """Check a batch of a replica that belongs to the committed part of its log."""
+        if not history.is_keyed:
+            return
+        problem = history.lost(batch, self._clock(), run.role._sources.wall_ms())
+        self._evidence.check(problem is None, lambda: f"I32: {run.node_id} has {batch} in {history}: {problem}")
+        had = self._tombstones.setdefault((log.directory_id, log.key), set())
+        had.update(offset for offset, entry in batch.entries if entry.value is None)
+
+    def shortened(self, log: PartitionLog, end: int) -> None:
+        """Forget the records of a replica from `end` on, because it has deleted them."""
+        had = self._tombstones.get((log.directory_id, log.key), set())
+        had.difference_update([offset for offset in had if offset >= end])
+
+    def read_whole(self, run: BrokerRun, history: History, log: PartitionLog, end: int) -> None:
+        """Check that no value has returned in a replica whose tombstone it had."""
+        evidence = self._evidence
+        if history.records is None or (run.node_id, history.key) in evidence.damaged:
+            return
+        entries = [entry for batch in batches_of(log, log.start_offset, end, keyed=True) for entry in batch.entries]
+        problem = history.records.outlived(entries, self._tombstones.get((log.directory_id, log.key), set()))
+        evidence.check(problem is None, lambda: f"I32: {history} on {run.node_id}: {problem}")
+        evidence.seen["compacted replica read"] += 1
