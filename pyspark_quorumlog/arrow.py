@@ -30,6 +30,8 @@ _FLAGS = {"key": compiled.WANTS_KEY, "value": compiled.WANTS_VALUE, "headers": c
 
 PIECE_SIZE_BYTES = 32 << 20
 RECORD_SIZE_MAX_BYTES = 64 << 20
+KEY_SHOWN_MAX = 40
+"""Maximum number of bytes of a key in an error message."""
 
 _NO_BYTES: Bytes = np.empty(0, np.uint8)
 _NO_INT32: Int32s = np.empty(0, np.int32)
@@ -238,12 +240,13 @@ class Columns:
             ClusterError: a row has no topic, or a header has no name.
         """
         names = table.schema.names
+        key = _binary_input(_column(table, "key")) if "key" in names else _NO_BINARY
         codes, topics = (_NO_INT32, (topic,)) if topic is not None else _topics(_column(table, "topic"))
         return cls(
             table.num_rows,
-            _binary_input(_column(table, "key")) if "key" in names else _NO_BINARY,
+            key,
             _binary_input(_column(table, "value")),
-            _headers_input(_column(table, "headers")) if "headers" in names else _NO_HEADERS,
+            _headers_input(_column(table, "headers"), key) if "headers" in names else _NO_HEADERS,
             _int_input(_column(table, "partition")) if "partition" in names else (_NO_INT32, _NO_BYTES),
             timestamps,
             codes,
@@ -302,9 +305,10 @@ def encode(
             )
             if following == compiled.TOO_SMALL:
                 if size > RECORD_SIZE_MAX_BYTES:
-                    where = f"{topic}-{partition}"
+                    named = _key_named(columns.key, int(order[first]))
                     raise ClusterError(
-                        ApiError.MESSAGE_TOO_LARGE, f"{where}: a record of {size} bytes exceeds every limit"
+                        ApiError.MESSAGE_TOO_LARGE,
+                        f"{topic}-{partition}: a row {named} is a record of {size} bytes, which exceeds every limit",
                     )
                 place = np.empty(HEADER_SIZE + size, np.uint8)
                 following, size = compiled.encode(
@@ -334,8 +338,18 @@ def _no_such_partition(columns: Columns, row: int, counts: Int64s) -> ClusterErr
     partition = int(columns.partition[0][row])
     return ClusterError(
         ApiError.UNKNOWN_TOPIC_OR_PARTITION,
-        f"a row names partition {partition} of topic {columns.topics[topic]}, which has {counts[topic]} partitions",
+        f"a row {_key_named(columns.key, row)} names partition {partition} of topic {columns.topics[topic]}, which has "
+        f"{counts[topic]} partitions",
     )
+
+
+def _key_named(key: tuple[Int32s, Bytes, Bytes], row: int) -> str:
+    """Return the key of a row for an error, because rows have no other name."""
+    offsets, data, valid = key
+    if not len(offsets) or (len(valid) and not valid[row >> 3] >> (row & 7) & 1):
+        return "without a key"
+    found = bytes(data[offsets[row] : offsets[row + 1]])
+    return f"with the key {found[:KEY_SHOWN_MAX]!r}" + ("…" if len(found) > KEY_SHOWN_MAX else "")
 
 
 def _column(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
@@ -389,12 +403,18 @@ def _topics(column: pa.Array) -> tuple[Int32s, tuple[str, ...]]:
     return _int_input(encoded.indices)[0], tuple(encoded.dictionary.to_pylist())
 
 
-def _headers_input(column: pa.Array) -> tuple[Int32s, Bytes, Int32s, Bytes, Int32s, Bytes, Bytes]:
+def _headers_input(
+    column: pa.Array, key: tuple[Int32s, Bytes, Bytes]
+) -> tuple[Int32s, Bytes, Int32s, Bytes, Int32s, Bytes, Bytes]:
     """Return the arrays of a list<struct<key, value>>; a null list means no headers."""
     entries = column.values
     keys, values = entries.field(0), entries.field(1)  # `field` keeps offsets and ignores the struct's nulls
     if entries.null_count or keys.null_count:
-        raise ClusterError(ApiError.INVALID_RECORD, "a header has no key", "give every header a key")
+        row = next(
+            row for row, found in enumerate(column) if any(not one or one["key"] is None for one in found.as_py() or ())
+        )
+        named = f"a header of a row {_key_named(key, row)} has no key"
+        raise ClusterError(ApiError.INVALID_RECORD, named, "give every header a key")
     counts = np.frombuffer(column.buffers()[1], np.int32) if len(column) else np.zeros(1, np.int32)
     key_offsets, key_data, _ = _binary_input(keys)
     return (

@@ -28,6 +28,7 @@ from pyspark_quorumlog.plan import (
     split,
     times_asked,
 )
+from pyspark_quorumlog.shown import shown_by_spark
 from pyspark_quorumlog.warn import warn
 from quorumlog.client import consumer as offsets
 from quorumlog.client.consumer import Fetched, OffsetOutOfRangeError
@@ -47,7 +48,8 @@ def plan_tasks(options: ReadOptions) -> list[OffsetRange]:
         OptionError: a topic or partition does not exist, or the positions do not match the existing ones.
         DataLossError: requested records are missing.
     """
-    return runner().run(_plan_tasks(options))
+    with shown_by_spark(options.bootstrap):
+        return runner().run(_plan_tasks(options))
 
 
 async def _plan_tasks(options: ReadOptions) -> list[OffsetRange]:
@@ -83,6 +85,11 @@ def read_range(options: ReadOptions, task: OffsetRange) -> Iterator[pa.RecordBat
         ClusterError: no leader answered, or the log did not reach the end of the range, within the poll timeout; or a
             batch cannot be read.
     """
+    with shown_by_spark(options.bootstrap):
+        yield from _read_range(options, task)
+
+
+def _read_range(options: ReadOptions, task: OffsetRange) -> Iterator[pa.RecordBatch]:
     from pyspark_quorumlog.arrow import decode  # numba: half a second, once per worker
 
     fetching = _RangeFetcher(options, task)

@@ -23,6 +23,7 @@ from pyspark_quorumlog.lookup import (
 from pyspark_quorumlog.options import EARLIEST, LATEST, Partition, ReadOptions
 from pyspark_quorumlog.plan import Bounds, DataLossError, OffsetRange, check_named, resolve, split, times_asked
 from pyspark_quorumlog.reading import NO_PARTITION
+from pyspark_quorumlog.shown import shown_by_spark
 from pyspark_quorumlog.stream_plan import Offsets, StreamPlanner, ranges_of, with_records
 from pyspark_quorumlog.warn import warn_once
 from quorumlog.client.cluster import TopicState
@@ -95,6 +96,10 @@ class StreamDriver:
 
         A request notices a deletion after UNKNOWN_TOPIC_TIMEOUT_S or at its deadline, so repetitions are rare.
         """
+        with shown_by_spark(self._options.bootstrap):
+            return self._run_repeatedly(work)
+
+    def _run_repeatedly(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         deadline: float | None = None
         while True:
             try:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pyspark_quorumlog.options import WriteOptions
+from pyspark_quorumlog.shown import shown_by_spark
 from quorumlog.client.partitions import PAUSE_MAX_S, PAUSE_MIN_S, UNKNOWN_TOPIC_TIMEOUT_S
 from quorumlog.client.producer import Producer
 from quorumlog.client.sync import runner
@@ -55,7 +56,8 @@ def write_rows(options: WriteOptions, batches: Iterator[pa.RecordBatch], task_in
     Raises:
         ClusterError: some were not acknowledged within the delivery timeout, or were refused.
     """
-    return runner().run(_Write(options, task_index).run(batches))
+    with shown_by_spark(options.bootstrap):
+        return runner().run(_Write(options, task_index).run(batches))
 
 
 class _Write:

@@ -36,6 +36,7 @@ HURRY_S = 3.0
 """Time limit for an answer that any other broker could also give, because this broker may hang."""
 PAUSE_MIN_S: Final = 0.05
 PAUSE_MAX_S: Final = 1.0
+CHECK_BROKERS: Final = "check the bootstrap servers, and that brokers run"
 EPOCHS_GO_ON_S: Final = 24 * 3600.0
 TOPICS_MAX: Final = 10_000
 """Maximum number of topics in the cache; above it, topics that were not just requested are dropped."""
@@ -411,7 +412,7 @@ class Cluster:
         raise ClusterError(
             ApiError.BROKER_UNAVAILABLE,
             f"no broker answers: {'; '.join(failures)}",
-            "check the bootstrap servers, and that brokers run",
+            CHECK_BROKERS,
             retriable=True,
             refresh_metadata=True,
         )

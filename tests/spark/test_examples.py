@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -33,6 +35,23 @@ def test_words_are_counted_across_a_restart(spark: SparkSession, cluster: Thread
     assert run() == {b"to": b"2", b"be": b"2", b"or": b"1", b"not": b"1"}
     fill(cluster, "lines", (None, b"that is: be"))
     assert run() == {b"that": b"1", b"is": b"1", b"be": b"3"}, "only the counts that changed"
+
+
+def test_the_notebook_runs_from_its_first_cell_to_its_last(
+    spark: SparkSession, cluster: ThreadedBrokers, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    cluster.run(cluster.brokers.create("orders", [1, 2]))
+    monkeypatch.setenv("BOOTSTRAP", cluster.brokers.bootstrap)
+    notebook = json.loads((Path(change_feed.__file__).parent / "notebook.ipynb").read_text())
+    assert (notebook["nbformat"], notebook["metadata"]["kernelspec"]["language"]) == (4, "python")
+    names: dict[str, Any] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            assert (cell["outputs"], cell["execution_count"]) == ([], None), "the notebook is stored without results"
+            exec(compile("".join(cell["source"]), cell["id"], "exec"), names)  # our own file
+    assert names["spark"] is spark, "getOrCreate returns the session of the tests"
+    assert names["total"].count() == 1010
+    assert "|customer-0|" in capfd.readouterr().out
 
 
 def test_a_table_follows_its_changes(spark: SparkSession, cluster: ThreadedBrokers, tmp_path: Path) -> None:

@@ -228,7 +228,11 @@ def test_missing_records_are_an_error_unless_permitted(spark: SparkSession, clus
         ("1 as value", {"topic": "t"}, "column value is int; expected: "),
         ("'x' as value, map('a', 'b') as headers", {"topic": "t"}, "column headers is map"),
         ("'x' as value", {"topic": "nope", "kafka.delivery.timeout.ms": "300"}, "topic nope does not exist"),
-        ("'x' as value, 9 as partition", {"topic": "t"}, "a row names partition 9 of topic t, which has 1"),
+        (
+            "'x' as value, 9 as partition",
+            {"topic": "t"},
+            "a row without a key names partition 9 of topic t, which has 1",
+        ),
         ("'x' as value, cast(null as string) as topic", {}, "a row has no topic"),
         (
             "repeat('x', 2000000) as value",

@@ -1,0 +1,66 @@
+"""A program of a user: writes rows, reads them back in a batch and a stream, and prints the outcome as JSON.
+
+`cluster_job.py URL BOOTSTRAP FOLDER`, where the URL is that of a master (spark://) or of a Spark Connect server (sc://).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+ROWS = 20_000
+
+
+def main() -> None:
+    url, bootstrap, folder = sys.argv[1:]
+    builder: Any = SparkSession.builder
+    if url.startswith("sc://"):
+        spark = builder.remote(url).getOrCreate()
+    else:
+        for setting, value in (
+            ("spark.executor.memory", "512m"),
+            ("spark.driver.host", "127.0.0.1"),
+            ("spark.ui.enabled", "false"),
+            ("spark.ui.showConsoleProgress", "false"),
+        ):
+            builder = builder.config(setting, value)
+        spark = builder.master(url).appName("cluster-job").getOrCreate()
+    try:
+        print(json.dumps(outcome(spark, bootstrap, folder)))
+    finally:
+        spark.stop()
+
+
+def outcome(spark: SparkSession, bootstrap: str, folder: str) -> dict[str, Any]:
+    rows = spark.range(0, ROWS, 1, 4).selectExpr("cast(id % 97 as string) as key", "cast(id as string) as value")
+    target = rows.write.format("quorumlog").option("bootstrap.servers", bootstrap).option("topic", "t")
+    target.mode("append").save()
+    source = spark.read.format("quorumlog").option("bootstrap.servers", bootstrap).option("subscribe", "t").load()
+    numbers = source.selectExpr("cast(cast(value as string) as int) as value")
+    stream = spark.readStream.format("quorumlog").option("bootstrap.servers", bootstrap).option("subscribe", "t")
+    values = stream.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", ROWS // 2).load()
+    writer = values.selectExpr("cast(value as string) as value").writeStream.format("parquet")
+    writer = writer.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True)
+    writer.start(f"{folder}/table").awaitTermination()
+    folder_of_executor = F.udf(lambda _: os.getcwd(), "string")  # each executor has its own
+    refused = ""
+    try:
+        spark.read.format("quorumlog").option("subscibe", "t").option("bootstrap.servers", bootstrap).load().count()
+    except Exception as error:  # a user sees its text, whatever its class is here
+        refused = next((line for line in str(error).splitlines() if "OptionError:" in line), str(error))
+    return {
+        "count": numbers.distinct().count(),
+        "sum": numbers.agg({"value": "sum"}).collect()[0][0],
+        "streamed": spark.read.parquet(f"{folder}/table").distinct().count(),
+        "executors": numbers.select(folder_of_executor(numbers.value)).distinct().count(),
+        "refused": refused,
+    }
+
+
+if __name__ == "__main__":
+    main()
