@@ -90,6 +90,13 @@ MUTANTS = (
         (f"{GROUPS}::test_changes_while_nobody_coordinated_are_followed",),
     ),
     Mutant(
+        "a new coordinator waits for ever for a member to give partitions up",
+        f"{FOLDER}/group.py",
+        "            if member.current.revoking:\n                self.expect(member, now_ms)\n",
+        "",
+        (f"{GROUPS}::test_a_new_coordinator_does_not_wait_for_ever_for_partitions_to_be_given_up",),
+    ),
+    Mutant(
         "a target that does not fit into a batch is stored",
         f"{FOLDER}/changes.py",
         "    if size > turn.limits.group_max_bytes:",

@@ -18,6 +18,8 @@ from typing import Any, Protocol
 POLL_S = 0.1
 SESSION_MS = 2_000
 HEARTBEAT_MS = 300
+NEWER = "ConfluentNewer"
+"""The client that uses the newer protocol of groups (KIP-848)."""
 
 
 class GroupConsumer(Protocol):
@@ -38,10 +40,13 @@ class Confluent:
             "group.id": options["group"],
             "auto.offset.reset": options["reset"],
             "enable.auto.commit": False,
-            "session.timeout.ms": SESSION_MS,
-            "heartbeat.interval.ms": HEARTBEAT_MS,
-            "partition.assignment.strategy": options["assignor"],
         }
+        if options["client"] == NEWER:  # the coordinator has the timeouts and the assignor
+            config["group.protocol"] = "consumer"
+        else:
+            config["session.timeout.ms"] = SESSION_MS
+            config["heartbeat.interval.ms"] = HEARTBEAT_MS
+            config["partition.assignment.strategy"] = options["assignor"]
         if options["instance"]:
             config["group.instance.id"] = options["instance"]
         self._consumer = Consumer(config)
@@ -139,7 +144,7 @@ class AioKafka:
         self._runner.close()
 
 
-CLIENTS = {each.__name__: each for each in (Confluent, KafkaPython, AioKafka)}
+CLIENTS = {**{each.__name__: each for each in (Confluent, KafkaPython, AioKafka)}, NEWER: Confluent}
 
 
 def report(**event: Any) -> None:

@@ -28,15 +28,20 @@ from broker.core.coordinator.placement import partition_of
 from quorumlog.kctl import processes
 from tests.integration.kafka.clients import TIMEOUT_S
 from tests.integration.kafka.conftest import Standalone
+from tests.integration.kafka.member import NEWER
 from tests.integration.quorum.clusters import done, node_of, running
 
 WAIT_S = 60.0
 PARTITIONS = 4
 RECORDS = 40
 OFFSETS = "__consumer_offsets"
-MAKE_QUICK = ("configs", "set", "--cluster", "group.initial.rebalance.delay.ms=100", "group.min.session.timeout.ms=500")
+MAKE_QUICK = (
+    *("configs", "set", "--cluster", "group.initial.rebalance.delay.ms=100", "group.min.session.timeout.ms=500"),
+    *("group.consumer.min.session.timeout.ms=500", "group.consumer.session.timeout.ms=2000"),
+    *("group.consumer.min.heartbeat.interval.ms=100", "group.consumer.heartbeat.interval.ms=300"),
+)
 """Arguments of kctl that shorten the times of groups, so that the tests do not wait for them."""
-EACH_CLIENT = pytest.mark.parametrize("client", ["Confluent", "KafkaPython", "AioKafka"])
+EACH_CLIENT = pytest.mark.parametrize("client", ["Confluent", NEWER, "KafkaPython", "AioKafka"])
 
 _numbers = count()
 
@@ -251,6 +256,27 @@ def test_cooperative_members_keep_their_partitions_during_a_rebalance(bootstrap:
         first.close()
 
 
+def test_a_group_changes_its_protocol_while_its_members_work(bootstrap: str) -> None:
+    with group_of(bootstrap) as group:
+        group.produce()
+        old = group.join(assignor="cooperative-sticky")
+        old.has(PARTITIONS)
+        new = group.join(client=NEWER)
+        new.has(PARTITIONS // 2)
+        old.has(PARTITIONS // 2)
+        assert sorted(old.assigned + new.assigned) == list(range(PARTITIONS))
+        old.until(lambda: bool(old.records), "a record")
+        old.commit()
+        old.close()
+        new.has(PARTITIONS)
+        back = group.join(assignor="cooperative-sticky")
+        back.has(PARTITIONS // 2)
+        new.has(PARTITIONS // 2)
+        new.close()
+        back.has(PARTITIONS)
+        back.close()
+
+
 @pytest.mark.parametrize("client", ["Confluent", "KafkaPython"])
 def test_a_static_member_restarts_without_a_rebalance(bootstrap: str, client: str) -> None:
     with group_of(bootstrap, client) as group:
@@ -338,12 +364,13 @@ def commit_up_to(group: Group, members: list[Member], offset: int) -> None:
             member.commit()
 
 
-async def test_a_killed_coordinator_loses_no_commit_and_its_groups_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("client", ["Confluent", NEWER])
+async def test_a_killed_coordinator_loses_no_commit_and_its_groups_go_on(tmp_path: Path, client: str) -> None:
     fast = {"broker_session_timeout_ms": 1_500, "broker_heartbeat_interval_ms": 300}
     async with running(tmp_path, voters=3, brokers=3, **fast) as cluster:
         bootstrap = cluster.bootstrap
         await done(cluster, *MAKE_QUICK)
-        with group_of(bootstrap, replicas=3) as group:
+        with group_of(bootstrap, client, replicas=3) as group:
 
             def before() -> list[Member]:
                 group.produce()

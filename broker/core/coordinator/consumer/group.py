@@ -257,7 +257,7 @@ class ConsumerGroup:
         self._is_dead = True
 
     def load(self, now_ms: int, wall_ms: int, session_timeout_ms: int) -> None:
-        """Begin to serve: each member has a fresh session."""
+        """Begin to serve: each member has a fresh session, and the whole time to give up what it must."""
         for member_id in [name for name, member in self.members.items() if member.value is None]:
             # The log keeps no such member.  Without a subscription, it could neither stay nor be removed.
             self._set_current(self.members[member_id], NEW)
@@ -266,6 +266,8 @@ class ConsumerGroup:
         self.outdate(now_ms)
         for member in self.members.values():
             self.renew(member, now_ms, session_timeout_ms)
+            if member.current.revoking:
+                self.expect(member, now_ms)
 
     # -- members
 

@@ -410,6 +410,21 @@ def test_a_new_coordinator_continues_with_fresh_sessions() -> None:
     assert [member.member_id for member in described(after).members] == ["m1"]
 
 
+def test_a_new_coordinator_does_not_wait_for_ever_for_partitions_to_be_given_up() -> None:
+    home = coordinator(sales=4)
+    slow, second = ConsumerClient(home, "m1"), ConsumerClient(home, "m2")
+    joined(home, slow)
+    second.join()
+    slow.silent_beat()
+    after = home.reload()
+    slow.coordinator = second.coordinator = after
+    for _ in range(REBALANCE_MS // 1_000):
+        assert slow.silent_beat() == "NONE"
+        second.beat()
+        after.pass_time(1_000)
+    assert slow.silent_beat() == "UNKNOWN_MEMBER_ID"
+
+
 # -- static members
 
 
