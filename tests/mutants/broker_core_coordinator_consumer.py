@@ -99,7 +99,7 @@ MUTANTS = (
     Mutant(
         "a target that does not fit into a batch is stored",
         f"{FOLDER}/changes.py",
-        "    if size > turn.limits.group_max_bytes:",
+        "    if size > targets_max_bytes(turn.limits):",
         "    if size < 0:",
         (f"{GROUPS}::test_a_target_that_does_not_fit_leaves_the_last_one_in_force",),
     ),

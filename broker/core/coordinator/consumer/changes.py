@@ -35,6 +35,21 @@ from broker.core.coordinator.consumer.requests import AWAY, SubscribedTopics, To
 from broker.core.coordinator.group_requests import Client, GroupLimits, GroupState, MemberName, RebalanceReason
 from broker.core.coordinator.turn import Turn
 
+
+def subscription_max_bytes(limits: GroupLimits) -> int:
+    """Return the size of the names of the topics in a subscription, or of those that a regular expression matches."""
+    return limits.batch_max_bytes // 8
+
+
+def targets_max_bytes(limits: GroupLimits) -> int:
+    """Return the size of the records with the targets of a group.
+
+    A step may store a subscription, the topics of a regular expression, all targets, and the current assignment of one
+    member, which is not larger than the targets.  So all of them fit into one batch.
+    """
+    return limits.batch_max_bytes * 3 // 8
+
+
 _RECORD_BYTES = 64
 """Bytes of a record of a member that are neither names nor partitions, generously."""
 
@@ -76,18 +91,14 @@ def delete_records(turn: Turn, group: ConsumerGroup) -> None:
 
 
 def has_room(group: ConsumerGroup, value: MemberValue, limits: GroupLimits, topics: SubscribedTopics) -> bool:
-    """Return whether the targets of all members fit into one batch, also with a new member like this one.
-
-    A batch has the records of one step, and a step may have to change the target of every member.
-    """
+    """Return whether the targets of all members fit into a step, also with a new member like this one."""
     names = group.subscribed_topics() | frozenset(value.topics)
     counts = [topic.partitions for topic in map(topics.topic, names) if topic is not None]
     members = len(group.members) + 1
     name_bytes = len(group.name.encode()) + max(map(len, group.members), default=0) + _RECORD_BYTES
     places = min(sum(counts), members * len(counts))
     partitions = _PARTITION_BYTES * sum(counts) + _TOPIC_BYTES * places
-    own_bytes = len(write_member(value)) + 2 * partitions // members
-    return members * name_bytes + partitions + own_bytes <= limits.group_max_bytes
+    return members * name_bytes + partitions <= targets_max_bytes(limits)
 
 
 # -- subscriptions, epoch and target
@@ -106,6 +117,9 @@ def resolve(turn: Turn, group: ConsumerGroup, topics: SubscribedTopics) -> bool:
     for regex in sorted(each for each in used if each):
         found = tuple(topics.matching(regex) or ())
         known = group.regexes.get(regex)
+        if known is not None and sum(map(len, found)) > subscription_max_bytes(turn.limits):
+            note(turn, group, f"the regular expression {regex!r} matches too many topics; the last ones stay")
+            continue
         if known is None or known.topics != found:
             put(turn, Kind.REGEX, group.name, write_regex(RegexValue(found, topics.version, turn.wall_ms)), regex)
             has_changed = True
@@ -177,7 +191,7 @@ def _assign(turn: Turn, group: ConsumerGroup, existing: dict[str, Topic]) -> Non
         if targets[member_id] != member.target
     ]
     size = sum(len(key) + len(value) for key, value in changed)
-    if size > turn.limits.group_max_bytes:
+    if size > targets_max_bytes(turn.limits):
         note(turn, group, f"the target of {size} bytes does not fit into a batch; the last one stays")
         return
     # Nothing is read between these records, so a partition may have two targets until the last of them.

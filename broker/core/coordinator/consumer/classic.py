@@ -14,7 +14,7 @@ from uuid import UUID
 from broker.core.coordinator.consumer import changes
 from broker.core.coordinator.consumer.group import ConsumerGroup, ConsumerMember
 from broker.core.coordinator.consumer.partitions import Partitions, each, minus, of
-from broker.core.coordinator.consumer.records import ClassicValue, MemberState, MemberValue
+from broker.core.coordinator.consumer.records import ClassicValue, MemberState, MemberValue, write_member
 from broker.core.coordinator.consumer.requests import SubscribedTopics
 from broker.core.coordinator.group_requests import (
     Heartbeat,
@@ -97,6 +97,8 @@ def _join_error(
             return error
     if value is None or not _is_supported(group, request, member):
         return KafkaCode.INCONSISTENT_GROUP_PROTOCOL
+    if len(write_member(value)) > changes.subscription_max_bytes(turn.limits):
+        return KafkaCode.GROUP_MAX_SIZE_REACHED
     is_full = len(group.members) >= turn.limits.consumer.members_max
     if member is None and (is_full or not changes.has_room(group, value, turn.limits, topics)):
         return KafkaCode.GROUP_MAX_SIZE_REACHED

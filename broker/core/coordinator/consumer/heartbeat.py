@@ -37,8 +37,12 @@ def refuse(request: ConsumerHeartbeat, limits: GroupLimits, topics: SubscribedTo
     if request.assignor is not None and request.assignor not in limits.consumer.assignors:
         known = ", ".join(limits.consumer.assignors)
         return KafkaCode.UNSUPPORTED_ASSIGNOR, f"the assignor {request.assignor!r} is unknown; there are {known}"
-    if request.regex and topics.matching(request.regex) is None:
-        return KafkaCode.INVALID_REGULAR_EXPRESSION, f"{request.regex!r} is no regular expression in RE2's syntax"
+    if request.regex:
+        found = topics.matching(request.regex)
+        if found is None:
+            return KafkaCode.INVALID_REGULAR_EXPRESSION, f"{request.regex!r} is no regular expression in RE2's syntax"
+        if sum(map(len, found)) > changes.subscription_max_bytes(limits):
+            return KafkaCode.INVALID_REGULAR_EXPRESSION, f"{request.regex!r} matches {len(found)} topics, too many"
     return None
 
 
@@ -55,6 +59,8 @@ def _problem(request: ConsumerHeartbeat, limits: GroupLimits) -> str | None:
         return f"a name is longer than {limits.name_max_bytes} bytes"
     if len(request.topics or ()) > limits.consumer.topics_max:
         return f"the subscription has more than {limits.consumer.topics_max} topics"
+    if sum(len(topic.encode()) for topic in request.topics or ()) > changes.subscription_max_bytes(limits):
+        return "the names of the topics are too long together"
     if request.rebalance_timeout_ms < NO_TIMEOUT:
         return "the rebalance timeout is negative"
     if request.epoch < AWAY:

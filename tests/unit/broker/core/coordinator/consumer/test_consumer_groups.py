@@ -210,6 +210,7 @@ def test_a_heartbeat_for_a_missing_group_makes_no_group() -> None:
         ({"epoch": -2}, "INVALID_REQUEST"),
         ({"member_id": "m" * 1_025}, "INVALID_REQUEST"),
         ({"topics": tuple(map(str, range(10_001)))}, "INVALID_REQUEST"),
+        ({"topics": tuple(f"{index:01000}" for index in range(126))}, "INVALID_REQUEST"),
         ({"assignor": "mine"}, "UNSUPPORTED_ASSIGNOR"),
         ({"regex": "("}, "INVALID_REGULAR_EXPRESSION"),
     ],
@@ -279,6 +280,18 @@ def test_the_record_of_a_regular_expression_goes_with_its_last_member() -> None:
     assert group_of(home).regexes == {}
     deleted = [read_key(record.key) for record in home.log if record.value is None]
     assert [key.name for key in deleted if key is not None and key.kind is Kind.REGEX] == ["sal.*"]
+
+
+def test_a_regular_expression_that_matches_too_much_is_refused_and_one_that_grows_keeps_its_topics() -> None:
+    small = g.GroupLimits(batch_max_bytes=10_000, name_max_bytes=1_000)
+    home = coordinator(small, sales=1)
+    client = ConsumerClient(home, "m1", (), regex=".*")
+    joined(home, client)
+    home.change_topics(**{f"topic_{index:0100}": 1 for index in range(13)})
+    go_on(client)
+    assert client.has == sales(0)
+    assert any("too many topics" in note for note in home.notes)
+    assert ConsumerClient(home, "m2", (), regex=".*").join() == "INVALID_REGULAR_EXPRESSION"
 
 
 # -- topics

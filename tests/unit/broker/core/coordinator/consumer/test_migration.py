@@ -366,6 +366,14 @@ def test_metadata_that_is_no_subscription_is_refused() -> None:
     assert home.ask(join).error.name == "INCONSISTENT_GROUP_PROTOCOL"
 
 
+def test_metadata_that_is_too_large_for_a_step_is_refused() -> None:
+    home = coordinator(sales=4)
+    joined(home, ConsumerClient(home, "new"))
+    protocols = (g.MemberProtocol("range", subscription("sales") + bytes(130_000)),)
+    join = g.JoinGroup(GROUP, "", None, g.Client("c", "/h"), "consumer", protocols, 10_000, REBALANCE_MS)
+    assert home.ask(join).error.name == "GROUP_MAX_SIZE_REACHED"
+
+
 def test_a_consumer_of_the_first_version_joins() -> None:
     home = coordinator(sales=4)
     new = ConsumerClient(home, "new")
