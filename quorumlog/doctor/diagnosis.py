@@ -9,6 +9,7 @@ from typing import NamedTuple
 from quorumlog.doctor.brokers import broker_findings
 from quorumlog.doctor.compaction import compaction_findings
 from quorumlog.doctor.findings import ADVICE, PROBLEM, SEVERITIES, Finding
+from quorumlog.doctor.groups import group_findings
 from quorumlog.doctor.layout import UNFENCED, Layout
 from quorumlog.doctor.nodes import node_findings
 from quorumlog.doctor.observed import ObservedCluster
@@ -99,6 +100,7 @@ def _findings(cluster: ObservedCluster) -> Iterator[Finding]:
         )
     yield from space_findings(cluster)
     yield from compaction_findings(cluster)
+    yield from group_findings(cluster)
 
 
 def _summary(cluster: ObservedCluster) -> Summary:

@@ -15,6 +15,9 @@ from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from quorumlog.client.probe import HANGS, probe, why_silent
+from quorumlog.doctor.groups import OFFSETS
+from quorumlog.doctor.groups_observed import look_at_groups
+from quorumlog.doctor.layout import UNFENCED
 from quorumlog.doctor.observed import ObservedCluster, ObservedNode, troubled_topics
 from quorumlog.errors import ClusterError
 from quorumlog.runtime.addresses import Address
@@ -30,6 +33,8 @@ ASK_S = 3.0
 PROBE_S = 1.0
 CONTROLLER_S = 5.0
 METADATA_S = 10.0
+GROUPS_S = 20.0
+"""Time limit of all questions about groups, including the samples of lag that grows."""
 SECOND_LOOK_S = 2.0
 """Time between the first and the second look."""
 ELECTION_S = 5.0
@@ -82,7 +87,7 @@ class _Examination:
             return
         await self._await_leader()
         await asyncio.gather(self._ask_controller(), self._ask_metadata(), self._ask_strays())
-        await asyncio.gather(self._ask_replicas("replicas"), self._probe_client_ports())
+        await asyncio.gather(self._ask_replicas("replicas"), self._probe_client_ports(), self._ask_groups())
         if self._needs_second_look():
             await asyncio.sleep(self._limit(SECOND_LOOK_S))
             await asyncio.gather(self._ask_later(), self._ask_replicas("replicas_later"))
@@ -225,6 +230,18 @@ class _Examination:
 
         brokers = [] if self.cluster.metadata is None else self.cluster.metadata.brokers
         await self._each(connect(broker) for broker in brokers if self.cluster.node(broker.broker_id) is None)
+
+    async def _ask_groups(self) -> None:
+        """Ask the coordinators of groups, if a group was ever used."""
+        metadata = self.cluster.metadata
+        if metadata is None or all(topic.name != OFFSETS for topic in metadata.topics):
+            return
+        endpoints = [
+            broker.endpoints[0] for broker in metadata.brokers if broker.state == UNFENCED and broker.endpoints
+        ]
+        if endpoints:
+            addresses = [str(Address(each.host, each.port)) for each in endpoints]
+            self.cluster.groups = await look_at_groups(addresses, self._limit(GROUPS_S))
 
     async def _ask_strays(self) -> None:
         request = node_pb2.PurgeStraysRequest(dry_run=True)

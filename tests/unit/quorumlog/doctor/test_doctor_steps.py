@@ -18,6 +18,8 @@ ADVICE_RUNS = f"{COMMANDS}::test_commands_of_advice_run_as_printed"
 BROKERS_ARE_REPLACED = f"{COMMANDS}::test_brokers_that_are_lost_are_replaced"
 VOTERS_FAIL = f"{FAILURES}::test_voters_that_fail_one_after_the_other"
 
+GROUPS = "tests/integration/cli/test_doctor_groups.py"
+
 RUN: dict[str, tuple[str, ...]] = {
     "BELOW_MIN_ISR": (f"{COMMANDS}::test_a_partition_below_its_minimum_is_writable_again",),
     "CORDONED": (ADVICE_RUNS,),
@@ -29,6 +31,7 @@ RUN: dict[str, tuple[str, ...]] = {
     "LOST_REPLICA": (f"{COMMANDS}::test_lost_replicas_are_recreated",),
     "MIN_ISR_IS_ALL": (ADVICE_RUNS, f"{COMMANDS}::test_without_another_broker_the_minimum_is_lowered"),
     "NO_QUORUM": (VOTERS_FAIL,),
+    "OFFSETS_UNDER_REPLICATED": (f"{GROUPS}::test_findings_about_groups",),
     "OFFLINE": (
         f"{COMMANDS}::test_the_records_of_a_lost_last_replica_are_given_up",
         f"{COMMANDS}::test_lost_replicas_are_recreated",
@@ -55,6 +58,8 @@ LOOK_AGAIN = "the step is to run doctor again, which every test on a real cluste
 LOOK_AT_THE_NODE = "the step is to look at a log, a disk, the load or the network; what it shows decides"
 OTHER_ADDRESSES = "the step is to give other addresses, or another id, to a command"
 
+SHOWN = "tests/integration/cli/test_doctor_groups.py runs the command that shows more"
+
 NO_COMMAND: dict[str, str] = {
     "BROKER_UNREACHABLE": LOOK_AGAIN,
     "CHANGES_PENDING": LOOK_AT_THE_NODE,
@@ -63,13 +68,19 @@ NO_COMMAND: dict[str, str] = {
     "CONTROLLER_SILENT": LOOK_AT_THE_NODE,
     "DIFFERENT_CLUSTERS": OTHER_ADDRESSES,
     "DIRECTORY_OFFLINE": "the step is to repair or replace a disk",
+    "GROUPS_UNKNOWN": LOOK_AT_THE_NODE,
+    "GROUP_FLAPS": f"the step is to look at members, which are clients; {SHOWN}",
+    "GROUP_STUCK": f"the step is to look at members, which are clients; {SHOWN}",
+    "GROUP_UNUSED": f"the step deletes offsets, and only their owner knows whether they are needed; {SHOWN}",
     "LAGGING": LOOK_AT_THE_NODE,
+    "LAG_GROWS": f"the step is to start members, which are clients; {SHOWN}",
     "LEADER_UNREACHABLE": "the step is to make an address reachable, or to use another machine",
     "LOW_SPACE": "the step is to free space on a file system",
     "METADATA_UNREADABLE": LOOK_AT_THE_NODE,
     "NOT_READY": LOOK_AT_THE_NODE,
     "NOT_REGISTERED": LOOK_AT_THE_NODE,
     "NO_CLUSTER": "the step is to start the remaining nodes with their own options",
+    "NO_COORDINATOR": "the step is that of OFFLINE, which is found with it",
     "NO_LEADER": LOOK_AT_THE_NODE,
     "OLD_GENERATION": "the step is a chapter of docs/recovery.md; tests/integration/quorum/test_disaster.py follows it",
     "SAME_ID": OTHER_ADDRESSES,

@@ -1,0 +1,105 @@
+"""What was seen of consumer groups, and how it is asked for: lists, explanations, and several samples of lag.
+
+A client commits at intervals, by default every 5 s, so the lag of a healthy group falls only then.  Lag counts as
+growing if it grows in each of the samples over a time in which at least two such commits fall.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from quorumlog.client.cluster import Cluster
+from quorumlog.client.group_descriptions import GroupExplanation, ListedGroup
+from quorumlog.client.group_lag import LagSum, lag_of_all
+from quorumlog.client.groups import AT_ONCE_MAX, GroupClient
+from quorumlog.errors import ClusterError
+
+LIST_S = 3.0
+"""Time limit of the list of groups.  A coordinator that has not answered by then is reported."""
+SAMPLE_EVERY_S = 2.0
+SAMPLES_MAX = 7
+"""Samples of the lag of groups whose lag grew in all earlier ones; so it is watched for 12 s."""
+EXPLAINED_MAX = 500
+"""Groups that are explained, those in a rebalance first.  Others are not examined for long states."""
+LAGS_MAX = 500
+"""Groups whose lag is examined, by name."""
+
+
+@dataclass(slots=True)
+class ObservedGroups:
+    """problem: why the groups are unknown; empty if they are known.
+
+    explained: by name.  lags: the samples of each group whose lag grew from the first to the last of them, in all.
+    watched_s: time between the first and the last of SAMPLES_MAX samples.
+    """
+
+    problem: str = ""
+    listed: Sequence[ListedGroup] = ()
+    explained: dict[str, GroupExplanation] = field(default_factory=dict)
+    lags: dict[str, list[LagSum]] = field(default_factory=dict)
+    watched_s: float = 0.0
+
+
+async def look_at_groups(addresses: Iterable[str], timeout_s: float) -> ObservedGroups:
+    """Ask the coordinators of a cluster, within about `timeout_s`.  addresses: of its brokers, for Kafka clients."""
+    seen = ObservedGroups()
+    async with Cluster(list(addresses), client_id="kctl-doctor") as cluster:
+        client = GroupClient(cluster)
+        end = asyncio.get_running_loop().time() + timeout_s
+        try:
+            seen.listed = await client.list_groups(min(LIST_S, timeout_s))
+            await _explain(client, seen, min(LIST_S, timeout_s))
+            await _watch_lags(client, cluster, seen, end)
+        except ClusterError as error:
+            seen.problem = error.message
+    return seen
+
+
+async def _explain(client: GroupClient, seen: ObservedGroups, timeout_s: float) -> None:
+    """Ask why each group is as it is.  A group that was deleted since, or whose broker is older, is left out."""
+    slots = asyncio.Semaphore(AT_ONCE_MAX)
+
+    async def ask(name: str) -> None:
+        try:
+            async with slots:
+                seen.explained[name] = await client.explain(name, timeout_s)
+        except ClusterError as error:
+            if error.retriable:
+                raise
+
+    wanted = sorted(seen.listed, key=lambda each: (not each.state.endswith("Rebalance"), each.group))
+    results = await asyncio.gather(*(ask(each.group) for each in wanted[:EXPLAINED_MAX]), return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+
+
+async def _watch_lags(client: GroupClient, cluster: Cluster, seen: ObservedGroups, end: float) -> None:
+    """Take samples of the lag of all groups, then of those whose lag still grows."""
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    left: Sequence[ListedGroup] = seen.listed[:LAGS_MAX]
+    samples: dict[str, list[LagSum]] = {each.group: [] for each in left}
+    for number in range(SAMPLES_MAX):
+        if number:
+            await asyncio.sleep(SAMPLE_EVERY_S)
+        left_s = end - loop.time()
+        if left_s <= SAMPLE_EVERY_S:
+            return  # too little time to conclude anything
+        for each in await lag_of_all(client, cluster, left, min(LIST_S, left_s)):
+            samples[each.group.group].append(each)
+        left = [each for each in left if grows(samples[each.group])]
+        if not left:
+            return
+    seen.watched_s = loop.time() - begun
+    seen.lags = {each.group: samples[each.group] for each in left}
+
+
+def grows(samples: Sequence[LagSum]) -> bool:
+    """Return whether each sample has a higher lag than the one before, and all of them are complete."""
+    return all(each.unknown == 0 for each in samples) and all(
+        later.lag > earlier.lag for earlier, later in pairwise(samples)
+    )
