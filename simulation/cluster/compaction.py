@@ -58,15 +58,23 @@ class KeyedRecords:
     min_lag_ms: int
     entries: dict[int, Entry] = field(default_factory=dict)
     newest: dict[bytes, int] = field(default_factory=dict)
-    """By key: the highest offset of its records, including those that an unclean election has removed."""
+    """By key: the highest offset of its records, including those that do not belong to the history."""
     committed_s: dict[int, float] = field(default_factory=dict)
     """By offset of a tombstone: when it was committed, in true time."""
 
-    def add(self, entries: Entries, now_s: float) -> None:
+    def note_newest(self, entries: Entries) -> None:
+        """Note records that replace earlier ones of their keys, even if they do not belong to the history.
+
+        A leader that an unclean election has deposed may commit, and compact, until it learns of its successor.
+        """
         for offset, entry in entries:
-            self.entries[offset] = entry
             if entry.key is not None:
                 self.newest[entry.key] = max(offset, self.newest.get(entry.key, -1))
+
+    def add(self, entries: Entries, now_s: float) -> None:
+        self.note_newest(entries)
+        for offset, entry in entries:
+            self.entries[offset] = entry
             if entry.value is None:
                 self.committed_s[offset] = now_s
 

@@ -27,6 +27,12 @@ class CompactionWatch:
         had = self._tombstones.setdefault((log.directory_id, log.key), set())
         had.update(offset for offset, entry in batch.entries if entry.value is None)
 
+    def committed_aside(self, history: History, log: PartitionLog, watermark: int) -> None:
+        """Note the records of a leader that was deposed by an unclean election, or of its followers."""
+        if history.records is not None:
+            for batch in batches_of(log, max(history.start, log.start_offset), watermark, keyed=True):
+                history.records.note_newest(batch.entries)
+
     def shortened(self, log: PartitionLog, end: int) -> None:
         """Forget the records of a replica from `end` on, because it has deleted them."""
         had = self._tombstones.get((log.directory_id, log.key), set())

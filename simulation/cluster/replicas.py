@@ -217,6 +217,7 @@ class ReplicaWatch:
             )
         copy.role, copy.watermark = role, watermark
         if role.leader_epoch < history.unclean_epoch:
+            self._compacted.committed_aside(history, log, watermark)
             return
         evidence.check(
             watermark <= log.end_offset,

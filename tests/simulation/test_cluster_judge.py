@@ -344,6 +344,13 @@ def test_records_that_an_unclean_leader_had_compacted_are_not_compared() -> None
     assert history.has(keyed_batch(0, entry(b"a", b"1"), entry(b"a", b"2")))
 
 
+def test_a_deposed_leader_may_compact_what_it_has_committed_itself(compacted: History) -> None:
+    less = keyed_batch(0, entry(b"a", b"1"), None, None, entry(b"b", None))
+    assert compacted.records is not None
+    compacted.records.note_newest(((4, entry(b"a", b"of the deposed leader")),))
+    assert compacted.lost(less, 10.0, NOW_MS) is None
+
+
 def test_marks_of_a_compacted_batch_are_at_their_offsets() -> None:
     now_ms = NOW_MS
     data = build_batch(
