@@ -127,6 +127,10 @@ class Group:
         self.state = state
         self._topics = None
 
+    @property
+    def is_dead(self) -> bool:
+        return self.state is GroupState.DEAD
+
     def die(self) -> None:
         """Become Dead: the group, which has no members, is being deleted."""
         self.pending.clear()

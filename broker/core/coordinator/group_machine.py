@@ -245,7 +245,7 @@ class GroupMachine:
                     error = KafkaCode.POLICY_VIOLATION
                 else:
                     group = self._groups[request.group] = Group(request.group)
-            elif error is KafkaCode.NONE and isinstance(group, ConsumerGroup) and group.state is GroupState.EMPTY:
+            elif error is KafkaCode.NONE and isinstance(group, ConsumerGroup) and not (group.members or group.is_dead):
                 if request.member_id:
                     error = KafkaCode.UNKNOWN_MEMBER_ID
                 else:
@@ -256,7 +256,7 @@ class GroupMachine:
             turn.answer(call, _refusal(request, error))
             return
         if isinstance(group, ConsumerGroup):
-            if group.state is GroupState.DEAD:
+            if group.is_dead:
                 turn.answer(call, _refusal(request, KafkaCode.COORDINATOR_NOT_AVAILABLE))
             else:
                 self._settle(self._consumers.classic(turn, group, call, request))

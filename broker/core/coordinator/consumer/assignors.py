@@ -15,13 +15,15 @@ A static member is ordered by its instance id, which survives a restart; any oth
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
+from itertools import accumulate
 from typing import Final
 from uuid import UUID
 
-from broker.core.coordinator.consumer.partitions import NO_PARTITIONS, Partitions, of
+from broker.core.coordinator.consumer.partitions import NO_PARTITIONS, Partitions, count, of
 
 MOVES_PER_PARTITION_MAX: Final = 4
 """Moves that balance a group with different subscriptions, per partition.  After that many, the result is used as it
@@ -53,11 +55,11 @@ def assign_range(members: Sequence[Subscriber], counts: Mapping[UUID, int]) -> d
     """Give each member a contiguous range of each topic."""
     ordered = sorted(members, key=lambda each: each.order)
     targets: dict[str, dict[UUID, frozenset[int]]] = {each.member_id: {} for each in ordered}
-    for topic, count in sorted(counts.items()):
+    for topic, size in sorted(counts.items()):
         subscribers = [each.member_id for each in ordered if topic in each.topics]
         if not subscribers:
             continue
-        share, longer = divmod(count, len(subscribers))
+        share, longer = divmod(size, len(subscribers))
         start = 0
         for position, member_id in enumerate(subscribers):
             end = start + share + (position < longer)
@@ -78,14 +80,19 @@ def assign_uniform(members: Sequence[Subscriber], counts: Mapping[UUID, int]) ->
 
 
 def _assign_equal(ordered: Sequence[Subscriber], counts: Mapping[UUID, int]) -> dict[str, Partitions]:
-    """Assign to members with the same subscription."""
-    share, longer = divmod(sum(counts.values()), len(ordered))
-    free = {(topic, index) for topic, count in counts.items() for index in range(count)}
-    kept: dict[str, list[tuple[UUID, int]]] = {}
-    had = {each.member_id: _existing(each, counts, free) for each in ordered}
+    """Assign to members with the same subscription.
+
+    Partitions are numbered through all topics, because the hash of a UUID is slow.
+    """
+    starts = dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
+    total = sum(counts.values())
+    share, longer = divmod(total, len(ordered))
+    free = set(range(total))
+    kept: dict[str, list[int]] = {}
+    had = {each.member_id: _numbers(each.last, starts, counts) for each in ordered}
     # Members that have the most keep one more than the others, so that as few partitions as possible move.
     for each in sorted(ordered, key=lambda each: -len(had[each.member_id])):
-        own = [partition for partition in had[each.member_id] if partition in free]
+        own = [number for number in had[each.member_id] if number in free]
         room = share + (longer > 0)
         kept[each.member_id] = own[:room]
         if len(own) > share and longer > 0:
@@ -103,20 +110,30 @@ def _assign_equal(ordered: Sequence[Subscriber], counts: Mapping[UUID, int]) -> 
         if left and len(kept[each.member_id]) == share:
             kept[each.member_id].append(left.pop())
     assert not left, left
-    return {each.member_id: of(kept[each.member_id]) for each in ordered}
+    return {each.member_id: _unchanged_or_new(each.last, kept[each.member_id], starts, counts) for each in ordered}
 
 
-def _existing(
-    member: Subscriber, counts: Mapping[UUID, int], existing: set[tuple[UUID, int]]
-) -> list[tuple[UUID, int]]:
-    """Return the partitions of a member's last target that exist and are in its subscription, in order."""
+def _numbers(partitions: Partitions, starts: Mapping[UUID, int], counts: Mapping[UUID, int]) -> list[int]:
+    """Return the numbers of the partitions that exist and are in the subscription, in order."""
     return sorted(
-        (topic, index)
-        for topic, indexes in member.last.items()
-        if topic in member.topics and topic in counts
+        starts[topic] + index
+        for topic, indexes in partitions.items()
+        if topic in starts
         for index in indexes
-        if (topic, index) in existing
+        if 0 <= index < counts[topic]
     )
+
+
+def _unchanged_or_new(
+    last: Partitions, numbers: list[int], starts: Mapping[UUID, int], counts: Mapping[UUID, int]
+) -> Partitions:
+    """Return the partitions with these numbers: the last ones themselves if they are the same."""
+    if len(numbers) == count(last) and _numbers(last, starts, counts) == sorted(numbers):
+        return last
+    topics, firsts = list(starts), list(starts.values())
+    # Topics without partitions start at the same number as the next one, so the last of them is the right one.
+    places = ((bisect_right(firsts, number) - 1, number) for number in numbers)
+    return of((topics[place], number - firsts[place]) for place, number in places)
 
 
 class _Balancing:

@@ -242,6 +242,11 @@ class ConsumerGroup:
         return GroupState.RECONCILING
 
     @property
+    def is_dead(self) -> bool:
+        """Return whether the group is being deleted.  It costs less than `state`, which looks at each member."""
+        return self._is_dead
+
+    @property
     def generation(self) -> int:
         """Return the number that classic members know as the generation, for people."""
         return self.epoch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.core.coordinator.consumer.group import ConsumerGroup
-from broker.core.coordinator.group_requests import GroupState, GroupToFetch, OffsetCommit
+from broker.core.coordinator.group_requests import GroupToFetch, OffsetCommit
 from quorumlog.wire.errors import KafkaCode
 
 
@@ -12,7 +12,7 @@ def commit_error(group: ConsumerGroup, request: OffsetCommit) -> KafkaCode:
 
     An administrator commits without an epoch, while the group is empty.
     """
-    if group.state is GroupState.DEAD:
+    if group.is_dead:
         return KafkaCode.COORDINATOR_NOT_AVAILABLE
     if not group.members:
         return KafkaCode.UNKNOWN_MEMBER_ID if request.generation >= 0 else KafkaCode.NONE

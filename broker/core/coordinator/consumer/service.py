@@ -67,7 +67,7 @@ class ConsumerService:
     def _group(self, turn: Turn, request: ConsumerHeartbeat) -> ConsumerGroup | Refusal:
         """Return the group of a request.  A group may be made, or change its protocol, for a member that joins."""
         group = self._groups.get(request.group)
-        if group is not None and group.state is GroupState.DEAD:
+        if group is not None and group.is_dead:
             return KafkaCode.COORDINATOR_NOT_AVAILABLE, "the group is being deleted"
         if isinstance(group, ConsumerGroup):
             return group
