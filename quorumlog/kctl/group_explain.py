@@ -34,7 +34,8 @@ async def explain(context: Context, group_id: str) -> None:
         return
     head = f"type={found.group_type} state={found.state} generation={found.generation} members={found.members}"
     rows = [[_cell(each, column) for column in _COLUMNS] for each in document["rebalances"]]
-    context.output.table(_COLUMNS, rows, title=f"{found.group}  {head}")
+    context.output.text(f"{found.group}  {head}")
+    context.output.table(_COLUMNS, rows)
     for line in _lines(found):
         context.output.text(line)
 

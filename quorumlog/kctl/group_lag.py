@@ -72,8 +72,9 @@ async def _show(context: Context, cluster: Cluster, client: GroupClient, group_i
     description = found.description
     total, unknown = _total(found)
     count = f", {unknown} unknown" if unknown else ""
-    title = f"{description.group}  type={description.group_type} state={description.state} lag={total}{count}"
-    context.output.table(_COLUMNS, [[row[column] for column in _COLUMNS] for row in rows], title=title)
+    head = f"{description.group}  type={description.group_type} state={description.state} lag={total}{count}"
+    context.output.text(head)
+    context.output.table(_COLUMNS, [[row[column] for column in _COLUMNS] for row in rows])
     for row in rows:
         if row["problem"] is not None:
             context.output.message(f"{row['topic']}-{row['partition']}: {row['problem']}")

@@ -80,13 +80,13 @@ async def describe(context: Context, group_id: str) -> None:
     head = ("type", "state", "protocol_type", "assignor", "coordinator", "epoch")
     shown = [f"{name}={document[name]}" for name in head if document[name] is not None]
     columns = ("member_id", "instance_id", "client_id", "host", "subscription", "assignment")
+    context.output.text(f"{document['group']}  {' '.join(shown)}")  # a title would be wrapped at the table's width
     context.output.table(
         columns,
         [
             [*(member[column] for column in columns[:-1]), _assigned(member["assignment"])]
             for member in document["members"]
         ],
-        title=f"{document['group']}  {' '.join(shown)}",
     )
 
 
