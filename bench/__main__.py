@@ -25,6 +25,7 @@ from bench import (
     quorum_commit,
     record_check,
     snapshot,
+    spark_connectors,
     spark_rates,
     startup,
 )
@@ -51,6 +52,7 @@ BENCHES = {
     "quorum_commit": Bench(quorum_commit.run, quorum_commit.present),
     "record_check": Bench(record_check.run),
     "snapshot": Bench(snapshot.run, snapshot.present),
+    "spark_connectors": Bench(spark_connectors.run),
     "spark_rates": Bench(spark_rates.run, spark_rates.present),
     "startup": Bench(startup.run),
 }

@@ -35,8 +35,10 @@ def run(tiny: bool) -> dict[str, Any]:
         spark = local_session("quorumlog-bench", folder)
         try:
             create_topic(broker.bootstrap, "warm", PARTITIONS)
-            _write(_rows(spark, 1_000, SIZES[0]), broker.bootstrap, "warm")  # starts workers, loads the compiled codec
-            _checksum(_read(spark, broker.bootstrap, "warm"))
+            _write(
+                rows_of(spark, 1_000, SIZES[0]), broker.bootstrap, "warm"
+            )  # starts workers, loads the compiled codec
+            checksum(_read(spark, broker.bootstrap, "warm"))
             for size in SIZES:
                 count = 2_000 if tiny else 200_000_000 // size
                 results.append(_measure(spark, broker.bootstrap, size, count, rounds))
@@ -52,16 +54,16 @@ def present(result: dict[str, Any]) -> list[Panel]:
 
 def _measure(spark: SparkSession, bootstrap: str, size: int, count: int, rounds: int) -> dict[str, Any]:
     made, written, read = [], [], []
-    rows = _rows(spark, count, size)
+    rows = rows_of(spark, count, size)
     for number in range(rounds):
         topic = f"rows-{size}-{number}"
         create_topic(bootstrap, topic, PARTITIONS)
         made.append(count / _seconds(lambda: rows.write.format("noop").mode("overwrite").save()))
         written.append(count / _seconds(lambda to=topic: _write(rows, bootstrap, to)))  # type: ignore[misc]
         began = time.monotonic()
-        found = _checksum(_read(spark, bootstrap, topic))
+        found = checksum(_read(spark, bootstrap, topic))
         read.append(count / (time.monotonic() - began))
-        assert found == _checksum(rows), f"the rows read from {topic} differ from the written rows"
+        assert found == checksum(rows), f"the rows read from {topic} differ from the written rows"
     return {
         "row_bytes": size,
         "rows": count,
@@ -96,7 +98,7 @@ def local_session(name: str, warehouse: str) -> SparkSession:
     return session
 
 
-def _rows(spark: SparkSession, count: int, size: int) -> DataFrame:
+def rows_of(spark: SparkSession, count: int, size: int) -> DataFrame:
     """Return `count` different rows, each with a key of 8 bytes and a value of `size` bytes."""
     return spark.range(0, count, numPartitions=PARTITIONS).selectExpr(
         "lpad(hex(id), 8, '0') AS key", f"rpad(hex(id), {size}, 'x') AS value"
@@ -113,7 +115,7 @@ def _read(spark: SparkSession, bootstrap: str, topic: str) -> DataFrame:
     return source.load().select("key", "value")
 
 
-def _checksum(rows: DataFrame) -> tuple[int, int]:
+def checksum(rows: DataFrame) -> tuple[int, int]:
     """Return (number of rows, sum of their CRC-32)."""
     found = rows.selectExpr("crc32(CAST(value AS BINARY)) AS crc").selectExpr("count(*)", "sum(crc)").first()
     assert found is not None

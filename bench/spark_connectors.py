@@ -1,0 +1,147 @@
+"""This data source beside Spark's own Kafka connector: rows written, read and streamed, and the time of a micro-batch.
+
+Both connectors run in one Spark (`local[2]`), and each round begins with another one, after a warm-up of both.  Spark's
+connector is measured if `python -m tests.differential` has installed it.  It uses the same broker, or the one in
+BENCH_KAFKA (HOST:PORT of an Apache Kafka), so that each connector can be measured on its own brokers.  The checksum of
+the rows that are read must be that of the rows that were written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from bench.broker_rates import create_topic
+from bench.spark_rates import ROOT, checksum, local_session, rows_of
+from quorumlog.testing import standalone
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+OURS, KAFKA = "quorumlog", "kafka"
+PACKAGES = ROOT / ".dev" / "differential"
+CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
+SIZES = (100, 1024)
+PARTITIONS = (1, 6, 32)
+CODECS = ("none", "lz4", "zstd", "snappy")
+ROUNDS = 5
+BYTES_OF_VALUES = 50_000_000
+LATENCY_BATCHES = 20
+
+
+def run(tiny: bool) -> dict[str, Any]:
+    """Run the measurement in a process of its own, whose Spark has the version of the connector."""
+    path, settings = [str(ROOT)], {"tiny": tiny, "connectors": [OURS]}
+    if (PACKAGES / "python" / "pyspark").is_dir() and not tiny:
+        path.insert(0, str(PACKAGES / "python"))
+        settings["connectors"] = [OURS, KAFKA]
+    with standalone() as broker:
+        settings["bootstrap"] = {OURS: broker.bootstrap, KAFKA: os.environ.get("BENCH_KAFKA", broker.bootstrap)}
+        done = subprocess.run(
+            [sys.executable, "-m", "bench.spark_connectors", json.dumps(settings)],
+            env={name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
+            | {"PYTHONPATH": os.pathsep.join(path)},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+class _Case:
+    """One combination of size, partitions and codec."""
+
+    def __init__(self, spark: SparkSession, bootstrap: dict[str, str], size: int, partitions: int, codec: str) -> None:
+        self.spark = spark
+        self.bootstrap = bootstrap
+        self.size = size
+        self.partitions = partitions
+        self.codec = codec
+        self.rates: dict[tuple[str, str], list[float]] = {}
+
+    def round(self, connector: str, count: int, topic: str) -> None:
+        """Write `count` rows, read them in a batch, and read them in a stream."""
+        create_topic(self.bootstrap[connector], topic, self.partitions)
+        rows = rows_of(self.spark, count, self.size)
+        began = time.monotonic()
+        writer = rows.write.format(connector).option("kafka.bootstrap.servers", self.bootstrap[connector])
+        writer.options(**{"topic": topic, "kafka.compression.type": self.codec}).mode("append").save()
+        self._note(connector, "write", count, began)
+        began = time.monotonic()
+        found = checksum(self._read(connector, topic))
+        self._note(connector, "read", count, began)
+        assert found == checksum(rows), f"the rows read from {topic} differ from the written rows"
+        began = time.monotonic()
+        self.stream(connector, topic, count)
+        self._note(connector, "stream", count, began)
+
+    def stream(self, connector: str, topic: str, rows_a_batch: int) -> list[int]:
+        """Read the topic in micro-batches; return the time of each one with rows, in ms."""
+        source = self.spark.readStream.format(connector).option("subscribe", topic)
+        source = source.option("kafka.bootstrap.servers", self.bootstrap[connector])
+        rows = source.options(startingOffsets="earliest", maxOffsetsPerTrigger=str(rows_a_batch)).load()
+        with tempfile.TemporaryDirectory(prefix="quorumlog-bench-") as folder:
+            writer = rows.select("key", "value").writeStream.format("noop").trigger(availableNow=True)
+            query = writer.option("checkpointLocation", folder).start()
+            query.awaitTermination()
+            return [one.durationMs["triggerExecution"] for one in query.recentProgress if one.numInputRows]
+
+    def _read(self, connector: str, topic: str) -> DataFrame:
+        source = self.spark.read.format(connector).option("kafka.bootstrap.servers", self.bootstrap[connector])
+        return source.option("subscribe", topic).load().select("key", "value")
+
+    def _note(self, connector: str, what: str, count: int, began: float) -> None:
+        self.rates.setdefault((connector, what), []).append(count / (time.monotonic() - began))
+
+    def result(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"row_bytes": self.size, "partitions": self.partitions, "codec": self.codec}
+        for (connector, what), rates in self.rates.items():
+            found[f"{connector}_{what}_rows_s_median"] = round(median(rates))
+        return found
+
+
+def _measure(settings: dict[str, Any]) -> dict[str, Any]:
+    tiny, connectors, bootstrap = settings["tiny"], settings["connectors"], settings["bootstrap"]
+    rounds = 1 if tiny else ROUNDS
+    cases = [(100, 1, "none")] if tiny else [(s, p, c) for s in SIZES for p in PARTITIONS for c in CODECS]
+    if KAFKA in connectors:
+        os.environ["PYSPARK_SUBMIT_ARGS"] = (
+            f"--packages {CONNECTOR} --conf spark.jars.ivy={PACKAGES / 'ivy'} pyspark-shell"
+        )
+    results, latencies = [], {}
+    with tempfile.TemporaryDirectory(prefix="quorumlog-bench-") as folder:
+        spark = local_session("quorumlog-connectors", folder)
+        try:
+            for connector in connectors:
+                _Case(spark, bootstrap, SIZES[0], 1, "none").round(connector, 1_000, f"warm-{connector}")
+            for size, partitions, codec in cases:
+                case = _Case(spark, bootstrap, size, partitions, codec)
+                count = 2_000 if tiny else BYTES_OF_VALUES // size
+                for number in range(rounds):
+                    turn = number % len(connectors)
+                    for connector in connectors[turn:] + connectors[:turn]:
+                        case.round(connector, count, f"{connector}-{size}-{partitions}-{codec}-{number}")
+                results.append(case.result())
+            batches = 2 if tiny else LATENCY_BATCHES
+            for connector in connectors:
+                case = _Case(spark, bootstrap, SIZES[0], 1, "none")
+                times = case.stream(connector, f"warm-{connector}", 1_000 // batches)
+                latencies[f"{connector}_batch_ms_median"] = round(median(times))
+        finally:
+            spark.stop()
+    return {"master": "local[2]", "rounds": rounds, "connectors": connectors, "results": results} | latencies
+
+
+def main() -> None:
+    print(json.dumps(_measure(json.loads(sys.argv[1]))))
+
+
+if __name__ == "__main__":
+    main()
