@@ -158,6 +158,11 @@ class Cluster:
     # --- for other clients ---
 
     @property
+    def client_id(self) -> str:
+        """Our name in the brokers' logs."""
+        return self._client_id
+
+    @property
     def cluster_id(self) -> str | None:
         """The cluster id; None until a broker has answered."""
         return self._view.cluster_id
@@ -165,22 +170,41 @@ class Cluster:
     async def leader(self, topic: str, index: int, timeout_s: float) -> KafkaConnection:
         """Return an open connection to the partition's leader.  Tries once and raises a retriable ClusterError."""
         async with self._deadline(f"the leader of {topic}-{index}", timeout_s):
-            newer_than = self._lost.get((topic, index), -1)
-            known = self._view.topics.get(topic)
-            if known is None or known.refreshed <= newer_than or index not in known.leaders:
-                await self._refreshed(frozenset((topic,)), newer_than)
-            self._lost.pop((topic, index), None)
-            address = self._leader_address(topic, index)
+            address = await self._find_leader(topic, index)
             try:
                 return await self._connection(address)
             except ClusterError:
                 self._lost[topic, index] = self._refreshes
                 raise
 
+    def known_leader(self, topic: str, index: int) -> Address | None:
+        """Return the partition's leader if it is known and has not failed since; sends nothing."""
+        known = self._view.topics.get(topic)
+        if known is None or index not in known.leaders or known.refreshed <= self._lost.get((topic, index), -1):
+            return None
+        return self._view.brokers.get(known.leaders[index].broker_id)
+
+    async def find_leader(self, topic: str, index: int, timeout_s: float) -> Address:
+        """Return the address of the partition's leader.  Tries once and raises a retriable ClusterError."""
+        async with self._deadline(f"the leader of {topic}-{index}", timeout_s):
+            return await self._find_leader(topic, index)
+
+    async def _find_leader(self, topic: str, index: int) -> Address:
+        newer_than = self._lost.get((topic, index), -1)
+        known = self._view.topics.get(topic)
+        if known is None or known.refreshed <= newer_than or index not in known.leaders:
+            await self._refreshed(frozenset((topic,)), newer_than)
+        self._lost.pop((topic, index), None)
+        return self._leader_address(topic, index)
+
     async def leader_lost(self, topic: str, index: int, connection: KafkaConnection) -> None:
         """Note that the connection failed, or that its broker is not the leader: the next call refreshes."""
-        self._lost[topic, index] = self._refreshes
+        self.forget_leader(topic, index)
         self._drop_if_bad(connection)
+
+    def forget_leader(self, topic: str, index: int) -> None:
+        """Look the leader of the partition up again at the next call."""
+        self._lost[topic, index] = self._refreshes
 
     async def has_moved(self, topic: str, index: int, connection: KafkaConnection) -> bool:
         """Ask other brokers now; return whether they report another leader of the partition than this connection's."""

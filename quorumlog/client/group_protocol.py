@@ -1,25 +1,50 @@
 """What the members of a consumer group tell each other: subscriptions and assignments, in Kafka's format.
 
 A coordinator passes these bytes on unread, so any client may have put anything into them.  Bytes in another format are
-an answer here (None), not an error.  Each version appends fields to the one before it, and the fields that matter here
-are in version 0, so every version is read as version 0 with bytes after its end.
+an answer here (None), not an error.  Each version appends fields to the one before it.  So a version that is newer than
+what a function needs is read as the one that it needs, with bytes after its end.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Final
 
 from kio.schema.consumer_protocol_assignment.v0.data import ConsumerProtocolAssignment
 from kio.schema.consumer_protocol_subscription.v0.data import ConsumerProtocolSubscription
+from kio.schema.consumer_protocol_subscription.v1.data import ConsumerProtocolSubscription as Subscription1
+from kio.schema.consumer_protocol_subscription.v2.data import ConsumerProtocolSubscription as Subscription2
 
+from quorumlog.client.messages import TopicPartition
 from quorumlog.errors import RemoteProtocolError
 from quorumlog.wire.kafka import codec
+from quorumlog.wire.kafka.buffer import Reader, string
 
 CONSUMER: Final = "consumer"
 """The protocol type of consumers.  The bytes of other types have formats of their own."""
 
+NO_GENERATION: Final = -1
+STICKY: Final = "sticky"
+COOPERATIVE_STICKY: Final = "cooperative-sticky"
+
 _VERSION: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+_SUBSCRIPTIONS: Final = (ConsumerProtocolSubscription, Subscription1, Subscription2)
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What one member of a group wants and has.
+
+    owned: the partitions that it has from earlier rebalances.  generation: of the assignment that gave it those.
+    """
+
+    topics: frozenset[str]
+    owned: frozenset[TopicPartition] = frozenset()
+    generation: int = NO_GENERATION
 
 
 def subscribed_topics(metadata: bytes) -> tuple[str, ...] | None:
@@ -42,6 +67,80 @@ def assigned_partitions(assignment: bytes) -> tuple[tuple[str, tuple[int, ...]],
     for topic in found.assigned_partitions:
         by_topic.setdefault(topic.topic, set()).update(topic.partitions)
     return tuple((topic, tuple(sorted(indexes))) for topic, indexes in sorted(by_topic.items()))
+
+
+def encode_subscription(subscription: Subscription, assignor: str) -> bytes:
+    """Return a member's metadata for one assignor.
+
+    The sticky assignors of older clients have no other place than the user data for what a member owned.
+    """
+    user_data = None
+    if assignor == STICKY:
+        user_data = _encode_partitions(subscription.owned) + _INT32.pack(subscription.generation)
+    elif assignor == COOPERATIVE_STICKY:
+        user_data = _INT32.pack(subscription.generation)
+    values = {
+        "topics": sorted(subscription.topics),
+        "user_data": user_data,
+        "owned_partitions": _by_topic(subscription.owned),
+        "generation_id": subscription.generation,
+    }
+    return _VERSION.pack(2) + codec.encode(codec.make(Subscription2, values))
+
+
+def decode_subscription(metadata: bytes, assignor: str) -> Subscription | None:
+    """Return a member's metadata for one assignor; None if the bytes are no subscription."""
+    version = _VERSION.unpack_from(metadata)[0] if len(metadata) >= _VERSION.size else -1
+    found = _decoded(_SUBSCRIPTIONS[max(0, min(version, 2))], metadata)
+    if found is None:
+        return None
+    owned = frozenset(
+        TopicPartition(topic.topic, index)
+        for topic in getattr(found, "owned_partitions", ())
+        for index in topic.partitions
+    )
+    generation = getattr(found, "generation_id", NO_GENERATION)
+    if found.user_data and generation == NO_GENERATION:
+        try:
+            if assignor == STICKY:
+                reader = Reader(memoryview(found.user_data))
+                owned = _read_partitions(reader)
+                generation = reader.int32() if reader.left() else NO_GENERATION
+            elif assignor == COOPERATIVE_STICKY:
+                generation = Reader(memoryview(found.user_data)).int32()
+        except RemoteProtocolError:
+            pass  # a format of another client, for its own members only
+    return Subscription(frozenset(found.topics), owned, generation)
+
+
+def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
+    """Return the assignment of one member."""
+    values = {"assigned_partitions": _by_topic(partitions), "user_data": None}
+    return _VERSION.pack(0) + codec.encode(codec.make(ConsumerProtocolAssignment, values))
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
+    return [
+        {"topic": topic, "partitions": [each.partition for each in group]}
+        for topic, group in groupby(sorted(partitions), lambda each: each.topic)
+    ]
+
+
+def _encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
+    topics = _by_topic(partitions)
+    out = _INT32.pack(len(topics))
+    for each in topics:
+        indexes = each["partitions"]
+        out += string(each["topic"], False) + _INT32.pack(len(indexes)) + b"".join(map(_INT32.pack, indexes))
+    return out
+
+
+def _read_partitions(reader: Reader) -> frozenset[TopicPartition]:
+    found: list[TopicPartition] = []
+    for _ in range(reader.count(False, 6)):
+        topic = reader.string(False)
+        found += [TopicPartition(topic, reader.int32()) for _ in range(reader.count(False, 4))]
+    return frozenset(found)
 
 
 def _decoded(schema: Any, raw: bytes) -> Any:

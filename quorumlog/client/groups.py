@@ -62,6 +62,10 @@ _NEWEST: Final = {
     Api.OFFSET_DELETE: 0,
     Api.DELETE_GROUPS: 2,
     Api.EXPLAIN_GROUPS: 0,
+    Api.JOIN_GROUP: 7,
+    Api.SYNC_GROUP: 5,
+    Api.HEARTBEAT: 4,
+    Api.LEAVE_GROUP: 4,
 }
 """The newest version of each request that is sent.  Later ones of OffsetCommit and OffsetFetch have ids for names."""
 _FIRST_FETCH_WITH_GROUPS: Final = 8
@@ -286,6 +290,31 @@ class GroupClient:
         return await self._retrying(
             f"the coordinator of group {group}", timeout_s, lambda left_s: self._find(group, left_s)
         )
+
+    async def known_coordinator(self, group: str, timeout_s: float) -> Coordinator:
+        """Return the remembered coordinator, or look it up once.  Raises a retriable ClusterError."""
+        return self._coordinators.get(group) or await self._find(group, timeout_s)
+
+    def forget(self, group: str) -> None:
+        """Look the coordinator of a group up again at the next call, at another broker."""
+        self._coordinators.pop(group, None)
+        self._cluster.ask_another_broker()
+
+    async def answer_of(self, group: str, coordinator: Coordinator, asked: asyncio.Future[T]) -> T:
+        """Return the answer, or raise a retriable ClusterError if another broker is the coordinator meanwhile."""
+        return await self._answer(group, coordinator, asked)
+
+    async def ask(
+        self, connection: KafkaConnection, api: Api, values: dict[str, Any], timeout_s: float, answer_s: float
+    ) -> tuple[int, Any]:
+        """Send a request, once, in the newest version that both sides know; return the version and the answer.
+
+        answer_s: how long the answer may take; `timeout_s` limits what comes before it.  Raises: ClusterError.
+        """
+        version = await self._version(connection, api, timeout_s)
+        if version is None:
+            raise ClusterError(ApiError.UNSUPPORTED_VERSION, f"{connection.peer} does not serve {codec.api_name(api)}")
+        return version, await connection.ask(api, version, values, answer_s)
 
     async def _find(self, group: str, left_s: float) -> Coordinator:
         values = {"key_type": 0, "coordinator_keys": [group]}

@@ -95,7 +95,7 @@ class PartitionCalls:
             try:
                 connection = await self._leaders.leader(topic, index, max(left_s, PAUSE_MIN_S))
                 asked = asyncio.ensure_future(attempt(connection, max(left_s, PAUSE_MIN_S)))
-                return await self._answer(topic, index, connection, asked, wait_s)
+                return await answer_of_leader(self._leaders, topic, index, connection, asked, wait_s)
             except ClusterError as error:
                 if not error.retriable:
                     raise
@@ -122,27 +122,31 @@ class PartitionCalls:
                     await self._leaders.leader_lost(topic, index, connection)
             await asyncio.sleep(pause_s)
 
-    async def _answer(
-        self, topic: str, index: int, connection: KafkaConnection, asked: asyncio.Future[Reply], wait_s: float
-    ) -> Reply:
-        """Return the answer, or raise a retriable ClusterError if another broker leads meanwhile."""
-        look: asyncio.Future[bool] | None = None
-        try:
-            await asyncio.wait({asked}, timeout=wait_s + LOOK_AFTER_S)
-            while not asked.done():
-                look = asyncio.ensure_future(self._leaders.has_moved(topic, index, connection))
-                await asyncio.wait((asked, look), return_when=asyncio.FIRST_COMPLETED)
-                if asked.done():
-                    break
-                if look.result():
-                    raise ClusterError(
-                        ApiError.NOT_LEADER_OR_FOLLOWER,
-                        f"{topic}-{index}: {connection.peer} does not answer, and no longer leads",
-                        retriable=True,
-                    )
-                await asyncio.wait({asked}, timeout=LOOK_AFTER_S)
-            return asked.result()
-        finally:
-            asked.cancel()
-            if look is not None:
-                look.cancel()
+
+async def answer_of_leader(
+    leaders: Leaders, topic: str, index: int, connection: KafkaConnection, asked: asyncio.Future[Reply], wait_s: float
+) -> Reply:
+    """Return the answer, or raise a retriable ClusterError if another broker leads the partition meanwhile.
+
+    `asked` is cancelled then, or if this call is cancelled.
+    """
+    look: asyncio.Future[bool] | None = None
+    try:
+        await asyncio.wait({asked}, timeout=wait_s + LOOK_AFTER_S)
+        while not asked.done():
+            look = asyncio.ensure_future(leaders.has_moved(topic, index, connection))
+            await asyncio.wait((asked, look), return_when=asyncio.FIRST_COMPLETED)
+            if asked.done():
+                break
+            if look.result():
+                raise ClusterError(
+                    ApiError.NOT_LEADER_OR_FOLLOWER,
+                    f"{topic}-{index}: {connection.peer} does not answer, and no longer leads",
+                    retriable=True,
+                )
+            await asyncio.wait({asked}, timeout=LOOK_AFTER_S)
+        return asked.result()
+    finally:
+        asked.cancel()
+        if look is not None:
+            look.cancel()

@@ -1,0 +1,185 @@
+"""The assignors of consumer groups: pure functions from subscriptions to an assignment.
+
+They have Kafka's names, because the members of a group agree on one by its name, and Kafka's results where another
+member could rely on them: `range` and `roundrobin` give exactly what Kafka's give.  The sticky ones promise balance,
+and that as few partitions as possible move.
+
+`cooperative-sticky` gives a partition to a new owner only once its old owner has given it up.  Until then nobody gets
+it; the old owner revokes it and joins again, and the rebalance after that assigns it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Final, NamedTuple
+
+from quorumlog.client.group_protocol import Subscription
+from quorumlog.client.messages import TopicPartition
+
+Members = Mapping[str, Subscription]
+"""By member id."""
+Counts = Mapping[str, int]
+"""Number of partitions by topic; a topic that is missing does not exist."""
+Assignment = dict[str, list[TopicPartition]]
+"""By member id, also of members that get nothing."""
+
+
+class Style(Enum):
+    """EAGER: a member gives up all partitions before it joins.  COOPERATIVE: only those that it loses."""
+
+    EAGER = "eager"
+    COOPERATIVE = "cooperative"
+
+
+class Assignor(NamedTuple):
+    """instance ids decide the order of members where they have one, so that a static member keeps its partitions."""
+
+    style: Style
+    assign: Callable[[Members, Counts, Mapping[str, str]], Assignment]
+
+
+def _order(members: Members, instances: Mapping[str, str]) -> list[str]:
+    """Return the member ids as Kafka orders them: static members by their instance ids, then the others."""
+    return sorted(members, key=lambda member: (member not in instances, instances.get(member, member)))
+
+
+def assign_range(members: Members, counts: Counts, instances: Mapping[str, str]) -> Assignment:
+    """Give each member of a topic's subscribers a range of its partitions; the first ones get one more."""
+    assigned: Assignment = {member: [] for member in members}
+    order = _order(members, instances)
+    for topic in sorted({topic for each in members.values() for topic in each.topics}):
+        takers = [member for member in order if topic in members[member].topics]
+        share, extra = divmod(counts.get(topic, 0), len(takers))
+        begin = 0
+        for position, member in enumerate(takers):
+            end = begin + share + (position < extra)
+            assigned[member] += [TopicPartition(topic, index) for index in range(begin, end)]
+            begin = end
+    return assigned
+
+
+def assign_roundrobin(members: Members, counts: Counts, instances: Mapping[str, str]) -> Assignment:
+    """Deal all partitions, in their order, to the members in turn; a member that does not subscribe is skipped."""
+    assigned: Assignment = {member: [] for member in members}
+    order = _order(members, instances)
+    turn = 0
+    for topic in sorted({topic for each in members.values() for topic in each.topics}):
+        for index in range(counts.get(topic, 0)):
+            while topic not in members[order[turn % len(order)]].topics:
+                turn += 1
+            assigned[order[turn % len(order)]].append(TopicPartition(topic, index))
+            turn += 1
+    return assigned
+
+
+def assign_sticky(members: Members, counts: Counts, instances: Mapping[str, str]) -> Assignment:
+    """Keep what the members have as far as balance permits, and deal the rest to those that have least."""
+    order = _order(members, instances)
+    kept = _kept(members, counts, order)
+    if len({each.topics for each in members.values()}) == 1:
+        return _level(members, counts, order, kept)
+    return _level_unequal(members, counts, order, kept)
+
+
+def assign_cooperatively(members: Members, counts: Counts, instances: Mapping[str, str]) -> Assignment:
+    """Like `assign_sticky`, without the partitions that another member must give up first."""
+    assigned = assign_sticky(members, counts, instances)
+    owner = _owners(members)
+    return {
+        member: [each for each in partitions if owner.get(each, member) == member]
+        for member, partitions in assigned.items()
+    }
+
+
+def _owners(members: Members) -> dict[TopicPartition, str]:
+    """Return the owner of each partition.  Of two that claim it, the one with the later generation has it; without a
+    difference nobody can know, and the first by its id counts."""
+    owners: dict[TopicPartition, str] = {}
+    for member in sorted(members):
+        for partition in members[member].owned:
+            rival = owners.get(partition)
+            if rival is None or members[member].generation > members[rival].generation:
+                owners[partition] = member
+    return owners
+
+
+def _kept(members: Members, counts: Counts, order: list[str]) -> Assignment:
+    """Return what each member owns and may keep, in order."""
+    kept: Assignment = {member: [] for member in order}
+    for partition, member in sorted(_owners(members).items()):
+        if partition.topic in members[member].topics and 0 <= partition.partition < counts.get(partition.topic, 0):
+            kept[member].append(partition)
+    return kept
+
+
+def _partitions(members: Members, counts: Counts) -> list[TopicPartition]:
+    topics = sorted({topic for each in members.values() for topic in each.topics})
+    return [TopicPartition(topic, index) for topic in topics for index in range(counts.get(topic, 0))]
+
+
+def _level(members: Members, counts: Counts, order: list[str], kept: Assignment) -> Assignment:
+    """The members subscribe to the same topics: each gets `share` partitions, and some one more."""
+    every = _partitions(members, counts)
+    share, extra = divmod(len(every), len(order))
+    assigned: Assignment = {}
+    for member in sorted(order, key=lambda member: -len(kept[member])):  # stable: those that have most keep one more
+        limit = share + (extra > 0 and len(kept[member]) > share)
+        extra -= limit > share
+        assigned[member] = kept[member][:limit]
+    taken = {partition for partitions in assigned.values() for partition in partitions}
+    free = (partition for partition in every if partition not in taken)
+    for member in order:
+        while len(assigned[member]) < share:
+            assigned[member].append(next(free))
+    takers = iter([member for member in order if len(assigned[member]) == share])
+    for partition in free:
+        assigned[next(takers)].append(partition)
+    return {member: assigned[member] for member in members}
+
+
+def _level_unequal(members: Members, counts: Counts, order: list[str], kept: Assignment) -> Assignment:
+    """The members subscribe to different topics: move partitions while that makes two members more equal."""
+    subscribers: dict[str, list[str]] = defaultdict(list)
+    for member in order:
+        for topic in members[member].topics:
+            subscribers[topic].append(member)
+    assigned = {member: list(partitions) for member, partitions in kept.items()}
+    taken = {partition for partitions in assigned.values() for partition in partitions}
+    free = [partition for partition in _partitions(members, counts) if partition not in taken]
+    for partition in sorted(free, key=lambda partition: len(subscribers[partition.topic])):
+        least = min(subscribers[partition.topic], key=lambda member: len(assigned[member]))
+        assigned[least].append(partition)
+    while (move := _improvement(assigned, subscribers, kept)) is not None:
+        partition, giver, taker = move
+        assigned[giver].remove(partition)
+        assigned[taker].append(partition)
+    return {member: assigned[member] for member in members}
+
+
+def _improvement(
+    assigned: Assignment, subscribers: Mapping[str, list[str]], kept: Assignment
+) -> tuple[TopicPartition, str, str] | None:
+    """Return a partition that its owner should give to another member, which has at least two fewer.
+
+    Each such move lowers the sum of the squares of the loads, so there are finitely many.  Partitions that their owner
+    did not have before move first.
+    """
+    for giver in sorted(assigned, key=lambda member: -len(assigned[member])):
+        had = set(kept[giver])
+        for partition in sorted(assigned[giver], key=lambda partition: partition in had):
+            taker = min(subscribers[partition.topic], key=lambda member: len(assigned[member]))
+            if len(assigned[giver]) - len(assigned[taker]) >= 2:
+                return partition, giver, taker
+    return None
+
+
+ASSIGNORS: Final[dict[str, Assignor]] = {
+    "range": Assignor(Style.EAGER, assign_range),
+    "roundrobin": Assignor(Style.EAGER, assign_roundrobin),
+    "sticky": Assignor(Style.EAGER, assign_sticky),
+    "cooperative-sticky": Assignor(Style.COOPERATIVE, assign_cooperatively),
+}
+
+__all__ = ["ASSIGNORS", "Assignment", "Assignor", "Counts", "Members", "Style"]

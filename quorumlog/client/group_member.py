@@ -1,0 +1,351 @@
+"""The shell of `Membership`: sends the requests of one group member, and calls its consumer.
+
+One task owns the core.  Each request is a task of its own, whose answer comes back as an event.  JoinGroup and
+SyncGroup wait at the coordinator until the others have joined, so they have a connection of their own; heartbeats and
+commits use that of the cluster.  The consumer revokes and assigns in the order in which the core says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, assert_never
+
+from quorumlog.client import membership as core
+from quorumlog.client.cluster import CONNECT_TIMEOUT_S, Cluster
+from quorumlog.client.group_protocol import CONSUMER, assigned_partitions
+from quorumlog.client.groups import GroupClient
+from quorumlog.client.kafka import KafkaConnection, error_word
+from quorumlog.client.membership import Event, Membership, Phase
+from quorumlog.client.messages import TopicPartition
+from quorumlog.errors import ClusterError
+from quorumlog.wire.errors import ApiError
+from quorumlog.wire.kafka.codec import Api
+
+REQUEST_TIMEOUT_S: Final = 5.0
+LEAVE_TIMEOUT_S: Final = 2.0
+COUNT_TIMEOUT_S: Final = 30.0
+JOIN_MARGIN_S: Final = 5.0
+"""How much longer than the rebalance timeout the answer to JoinGroup may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSettings:
+    """assignors: the preferred one first.  poll_interval_s: also how long a rebalance waits for this member."""
+
+    group: str
+    assignors: tuple[str, ...]
+    instance_id: str | None
+    session_timeout_s: float
+    heartbeat_interval_s: float
+    poll_interval_s: float
+    metadata_age_s: float
+
+
+class Owner(Protocol):
+    """The consumer, as its membership sees it."""
+
+    async def revoke(self, partitions: frozenset[TopicPartition]) -> None:
+        """Commit and give up partitions, once the user has finished their records."""
+
+    def lose(self, partitions: frozenset[TopicPartition]) -> None:
+        """Give up partitions that may belong to others already."""
+
+    async def assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        """Begin with these partitions in addition."""
+
+    def out_of_group(self, error: ClusterError) -> None:
+        """Report that the member cannot be in the group."""
+
+    def progress(self) -> object | None:
+        """Return something that changes whenever the user gets records; None while the user waits for some."""
+
+
+class GroupMember:
+    """topics: returns the wanted topics that exist, with their number of partitions."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        groups: GroupClient,
+        owner: Owner,
+        settings: MemberSettings,
+        topics: Callable[[], Awaitable[tuple[frozenset[str], dict[str, int]]]],
+    ) -> None:
+        self.core = Membership(
+            settings.assignors,
+            heartbeat_s=settings.heartbeat_interval_s,
+            session_s=settings.session_timeout_s,
+            instance_id=settings.instance_id,
+        )
+        self._cluster = cluster
+        self._groups = groups
+        self._owner = owner
+        self._settings = settings
+        self._topics = topics
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._handovers: asyncio.Queue[core.Revoke | core.Assign] = asyncio.Queue()
+        self._line: KafkaConnection | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.failing_since: float | None = None
+        """Loop time since when no request to the group has succeeded."""
+        self.failure: ClusterError | None = None
+
+    # --- for the consumer ---
+
+    @property
+    def instance_id(self) -> str | None:
+        return self._settings.instance_id
+
+    def active(self) -> None:
+        """Note that the user looks for records."""
+        if self.core.phase is Phase.STALLED:
+            self._events.put_nowait(core.Active())
+
+    def commit_refused(self, generation: int, code: str) -> None:
+        """Note that a commit was refused because of the membership."""
+        self._events.put_nowait(core.Refused(generation, code))
+
+    async def run(self) -> None:
+        """Be a member until cancelled.  Then call `close`."""
+        for work in (self._watch_topics(), self._watch_user(), self._hand_over()):
+            self._begin(work)
+        while True:
+            event: Event = core.Tick()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(self.core.deadline):
+                    event = await self._events.get()
+            self._apply(event)
+
+    async def close(self) -> None:
+        """Leave the group, within `LEAVE_TIMEOUT_S`, and close the connection.  `run` must have ended."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        try:
+            for effect in self.core.step(core.End(), asyncio.get_running_loop().time()):
+                if isinstance(effect, core.Leave):
+                    with suppress(ClusterError):  # the coordinator expels the member when its session ends
+                        await self._leave(effect)
+        finally:
+            if self._line is not None:
+                await self._line.close()
+
+    # --- effects ---
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            error = ClusterError(ApiError.FAILED, f"group {self._settings.group}: the member failed: {bug!r}")
+            error.__cause__ = bug
+            self._owner.out_of_group(error)
+
+    def _apply(self, event: Event) -> None:
+        for effect in self.core.step(event, asyncio.get_running_loop().time()):
+            match effect:
+                case core.Join():
+                    self._begin(self._join(effect))
+                case core.Count():
+                    self._begin(self._count(effect))
+                case core.Sync():
+                    self._begin(self._sync(effect))
+                case core.Heartbeat():
+                    self._begin(self._beat(effect))
+                case core.Leave():
+                    self._begin(self._leave_quietly(effect))
+                case core.Revoke(partitions, _, is_lost):
+                    if is_lost:
+                        self._owner.lose(partitions)
+                    else:
+                        self._handovers.put_nowait(effect)
+                case core.Assign():
+                    self._handovers.put_nowait(effect)
+                case core.FindCoordinator():
+                    self._groups.forget(self._settings.group)
+                case core.Fail(error):
+                    self._owner.out_of_group(error)
+                case _:
+                    assert_never(effect)
+
+    async def _hand_over(self) -> None:
+        while True:
+            effect = await self._handovers.get()
+            if isinstance(effect, core.Revoke):
+                await self._owner.revoke(effect.partitions)
+                self._events.put_nowait(core.Revoked(effect.number))
+            else:
+                await self._owner.assigned(effect.partitions & self.core.owned)
+
+    # --- requests ---
+
+    def _noted(self, error: ClusterError | None) -> ClusterError | None:
+        if error is None:
+            self.failing_since = self.failure = None
+        else:
+            self.failure = error
+            if self.failing_since is None:
+                self.failing_since = asyncio.get_running_loop().time()
+        return error
+
+    def _refusal(self, code: int, what: str) -> ClusterError | None:
+        if not code:
+            return None
+        name, retriable = error_word(code)
+        known = ApiError.named(name)
+        sentence = "" if known is None else f": {known.sentence}"
+        return ClusterError(
+            name, f"group {self._settings.group}: {what} was answered with {name}{sentence}", retriable=retriable
+        )
+
+    async def _waiting_call(self, api: Api, values: dict[str, Any], answer_s: float) -> tuple[int, Any]:
+        """Send a request whose answer waits for other members, on the connection for that."""
+        group = self._settings.group
+        coordinator = await self._groups.known_coordinator(group, REQUEST_TIMEOUT_S)
+        address = coordinator.address
+        line = self._line
+        if line is None or not line.is_open or line.has_timed_out or (line.host, line.port) != tuple(address):
+            if line is not None:
+                await line.close()
+            line = self._line = KafkaConnection(address.host, address.port, client_id=self._cluster.client_id)
+            await line.connect(CONNECT_TIMEOUT_S)
+        asked = asyncio.ensure_future(self._groups.ask(line, api, values, REQUEST_TIMEOUT_S, answer_s))
+        try:
+            return await self._groups.answer_of(group, coordinator, asked)
+        except ClusterError:
+            await line.close()  # a request that nobody waits for must not delay the next one
+            raise
+
+    async def _quick_call(self, api: Api, values: dict[str, Any], timeout_s: float) -> Any:
+        coordinator = await self._groups.known_coordinator(self._settings.group, timeout_s)
+        connection = await self._cluster.connection(coordinator.address, timeout_s)
+        return (await self._groups.ask(connection, api, values, timeout_s, timeout_s))[1]
+
+    async def _join(self, effect: core.Join) -> None:
+        settings = self._settings
+        values = {
+            "group_id": settings.group,
+            "session_timeout": round(settings.session_timeout_s * 1000),
+            "rebalance_timeout": round(settings.poll_interval_s * 1000),
+            "member_id": effect.member_id,
+            "group_instance_id": settings.instance_id,
+            "protocol_type": CONSUMER,
+            "protocols": [{"name": name, "metadata": metadata} for name, metadata in effect.protocols],
+        }
+        try:
+            _, reply = await self._waiting_call(Api.JOIN_GROUP, values, settings.poll_interval_s + JOIN_MARGIN_S)
+        except ClusterError as error:
+            self._noted(error)
+            self._events.put_nowait(core.Joined(effect.round, error))
+            return
+        refusal = self._refusal(reply.error_code, "JoinGroup")
+        if refusal is None or refusal.code != "MEMBER_ID_REQUIRED":
+            self._noted(refusal)
+        members = tuple(
+            core.JoinedMember(each.member_id, getattr(each, "group_instance_id", None), bytes(each.metadata))
+            for each in reply.members
+        )
+        is_leader = reply.leader == reply.member_id
+        self._events.put_nowait(
+            core.Joined(
+                effect.round,
+                refusal,
+                reply.member_id,
+                reply.generation_id,
+                reply.protocol_name or "",
+                is_leader,
+                members,
+            )
+        )
+
+    async def _count(self, effect: core.Count) -> None:
+        try:
+            counts = await self._cluster.partition_counts(effect.topics, COUNT_TIMEOUT_S) if effect.topics else {}
+        except ClusterError as error:
+            self._events.put_nowait(core.Counted(effect.round, None, self._noted(error)))
+        else:
+            self._events.put_nowait(core.Counted(effect.round, counts))
+
+    async def _sync(self, effect: core.Sync) -> None:
+        values = {
+            "group_id": self._settings.group,
+            "generation_id": effect.generation,
+            "member_id": effect.member_id,
+            "group_instance_id": self._settings.instance_id,
+            "protocol_type": CONSUMER,
+            "protocol_name": effect.assignor,
+            "assignments": [{"member_id": member, "assignment": data} for member, data in effect.assignments],
+        }
+        try:
+            answer_s = self._settings.poll_interval_s + JOIN_MARGIN_S
+            _, reply = await self._waiting_call(Api.SYNC_GROUP, values, answer_s)
+        except ClusterError as error:
+            self._noted(error)
+            self._events.put_nowait(core.Synced(effect.round, error))
+            return
+        refusal = self._noted(self._refusal(reply.error_code, "SyncGroup"))
+        found = () if refusal is not None else assigned_partitions(bytes(reply.assignment))
+        assignment = (
+            None
+            if found is None
+            else frozenset(TopicPartition(topic, index) for topic, indexes in found for index in indexes)
+        )
+        self._events.put_nowait(core.Synced(effect.round, refusal, assignment))
+
+    async def _beat(self, effect: core.Heartbeat) -> None:
+        values = {
+            "group_id": self._settings.group,
+            "generation_id": effect.generation,
+            "member_id": effect.member_id,
+            "group_instance_id": self._settings.instance_id,
+        }
+        timeout_s = max(self._settings.heartbeat_interval_s, self._settings.session_timeout_s / 3)
+        try:
+            reply = await self._quick_call(Api.HEARTBEAT, values, min(timeout_s, REQUEST_TIMEOUT_S))
+        except ClusterError as error:
+            self._events.put_nowait(core.Beaten(effect.generation, self._noted(error)))
+            return
+        refusal = self._refusal(reply.error_code, "a heartbeat")
+        self._noted(None)
+        self._events.put_nowait(core.Beaten(effect.generation, refusal))
+
+    async def _leave(self, effect: core.Leave) -> None:
+        member = {"member_id": effect.member_id, "group_instance_id": None}
+        values = {"group_id": self._settings.group, "member_id": effect.member_id, "members": [member]}
+        await self._quick_call(Api.LEAVE_GROUP, values, LEAVE_TIMEOUT_S)
+
+    async def _leave_quietly(self, effect: core.Leave) -> None:
+        with suppress(ClusterError):
+            await self._leave(effect)
+
+    # --- what changes by itself ---
+
+    async def _watch_topics(self) -> None:
+        while True:
+            try:
+                topics, counts = await self._topics()
+            except ClusterError as error:
+                self._noted(error)
+                await asyncio.sleep(1.0)
+                continue
+            self._events.put_nowait(core.Subscribe(topics, counts))
+            await asyncio.sleep(self._settings.metadata_age_s)
+
+    async def _watch_user(self) -> None:
+        loop = asyncio.get_running_loop()
+        seen, since = self._owner.progress(), loop.time()
+        while True:
+            await asyncio.sleep(min(self._settings.poll_interval_s / 10, 5.0))
+            now = self._owner.progress()
+            if now is None or now != seen:
+                seen, since = now, loop.time()
+            elif loop.time() - since >= self._settings.poll_interval_s:
+                self._events.put_nowait(core.Stalled())

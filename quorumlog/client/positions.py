@@ -1,0 +1,145 @@
+"""Where a consumer is in each of its partitions, and the records that it has fetched ahead.
+
+The offsets of a partition are ordered: committed <= processed <= next <= fetch.  `next_offset` is the position: the
+next record that the user gets.  `fetch_offset` is the end of what has been fetched.  A change of the position (a seek,
+a reset) discards the records that were fetched ahead, and raises `version`, so that the answer to a fetch that was sent
+before is recognised as stale.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from quorumlog.client.messages import TopicPartition
+from quorumlog.client.record_codec import read_batch
+from quorumlog.client.records import OFFSET_MAX, OpenBatch, UnreadableBatchError, end_offset, open_batches
+from quorumlog.errors import ClusterError
+from quorumlog.wire._record_scan import Record
+
+
+class _Chunk:
+    """The whole batches of one answer, opened one at a time."""
+
+    __slots__ = ("batches", "end", "size")
+
+    def __init__(self, records: memoryview, end: int) -> None:
+        self.batches: Iterator[OpenBatch] = open_batches(records)
+        self.end = end
+        self.size = len(records)
+
+
+class Position:
+    """One assigned partition.
+
+    next_offset: None until it is known.
+    high_watermark: the end of the committed records, of the last answer; -1 before that.
+    error: for the user, who gets it at the next look for records.
+    is_held: the position is not looked up yet, because the user's callback may set it.
+    failing_since: loop time since when nothing could be fetched; retry_at: when to try again.
+    """
+
+    __slots__ = (
+        "buffered_bytes",
+        "chunks",
+        "committed",
+        "error",
+        "failing_since",
+        "failure",
+        "fetch_offset",
+        "high_watermark",
+        "is_held",
+        "is_in_flight",
+        "is_paused",
+        "next_offset",
+        "partition",
+        "retry_at",
+        "served",
+        "version",
+        "was_out_of_range",
+    )
+
+    def __init__(self, partition: TopicPartition) -> None:
+        self.partition = partition
+        self.next_offset: int | None = None
+        self.fetch_offset = 0
+        self.committed: int | None = None
+        self.version = 0
+        self.is_paused = False
+        self.is_held = False
+        self.is_in_flight = False
+        self.was_out_of_range = False
+        self.chunks: deque[_Chunk] = deque()
+        self.buffered_bytes = 0
+        self.high_watermark = -1
+        self.error: ClusterError | None = None
+        self.failure: ClusterError | None = None
+        self.failing_since: float | None = None
+        self.retry_at = 0.0
+        self.served = 0
+
+    def move(self, offset: int | None) -> None:
+        """Set the position; None: it is looked up again."""
+        self.next_offset = offset
+        self.fetch_offset = offset or 0
+        self.chunks.clear()
+        self.buffered_bytes = 0
+        self.version += 1
+        self.error = None
+        self.was_out_of_range = False
+        self.succeeded()
+
+    def failed(self, error: ClusterError, now: float, pause_s: float) -> None:
+        """Note that nothing could be fetched, and when to try again."""
+        self.failure = error
+        self.failing_since = now if self.failing_since is None else self.failing_since
+        self.retry_at = now + pause_s
+
+    def succeeded(self) -> None:
+        self.failure = None
+        self.failing_since = None
+        self.retry_at = 0.0
+
+    def add(self, records: memoryview, high_watermark: int) -> bool:
+        """Add the answer to a fetch at `fetch_offset`; return whether it had records.
+
+        The data may be damaged; `take` reports that once the user has got the records before the damage.
+        """
+        self.high_watermark = high_watermark
+        self.succeeded()
+        if not records:
+            return False
+        try:
+            end = end_offset(records)
+        except UnreadableBatchError:
+            end = self.fetch_offset  # `take` meets it again
+        if end is None:
+            return False
+        self.chunks.append(_Chunk(records, end))
+        self.buffered_bytes += len(records)
+        self.fetch_offset = max(self.fetch_offset, end)
+        return True
+
+    def take(self) -> list[Record]:
+        """Return the records of the next batch that has any, without moving the position past them; may be empty.
+
+        Raises:
+            ClusterError: CORRUPT_MESSAGE.  The position stays before the damage, so that the error is met again
+                until the user seeks past it.
+        """
+        topic, index = self.partition
+        assert self.next_offset is not None
+        while self.chunks:
+            chunk = self.chunks[0]
+            try:
+                for batch in chunk.batches:
+                    records = read_batch(batch, topic, index, self.next_offset, OFFSET_MAX)
+                    if records:
+                        return records
+            except UnreadableBatchError as error:
+                self.move(self.next_offset)
+                raise error.of(topic, index, "seek past it to go on without its records") from error
+            self.chunks.popleft()
+            self.buffered_bytes -= chunk.size
+            self.next_offset = max(self.next_offset, chunk.end)
+        return []

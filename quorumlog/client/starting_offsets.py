@@ -1,0 +1,155 @@
+"""Decides where a consumer begins in a partition: at the group's committed offset, or where its policy says.
+
+Also where it goes on if its offset is out of range: the log no longer has it, because retention or DeleteRecords
+deleted the records, or no longer, because it was truncated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Final, Literal
+
+from quorumlog.client.cluster import Cluster
+from quorumlog.client.consumer import EARLIEST, LATEST, OffsetOutOfRangeError
+from quorumlog.client.group_descriptions import CommittedOffset, Partition
+from quorumlog.client.log_offsets import list_offsets
+from quorumlog.client.messages import TopicPartition
+from quorumlog.client.positions import Position
+from quorumlog.errors import ClusterError
+from quorumlog.wire.errors import ApiError
+
+OffsetReset = Literal["earliest", "latest", "none"]
+
+LOOK_UP_TIMEOUT_S: Final = 10.0
+_POLICIES: Final = {"earliest": EARLIEST, "latest": LATEST}
+_PAUSE_S: Final = 0.1
+
+Committed = Callable[[list[Partition], float], Awaitable[Mapping[Partition, CommittedOffset]]]
+
+
+class StartingOffsets:
+    """Sets the position of each partition that has none.
+
+    committed: returns the group's offsets; None without a group.
+    on_change: called after each change of a position.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        positions: Mapping[TopicPartition, Position],
+        policy: OffsetReset,
+        committed: Committed | None,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._cluster = cluster
+        self._positions = positions
+        self._policy = policy
+        self._committed = committed
+        self._on_change = on_change
+        self._wake = asyncio.Event()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Set positions until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            self._wake.clear()
+            for position in self._positions.values():
+                if position.was_out_of_range and position.error is None and position.retry_at <= loop.time():
+                    await self._confirm_out_of_range()
+                    break
+            unknown = self._unknown(loop.time())
+            if unknown:
+                await self._set(unknown)
+                self._on_change()
+            waits = [each.retry_at for each in self._positions.values() if each.retry_at > loop.time()]
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(min(waits, default=None)):
+                    await self._wake.wait()
+
+    def _unknown(self, now: float) -> list[Position]:
+        return [
+            each
+            for each in self._positions.values()
+            if each.next_offset is None and not each.is_held and each.error is None and each.retry_at <= now
+        ]
+
+    async def _set(self, positions: list[Position]) -> None:
+        versions = {position: position.version for position in positions}
+        try:
+            if self._committed is not None:
+                found = await self._committed([each.partition for each in positions], LOOK_UP_TIMEOUT_S)
+                for position in positions:
+                    offset = found.get(position.partition)
+                    if offset is not None and position.version == versions[position]:
+                        position.move(offset.offset)
+                        position.committed = offset.offset
+            rest = [each for each in positions if each.next_offset is None and each.version == versions[each]]
+            await self._reset(rest, versions)
+        except ClusterError as error:
+            self._failed(positions, error)
+
+    async def _reset(self, positions: list[Position], versions: Mapping[Position, int]) -> None:
+        timestamp = _POLICIES.get(self._policy)
+        if timestamp is None:
+            for position in positions:
+                message = f"{position.partition}: no offset is committed, and auto_offset_reset is none"
+                position.error = ClusterError(
+                    ApiError.OFFSET_OUT_OF_RANGE, message, "seek, commit an offset, or change auto_offset_reset"
+                )
+            return
+        wanted: dict[Partition, int] = {each.partition: timestamp for each in positions}
+        found = await list_offsets(self._cluster, wanted, LOOK_UP_TIMEOUT_S)
+        for position in positions:
+            offset = found[position.partition]
+            if position.version != versions[position]:
+                continue
+            if isinstance(offset, ClusterError):
+                self._failed([position], offset)
+            else:
+                position.move(offset)
+
+    async def _confirm_out_of_range(self) -> None:
+        """Check with the leaders: the answer may have come from a former leader."""
+        positions = [each for each in self._positions.values() if each.was_out_of_range and each.error is None]
+        versions = {position: position.version for position in positions}
+        wanted: dict[Partition, int] = {each.partition: EARLIEST for each in positions}
+        try:
+            starts = await list_offsets(self._cluster, wanted, LOOK_UP_TIMEOUT_S)
+            ends = await list_offsets(self._cluster, dict.fromkeys(wanted, LATEST), LOOK_UP_TIMEOUT_S)
+        except ClusterError as error:
+            return self._failed(positions, error)
+        now = asyncio.get_running_loop().time()
+        for position in positions:
+            start, end = starts[position.partition], ends[position.partition]
+            if position.version != versions[position]:
+                continue
+            if isinstance(start, ClusterError) or isinstance(end, ClusterError):
+                self._failed([position], start if isinstance(start, ClusterError) else _error(end))
+            elif start <= position.fetch_offset <= end:
+                position.was_out_of_range = False
+                position.retry_at = now + _PAUSE_S
+            elif self._policy == "none":
+                position.error = OffsetOutOfRangeError(*position.partition, position.fetch_offset, start, end)
+            else:
+                position.move(start if self._policy == "earliest" else end)
+        self._on_change()
+        return None
+
+    def _failed(self, positions: list[Position], error: ClusterError) -> None:
+        now = asyncio.get_running_loop().time()
+        for position in positions:
+            if error.retriable:
+                position.failed(error, now, self._cluster.random.uniform(_PAUSE_S / 2, _PAUSE_S * 3))
+            else:
+                position.error = error
+
+
+def _error(outcome: int | ClusterError) -> ClusterError:
+    assert isinstance(outcome, ClusterError)
+    return outcome

@@ -1,0 +1,146 @@
+"""The assignors: complete, balanced and sticky, and `cooperative-sticky` never gives a partition to two members."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quorumlog.client.assignors import ASSIGNORS, Assignment, Counts, Members
+from quorumlog.client.group_protocol import (
+    Subscription,
+    assigned_partitions,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+    subscribed_topics,
+)
+from quorumlog.client.messages import TopicPartition
+
+TOPICS = ("a", "b", "c")
+names = st.sampled_from(["m1", "m2", "m3", "m4", "m5"])
+some_topics = st.frozensets(st.sampled_from(TOPICS), min_size=1)
+counts = st.fixed_dictionaries({topic: st.integers(0, 7) for topic in TOPICS})
+partitions = st.frozensets(st.builds(TopicPartition, st.sampled_from(TOPICS), st.integers(0, 8)), max_size=8)
+subscriptions = st.builds(Subscription, some_topics, partitions, st.integers(-1, 3))
+groups = st.dictionaries(names, subscriptions, min_size=1)
+EACH = pytest.mark.parametrize("name", ASSIGNORS)
+
+
+def assign(name: str, members: Members, counts: Counts) -> Assignment:
+    return ASSIGNORS[name].assign(members, counts, {})
+
+
+def after(members: Members, assignment: Assignment, generation: int) -> dict[str, Subscription]:
+    """The members as they join next, with what they own."""
+    return {name: Subscription(each.topics, frozenset(assignment[name]), generation) for name, each in members.items()}
+
+
+def settle(name: str, members: Members, counts: Counts, generation: int = 10) -> Assignment:
+    """Rebalance until nothing moves, as cooperative members do."""
+    for step in range(3):
+        assignment = assign(name, members, counts)
+        if all(members[each].owned <= frozenset(assignment[each]) for each in members) and step:
+            return assignment
+        members = after(members, assignment, generation + step)
+    return assign(name, members, counts)
+
+
+@EACH
+@given(groups, counts)
+def test_every_partition_has_one_owner_who_wants_it(name: str, members: Members, counts: Counts) -> None:
+    assignment = settle(name, members, counts)
+    assert assignment.keys() == members.keys()
+    owners = Counter(partition for given in assignment.values() for partition in given)
+    wanted = {topic for each in members.values() for topic in each.topics}
+    assert set(owners) == {TopicPartition(topic, index) for topic in wanted for index in range(counts[topic])}
+    assert set(owners.values()) <= {1}
+    assert all(partition.topic in members[each].topics for each, given in assignment.items() for partition in given)
+
+
+@pytest.mark.parametrize("name", ["sticky", "cooperative-sticky"])
+@given(groups, counts)
+def test_sticky_assignments_are_balanced(name: str, members: Members, counts: Counts) -> None:
+    assignment = settle(name, members, counts)
+    for giver, given_partitions in assignment.items():
+        for taker in members:
+            if any(partition.topic in members[taker].topics for partition in given_partitions):
+                assert len(given_partitions) - len(assignment[taker]) <= 1, (giver, taker, assignment)
+
+
+@pytest.mark.parametrize("name", ["sticky", "cooperative-sticky"])
+@given(groups, counts)
+def test_nothing_moves_without_a_reason(name: str, members: Members, counts: Counts) -> None:
+    first = settle(name, members, counts)
+    again = assign(name, after(members, first, 50), counts)
+    assert {each: set(given) for each, given in again.items()} == {each: set(given) for each, given in first.items()}
+
+
+@given(groups, counts)
+def test_a_partition_moves_only_once_its_owner_gave_it_up(members: Members, counts: Counts) -> None:
+    assignment = assign("cooperative-sticky", members, counts)
+    for name, given_partitions in assignment.items():
+        for partition in set(given_partitions) - members[name].owned:
+            owners = [other for other in members if partition in members[other].owned]
+            assert not owners, f"{partition} goes to {name} while {owners} have it"
+
+
+@given(st.integers(1, 5), st.integers(0, 30))
+def test_a_member_that_leaves_moves_only_its_own_partitions(size: int, count: int) -> None:
+    members = {f"m{n}": Subscription(frozenset("a")) for n in range(size + 1)}
+    before = assign("sticky", members, {"a": count})
+    rest = after({name: each for name, each in members.items() if name != "m0"}, before, 1)
+    now = assign("sticky", rest, {"a": count})
+    assert all(set(before[name]) <= set(now[name]) for name in rest)
+
+
+def test_range_gives_the_first_members_one_more() -> None:
+    members = {name: Subscription(frozenset(("a", "b"))) for name in ("x", "y")}
+    assert assign("range", members, {"a": 3, "b": 3}) == {
+        "x": [("a", 0), ("a", 1), ("b", 0), ("b", 1)], "y": [("a", 2), ("b", 2)],
+    }  # fmt: skip
+
+
+def test_roundrobin_deals_and_skips_who_does_not_subscribe() -> None:
+    members = {"x": Subscription(frozenset("ab")), "y": Subscription(frozenset("b")), "z": Subscription(frozenset("a"))}
+    assert assign("roundrobin", members, {"a": 3, "b": 2}) == {
+        "x": [("a", 0), ("a", 2), ("b", 1)], "y": [("b", 0)], "z": [("a", 1)],
+    }  # fmt: skip
+
+
+def test_static_members_keep_their_place_under_another_member_id() -> None:
+    members = {"m9": Subscription(frozenset("a")), "m1": Subscription(frozenset("a"))}
+    assert ASSIGNORS["range"].assign(members, {"a": 2}, {"m9": "i1", "m1": "i2"}) == {
+        "m9": [("a", 0)],
+        "m1": [("a", 1)],
+    }
+
+
+def test_the_later_generation_owns_what_two_members_claim() -> None:
+    both = frozenset((TopicPartition("a", 0),))
+    members = {"x": Subscription(frozenset("a"), both, 1), "y": Subscription(frozenset("a"), both, 2)}
+    assert TopicPartition("a", 0) in assign("sticky", members, {"a": 2})["y"]
+
+
+@EACH
+@given(subscriptions)
+def test_subscriptions_are_read_as_they_were_written(name: str, subscription: Subscription) -> None:
+    data = encode_subscription(subscription, name)
+    assert decode_subscription(data, name) == subscription
+    assert subscribed_topics(data) == tuple(sorted(subscription.topics))
+
+
+@EACH
+@given(st.binary(max_size=80))
+@settings(max_examples=300)
+def test_any_bytes_are_a_subscription_or_none(name: str, data: bytes) -> None:
+    decode_subscription(data, name)
+
+
+@given(partitions)
+def test_assignments_are_read_as_they_were_written(owned: frozenset[TopicPartition]) -> None:
+    found = assigned_partitions(encode_assignment(owned))
+    assert found is not None
+    assert {(topic, index) for topic, indexes in found for index in indexes} == owned

@@ -1,0 +1,202 @@
+"""The public consumer without a group: order, positions, limits, failures, and nothing left after close."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from quorumlog.client import ClusterError, ConfigError, Consumer, FetchLimits, Record
+from quorumlog.client.records import NewRecord, build_batch
+from tests.unit.quorumlog.client.fake_cluster import FakeBrokers, fake_brokers
+
+NOW = 1_700_000_000_000
+
+
+@pytest.fixture
+async def brokers() -> AsyncIterator[FakeBrokers]:
+    """Topic t has partitions 0 and 1, each with the records 0 to 9 in batches of two."""
+    async with fake_brokers() as started:
+        await started.create("t", [1, 2])
+        for index in (0, 1):
+            await started.fill("t", index, *(batch(n, n + 1) for n in range(0, 10, 2)))
+        before = asyncio.all_tasks()
+        yield started
+        async with asyncio.timeout(10):
+            while asyncio.all_tasks() - before - {asyncio.current_task()}:  # noqa: ASYNC110  # brokers notice it by themselves
+                await asyncio.sleep(0.01)
+
+
+def batch(*values: int) -> bytearray:
+    return build_batch([NewRecord(None, b"%d" % value, NOW + value) for value in values])
+
+
+def reading(brokers: FakeBrokers, **options: Any) -> Consumer:
+    return Consumer(brokers.bootstrap, **{"topics": ["t"], "auto_offset_reset": "earliest", **options})
+
+
+async def take(consumer: Consumer, count: int) -> list[Record]:
+    found = []
+    async with asyncio.timeout(20):
+        async for record in consumer:
+            found.append(record)
+            if len(found) == count:
+                break
+    return found
+
+
+def by_partition(records: list[Record]) -> dict[int, list[int]]:
+    return {index: [int(each.value or b"") for each in records if each.partition == index] for index in (0, 1)}
+
+
+async def test_all_records_arrive_in_the_order_of_their_partitions(brokers: FakeBrokers) -> None:
+    async with reading(brokers) as consumer:
+        found = await take(consumer, 20)
+        assert by_partition(found) == {0: list(range(10)), 1: list(range(10))}
+        first = next(record for record in found if record.partition == 0)
+        assert first == ("t", 0, 0, NOW, False, None, b"0", ())
+        assert [consumer.position(("t", index)) for index in (0, 1)] == [10, 10]
+        assert await consumer.lag() == {("t", 0): 0, ("t", 1): 0}
+        assert await consumer.get(timeout_s=0.05) is None
+
+
+async def test_batches_hold_records_of_one_partition(brokers: FakeBrokers) -> None:
+    found: list[Record] = []
+    async with reading(brokers) as consumer:
+        async for records in consumer.batches():
+            assert {(record.topic, record.partition) for record in records} == {(records.topic, records.partition)}
+            assert records.high_watermark == 10
+            found += records
+            if len(found) == 20:
+                break
+    assert by_partition(found) == {0: list(range(10)), 1: list(range(10))}
+
+
+async def test_get_many_takes_at_most_as_many_as_asked(brokers: FakeBrokers) -> None:
+    async with reading(brokers) as consumer:
+        records = await consumer.get_many(max_records=1, timeout_s=10)
+        assert records is not None
+        assert len(records) == 1
+        assert consumer.position(records.topic_partition) == 1
+
+
+async def test_the_latest_position_reads_only_new_records(brokers: FakeBrokers) -> None:
+    async with reading(brokers, auto_offset_reset="latest") as consumer:
+        assert await consumer.get(timeout_s=0.2) is None
+        await brokers.fill("t", 0, batch(10))
+        (record,) = await take(consumer, 1)
+        assert (record.partition, record.offset) == (0, 10)
+
+
+async def test_seeks_discard_what_was_fetched_ahead(brokers: FakeBrokers) -> None:
+    async with reading(brokers, topics=None) as consumer:
+        consumer.assign([("t", 0)])
+        assert [record.offset for record in await take(consumer, 3)] == [0, 1, 2]
+        consumer.seek(("t", 0), 7)
+        assert [record.offset for record in await take(consumer, 3)] == [7, 8, 9]
+        await consumer.seek_to_beginning()
+        assert [record.offset for record in await take(consumer, 1)] == [0]
+        await consumer.seek_to_time(NOW + 4)
+        assert [record.offset for record in await take(consumer, 1)] == [4]
+        await consumer.seek_to_end(("t", 0))
+        assert await consumer.get(timeout_s=0.05) is None
+
+
+async def test_a_paused_partition_is_silent_and_goes_on_where_it_stopped(brokers: FakeBrokers) -> None:
+    async with reading(brokers) as consumer:
+        (first,) = await take(consumer, 1)
+        consumer.pause(("t", first.partition))
+        assert consumer.paused() == {("t", first.partition)}
+        others = await take(consumer, 10)
+        assert {record.partition for record in others} == {1 - first.partition}
+        assert await consumer.get(timeout_s=0.05) is None
+        consumer.resume(("t", first.partition))
+        assert [record.offset for record in await take(consumer, 9)] == list(range(1, 10))
+
+
+async def test_a_killed_leader_loses_and_repeats_nothing(brokers: FakeBrokers) -> None:
+    async with reading(brokers, fetch=FetchLimits(partition_size_max=1)) as consumer:
+        found = await take(consumer, 4)
+        await brokers.kill(1)
+        await brokers.move("t", 0, 2)
+        await brokers.fill("t", 0, batch(10))
+        found += await take(consumer, 17)
+        assert by_partition(found) == {0: list(range(11)), 1: list(range(10))}
+
+
+async def test_records_that_retention_deleted_are_skipped_by_the_policy(brokers: FakeBrokers) -> None:
+    await brokers.cut_front("t", 0, 2)
+    async with reading(brokers, topics=None) as consumer:
+        consumer.assign([("t", 0)])
+        consumer.seek(("t", 0), 1)
+        assert [record.offset for record in await take(consumer, 1)] == [4]
+    async with reading(brokers, topics=None, auto_offset_reset="none") as consumer:
+        consumer.assign([("t", 0)])
+        with pytest.raises(ClusterError, match="no offset is committed"):
+            await consumer.get(timeout_s=10)
+        consumer.seek(("t", 0), 1)
+        with pytest.raises(ClusterError, match="offset 1 is out of range"):
+            await consumer.get(timeout_s=10)
+
+
+async def test_a_damaged_batch_is_an_error_until_the_user_seeks_past_it(brokers: FakeBrokers) -> None:
+    log = brokers.shared.logs["t", 0]
+    base, end, newest, data = log.batches[1]
+    log.batches[1] = (base, end, newest, data[:-1] + bytes([data[-1] ^ 1]))
+    async with reading(brokers, topics=None) as consumer:
+        consumer.assign([("t", 0)])
+        assert len(await take(consumer, 2)) == 2
+        for _ in range(2):
+            with pytest.raises(ClusterError, match="cannot be read"):
+                await consumer.get(timeout_s=10)
+        consumer.seek(("t", 0), 4)
+        assert [record.offset for record in await take(consumer, 1)] == [4]
+
+
+async def test_a_cancelled_get_has_taken_nothing(brokers: FakeBrokers) -> None:
+    async with reading(brokers, auto_offset_reset="latest") as consumer:
+        for _ in range(3):
+            waiting = asyncio.ensure_future(consumer.get())
+            await asyncio.sleep(0.05)
+            waiting.cancel()
+            await asyncio.wait({waiting})
+        await brokers.fill("t", 1, batch(10, 11))
+        assert [record.offset for record in await take(consumer, 2)] == [10, 11]
+
+
+async def test_a_slow_user_stops_the_fetches_at_the_bound(brokers: FakeBrokers) -> None:
+    async with reading(brokers, fetch=FetchLimits(partition_size_max=1)) as consumer:
+        await take(consumer, 1)
+        await asyncio.sleep(0.3)
+        assert max(len(each.chunks) for each in consumer._positions.values()) == 1
+        assert len(await take(consumer, 19)) == 19
+
+
+async def test_brokers_that_are_gone_are_an_error_in_time(brokers: FakeBrokers) -> None:
+    async with reading(brokers, failure_timeout_s=1.0) as consumer:
+        await take(consumer, 20)
+        for node_id in list(brokers.servers):
+            await brokers.kill(node_id)
+        with pytest.raises(ClusterError, match="no success for 1 s") as failure:
+            await consumer.get(timeout_s=30)
+        assert failure.value.retriable
+
+
+async def test_what_needs_a_group_or_an_assignment_says_so(brokers: FakeBrokers) -> None:
+    async with reading(brokers) as consumer:
+        with pytest.raises(ClusterError, match="without a group cannot commit"):
+            await consumer.commit()
+        with pytest.raises(ClusterError, match="x-3 is not assigned"):
+            consumer.seek(("x", 3), 0)
+        with pytest.raises(ClusterError, match="either subscribes"):
+            consumer.assign([("t", 0)])
+    with pytest.raises(ClusterError, match="was closed"):
+        await consumer.get()
+
+
+def test_all_problems_of_a_configuration_are_reported_together() -> None:
+    with pytest.raises(ConfigError) as failure:
+        Consumer("h:1", topics=["t"], pattern="(", group="", assignors=["best"], heartbeat_interval_s=99)
+    assert len(failure.value.problems) == 5
