@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import re
 from collections.abc import Callable
+from inspect import CO_COROUTINE
 from itertools import count
+from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -170,3 +175,16 @@ async def test_a_member_with_an_invalid_session_gets_the_brokers_error(standalon
         with pytest.raises(ClusterError) as failure:
             await consumer.get(timeout_s=30)
         assert failure.value.code == "INVALID_SESSION_TIMEOUT"
+
+
+async def test_the_tour_of_the_docs_runs(standalone: Standalone) -> None:
+    """Each block of docs/client.md, in order."""
+    page = (Path(__file__).parents[3] / "docs/client.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 7
+    names: dict[str, Any] = {"servers": standalone.bootstrap}
+    async with asyncio.timeout(100):
+        for block in blocks:
+            code = compile(block, "docs/client.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            assert code.co_flags & CO_COROUTINE
+            await FunctionType(code, names)()
