@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from broker.kafka import (
     admin,
@@ -21,6 +22,7 @@ from broker.kafka import (
     partitions,
     reassignments,
     security,
+    telemetry,
     voters,
 )
 from broker.kafka.api import Groups, Node, Replicas
@@ -81,12 +83,14 @@ class Handler:
 
     low, offered: the versions that are served, which ApiVersions reports (but see `_ADVERTISED_LOW`).
     access: the permission that the caller needs; None if every client may send the request.  It is not checked yet.
+    is_listed: whether ApiVersions lists the request.
     """
 
     low: int
     offered: int
     answer: Callable[[Handlers, Caller, memoryview], Outcome]
     access: Access | None
+    is_listed: bool = True
 
 
 class Handlers:
@@ -102,10 +106,12 @@ class Handlers:
         wait_for_metadata: Callable[[int], Awaitable[object]] | None,
         reply_room: Callable[[], int],
         groups: Groups,
+        new_id: Callable[[], UUID],
     ) -> None:
         """reply_room: returns the bytes of records that one reply to a consumer may contain now."""
         self._replicas = replicas
         self._groups = groups
+        self._new_id = new_id
         self._node = node
         self._node_id = node_id
         self._cluster_id = cluster_id
@@ -169,6 +175,7 @@ class Handlers:
         keys = [
             {"api_key": int(api), "min_version": _ADVERTISED_LOW.get(api, handler.low), "max_version": handler.offered}
             for api, handler in sorted(HANDLERS.items())
+            if handler.is_listed
         ]
         values = {"error_code": error_code, "api_keys": keys, **features(self._replicas.image)}
         return codec.encode_response_body(Api.API_VERSIONS, version, values)
@@ -234,6 +241,13 @@ class Handlers:
                 )
             topics.append({"topic": topic.topic, "partitions": partitions})
         return _encoded(caller, {"topics": topics})
+
+    def _on_get_subscriptions(self, caller: Caller, frame: memoryview) -> Reply:
+        request = codec.decode_request(caller.header, frame)
+        return _encoded(caller, telemetry.get_subscriptions(request, self._new_id))
+
+    def _on_push_telemetry(self, caller: Caller, frame: memoryview) -> Reply:
+        return _encoded(caller, telemetry.push(codec.decode_request(caller.header, frame)))
 
     # --- answered after a wait ---
 
@@ -415,6 +429,8 @@ HANDLERS: Final[dict[Api, Handler]] = {
     Api.DESCRIBE_PRODUCERS: Handler(0, 0, Handlers._on_describe_producers, _topic(Operation.READ)),
     Api.CONSUMER_GROUP_HEARTBEAT: _of_groups(0, 1, consumer_groups.consumer_group_heartbeat, Operation.READ),
     Api.CONSUMER_GROUP_DESCRIBE: _of_groups(0, 1, consumer_groups.consumer_group_describe, Operation.DESCRIBE),
+    Api.GET_TELEMETRY_SUBSCRIPTIONS: Handler(0, 0, Handlers._on_get_subscriptions, None, is_listed=False),
+    Api.PUSH_TELEMETRY: Handler(0, 0, Handlers._on_push_telemetry, None, is_listed=False),
     Api.LIST_CONFIG_RESOURCES: Handler(0, 1, Handlers._on_list_config_resources, _cluster(Operation.DESCRIBE_CONFIGS)),
     Api.DESCRIBE_TOPIC_PARTITIONS: Handler(0, 0, Handlers._on_describe_topic_partitions, _topic(Operation.DESCRIBE)),
     Api.DESCRIBE_CLUSTER: Handler(0, 2, Handlers._on_describe_cluster, _cluster(Operation.DESCRIBE)),

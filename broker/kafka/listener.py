@@ -11,6 +11,7 @@ import resource
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
+from uuid import UUID
 
 from broker.kafka.api import Groups, Node, Replicas
 from broker.kafka.connection import Connection, Dispatch
@@ -18,6 +19,7 @@ from broker.kafka.groups import NoGroups
 from broker.kafka.handlers import Handlers
 from broker.kafka.limits import KafkaLimits, MemoryBudget
 from quorumlog.runtime.addresses import NamedAddress, cannot_listen, listen_refused, parse_named
+from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.logging import LineBudget, get_logger
 from quorumlog.wire.rpcs import ControllerCall
 
@@ -56,6 +58,7 @@ class KafkaServer:
         wait_for_metadata: returns when the broker's image has reached an offset.  Handlers wait for it, so that a
             client finds the topic that it has just created through this broker.
         groups: the coordinators of groups; None: group requests are refused.
+        new_id: draws ids for clients; None: those of the system.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class KafkaServer:
         limits: KafkaLimits | None = None,
         wait_for_metadata: Callable[[int], Awaitable[object]] | None = None,
         groups: Groups | None = None,
+        new_id: Callable[[], UUID] | None = None,
     ) -> None:
         limits = limits if limits is not None else KafkaLimits()
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -87,6 +91,7 @@ class KafkaServer:
             wait_for_metadata=wait_for_metadata,
             reply_room=self.budget.room,
             groups=groups if groups is not None else NoGroups(),
+            new_id=new_id if new_id is not None else Sources.real().uuid4,
         )
         self._listeners = [parse_named(item) if isinstance(item, str) else item for item in listeners]
         self._connections: dict[Connection, None] = {}

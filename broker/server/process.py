@@ -147,6 +147,7 @@ class BrokerProcess:
             cluster_id="",
             wait_for_metadata=self.role.wait_applied,
             groups=self.role.groups,
+            new_id=sources.uuid4,
         )
         self._disks = tuple(disks)
         self._paths = paths

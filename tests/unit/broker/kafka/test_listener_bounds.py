@@ -63,10 +63,10 @@ async def test_garbage_closes_its_connection_only(served: Served, data: bytes) -
 async def test_the_log_names_a_request_that_is_not_served(served: Served) -> None:
     with capture_logs() as lines:
         async with RawClient(served.port) as client:
-            client.writer.write(frame(b"\x00\x1d\x00\x03\x00\x00\x00\x01\xff\xff\x00"))
+            client.writer.write(frame(b"\x00\x34\x00\x02\x00\x00\x00\x01\xff\xff\x00"))
             assert await client.closed()
     (line,) = [line for line in lines if line["event"] == "connection closed"]
-    assert line["reason"] == "api key 29 (describe_acls), version 3, is not served"
+    assert line["reason"] == "api key 52 (vote), version 2, is not served"
 
 
 async def test_bytes_after_the_end_of_a_request_are_ignored(served: Served) -> None:
