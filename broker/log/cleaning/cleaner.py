@@ -149,7 +149,8 @@ class LogCleaner:
         turn = Turn()
         for key, log in compacted:
             await turn.passed()
-            if self._logs.get(key) is not log:
+            # The logs of a failed directory stay in `logs`.  None of them would ever become clean.
+            if self._logs.get(key) is not log or log.directory_id in self._logs.failed_disks:
                 continue
             try:
                 dirty = log.compaction.dirty(log.config, wall_ms)

@@ -17,6 +17,7 @@ from broker.log.cleaning.ports import LocalWorker, WorkerError
 from broker.log.cleaning.records import UncleanableError, open_body, open_records
 from broker.log.cleaning.transactions import AbortedRecords, Endings
 from quorumlog.client.records import NewRecord, build_batch, decode_batches, stamp
+from quorumlog.runtime.disk import DiskError
 from quorumlog.wire.control_records import EndTxnMarker, build_marker, parse_marker
 from quorumlog.wire.record_batch import (
     DELETE_HORIZON_FLAG,
@@ -546,6 +547,21 @@ def test_a_crash_at_any_step_of_a_swap_loses_nothing(how: str, torn: bool) -> No
         run_simulated(once)
         steps += 1
     assert steps > 20
+
+
+def test_logs_of_a_failed_directory_are_not_chosen() -> None:
+    """They stay in `logs`; the cleaner would choose them again and again, without a pause."""
+
+    async def scenario(rig: CompactionRig) -> None:
+        for number in range(60):
+            rig.append((b"k%d" % (number % 3), b"x" * 50))
+        await rig.settle()
+        assert await rig.cleaner._look() is rig.log
+        rig.logs.disk_failed(rig.log.directory_id, DiskError("fsync failed"))
+        assert rig.logs.get(rig.log.key) is rig.log
+        assert not await rig.cleaner.clean_next()
+
+    simulated()(scenario)
 
 
 def test_a_log_that_was_reset_since_it_was_chosen_is_not_cleaned() -> None:
