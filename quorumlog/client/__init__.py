@@ -1,4 +1,4 @@
-"""Clients of a cluster.  For services: `Producer`, `Consumer`, and their values and errors.
+"""Clients of a cluster.  For services: `Producer`, `Consumer`, `Admin`, and their values and errors.
 
 The names are imported at their first use, so that `import quorumlog.client` costs nothing to those who need a module
 of this package only, for example Spark's workers.
@@ -10,7 +10,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from quorumlog.client.admin import Admin
+    from quorumlog.client.admin_values import (
+        ClusterDescription,
+        ConfigValue,
+        CreatedTopic,
+        NewTopic,
+        OffsetMove,
+        PartitionDescription,
+        RefusalsError,
+        TopicDescription,
+    )
     from quorumlog.client.fetcher import FetchLimits
+    from quorumlog.client.group_descriptions import CommittedOffset, GroupDescription, ListedGroup
     from quorumlog.client.lanes import Delivery
     from quorumlog.client.messages import NewRecord, RecordMetadata, TopicPartition
     from quorumlog.client.record_consumer import Consumer, RecordBatch
@@ -19,30 +31,54 @@ if TYPE_CHECKING:
     from quorumlog.wire._record_scan import Record
 
 __all__ = [
+    "Admin",
+    "ClusterDescription",
     "ClusterError",
+    "CommittedOffset",
     "ConfigError",
+    "ConfigValue",
     "Consumer",
+    "CreatedTopic",
     "Delivery",
     "FetchLimits",
+    "GroupDescription",
+    "ListedGroup",
     "NewRecord",
+    "NewTopic",
+    "OffsetMove",
+    "PartitionDescription",
     "Producer",
     "Record",
     "RecordBatch",
     "RecordMetadata",
+    "RefusalsError",
+    "TopicDescription",
     "TopicPartition",
 ]
 
 _HOMES = {
+    "Admin": "quorumlog.client.admin",
+    "ClusterDescription": "quorumlog.client.admin_values",
     "ClusterError": "quorumlog.errors",
+    "CommittedOffset": "quorumlog.client.group_descriptions",
     "ConfigError": "quorumlog.errors",
+    "ConfigValue": "quorumlog.client.admin_values",
     "Consumer": "quorumlog.client.record_consumer",
+    "CreatedTopic": "quorumlog.client.admin_values",
+    "Delivery": "quorumlog.client.lanes",
     "FetchLimits": "quorumlog.client.fetcher",
+    "GroupDescription": "quorumlog.client.group_descriptions",
+    "ListedGroup": "quorumlog.client.group_descriptions",
+    "NewRecord": "quorumlog.client.messages",
+    "NewTopic": "quorumlog.client.admin_values",
+    "OffsetMove": "quorumlog.client.admin_values",
+    "PartitionDescription": "quorumlog.client.admin_values",
+    "Producer": "quorumlog.client.record_producer",
     "Record": "quorumlog.wire._record_scan",
     "RecordBatch": "quorumlog.client.record_consumer",
-    "Delivery": "quorumlog.client.lanes",
-    "NewRecord": "quorumlog.client.messages",
-    "Producer": "quorumlog.client.record_producer",
     "RecordMetadata": "quorumlog.client.messages",
+    "RefusalsError": "quorumlog.client.admin_values",
+    "TopicDescription": "quorumlog.client.admin_values",
     "TopicPartition": "quorumlog.client.messages",
 }
 

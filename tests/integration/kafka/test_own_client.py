@@ -181,7 +181,7 @@ async def test_the_tour_of_the_docs_runs(standalone: Standalone) -> None:
     """Each block of docs/client.md, in order."""
     page = (Path(__file__).parents[3] / "docs/client.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 7
+    assert len(blocks) == 10
     names: dict[str, Any] = {"servers": standalone.bootstrap}
     async with asyncio.timeout(100):
         for block in blocks:

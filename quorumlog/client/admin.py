@@ -1,0 +1,393 @@
+"""A client for administrators and services that set up their topics: `quorumlog.client.Admin`.
+
+Theory of operation.  `BrokerCalls` finds the broker for each request about topics and configs, `PartitionLooks` the
+leader of a partition, and `GroupClient` the coordinator of a group.  Each retries while that broker moves.  Here, a
+call gets its one deadline, its arguments are checked, and its refusals become errors with a next step.
+
+A call about several things tries all of them.  If some are refused, it raises `RefusalsError`, which names them and
+has the results of the others.  So no refusal is overlooked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Final, Literal, Self
+
+from quorumlog.client.admin_arguments import creatable, created, distinct, end_of, new_topics, positive, resource_of
+from quorumlog.client.admin_partitions import PartitionLooks, Partitions
+from quorumlog.client.admin_values import (
+    ClusterDescription,
+    ConfigValue,
+    CreatedTopic,
+    NewTopic,
+    OffsetMove,
+    TopicDescription,
+    advised,
+    as_time_ms,
+    cluster_description,
+    config_value,
+    done_or_raise,
+)
+from quorumlog.client.broker_calls import BrokerCalls
+from quorumlog.client.cluster import Cluster
+from quorumlog.client.consumer import EARLIEST, LATEST
+from quorumlog.client.group_descriptions import CommittedOffset, GroupDescription, ListedGroup
+from quorumlog.client.groups import GroupClient
+from quorumlog.client.messages import TopicPartition
+from quorumlog.errors import ClusterError, ConfigError
+from quorumlog.runtime.clock import Sources
+from quorumlog.wire.errors import ApiError
+from quorumlog.wire.kafka.codec import Api
+
+TIMEOUT_S: Final = 60.0
+_RESERVE_S: Final = 0.2
+"""Parts of a call end this much before it (at most a tenth of its time): their errors say more than its own."""
+_SET, _DELETE = 0, 1
+_TO_THE_END: Final = -1
+
+End = Literal["earliest", "latest"]
+
+
+class Admin:
+    """Manage topics, configs, records and groups: `async with Admin("host:9092") as admin: await admin.topics()`.
+
+    Use it from one event loop; calls may run concurrently.  It connects at the first call.
+
+    Args:
+        bootstrap: `HOST:PORT`, several with commas or as a list; or a `Cluster`, which stays open.
+        timeout_s: the longest time of a call that is given no `timeout_s` of its own.
+
+    Every call raises:
+        ClusterError: refused, with Kafka's name of the reason in `code` and a `next_step`; TIMED_OUT at the deadline.
+            A change may have been made then.  RefusalsError, a subclass, if the call is about several things.
+        ConfigError: a wrong argument; nothing was sent.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str] | Cluster,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        client_id: str = "quorumlog-admin",
+        sources: Sources | None = None,
+    ) -> None:
+        self._timeout_s = positive(timeout_s)
+        self._owns_cluster = not isinstance(bootstrap, Cluster)
+        random = None if sources is None else sources.random
+        self._cluster = (
+            bootstrap if isinstance(bootstrap, Cluster) else Cluster(bootstrap, client_id=client_id, random=random)
+        )
+        self._brokers = BrokerCalls(self._cluster)
+        self._partitions = PartitionLooks(self._cluster, self._brokers)
+        self._groups = GroupClient(self._cluster)
+
+    async def close(self) -> None:
+        """Close the connections; calls in progress fail.  Idempotent."""
+        if self._owns_cluster:
+            await self._cluster.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # -- cluster and topics
+
+    async def cluster(self, *, timeout_s: float | None = None) -> ClusterDescription:
+        """Return the id, the controller and the running brokers."""
+        async with self._call("the cluster", timeout_s) as left_s:
+            return cluster_description(await self._brokers.metadata((), left_s()))
+
+    async def topics(self, *, internal: bool = False, timeout_s: float | None = None) -> list[str]:
+        """Return the names of all topics, ascending.  internal: also those that belong to the brokers."""
+        async with self._call("the topics", timeout_s) as left_s:
+            reply = await self._brokers.metadata(None, left_s())
+        return sorted(str(each.name) for each in reply.topics if internal or not each.is_internal)
+
+    async def describe_topic(self, name: str, *, timeout_s: float | None = None) -> TopicDescription:
+        """Return a topic with the leader, replicas and ISR of each partition."""
+        async with self._call(f"topic {name}", timeout_s) as left_s:
+            return (await self._partitions.described({name}, left_s))[name]
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        replication_factor: int | None = None,
+        configs: Mapping[str, str] | None = None,
+        *,
+        validate_only: bool = False,
+        timeout_s: float | None = None,
+    ) -> CreatedTopic:
+        """Create one topic; see `create_topics`."""
+        topic = NewTopic(name, partitions, replication_factor, configs)
+        return (await self.create_topics([topic], validate_only=validate_only, timeout_s=timeout_s))[name]
+
+    async def create_topics(
+        self, topics: Iterable[NewTopic], *, validate_only: bool = False, timeout_s: float | None = None
+    ) -> dict[str, CreatedTopic]:
+        """Create topics, each on its own; return them by name.  validate_only: check them, and create none.
+
+        TOPIC_ALREADY_EXISTS after a lost answer may be this call's own topic; the message says so then.
+        """
+        new = new_topics(topics)
+
+        def request(names: list[str]) -> dict[str, Any]:
+            return {"topics": [creatable(new[name]) for name in names], "validate_only": validate_only}
+
+        async with self._call("the creation of topics", timeout_s) as left_s:
+            changes = await self._brokers.change_topics(
+                Api.CREATE_TOPICS, list(new), request, lambda reply: reply.topics, left_s()
+            )
+            for name, error in changes.refusals.items():
+                if error.code == ApiError.TOPIC_ALREADY_EXISTS and name in changes.unsure:
+                    message = f"{error.message}; an attempt of this call got no answer, and may have created it"
+                    changes.refusals[name] = ClusterError(error.code, message)
+            changes.done = {name: created(answer) for name, answer in changes.done.items()}
+            return done_or_raise(changes.outcomes(new))
+
+    async def delete_topic(self, name: str, *, timeout_s: float | None = None) -> None:
+        """Delete a topic with its records."""
+        async with self._call(f"topic {name}", timeout_s) as left_s:
+            changes = await self._brokers.change_topics(
+                Api.DELETE_TOPICS,
+                [name],
+                lambda names: {"topics": [{"name": each, "topic_id": None} for each in names]},
+                lambda reply: reply.responses,
+                left_s(),
+            )
+            error = changes.refusals.get(name)
+            if error is not None and not (error.code == ApiError.UNKNOWN_TOPIC_OR_PARTITION and name in changes.unsure):
+                raise error
+
+    async def add_partitions(
+        self, name: str, total: int, *, validate_only: bool = False, timeout_s: float | None = None
+    ) -> None:
+        """Add partitions to a topic until it has `total`.  Records keep their places; keys may map to others."""
+        async with self._call(f"topic {name}", timeout_s) as left_s:
+            changes = await self._brokers.change_topics(
+                Api.CREATE_PARTITIONS,
+                [name],
+                lambda names: {
+                    "topics": [{"name": each, "count": total, "assignments": None} for each in names],
+                    "validate_only": validate_only,
+                },
+                lambda reply: reply.results,
+                left_s(),
+            )
+            error = changes.refusals.get(name)
+            if error is None:
+                return
+            if error.code != ApiError.INVALID_PARTITIONS or name not in changes.unsure:
+                raise error
+            if len((await self._partitions.described({name}, left_s))[name].partitions) != total:
+                raise error
+
+    # -- configs
+
+    async def get_configs(
+        self, *, topic: str | None = None, broker: int | Literal["all"] | None = None, timeout_s: float | None = None
+    ) -> dict[str, ConfigValue]:
+        """Return the configs in force of a topic, of a broker, or ("all") of all brokers, by name."""
+        kind, name, at, what = resource_of(topic, broker)
+        resource = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
+        values = {"resources": [resource], "include_documentation": True}
+        async with self._call(what, timeout_s) as left_s:
+            result = await self._brokers.ask(Api.DESCRIBE_CONFIGS, values, what, left_s(), at)
+        return {each.name: config_value(each) for each in sorted(result.configs, key=lambda each: str(each.name))}
+
+    async def set_configs(
+        self,
+        configs: Mapping[str, str],
+        *,
+        topic: str | None = None,
+        broker: int | Literal["all"] | None = None,
+        validate_only: bool = False,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Set configs of a topic, of a broker, or of all brokers; all of them or none.  Others keep their values."""
+        await self._alter([(name, _SET, value) for name, value in configs.items()], topic, broker, validate_only,
+                          timeout_s)  # fmt: skip
+
+    async def unset_configs(
+        self,
+        names: Iterable[str],
+        *,
+        topic: str | None = None,
+        broker: int | Literal["all"] | None = None,
+        validate_only: bool = False,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Return configs to the value that they inherit; all of them or none.  One that is not set is no error."""
+        given = [names] if isinstance(names, str) else list(names)
+        await self._alter([(name, _DELETE, None) for name in given], topic, broker, validate_only, timeout_s)
+
+    async def _alter(
+        self,
+        changes: list[tuple[str, int, str | None]],
+        topic: str | None,
+        broker: int | Literal["all"] | None,
+        validate_only: bool,
+        timeout_s: float | None,
+    ) -> None:
+        kind, name, at, what = resource_of(topic, broker)
+        distinct("configs", [key for key, _, _ in changes])
+        configs = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
+        resource = {"resource_type": kind, "resource_name": name, "configs": configs}
+        values = {"resources": [resource], "validate_only": validate_only}
+        async with self._call(what, timeout_s) as left_s:
+            await self._brokers.ask(Api.INCREMENTAL_ALTER_CONFIGS, values, what, left_s(), at)
+
+    # -- records and offsets
+
+    async def delete_records(
+        self, before: Mapping[tuple[str, int], int | Literal["latest"]], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Delete the records before an offset ("latest": all committed ones); return the new first offsets."""
+        wanted = {TopicPartition(*key): _TO_THE_END if to == "latest" else to for key, to in before.items()}
+        bad = [f"{key}: offset {to}" for key, to in wanted.items() if to < 0 and before[key] != "latest"]
+        if bad:
+            raise ConfigError(*(f"{each} is below 0" for each in bad))
+        async with self._call("the deletion of records", timeout_s) as left_s:
+            await self._partitions.resolved(wanted, left_s)
+            return await self._partitions.delete_before(wanted, left_s)
+
+    async def offsets(
+        self, partitions: Partitions, at: End = "latest", *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Return the first offsets ("earliest"), or the ends of the committed records ("latest")."""
+        place = end_of(at)
+        async with self._call("offsets", timeout_s) as left_s:
+            return await self._partitions.listed(
+                dict.fromkeys(await self._partitions.resolved(partitions, left_s), place), left_s
+            )
+
+    async def offsets_at(
+        self, partitions: Partitions, time: datetime | int, *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, int | None]:
+        """Return the offset of the first record that is not older than a time (in ms since 1970, if a number).
+
+        None: the partition has no such record.
+        """
+        time_ms = as_time_ms(time)
+        async with self._call("offsets", timeout_s) as left_s:
+            keys = await self._partitions.resolved(partitions, left_s)
+            found = await self._partitions.listed(dict.fromkeys(keys, time_ms), left_s)
+        return {key: None if offset < 0 else offset for key, offset in found.items()}
+
+    # -- groups
+
+    async def list_groups(self, states: Collection[str] = (), *, timeout_s: float | None = None) -> list[ListedGroup]:
+        """Return the groups of all brokers by name; only those in one of `states` ("Stable", "Empty", …) if given."""
+        async with self._call("the groups", timeout_s) as left_s:
+            return await self._groups.list_groups(left_s(), states)
+
+    async def describe_group(self, group: str, *, timeout_s: float | None = None) -> GroupDescription:
+        """Return the state, the coordinator and the members of a group."""
+        async with self._call(f"group {group}", timeout_s) as left_s:
+            return await self._groups.describe(group, left_s())
+
+    async def group_offsets(
+        self, group: str, *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """Return the committed offsets of a group, ascending; empty for a group that does not exist."""
+        async with self._call(f"group {group}", timeout_s) as left_s:
+            found = await self._groups.committed(group, left_s())
+        return {TopicPartition(*key): offset for key, offset in found.items()}
+
+    async def set_group_offsets(
+        self, group: str, offsets: Mapping[tuple[str, int], int], *, timeout_s: float | None = None
+    ) -> None:
+        """Commit offsets for a group without members; it is created if it does not exist.
+
+        An offset outside its log would make consumers start elsewhere, so it is refused, and nothing is committed.
+        """
+        wanted = {TopicPartition(*key): offset for key, offset in offsets.items()}
+        async with self._call(f"group {group}", timeout_s) as left_s:
+            keys = await self._partitions.resolved(wanted, left_s)
+            starts = await self._partitions.listed(dict.fromkeys(keys, EARLIEST), left_s)
+            ends = await self._partitions.listed(dict.fromkeys(keys, LATEST), left_s)
+            outside = [
+                f"{key}: {wanted[key]} is not in {starts[key]} to {ends[key]}"
+                for key in keys
+                if not starts[key] <= wanted[key] <= ends[key]
+            ]
+            if outside:
+                raise ClusterError(ApiError.OFFSET_OUT_OF_RANGE, f"nothing was committed: {'; '.join(outside)}")
+            await self._commit(group, wanted, left_s)
+
+    async def reset_group_offsets(
+        self,
+        group: str,
+        to: End | datetime | int,
+        *,
+        partitions: Partitions | None = None,
+        dry_run: bool = False,
+        timeout_s: float | None = None,
+    ) -> dict[TopicPartition, OffsetMove]:
+        """Move a group without members to the start, to the end, or to a time (in ms since 1970, if a number).
+
+        partitions: None: those with a committed offset.  A partition without a record as new as the time is moved to
+        its end.  dry_run: return the moves, and commit nothing.
+        """
+        place = end_of(to) if isinstance(to, str) else as_time_ms(to)
+        async with self._call(f"group {group}", timeout_s) as left_s:
+            committed = await self._groups.committed(group, left_s())
+            if partitions is None and not committed:
+                raise ClusterError(ApiError.OFFSET_NOT_COMMITTED, f"group {group} has no committed offsets to reset")
+            keys = await self._partitions.resolved(committed if partitions is None else partitions, left_s)
+            after = await self._partitions.listed(dict.fromkeys(keys, place), left_s)
+            if older := [key for key, offset in after.items() if offset < 0]:
+                after |= await self._partitions.listed(dict.fromkeys(older, LATEST), left_s)
+            if not dry_run:
+                await self._commit(group, after, left_s)
+        before = {key: committed[key].offset if key in committed else None for key in keys}
+        return {key: OffsetMove(before[key], after[key]) for key in keys}
+
+    async def _commit(self, group: str, offsets: Mapping[TopicPartition, int], left_s: Callable[[], float]) -> None:
+        commits = {(key.topic, key.partition): CommittedOffset(offset) for key, offset in offsets.items()}
+        _raise_refusals(await self._groups.commit(group, commits, left_s()), offsets)
+
+    async def delete_group(self, group: str, *, timeout_s: float | None = None) -> None:
+        """Delete a group without members, with its offsets."""
+        async with self._call(f"group {group}", timeout_s) as left_s:
+            await self._groups.delete(group, left_s())
+
+    async def delete_group_offsets(
+        self, group: str, partitions: Iterable[tuple[str, int]], *, timeout_s: float | None = None
+    ) -> None:
+        """Delete the committed offsets of partitions that no member subscribes to."""
+        keys = [TopicPartition(*key) for key in partitions]
+        if not keys:
+            raise ConfigError("partitions is empty")
+        async with self._call(f"group {group}", timeout_s) as left_s:
+            _raise_refusals(await self._groups.delete_offsets(group, keys, left_s()), keys)
+
+    # -- the frame of every call
+
+    @asynccontextmanager
+    async def _call(self, what: str, timeout_s: float | None) -> AsyncIterator[Callable[[], float]]:
+        """Give the body a function that returns the seconds left; its errors get a next step."""
+        limit_s = self._timeout_s if timeout_s is None else positive(timeout_s)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + limit_s - min(_RESERVE_S, limit_s / 10)
+        try:
+            async with asyncio.timeout(limit_s):
+                yield lambda: max(deadline - loop.time(), 0.001)
+        except TimeoutError as cause:
+            message = f"{what}: no answer within {limit_s:g} s"
+            raise advised(ClusterError(ApiError.TIMED_OUT, message, retriable=True)) from cause
+        except ClusterError as error:
+            advised(error)
+            raise
+
+
+def _raise_refusals(refusals: Mapping[tuple[str, int], ClusterError], asked: Iterable[TopicPartition]) -> None:
+    done_or_raise({key: refusals.get(key) for key in asked})

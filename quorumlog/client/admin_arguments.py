@@ -1,0 +1,82 @@
+"""Checks of what users give to `Admin`, and its form in requests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import isfinite
+from typing import Any, Final
+
+from quorumlog.client.admin_values import CreatedTopic, NewTopic
+from quorumlog.client.consumer import EARLIEST, LATEST
+from quorumlog.errors import ConfigError
+
+TOPIC: Final = 2
+BROKER: Final = 4
+"""Types of resources with configs."""
+
+
+def positive(timeout_s: float) -> float:
+    """Return it.  Raises: ConfigError: it is no deadline."""
+    if not (timeout_s > 0 and isfinite(timeout_s)):
+        raise ConfigError(f"timeout_s is {timeout_s}, not a number above 0")
+    return timeout_s
+
+
+def distinct(what: str, names: Sequence[str]) -> None:
+    """Raises: ConfigError: there are none, or one of them is named twice."""
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if not names:
+        raise ConfigError(f"{what} is empty")
+    if twice:
+        raise ConfigError(f"{what} has {', '.join(twice)} twice")
+
+
+def end_of(at: str) -> int:
+    """Return the offset that ListOffsets takes for an end of a log.  Raises: ConfigError."""
+    if at not in ("earliest", "latest"):
+        raise ConfigError(f"{at!r} is not one of earliest, latest")
+    return EARLIEST if at == "earliest" else LATEST
+
+
+def resource_of(topic: str | None, broker: int | str | None) -> tuple[int, str, int | None, str]:
+    """Return the type and the name of a resource, the broker to ask (None: any), and the resource in words."""
+    if (topic is None) == (broker is None):
+        raise ConfigError("name one of topic and broker")
+    if topic is not None:
+        return TOPIC, topic, None, f"the configs of topic {topic}"
+    if broker == "all":
+        return BROKER, "", None, "the configs of all brokers"
+    if not isinstance(broker, int):
+        raise ConfigError(f'broker is {broker!r}, not a broker id or "all"')
+    return BROKER, str(broker), broker, f"the configs of broker {broker}"
+
+
+def new_topics(topics: Iterable[NewTopic]) -> dict[str, NewTopic]:
+    """Return topics by name.  Raises: ConfigError: there are none, or one of them contradicts itself."""
+    given = list(topics)
+    distinct("topics", [each.name for each in given])
+    for each in given:
+        if each.assignment is not None and (each.partitions, each.replication_factor) != (None, None):
+            raise ConfigError(f"topic {each.name}: an assignment excludes partitions and replication_factor")
+    return {each.name: each for each in given}
+
+
+def creatable(topic: NewTopic) -> dict[str, Any]:
+    """Return a topic as CreateTopics takes it."""
+    return {
+        "name": topic.name,
+        "num_partitions": -1 if topic.partitions is None else topic.partitions,
+        "replication_factor": -1 if topic.replication_factor is None else topic.replication_factor,
+        "assignments": [
+            {"partition_index": index, "broker_ids": ids} for index, ids in enumerate(topic.assignment or ())
+        ],
+        "configs": [{"name": name, "value": value} for name, value in (topic.configs or {}).items()],
+    }
+
+
+def created(answer: Any) -> CreatedTopic:
+    """Return a topic of a CreateTopics response."""
+    configs = {each.name: each.value for each in answer.configs or ()}
+    return CreatedTopic(
+        str(answer.name), answer.topic_id, int(answer.num_partitions), int(answer.replication_factor), configs
+    )

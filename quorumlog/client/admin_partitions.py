@@ -1,0 +1,104 @@
+"""Partitions as `Admin` looks them up: their topics, their offsets, and the deletion of their records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from quorumlog.client.admin_values import TopicDescription, done_or_raise, refused, topic_description
+from quorumlog.client.broker_calls import VERSIONS, BrokerCalls, broker_timeout_ms, final_if_missing
+from quorumlog.client.cluster import REQUEST_TIMEOUT_S, Cluster
+from quorumlog.client.groups import all_of
+from quorumlog.client.kafka import KafkaConnection
+from quorumlog.client.log_offsets import list_offsets
+from quorumlog.client.messages import TopicPartition
+from quorumlog.client.partitions import PartitionCalls
+from quorumlog.errors import ClusterError, ConfigError
+from quorumlog.wire.errors import ApiError, KafkaCode
+from quorumlog.wire.kafka.codec import Api
+
+Partitions = str | Iterable[str | tuple[str, int]]
+"""A topic's name, which means all its partitions; or several names and (topic, partition) pairs."""
+
+
+class PartitionLooks:
+    """Asks about partitions, which must exist.  left_s: returns the seconds that are left for the whole call."""
+
+    def __init__(self, cluster: Cluster, brokers: BrokerCalls) -> None:
+        self._cluster = cluster
+        self._brokers = brokers
+        self._leaders = PartitionCalls(cluster)
+
+    async def described(self, names: Collection[str], left_s: Callable[[], float]) -> dict[str, TopicDescription]:
+        """Return topics by name.  One that is missing is looked for at a second broker, as the first may be behind."""
+
+        async def look(left_s: float) -> dict[str, TopicDescription | ClusterError]:
+            found = {str(each.name): each for each in (await self._brokers.metadata(names, left_s)).topics}
+            states: dict[str, TopicDescription | ClusterError] = {}
+            for name in names:
+                topic = found.get(name)
+                code = KafkaCode.UNKNOWN_TOPIC_OR_PARTITION if topic is None else int(topic.error_code)
+                states[name] = final_if_missing(refused(code, f"topic {name}")) if code else topic_description(topic)
+            for state in states.values():
+                if isinstance(state, ClusterError) and state.retriable:  # for example, Kafka is still creating it
+                    raise state
+            return states
+
+        states = await self._cluster.retrying("topics", left_s(), look)
+        if any(isinstance(each, ClusterError) for each in states.values()):
+            self._cluster.ask_another_broker()
+            states = await self._cluster.retrying("topics", left_s(), look)
+        return done_or_raise(states)
+
+    async def delete_before(
+        self, wanted: Mapping[TopicPartition, int], left_s: Callable[[], float]
+    ) -> dict[TopicPartition, int]:
+        """Delete the records of existing partitions before their offsets (-1: the end); return the first ones left."""
+        limit_s = left_s()
+        found = await all_of(self._delete_before(key, offset, limit_s) for key, offset in wanted.items())
+        return done_or_raise(dict(found))
+
+    async def _delete_before(
+        self, key: TopicPartition, offset: int, timeout_s: float
+    ) -> tuple[TopicPartition, int | ClusterError]:
+        async def attempt(connection: KafkaConnection, left_s: float) -> int:
+            limit_s = min(left_s, REQUEST_TIMEOUT_S)
+            partition = {"partition_index": key.partition, "offset": offset}
+            values = {"topics": [{"name": key.topic, "partitions": [partition]}], "timeout": broker_timeout_ms(limit_s)}
+            version = VERSIONS[Api.DELETE_RECORDS]
+            reply = await self._cluster.ask(connection, Api.DELETE_RECORDS, version, values, limit_s)
+            answers = [each for topic in reply.topics for each in topic.partitions]
+            code = int(answers[0].error_code) if answers else int(KafkaCode.UNKNOWN_SERVER_ERROR)
+            if code:
+                raise refused(code, f"{key}: the deletion of its records before {offset}")
+            return int(answers[0].low_watermark)
+
+        try:
+            return key, await self._leaders.call(key.topic, key.partition, timeout_s, attempt)
+        except ClusterError as error:
+            return key, error
+
+    async def listed(
+        self, wanted: Mapping[TopicPartition, int], left_s: Callable[[], float]
+    ) -> dict[TopicPartition, int]:
+        found = await list_offsets(self._cluster, {(*key,): offset for key, offset in wanted.items()}, left_s())
+        return done_or_raise({key: found[key] for key in wanted})
+
+    async def resolved(self, partitions: Partitions, left_s: Callable[[], float]) -> list[TopicPartition]:
+        """Return existing partitions, ascending.  Raises: ClusterError, ConfigError."""
+        given = [partitions] if isinstance(partitions, str) else list(partitions)
+        if not given:
+            raise ConfigError("partitions is empty")
+        names = {each if isinstance(each, str) else each[0] for each in given}
+        topics = await self.described(names, left_s)
+        found: dict[TopicPartition, ClusterError | None] = {}
+        for each in given:
+            if isinstance(each, str):
+                found.update({TopicPartition(each, one.partition): None for one in topics[each].partitions})
+            elif 0 <= each[1] < len(topics[each[0]].partitions):
+                found[TopicPartition(*each)] = None
+            else:
+                message = (
+                    f"{each[0]}-{each[1]} does not exist; the topic has {len(topics[each[0]].partitions)} partitions"
+                )
+                found[TopicPartition(*each)] = ClusterError(ApiError.UNKNOWN_TOPIC_OR_PARTITION, message)
+        return sorted(done_or_raise(found))

@@ -1,0 +1,255 @@
+"""What `Admin` gives and gets, and how it reports refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+from uuid import UUID
+
+from quorumlog.client.kafka import error_word
+from quorumlog.client.messages import TIMESTAMP_MAX_MS
+from quorumlog.errors import ClusterError, ConfigError
+from quorumlog.runtime.addresses import Address
+from quorumlog.wire.errors import ApiError
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+SHOWN_MAX: Final = 5
+"""Refusals that a message shows; `RefusalsError.refusals` has all."""
+_STOP_MEMBERS: Final = "stop the members of the group first; describe_group() lists them"
+_LISTS: Final = "topics() lists the topics, describe_topic() the partitions of one"
+_LOOK: Final = "check that the brokers run; a change may have been made, so look before you retry"
+NEXT_STEPS: Final = {
+    "TOPIC_ALREADY_EXISTS": "describe_topic() shows the topic; use another name, or delete it first",
+    "UNKNOWN_TOPIC_OR_PARTITION": _LISTS,
+    "UNKNOWN_TOPIC_ID": _LISTS,
+    "INVALID_TOPIC_EXCEPTION": "use 1 to 249 letters, digits, dots, dashes and underscores",
+    "INVALID_PARTITIONS": "describe_topic() shows the partitions; their number can only grow",
+    "INVALID_REPLICATION_FACTOR": "cluster() lists the brokers; a partition has at most one replica on each",
+    "INVALID_REPLICA_ASSIGNMENT": "cluster() lists the brokers; name each at most once for a partition",
+    "INVALID_CONFIG": "get_configs() lists the configs and their values",
+    "INVALID_REQUEST": "correct the request; a config may be read-only: get_configs() shows it",
+    "BROKER_ID_NOT_REGISTERED": "cluster() lists the brokers",
+    "OFFSET_OUT_OF_RANGE": "offsets() returns the first offset and the end of a partition",
+    "OFFSET_NOT_COMMITTED": "name the topics or partitions; group_offsets() returns what is committed",
+    "GROUP_ID_NOT_FOUND": "list_groups() lists the groups",
+    "NON_EMPTY_GROUP": _STOP_MEMBERS,
+    "UNKNOWN_MEMBER_ID": _STOP_MEMBERS,
+    "GROUP_SUBSCRIBED_TO_TOPIC": _STOP_MEMBERS,
+    "TOPIC_AUTHORIZATION_FAILED": "ask the owner of the cluster for the right to do this with the topic",
+    "GROUP_AUTHORIZATION_FAILED": "ask the owner of the cluster for the right to do this with the group",
+    "CLUSTER_AUTHORIZATION_FAILED": "ask the owner of the cluster for the right to do this",
+    "CLIENT_CLOSED": "make a new Admin",
+    "UNSUPPORTED_VERSION": "use brokers of Apache Kafka 3.1 or later, or of quorumlog",
+    "TIMED_OUT": _LOOK,
+    "REQUEST_TIMED_OUT": _LOOK,
+}
+_RETRY: Final = "check that the brokers run, then retry"
+_LOGS: Final = "the brokers' logs may have the cause"
+
+
+class NewTopic(NamedTuple):
+    """A topic to create.
+
+    partitions, replication_factor: None: the cluster's defaults.
+    assignment: the broker ids of each partition, the preferred leader first.  It excludes the two numbers.
+    """
+
+    name: str
+    partitions: int | None = None
+    replication_factor: int | None = None
+    configs: Mapping[str, str] | None = None
+    assignment: Sequence[Sequence[int]] | None = None
+
+
+class CreatedTopic(NamedTuple):
+    """A topic that was created, or would be.  topic_id: None after a validation.
+
+    configs: those in force, as far as the broker reports them.
+    """
+
+    name: str
+    topic_id: UUID | None
+    partitions: int
+    replication_factor: int
+    configs: Mapping[str, str | None]
+
+
+class PartitionDescription(NamedTuple):
+    """A partition.  leader: a broker id; None if it has none.
+
+    replicas: broker ids, the preferred leader first.  isr: the in-sync ones.  offline: those that are not available.
+    """
+
+    partition: int
+    leader: int | None
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline: tuple[int, ...]
+
+
+class TopicDescription(NamedTuple):
+    """A topic.  partitions: ascending.  is_internal: it belongs to the brokers, as `__consumer_offsets` does."""
+
+    name: str
+    topic_id: UUID | None
+    is_internal: bool
+    partitions: tuple[PartitionDescription, ...]
+
+
+class ClusterBroker(NamedTuple):
+    """A broker that clients can reach."""
+
+    broker_id: int
+    address: Address
+    rack: str | None
+
+
+class ClusterDescription(NamedTuple):
+    """A cluster.  brokers: ascending.
+
+    controller: the broker that takes changes of topics; None if there is none now.  In clusters of quorumlog, and of
+    Kafka without ZooKeeper, every broker takes them, so it is any broker.
+    """
+
+    cluster_id: str | None
+    controller: int | None
+    brokers: tuple[ClusterBroker, ...]
+
+
+class ConfigValue(NamedTuple):
+    """A config in force.
+
+    value: None if it has none, or must not be shown.
+    source: where the value was set: "topic", "broker", "cluster" (all brokers), "file" (of the broker), "default", or
+        "other".
+    """
+
+    name: str
+    value: str | None
+    source: str
+    is_read_only: bool
+    is_sensitive: bool
+    documentation: str | None
+
+
+class OffsetMove(NamedTuple):
+    """The committed offset of a group before and after a reset.  before: None if none was committed."""
+
+    before: int | None
+    after: int
+
+
+class RefusalsError(ClusterError, Generic[K, T]):
+    """Some parts of a call were refused; the others took effect.
+
+    Attributes:
+        refusals: the error of each refused part.
+        done: the result of each other part.
+
+    `code` and `next_step` are those of the first refusal.
+    """
+
+    def __init__(self, refusals: Mapping[K, ClusterError], done: Mapping[K, T]) -> None:
+        errors = list(refusals.values())
+        shown = "; ".join(error.message for error in errors[:SHOWN_MAX])
+        more = f"; and {len(errors) - SHOWN_MAX} more" if len(errors) > SHOWN_MAX else ""
+        count = f"{len(errors)} of {len(errors) + len(done)} refused"
+        retriable = all(error.retriable for error in errors)
+        super().__init__(errors[0].code, f"{count}: {shown}{more}", errors[0].next_step, retriable=retriable)
+        self.refusals = refusals
+        self.done = done
+
+
+def done_or_raise(outcomes: Mapping[K, T | ClusterError]) -> dict[K, T]:
+    """Return the results if no part was refused.
+
+    Raises:
+        ClusterError: the only part was refused; RefusalsError: one or more of several.
+    """
+    done: dict[K, T] = {}
+    refusals: dict[K, ClusterError] = {}
+    for key, outcome in outcomes.items():
+        if isinstance(outcome, ClusterError):
+            refusals[key] = advised(outcome)
+        else:
+            done[key] = outcome
+    if refusals and len(outcomes) == 1:
+        raise next(iter(refusals.values()))
+    if refusals:
+        raise RefusalsError(refusals, done)
+    return done
+
+
+def advised(error: ClusterError) -> ClusterError:
+    """Return the error with a next step, which names the call of `Admin` that helps if there is one."""
+    error.next_step = NEXT_STEPS.get(error.code) or error.next_step or (_RETRY if error.retriable else _LOGS)
+    return error
+
+
+def refused(code: int, what: str, reason: str | None = None) -> ClusterError:
+    """Return a broker's refusal.  reason: the broker's words; None: those of the error's name."""
+    name, retriable = error_word(code)
+    known = ApiError.named(name)
+    if not reason:
+        reason = name if known is None else known.sentence[:1].lower() + known.sentence[1:].rstrip(".")
+    return advised(ClusterError(name, f"{what}: {reason}", retriable=retriable, refresh_metadata=retriable))
+
+
+def topic_description(topic: Any) -> TopicDescription:
+    """Return a topic of a Metadata response."""
+    partitions = sorted(topic.partitions, key=lambda each: int(each.partition_index))
+    return TopicDescription(
+        str(topic.name),
+        topic.topic_id,
+        bool(topic.is_internal),
+        tuple(
+            PartitionDescription(
+                int(each.partition_index),
+                None if each.leader_id < 0 else int(each.leader_id),
+                int(each.leader_epoch),
+                tuple(map(int, each.replica_nodes)),
+                tuple(map(int, each.isr_nodes)),
+                tuple(map(int, each.offline_replicas)),
+            )
+            for each in partitions
+        ),
+    )
+
+
+def cluster_description(reply: Any) -> ClusterDescription:
+    """Return the cluster of a Metadata response."""
+    brokers = sorted(
+        ClusterBroker(int(each.node_id), Address(each.host, each.port), each.rack) for each in reply.brokers
+    )
+    controller = None if reply.controller_id < 0 else int(reply.controller_id)
+    return ClusterDescription(reply.cluster_id, controller, tuple(brokers))
+
+
+_SOURCES: Final = {1: "topic", 2: "broker", 3: "cluster", 4: "file", 5: "default"}
+
+
+def config_value(config: Any) -> ConfigValue:
+    """Return a config of a DescribeConfigs response."""
+    source = _SOURCES.get(config.config_source, "other")
+    return ConfigValue(
+        config.name, config.value, source, config.read_only, config.is_sensitive, config.documentation or None
+    )
+
+
+def as_time_ms(time: datetime | int) -> int:
+    """Return ms since 1970.
+
+    Raises:
+        ConfigError: a datetime without a time zone, or a time before 1970.
+    """
+    if isinstance(time, datetime):
+        if time.tzinfo is None:
+            raise ConfigError(f"the time {time} has no time zone; for example, add tzinfo=UTC")
+        time = (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    if not 0 <= time <= TIMESTAMP_MAX_MS:
+        raise ConfigError(f"the time {time} is not in ms since 1970")
+    return time

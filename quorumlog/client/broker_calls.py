@@ -1,0 +1,189 @@
+"""Requests of administrators that go to the controller, to one broker, or to any broker, with retries.
+
+Theory of operation.  Metadata names the broker that takes changes of topics.  Apache Kafka with ZooKeeper has one such
+controller; quorumlog and KRaft clusters name any broker, which forwards the change.  The controller is looked up for
+each attempt, and at another broker after a failure, so a call follows it when it moves.
+
+A request may be applied although its answer is lost.  So a change that is sent again may be refused because it is
+already made.  `Changes.unsure` names the parts to which this applies, and the caller decides what the refusal means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from quorumlog.client.admin_values import ClusterDescription, cluster_description, refused
+from quorumlog.client.cluster import REQUEST_TIMEOUT_S, Cluster
+from quorumlog.client.kafka import KafkaConnection
+from quorumlog.errors import ClusterError, RemoteProtocolError
+from quorumlog.wire.errors import ApiError, KafkaCode
+from quorumlog.wire.kafka.codec import Api
+
+VERSIONS: Final = {
+    Api.METADATA: 12,
+    Api.CREATE_TOPICS: 7,
+    Api.DELETE_TOPICS: 6,
+    Api.CREATE_PARTITIONS: 3,
+    Api.DELETE_RECORDS: 2,
+    Api.DESCRIBE_CONFIGS: 4,
+    Api.INCREMENTAL_ALTER_CONFIGS: 1,
+}
+"""The version of each request: served by quorumlog, and by Apache Kafka from 3.1 on."""
+_MISSING: Final = (ApiError.UNKNOWN_TOPIC_OR_PARTITION, ApiError.UNKNOWN_TOPIC_ID)
+"""Kafka calls these retriable because a broker may be behind; the controller is not."""
+
+
+@dataclass(slots=True)
+class Changes:
+    """The outcome of a change of several topics, by name.
+
+    unsure: parts of which an earlier attempt of the same call got no answer, so it may have made the change.
+    """
+
+    done: dict[str, Any] = field(default_factory=dict)
+    refusals: dict[str, ClusterError] = field(default_factory=dict)
+    unsure: set[str] = field(default_factory=set)
+
+    def outcomes(self, names: Iterable[str]) -> dict[str, Any | ClusterError]:
+        """Return the answer or error of each name, in this order."""
+        return {name: self.done[name] if name in self.done else self.refusals[name] for name in names}
+
+
+class BrokerCalls:
+    """Asks brokers through a `Cluster`, which the caller closes.  Every call ends within its `timeout_s`."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def metadata(self, topics: Collection[str] | None, timeout_s: float) -> Any:
+        """Return a new Metadata response about topics, all if None.  Creates no topic.  Raises: ClusterError."""
+        return await self._cluster.retrying("metadata", timeout_s, lambda left_s: self._metadata(topics, left_s))
+
+    async def _metadata(self, topics: Collection[str] | None, left_s: float) -> Any:
+        named = None if topics is None else [{"topic_id": None, "name": name} for name in sorted(topics)]
+        values = {"topics": named, "allow_auto_topic_creation": False}
+        return await self._cluster.ask_any_broker(Api.METADATA, VERSIONS[Api.METADATA], values, left_s)
+
+    async def change_topics(
+        self,
+        api: Api,
+        names: Collection[str],
+        request: Callable[[list[str]], Mapping[str, Any]],
+        answers: Callable[[Any], Iterable[Any]],
+        timeout_s: float,
+    ) -> Changes:
+        """Send a change of topics to the controller, until each is made or refused for good, or the time is up.
+
+        request: the values of a request about some of the topics.  answers: the parts of its response.
+        """
+        changes = Changes()
+        pending = list(names)
+
+        async def once(left_s: float) -> None:
+            controller = await self._controller(left_s)
+            limit_s = min(left_s, REQUEST_TIMEOUT_S)
+            values = {**request(pending), "timeout": broker_timeout_ms(limit_s)}
+            try:
+                reply = await self._cluster.ask(controller, api, VERSIONS[api], values, limit_s)
+            except ClusterError:
+                changes.unsure.update(pending)
+                raise
+            pending[:] = _sort(changes, controller, pending, answers(reply))
+            if pending:
+                self._cluster.ask_another_broker()
+                raise changes.refusals[pending[0]]
+
+        try:
+            await self._cluster.retrying(_listed(names), timeout_s, once)
+        except ClusterError as error:
+            changes.refusals.update(dict.fromkeys(pending, error))
+        return changes
+
+    async def _controller(self, left_s: float) -> KafkaConnection:
+        found = cluster_description(await self._metadata((), left_s))
+        address = next((each.address for each in found.brokers if each.broker_id == found.controller), None)
+        if address is None:
+            self._cluster.ask_another_broker()
+            raise ClusterError(ApiError.NOT_CONTROLLER, "the cluster has no controller now", retriable=True)
+        try:
+            return await self._cluster.connection(address, left_s)
+        except ClusterError:
+            self._cluster.ask_another_broker()
+            raise
+
+    async def ask(self, api: Api, values: Mapping[str, Any], what: str, timeout_s: float, broker: int | None) -> Any:
+        """Return the one result of a request about configs, which may be repeated.  broker: None: any.
+
+        Raises:
+            ClusterError: BROKER_ID_NOT_REGISTERED, or the broker's refusal, or TIMED_OUT.
+        """
+
+        async def once(left_s: float) -> Any:
+            if broker is None:
+                connection = await self._cluster.any_broker(left_s)
+            else:
+                connection = await self._broker(broker, left_s)
+            reply = await self._cluster.ask(connection, api, VERSIONS[api], dict(values), left_s)
+            results = list(reply.results if api == Api.DESCRIBE_CONFIGS else reply.responses)
+            with connection.judged():
+                if len(results) != 1:
+                    raise RemoteProtocolError(f"{len(results)} results instead of one")
+            if results[0].error_code:
+                self._cluster.ask_another_broker()
+                raise final_if_missing(refused(results[0].error_code, what, results[0].error_message))
+            return results[0]
+
+        return await self._cluster.retrying(what, timeout_s, once)
+
+    async def _broker(self, broker_id: int, left_s: float) -> KafkaConnection:
+        found = cluster_description(await self._metadata((), left_s))
+        address = next((each.address for each in found.brokers if each.broker_id == broker_id), None)
+        if address is None:
+            raise no_broker(broker_id, found)
+        return await self._cluster.connection(address, left_s)
+
+
+def no_broker(broker_id: int, found: ClusterDescription) -> ClusterError:
+    ids = ", ".join(str(each.broker_id) for each in found.brokers)
+    message = f"broker {broker_id} does not exist or does not run; the brokers are {ids}"
+    return ClusterError(ApiError.BROKER_ID_NOT_REGISTERED, message)
+
+
+def _sort(changes: Changes, broker: KafkaConnection, asked: list[str], answers: Iterable[Any]) -> list[str]:
+    """Note the answers; return the topics to ask for again."""
+    by_name = {answer.name: answer for answer in answers}
+    again = []
+    with broker.judged():
+        if by_name.keys() != set(asked):
+            raise RemoteProtocolError("the answer is about other topics than the request")
+    for name in asked:
+        answer = by_name[name]
+        if not answer.error_code:
+            changes.done[name] = answer
+            changes.refusals.pop(name, None)
+            continue
+        error = final_if_missing(refused(answer.error_code, f"topic {name}", answer.error_message))
+        changes.refusals[name] = error
+        if answer.error_code == KafkaCode.REQUEST_TIMED_OUT:
+            changes.unsure.add(name)
+        if error.retriable:
+            again.append(name)
+    return again
+
+
+def final_if_missing(error: ClusterError) -> ClusterError:
+    """Return the error, not retriable if it is that a topic does not exist."""
+    error.retriable = error.retriable and error.code not in _MISSING
+    return error
+
+
+def _listed(names: Collection[str]) -> str:
+    few = ", ".join(list(names)[:3])
+    return f"topic {few}" if len(names) == 1 else f"topics {few}{', …' if len(names) > 3 else ''}"
+
+
+def broker_timeout_ms(limit_s: float) -> int:
+    """Return the time that a broker has, a little less than ours, so that its own error arrives."""
+    return max(1, int(limit_s * 900))

@@ -1,0 +1,278 @@
+"""The administrator's client: controllers that move, answers that are lost, deadlines, cancels, wrong arguments.
+
+`tests/integration/kafka/test_own_admin.py` has every call against a real broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime
+from math import inf
+from typing import Any
+
+import pytest
+
+from quorumlog.client import Admin, ClusterError, ConfigError, NewTopic, RefusalsError
+from quorumlog.client.group_descriptions import CommittedOffset
+from quorumlog.client.messages import TopicPartition
+from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.kafka.codec import Api
+from tests.unit.broker.kafka.wellness import until
+from tests.unit.quorumlog.client.fake_groups import group_brokers, join_member
+from tests.unit.quorumlog.client.fake_kafka import FakeKafka, fake_kafka
+
+TIMEOUT_S = 10.0
+ON_2 = "a"
+"""A group that broker 2 of two coordinates."""
+
+
+@asynccontextmanager
+async def setting(timeout_s: float = TIMEOUT_S) -> AsyncIterator[tuple[FakeKafka, Admin]]:
+    async with fake_kafka() as kafka, Admin(kafka.bootstrap, timeout_s=timeout_s) as admin:
+        yield kafka, admin
+
+
+async def refusal_of(call: Awaitable[object]) -> ClusterError:
+    with pytest.raises(ClusterError) as refusal:
+        await call
+    assert refusal.value.next_step, "each refusal has a next step"
+    return refusal.value
+
+
+# -- the controller
+
+
+@pytest.mark.parametrize("controller", [1, 2])
+async def test_changes_of_topics_go_to_the_controller(controller: int) -> None:
+    async with setting() as (kafka, admin):
+        kafka.controller = controller
+        assert (await admin.cluster()).controller == controller
+        await admin.create_topic("orders", 2)
+        await admin.add_partitions("orders", 3)
+        assert kafka.topics == {"orders": 3}
+        await admin.delete_topic("orders")
+        assert kafka.topics == {}
+        changes = [each for each in kafka.asked if each[1] != Api.METADATA]
+        assert {node_id for node_id, _ in changes} == {controller}
+
+
+async def test_a_change_follows_the_controller_when_it_moves() -> None:
+    async with setting() as (kafka, admin):
+        kafka.believed = {1: 1, 2: 1}
+        kafka.controller = 2
+        creation = asyncio.ensure_future(admin.create_topic("orders"))
+        await until(lambda: len(kafka.changed_by(Api.CREATE_TOPICS)) >= 2)
+        assert not creation.done()
+        kafka.believed = {}
+        assert (await creation).name == "orders"
+        assert set(kafka.changed_by(Api.CREATE_TOPICS)[:-1]) == {1}
+        assert kafka.changed_by(Api.CREATE_TOPICS)[-1] == 2
+
+
+async def test_a_cluster_without_a_controller_is_waited_for_until_the_deadline() -> None:
+    async with setting(timeout_s=0.5) as (kafka, admin):
+        kafka.controller = -1
+        error = await refusal_of(admin.create_topic("orders"))
+        assert (error.code, error.retriable) == ("TIMED_OUT", True)
+        assert "topic orders" in error.message
+        assert "no controller" in error.message
+        assert (await admin.cluster()).controller is None
+
+
+async def test_configs_of_a_broker_go_to_that_broker() -> None:
+    async with setting() as (kafka, admin):
+        await admin.set_configs({"a": "b"}, broker=2)
+        await admin.unset_configs(["a"], broker=1)
+        assert kafka.changed_by(Api.INCREMENTAL_ALTER_CONFIGS) == [2, 1]
+        error = await refusal_of(admin.set_configs({"a": "b"}, broker=7))
+        assert error.code == "BROKER_ID_NOT_REGISTERED"
+        assert "broker 7" in error.message
+        assert "1, 2" in error.message
+
+
+async def test_a_retriable_refusal_of_configs_is_retried() -> None:
+    async with setting() as (kafka, admin):
+        kafka.refusal = KafkaCode.NOT_CONTROLLER
+        change = asyncio.ensure_future(admin.set_configs({"a": "b"}, topic="orders"))
+        await until(lambda: len(kafka.changed_by(Api.INCREMENTAL_ALTER_CONFIGS)) >= 2)
+        kafka.refusal = None
+        await change
+
+
+# -- lost answers
+
+
+async def test_a_creation_whose_answer_was_lost_says_that_the_topic_may_be_its_own() -> None:
+    async with setting() as (kafka, admin):
+        kafka.lost = 1
+        error = await refusal_of(admin.create_topic("orders"))
+        assert error.code == "TOPIC_ALREADY_EXISTS"
+        assert "got no answer, and may have created it" in error.message
+        error = await refusal_of(admin.create_topic("orders"))
+        assert "no answer" not in error.message
+
+
+async def test_a_deletion_whose_answer_was_lost_is_done() -> None:
+    async with setting() as (kafka, admin):
+        await admin.create_topic("orders")
+        kafka.lost = 1
+        await admin.delete_topic("orders")
+        assert len(kafka.changed_by(Api.DELETE_TOPICS)) == 2
+        assert (await refusal_of(admin.delete_topic("orders"))).code == "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+async def test_added_partitions_whose_answer_was_lost_are_done_if_the_topic_has_that_many() -> None:
+    async with setting() as (kafka, admin):
+        await admin.create_topic("orders", 1)
+        kafka.lost = 1
+        await admin.add_partitions("orders", 3)
+        assert kafka.topics == {"orders": 3}
+        kafka.lost = 1
+        assert (await refusal_of(admin.add_partitions("orders", 2))).code == "INVALID_PARTITIONS"
+        assert (await refusal_of(admin.add_partitions("orders", 3))).code == "INVALID_PARTITIONS"
+
+
+# -- refusals
+
+
+async def test_all_topics_are_tried_and_all_refusals_are_named() -> None:
+    async with setting() as (kafka, admin):
+        kafka.topics = {"b": 1, "c": 1}
+        error = await refusal_of(admin.create_topics([NewTopic("a"), NewTopic("b"), NewTopic("c")]))
+        assert isinstance(error, RefusalsError)
+        assert (error.code, error.retriable) == ("TOPIC_ALREADY_EXISTS", False)
+        assert error.message.startswith("2 of 3 refused: topic b: ")
+        assert list(error.refusals) == ["b", "c"]
+        assert [topic.name for topic in error.done.values()] == ["a"]
+        assert "a" in kafka.topics
+
+
+async def test_a_missing_topic_is_looked_for_at_a_second_broker() -> None:
+    async with setting() as (kafka, admin):
+        error = await refusal_of(admin.describe_topic("orders"))
+        assert (error.code, error.retriable) == ("UNKNOWN_TOPIC_OR_PARTITION", False)
+        assert "topic orders" in error.message
+        assert {node_id for node_id, api in kafka.asked if api == Api.METADATA} == {1, 2}
+
+
+async def test_a_group_is_managed_through_its_coordinator() -> None:
+    async with group_brokers() as (brokers, groups), Admin(brokers.bootstrap, timeout_s=TIMEOUT_S) as admin:
+        await brokers.create("orders", [1, 2])
+        await admin.set_group_offsets(ON_2, {("orders", 0): 0})
+        assert await admin.group_offsets(ON_2) == {TopicPartition("orders", 0): CommittedOffset(0)}
+        assert [(each.group, each.coordinator) for each in await admin.list_groups()] == [(ON_2, 2)]
+        join_member(groups, ON_2)
+        assert len((await admin.describe_group(ON_2)).members) == 1
+        for call in (
+            admin.set_group_offsets(ON_2, {("orders", 0): 0}),
+            admin.reset_group_offsets(ON_2, "latest"),
+            admin.delete_group(ON_2),
+            admin.delete_group_offsets(ON_2, [("orders", 0)]),
+        ):
+            assert "stop the members" in (await refusal_of(call)).next_step
+        assert (await admin.group_offsets(ON_2))[TopicPartition("orders", 0)] == CommittedOffset(0)
+
+
+# -- deadlines and cancels
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda admin: admin.create_topic("orders", timeout_s=0.4),
+        lambda admin: admin.delete_topic("orders", timeout_s=0.4),
+        lambda admin: admin.set_configs({"a": "b"}, topic="orders", timeout_s=0.4),
+        lambda admin: admin.get_configs(topic="orders", timeout_s=0.4),
+        lambda admin: admin.offsets("kept", timeout_s=0.4),
+        lambda admin: admin.delete_records({("kept", 0): 1}, timeout_s=0.4),
+        lambda admin: admin.describe_group("g", timeout_s=0.4),
+        lambda admin: admin.list_groups(timeout_s=0.4),
+    ],
+)
+async def test_brokers_that_hang_end_a_call_at_its_deadline(call: Callable[[Admin], Awaitable[object]]) -> None:
+    async with setting() as (kafka, admin):
+        kafka.topics["kept"] = 1
+        kafka.hangs = {1, 2}
+        began = asyncio.get_running_loop().time()
+        error = await refusal_of(call(admin))
+        assert error.retriable
+        assert error.code in ("TIMED_OUT", "REQUEST_TIMED_OUT")
+        assert asyncio.get_running_loop().time() - began < 5
+
+
+async def test_an_unreachable_cluster_ends_a_call_at_its_deadline() -> None:
+    async with Admin("127.0.0.1:1", timeout_s=0.4) as admin:
+        assert (await refusal_of(admin.topics())).code == "TIMED_OUT"
+
+
+@pytest.mark.parametrize("call", ["create_topic", "get_configs", "offsets", "delete_records", "describe_group"])
+async def test_a_cancelled_call_leaves_no_task_and_no_connection(call: str) -> None:
+    calls: dict[str, Callable[[Admin], Any]] = {
+        "create_topic": lambda admin: admin.create_topic("orders"),
+        "get_configs": lambda admin: admin.get_configs(topic="orders"),
+        "offsets": lambda admin: admin.offsets("kept"),
+        "delete_records": lambda admin: admin.delete_records({("kept", 0): 1}),
+        "describe_group": lambda admin: admin.describe_group("g"),
+    }
+    async with fake_kafka() as kafka:
+        kafka.topics["kept"] = 1
+        kafka.hangs = {1, 2}
+        before = asyncio.all_tasks()
+        async with Admin(kafka.bootstrap, timeout_s=TIMEOUT_S) as admin:
+            asked = asyncio.ensure_future(calls[call](admin))
+            await until(lambda: any(api != Api.METADATA for _, api in kafka.asked))
+            asked.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+        await until(lambda: not kafka.open and asyncio.all_tasks() == before)
+
+
+async def test_a_given_cluster_stays_open() -> None:
+    async with setting() as (_, admin):
+        async with Admin(admin._cluster) as second:
+            await second.create_topic("orders")
+        assert await admin.topics() == ["orders"]
+    assert (await refusal_of(admin.topics())).code == "CLIENT_CLOSED"
+
+
+# -- arguments
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        (lambda admin: admin.create_topics([]), "topics is empty"),
+        (lambda admin: admin.create_topics([NewTopic("a"), NewTopic("a")]), "topics has a twice"),
+        (lambda admin: admin.create_topics([NewTopic("a", 1, assignment=[[1]])]), "topic a: an assignment excludes"),
+        (lambda admin: admin.get_configs(), "name one of topic and broker"),
+        (lambda admin: admin.get_configs(topic="a", broker=1), "name one of topic and broker"),
+        (lambda admin: admin.get_configs(broker="one"), "'one'"),
+        (lambda admin: admin.set_configs({}, topic="a"), "configs is empty"),
+        (lambda admin: admin.unset_configs(["x", "x"], topic="a"), "configs has x twice"),
+        (lambda admin: admin.delete_records({("a", 0): -1}), "a-0: offset -1 is below 0"),
+        (lambda admin: admin.delete_records({}), "partitions is empty"),
+        (lambda admin: admin.offsets([]), "partitions is empty"),
+        (lambda admin: admin.offsets("a", at="end"), "'end' is not one of earliest, latest"),
+        (lambda admin: admin.offsets_at("a", -1), "not in ms since 1970"),
+        (lambda admin: admin.offsets_at("a", datetime(2026, 5, 1)), "has no time zone"),
+        (lambda admin: admin.delete_group_offsets("g", []), "partitions is empty"),
+        (lambda admin: admin.topics(timeout_s=0), "timeout_s is 0"),
+        (lambda admin: admin.topics(timeout_s=inf), "timeout_s is inf"),
+    ],
+)
+async def test_a_wrong_argument_is_named_and_nothing_is_sent(
+    call: Callable[[Any], Awaitable[object]], problem: str
+) -> None:
+    async with setting() as (kafka, admin):
+        with pytest.raises(ConfigError, match=problem):
+            await call(admin)
+        assert kafka.asked == []
+
+
+def test_the_names_are_imported_at_their_first_use() -> None:
+    code = "import sys, quorumlog.client as c; assert 'quorumlog.client.admin' not in sys.modules; c.Admin"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
