@@ -73,7 +73,7 @@ def run_all(peer: Peer, program_text: str, row_text: str) -> Iterator[Outcome]:
             yield perform(run, row)
     for tool in TOOLS:
         if program_text in tool.name and (not row_text or row_text in tool.row):
-            yield perform_tool(tool, peer, harness, served)
+            yield perform_tool(tool, peer, harness)
 
 
 def line(outcome: Outcome) -> str:

@@ -154,4 +154,8 @@ PROGRAMS: Final = (
     Program("aiokafka", "Python", _python("aiokafka_program"), is_python=True),
     Program("kcat", "C", _kcat, is_python=True),
     Program("kafka-clients", "Java", _java),
+    Program("franz-go", "Go", _go("franzgo")),
+    Program("sarama", "Go", _go("sarama")),
+    Program("kafkajs", "JavaScript", _node),
+    Program("rust-rdkafka", "Rust", _rust),
 )

@@ -1,24 +1,308 @@
-"""The command-line tools of Apache Kafka."""
+"""The command-line tools of Apache Kafka: what each must do, and how its output is checked."""
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
+import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
 
-from tests.clients.outcomes import Outcome
+from confluent_kafka import KafkaException
+
+from tests.clients.catalog import JARS, java
+from tests.clients.outcomes import Outcome, RowFailed, Skipped, Word, expect, shortened
 from tests.clients.peers import Peer
-from tests.clients.records import Harness
+from tests.clients.records import COUNT, Harness
+
+TIMEOUT_S = 60.0
+SETTLE_S = 20.0
+GROUP_COMMAND = "consumer.group.ConsumerGroupCommand"
+
+_numbers = count()
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a check works with.  tool: runs one of the tools and returns its output."""
+
+    peer: Peer
+    harness: Harness
+    folder: Path
+
+    def tool(self, name: str, *arguments: str, status: int = 0) -> str:
+        """Run a tool with the bootstrap servers; return its output.
+
+        Raises:
+            RowFailed: it ended with another status, or not in time.
+            Skipped: Java or the jars are missing.
+        """
+        quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
+        servers = ("--bootstrap-server", self.peer.bootstrap)
+        is_first = name == "ClusterTool"  # its subcommand precedes the options
+        options = (*arguments, *servers) if is_first else (*servers, *arguments)
+        command = [*java(), quiet, f"org.apache.kafka.tools.{name}", *options]
+        try:
+            done = subprocess.run(
+                command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT_S
+            )
+        except subprocess.TimeoutExpired as late:
+            raise RowFailed(f"did not end within {TIMEOUT_S:g} s: {shortened(late.output)}") from None
+        if done.returncode != status:
+            raise RowFailed(f"exit status {done.returncode}: {shortened(_without_trace(done.stdout))}")
+        return done.stdout
+
+    def file(self, name: str, content: object) -> str:
+        path = self.folder / name
+        path.write_text(json.dumps(content))
+        return str(path)
+
+    def topic(self, partitions: int = 1, *, filled: bool = False) -> str:
+        name = f"tool-{next(_numbers)}"
+        self.harness.create(name, partitions)
+        if filled:
+            self.harness.produce(name, range(COUNT))
+        return name
+
+    def until(self, look: Callable[[], str], pattern: str) -> str:
+        """Repeat `look` until its output matches."""
+        deadline = time.monotonic() + SETTLE_S
+        while not re.search(pattern, output := look()):
+            if time.monotonic() > deadline:
+                raise RowFailed(f"{pattern!r} is not in: {shortened(output)}")
+            time.sleep(0.2)  # another process, which sends no event: poll
+        return output
 
 
 @dataclass(frozen=True)
 class Tool:
     name: str
-    check: Callable[[], None]
+    check: Callable[[Call], None]
     row: str = "tool"
 
 
-TOOLS: tuple[Tool, ...] = ()
+def perform_tool(tool: Tool, peer: Peer, harness: Harness) -> Outcome:
+    """Run the check of one tool; a failure of any kind is an outcome."""
+    began = time.monotonic()
+    word, detail = Word.PASSED, ""
+    with tempfile.TemporaryDirectory(prefix="clients-tool-") as folder:
+        try:
+            tool.check(Call(peer, harness, Path(folder)))
+        except Skipped as reason:
+            word, detail = Word.SKIPPED, str(reason)
+        except (RowFailed, KafkaException, OSError) as error:
+            word, detail = Word.FAILED, str(error)
+    return Outcome(tool.name, tool.row, word, shortened(detail, 600), JARS.version, time.monotonic() - began)
 
 
-def perform_tool(tool: Tool, peer: Peer, harness: Harness, served: dict[int, tuple[int, int]]) -> Outcome:
-    raise NotImplementedError
+def _without_trace(output: str) -> str:
+    return " | ".join(line.strip() for line in output.splitlines() if line.strip() and not line.startswith("\tat "))
+
+
+def has(output: str, *patterns: str) -> None:
+    """
+    Raises:
+        RowFailed: a pattern is not in the output.
+    """
+    for pattern in patterns:
+        if not re.search(pattern, output):
+            raise RowFailed(f"{pattern!r} is not in: {shortened(_without_trace(output))}")
+
+
+def _topics(call: Call) -> None:
+    topic = f"tool-{next(_numbers)}"
+    create = ("--create", "--topic", topic, "--partitions", "2", "--replication-factor", "3")
+    has(call.tool("TopicCommand", *create, "--config", "retention.ms=60000000"), f"Created topic {topic}")
+    has(call.tool("TopicCommand", *create, status=1), "TopicExistsException")
+    described = call.until(
+        lambda: call.tool("TopicCommand", "--describe", "--topic", topic), "PartitionCount: 2.*retention.ms=60000000"
+    )
+    has(described, "Partition: 0.*Leader: [0-9]+.*Replicas: .*Isr: .*Elr:")
+    call.tool("TopicCommand", "--alter", "--topic", topic, "--partitions", "4")
+    call.until(lambda: call.tool("TopicCommand", "--describe", "--topic", topic), "PartitionCount: 4")
+    has(call.tool("TopicCommand", "--list"), f"(?m)^{topic}$")
+    call.tool("TopicCommand", "--delete", "--topic", topic)
+    has(call.tool("TopicCommand", "--describe", "--topic", topic, status=1), "does not exist")
+
+
+def _configs(call: Call) -> None:
+    topic = ("--entity-type", "topics", "--entity-name", call.topic())
+    broker = ("--entity-type", "brokers", "--entity-name", str(call.peer.brokers[0]))
+    has(call.tool("ConfigCommand", "--alter", *topic, "--add-config", "retention.ms=70000000"), "Completed updating")
+    described = call.until(lambda: call.tool("ConfigCommand", "--describe", *topic), "retention.ms=70000000")
+    has(described, r"synonyms=\{DYNAMIC_TOPIC_CONFIG:retention.ms=70000000")
+    has(call.tool("ConfigCommand", "--alter", *topic, "--delete-config", "retention.ms"), "Completed updating")
+    has(call.tool("ConfigCommand", "--describe", *topic, "--all"), "retention.ms=604800000", "cleanup.policy=delete")
+    has(call.tool("ConfigCommand", "--describe", *broker, "--all"), "log.dirs|log.retention|min.insync.replicas")
+
+
+def _consumer_groups(call: Call) -> None:
+    topic, group = call.topic(filled=True), f"tool-group-{next(_numbers)}"
+    call.harness.commit(group, topic, 7)
+    named = ("--group", group)
+    has(call.tool(GROUP_COMMAND, "--list"), f"(?m)^{group}$")
+    has(call.tool(GROUP_COMMAND, "--list", "--state"), f"{group} +Empty")
+    line = rf"{group} +{topic} +0 +7 +{COUNT} +{COUNT - 7} "
+    has(call.tool(GROUP_COMMAND, "--describe", *named), "has no active members", line)
+    has(call.tool(GROUP_COMMAND, "--describe", *named, "--state"), f"{group} .*Empty +0")
+    has(call.tool(GROUP_COMMAND, "--describe", *named, "--members", "--verbose"), "has no active members")
+    reset = ("--reset-offsets", *named, "--topic", topic, "--to-earliest")
+    has(call.tool(GROUP_COMMAND, *reset, "--dry-run"), f"{topic} +0 +0")
+    expect("offset after the dry run", call.harness.committed(group, topic, 1), [7])
+    has(call.tool(GROUP_COMMAND, *reset, "--execute"), f"{topic} +0 +0")
+    expect("offset after the reset", call.harness.committed(group, topic, 1), [0])
+    has(call.tool(GROUP_COMMAND, "--delete-offsets", *named, "--topic", topic), f"{topic} +0 +Successful")
+    call.harness.commit(group, topic, 7)
+    has(call.tool(GROUP_COMMAND, "--delete", *named), "was successful")
+
+
+def _reassignment(call: Call) -> None:
+    command, topic = "reassign.ReassignPartitionsCommand", call.topic(filled=True)
+    brokers = call.peer.brokers
+    topics = call.file("topics.json", {"version": 1, "topics": [{"topic": topic}]})
+    wanted = ",".join(map(str, brokers))
+    generated = call.tool(command, "--generate", "--topics-to-move-json-file", topics, "--broker-list", wanted)
+    has(generated, "Proposed partition reassignment configuration", f'"topic":"{topic}"')
+    move = {"topic": topic, "partition": 0, "replicas": [brokers[1], brokers[2]]}
+    plan = ("--reassignment-json-file", call.file("plan.json", {"version": 1, "partitions": [move]}))
+    has(call.tool(command, "--execute", *plan, "--throttle", "1000000"), "Successfully started", "throttle")
+    done = call.until(lambda: call.tool(command, "--verify", *plan), f"{topic}-0 is completed")
+    has(done, "Clearing broker-level throttles", "Clearing topic-level throttles")
+    has(call.tool(command, "--list"), "No partition reassignments found|Current partition reassignments")
+    has(call.tool(command, "--cancel", *plan), "None of the specified partition reassignments are active")
+
+
+def _quorum(call: Call) -> None:
+    status = call.tool("MetadataQuorumCommand", "describe", "--status")
+    has(status, "LeaderId: +[0-9]+", "HighWatermark: +[1-9]", r"CurrentVoters: +\[", "MaxFollowerLag: +[0-9]")
+    replication = call.tool("MetadataQuorumCommand", "describe", "--replication")
+    has(replication, r"(?m)Leader\s*$", r"(?m)Follower\s*$")
+
+
+def _election(call: Call) -> None:
+    """Move a partition's leadership away by a new order of replicas, then elect the preferred leader."""
+    topic, brokers = call.topic(), call.peer.brokers
+    command = "reassign.ReassignPartitionsCommand"
+    described = call.tool("TopicCommand", "--describe", "--topic", topic)
+    found = re.search(r"Leader: ([0-9]+)", described)
+    assert found, described
+    others = [broker for broker in brokers if broker != int(found[1])]
+    move = {"topic": topic, "partition": 0, "replicas": [*others, int(found[1])]}
+    plan = ("--reassignment-json-file", call.file("plan.json", {"version": 1, "partitions": [move]}))
+    call.tool(command, "--execute", *plan)
+    call.until(lambda: call.tool(command, "--verify", *plan, "--preserve-throttles"), f"{topic}-0 is completed")
+    one = ("--election-type", "preferred", "--topic", topic, "--partition", "0")
+    has(call.tool("LeaderElectionCommand", *one), f"Successfully completed leader election.*{topic}-0")
+    call.until(lambda: call.tool("TopicCommand", "--describe", "--topic", topic), f"Leader: {others[0]}\\b")
+    has(call.tool("LeaderElectionCommand", *one), "Valid replica already elected")
+
+
+def _log_dirs(call: Call) -> None:
+    topic = call.topic(filled=True)
+    output = call.tool("LogDirsCommand", "--describe", "--topic-list", topic)
+    described = json.loads(next(line for line in output.splitlines() if line.startswith("{")))
+    partitions = [
+        (broker["broker"], partition["partition"], partition["size"] > 0, partition["isFuture"])
+        for broker in described["brokers"]
+        for directory in broker["logDirs"]
+        for partition in directory["partitions"]
+    ]
+    expect("partitions", sorted(partitions), [(broker, f"{topic}-0", True, False) for broker in call.peer.brokers])
+    expect("errors", {each["error"] for broker in described["brokers"] for each in broker["logDirs"]}, {None})
+
+
+def _delete_records(call: Call) -> None:
+    topic = call.topic(filled=True)
+    wanted = {"version": 1, "partitions": [{"topic": topic, "partition": 0, "offset": 3}]}
+    output = call.tool("DeleteRecordsCommand", "--offset-json-file", call.file("offsets.json", wanted))
+    has(output, rf"partition: {topic}-0\s+low_watermark: 3")
+    expect("first offset", call.harness.read(topic, 1)[0]["offset"], 3)
+
+
+def _get_offsets(call: Call) -> None:
+    topic = call.topic(filled=True)
+    for when, offset in {"earliest": 0, "latest": COUNT, "max-timestamp": COUNT - 1}.items():
+        has(call.tool("GetOffsetShell", "--topic", topic, "--time", when), f"(?m)^{topic}:0:{offset}$")
+
+
+def _features(call: Call) -> None:
+    has(call.tool("FeatureCommand", "describe"), r"Feature: metadata.version\s+SupportedMinVersion: .*Epoch: [0-9]+")
+
+
+def _cluster(call: Call) -> None:
+    has(call.tool("ClusterTool", "cluster-id"), r"Cluster ID: \S{22}\s*$")
+    endpoints = call.tool("ClusterTool", "list-endpoints")
+    has(endpoints, *(rf"(?m)^{broker} +127.0.0.1 +[0-9]+ .*unfenced +broker" for broker in call.peer.brokers))
+
+
+def _api_versions(call: Call) -> None:
+    output = call.tool("BrokerApiVersionsCommand")
+    has(output, *(rf"\(id: {broker} rack: null" for broker in call.peer.brokers), r"Fetch\(1\): 4 to 1[0-9] \[usable")
+
+
+def _perf(call: Call) -> None:
+    topic = call.topic()
+    sizes = ("--num-records", "2000", "--record-size", "100", "--throughput", "-1")
+    has(call.tool("ProducerPerformance", "--topic", topic, *sizes), "2000 records sent, .* avg latency")
+    output = call.tool("ConsumerPerformance", "--topic", topic, "--num-records", "2000")
+    fields = output.strip().splitlines()[-1].split(", ")
+    expect("records consumed", int(float(fields[4])), 2000)
+
+
+def _verifiable(call: Call) -> None:
+    topic = call.topic()
+    produced = call.tool("VerifiableProducer", "--topic", topic, "--max-messages", "5")
+    has(produced, '"sent":5,"acked":5')
+    names = ("--group-id", f"tool-group-{next(_numbers)}", "--reset-policy", "earliest")
+    consumed = call.tool("VerifiableConsumer", "--topic", topic, "--max-messages", "5", *names)
+    has(consumed, '"partitions_assigned"', '"minOffset":0,"maxOffset":4', '"offset":5}.*"success":true')
+
+
+def _latency(call: Call) -> None:
+    options = ("--num-records", "20", "--producer-acks", "all", "--record-size", "100")
+    has(call.tool("EndToEndLatency", "--topic", call.topic(), *options), "Avg latency: [0-9.]+ ms", "99th = [0-9]+")
+
+
+def _console(call: Call) -> None:
+    topic = call.topic(filled=True)
+    limits = ("--from-beginning", "--max-messages", str(COUNT), "--formatter-property", "print.key=true")
+    output = call.tool("consumer.ConsoleConsumer", "--topic", topic, *limits)
+    has(output, rf"key-{(COUNT - 1) % 7}\tvalue-{COUNT - 1} ", f"Processed a total of {COUNT} messages")
+
+
+def _groups(call: Call) -> None:
+    topic, group = call.topic(filled=True), f"tool-group-{next(_numbers)}"
+    call.harness.commit(group, topic, 7)
+    has(call.tool("GroupsCommand", "--list"), f"{group} +Classic")
+
+
+def _transactions(call: Call) -> None:
+    has(call.tool("TransactionsCommand", "list"), "TransactionalId +Coordinator +ProducerId +TransactionState")
+    described = call.tool("TransactionsCommand", "describe-producers", "--topic", call.topic(), "--partition", "0")
+    has(described, "ProducerId +ProducerEpoch")
+
+
+TOOLS = (
+    Tool("kafka-topics", _topics),
+    Tool("kafka-configs", _configs),
+    Tool("kafka-consumer-groups", _consumer_groups),
+    Tool("kafka-groups", _groups),
+    Tool("kafka-reassign-partitions", _reassignment),
+    Tool("kafka-metadata-quorum", _quorum),
+    Tool("kafka-leader-election", _election),
+    Tool("kafka-log-dirs", _log_dirs),
+    Tool("kafka-delete-records", _delete_records),
+    Tool("kafka-get-offsets", _get_offsets),
+    Tool("kafka-features", _features),
+    Tool("kafka-cluster", _cluster),
+    Tool("kafka-broker-api-versions", _api_versions),
+    Tool("kafka-console-consumer", _console),
+    Tool("kafka-producer-perf-test, kafka-consumer-perf-test", _perf),
+    Tool("kafka-verifiable-producer, kafka-verifiable-consumer", _verifiable),
+    Tool("kafka-e2e-latency", _latency),
+    Tool("kafka-transactions", _transactions),
+)
