@@ -180,7 +180,7 @@ class ImageFollower:
         self._touched.clear()
         brokers, self._touched_brokers = self._touched_brokers, set()
         await self._refresh_configs(image)
-        self._throttle.set_rate(int(image.cluster_config("reassignment.throttle.bytes.per.second")))
+        self._throttle.set_rate(image.copy_rate(self._context.broker_id))
         await self._renew(touched, image)
         # Replicas are removed before others are added: a recreated topic has the name of a deleted one.
         turn = Turn()

@@ -28,7 +28,7 @@ from immutables import Map
 
 from metadata.image.editor import Masks, apply_records
 from metadata.image.model import REASSIGNING, BrokerImage, PartitionImage, TopicImage
-from metadata.image.topic_configs import BROKER_CONFIGS, CLUSTER_CONFIGS, TOPIC_CONFIGS
+from metadata.image.topic_configs import BROKER_CONFIGS, CLUSTER_CONFIGS, INT64_MAX, TOPIC_CONFIGS
 from metadata.records import ConfigScope, Record
 
 _NO_MASKS = Masks(Map(), 0)
@@ -119,6 +119,14 @@ class ClusterImage(msgspec.Struct, frozen=True, gc=False):
     def broker_config(self, broker_id: int, key: str) -> str:
         """Return a broker's value in force for a key of `BROKER_CONFIGS`."""
         return self.config(ConfigScope.BROKER, str(broker_id)).get(key, BROKER_CONFIGS[key].default)
+
+    def copy_rate(self, broker_id: int) -> int:
+        """Return how many bytes per second a broker may copy to replicas that are being added; -1: without limit."""
+        of_cluster = int(self.cluster_config("reassignment.throttle.bytes.per.second"))
+        of_broker = int(self.broker_config(broker_id, "follower.replication.throttled.rate"))
+        if of_broker == INT64_MAX:
+            return of_cluster
+        return of_broker if of_cluster < 0 else min(of_cluster, of_broker)
 
     def first_leader_epoch(self, name: str, index: int) -> int:
         """Return the leader epoch with which a partition created under this topic name and index must start."""

@@ -223,8 +223,26 @@ partitions of __consumer_offsets, in force when a broker creates that topic. rea
 much a broker copies to replicas that are being added; -1: no limit.
 """
 
-BROKER_CONFIGS: dict[str, ConfigKey] = {config.key: config for config in (_boolean("cordoned", "false"),)}
-"""Configs of a single broker.  A cordoned broker gets a new replica only if a request names it."""
+_FOLLOWER_RATE = "follower.replication.throttled.rate"
+BROKER_CONFIGS: dict[str, ConfigKey] = {
+    config.key: config
+    for config in (
+        _boolean("cordoned", "false"),
+        _int(_FOLLOWER_RATE, INT64_MAX, 0),
+        _ignored_int(
+            "leader.replication.throttled.rate",
+            INT64_MAX,
+            0,
+            INT64_MAX,
+            f"{_FOLLOWER_RATE} limits what a broker copies",
+        ),
+    )
+}
+"""Configs of a single broker.  A cordoned broker gets a new replica only if a request names it.
+
+follower.replication.throttled.rate: how many bytes per second this broker copies to replicas that are being added; the
+maximum means no limit.  Kafka limits both ends of a copy, and kafka-reassign-partitions sets both to the same value.
+"""
 
 KAFKA_RATES = frozenset(
     {
@@ -233,7 +251,7 @@ KAFKA_RATES = frozenset(
         "replica.alter.log.dirs.io.max.bytes.per.second",
     }
 )
-"""Kafka's throttles of brokers and the cluster.  They cannot be set here, so their removal changes nothing.
+"""Kafka's throttles.  Those that cannot be set for a broker or the cluster may be removed, which changes nothing.
 
 kafka-reassign-partitions removes them after every reassignment, even if it never set them.
 """

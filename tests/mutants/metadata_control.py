@@ -7,6 +7,7 @@ from tests.mutants import Mutant
 BROKERS = "metadata/control/brokers.py"
 ELECTION = "metadata/control/election.py"
 PARTITIONS = "metadata/control/partitions.py"
+CONFIG_TESTS = "tests/unit/metadata/control/test_configs.py"
 BROKER_TESTS = "tests/unit/metadata/control/test_brokers.py"
 ELECTION_TESTS = "tests/unit/metadata/control/test_election.py"
 PARTITION_TESTS = "tests/unit/metadata/control/test_partitions.py"
@@ -20,6 +21,13 @@ INTERNAL_TESTS = "tests/unit/metadata/control/test_internal_topics.py"
 TOPICS = "metadata/control/topics.py"
 
 MUTANTS = (
+    Mutant(
+        "the rate of a broker does not limit its copies while the cluster has a rate",
+        "metadata/image/cluster.py",
+        "else min(of_cluster, of_broker)",
+        "else of_cluster",
+        (f"{CONFIG_TESTS}::test_the_rates_that_kafka_reassign_partitions_sets_limit_the_copies_of_a_broker",),
+    ),
     Mutant(
         "an internal topic created while a cluster starts keeps too few replicas",
         TOPICS,

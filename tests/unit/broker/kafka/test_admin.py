@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker.kafka.handlers import HANDLERS
+from metadata.image import BROKER_CONFIGS
 from metadata.records import NO_LEADER, BrokerChange, PartitionChange, Reason
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
@@ -241,7 +242,7 @@ async def test_a_broker_describes_everything_that_it_uses(served: Served) -> Non
         assert await alter(client, resource(BROKER, "", ("retention.ms", "9"))) == [0]
         found = await described(client, BROKER, "1")
         assert not found["cordoned"].read_only
-        fixed = {name: each for name, each in found.items() if name != "cordoned"}
+        fixed = {name: each for name, each in found.items() if name not in BROKER_CONFIGS}
         assert all(each.read_only and each.documentation for each in fixed.values())
         expected = {
             "node.id": ("1", 4, 5, [("1", 4)]),
@@ -261,7 +262,7 @@ async def test_a_broker_describes_everything_that_it_uses(served: Served) -> Non
 async def test_another_broker_is_described_by_its_records_alone(served: Served) -> None:
     served.replicas.register(node_id=2)
     async with RawClient(served.port) as client:
-        assert list(await described(client, BROKER, "2")) == ["cordoned"]
+        assert list(await described(client, BROKER, "2")) == list(BROKER_CONFIGS)
 
 
 async def test_lists_can_be_extended_and_shortened(served: Served) -> None:

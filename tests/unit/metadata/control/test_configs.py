@@ -104,7 +104,7 @@ def test_a_check_changes_nothing(cluster: Cluster) -> None:
         (TOPIC, (("cordoned", "true"),), "INVALID_CONFIG"),
         (TOPIC, (("num.partitions", "2"),), "INVALID_CONFIG"),
         (BROKER, (("retention.ms", "1"),), "INVALID_CONFIG"),
-        (BROKER, (("leader.replication.throttled.rate", "1"),), "INVALID_CONFIG"),
+        (BROKER, (("leader.replication.throttled.rate", "-1"),), "INVALID_CONFIG"),
         (TOPIC, (("leader.replication.throttled.rate", None),), "INVALID_CONFIG"),
         (CLUSTER, (("cordoned", "true"),), "INVALID_CONFIG"),
         (CLUSTER, (("leader.rebalance.interval.ms", "1"),), "INVALID_CONFIG"),
@@ -128,6 +128,18 @@ def test_a_throttle_of_kafka_can_be_removed(cluster: Cluster, resource: Resource
     for values in (removed, (*removed, ("cordoned" if resource is BROKER else "retention.ms", None))):
         assert alter(cluster, Changes(resource, values)) == [Altered(resource, OK)]
     assert cluster.image is before
+
+
+def test_the_rates_that_kafka_reassign_partitions_sets_limit_the_copies_of_a_broker(cluster: Cluster) -> None:
+    rates = ("follower.replication.throttled.rate", "leader.replication.throttled.rate")
+    [answer] = alter(cluster, Changes(BROKER, tuple([(rate, "1000") for rate in rates])))
+    assert answer.outcome == OK
+    assert [cluster.image.copy_rate(broker) for broker in (1, 2)] == [1000, -1]
+    for of_cluster, in_force in ((500, 500), (2000, 1000), (-1, 1000)):
+        alter(cluster, Changes(CLUSTER, (("reassignment.throttle.bytes.per.second", str(of_cluster)),)))
+        assert cluster.image.copy_rate(1) == in_force
+    alter(cluster, Changes(BROKER, tuple([(rate, None) for rate in rates])))
+    assert cluster.image.copy_rate(1) == -1
 
 
 def test_the_nearest_key_is_named(cluster: Cluster) -> None:

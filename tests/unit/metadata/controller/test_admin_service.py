@@ -112,7 +112,9 @@ def test_configs_are_changed_and_described() -> None:
         assert (found["retention.ms"], found["segment.ms"]) == (("7", "topic"), ("8", "cluster"))
         assert {config.key for config in second.configs} > set(found)
         assert [(config.key, config.value, config.source) for config in third.configs] == [
-            ("cordoned", "false", "default")
+            ("cordoned", "false", "default"),
+            ("follower.replication.throttled.rate", str(2**63 - 1), "default"),
+            ("leader.replication.throttled.rate", str(2**63 - 1), "default"),
         ]
         back = pb.AlterConfigsRequest(resources=[changes(TOPIC, "t", ("retention.ms", None))])
         assert (await plane.call(rpcs.ALTER_CONFIGS, back)).resources[0].changed
