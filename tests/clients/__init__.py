@@ -9,8 +9,8 @@ gets as JSON in its only argument, and prints what it did and saw as JSON lines;
 programs and check these lines, and read and write the same records with another client.  `tools.py` runs the
 command-line tools of Apache Kafka and checks their output.  Builds and downloads go to `.dev/clients`.
 
-A complete run stores its result in `results`, and writes docs/clients.md.  `reasons.py` gives the reason for each row
-that does not pass.
+With `--update` a run stores its rows in `results`, and writes docs/clients.md.  `reasons.py` gives the reason for each
+row that does not pass.
 
 The actions of a program, and the events that it prints:
 

@@ -30,7 +30,8 @@ def main() -> int:
     parser.add_argument("--program", default="", metavar="TEXT", help="only programs with this in their name")
     parser.add_argument("--row", default="", metavar="TEXT", help="only rows with this in their name")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the result to this file")
-    parser.add_argument("--page", action="store_true", help="only write docs/clients.md, from the last results")
+    parser.add_argument("--update", action="store_true", help="store the results, and write docs/clients.md")
+    parser.add_argument("--page", action="store_true", help="only write docs/clients.md, from the stored results")
     arguments = parser.parse_args()
     if arguments.page:
         page.write()
@@ -49,8 +50,9 @@ def main() -> int:
     result = page.as_result(outcomes)
     if arguments.json:
         arguments.json.write_text(json.dumps(result, indent=1) + "\n")
-    if not arguments.program and not arguments.row:
-        page.store(arguments.peer, result)
+    if arguments.update:
+        names = (*(program.name for program in PROGRAMS), *(tool.name for tool in TOOLS))
+        page.store(arguments.peer, result, names)
         page.write()
     failed = [each for each in outcomes if each.word is Word.FAILED and page.reason(each) is None]
     return 1 if failed else 0
@@ -73,7 +75,7 @@ def run_all(peer: Peer, program_text: str, row_text: str) -> Iterator[Outcome]:
             yield perform(run, row)
     for tool in TOOLS:
         if program_text in tool.name and (not row_text or row_text in tool.row):
-            yield perform_tool(tool, peer, harness)
+            yield perform_tool(tool, peer, harness, served)
 
 
 def line(outcome: Outcome) -> str:

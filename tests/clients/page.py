@@ -31,7 +31,7 @@ These clients and tools run unmodified against a cluster of 3 voters and 3 broke
 python -m tests.clients [--peer kafka] [--program TEXT] [--row TEXT]
 ```
 
-starts a fresh cluster, runs the programs and writes this page from the results of its last complete runs. With
+starts a fresh cluster and runs the programs; with `--update` it also stores the results and writes this page. With
 `--peer kafka` it runs the same programs against Apache Kafka, so that each failure can be attributed. It needs Java and
 Maven, Go, Node.js and npm, Cargo with CMake and a C compiler, and kcat; a program whose tools are missing is not run.
 
@@ -56,10 +56,15 @@ def as_result(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
     ]
 
 
-def store(peer: str, result: list[dict[str, Any]]) -> None:
-    """Replace the stored result of a peer.  Times differ in each run, and are left out."""
+def store(peer: str, result: list[dict[str, Any]], names: Iterable[str]) -> None:
+    """Replace the stored rows of a peer that are in `result`.  Times differ in each run, and are left out."""
     RESULTS.mkdir(exist_ok=True)
-    kept = [{name: value for name, value in each.items() if name != "seconds"} for each in result]
+    order = {name: index for index, name in enumerate(names)}
+    rows = {(each["program"], each["row"]): each for each in (*as_result(load(peer)), *result)}
+    known = sorted(
+        (each for each in rows.values() if each["program"] in order), key=lambda each: order[each["program"]]
+    )
+    kept = [{name: value for name, value in each.items() if name != "seconds"} for each in known]
     lines = ",\n".join(json.dumps(each) for each in kept)
     (RESULTS / f"{peer}.json").write_text(f"[\n{lines}\n]\n")
 

@@ -6,8 +6,8 @@ from typing import Final
 
 ANY: Final = "*"
 REASONS: Final[dict[tuple[str, str], str]] = {
-    (ANY, "group, new protocol"): "The brokers do not serve the new protocol of consumer groups (KIP-848) yet.",
     (ANY, "transactions"): "The brokers do not serve transactions yet.",
+    ("kafka-transactions", "tool"): "The brokers do not serve transactions yet.",
 }
 """By program and row; the program `ANY` stands for all that have no reason of their own."""
 

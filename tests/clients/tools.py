@@ -7,7 +7,7 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -53,7 +53,7 @@ class Call:
         except subprocess.TimeoutExpired as late:
             raise RowFailed(f"did not end within {TIMEOUT_S:g} s: {shortened(late.output)}") from None
         if done.returncode != status:
-            raise RowFailed(f"exit status {done.returncode}: {shortened(_without_trace(done.stdout))}")
+            raise RowFailed(f"exit status {done.returncode}: {_without_trace(done.stdout)[-300:]}")
         return done.stdout
 
     def file(self, name: str, content: object) -> str:
@@ -80,15 +80,21 @@ class Call:
 
 @dataclass(frozen=True)
 class Tool:
+    """needs: the API keys without which the row is not served."""
+
     name: str
     check: Callable[[Call], None]
+    needs: tuple[int, ...] = ()
     row: str = "tool"
 
 
-def perform_tool(tool: Tool, peer: Peer, harness: Harness) -> Outcome:
+def perform_tool(tool: Tool, peer: Peer, harness: Harness, served: Collection[int]) -> Outcome:
     """Run the check of one tool; a failure of any kind is an outcome."""
     began = time.monotonic()
     word, detail = Word.PASSED, ""
+    if missing := [key for key in tool.needs if key not in served]:
+        detail = f"the brokers do not advertise API key {', '.join(map(str, missing))}"
+        return Outcome(tool.name, tool.row, Word.NOT_SERVED, detail, JARS.version)
     with tempfile.TemporaryDirectory(prefix="clients-tool-") as folder:
         try:
             tool.check(Call(peer, harness, Path(folder)))
@@ -144,7 +150,7 @@ def _consumer_groups(call: Call) -> None:
     topic, group = call.topic(filled=True), f"tool-group-{next(_numbers)}"
     call.harness.commit(group, topic, 7)
     named = ("--group", group)
-    has(call.tool(GROUP_COMMAND, "--list"), f"(?m)^{group}$")
+    call.until(lambda: call.tool(GROUP_COMMAND, "--list"), f"(?m)^{group}$")
     has(call.tool(GROUP_COMMAND, "--list", "--state"), f"{group} +Empty")
     line = rf"{group} +{topic} +0 +7 +{COUNT} +{COUNT - 7} "
     has(call.tool(GROUP_COMMAND, "--describe", *named), "has no active members", line)
@@ -281,9 +287,9 @@ def _groups(call: Call) -> None:
 
 
 def _transactions(call: Call) -> None:
-    has(call.tool("TransactionsCommand", "list"), "TransactionalId +Coordinator +ProducerId +TransactionState")
+    has(call.tool("TransactionsCommand", "list"), r"TransactionalId\s+Coordinator\s+ProducerId\s+TransactionState")
     described = call.tool("TransactionsCommand", "describe-producers", "--topic", call.topic(), "--partition", "0")
-    has(described, "ProducerId +ProducerEpoch")
+    has(described, r"ProducerId\s+ProducerEpoch")
 
 
 TOOLS = (
@@ -304,5 +310,5 @@ TOOLS = (
     Tool("kafka-producer-perf-test, kafka-consumer-perf-test", _perf),
     Tool("kafka-verifiable-producer, kafka-verifiable-consumer", _verifiable),
     Tool("kafka-e2e-latency", _latency),
-    Tool("kafka-transactions", _transactions),
+    Tool("kafka-transactions", _transactions, (61, 65, 66)),
 )

@@ -126,6 +126,8 @@ def member(action: Action) -> None:
         messages = consumer.consume(100, POLL_S)
         for message in messages:
             if (error := message.error()) is not None:
+                if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    continue  # not every broker has learnt of the topic
                 raise KafkaException(error)
             report("record", partition=message.partition(), offset=message.offset(), value=_text(message.value()))
         if messages:

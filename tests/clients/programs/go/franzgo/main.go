@@ -178,10 +178,9 @@ func member(action *common.Action) error {
 				"partition": one.Partition, "offset": one.Offset, "value": string(one.Value),
 			})
 		}
-		if fetches.NumRecords() > 0 {
-			if err := consumer.CommitUncommittedOffsets(ctx); err != nil {
-				common.Report("note", map[string]any{"text": err.Error()})
-			}
+		// Also without new records: a commit during a rebalance may be refused.
+		if err := consumer.CommitUncommittedOffsets(ctx); err != nil {
+			common.Report("note", map[string]any{"text": err.Error()})
 		}
 	}
 	return closeMember(consumer)

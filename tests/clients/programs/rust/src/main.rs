@@ -170,7 +170,10 @@ fn member(action: &Action) -> Result<(), Failure> {
     let mut known = BTreeSet::new();
     while !ended.load(Ordering::SeqCst) {
         if let Some(message) = consumer.poll(POLL) {
-            let message = message?;
+            let message = match message {
+                Err(error) if error.rdkafka_error_code() == Some(RDKafkaErrorCode::UnknownTopicOrPartition) => continue,
+                other => other?,  // not every broker has learnt of the topic
+            };
             report(json!({
                 "event": "record", "partition": message.partition(), "offset": message.offset(),
                 "value": text(message.payload()),
