@@ -171,7 +171,7 @@ async def test_a_broken_invariant_after_its_connection_reaches_the_process(
 ) -> None:
     began = asyncio.Event()
 
-    async def broken(*_: object) -> None:
+    async def broken(*_: object, **__: object) -> None:
         began.set()
         try:
             await asyncio.Event().wait()
