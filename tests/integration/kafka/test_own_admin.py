@@ -116,7 +116,7 @@ async def test_a_validation_changes_nothing(admin: Admin, name: str) -> None:
         (lambda admin, name: admin.unset_configs(["a"], topic=f"{name}-missing"), "UNKNOWN_TOPIC_OR_PARTITION"),
         (lambda admin, name: admin.delete_records({(f"{name}-missing", 0): 1}), "UNKNOWN_TOPIC_OR_PARTITION"),
         (lambda admin, name: admin.offsets(f"{name}-missing"), "UNKNOWN_TOPIC_OR_PARTITION"),
-        (lambda admin, name: admin.offsets_at([(name, 9)], 5), "UNKNOWN_TOPIC_OR_PARTITION"),
+        (lambda admin, name: admin.offsets_at([(name, 2)], 5), "UNKNOWN_TOPIC_OR_PARTITION"),
         (lambda admin, name: admin.set_group_offsets(name, {(name, 9): 5}), "UNKNOWN_TOPIC_OR_PARTITION"),
     ],
 )  # fmt: skip
@@ -199,6 +199,8 @@ async def test_the_offsets_of_a_group_are_set_reset_and_deleted(admin: Admin, fi
     await admin.delete_group_offsets(group, [second])
     assert await admin.group_offsets(group) == {first: CommittedOffset(0)}
     assert group in [each.group for each in await admin.list_groups(["Empty"])]
+    assert "__consumer_offsets" in await admin.topics(internal=True)
+    assert "__consumer_offsets" not in await admin.topics()
     await admin.delete_group(group)
     assert group not in [each.group for each in await admin.list_groups()]
 

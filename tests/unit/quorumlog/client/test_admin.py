@@ -73,6 +73,16 @@ async def test_a_change_follows_the_controller_when_it_moves() -> None:
         assert kafka.changed_by(Api.CREATE_TOPICS)[-1] == 2
 
 
+async def test_another_broker_is_asked_for_the_controller_if_the_first_one_is_behind() -> None:
+    async with setting() as (kafka, admin):
+        await admin.cluster()
+        behind = next(node_id for node_id, _ in kafka.asked)  # this broker would be asked again
+        other = 3 - behind
+        kafka.controller, kafka.believed = other, {behind: behind}
+        await admin.create_topic("orders")
+        assert kafka.changed_by(Api.CREATE_TOPICS) == [behind, other]
+
+
 async def test_a_cluster_without_a_controller_is_waited_for_until_the_deadline() -> None:
     async with setting(timeout_s=0.5) as (kafka, admin):
         kafka.controller = -1
@@ -202,6 +212,13 @@ async def test_brokers_that_hang_end_a_call_at_its_deadline(call: Callable[[Admi
         assert error.retriable
         assert error.code in ("TIMED_OUT", "REQUEST_TIMED_OUT")
         assert asyncio.get_running_loop().time() - began < 5
+
+
+async def test_a_step_that_overruns_its_time_ends_with_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with setting() as (_, admin):
+        monkeypatch.setattr(admin._brokers, "metadata", lambda topics, timeout_s: asyncio.sleep(60))
+        error = await refusal_of(admin.topics(timeout_s=0.1))
+        assert (error.code, error.message) == ("TIMED_OUT", "the topics: no answer within 0.1 s")
 
 
 async def test_an_unreachable_cluster_ends_a_call_at_its_deadline() -> None:
