@@ -40,7 +40,7 @@ from quorumlog.client.groups import GroupClient
 from quorumlog.client.messages import TopicPartition
 from quorumlog.errors import ClusterError, ConfigError
 from quorumlog.runtime.clock import Sources
-from quorumlog.wire.errors import ApiError
+from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka.codec import Api
 
 TIMEOUT_S: Final = 60.0
@@ -353,7 +353,11 @@ class Admin:
 
     async def _commit(self, group: str, offsets: Mapping[TopicPartition, int], left_s: Callable[[], float]) -> None:
         commits = {(key.topic, key.partition): CommittedOffset(offset) for key, offset in offsets.items()}
-        _raise_refusals(await self._groups.commit(group, commits, left_s()), offsets)
+        refusals = await self._groups.commit(group, commits, left_s())
+        for error in refusals.values():
+            if error.code == KafkaCode.UNKNOWN_MEMBER_ID.name:  # the same for all partitions
+                raise ClusterError(error.code, f"group {group} has members, and only they may commit its offsets")
+        _raise_refusals(refusals, offsets)
 
     async def delete_group(self, group: str, *, timeout_s: float | None = None) -> None:
         """Delete a group without members, with its offsets."""

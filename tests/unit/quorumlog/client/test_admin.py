@@ -183,7 +183,9 @@ async def test_a_group_is_managed_through_its_coordinator() -> None:
             admin.delete_group(ON_2),
             admin.delete_group_offsets(ON_2, [("orders", 0)]),
         ):
-            assert "stop the members" in (await refusal_of(call)).next_step
+            error = await refusal_of(call)
+            assert "stop the members" in error.next_step
+            assert "member" in error.message, "the reason in words"
         assert (await admin.group_offsets(ON_2))[TopicPartition("orders", 0)] == CommittedOffset(0)
 
 
