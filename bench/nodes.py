@@ -29,7 +29,7 @@ NO_ERROR = ApiError.NONE
 
 @contextlib.asynccontextmanager
 async def voters(count: int, port_base: int, options: Sequence[str] = ()) -> AsyncIterator[DevCluster]:
-    """This many ready voters in a temporary folder, which is deleted with them.  `options`: for each of them."""
+    """Run `count` voters in a temporary folder, and delete the folder afterwards.  `options`: of each voter."""
     with tempfile.TemporaryDirectory(prefix="quorumlog-bench-") as folder:
         cluster = dev_cluster.plan(Path(folder) / "cluster", count, 0, port_base, made_dir=True)
         for node in cluster.nodes:

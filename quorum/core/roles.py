@@ -21,8 +21,8 @@ class PendingRequest:
     """A request to one peer that is in flight, or due at some time, and is repeated until it is not needed any more."""
 
     due_ms: int | None  # when to send the next one; None when none is needed
-    call: int | None = None  # the one in flight
-    failures: int = 0  # in a row
+    call: int | None = None  # the call in flight
+    failures: int = 0  # consecutive ones
 
     def is_due(self, now_ms: int) -> bool:
         return self.call is None and self.due_ms is not None and self.due_ms <= now_ms
@@ -65,7 +65,7 @@ class Follower:
     heard: bool = False  # has fetched from this leader within the fetch timeout, so it refuses pre-votes
     patient: bool = False  # no longer hears the leader, but lets others become candidates first
     leader_ended: bool = False  # the leader has announced its end
-    round: int = 0  # the leader's last, see `reads.py`
+    round: int = 0  # the last one of the leader (see `reads.py`)
     download: Download | None = None  # instead of fetching the log
     role = Role.FOLLOWER
 
@@ -120,14 +120,14 @@ class ReplicaProgress:
     """The progress of one fetching replica, voter or observer, as its leader sees it."""
 
     address: str
-    end: int = 0  # durable there, by its last valid fetch
-    write_ms: int = 0  # how long its writes took lately, by its last valid fetch
+    end: int = 0  # end of its durable log, according to its last valid fetch
+    write_ms: int = 0  # duration of its recent writes, according to its last valid fetch
     fell_back: bool = False  # it has fetched from below its acknowledged end
     last_fetch_ms: int | None = None
     last_caught_up_ms: int | None = None
-    log_end_at_fetch: int = 0  # the leader's, at that last fetch
+    log_end_at_fetch: int = 0  # log end of the leader at the last fetch
     round: int = 0  # the last round that it has fetched in (see `reads.py`)
-    fetches: int = 0  # valid ones
+    fetches: int = 0  # number of valid fetches
     caught_up_fetch: int = 0  # number of the last fetch that showed it as caught up
 
 
@@ -178,7 +178,7 @@ class Measured(NamedTuple):
     """The point at which measuring a newcomer began: only later fetches count."""
 
     since_ms: int
-    fetches: int  # valid ones that the newcomer had sent by then
+    fetches: int  # number of valid fetches that the newcomer had sent by then
 
 
 @dataclass(slots=True, eq=False)
@@ -206,25 +206,25 @@ class Leader:
     displaced: dict[ReplicaKey, int] = field(default_factory=dict)  # since when another disk runs at a voter's address
     announcements: dict[ReplicaKey, PendingRequest] = field(default_factory=dict)  # BeginQuorumEpoch, by voter
     parked: dict[ReplicaKey, Parked] = field(default_factory=dict)
-    reads: dict[int, ReplicaKey] = field(default_factory=dict)  # of the log, for parked fetches, by read id
+    reads: dict[int, ReplicaKey] = field(default_factory=dict)  # log reads for parked fetches: who fetches, by read id
     served: Served = field(default_factory=Served)
-    expiry_ms: int | None = None  # no parked fetch expires before
+    expiry_ms: int | None = None  # lower bound of the deadlines of parked fetches
     owed_ms: int | None = None  # when to report a new watermark to voters if no record comes before
     paused: bool = False  # no majority fetches
     unreached: set[int] = field(default_factory=set)  # ids of voters that did not answer a paused leader
     reset: bool = False  # the connections were reset: ask a bootstrap address next
-    reset_due_ms: int = 0  # no further reset before
+    reset_due_ms: int = 0  # earliest time of the next reset
     round: int = 0  # raised by reads that must be current (`reads.py`)
     reported_round: int = 0  # the highest that a reply has carried
     trusted_round: int = 0  # a request of an older one does not show that its sender is alive (`contacts.py`)
     outrun_ms: int | None = None  # since when a node that is no voter is known to be in a later epoch
     waiting_reads: list[WaitingRead] = field(default_factory=list)
     handover: Handover | None = None
-    change: PendingChange | None = None  # requested
-    step: PendingChange | None = None  # of the leader's own: towards the target, or to a new address
+    change: PendingChange | None = None  # the change that a request asked for
+    step: PendingChange | None = None  # the leader's own: towards the target, or to a new address
     step_failures: int = 0
-    step_due_ms: int | None = None  # no own step before
-    target_problem: str | None = None  # why the last step towards the target was not taken; None when it was
+    step_due_ms: int | None = None  # earliest time of the leader's next own step
+    target_problem: str | None = None  # why the last step towards the target was refused; None if it was not
     role = Role.LEADER
 
     def address_of(self, node_id: int) -> str | None:

@@ -72,7 +72,7 @@ class Snapshots:
         return state.snapshot if lost or request.offset == 0 else None
 
     def refuse_reader(self, request: Fetch | FetchSnapshot) -> ErrorCode:
-        """Check a Fetch or FetchSnapshot up to and including that this node leads the sender's epoch."""
+        """Return why this node refuses a Fetch or FetchSnapshot of the sender; NONE if it leads the sender's epoch."""
         state = self._state
         error = state.refuse_stranger(request.sender, None)
         if error is not ErrorCode.NONE:

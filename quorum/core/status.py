@@ -24,7 +24,7 @@ class Status:
     def describe(self, now_ms: int, error: ErrorCode) -> DescribeQuorumReply:
         """Return the state of the quorum that this node knows; ages are relative to `now_ms`.
 
-        With an error, return only the fields of every reply.
+        With an error, return only the fields that every reply has.
         """
         state, leader = self._state, self._state.role
         if isinstance(leader, Leader):
@@ -55,7 +55,7 @@ class Status:
         )
 
     def _replica(self, replica: Voter, now_ms: int) -> ReplicaStatus:
-        """Return the log end and ages of a replica, which only the leader knows of others."""
+        """Return the log end and ages of a replica.  Only the leader knows those of other nodes."""
         state, leader = self._state, self._state.role
         if replica.key == state.key:
             end = state.log.durable_end

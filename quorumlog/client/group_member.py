@@ -2,7 +2,7 @@
 
 One task owns the core.  Each request is a task of its own, whose answer comes back as an event.  JoinGroup and
 SyncGroup wait at the coordinator until the others have joined, so they have a connection of their own; heartbeats and
-commits use that of the cluster.  The consumer revokes and assigns in the order in which the core says so.
+commits use that of the cluster.  The consumer revokes and assigns in the order that the core gives.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class GroupMember:
         return self._settings.instance_id
 
     def active(self) -> None:
-        """Note that the user looks for records."""
+        """Note that the user asks for records."""
         if self.core.phase is Phase.STALLED:
             self._events.put_nowait(core.Active())
 

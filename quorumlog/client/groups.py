@@ -43,7 +43,7 @@ from quorumlog.wire.kafka import codec
 from quorumlog.wire.kafka.codec import Api
 
 LOOK_AFTER_S: Final = 1.0
-"""Time after which other brokers are asked for the coordinator if an answer is late, and the interval of that."""
+"""If an answer takes this long, other brokers are asked for the coordinator, and again at this interval."""
 AT_ONCE_MAX: Final = 64
 """Requests of one call that are under way at a time; others wait."""
 COORDINATORS_MAX: Final = 100_000
@@ -67,7 +67,7 @@ _NEWEST: Final = {
     Api.HEARTBEAT: 4,
     Api.LEAVE_GROUP: 4,
 }
-"""The newest version of each request that is sent.  Later ones of OffsetCommit and OffsetFetch have ids for names."""
+"""The newest version of each request that is sent.  Later ones of OffsetCommit and OffsetFetch name topics by id."""
 _FIRST_FETCH_WITH_GROUPS: Final = 8
 
 T = TypeVar("T")

@@ -1,7 +1,7 @@
 """One member of a consumer group (classic protocol): a pure core.  Events and the time give effects.
 
 Theory of operation.  A member joins (JoinGroup), the leader of the new generation assigns the partitions, everyone gets
-its part (SyncGroup), and from then on heartbeats show that the member is alive and tell it of the next rebalance.
+its part (SyncGroup), and from then on heartbeats show that the member lives.  Their answers announce rebalances.
 
     idle -> joining -> [counting, if leader] -> syncing -> stable -> (revoking ->) joining -> …
 
@@ -11,7 +11,7 @@ assignor is eager, all rebalances are eager, as in Kafka.
 
 `Revoke` is the only effect that waits for the user.  It ends with `Revoked`; heartbeats continue meanwhile, so slow
 user code does not expel the member.  Only a user who takes no records for `poll_interval_s` makes the member leave
-(`Stalled`), and it joins again at the next look for records (`Active`).
+(`Stalled`), and it joins again when the user next asks for records (`Active`).
 
 Partitions are lost, rather than revoked, when the coordinator no longer knows the member: others may own them already,
 so nothing may be committed.
@@ -128,7 +128,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """`Revoke` was carried out, unless the partitions were lost."""
+    """A `Revoke` of partitions that were not lost was completed."""
 
     number: int
 
@@ -140,7 +140,7 @@ class Stalled:
 
 @dataclass(frozen=True, slots=True)
 class Active:
-    """The user looks for records again."""
+    """The user asks for records again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ class Membership:
         self._topics: frozenset[str] = frozenset()
         self._counts: dict[str, int] = {}
         self._assigned_with: tuple[frozenset[str], dict[str, int]] | None = None
-        """What the present assignment was made from; a difference needs a rebalance."""
+        """The inputs of the present assignment; if they change, a rebalance is needed."""
         self._round = 0
         self._members: dict[str, JoinedMember] = {}
         self._after_revoke: Partitions | None = None
@@ -340,7 +340,7 @@ class Membership:
         )
 
     def _rejoin(self, now: float, effects: list[Effect]) -> None:
-        """Give up what the kind of assignor demands, then join."""
+        """Join, after giving up all partitions if rebalances are eager."""
         if not self._is_cooperative and self.owned:
             self.phase = Phase.REVOKING
             self._after_revoke = None
@@ -384,7 +384,7 @@ class Membership:
         return list(self._subscribers().values())
 
     def _subscribers(self) -> dict[str, Subscription]:
-        """Return what each member wants.  One whose bytes are no subscription gets nothing, and disturbs nobody."""
+        """Return each member's subscription.  A malformed one is empty, and does not affect the other members."""
         found = {}
         for member_id, member in self._members.items():
             subscription = decode_subscription(member.metadata, self.assignor)
@@ -466,7 +466,7 @@ class Membership:
             self._join(now, effects)
             return
         self._settle(assignment, effects)
-        self._rejoin(now, effects)  # so that what was revoked can be assigned
+        self._rejoin(now, effects)  # so that the revoked partitions can be assigned
 
     # --- heartbeats ---
 
@@ -474,7 +474,7 @@ class Membership:
         if self.phase is Phase.WAITING and self.deadline is not None and now >= self.deadline:
             self._join(now, effects)
         elif self._is_member() and self.deadline is not None and now >= self.deadline:
-            if self._beat_out:  # no answer for a whole session: the coordinator may be gone
+            if self._beat_out:  # no answer for a whole session: the coordinator may have failed
                 effects.append(FindCoordinator())
             self._beaten_at = now
             self._beat_out = True

@@ -2,7 +2,7 @@
 
 Theory of operation.  `Fetcher` fetches ahead, `StartingOffsets` decides where to begin, and `GroupMember` shares the
 partitions with the other members of the group.  Each is a task of its own; all work on the same positions.  The user
-gets whole decoded batches: the next record of a batch costs no look at anything but the batch.
+gets whole decoded batches: to return the next record of a batch, only the batch is read.
 
 A record that the user got is in progress until the user asks for the next one.  Partitions are revoked only in between,
 that is, while the user waits for records or has asked for none yet, as in Kafka's `poll`.  So the code that processes
@@ -41,11 +41,11 @@ from quorumlog.wire._record_scan import Record
 from quorumlog.wire.errors import ApiError
 
 ASSIGNORS_DEFAULT: Final = ("range", "cooperative-sticky")
-"""As Kafka's clients: rebalances are eager, and a group can move to cooperative ones by dropping `range`."""
+"""As in Kafka's clients: rebalances are eager, and a group can move to cooperative ones by dropping `range`."""
 CALL_TIMEOUT_S: Final = 60.0
 CLOSE_TIMEOUT_S: Final = 10.0
 YIELD_LOOKS: Final = 64
-"""Batches that are taken from the buffers without a turn of the event loop in between."""
+"""Batches that are taken from the buffers before other tasks of the event loop get a turn."""
 _OUT_OF_GROUP: Final = frozenset({"UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS"})
 
 Listener = Callable[[list[TopicPartition]], Awaitable[None] | None]
@@ -84,7 +84,7 @@ class RecordBatch(Sequence[Record]):
 class Consumer:
     """Read records: `async with Consumer("host:9092", topics=["t"], group="g") as c: async for record in c: …`.
 
-    With a group, its members share the partitions of the topics, and committed offsets say where to go on.  Without
+    With a group, its members share the partitions of the topics, and reading continues at committed offsets.  Without
     one, the consumer reads all partitions of `topics`, or those that are given to `assign`.  Use it from one event
     loop, and read from one task.
 
@@ -98,13 +98,15 @@ class Consumer:
         auto_offset_reset: where to begin without a committed offset, and if the offset is out of range: "earliest",
             "latest", or "none", an error.
         auto_commit: commit the processed records every `auto_commit_interval_s`, at a rebalance, and at the end.
-        session_timeout_s, heartbeat_interval_s: without heartbeats for so long, the coordinator expels the member.
-        max_poll_interval_s: a user who asks for no records for so long leaves the group.  A rebalance waits so long.
+        session_timeout_s: the coordinator expels a member without heartbeats for this long.
+        heartbeat_interval_s: time between two heartbeats.
+        max_poll_interval_s: if the user requests no records for this long, the member leaves the group.  A rebalance
+            waits this long for the member.
         on_assigned, on_revoked, on_lost: called with the partitions.  `on_revoked` may still commit; after `on_lost`
             others may own them already.
         fetch: limits of fetches and buffers.
-        failure_timeout_s: waiting for records raises an error if a partition or the group cannot be reached for so
-            long.  The next look for records goes on.
+        failure_timeout_s: waiting for records raises an error if a partition or the group cannot be reached for
+            this long.  The next call continues to wait.
         metadata_age_s: how often new topics and partitions are looked for.
 
     Raises:
@@ -206,7 +208,7 @@ class Consumer:
         self._current: Position | None = None
         """The partition of the records that are in progress, and of the batch."""
         self._open_offset: int | None = None
-        """The first offset of what is in progress."""
+        """The first offset in progress; None if nothing is in progress."""
         self._looks = 0
         self._is_looking = False
         self._must_yield = False
@@ -388,14 +390,14 @@ class Consumer:
                 await self._ready.wait()
 
     def _finish_batch(self) -> None:
-        """What was in progress is done."""
+        """Note that the user has finished the records in progress."""
         self._batch, self._at = [], 0
         self._current = None
         self._open_offset = None
         self._idle.set()
 
     def _drop_batch(self, partitions: frozenset[TopicPartition] | set[TopicPartition]) -> None:
-        """Hand out no more records of these partitions; what is in progress stays so."""
+        """Hand out no more records of these partitions; records in progress stay in progress."""
         if self._current is not None and self._current.partition in partitions:
             self._batch, self._at = [], 0
 
@@ -434,7 +436,7 @@ class Consumer:
         return False
 
     def _raise_failures(self) -> None:
-        """Raise the error of what has failed for too long.  Raises: ClusterError."""
+        """Raise an error if a partition or the group has failed for `failure_timeout_s`.  Raises: ClusterError."""
         now = asyncio.get_running_loop().time()
         for each in (*self._positions.values(), self._member):
             since = None if each is None else each.failing_since
@@ -537,7 +539,7 @@ class Consumer:
         return found
 
     def _refetch(self, position: Position) -> None:
-        """Fetch the rest of the batch that is handed out again, later."""
+        """Drop the rest of the current batch, so that it is fetched again later."""
         rest = position is self._current and self._at < len(self._batch)
         self._drop_batch({position.partition})
         if rest:
@@ -546,7 +548,7 @@ class Consumer:
     # --- positions ---
 
     def seek(self, partition: tuple[str, int], offset: int) -> None:
-        """Go on at `offset`.  Out of range: `auto_offset_reset` decides, at the next fetch."""
+        """Continue at `offset`.  If it is out of range, `auto_offset_reset` decides at the next fetch."""
         if offset < 0:
             raise ValueError(f"offset is {offset}, below 0")
         position = self._position(partition)
@@ -558,17 +560,17 @@ class Consumer:
         self._fetcher.wake()
 
     async def seek_to_beginning(self, *partitions: tuple[str, int], timeout_s: float = CALL_TIMEOUT_S) -> None:
-        """Go on at the first record; of all assigned partitions if none is named.  Raises: ClusterError."""
+        """Continue at the first record; of all assigned partitions if none is named.  Raises: ClusterError."""
         await self._seek_to(partitions, EARLIEST, timeout_s)
 
     async def seek_to_end(self, *partitions: tuple[str, int], timeout_s: float = CALL_TIMEOUT_S) -> None:
-        """Go on after the last record.  Raises: ClusterError."""
+        """Continue after the last record.  Raises: ClusterError."""
         await self._seek_to(partitions, LATEST, timeout_s)
 
     async def seek_to_time(
         self, timestamp_ms: int, *partitions: tuple[str, int], timeout_s: float = CALL_TIMEOUT_S
     ) -> None:
-        """Go on at the first record that is not older; after the last one if all are older.  Raises: ClusterError."""
+        """Continue at the first record that is not older, or else after the last one.  Raises: ClusterError."""
         await self._seek_to(partitions, timestamp_ms, timeout_s)
 
     async def _seek_to(self, partitions: Sequence[tuple[str, int]], timestamp: int, timeout_s: float) -> None:
@@ -697,7 +699,7 @@ class Consumer:
     def _uncommitted(
         self, partitions: Iterable[TopicPartition] | None = None, *, includes_open: bool = False
     ) -> dict[tuple[str, int], int]:
-        """Return the offsets to commit.  includes_open: also of what is in progress."""
+        """Return the offsets to commit.  includes_open: include those of records in progress."""
         found: dict[tuple[str, int], int] = {}
         for partition in list(self._positions) if partitions is None else partitions:
             position = self._positions.get(partition)
@@ -730,7 +732,7 @@ class Consumer:
         """For the membership: see `group_member.Owner`."""
         self._revoking += 1
         try:
-            if self._current is not None:  # also of a partition that stays: the next look for records comes sooner
+            if self._current is not None:  # even if it stays assigned: the user then asks for records sooner
                 self._refetch(self._current)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._poll_interval_s):
@@ -769,7 +771,7 @@ class Consumer:
         return None if self._is_looking else (self._looks, self._open_offset)
 
     async def _call(self, kind: str, partitions: frozenset[TopicPartition]) -> None:
-        """Call the user's listener.  Its error reaches the user at the next look for records."""
+        """Call the user's listener.  Its error is raised when the user next asks for records."""
         listener = self._listeners[kind]
         if listener is None:
             return

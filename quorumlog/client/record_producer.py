@@ -153,7 +153,7 @@ class Producer:
         self._topics: dict[str, Topic] = {}
         self._lookups: dict[str, asyncio.Task[Topic]] = {}
         self._outstanding: dict[Batch, None] = {}
-        """Batches that are not decided, in the order of their first records."""
+        """Batches without an outcome yet, in the order of their first records."""
         self._failed: deque[Batch] = deque(maxlen=FAILURES_KEPT_MAX)
         self._buffered_bytes = 0
         self._flushes = 0
@@ -184,7 +184,7 @@ class Producer:
 
         flush: False: deliveries that are not decided fail with PRODUCER_CLOSED.
 
-        Raises: ClusterError, as `flush`; everything is closed then, too.
+        Raises: ClusterError, as `flush`; even then everything is closed.
         """
         try:
             if flush and self._closed is None:
@@ -289,8 +289,8 @@ class Producer:
         """Return once every record sent so far is acknowledged; at the latest when the last delivery timeout is over.
 
         Raises:
-            ClusterError: records were not delivered, and nobody looked at their deliveries.  Each such failure is
-                raised once.
+            ClusterError: deliveries failed, and the user has not read their outcome.  Each such failure is raised
+            once.
         """
         self._flushes += 1
         try:
@@ -318,7 +318,7 @@ class Producer:
         index: int | None,
         timestamp_ms: int,
     ) -> tuple[Delivery | None, bool]:
-        """Return the delivery, None if there is no room; and whether it began a batch."""
+        """Return the delivery, or None if there is no room, and whether the record began a batch."""
         size = RECORD_OVERHEAD_BYTES
         if value is not None:
             size += len(value)
@@ -469,7 +469,7 @@ class Producer:
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A task that failed has met a bug: nothing is sent any more, and everyone who waits gets the error."""
+        """Stop sending after a task failed, which is a bug, and report the error to everyone who waits."""
         self._tasks.discard(task)
         if not task.cancelled() and (bug := task.exception()) is not None:
             self._closed = ClusterError(ApiError.FAILED, f"the producer failed: {bug!r}")

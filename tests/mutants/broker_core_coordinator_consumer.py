@@ -80,14 +80,14 @@ MUTANTS = (
         f"{FOLDER}/changes.py",
         "        put(turn, Kind.REGEX, group.name, None, regex)\n",
         "        pass\n",
-        (f"{GROUPS}::test_the_record_of_a_regular_expression_goes_with_its_last_member",),
+        (f"{GROUPS}::test_the_record_of_a_regular_expression_is_deleted_with_its_last_member",),
     ),
     Mutant(
         "topics that changed while nobody coordinated are not compared",
         f"{FOLDER}/group.py",
         "        self.outdate(now_ms)\n",
         "        self.is_outdated = False\n",
-        (f"{GROUPS}::test_changes_while_nobody_coordinated_are_followed",),
+        (f"{GROUPS}::test_a_new_coordinator_applies_changes_of_topics_that_it_missed",),
     ),
     Mutant(
         "a new coordinator waits for ever for a member to give partitions up",

@@ -162,7 +162,7 @@ def test_malformed_records_are_refused_by_both_or_read_alike(
         assert plain is not None
         assert compiled.num_rows == len(plain)
         assert compiled.column("value").to_pylist() == [record.value for record in plain]
-    if with_headers:  # without them their bytes are not checked, and no read may go beyond its batch
+    if with_headers:  # else header bytes are not checked; no read may go beyond its batch
         try:
             assert decode(batch, 0, 1 << 40, "t", 7).num_rows <= len(content)
         except RemoteProtocolError:

@@ -47,24 +47,24 @@ TRANSITIONS: Final = {
 }
 
 GENERATION_MAX = 2**31 - 1
-"""The number after it is 0."""
+"""The largest generation.  The next one is 0."""
 
 _RECORD_FIELDS_BYTES = 64
-"""Fields of a group in its record that are neither of a member nor names."""
+"""Bytes of a group's own fields in its record, without names."""
 
 
 class Group:
-    """The state of one group.  Times end in `_ms` and are of the clock that never goes back, except `state_ms`.
+    """The state of one group.  Times end in `_ms` and use the monotonic clock, except `state_ms`.
 
-    pending: member ids that were given out with MEMBER_ID_REQUIRED and not used yet, each with the time of its end.
+    pending: member ids that were given out with MEMBER_ID_REQUIRED and not used yet, each with its expiry time.
     static: member ids by the instance id.
     waiting: members whose JoinGroup waits.  supported: members that support a protocol, by its name.
     state_ms: wall clock at the last change to Stable or Empty; NO_TIME if unknown.
     stored: the value of the group's last record; None without one.
     join_deadline_ms: the end of PreparingRebalance.
-    delay_left_ms: time by which the first rebalance of an empty group may still be prolonged; None in another one.
+    delay_left_ms: time by which the first rebalance of an empty group may still be prolonged; None in any other one.
     grown: members have joined since that rebalance was prolonged last.
-    unsynced: members that have not sent SyncGroup in this generation; sync_deadline_ms: their time for it.
+    unsynced: members that have not sent SyncGroup in this generation; sync_deadline_ms: their deadline.
     wake_ms: a time not later than the next deadline.  queued_ms: the time under which the group waits for a tick.
     """
 
@@ -222,7 +222,7 @@ class Group:
     # -- protocols
 
     def supports(self, protocol_type: str, names: Iterable[str], without: Member | None = None) -> bool:
-        """Return whether all members would share a protocol with one that has these; `without` does not count."""
+        """Return whether all members except `without` share a protocol with a member that supports these."""
         names = tuple(names)
         if not protocol_type or not names:
             return False
@@ -285,7 +285,7 @@ class Group:
             self.wake_ms = at_ms
 
     def next_deadline(self) -> int | None:
-        """Return the earliest deadline.  It looks at each member; `wake_ms` is the cheap bound of it."""
+        """Return the earliest deadline.  It visits each member; `wake_ms` is a cheap lower bound."""
         deadlines = [member.expires_ms for member in self.members.values() if member.expires_ms is not None]
         deadlines += self.pending.values()
         if self.join_deadline_ms is not None:

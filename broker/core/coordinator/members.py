@@ -8,7 +8,7 @@ from broker.core.coordinator.group_requests import Client, JoinGroup, MemberName
 from broker.core.coordinator.records import MemberValue
 
 _RECORD_FIELDS_BYTES = 24
-"""Lengths and timeouts of a member in the record of its group."""
+"""Bytes of a member's lengths and timeouts in the record of its group."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +36,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        """Return the member for people: static members by the name that an administrator gave them."""
+        """Return the member's name for people: static members by the name that an administrator gave them."""
         return repr(self.member_id) if self.instance_id is None else f"{self.member_id!r} ({self.instance_id!r})"
 
     @property

@@ -37,12 +37,12 @@ from broker.core.coordinator.turn import Turn
 
 
 def subscription_max_bytes(limits: GroupLimits) -> int:
-    """Return the size of the names of the topics in a subscription, or of those that a regular expression matches."""
+    """Return the largest total size of topic names in a subscription, or of those that a regular expression matches."""
     return limits.batch_max_bytes // 8
 
 
 def targets_max_bytes(limits: GroupLimits) -> int:
-    """Return the size of the records with the targets of a group.
+    """Return the largest total size of the records with the targets of a group.
 
     A step may store a subscription, the topics of a regular expression, all targets, and the current assignment of one
     member, which is not larger than the targets.  So all of them fit into one batch.
@@ -51,7 +51,7 @@ def targets_max_bytes(limits: GroupLimits) -> int:
 
 
 _RECORD_BYTES = 64
-"""Bytes of a record of a member that are neither names nor partitions, generously."""
+"""Upper bound of the bytes in a member's record that are neither names nor partitions."""
 
 _TOPIC_BYTES = 24
 """Bytes of a topic in a record of a member, without its partitions."""
@@ -118,7 +118,11 @@ def resolve(turn: Turn, group: ConsumerGroup, topics: SubscribedTopics) -> bool:
         found = tuple(topics.matching(regex) or ())
         known = group.regexes.get(regex)
         if known is not None and sum(map(len, found)) > subscription_max_bytes(turn.limits):
-            note(turn, group, f"the regular expression {regex!r} matches too many topics; the last ones stay")
+            note(
+                turn,
+                group,
+                f"the regular expression {regex!r} matches too many topics; its previous topics stay in force",
+            )
             continue
         if known is None or known.topics != found:
             put(turn, Kind.REGEX, group.name, write_regex(RegexValue(found, topics.version, turn.wall_ms)), regex)
@@ -136,10 +140,10 @@ def settle(
     reason: RebalanceReason = RebalanceReason.OTHER,
     member: MemberName | None = None,
 ) -> None:
-    """Begin the next epoch with a new target, if subscriptions have changed, or the topics of the group have.
+    """Begin the next epoch with a new target if the subscriptions or the topics of the group have changed.
 
-    cause: a clause for people; client: the client that caused it.  reason: the cause in one word; member: the one that
-    caused it, if one did.
+    cause: a clause for people; client: the client that caused it.  reason: the cause in one word; member: the
+    member that caused it, if any.
     """
     group.is_outdated = False
     has_changed = resolve(turn, group, topics) or has_changed
@@ -173,7 +177,7 @@ def preferred_assignor(group: ConsumerGroup, limits: GroupLimits) -> str:
 def _assign(turn: Turn, group: ConsumerGroup, existing: dict[str, Topic]) -> None:
     """Compute and store the target for the present epoch.
 
-    If it does not fit into a batch, the last target stays.  It is tried again when the group or its topics change.
+    If it does not fit into a batch, the previous target stays.  It is tried again when the group or its topics change.
     """
     ids = {name: topic.topic_id for name, topic in existing.items()}
     counts = {topic.topic_id: topic.partitions for topic in existing.values()}
@@ -192,7 +196,7 @@ def _assign(turn: Turn, group: ConsumerGroup, existing: dict[str, Topic]) -> Non
     ]
     size = sum(len(key) + len(value) for key, value in changed)
     if size > targets_max_bytes(turn.limits):
-        note(turn, group, f"the target of {size} bytes does not fit into a batch; the last one stays")
+        note(turn, group, f"the target of {size} bytes does not fit into a batch; the previous one stays in force")
         return
     # Nothing is read between these records, so a partition may have two targets until the last of them.
     for key, value in changed:
@@ -242,7 +246,7 @@ def replace_static(turn: Turn, group: ConsumerGroup, old: ConsumerMember, member
 
 
 def go_away(turn: Turn, group: ConsumerGroup, member: ConsumerMember) -> None:
-    """Note that a static member will come back.  It keeps its partitions until its session ends."""
+    """Note that a static member has left and may rejoin.  It keeps its partitions until its session ends."""
     current = member.current
     put_current(turn, group, member.member_id, replace(current, epoch=AWAY, previous_epoch=current.epoch))
 

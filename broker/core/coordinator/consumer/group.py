@@ -1,4 +1,4 @@
-"""One consumer group of the newer protocol: its members, and what each of them has and will have.
+"""One consumer group of the newer protocol: its members, with their current and target assignments.
 
 Theory of operation
 -------------------
@@ -6,7 +6,8 @@ Theory of operation
 The target assignment is then computed for that epoch, in the same step.  Each member moves towards its target on its
 own, with its heartbeats (`reconcile`); its member epoch is that of the target which it follows.
 
-**What is stored** is everything except time: records say who the members are, what each has, and what each will have.
+**What is stored** is everything except time: records contain the members, and the
+current and the target assignment of each.
 `apply` is the only writer of it, for records of the log and for new ones.  A coordinator that takes over therefore
 continues where the last one stopped.  Members keep their partitions meanwhile, and get a new session each.
 
@@ -78,7 +79,7 @@ class ConsumerMember:
 
     @property
     def name(self) -> str:
-        """Return the member for people: static members by the name that an administrator gave them."""
+        """Return the member's name for people: static members by the name that an administrator gave them."""
         instance_id = None if self.value is None else self.value.instance_id
         return repr(self.member_id) if instance_id is None else f"{self.member_id!r} ({instance_id!r})"
 
@@ -95,7 +96,7 @@ class ConsumerMember:
 
 
 class ConsumerGroup:
-    """The state of one group.  Times end in `_ms` and are of the clock that never goes back, except `state_ms`.
+    """The state of one group.  Times end in `_ms` and use the monotonic clock, except `state_ms`.
 
     static: member ids by the instance id.
     state_ms: wall clock at which the group became empty, or was loaded; NO_TIME if unknown.  Soft state.
@@ -262,7 +263,7 @@ class ConsumerGroup:
         self._is_dead = True
 
     def load(self, now_ms: int, wall_ms: int, session_timeout_ms: int) -> None:
-        """Begin to serve: each member has a fresh session, and the whole time to give up what it must."""
+        """Begin to serve: each member has a fresh session, and its whole timeout to give partitions up."""
         for member_id in [name for name, member in self.members.items() if member.value is None]:
             # The log keeps no such member.  Without a subscription, it could neither stay nor be removed.
             self._set_current(self.members[member_id], NEW)
@@ -360,7 +361,7 @@ class ConsumerGroup:
                 yield member.rejoin_by_ms
 
     def next_deadline(self) -> int | None:
-        """Return the earliest deadline.  It looks at each member; `wake_ms` is the cheap bound of it."""
+        """Return the earliest deadline.  It visits each member; `wake_ms` is a cheap lower bound."""
         return min(self.deadlines(), default=None)
 
     def check(self) -> None:

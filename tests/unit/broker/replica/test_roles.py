@@ -135,7 +135,7 @@ async def two_disks(tmp_path: Path) -> AsyncIterator[Rig]:
 
 @pytest.mark.parametrize("isr", [(2, 1), (2,)])
 async def test_a_replica_on_a_failed_directory_is_not_recreated_elsewhere(two_disks: Rig, isr: tuple[int, ...]) -> None:
-    """An empty log would be treated as the log that the ISR counts, or hide it when its disk works again."""
+    """An empty log would count as the replica in the ISR, or hide the real log once its disk works again."""
     rig = two_disks
     rig.cluster.create(TOPIC, (2, 1))
     topic_id = rig.cluster.image.topic_ids[TOPIC]

@@ -270,7 +270,7 @@ def test_names_and_a_regular_expression_are_added() -> None:
     assert client.has == {("sales", 0), ("other", 0)}
 
 
-def test_the_record_of_a_regular_expression_goes_with_its_last_member() -> None:
+def test_the_record_of_a_regular_expression_is_deleted_with_its_last_member() -> None:
     home = coordinator(sales=1)
     client, other = ConsumerClient(home, "m1", (), regex="sal.*"), ConsumerClient(home, "m2", (), regex="sal.*")
     joined(home, client, other)
@@ -343,7 +343,7 @@ def test_a_change_of_other_topics_begins_no_epoch() -> None:
     assert client.epoch == 1
 
 
-def test_changes_while_nobody_coordinated_are_followed() -> None:
+def test_a_new_coordinator_applies_changes_of_topics_that_it_missed() -> None:
     home = coordinator(sales=2)
     joined(home, ConsumerClient(home, "m1"))
     home.cluster.partitions["sales"] = 3
@@ -500,7 +500,7 @@ def test_a_static_member_that_returns_with_other_topics_begins_an_epoch() -> Non
     assert again.epoch == 2
 
 
-def test_a_static_member_that_left_while_it_gave_partitions_up_has_given_them_up() -> None:
+def test_a_static_member_that_leaves_while_it_gives_partitions_up_no_longer_owns_them() -> None:
     home = coordinator(sales=4)
     first, second = ConsumerClient(home, "m1", instance_id="i1"), ConsumerClient(home, "m2")
     joined(home, first)
@@ -693,7 +693,7 @@ def test_a_compacted_log_gives_the_same_group() -> None:
     assert described(after) == described(home)
 
 
-def test_the_records_of_partitions_of_older_releases_are_read_over() -> None:
+def test_the_records_of_partitions_of_older_releases_are_skipped() -> None:
     home = coordinator(sales=4)
     home.machine.replay(Record(b"\0\4\0\6orders", b"\0\0 whatever"))
     assert home.machine._groups == {}
