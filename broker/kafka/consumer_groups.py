@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from broker.core.coordinator.consumer.partitions import Partitions
+from broker.core.coordinator.consumer.partitions import Partitions, of
 from broker.core.coordinator.consumer.requests import (
     ConsumerGroupDescription,
     ConsumerHeartbeat,
@@ -61,11 +61,8 @@ def _owned(topics: Any) -> Partitions | None:
     """Return the partitions that a member reports.  A topic without an id exists nowhere."""
     if topics is None:
         return None
-    owned: dict[Any, frozenset[int]] = {}
-    for topic in topics:
-        if topic.topic_id is not None and topic.partitions:
-            owned[topic.topic_id] = owned.get(topic.topic_id, frozenset()) | frozenset(topic.partitions)
-    return owned
+    # Sets that grow in place: a client may repeat a topic as often as its request has room for it.
+    return of((topic.topic_id, index) for topic in topics if topic.topic_id is not None for index in topic.partitions)
 
 
 def _by_topic(partitions: Partitions) -> list[Values]:

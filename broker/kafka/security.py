@@ -102,7 +102,8 @@ def _filter_refusal(components: Any) -> tuple[KafkaCode, str] | None:
         if each.match_type not in _MATCH_TYPES:
             return KafkaCode.INVALID_REQUEST, f"match type {each.match_type} does not exist"
         if (each.match is not None) != (each.match_type == _EXACT):
-            return KafkaCode.INVALID_REQUEST, f"a match of type {each.match_type} with the name {each.match!a}"
+            name = (each.match or "")[:60]
+            return KafkaCode.INVALID_REQUEST, f"a match of type {each.match_type} with the name {name!a}"
     if "ip" in types and len(types) > 1:
         return KafkaCode.INVALID_REQUEST, "the type ip cannot be combined with others"
     return None

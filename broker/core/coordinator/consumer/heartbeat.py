@@ -163,7 +163,9 @@ def _epoch_refusal(group: ConsumerGroup, request: ConsumerHeartbeat, member: Con
     if request.epoch == current.epoch:
         return None
     # The answer with the present epoch was lost, and the member has not gone on without it.
-    if request.epoch == current.previous_epoch and _is_part(request.owned, current.assigned):
+    # One that left for a while is back only when it joins: a late heartbeat must not take its instance id again.
+    is_previous = request.epoch == current.previous_epoch and current.epoch != AWAY
+    if is_previous and _is_part(request.owned, current.assigned):
         return None
     text = f"the member has the epoch {request.epoch}, and {current.epoch} is expected; it must join again"
     return KafkaCode.FENCED_MEMBER_EPOCH, text

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
 from broker.core.coordinator import group_requests as group
+from broker.core.coordinator.consumer.requests import ConsumerHeartbeatResponse
 from broker.core.coordinator.placement import partition_of
 from broker.kafka.handlers import HANDLERS
 from broker.kafka.listener import KafkaServer
@@ -527,3 +529,28 @@ async def test_a_closing_server_refuses_the_calls_that_wait(bench: Bench) -> Non
     assert response.error_code == 16
     await closing
     assert bench.groups.held[0].cancelled()
+
+
+# -- members of the newer protocol
+
+
+async def test_the_partitions_of_a_topic_that_a_member_repeats_are_joined(bench: Bench) -> None:
+    """A request may hold about 50,000 such topics."""
+    topic, count = UUID(int=7), 45_000
+    values = {
+        "group_id": "g",
+        "member_id": "m",
+        "member_epoch": 1,
+        "topic_partitions": [{"topic_id": topic, "partitions": (index,)} for index in range(count)],
+    }
+    answer = ConsumerHeartbeatResponse(NONE, None, "m", 1, 5_000)
+    response = await bench.ask(Api.CONSUMER_GROUP_HEARTBEAT, 1, values, answer)
+    assert int(response.error_code) == NONE
+    assert bench.request.owned == {topic: frozenset(range(count))}
+
+
+async def test_a_topic_without_an_id_or_without_partitions_is_not_owned(bench: Bench) -> None:
+    topics = [{"topic_id": None, "partitions": (0,)}, {"topic_id": UUID(int=7), "partitions": ()}]
+    values = {"group_id": "g", "member_id": "m", "member_epoch": 1, "topic_partitions": topics}
+    await bench.ask(Api.CONSUMER_GROUP_HEARTBEAT, 1, values, ConsumerHeartbeatResponse(NONE, None, "m", 1, 5_000))
+    assert bench.request.owned == {}

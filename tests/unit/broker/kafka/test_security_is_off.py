@@ -113,6 +113,15 @@ async def test_an_invalid_filter_of_quotas_is_refused(
     assert response.error_message
 
 
+@pytest.mark.parametrize("version", [0, 1])
+async def test_a_refused_filter_with_a_long_name_is_answered(served: Served, version: int) -> None:
+    components = [{"entity_type": "user", "match_type": 1, "match": "\u00e9" * 16_000}]
+    values = {"components": components, "strict": False}
+    response = await ask(served, Api.DESCRIBE_CLIENT_QUOTAS, version, values)
+    assert int(response.error_code) == KafkaCode.INVALID_REQUEST
+    assert len(response.error_message) < 1_000
+
+
 async def test_a_quota_is_refused_and_the_removal_of_none_succeeds(served: Served) -> None:
     user = [{"entity_type": "user", "entity_name": "me"}]
     rate = {"key": "producer_byte_rate", "value": 1.0}

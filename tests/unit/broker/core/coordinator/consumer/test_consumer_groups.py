@@ -488,6 +488,17 @@ def test_the_member_that_was_replaced_is_fenced() -> None:
     assert first.leave() == "FENCED_INSTANCE_ID"
 
 
+def test_a_late_heartbeat_does_not_bring_a_static_member_back_that_left_for_a_while() -> None:
+    home = coordinator(sales=4)
+    first = ConsumerClient(home, "m1", instance_id="i1")
+    joined(home, first)
+    epoch, had = first.epoch, first.owned
+    first.go_away()
+    first.epoch, first.owned = epoch, had
+    assert first.beat() == "FENCED_MEMBER_EPOCH"
+    assert ConsumerClient(home, "m2", instance_id="i1").join() == "NONE", "the instance id is still released"
+
+
 def test_a_static_member_that_returns_with_other_topics_begins_an_epoch() -> None:
     home = coordinator(sales=4, other=1)
     first = ConsumerClient(home, "m1", instance_id="i1")
