@@ -20,6 +20,7 @@ from broker.core.coordinator.consumer.requests import ConsumerLimits, DescribeCo
 from broker.core.coordinator.group_machine import GroupMachine
 from broker.core.coordinator.group_requests import (
     DescribeGroups,
+    EndOffsetTransaction,
     ExplainGroups,
     GroupLimits,
     GroupRequest,
@@ -28,17 +29,25 @@ from broker.core.coordinator.group_requests import (
     ListGroups,
     OffsetCommit,
     OffsetFetch,
+    TxnOffsetCommit,
 )
-from broker.core.coordinator.machine import Step
+from broker.core.coordinator.machine import Answer, Step, TransactionEnd
+from broker.core.producer_state import Refuse
 from broker.replica.table import ReplicaTable
 from metadata.image import ClusterImage, TopicImage
 from metadata.image.internal_topics import CONSUMER_OFFSETS
 from metadata.records import Partition, Record, RemovePartition, RemoveTopic, RenewTopic, Topic
 from quorumlog.runtime.clock import Sources
+from quorumlog.wire.control_records import EndTxnMarker
+from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.record_batch import HEADER_SIZE
 from quorumlog.wire.rpcs import ControllerCall
 
 READS: Final = (DescribeConsumerGroups, DescribeGroups, ExplainGroups, Heartbeat, ListGroups, OffsetFetch)
 """Requests that make no records."""
+
+Verify = Callable[[str, tuple[int, int], tuple[str, int]], Awaitable[KafkaCode]]
+"""Asks the coordinator of a transactional id whether a partition is part of the open transaction of a producer."""
 
 _MINUTE_MS: Final = 60_000
 
@@ -179,6 +188,53 @@ class GroupCoordinators:
     def call(self, partition: int, request: GroupRequest, size: int) -> asyncio.Future[Any]:
         self.commits += isinstance(request, OffsetCommit)
         return self.shell.call(partition, partial(_apply, request), size, is_read=isinstance(request, READS))
+
+    # -- transactions
+
+    async def end_transaction(self, partition: int, producer: tuple[int, int], ends: TransactionEnd) -> KafkaCode:
+        """Write the marker of a producer's transaction to a partition, and apply its offsets; return when committed."""
+        marker = EndTxnMarker(ends.is_commit, ends.coordinator_epoch)
+
+        def operation(machine: GroupMachine, call: int, now_ms: int) -> Step:
+            producers = self.shell.producers(partition)
+            verdict = None if producers is None else producers.check_marker(*producer, marker)
+            if isinstance(verdict, Refuse):
+                return Step(answers=(Answer(call, verdict.code),))
+            return machine.request(call, EndOffsetTransaction(producer, ends), now_ms)
+
+        found = await self.shell.call(partition, operation, HEADER_SIZE, is_read=False)
+        return KafkaCode.NONE if found is None else KafkaCode(found)
+
+    async def commit_in_transaction(
+        self, transactional_id: str, request: TxnOffsetCommit, verify: Verify, size: int
+    ) -> Any:
+        """Commit offsets within a transaction, once the coordinator has confirmed that this partition is part of it.
+
+        Return an OffsetCommitResponse, or the `KafkaCode` of a refusal.
+        """
+        partition, (producer_id, epoch) = self.partition(request.group), request.producer
+        producers = self.shell.producers(partition)
+        if producers is None:
+            return KafkaCode.NOT_COORDINATOR
+        token = producers.start_verification(producer_id)
+        if token is not None and not token.is_confirmed:
+            code = await verify(transactional_id, request.producer, (CONSUMER_OFFSETS, partition))
+            if code is not KafkaCode.NONE:
+                producers.end_verification(producer_id, token)
+                is_unavailable = code is KafkaCode.NOT_ENOUGH_REPLICAS
+                return KafkaCode.COORDINATOR_NOT_AVAILABLE if is_unavailable else code
+            token.is_confirmed = True
+
+        def operation(machine: GroupMachine, call: int, now_ms: int) -> Step:
+            now = self.shell.producers(partition)
+            if now is None or not now.is_verified(producer_id, token):
+                return Step(answers=(Answer(call, KafkaCode.INVALID_TXN_STATE),))
+            verdict = now.check_coordinated(producer_id, epoch)
+            if isinstance(verdict, Refuse):
+                return Step(answers=(Answer(call, verdict.code),))
+            return machine.request(call, request, now_ms)
+
+        return await self.shell.call(partition, operation, size, is_read=False)
 
     # -- metrics
 

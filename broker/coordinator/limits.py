@@ -33,6 +33,14 @@ class CoordinatorLimits:
     """Time before the creation of an internal topic is tried again after a refusal.  Until then, the refusal is
     repeated."""
 
+    marker_timeout_ms: int = 5_000
+    """How long a marker waits until it is committed, before it is sent again."""
+    marker_retry_min_ms: int = 20
+    """Time before markers that were not written are sent again.  It doubles up to `marker_retry_max_ms`."""
+    marker_retry_max_ms: int = 1_000
+    verification_timeout_ms: int = 3_000
+    """How long a leader waits for the coordinator before it refuses the first batch of a transaction."""
+
 
 @dataclass(slots=True)
 class CoordinatorCounters:

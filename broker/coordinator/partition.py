@@ -26,25 +26,27 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import StrEnum
+from itertools import groupby
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from broker.coordinator.limits import CoordinatorCounters, CoordinatorLimits
 from broker.core.coordinator.fields import BadRecord
-from broker.core.coordinator.machine import Answer, Machine, Record, Step
+from broker.core.coordinator.machine import Answer, Machine, Record, Step, TransactionEnd
 from broker.core.partition import ACKS_ALL, LeaderState
-from broker.log import Refused
+from broker.log import Appended, PartitionLog, Refused
 from broker.log.produced import Produced
 from broker.replica.replica import Replica
-from quorumlog.client.records import NewRecord, UnreadableBatchError, build_batch, decode_batches, end_offset
+from quorumlog.client.records import NewRecord, UnreadableBatchError, build_batch, decode_batches, end_offset, stamp
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.clock import WallClock, now_ms
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.turns import Turn
+from quorumlog.wire.control_records import EndTxnMarker, parse_marker
 from quorumlog.wire.errors import KafkaCode
-from quorumlog.wire.record_batch import parse_header
+from quorumlog.wire.record_batch import TRANSACTIONAL_FLAG, iter_headers, parse_header, seal
 
 logger = get_logger("coordinator")
 
@@ -52,6 +54,8 @@ M = TypeVar("M", bound=Machine[Any, Any])
 
 Operation = Callable[[M, int], Step]
 """Applies one operation to the machine, at a time in ms."""
+
+OnEffect = Callable[["Coordinator[M]", Any], None]
 
 TICK_SLACK_MS: Final = 1
 """A tick comes this much after its deadline, because the loop's timers and `now_ms` round differently."""
@@ -79,6 +83,13 @@ class _Queued(NamedTuple):
     is_read: bool
 
 
+class _Ordered(NamedTuple):
+    """An effect that waits for the watermark."""
+
+    end_offset: int
+    effect: Any
+
+
 class _Held(NamedTuple):
     """An answer that waits for the watermark.  since_ms: when it was made."""
 
@@ -98,8 +109,14 @@ class Coordinator(Generic[M]):
         limits: CoordinatorLimits,
         counters: CoordinatorCounters,
         wall_ms: WallClock,
+        on_effect: OnEffect[M] | None = None,
     ) -> None:
-        """leader: the role of `replica` for which this coordinator works."""
+        """leader: the role of `replica` for which this coordinator works.
+
+        on_effect: called with each effect of the machine once the records before it are committed.
+        """
+        self._on_effect = on_effect
+        self._ordered: deque[_Ordered] = deque()
         self.state = State.LOADING
         self.machine: M | None = None
         self.task: asyncio.Task[None] | None = None
@@ -130,6 +147,11 @@ class Coordinator(Generic[M]):
     def __repr__(self) -> str:
         return f"{self._replica.topic}-{self._replica.key.index} (epoch {self.leader_epoch})"
 
+    @property
+    def log(self) -> PartitionLog | None:
+        """The log of the partition; None while the replica is offline."""
+        return self._replica.log
+
     # -- calls
 
     def call(self, operation: Callable[[M, int, int], Step], size: int, *, is_read: bool) -> asyncio.Future[Any]:
@@ -156,13 +178,17 @@ class Coordinator(Generic[M]):
         self._queue(_Queued(number, lambda machine, now: operation(machine, number, now), is_read))
         return future
 
-    def tell(self, operation: Operation[M]) -> None:
-        """Have an operation applied that no call waits for; also after a load that is in progress."""
+    def tell(self, operation: Operation[M]) -> bool:
+        """Have an operation applied that no call waits for; also after a load that is in progress.
+
+        Return False if there is no room for it, or the coordinator does not serve any more.
+        """
         if self.state in (State.LOADING, State.SERVING):
             if len(self._inbox) < self._limits.queue_max:
                 self._queue(_Queued(None, operation, is_read=False))
-            else:
-                logger.warning("operation not applied", partition=repr(self), queued=len(self._inbox))
+                return True
+            logger.warning("operation not applied", partition=repr(self), queued=len(self._inbox))
+        return False
 
     def _refusal(self, size: int, is_read: bool) -> KafkaCode | None:
         limits, counters = self._limits, self._counters
@@ -249,13 +275,11 @@ class Coordinator(Generic[M]):
         turn = Turn()
         while offset < end:
             data = await self._replica.read(offset, self._limits.load_bytes, end)
-            for record in decode_batches(data, offset):
-                if record.key is None:
-                    raise BadRecord(f"the record at offset {record.offset} has no key")
+            for at, record in _records_of(data, offset):
                 try:
-                    machine.replay(Record(record.key, record.value))
+                    machine.replay(record)
                 except BadRecord as error:
-                    raise BadRecord(f"the record at offset {record.offset}: {error}") from error
+                    raise BadRecord(f"the record at offset {at}: {error}") from error
                 count += 1
                 await turn.passed()
             next_offset = end_offset(data)
@@ -313,23 +337,25 @@ class Coordinator(Generic[M]):
                 return False
         records: list[Record] = []
         answers: list[Answer] = []
+        effects: list[Any] = []
         size = 0
         later: list[_Queued] = []
         if self._is_fresh:
             self._is_fresh = False
-            size += self._take_step(machine.loaded(now), records, answers)
+            size += self._take_step(machine.loaded(now), records, answers, effects)
         while self._inbox and size < self._limits.append_bytes:
             queued = self._inbox.popleft()
             if not (may_append or queued.is_read):
                 later.append(queued)
             elif queued.call is None or self._still_waits(queued.call):
-                size += self._take_step(queued.operation(machine, now), records, answers)
+                size += self._take_step(queued.operation(machine, now), records, answers, effects)
         due = machine.deadline_ms is not None and machine.deadline_ms <= now
         if due and may_append:
-            size += self._take_step(machine.tick(now), records, answers)
+            size += self._take_step(machine.tick(now), records, answers, effects)
         if records and not self._append(records, size):
             return False
         self._held.extend(_Held(self._end_offset, now, answer) for answer in answers)
+        self._ordered.extend(_Ordered(self._end_offset, effect) for effect in effects)
         self.on_watermark()
         if may_append:
             self._arm_tick(machine)
@@ -339,21 +365,25 @@ class Coordinator(Generic[M]):
         self._postpone_tick(machine)
         return more
 
-    def _take_step(self, step: Step, records: list[Record], answers: list[Answer]) -> int:
+    def _take_step(self, step: Step, records: list[Record], answers: list[Answer], effects: list[Any]) -> int:
         """Add a step to the turn's, and return the bytes of its records."""
         for note in step.notes:
             logger.info("state changed", change=note, partition=repr(self))
         records += step.records
         answers += step.answers
+        effects += step.effects
         return sum(len(each.key) + len(each.value or b"") for each in step.records)
 
     def _append(self, records: list[Record], size: int) -> bool:
-        """Append the records as one batch.  Return False if that failed, and the machine was dropped."""
-        wall_ms = self._wall_ms()
-        batch = build_batch([NewRecord(each.key, each.value, wall_ms) for each in records])
-        appended = self._replica.append_as_coordinator(
-            Produced(batch, [parse_header(batch)], [wall_ms]), self.leader_epoch
-        )
+        """Append the records, as one batch if none belongs to a transaction.
+
+        Return False if that failed, and the machine was dropped.
+        """
+        appended: Appended | Refused
+        for (producer, ends), group in groupby(records, lambda each: (each.producer, each.ends)):
+            appended = self._append_batch(list(group), producer, ends)
+            if isinstance(appended, Refused):
+                break
         if isinstance(appended, Refused):
             if self.state is State.SERVING:
                 logger.warning("coordinator dropped", partition=repr(self), code=appended.code, cause=appended.reason)
@@ -365,6 +395,22 @@ class Coordinator(Generic[M]):
         self._uncommitted.append((appended.end_offset, size))
         self._uncommitted_bytes += size
         return True
+
+    def _append_batch(
+        self, records: list[Record], producer: tuple[int, int] | None, ends: TransactionEnd | None
+    ) -> Appended | Refused:
+        """Append records of one transaction, or of none, as one batch; or a marker."""
+        wall_ms = self._wall_ms()
+        if ends is not None and producer is not None:
+            marker = EndTxnMarker(ends.is_commit, ends.coordinator_epoch)
+            return self._replica.append_marker_as_coordinator(marker, producer, wall_ms, self.leader_epoch)
+        batch = build_batch([NewRecord(each.key, each.value, wall_ms) for each in records])
+        if producer is not None:
+            stamp(batch, *producer, 0)
+            header = parse_header(batch)
+            seal(batch, header._replace(attributes=header.attributes | TRANSACTIONAL_FLAG))
+        produced = Produced(batch, [parse_header(batch)], [wall_ms])
+        return self._replica.append_as_coordinator(produced, self.leader_epoch)
 
     def _refuse_queued(self, code: KafkaCode, *, also_reads: bool) -> None:
         """Refuse the calls that wait for their turn.  Other operations stay in the queue."""
@@ -385,6 +431,10 @@ class Coordinator(Generic[M]):
         while self._held and self._held[0].end_offset <= watermark:
             answer = self._held.popleft().answer
             self._answer(answer.call, answer.response)
+        while self._ordered and self._ordered[0].end_offset <= watermark:
+            effect = self._ordered.popleft().effect
+            if self._on_effect is not None:
+                self._on_effect(self, effect)
         if self.state is State.LOADING:
             self._news.set()
         elif self._held and self._commit_timer is None:
@@ -439,6 +489,7 @@ class Coordinator(Generic[M]):
         self.machine = None
         self._inbox = deque(each for each in self._inbox if each.call is None and not each.is_read)
         self._held.clear()
+        self._ordered.clear()
         self._uncommitted.clear()
         self._uncommitted_bytes = 0
         self._set_tick(None)
@@ -447,3 +498,23 @@ class Coordinator(Generic[M]):
             self._commit_timer = None
         for number in list(self._calls):
             self._answer(number, code)
+
+
+def _records_of(data: bytes, first_offset: int) -> Iterator[tuple[int, Record]]:
+    """Yield the records and markers in `data` from `first_offset` on, each with its offset.
+
+    Raises: BadRecord, UnreadableBatchError.
+    """
+    for position, header in iter_headers(data):
+        batch = data[position : position + header.size]
+        producer = (header.producer_id, header.producer_epoch)
+        if header.is_control:
+            marker = parse_marker(batch, header)
+            if marker is not None:
+                ends = TransactionEnd(marker.is_commit, marker.coordinator_epoch)
+                yield header.base_offset, Record(b"", None, producer, ends)
+            continue
+        for record in decode_batches(batch, first_offset):
+            if record.key is None:
+                raise BadRecord(f"the record at offset {record.offset} has no key")
+            yield record.offset, Record(record.key, record.value, producer if header.is_transactional else None)

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic
 
 from broker.coordinator.limits import CoordinatorCounters, CoordinatorLimits
-from broker.coordinator.partition import Coordinator, M, Operation, State
+from broker.coordinator.partition import Coordinator, M, OnEffect, Operation, State
 from broker.core.coordinator.machine import Step
 from broker.core.coordinator.placement import partition_of
 from broker.core.fetch_session import PartitionKey
+from broker.core.producer_state import ProducerState
 from broker.replica.replica import Replica
 from broker.replica.table import ReplicaTable
 from quorumlog.runtime.clock import WallClock
@@ -29,7 +30,10 @@ class CoordinatorShell(Generic[M]):
         make_machine: Callable[[], M],
         wall_ms: WallClock,
         limits: CoordinatorLimits | None = None,
+        on_effect: OnEffect[M] | None = None,
     ) -> None:
+        """on_effect: see `Coordinator`."""
+        self._on_effect = on_effect
         self.topic = topic
         self.counters = CoordinatorCounters()
         self.limits = limits or CoordinatorLimits()
@@ -69,7 +73,9 @@ class CoordinatorShell(Generic[M]):
             return
         assert replica.leader.leader_epoch == leader_epoch, (replica, leader_epoch)
         self._end(key)
-        made = Coordinator(replica, replica.leader, self._make_machine, self.limits, self.counters, self._wall_ms)
+        made = Coordinator(
+            replica, replica.leader, self._make_machine, self.limits, self.counters, self._wall_ms, self._on_effect
+        )
         self._by_key[key] = self._by_index[key.partition_index] = made
         made.task = self._group.create_task(made.run(), name=f"coordinator-{self.topic}-{key.partition_index}")
         self._tasks.add(made.task)
@@ -112,6 +118,15 @@ class CoordinatorShell(Generic[M]):
             refused.set_result(KafkaCode.NOT_COORDINATOR)
             return refused
         return found.call(operation, size, is_read=is_read)
+
+    def producers(self, partition: int) -> ProducerState | None:
+        """Return the producers in the log of a partition; None unless this broker coordinates it.
+
+        Raises: CorruptStoreError, DiskError.
+        """
+        found = self._by_index.get(partition)
+        log = None if found is None else found.log
+        return None if log is None else log.producers
 
     def tell_all(self, operation: Operation[M]) -> None:
         """Have an operation applied in every partition, as `Coordinator.tell`."""

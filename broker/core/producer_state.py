@@ -131,6 +131,15 @@ class Producer:
         return max(self.recent[-1].end_offset if self.recent else 0, self.last_marker + 1)
 
 
+class Verification:
+    """A question to the coordinator about the transaction of a producer.  is_confirmed: the partition is part of it."""
+
+    __slots__ = ("is_confirmed",)
+
+    def __init__(self) -> None:
+        self.is_confirmed = False
+
+
 class CorruptSnapshotError(ValueError):
     """The bytes are not a producer snapshot of this version."""
 
@@ -147,7 +156,7 @@ class ProducerState:
 
     def __init__(self) -> None:
         self._producers: dict[int, Producer] = {}
-        self._verifying: dict[int, object] = {}
+        self._verifying: dict[int, Verification] = {}
         self.has_expired = False
         self.transactions = Transactions()
 
@@ -161,7 +170,7 @@ class ProducerState:
         return self._producers.get(producer_id)
 
     def check(
-        self, batch: ProducedBatch, log_start_offset: int, verification: object = None
+        self, batch: ProducedBatch, log_start_offset: int, verification: Verification | None = None
     ) -> Accept | Duplicate | Refuse:
         """Return whether a leader may append a client's `batch`; changes nothing.
 
@@ -178,7 +187,7 @@ class ProducerState:
             return Refuse(KafkaCode.INVALID_TXN_STATE, reason)
         if is_open or not batch.is_transactional:
             return ACCEPT
-        if verification is None or self._verifying.get(batch.producer_id) is not verification:
+        if not self.is_verified(batch.producer_id, verification):
             reason = f"the coordinator has not confirmed a transaction of producer {batch.producer_id} here"
             return Refuse(KafkaCode.INVALID_TXN_STATE, reason)
         if self.transactions.aborted_count >= ABORTED_MAX:
@@ -202,17 +211,23 @@ class ProducerState:
             return Refuse(KafkaCode.TRANSACTION_COORDINATOR_FENCED, reason)
         return self.check_coordinated(producer_id, producer_epoch)
 
-    def start_verification(self, batch: ProducedBatch) -> object | None:
-        """Return a token to verify the transaction of `batch` with; None if the batch begins no transaction.
+    def start_verification(self, producer_id: int) -> Verification | None:
+        """Return a token to verify the transaction of a producer with; None if its transaction is open already.
 
-        `check` accepts the token until a marker of the producer is appended, or another verification starts.
+        `check` accepts the token once it is confirmed, until a marker of the producer is appended.  Batches of the
+        producer share a token until one of them is appended.
         """
-        if not batch.is_transactional or batch.producer_id in self.transactions.open:
+        if producer_id in self.transactions.open:
             return None
-        token = self._verifying[batch.producer_id] = object()
-        return token
+        return self._verifying.setdefault(producer_id, Verification())
 
-    def end_verification(self, producer_id: int, token: object) -> None:
+    def is_verified(self, producer_id: int, token: Verification | None) -> bool:
+        """Return whether the transaction of a producer is open, or the token is confirmed and not void."""
+        if producer_id in self.transactions.open:
+            return True
+        return token is not None and token.is_confirmed and self._verifying.get(producer_id) is token
+
+    def end_verification(self, producer_id: int, token: Verification) -> None:
         """Forget a token."""
         if self._verifying.get(producer_id) is token:
             del self._verifying[producer_id]

@@ -23,10 +23,12 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
+from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.record_batch import RecordError
 
 if TYPE_CHECKING:
-    from broker.core.coordinator.group_requests import GroupRequest
+    from broker.core.coordinator.group_requests import GroupRequest, TxnOffsetCommit
+    from broker.core.coordinator.transaction_requests import InitProducer, InitProducerResponse, TransactionRequest
     from broker.core.transactions import AbortedTransaction
     from metadata.image import ClusterImage
 
@@ -221,6 +223,30 @@ class Groups(Protocol):
         ...
 
 
+class Transactions(Protocol):
+    """The coordinators of transactions on this broker.  `prepare`, `partition`, `led` and `call` as in `Groups`."""
+
+    async def prepare(self) -> str: ...
+
+    def partition(self, transactional_id: str) -> int: ...
+
+    def led(self) -> Sequence[int]: ...
+
+    def call(self, partition: int, request: TransactionRequest, size: int) -> asyncio.Future[Any]: ...
+
+    async def init_producer(self, request: InitProducer, size: int) -> InitProducerResponse:
+        """Begin or continue as the producer of a transactional id."""
+        ...
+
+    async def write_marker(self, topic: str, index: int, marker: EndTxnMarker, producer: tuple[int, int]) -> int:
+        """Write a marker to a partition that this broker leads; return an error code, or NONE once it is committed."""
+        ...
+
+    async def commit_offsets(self, transactional_id: str, request: TxnOffsetCommit, size: int) -> Any:
+        """Commit offsets within a transaction; return an OffsetCommitResponse, or the `KafkaCode` of a refusal."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class HostedLog:
     """The log of one replica of this broker.  size: bytes of its segments."""
@@ -332,7 +358,13 @@ class Replicas(Protocol):
         ...
 
     def start_produce(
-        self, topic: str, index: int, batches: memoryview, acks: int, timeout_ms: int
+        self,
+        topic: str,
+        index: int,
+        batches: memoryview,
+        acks: int,
+        timeout_ms: int,
+        transactional_id: str | None = None,
     ) -> asyncio.Future[ProduceResult]:
         """Check and append, in the order of the calls.  The returned future is done when `acks` is satisfied.
 

@@ -30,7 +30,6 @@ from quorumlog.runtime.logging import get_logger
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka import fetch, produce
 
-_TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
 _SERVER_ERROR = ProduceResult(int(KafkaCode.UNKNOWN_SERVER_ERROR), error_message="the broker failed; see its log")
 _EMPTY = memoryview(b"")
 
@@ -49,10 +48,7 @@ def handle_produce(replicas: Replicas, caller: Caller, frame: memoryview) -> Rep
     version = header.api_version
     request = produce.decode_request(frame, header.body, version)
     refusal: ProduceResult | None = None
-    if request.transactional_id is not None:
-        message = "transactions are not supported"
-        refusal = ProduceResult(_TRANSACTIONAL_ID_AUTHORIZATION_FAILED, error_message=message)
-    elif request.acks not in (-1, 0, 1):
+    if request.acks not in (-1, 0, 1):
         message = f"acks must be -1, 0 or 1, not {request.acks}"
         refusal = ProduceResult(int(KafkaCode.INVALID_REQUIRED_ACKS), error_message=message)
     if refusal is not None:
@@ -63,7 +59,12 @@ def handle_produce(replicas: Replicas, caller: Caller, frame: memoryview) -> Rep
     timeout_ms = max(0, request.timeout_ms)
     futures = [
         replicas.start_produce(
-            item.topic, item.index, item.records if item.records is not None else _EMPTY, request.acks, timeout_ms
+            item.topic,
+            item.index,
+            item.records if item.records is not None else _EMPTY,
+            request.acks,
+            timeout_ms,
+            request.transactional_id,
         )
         for item in request.partitions
     ]

@@ -53,10 +53,10 @@ from broker.core.coordinator.group_requests import (
     SyncGroupResponse,
     TopicPartitions,
 )
-from broker.kafka.api import Groups, Replicas
+from broker.kafka.api import Groups, Replicas, Transactions
 from broker.kafka.connection import Caller, Pending, Reply
 from broker.kafka.metadata import node_endpoint
-from metadata.image.internal_topics import CONSUMER_OFFSETS
+from metadata.image.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka import codec
 from quorumlog.wire.kafka.codec import milliseconds
@@ -66,9 +66,7 @@ K = TypeVar("K")
 
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
-_TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
-_NO_TRANSACTIONS: Final = "transactions are not supported"
-_NO_SUCH_KEYS: Final = "only groups have coordinators"
+_NO_SUCH_KEYS: Final = "only groups and transactions have coordinators"
 
 _FIRST_JOIN_WITH_MEMBER_ID_REQUIRED: Final = 4
 _FIRST_JOIN_WITH_NULL_PROTOCOL: Final = 7
@@ -102,8 +100,11 @@ class NoGroups:
 class Asked:
     """A decoded request, with what is needed to answer it.  size: bytes of its frame."""
 
-    def __init__(self, groups: Groups, replicas: Replicas, caller: Caller, frame: memoryview) -> None:
+    def __init__(
+        self, groups: Groups, transactions: Transactions, replicas: Replicas, caller: Caller, frame: memoryview
+    ) -> None:
         self.groups = groups
+        self.transactions = transactions
         self.replicas = replicas
         self.caller = caller
         self.request = codec.decode_request(caller.header, frame)
@@ -181,15 +182,23 @@ class Split(Generic[K]):
 
 
 def find_coordinator(asked: Asked) -> Reply | Awaitable[Reply]:
-    """Answer immediately if the topic that holds the groups exists, else once it was created."""
-    is_group = asked.field("key_type", _GROUP) == _GROUP
-    if is_group and CONSUMER_OFFSETS not in asked.replicas.image.topic_ids:
-        return _found_after_creation(asked)
+    """Answer immediately if the topic that holds the keys exists, else once it was created."""
+    owner = _owner(asked)
+    if owner is not None and owner[0] not in asked.replicas.image.topic_ids:
+        return _found_after_creation(asked, owner[1])
     return _found(asked, "")
 
 
-async def _found_after_creation(asked: Asked) -> Reply:
-    return _found(asked, await asked.groups.prepare())
+def _owner(asked: Asked) -> tuple[str, Groups | Transactions] | None:
+    """Return the topic that holds the keys of the request, and their coordinators; None if no topic does."""
+    key_type = asked.field("key_type", _GROUP)
+    if key_type == _GROUP:
+        return CONSUMER_OFFSETS, asked.groups
+    return (TRANSACTION_STATE, asked.transactions) if key_type == _TRANSACTION else None
+
+
+async def _found_after_creation(asked: Asked, coordinators: Groups | Transactions) -> Reply:
+    return _found(asked, await coordinators.prepare())
 
 
 def _found(asked: Asked, problem: str) -> Reply:
@@ -201,20 +210,19 @@ def _found(asked: Asked, problem: str) -> Reply:
 
 def _coordinator(asked: Asked, key: str, problem: str) -> Values:
     code = KafkaCode.COORDINATOR_NOT_AVAILABLE
-    key_type = asked.field("key_type", _GROUP)
-    if key_type == _TRANSACTION:  # fatal to a producer, so that it fails immediately instead of waiting
-        return _nowhere(_TRANSACTIONAL_ID_AUTHORIZATION_FAILED, _NO_TRANSACTIONS)
-    if key_type != _GROUP:
+    owner = _owner(asked)
+    if owner is None:
         return _nowhere(KafkaCode.INVALID_REQUEST, _NO_SUCH_KEYS)
+    name, coordinators = owner
     image = asked.replicas.image
-    topic = image.topic(CONSUMER_OFFSETS)
+    topic = image.topic(name)
     if topic is None:
-        return _nowhere(code, problem or f"topic {CONSUMER_OFFSETS} does not exist yet")
-    partition = topic.partition(asked.groups.partition(key))
+        return _nowhere(code, problem or f"topic {name} does not exist yet")
+    partition = topic.partition(coordinators.partition(key))
     broker = None if partition is None else image.brokers.get(partition.leader)
     node = None if broker is None else node_endpoint(broker, asked.caller.listener)
     if node is None:
-        return _nowhere(code, f"partition {asked.groups.partition(key)} of {CONSUMER_OFFSETS} has no leader")
+        return _nowhere(code, f"partition {coordinators.partition(key)} of {name} has no leader")
     return {"error_code": 0, "error_message": None, "node_id": node.node_id, "host": node.host, "port": node.port}
 
 

@@ -23,9 +23,10 @@ from broker.kafka import (
     reassignments,
     security,
     telemetry,
+    transactions,
     voters,
 )
-from broker.kafka.api import Groups, Node, Replicas
+from broker.kafka.api import Groups, Node, Replicas, Transactions
 from broker.kafka.auto_topics import AutoTopics
 from broker.kafka.clusters import describe_cluster, unregister_broker
 from broker.kafka.connection import Caller, HangUp, Pending, Reply
@@ -41,7 +42,6 @@ from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.rpcs import ControllerCall
 
 _UNSUPPORTED_VERSION: Final = 35
-_TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
 _ADVERTISED_LOW: Final = {Api.PRODUCE: 0}
 """First versions that are advertised although they are not served.  Older releases of librdkafka (as in kcat) silently
 turn off gzip, snappy and lz4 unless Produce 0 is advertised.  Apache Kafka 4 also advertises it (KAFKA-18659)."""
@@ -56,6 +56,7 @@ class Resource(Enum):
     CLUSTER = auto()
     TOPIC = auto()
     GROUP = auto()
+    TRANSACTIONAL_ID = auto()
 
 
 class Operation(Enum):
@@ -107,11 +108,13 @@ class Handlers:
         reply_room: Callable[[], int],
         groups: Groups,
         new_id: Callable[[], UUID],
+        transactions: Transactions,
     ) -> None:
         """reply_room: returns the bytes of records that one reply to a consumer may contain now."""
         self._replicas = replicas
         self._groups = groups
         self._new_id = new_id
+        self._transactions = transactions
         self._node = node
         self._node_id = node_id
         self._cluster_id = cluster_id
@@ -264,8 +267,7 @@ class Handlers:
     async def _on_init_producer_id(self, caller: Caller, frame: memoryview) -> Reply:
         request = codec.decode_request(caller.header, frame)
         if request.transactional_id is not None:
-            values = {"error_code": _TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "producer_epoch": -1}
-            return _encoded(caller, values)
+            return await transactions.init_producer_id(self._asked(caller, frame))
         given = await self._replicas.allocate_producer_id()
         values = {
             "error_code": given.error_code,
@@ -334,7 +336,10 @@ class Handlers:
 
     def on_groups(self, answer: Callable[[groups.Asked], Outcome], caller: Caller, frame: memoryview) -> Outcome:
         """Answer a request about groups, by a function of `broker.kafka.groups`."""
-        return answer(groups.Asked(self._groups, self._replicas, caller, frame))
+        return answer(self._asked(caller, frame))
+
+    def _asked(self, caller: Caller, frame: memoryview) -> groups.Asked:
+        return groups.Asked(self._groups, self._transactions, self._replicas, caller, frame)
 
     async def _alter_configs(self, caller: Caller, frame: memoryview, *, incremental: bool) -> Reply:
         request = codec.decode_request(caller.header, frame)
@@ -357,6 +362,14 @@ def _of_groups(low: int, offered: int, answer: Callable[[groups.Asked], Outcome]
     return Handler(
         low, offered, lambda handlers, caller, frame: handlers.on_groups(answer, caller, frame), _group(operation)
     )
+
+
+def _of_transactions(
+    low: int, offered: int, answer: Callable[[groups.Asked], Outcome], operation: Operation
+) -> Handler:
+    """Return the row of a request about transactions."""
+    access = Access(Resource.TRANSACTIONAL_ID, operation)
+    return Handler(low, offered, lambda handlers, caller, frame: handlers.on_groups(answer, caller, frame), access)
 
 
 def _fixed(low: int, offered: int, values_of: Callable[[Any], dict[str, Any]], operation: Operation) -> Handler:
@@ -395,6 +408,13 @@ HANDLERS: Final[dict[Api, Handler]] = {
     Api.DELETE_TOPICS: Handler(1, 6, Handlers._on_delete_topics, _topic(Operation.DELETE)),
     Api.DELETE_RECORDS: Handler(0, 2, Handlers._on_delete_records, _topic(Operation.DELETE)),
     Api.INIT_PRODUCER_ID: Handler(0, 4, Handlers._on_init_producer_id, _cluster(Operation.IDEMPOTENT_WRITE)),
+    Api.ADD_PARTITIONS_TO_TXN: _of_transactions(0, 5, transactions.add_partitions, Operation.WRITE),
+    Api.ADD_OFFSETS_TO_TXN: _of_transactions(0, 4, transactions.add_offsets, Operation.WRITE),
+    Api.END_TXN: _of_transactions(0, 4, transactions.end_txn, Operation.WRITE),
+    Api.WRITE_TXN_MARKERS: _of_transactions(1, 1, transactions.write_markers, Operation.ALTER),
+    Api.TXN_OFFSET_COMMIT: _of_transactions(0, 4, transactions.txn_offset_commit, Operation.WRITE),
+    Api.DESCRIBE_TRANSACTIONS: _of_transactions(0, 0, transactions.describe_transactions, Operation.DESCRIBE),
+    Api.LIST_TRANSACTIONS: _of_transactions(0, 1, transactions.list_transactions, Operation.DESCRIBE),
     Api.OFFSET_FOR_LEADER_EPOCH: Handler(2, 4, Handlers._on_epoch_end, _topic(Operation.DESCRIBE)),
     Api.DESCRIBE_ACLS: _fixed(1, 3, security.describe_acls, Operation.DESCRIBE),
     Api.CREATE_ACLS: _fixed(1, 3, security.create_acls, Operation.ALTER),

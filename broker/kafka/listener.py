@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from uuid import UUID
 
-from broker.kafka.api import Groups, Node, Replicas
+from broker.kafka.api import Groups, Node, Replicas, Transactions
 from broker.kafka.connection import Connection, Dispatch
 from broker.kafka.groups import NoGroups
 from broker.kafka.handlers import Handlers
 from broker.kafka.limits import KafkaLimits, MemoryBudget
+from broker.kafka.transactions import NoTransactions
 from quorumlog.runtime.addresses import NamedAddress, cannot_listen, listen_refused, parse_named
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.logging import LineBudget, get_logger
@@ -74,6 +75,7 @@ class KafkaServer:
         wait_for_metadata: Callable[[int], Awaitable[object]] | None = None,
         groups: Groups | None = None,
         new_id: Callable[[], UUID] | None = None,
+        transactions: Transactions | None = None,
     ) -> None:
         limits = limits if limits is not None else KafkaLimits()
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -92,6 +94,7 @@ class KafkaServer:
             reply_room=self.budget.room,
             groups=groups if groups is not None else NoGroups(),
             new_id=new_id if new_id is not None else Sources.real().uuid4,
+            transactions=transactions if transactions is not None else NoTransactions(),
         )
         self._listeners = [parse_named(item) if isinstance(item, str) else item for item in listeners]
         self._connections: dict[Connection, None] = {}

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from broker.core.epochs import EpochCache
-from broker.core.producer_state import ProducerState
+from broker.core.producer_state import ProducerState, Verification
 from broker.core.transactions import AbortedTransaction
 from broker.log.compaction import LogCompaction
 from broker.log.durability import Durability
@@ -128,7 +128,7 @@ class PartitionLog:
         batches: Batches | Produced,
         leader_epoch: int,
         now_ms: int,
-        verification: object = None,
+        verification: Verification | None = None,
         *,
         is_coordinated: bool = False,
         append_time_ms: int = NO_TIMESTAMP,

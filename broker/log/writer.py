@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.core.producer_state import Accept, Duplicate, Refuse
+from broker.core.producer_state import Accept, Duplicate, Refuse, Verification
 from broker.log.durability import Durability
 from broker.log.marks import LogMarks
 from broker.log.produced import Produced, check_produced, refused
@@ -48,7 +48,7 @@ class LogWriter:
         leader_epoch: int,
         now_ms: int,
         config: LogConfig,
-        verification: object = None,
+        verification: Verification | None = None,
         *,
         is_coordinated: bool = False,
         append_time_ms: int = NO_TIMESTAMP,

@@ -8,24 +8,39 @@ to be checked in a thread first; `RecordChecks` keeps the order of arrival meanw
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from broker.kafka.api import ProduceResult
+from broker.log import Refused
 from broker.log.produced import check_produced
 from broker.replica.record_checks import Produce, RecordChecks
-from broker.replica.replica import refused_produce
+from broker.replica.replica import Replica, refused_produce
 from broker.replica.table import ReplicaTable
 from metadata.image import is_internal
 from quorumlog.wire.errors import KafkaCode
 
+Verify = Callable[[str, tuple[int, int], tuple[str, int]], Coroutine[Any, Any, KafkaCode]]
+"""Asks the coordinator of a transactional id whether a partition is in the transaction of a producer (id and epoch)."""
+
 
 class ProduceService:
+    """verify: asks the coordinator of transactions; see `broker.coordinator.transactions`."""
+
     def __init__(self, table: ReplicaTable) -> None:
+        self.verify: Verify | None = None
         self._table = table
         self._context = table.context
         self._checks = RecordChecks(self._context.limits, self._append)
 
     def start_produce(
-        self, topic: str, index: int, batches: memoryview, acks: int, timeout_ms: int
+        self,
+        topic: str,
+        index: int,
+        batches: memoryview,
+        acks: int,
+        timeout_ms: int,
+        transactional_id: str | None = None,
     ) -> asyncio.Future[ProduceResult]:
         """See `broker.kafka.api.Replicas`."""
         future: asyncio.Future[ProduceResult] = asyncio.get_running_loop().create_future()
@@ -45,9 +60,38 @@ class ProduceService:
             config = replica.log.config
             checked = check_produced(batches, config, self._context.wall_ms())
             produce = Produce(topic, index, acks, timeout_ms, future, checked)
+            self._verify(produce, replica, transactional_id)
             if self._checks.admit(produce, config):
-                replica.append(produce.batches, acks, timeout_ms, future)
+                replica.append(produce.batches, acks, timeout_ms, future, produce.verification)
         return future
+
+    def _verify(self, produce: Produce, replica: Replica, transactional_id: str | None) -> None:
+        """Have the coordinator confirm the transaction that a batch begins, before the batch is appended (KIP-890)."""
+        batches = produce.batches
+        if isinstance(batches, Refused) or not batches.headers[0].is_transactional:
+            return
+        if transactional_id is None or self.verify is None or replica.log is None:
+            return  # the log refuses a batch that begins a transaction without a confirmation
+        header, producers = batches.headers[0], replica.log.producers
+        token = produce.verification = producers.start_verification(header.producer_id)
+        if token is None or token.is_confirmed:
+            return
+        producer = (header.producer_id, header.producer_epoch)
+        asking = self.verify(transactional_id, producer, (produce.topic, produce.index))
+        produce.verifying = asyncio.ensure_future(asking)
+
+        def answered(done: asyncio.Future[KafkaCode]) -> None:
+            code = KafkaCode.UNKNOWN_SERVER_ERROR
+            if not done.cancelled() and done.exception() is None:
+                code = done.result()
+            token.is_confirmed = token.is_confirmed or code is KafkaCode.NONE
+            if not token.is_confirmed:
+                producers.end_verification(header.producer_id, token)
+                produce.batches = Refused(int(code), "the coordinator has not confirmed the transaction")
+            produce.verifying = None
+            self._checks.verified(produce)
+
+        produce.verifying.add_done_callback(answered)
 
     def close(self) -> None:
         """Refuse the produces whose records are still to be checked."""
@@ -63,4 +107,4 @@ class ProduceService:
             code, known = self._table.absent(produce.topic, produce.index)
             produce.future.set_result(refused_produce(code, partition=known))
         else:
-            replica.append(produce.batches, produce.acks, produce.timeout_ms, produce.future)
+            replica.append(produce.batches, produce.acks, produce.timeout_ms, produce.future, produce.verification)

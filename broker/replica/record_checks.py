@@ -22,6 +22,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from broker.core.producer_state import Verification
 from broker.kafka.api import ProduceResult
 from broker.log import LogConfig, Refused
 from broker.log.produced import Produced, check_inflated, inflated_size_max
@@ -34,6 +35,8 @@ class Produce:
     """One produce to one partition, not appended yet.
 
     batches: the batches, checked so far, or the refusal.
+    verification: see `ProducerState.check`.
+    verifying: the coordinator is being asked about the transaction; see `ProduceService`.
     """
 
     topic: str
@@ -43,6 +46,8 @@ class Produce:
     future: asyncio.Future[ProduceResult]
     batches: Produced | Refused
     is_checked: bool = False
+    verification: Verification | None = None
+    verifying: asyncio.Future[KafkaCode] | None = None
     timer: asyncio.TimerHandle | None = None
 
     @property
@@ -80,7 +85,7 @@ class RecordChecks:
         queue = self._queues.get(produce.partition)
         if check is None:
             produce.is_checked = True
-            if queue is None:
+            if queue is None and produce.verifying is None:
                 return True
         if queue is None:
             queue = self._queues[produce.partition] = deque()
@@ -92,6 +97,10 @@ class RecordChecks:
             self._waiting[produce] = check
             self._start()
         return False
+
+    def verified(self, produce: Produce) -> None:
+        """The coordinator has answered about the transaction of a produce."""
+        self._advance(produce.partition)
 
     def refuse_all(self, code: KafkaCode) -> None:
         """Answer every waiting produce with an error, and append none of them."""
@@ -152,7 +161,7 @@ class RecordChecks:
     def _advance(self, partition: tuple[str, int]) -> None:
         """Hand over the produces at the head of the queue that are checked."""
         queue = self._queues.get(partition)
-        while queue and (queue[0].is_checked or queue[0].future.done()):
+        while queue and ((queue[0].is_checked and queue[0].verifying is None) or queue[0].future.done()):
             produce = queue.popleft()
             self.produces -= 1
             self._waiting.pop(produce, None)

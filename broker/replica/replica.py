@@ -21,6 +21,7 @@ leadership is younger than that registration.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 from uuid import UUID
@@ -37,6 +38,7 @@ from broker.core.partition import (
     Proposal,
     check_leader_epoch,
 )
+from broker.core.producer_state import Verification
 from broker.kafka.api import NO_EPOCH, ProduceResult
 from broker.log import Appended, LogKey, PartitionLog, Refused
 from broker.log.produced import Produced
@@ -47,8 +49,9 @@ from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.clock import now_ms
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.logging import get_logger
+from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
-from quorumlog.wire.record_batch import NO_TIMESTAMP
+from quorumlog.wire.record_batch import HEADER_SIZE, NO_TIMESTAMP
 
 logger = get_logger("broker")
 
@@ -256,11 +259,13 @@ class Replica:
         acks: int,
         timeout_ms: int,
         future: asyncio.Future[ProduceResult] | None = None,
+        verification: Verification | None = None,
     ) -> asyncio.Future[ProduceResult]:
         """Append checked batches; the future is answered under the rule of `acks`, or after `timeout_ms`.
 
         batches: the result of `check_produced`.
         future: the one to answer, if there is one already.
+        verification: see `ProducerState.check`.
         """
         if future is None:
             future = asyncio.get_running_loop().create_future()
@@ -276,7 +281,7 @@ class Replica:
         elif self.log.durability.is_truncating:  # elected meanwhile; clients try again shortly
             future.set_result(refused_produce(KafkaCode.NOT_LEADER_OR_FOLLOWER, _TRUNCATING, self.image))
         else:
-            self._append(leader, self.log, batches, acks, timeout_ms, future)
+            self._append(leader, self.log, batches, acks, timeout_ms, future, verification)
         return future
 
     def _append(
@@ -287,14 +292,26 @@ class Replica:
         acks: int,
         timeout_ms: int,
         future: asyncio.Future[ProduceResult],
+        verification: Verification | None,
     ) -> None:
         append_time_ms = self._append_time_ms(partition_log)
-        appended = self._write(leader, partition_log, batches, append_time_ms)
+        appended = self._write(leader, partition_log, batches, append_time_ms, verification)
         if isinstance(appended, Refused):
             future.set_result(refused_by_log(appended))
             return
         if appended.duplicate:  # its records got their time before, and the log does not keep it for each producer
             append_time_ms = NO_TIMESTAMP
+        self._await_acks(leader, appended, acks, timeout_ms, future, append_time_ms)
+
+    def _await_acks(
+        self,
+        leader: LeaderState,
+        appended: Appended,
+        acks: int,
+        timeout_ms: int,
+        future: asyncio.Future[ProduceResult],
+        append_time_ms: int = NO_TIMESTAMP,
+    ) -> None:
         produce = ParkedProduce(future, acks, appended.first_offset, appended.end_offset, append_time_ms)
         if self.leader is not leader:
             self._answer(produce, KafkaCode.NOT_LEADER_OR_FOLLOWER)
@@ -309,6 +326,39 @@ class Replica:
         The records are committed once the watermark reaches their end, for which the caller waits
         (`ReplicaEvents.watermark_moved`).
         """
+        found = self._coordinating(leader_epoch)
+        if isinstance(found, Refused):
+            return found
+        return self._write(found.leader, found.log, batch, self._append_time_ms(found.log), is_coordinated=True)
+
+    def append_marker_as_coordinator(
+        self, marker: EndTxnMarker, producer: tuple[int, int], timestamp_ms: int, leader_epoch: int = NO_EPOCH
+    ) -> Appended | Refused:
+        """Append the marker that ends a transaction; otherwise as `append_as_coordinator`.  producer: id and epoch."""
+        found = self._coordinating(leader_epoch)
+        if isinstance(found, Refused):
+            return found
+        leader, partition_log = found
+
+        def append() -> Appended | Refused:
+            return partition_log.append_marker(marker, producer, timestamp_ms, leader.leader_epoch, now_ms())
+
+        return self._appended(leader, partition_log, append, HEADER_SIZE)
+
+    def append_marker(
+        self, marker: EndTxnMarker, producer: tuple[int, int], timestamp_ms: int, timeout_ms: int
+    ) -> asyncio.Future[ProduceResult]:
+        """Append a marker; the future is answered as that of a produce with acks=all."""
+        future: asyncio.Future[ProduceResult] = asyncio.get_running_loop().create_future()
+        leader = self.leader
+        appended = self.append_marker_as_coordinator(marker, producer, timestamp_ms)
+        if isinstance(appended, Refused):
+            future.set_result(refused_by_log(appended))
+        elif leader is not None:
+            self._await_acks(leader, appended, ACKS_ALL, timeout_ms, future)
+        return future
+
+    def _coordinating(self, leader_epoch: int) -> Leading | Refused:
         found = self.leading(leader_epoch)
         if isinstance(found, KafkaCode):
             return Refused(int(found), f"{self!r} does not lead under epoch {leader_epoch}")
@@ -316,26 +366,51 @@ class Replica:
             return Refused(int(code), _admission_text(code, found.leader, ACKS_ALL))
         if found.log.durability.is_truncating:  # elected meanwhile; see `produce`
             return Refused(int(KafkaCode.NOT_LEADER_OR_FOLLOWER), _TRUNCATING)
-        return self._write(found.leader, found.log, batch, self._append_time_ms(found.log))
+        return found
 
     def _append_time_ms(self, partition_log: PartitionLog) -> int:
         """Return the timestamp that appended records get in place of their own; -1 if they keep their own."""
         return self._context.wall_ms() if partition_log.config.append_time else NO_TIMESTAMP
 
     def _write(
-        self, leader: LeaderState, partition_log: PartitionLog, batches: Produced, append_time_ms: int
+        self,
+        leader: LeaderState,
+        partition_log: PartitionLog,
+        batches: Produced,
+        append_time_ms: int,
+        verification: Verification | None = None,
+        *,
+        is_coordinated: bool = False,
     ) -> Appended | Refused:
         """Append to the log, and tell role and followers.  The role may have ended when this returns."""
-        try:
-            appended = partition_log.append_as_leader(
-                batches, leader.leader_epoch, now_ms(), append_time_ms=append_time_ms
+
+        def append() -> Appended | Refused:
+            return partition_log.append_as_leader(
+                batches,
+                leader.leader_epoch,
+                now_ms(),
+                verification,
+                is_coordinated=is_coordinated,
+                append_time_ms=append_time_ms,
             )
+
+        return self._appended(leader, partition_log, append, len(batches.data))
+
+    def _appended(
+        self,
+        leader: LeaderState,
+        partition_log: PartitionLog,
+        append: Callable[[], Appended | Refused],
+        size: int,
+    ) -> Appended | Refused:
+        try:
+            appended = append()
         except (DiskError, CorruptStoreError) as error:
             self.take_offline(error)
             return Refused(int(KafkaCode.KAFKA_STORAGE_ERROR), str(error))
         if isinstance(appended, Appended) and not appended.duplicate:
             counters = self._context.counters
-            counters.produced_bytes += len(batches.data)
+            counters.produced_bytes += size
             counters.produced_batches += 1
             leader.on_appended(partition_log.end_offset)
             self._touch(consumers=False, followers=True)

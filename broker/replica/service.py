@@ -50,9 +50,15 @@ class ReplicaService:
         return self.context.cluster.applied
 
     def start_produce(
-        self, topic: str, index: int, batches: memoryview, acks: int, timeout_ms: int
+        self,
+        topic: str,
+        index: int,
+        batches: memoryview,
+        acks: int,
+        timeout_ms: int,
+        transactional_id: str | None = None,
     ) -> asyncio.Future[ProduceResult]:
-        return self.produces.start_produce(topic, index, batches, acks, timeout_ms)
+        return self.produces.start_produce(topic, index, batches, acks, timeout_ms, transactional_id)
 
     async def produce(self, topic: str, index: int, batches: memoryview, acks: int, timeout_ms: int) -> ProduceResult:
         return await self.produces.start_produce(topic, index, batches, acks, timeout_ms)

@@ -148,6 +148,7 @@ class BrokerProcess:
             wait_for_metadata=self.role.wait_applied,
             groups=self.role.groups,
             new_id=sources.uuid4,
+            transactions=self.role.transactions,
         )
         self._disks = tuple(disks)
         self._paths = paths

@@ -17,6 +17,7 @@ from typing import Protocol
 from uuid import UUID
 
 from broker.coordinator.groups import GroupCoordinators
+from broker.coordinator.transactions import TransactionCoordinators
 from broker.log import LogKey, LogManager
 from broker.log.cleaning.cleaner import CleanerLimits, LogCleaner
 from broker.log.cleaning.ports import CleanWorker, LocalWorker
@@ -142,6 +143,10 @@ class BrokerRole:
             on_applied=self._on_applied,
         )
         self.groups = GroupCoordinators(self.table, call, self.wait_applied, sources)
+        self.transactions = TransactionCoordinators(
+            self.table, self.groups, call, self.wait_applied, self._pool.take, self._inter_broker_address, sources
+        )
+        self.replicas.produces.verify = self.transactions.verify
         self.lifecycle: LifecycleRunner | None = None
         self._closed = False
         self._previous_epoch = -1
@@ -191,7 +196,8 @@ class BrokerRole:
         self.fetchers.start(group)
         self.follower.start_at(self._replay.image)
         self.groups.start(group, self._replay.image)
-        for subscriber in (self.follower.on_batch, self.groups.on_batch):
+        self.transactions.start(group, self._replay.image)
+        for subscriber in (self.follower.on_batch, self.groups.on_batch, self.transactions.on_batch):
             self._subscriptions.append(self._replay.subscribe(subscriber))
         limits = self.context.limits
         for name, work in (
@@ -228,6 +234,7 @@ class BrokerRole:
         if self._tasks:
             await asyncio.wait(self._tasks)
             self._tasks.clear()
+        await self.transactions.close()
         await self.groups.close()
         await self.fetchers.close()
         self.replicas.close()

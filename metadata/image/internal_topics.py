@@ -12,10 +12,14 @@ from collections.abc import Mapping
 PREFIX = "__"
 """Begins the names that are reserved for internal topics."""
 CONSUMER_OFFSETS = "__consumer_offsets"
+TRANSACTION_STATE = "__transaction_state"
 CLEANUP_POLICY = "cleanup.policy"
 COMPACT = "compact"
 
-PARTITIONS_KEYS: Mapping[str, str] = {CONSUMER_OFFSETS: "offsets.topic.num.partitions"}
+PARTITIONS_KEYS: Mapping[str, str] = {
+    CONSUMER_OFFSETS: "offsets.topic.num.partitions",
+    TRANSACTION_STATE: "transaction.state.log.num.partitions",
+}
 """The internal topics that can be created, each with the cluster's config of its number of partitions."""
 
 INTERNAL_CONFIGS: Mapping[str, str] = {CLEANUP_POLICY: COMPACT, "segment.bytes": str(100 << 20)}

@@ -207,6 +207,9 @@ CLUSTER_CONFIGS: dict[str, ConfigKey] = {
         _int("offsets.retention.minutes", 7 * 24 * 60, 1, INT32_MAX),
         _int("offsets.topic.num.partitions", 50, 1, 10_000),
         _int("reassignment.throttle.bytes.per.second", -1, -1),
+        _int("transaction.max.timeout.ms", 900_000, 1, INT32_MAX),
+        _int("transaction.state.log.num.partitions", 50, 1, 10_000),
+        _int("transactional.id.expiration.ms", 7 * _DAY_MS, 1),
     )
 }
 """Configs of the cluster alone, by key, ascending.  Topic configs may be set for the cluster as well.
@@ -220,7 +223,9 @@ members of a group. metadata.retention: how much history of the metadata every n
 first applies. offset.metadata.max.bytes: of the text that a client may store with a committed offset.
 offsets.retention.minutes: how long the offsets of a group stay after it became empty. offsets.topic.num.partitions:
 partitions of __consumer_offsets, in force when a broker creates that topic. reassignment.throttle.bytes.per.second: how
-much a broker copies to replicas that are being added; -1: no limit.
+much a broker copies to replicas that are being added; -1: no limit. transaction.max.timeout.ms: how long a producer may
+let a transaction be open. transaction.state.log.num.partitions: partitions of __transaction_state, in force when a
+broker creates that topic. transactional.id.expiration.ms: how long a transactional id stays without a transaction.
 """
 
 _FOLLOWER_RATE = "follower.replication.throttled.rate"

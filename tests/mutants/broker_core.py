@@ -171,7 +171,7 @@ MUTANTS = (
     Mutant(
         "a transaction begins without its coordinator",
         "broker/core/producer_state.py",
-        "        if verification is None or self._verifying.get(batch.producer_id) is not verification:",
+        "        if not self.is_verified(batch.producer_id, verification):",
         "        if False:",
         (
             "tests/unit/broker/core/test_transactions.py::test_a_transaction_begins_only_after_the_coordinator_has_confirmed_it",

@@ -314,4 +314,90 @@ MUTANTS = (
         "turn.wall_ms + request.retention_ms",
         (f"{OFFSET_TESTS}::test_a_retention_beyond_all_times_lasts_for_ever",),
     ),
+    Mutant(
+        "a later coordinator forgets the markers of a decision",
+        "broker/core/coordinator/transaction_machine.py",
+        "            if value.state.is_preparing:\n                self._order_markers(turn, name, value)\n",
+        "            if False:\n                self._order_markers(turn, name, value)\n",
+        (
+            "tests/unit/broker/core/coordinator/test_transaction_machine.py::test_a_later_coordinator_orders_the_markers_of_a_decision_again",
+        ),
+    ),
+    Mutant(
+        "a transaction completes with its first marker",
+        "broker/core/coordinator/transaction_machine.py",
+        "        if pending:\n            return\n",
+        "",
+        (
+            "tests/unit/broker/core/coordinator/test_transaction_machine.py::test_a_transaction_commits_once_every_partition_has_its_marker",
+        ),
+    ),
+    Mutant(
+        "a late report completes the next transaction",
+        "broker/core/coordinator/transaction_machine.py",
+        "        if request.producer != (value.producer_id, value.producer_epoch):\n            return\n",
+        "",
+        (
+            "tests/unit/broker/core/coordinator/test_transaction_machine.py::test_a_late_report_of_markers_completes_nothing",
+        ),
+    ),
+    Mutant(
+        "an aborted producer is not fenced",
+        "broker/core/coordinator/transaction_machine.py",
+        "        epoch = value.producer_epoch + 1\n",
+        "        epoch = value.producer_epoch\n",
+        (
+            "tests/unit/broker/core/coordinator/test_transaction_machine.py::test_a_new_producer_aborts_the_open_transaction_and_fences_the_old_one",
+        ),
+    ),
+    Mutant(
+        "a verification adds the partition",
+        "broker/core/coordinator/transaction_machine.py",
+        "        if request.verify_only:\n",
+        "        if False:\n",
+        (
+            "tests/unit/broker/core/coordinator/test_transaction_machine.py::test_only_partitions_of_the_open_transaction_are_confirmed",
+        ),
+    ),
+    Mutant(
+        "an epoch runs past its last value",
+        "broker/core/coordinator/transaction_machine.py",
+        "if value.producer_epoch >= EPOCH_MAX:",
+        "if False:",
+        (
+            "tests/unit/broker/core/coordinator/test_transaction_machine.py::test_an_exhausted_epoch_is_followed_by_another_producer_id",
+        ),
+    ),
+    Mutant(
+        "the time of a transaction begins anew with a partition",
+        "broker/core/coordinator/transaction_machine.py",
+        "started_ms=turn.wall_ms if is_new else value.started_ms",
+        "started_ms=turn.wall_ms",
+        (
+            "tests/unit/broker/core/coordinator/test_transaction_machine.py::test_a_transaction_is_aborted_when_its_time_is_up",
+        ),
+    ),
+    Mutant(
+        "an open transaction expires",
+        "broker/core/coordinator/transaction_machine.py",
+        "if value is None or value.state is _State.ONGOING or value.state.is_preparing:",
+        "if value is None:",
+        ("tests/unit/broker/core/coordinator/test_transaction_machine.py::test_an_open_transaction_does_not_expire",),
+    ),
+    Mutant(
+        "pending offsets are not told to readers of stable ones",
+        "broker/core/coordinator/group_machine.py",
+        "self._pending_offsets.places(request.group) if require_stable else frozenset()",
+        "frozenset()",
+        (
+            "tests/unit/broker/core/coordinator/test_transactional_offsets.py::test_an_offset_becomes_visible_with_the_marker",
+        ),
+    ),
+    Mutant(
+        "aborted offsets become visible",
+        "broker/core/coordinator/transactional_offsets.py",
+        "            if is_commit:\n",
+        "            if True:\n",
+        ("tests/unit/broker/core/coordinator/test_transactional_offsets.py::test_an_aborted_offset_is_dropped",),
+    ),
 )

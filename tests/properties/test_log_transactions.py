@@ -17,6 +17,7 @@ from quorumlog.client.records import NewRecord, Record, build_batch, decode_batc
 from quorumlog.wire.control_records import EndTxnMarker, parse_marker
 from quorumlog.wire.record_batch import TRANSACTIONAL_FLAG, iter_headers, parse_header, seal
 from tests.contract.conftest import run_simulated
+from tests.unit.broker.core.test_transactions import confirmed
 from tests.unit.broker.log.compaction_rig import CompactionRig
 
 PRODUCERS = (1, 2, 3)
@@ -67,7 +68,7 @@ class Twin:
             stamp(batch, producer, 0, 0 if known is None else known.last_sequence + 1)
             header = parse_header(batch)
             seal(batch, header._replace(attributes=header.attributes | TRANSACTIONAL_FLAG))
-            token = self.log.producers.start_verification(parse_header(batch))
+            token = confirmed(self.log.producers, parse_header(batch).producer_id)
         appended = self.log.append_as_leader(batch, self.rig.epoch, 0, token)
         assert isinstance(appended, Appended), appended
         records = list(decode_batches(self.log.read(appended.first_offset, 1, appended.end_offset)))

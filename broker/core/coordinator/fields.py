@@ -79,9 +79,15 @@ class Reader:
         size = self._uvarint() - 1 if self.flexible else self.int32()
         return None if size == -1 else self._take(size)
 
-    def count(self) -> int:
-        """Return the length of an array, which has at least one byte per element."""
+    def nullable_count(self) -> int:
+        """Return the length of an array as `count` does; 0 for null."""
+        return max(0, self.count(lowest=-1))
+
+    def count(self, lowest: int = 0) -> int:
+        """Return the length of an array, which has at least one byte per element.  lowest: -1 permits null."""
         count = self._uvarint() - 1 if self.flexible else self.int32()
+        if count == -1 and lowest < 0:
+            return count
         if not 0 <= count <= len(self._data) - self._at:
             raise BadRecord(f"an array of {count} elements before {self._at} does not fit")
         return count

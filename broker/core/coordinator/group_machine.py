@@ -48,6 +48,7 @@ from broker.core.coordinator.group_requests import (
     DeleteGroups,
     DescribeGroups,
     DescribeGroupsResponse,
+    EndOffsetTransaction,
     ExplainGroups,
     ExplainGroupsResponse,
     FetchedGroup,
@@ -76,11 +77,13 @@ from broker.core.coordinator.group_requests import (
     SyncGroup,
     SyncGroupResponse,
     Topics,
+    TxnOffsetCommit,
 )
 from broker.core.coordinator.machine import Record, Step
 from broker.core.coordinator.offsets import Offsets
 from broker.core.coordinator.records import GroupKey, read_group, read_key, split_offset_key
 from broker.core.coordinator.sweep import Sweeper
+from broker.core.coordinator.transactional_offsets import PendingOffsets
 from broker.core.coordinator.turn import Clocks, Turn
 from quorumlog.wire.errors import KafkaCode
 
@@ -103,6 +106,7 @@ class GroupMachine:
         self._groups: Final[dict[str, Group | ConsumerGroup]] = {}
         self._offsets: Final = Offsets()
         self._consumers: Final = ConsumerService(self._groups, topics, random)
+        self._pending_offsets: Final = PendingOffsets()
         self._sweeper: Final = Sweeper(self._groups, self._offsets, topics)
         self._parked: Final[dict[int, tuple[str, str]]] = {}
         self._heap: list[tuple[int, str]] = []
@@ -118,7 +122,13 @@ class GroupMachine:
         Raises:
             BadRecord: the record is damaged, and nothing was changed.
         """
+        if record.producer is not None and record.ends is not None:
+            self._pending_offsets.end(record.producer[0], self._offsets, is_commit=record.ends.is_commit)
+            return
         offset = split_offset_key(record.key)
+        if offset is not None and record.producer is not None:
+            self._pending_offsets.add(record.producer[0], *offset, record.value)
+            return
         if offset is not None:
             self._offsets.apply(*offset, record.value)
             return
@@ -190,7 +200,8 @@ class GroupMachine:
                 listed = descriptions.listed(request, self._groups, self._offsets.groups())
                 turn.answer(call, ListGroupsResponse(listed))
             case OffsetFetch():
-                turn.answer(call, OffsetFetchResponse(tuple(self._fetch(each) for each in request.groups)))
+                fetched = tuple(self._fetch(each, request.require_stable) for each in request.groups)
+                turn.answer(call, OffsetFetchResponse(fetched))
             case ExplainGroups():
                 explained = tuple(self._explain(name, turn.wall_ms) for name in request.groups)
                 turn.answer(call, ExplainGroupsResponse(explained))
@@ -200,6 +211,11 @@ class GroupMachine:
                 self._sweeper.run(turn)
             case OffsetCommit():
                 self._commit(turn, call, request)
+            case TxnOffsetCommit():
+                self._commit(turn, call, request.commit, request.producer)
+            case EndOffsetTransaction():
+                turn.append(b"", None, request.producer, request.ends)
+                turn.answer(call, None)
             case OffsetDelete():
                 self._delete_offsets(turn, call, request)
             case JoinGroup() | SyncGroup() | Heartbeat() | LeaveGroup():
@@ -218,7 +234,7 @@ class GroupMachine:
         return KafkaCode.NONE
 
     def _exists(self, name: str) -> bool:
-        return name in self._groups or self._offsets.has_group(name)
+        return name in self._groups or self._offsets.has_group(name) or self._pending_offsets.has_group(name)
 
     def _consumer_heartbeat(self, turn: Turn, call: int, request: ConsumerHeartbeat) -> None:
         group = self._consumers.heartbeat(turn, call, request) or self._groups.get(request.group)
@@ -272,17 +288,21 @@ class GroupMachine:
                 membership.leave(turn, group, call, request)
         self._settle(group)
 
-    def _commit(self, turn: Turn, call: int, request: OffsetCommit) -> None:
+    def _commit(self, turn: Turn, call: int, request: OffsetCommit, producer: tuple[int, int] | None = None) -> None:
         group = self._groups.get(request.group)
         error = self._name_error(request.group, may_be_empty=True)
         if error is KafkaCode.NONE:
-            error = offset_requests.commit_error(group, request, self._exists(request.group))
+            is_anonymous = request.generation < 0 and not request.member_id and request.instance_id is None
+            if producer is None or not is_anonymous:  # older producers commit without the names of their members
+                error = offset_requests.commit_error(group, request, self._exists(request.group))
+            elif self._pending_offsets.count + len(request.offsets) > self._limits.offsets_max:
+                error = KafkaCode.POLICY_VIOLATION
         if error is KafkaCode.NONE and any(self._sweeper.is_deleting_topic(each.topic) for each in request.offsets):
             error = KafkaCode.COORDINATOR_LOAD_IN_PROGRESS
         if error is not KafkaCode.NONE:
             turn.answer(call, offset_requests.commit_response(request, [error] * len(request.offsets)))
             return
-        offset_requests.commit(turn, call, request, self._offsets, self._topics)
+        offset_requests.commit(turn, call, request, self._offsets, self._topics, producer)
         if isinstance(group, Group) and request.member_id in group.members:
             group.renew(group.members[request.member_id], turn.now_ms)
             self._settle(group)
@@ -303,13 +323,16 @@ class GroupMachine:
             return KafkaCode.GROUP_ID_NOT_FOUND
         if group is not None and group.state is not GroupState.EMPTY:
             return KafkaCode.NON_EMPTY_GROUP
+        if self._pending_offsets.has_group(name):
+            return KafkaCode.NON_EMPTY_GROUP  # its transaction would bring back the group's offsets
         return KafkaCode.NONE
 
     def _describe(self, name: str, report_missing: bool) -> GroupDescription:
         return descriptions.describe(name, self._groups.get(name), self._offsets.has_group(name), report_missing)
 
-    def _fetch(self, request: GroupToFetch) -> FetchedGroup:
-        return offset_requests.fetch(self._groups.get(request.group), request, self._offsets)
+    def _fetch(self, request: GroupToFetch, require_stable: bool) -> FetchedGroup:
+        unstable = self._pending_offsets.places(request.group) if require_stable else frozenset()
+        return offset_requests.fetch(self._groups.get(request.group), request, self._offsets, unstable)
 
     def explain(self, group: str) -> tuple[Rebalance, ...]:
         """Return the last rebalances of a group, the oldest first.  The coordinator forgets them when it changes."""

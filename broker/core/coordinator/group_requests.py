@@ -26,6 +26,7 @@ from broker.core.coordinator.consumer.requests import (
     DescribeConsumerGroups,
     SubscribedTopics,
 )
+from broker.core.coordinator.machine import TransactionEnd
 from quorumlog.wire.errors import KafkaCode
 
 NO_GENERATION = -1
@@ -290,6 +291,26 @@ class OffsetCommit:
     knows_epochs: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class TxnOffsetCommit:
+    """Commit offsets within the transaction of a producer (id and epoch).  The response is an OffsetCommitResponse."""
+
+    commit: OffsetCommit
+    producer: tuple[int, int]
+
+    @property
+    def group(self) -> str:
+        return self.commit.group
+
+
+@dataclass(frozen=True, slots=True)
+class EndOffsetTransaction:
+    """End the transaction of a producer in this partition.  The response is None."""
+
+    producer: tuple[int, int]
+    ends: TransactionEnd
+
+
 class PartitionResult(NamedTuple):
     """The outcome for one partition."""
 
@@ -328,8 +349,7 @@ class GroupToFetch(NamedTuple):
 class OffsetFetch:
     """Fetch committed offsets.
 
-    require_stable: refuse partitions with offsets of an open transaction.  Transactional commits are not supported, so
-        there are none.
+    require_stable: refuse partitions with offsets of an open transaction.
     """
 
     groups: tuple[GroupToFetch, ...]
@@ -478,6 +498,8 @@ GroupRequest = (
     | Heartbeat
     | LeaveGroup
     | OffsetCommit
+    | TxnOffsetCommit
+    | EndOffsetTransaction
     | OffsetFetch
     | OffsetDelete
     | DescribeGroups

@@ -18,11 +18,25 @@ Limits_contra = TypeVar("Limits_contra", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)
+class TransactionEnd:
+    """The decision about a transaction, in a marker.  coordinator_epoch: of the coordinator that decided."""
+
+    is_commit: bool
+    coordinator_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
-    """One record of the internal topic.  A value of None is a tombstone."""
+    """One record of the internal topic.  A value of None is a tombstone.
+
+    producer: id and epoch of the producer to whose transaction the record belongs; None if it belongs to none.
+    ends: this is the marker that ends the producer's transaction in this partition; key and value are empty.
+    """
 
     key: bytes
     value: bytes | None
+    producer: tuple[int, int] | None = None
+    ends: TransactionEnd | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +52,13 @@ class Step:
     """The result of one operation: records to append, and answers to send when the records are committed.
 
     notes: changes of state, each as a line for the log.
+    effects: what the shell's owner does once the records are committed; in the order of the steps.
     """
 
     records: tuple[Record, ...] = ()
     answers: tuple[Answer, ...] = ()
     notes: tuple[str, ...] = ()
+    effects: tuple[Any, ...] = ()
 
 
 class Machine(Protocol[Request_contra, Limits_contra]):
@@ -52,7 +68,7 @@ class Machine(Protocol[Request_contra, Limits_contra]):
     """
 
     def replay(self, record: Record) -> None:
-        """Apply one record of the log, in log order, before `loaded`.
+        """Apply one record or marker of the log, in log order, before `loaded`.
 
         Raises:
             BadRecord: the record is damaged, and nothing was changed.

@@ -55,8 +55,18 @@ def commit_error(group: Group | ConsumerGroup | None, request: OffsetCommit, exi
     return error
 
 
-def commit(turn: Turn, call: int, request: OffsetCommit, offsets: Offsets, topics: Topics) -> None:
-    """Commit the offsets of a client that `commit_error` permits.  A refused offset does not affect the others."""
+def commit(
+    turn: Turn,
+    call: int,
+    request: OffsetCommit,
+    offsets: Offsets,
+    topics: Topics,
+    producer: tuple[int, int] | None = None,
+) -> None:
+    """Commit the offsets of a client that `commit_error` permits.  A refused offset does not affect the others.
+
+    producer: commits them within its transaction.
+    """
     keeps_default = request.retention_ms <= NO_RETENTION
     expire_ms = NO_TIME if keeps_default else min(turn.wall_ms + request.retention_ms, _TIME_MAX_MS)
     errors = [_offset_error(turn, each, topics) for each in request.offsets]
@@ -79,7 +89,7 @@ def commit(turn: Turn, call: int, request: OffsetCommit, offsets: Offsets, topic
         refusal = KafkaCode.POLICY_VIOLATION
     if refusal is KafkaCode.NONE:
         for key, record in records:
-            turn.append(key, record)
+            turn.append(key, record, producer)
     else:
         errors = [refusal if error is KafkaCode.NONE else error for error in errors]
     turn.answer(call, commit_response(request, errors))
@@ -105,8 +115,16 @@ def commit_response(request: OffsetCommit, errors: list[KafkaCode]) -> OffsetCom
     return OffsetCommitResponse(tuple(PartitionResult(each.topic, each.partition, error) for each, error in pairs))
 
 
-def fetch(group: Group | ConsumerGroup | None, request: GroupToFetch, offsets: Offsets) -> FetchedGroup:
-    """Return the committed offsets of a group, also of one that does not exist."""
+def fetch(
+    group: Group | ConsumerGroup | None,
+    request: GroupToFetch,
+    offsets: Offsets,
+    unstable: frozenset[bytes] = frozenset(),
+) -> FetchedGroup:
+    """Return the committed offsets of a group, also of one that does not exist.
+
+    unstable: the places that are refused, because an open transaction has offsets for them.
+    """
     if group is not None and group.state is GroupState.DEAD:
         # Some of its offsets are deleted.  The client asks again, and then finds all or none of them.
         return FetchedGroup(request.group, KafkaCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -118,19 +136,23 @@ def fetch(group: Group | ConsumerGroup | None, request: GroupToFetch, offsets: O
         return FetchedGroup(
             request.group,
             KafkaCode.NONE,
-            tuple(_fetched(topic, partition, value) for topic, partition, value in offsets.all_of(request.group)),
+            tuple(
+                _fetched(topic, partition, value, unstable) for topic, partition, value in offsets.all_of(request.group)
+            ),
         )
     return FetchedGroup(
         request.group,
         KafkaCode.NONE,
         tuple(
-            _fetched(topic, partition, offsets.value(request.group, topic, partition))
+            _fetched(topic, partition, offsets.value(request.group, topic, partition), unstable)
             for topic, partition in partitions_of(request.topics)
         ),
     )
 
 
-def _fetched(topic: str, partition: int, value: OffsetValue | None) -> FetchedOffset:
+def _fetched(topic: str, partition: int, value: OffsetValue | None, unstable: frozenset[bytes]) -> FetchedOffset:
+    if unstable and place_of(topic, partition) in unstable:
+        return FetchedOffset(topic, partition, error=KafkaCode.UNSTABLE_OFFSET_COMMIT)
     if value is None:
         return FetchedOffset(topic, partition)
     return FetchedOffset(topic, partition, value.offset, value.leader_epoch, value.metadata)

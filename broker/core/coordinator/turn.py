@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from broker.core.coordinator.group_requests import GroupLimits
-from broker.core.coordinator.machine import Answer, Record, Step
+from broker.core.coordinator.machine import Answer, Record, Step, TransactionEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,15 @@ class Turn:
         self._answers: list[Answer] = []
         self._notes: list[str] = []
 
-    def append(self, key: bytes, value: bytes | None) -> None:
-        """Append a record, and apply it."""
-        record = Record(key, value)
+    def append(
+        self,
+        key: bytes,
+        value: bytes | None,
+        producer: tuple[int, int] | None = None,
+        ends: TransactionEnd | None = None,
+    ) -> None:
+        """Append a record, and apply it.  producer, ends: see `Record`."""
+        record = Record(key, value, producer, ends)
         self._apply(record)
         self._records.append(record)
         self._size_bytes += len(key) + len(value or b"")

@@ -56,6 +56,11 @@ class Api(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
     DESCRIBE_ACLS = 29
     CREATE_ACLS = 30
     DELETE_ACLS = 31
@@ -85,6 +90,8 @@ class Api(IntEnum):
     UNREGISTER_BROKER = 64
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
     GET_TELEMETRY_SUBSCRIPTIONS = 71
     PUSH_TELEMETRY = 72
     LIST_CONFIG_RESOURCES = 74
@@ -212,14 +219,14 @@ def milliseconds(value: timedelta | datetime | None) -> int:
 # --- writing -------------------------------------------------------------------------------------------------------
 
 
-def _converter(kafka_type: str | None) -> Callable[[Any], Any] | None:
+def _converter(kafka_type: str | None, nullable: bool) -> Callable[[Any], Any] | None:
     match kafka_type:
         case "error_code":
             return ErrorCode
         case "timedelta_i32" | "timedelta_i64":
             return lambda value: timedelta(milliseconds=value)
         case "datetime_i64":
-            return lambda value: None if value == -1 else EPOCH + timedelta(milliseconds=value)
+            return lambda value: None if value == -1 and nullable else EPOCH + timedelta(milliseconds=value)
         case "uuid":
             return lambda value: None if value == UUID(int=0) else value
         case _:
@@ -233,7 +240,7 @@ def _plan(schema: Any) -> tuple[tuple[str, Any, bool, Any, Callable[[Any], Any] 
     for field in fields(schema):
         shape = FieldShape(field)
         default = default_of(field, shape)
-        plan.append((field.name, shape.entity, shape.is_array, default, _converter(shape.kafka_type)))
+        plan.append((field.name, shape.entity, shape.is_array, default, _converter(shape.kafka_type, shape.nullable)))
     return tuple(plan)
 
 

@@ -220,7 +220,7 @@ async def test_a_failed_disk_refuses_waiting_calls(bench: Bench, monkeypatch: py
     await bench.serving()
     coordinator, log = bench.coordinator, bench.replica.log
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise DiskError("the disk failed")
 
     monkeypatch.setattr(log, "append_as_leader", fail)

@@ -7,11 +7,19 @@ from typing import NamedTuple
 import pytest
 
 from broker.core import producer_state
-from broker.core.producer_state import Accept, ProducerState, Refuse
+from broker.core.producer_state import Accept, ProducerState, Refuse, Verification
 from broker.core.transactions import AbortedTransaction, Transactions
 from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.core.test_producer_state import B, code_of
+
+
+def confirmed(state: ProducerState, producer_id: int) -> Verification | None:
+    """Start a verification that the coordinator confirms."""
+    token = state.start_verification(producer_id)
+    if token is not None:
+        token.is_confirmed = True
+    return token
 
 
 class Log(NamedTuple):
@@ -109,35 +117,38 @@ def test_a_marker_of_a_later_epoch_fences_the_earlier_one(log: Log) -> None:
     log.write(1, epoch=3)
     log.end(1, epoch=4)
     late = B(1, 1, 3, 1, is_transactional=True)
-    assert code_of(log.state.check(late, 0, log.state.start_verification(late))) is KafkaCode.INVALID_PRODUCER_EPOCH
+    assert code_of(log.state.check(late, 0, confirmed(log.state, 1))) is KafkaCode.INVALID_PRODUCER_EPOCH
     following = B(0, 0, 4, 1, is_transactional=True)
-    assert log.state.check(following, 0, log.state.start_verification(following)) == Accept()
+    assert log.state.check(following, 0, confirmed(log.state, 1)) == Accept()
     skipped = B(1, 1, 4, 1, is_transactional=True)
-    token = log.state.start_verification(skipped)
+    token = confirmed(log.state, 1)
     assert code_of(log.state.check(skipped, 0, token)) is KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_a_transaction_begins_only_after_the_coordinator_has_confirmed_it(log: Log) -> None:
     batch = B(0, 0, 0, 1, is_transactional=True)
     assert code_of(log.state.check(batch, 0)) is KafkaCode.INVALID_TXN_STATE
-    token = log.state.start_verification(batch)
+    token = log.state.start_verification(batch.producer_id)
     assert token is not None
+    assert code_of(log.state.check(batch, 0, token)) is KafkaCode.INVALID_TXN_STATE
+    token.is_confirmed = True
     assert log.state.check(batch, 0, token) == Accept()
     log.write(1)
-    assert log.state.start_verification(B(1, 1, 0, 1, is_transactional=True)) is None
+    assert confirmed(log.state, 1) is None
     assert log.state.check(B(1, 1, 0, 1, is_transactional=True), 0) == Accept()
 
 
 def test_a_marker_voids_a_confirmation_under_way(log: Log) -> None:
     batch = B(0, 0, 0, 1, is_transactional=True)
-    token = log.state.start_verification(batch)
+    token = confirmed(log.state, batch.producer_id)
     log.end(1)
     assert code_of(log.state.check(batch, 0, token)) is KafkaCode.INVALID_TXN_STATE
 
 
 def test_a_forgotten_verification_confirms_nothing(log: Log) -> None:
     batch = B(0, 0, 0, 1, is_transactional=True)
-    token = log.state.start_verification(batch)
+    token = confirmed(log.state, batch.producer_id)
+    assert token is not None
     log.state.end_verification(1, token)
     assert code_of(log.state.check(batch, 0, token)) is KafkaCode.INVALID_TXN_STATE
 
@@ -166,7 +177,7 @@ def test_too_many_aborted_transactions_are_refused_before_they_begin(log: Log, m
     log.write(1)
     log.end(1, commit=False)
     batch = B(1, 1, 0, 1, is_transactional=True)
-    token = log.state.start_verification(batch)
+    token = confirmed(log.state, batch.producer_id)
     assert code_of(log.state.check(batch, 0, token)) is KafkaCode.POLICY_VIOLATION
     log.transactions.drop_before(2)
     assert log.state.check(batch, 0, token) == Accept()

@@ -130,7 +130,13 @@ class FakeReplicas:
     # --- data ---
 
     def start_produce(
-        self, topic: str, index: int, batches: memoryview, acks: int, timeout_ms: int
+        self,
+        topic: str,
+        index: int,
+        batches: memoryview,
+        acks: int,
+        timeout_ms: int,
+        transactional_id: str | None = None,
     ) -> asyncio.Future[api.ProduceResult]:
         self.produced.append((topic, index, acks, bytes(batches)))
         future: asyncio.Future[api.ProduceResult] = asyncio.get_running_loop().create_future()

@@ -19,9 +19,17 @@ import pytest
 from broker.core.coordinator.consumer.requests import Topic
 from broker.core.coordinator.group_machine import GroupMachine
 from broker.core.coordinator.group_requests import GroupLimits, GroupRequest
+from broker.core.coordinator.transaction_machine import TransactionMachine
+from broker.core.coordinator.transaction_requests import (
+    InitProducer,
+    InitProducerResponse,
+    TransactionLimits,
+    TransactionRequest,
+)
 from broker.kafka import api
 from broker.kafka.handlers import HANDLERS
 from broker.kafka.listener import KafkaServer
+from broker.kafka.transactions import NoTransactions
 from metadata.image import ClusterImage
 from quorumlog.wire import rpcs
 from quorumlog.wire.errors import KafkaCode
@@ -129,6 +137,29 @@ class MachineGroups:
         return future
 
 
+class MachineTransactions(NoTransactions):
+    """The coordinator of transactions on this broker, without a log."""
+
+    def __init__(self, topics: MachineGroups) -> None:
+        self._machine = TransactionMachine(TransactionLimits(), topics, lambda: 0)
+        self._machine.loaded(0)
+
+    def partition(self, transactional_id: str) -> int:
+        return 0
+
+    def led(self) -> Sequence[int]:
+        return (0,)
+
+    def call(self, partition: int, request: TransactionRequest, size: int) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        (answer,) = self._machine.request(1, request, 0).answers
+        future.set_result(answer.response)
+        return future
+
+    async def init_producer(self, request: InitProducer, size: int) -> InitProducerResponse:
+        return InitProducerResponse((await self.call(0, request, size)).error)
+
+
 @asynccontextmanager
 async def listening() -> AsyncIterator[int]:
     """The port of a listener whose cluster has one broker and the topic `t`."""
@@ -138,7 +169,14 @@ async def listening() -> AsyncIterator[int]:
     replicas = PlaneReplicas(plane)
     groups, node = MachineGroups(plane), FakeNode()
     server = KafkaServer(
-        replicas, plane.call, ("127.0.0.1:0",), node=node, node_id=1, cluster_id="test-cluster", groups=groups
+        replicas,
+        plane.call,
+        ("127.0.0.1:0",),
+        node=node,
+        node_id=1,
+        cluster_id="test-cluster",
+        groups=groups,
+        transactions=MachineTransactions(groups),
     )
     await server.start()
     try:
@@ -156,7 +194,7 @@ def plain_field(shape: FieldShape, at: Path) -> Any:
     if shape.entity is not None:
         value: Any = plain(shape.entity, at)
     elif shape.kafka_type == "string":
-        value = None if at[-1] == "transactional_id" else TOPIC
+        value = None if at[-1] == "transactional_id" and shape.nullable else TOPIC
     elif shape.kafka_type in ("bytes", "records"):
         value = batch()
     elif shape.kafka_type == "uuid":

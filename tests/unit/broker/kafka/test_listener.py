@@ -29,6 +29,13 @@ from tests.unit.broker.kafka.wellness import event_loop_policy as event_loop_pol
 pytestmark = pytest.mark.filterwarnings('ignore:Overriding the "event_loop_policy"')
 
 ELECTION_NOT_NEEDED = 84
+TRANSACTION_REQUESTS = (
+    Api.ADD_PARTITIONS_TO_TXN,
+    Api.ADD_OFFSETS_TO_TXN,
+    Api.END_TXN,
+    Api.TXN_OFFSET_COMMIT,
+    Api.DESCRIBE_TRANSACTIONS,
+)
 GROUP_REQUESTS = [
     api for api, handler in HANDLERS.items() if handler.access and handler.access.resource is Resource.GROUP
 ]
@@ -75,9 +82,14 @@ async def test_every_request_is_answered_in_its_own_version(served: Served, api:
         "current_leader_epoch": 7,
         "k_raft_version_feature": {"min_supported_version": 0, "max_supported_version": 1},
         "broker_id": 9,
+        "transactional_ids": ["x"],
+        "v3_and_below_topics": [{"name": "t", "partitions": [0]}],
     }
     if api is Api.UNREGISTER_BROKER:
         served.replicas.register(node_id=9, fenced=True)
+    if api in (Api.ADD_PARTITIONS_TO_TXN, Api.WRITE_TXN_MARKERS):
+        topics = [{"name": "t", "partitions": [0], "partition_indexes": [0]}]
+        values["transactions"] = values["markers"] = [{"transactional_id": "x", "topics": topics}]
     if api is Api.METADATA:
         values["topics"] = [{"name": "t"}]
     if api is Api.DELETE_TOPICS:
@@ -108,8 +120,9 @@ async def test_every_request_is_answered_in_its_own_version(served: Served, api:
     codes = [int(code) for code in _error_codes(response)]
     elsewhere = {0, int(KafkaCode.NOT_COORDINATOR)}  # `test_groups.py` has a listener with coordinators
     expected = {
-        **dict.fromkeys(GROUP_REQUESTS, elsewhere),
+        **dict.fromkeys((*GROUP_REQUESTS, *TRANSACTION_REQUESTS), elsewhere),
         Api.FIND_COORDINATOR: {int(KafkaCode.COORDINATOR_NOT_AVAILABLE)},
+        Api.WRITE_TXN_MARKERS: {int(KafkaCode.NOT_LEADER_OR_FOLLOWER)},
         Api.ELECT_LEADERS: {0, ELECTION_NOT_NEEDED},
         Api.DESCRIBE_LOG_DIRS: {0, int(KafkaCode.KAFKA_STORAGE_ERROR)},
         Api.ALTER_REPLICA_LOG_DIRS: {int(KafkaCode.REPLICA_NOT_AVAILABLE)},
@@ -126,7 +139,7 @@ def _error_codes(message: Any) -> list[int]:
     found = []
     for name in getattr(message, "__dataclass_fields__", ()):
         value = getattr(message, name)
-        if name == "error_code":
+        if name.endswith("error_code"):
             found.append(value)
         for item in value if isinstance(value, tuple) else ():
             found += _error_codes(item)
@@ -277,15 +290,10 @@ async def test_acks_out_of_range_are_refused(served: Served, acks: int) -> None:
     assert served.replicas.produced == []
 
 
-async def test_a_transactional_produce_is_refused(served: Served) -> None:
-    served.replicas.create("t", 1)
-    data = {"name": "t", "partition_data": [{"index": 0, "records": batch()}]}
+async def test_a_broker_without_coordinators_refuses_transactional_ids(served: Served) -> None:
     async with RawClient(served.port) as client:
-        response = await client.ask(Api.PRODUCE, 9, {"transactional_id": "x", "acks": -1, "topic_data": [data]})
-        assert int(response.responses[0].partition_responses[0].error_code) == 53
         identity = await client.ask(Api.INIT_PRODUCER_ID, 4, {"transactional_id": "x"})
-        assert int(identity.error_code) == 53
-    assert served.replicas.produced == []
+        assert int(identity.error_code) == KafkaCode.NOT_COORDINATOR
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,14 @@ from broker.log.segment import segment_path
 from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import TRANSACTIONAL_FLAG, parse_header
+from tests.unit.broker.core.test_transactions import confirmed
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.log.rig import KEY, OTHER, SMALL, Rig, append, batches_of
 
 
 def write(log: PartitionLog, producer_id: int, sequence: int = 0, *, epoch: int = 0, **options: Any) -> Appended:
     batch = make_batch([b"v"], producer=(producer_id, epoch, sequence), attributes=TRANSACTIONAL_FLAG, **options)
-    token = log.producers.start_verification(parse_header(batch))
+    token = confirmed(log.producers, parse_header(batch).producer_id)
     appended = log.append_as_leader(batch, 0, 0, token)
     assert isinstance(appended, Appended), appended
     return appended

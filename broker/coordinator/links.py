@@ -1,0 +1,80 @@
+"""Connections to the other brokers, one for each, on which coordinators send requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from quorumlog.client.kafka import KafkaConnection
+from quorumlog.errors import ClusterError
+from quorumlog.wire.errors import ApiError
+from quorumlog.wire.kafka.codec import Api
+
+
+class BrokerLinks:
+    """resolve: returns host and port of a broker's inter-broker listener; None while it is not registered."""
+
+    def __init__(self, resolve: Callable[[int], tuple[str, int] | None]) -> None:
+        self._resolve = resolve
+        self._links: dict[int, tuple[tuple[str, int], asyncio.Future[KafkaConnection]]] = {}
+
+    async def ask(self, broker_id: int, api: Api, version: int, values: Mapping[str, Any], timeout_s: float) -> Any:
+        """Send a request, and return the response.
+
+        Raises: ClusterError: the broker did not answer within `timeout_s`.
+        """
+        connection = await self._connection(broker_id, timeout_s)
+        try:
+            return await connection.ask(api, version, values, timeout_s)
+        except ClusterError:
+            await self._drop(broker_id, connection)
+            raise
+
+    async def close(self) -> None:
+        """Close all connections.  Idempotent."""
+        links, self._links = self._links, {}
+        for _, link in links.values():
+            if link.done() and not link.cancelled() and link.exception() is None:
+                await link.result().close()
+
+    async def _connection(self, broker_id: int, timeout_s: float) -> KafkaConnection:
+        address = self._resolve(broker_id)
+        if address is None:
+            raise ClusterError(ApiError.BROKER_UNAVAILABLE, f"broker {broker_id} is not registered", retriable=True)
+        known = self._links.get(broker_id)
+        if known is not None and known[0] == address:
+            connection = await asyncio.shield(known[1])
+            if connection.is_open:
+                return connection
+        link: asyncio.Future[KafkaConnection] = asyncio.get_running_loop().create_future()
+        link.add_done_callback(_read)
+        self._links[broker_id] = address, link
+        connection = KafkaConnection(*address, client_id="quorumlog-coordinator")
+        try:
+            await connection.connect(timeout_s)
+        except BaseException as error:
+            if self._links.get(broker_id, (None, None))[1] is link:
+                del self._links[broker_id]
+            failed = error if isinstance(error, ClusterError) else _interrupted(broker_id)
+            link.set_exception(failed)
+            raise
+        link.set_result(connection)
+        return connection
+
+    async def _drop(self, broker_id: int, connection: KafkaConnection) -> None:
+        known = self._links.get(broker_id)
+        if known is not None and known[1].done() and known[1].exception() is None and known[1].result() is connection:
+            del self._links[broker_id]
+        await connection.close()
+
+
+def _interrupted(broker_id: int) -> ClusterError:
+    return ClusterError(
+        ApiError.BROKER_UNAVAILABLE, f"the connection to broker {broker_id} was given up", retriable=True
+    )
+
+
+def _read(link: asyncio.Future[KafkaConnection]) -> None:
+    if not link.cancelled():
+        link.exception()  # read it, or asyncio logs it

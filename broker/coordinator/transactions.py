@@ -1,0 +1,216 @@
+"""The coordinators of transactions on this broker: implements `broker.kafka.api.Transactions`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from broker.coordinator.creation import TopicCreation
+from broker.coordinator.groups import GroupCoordinators
+from broker.coordinator.limits import CoordinatorLimits
+from broker.coordinator.links import BrokerLinks
+from broker.coordinator.markers import MarkerSender, MarkerWriter
+from broker.coordinator.shell import NO_PARTITION, CoordinatorShell
+from broker.coordinator.topics import ImageTopics
+from broker.core.coordinator.group_requests import TxnOffsetCommit
+from broker.core.coordinator.machine import Step
+from broker.core.coordinator.transaction_machine import TransactionMachine
+from broker.core.coordinator.transaction_records import Partition
+from broker.core.coordinator.transaction_requests import (
+    AddPartitions,
+    DescribeTransactions,
+    InitProducer,
+    InitProducerResponse,
+    ListTransactions,
+    TransactionLimits,
+    TransactionRequest,
+)
+from broker.replica.table import ReplicaTable
+from metadata.image import ClusterImage
+from metadata.image.internal_topics import TRANSACTION_STATE
+from metadata.records import Record
+from quorumlog.errors import ClusterError
+from quorumlog.runtime.clock import Sources
+from quorumlog.wire.control_records import EndTxnMarker
+from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.kafka.codec import Api
+from quorumlog.wire.rpcs import ControllerCall
+
+READS: Final = (DescribeTransactions, ListTransactions)
+_VERIFY_VERSION: Final = 4
+_UNAVAILABLE: Final = frozenset(
+    {
+        KafkaCode.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaCode.COORDINATOR_NOT_AVAILABLE,
+        KafkaCode.NOT_COORDINATOR,
+        KafkaCode.CONCURRENT_TRANSACTIONS,
+    }
+)
+
+
+def transaction_limits(image: ClusterImage) -> TransactionLimits:
+    """Return the limits of transactions according to the cluster's configs."""
+    return TransactionLimits(
+        timeout_max_ms=int(image.cluster_config("transaction.max.timeout.ms")),
+        expiration_ms=int(image.cluster_config("transactional.id.expiration.ms")),
+    )
+
+
+class TransactionCoordinators:
+    """The coordinators of transactions of one broker.
+
+    take_id: returns an unused producer id; None if there is none at present.
+    resolve: returns the address of a broker's inter-broker listener.
+    """
+
+    def __init__(
+        self,
+        table: ReplicaTable,
+        groups: GroupCoordinators,
+        call: ControllerCall,
+        wait_applied: Callable[[int], Awaitable[object]],
+        take_id: Callable[[], Awaitable[int | None]],
+        resolve: Callable[[int], tuple[str, int] | None],
+        sources: Sources,
+        limits: CoordinatorLimits | None = None,
+    ) -> None:
+        limits = limits or CoordinatorLimits()
+        self._cluster = table.context.cluster
+        self._groups = groups
+        self._sources = sources
+        self._limits = limits
+        self._take_id = take_id
+        self._topics = ImageTopics(self._cluster)
+        self._transaction_limits = TransactionLimits()
+        self._creation = TopicCreation(TRANSACTION_STATE, self._cluster, call, wait_applied, limits)
+        self._links = BrokerLinks(resolve)
+        self._writer = MarkerWriter(table, groups, sources.wall_ms, limits.marker_timeout_ms)
+        self.sender = MarkerSender(table, self._writer, self._links, limits)
+        self.shell = CoordinatorShell(
+            TRANSACTION_STATE, table, self._machine, sources.wall_ms, limits, self.sender.order
+        )
+
+    def _machine(self) -> TransactionMachine:
+        return TransactionMachine(self._transaction_limits, self._topics, self._sources.wall_ms)
+
+    # -- life
+
+    def start(self, group: asyncio.TaskGroup, image: ClusterImage) -> None:
+        """Coordinate from now on; the tasks belong to `group`.  image: the metadata replayed so far."""
+        self._transaction_limits = transaction_limits(image)
+        self._creation.start(group)
+        self.sender.start(group)
+        self.shell.start(group)
+
+    async def close(self) -> None:
+        """Refuse all calls, and end all tasks.  Idempotent."""
+        await self._creation.close()
+        await self.shell.close()
+        await self.sender.close()
+        await self._links.close()
+
+    def on_batch(
+        self,
+        old: ClusterImage,
+        new: ClusterImage,
+        records: Sequence[Record] | None,
+        base_offset: int,
+        end_offset: int,
+        timestamp_ms: int,
+    ) -> None:
+        """A subscriber of `MetadataReplay`."""
+        if old.configs is not new.configs and (limits := transaction_limits(new)) != self._transaction_limits:
+            self._transaction_limits = limits
+            self.shell.tell_all(lambda machine, now: machine.configure(limits, now))
+
+    # -- `broker.kafka.api.Transactions`
+
+    async def prepare(self) -> str:
+        return await self._creation.ensure()
+
+    def partition(self, transactional_id: str) -> int:
+        return self.shell.partition(transactional_id)
+
+    def led(self) -> Sequence[int]:
+        return self.shell.led()
+
+    def call(self, partition: int, request: TransactionRequest, size: int) -> asyncio.Future[Any]:
+        return self.shell.call(partition, partial(_apply, request), size, is_read=isinstance(request, READS))
+
+    async def init_producer(self, request: InitProducer, size: int) -> InitProducerResponse:
+        """Begin or continue as a producer, with a fresh producer id if one is needed."""
+        partition = self.partition(request.transactional_id)
+        found = await self.call(partition, request, size)
+        if isinstance(found, InitProducerResponse) and found.needs_id:
+            fresh_id = await self._take_id()
+            if fresh_id is None:
+                return InitProducerResponse(KafkaCode.COORDINATOR_LOAD_IN_PROGRESS)
+            found = await self.call(partition, replace(request, fresh_id=fresh_id), size)
+        return InitProducerResponse(found) if isinstance(found, KafkaCode) else found
+
+    async def write_marker(self, topic: str, index: int, marker: EndTxnMarker, producer: tuple[int, int]) -> int:
+        return await self._writer.write(topic, index, marker, producer)
+
+    async def commit_offsets(self, transactional_id: str, request: TxnOffsetCommit, size: int) -> Any:
+        return await self._groups.commit_in_transaction(transactional_id, request, self.verify, size)
+
+    async def verify(self, transactional_id: str, producer: tuple[int, int], partition: Partition) -> KafkaCode:
+        """Ask the coordinator whether a partition is part of a producer's open transaction (KIP-890).
+
+        Return NONE, or the error of a produce.  The wait is bounded.
+        """
+        try:
+            code = await self._verify(transactional_id, producer, partition)
+        except ClusterError:
+            code = KafkaCode.COORDINATOR_NOT_AVAILABLE
+        if code in _UNAVAILABLE:
+            return KafkaCode.NOT_ENOUGH_REPLICAS  # every producer tries again after this one
+        return KafkaCode.INVALID_PRODUCER_EPOCH if code is KafkaCode.PRODUCER_FENCED else code
+
+    async def _verify(self, transactional_id: str, producer: tuple[int, int], partition: Partition) -> KafkaCode:
+        index = self.partition(transactional_id)
+        if index == NO_PARTITION:
+            return KafkaCode.INVALID_PRODUCER_ID_MAPPING
+        state = self._cluster.partition(TRANSACTION_STATE, index)
+        if state is None or state.leader < 0:
+            return KafkaCode.COORDINATOR_NOT_AVAILABLE
+        if state.leader == self._cluster.broker_id:
+            request = AddPartitions(transactional_id, producer, (partition,), verify_only=True)
+            found = await self.call(index, request, 0)
+            return found if isinstance(found, KafkaCode) else found.errors[0]
+        wanted = {
+            "transactional_id": transactional_id,
+            "producer_id": producer[0],
+            "producer_epoch": producer[1],
+            "verify_only": True,
+            "topics": [{"name": partition[0], "partitions": [partition[1]]}],
+        }
+        timeout_s = self._limits.verification_timeout_ms / 1000
+        reply = await self._links.ask(
+            state.leader, Api.ADD_PARTITIONS_TO_TXN, _VERIFY_VERSION, {"transactions": [wanted]}, timeout_s
+        )
+        codes = [
+            int(each.partition_error_code)
+            for result in reply.results_by_transaction
+            for topic in result.topic_results
+            for each in topic.results_by_partition
+        ]
+        return KafkaCode(codes[0]) if codes else KafkaCode.COORDINATOR_NOT_AVAILABLE
+
+    # -- metrics
+
+    def count_by_state(self) -> Counter[str]:
+        """Return the number of transactional ids in each state."""
+        counts: Counter[str] = Counter()
+        for each in self.shell:
+            if each.machine is not None:
+                counts.update(each.machine.states())
+        return counts
+
+
+def _apply(request: TransactionRequest, machine: TransactionMachine, call: int, now_ms: int) -> Step:
+    return machine.request(call, request, now_ms)

@@ -1,0 +1,411 @@
+"""The coordinator of the transactions of one partition of `__transaction_state`.
+
+Theory of operation
+-------------------
+A transactional id has one producer (id and epoch) and at most one transaction.
+
+    Empty → Ongoing               a partition is added
+    Ongoing → PrepareCommit       EndTxn, or Ongoing → PrepareAbort by EndTxn, the time-out, or a new producer
+    PrepareX → CompleteX          every partition has its marker
+    CompleteX → Ongoing, Empty    the next transaction; a new producer
+
+**The decision** is the record of PrepareCommit or PrepareAbort.  Once it is committed, the shell writes the markers
+(`WriteMarkers`), and repeats that until every partition has its marker or no longer exists.  A coordinator that loads a
+decided transaction orders its markers again; a marker may be written twice.  So no transaction can remain open because
+a leader or coordinator failed.
+
+**Fencing.**  A new producer of an id gets the next epoch.  A time-out and a new producer also raise the epoch of the
+transaction that they abort, and the markers carry the new epoch.  So batches of the old producer are refused from the
+marker on.  An epoch is never above `EPOCH_MAX`; after it, the id gets another producer id.
+
+**Replay is the only writer** of what is stored: a request makes a record, which is applied as it is appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from heapq import heappop, heappush
+from typing import Any, Final, assert_never
+
+from broker.core.coordinator.fields import BadRecord
+from broker.core.coordinator.machine import Answer, Record, Step
+from broker.core.coordinator.transaction_records import (
+    NO_TIME,
+    Partition,
+    TransactionState,
+    TransactionValue,
+    read_transaction,
+    read_transaction_key,
+    write_transaction,
+    write_transaction_key,
+)
+from broker.core.coordinator.transaction_requests import (
+    NO_PRODUCER,
+    AddPartitions,
+    AddPartitionsResponse,
+    DescribedTransaction,
+    DescribeTransactions,
+    DescribeTransactionsResponse,
+    EndTransaction,
+    EndTransactionResponse,
+    InitProducer,
+    InitProducerResponse,
+    KnownPartitions,
+    ListedTransaction,
+    ListTransactions,
+    ListTransactionsResponse,
+    MarkersWritten,
+    TransactionLimits,
+    TransactionRequest,
+    WriteMarkers,
+)
+from quorumlog.wire.errors import KafkaCode
+
+EPOCH_MAX: Final = 32_766
+"""The last epoch of a producer.  The one after it is left for the abort of its last transaction."""
+
+_State = TransactionState
+
+
+class _Turn:
+    """Collects the results of one operation.  apply: a record is applied when it is appended, and in no other way."""
+
+    def __init__(self, now_ms: int, wall_ms: int, apply: Callable[[Record], None]) -> None:
+        self.now_ms = now_ms
+        self.wall_ms = wall_ms
+        self.size_bytes = 0
+        self._apply = apply
+        self._records: list[Record] = []
+        self._answers: list[Answer] = []
+        self._notes: list[str] = []
+        self._effects: list[Any] = []
+
+    def append(self, name: str, value: TransactionValue | None) -> None:
+        record = Record(write_transaction_key(name), None if value is None else write_transaction(value))
+        self._apply(record)
+        self._records.append(record)
+        self.size_bytes += len(record.key) + len(record.value or b"")
+
+    def answer(self, call: int, response: Any) -> None:
+        self._answers.append(Answer(call, response))
+
+    def note(self, line: str) -> None:
+        self._notes.append(line)
+
+    def order(self, effect: Any) -> None:
+        self._effects.append(effect)
+
+    def step(self) -> Step:
+        return Step(tuple(self._records), tuple(self._answers), tuple(self._notes), tuple(self._effects))
+
+
+class TransactionMachine:
+    """The transactional ids of one partition; a `machine.Machine`.
+
+    topics: answers from the image.  wall_ms: ms since the epoch, for times in records.
+    """
+
+    def __init__(self, limits: TransactionLimits, topics: KnownPartitions, wall_ms: Callable[[], int]) -> None:
+        self.unknown_records = 0
+        self._limits = limits
+        self._topics: Final = topics
+        self._wall_ms: Final = wall_ms
+        self._ids: Final[dict[str, TransactionValue]] = {}
+        self._pending: Final[dict[str, set[Partition]]] = {}
+        """The partitions of each decided transaction whose marker is not confirmed; soft state."""
+        self._heap: list[tuple[int, str]] = []
+        """When the time of an open transaction may be up.  `_watched` has the entry of each id that is valid."""
+        self._watched: Final[dict[str, int]] = {}
+        self._sweep_ms: int | None = None
+        self._sweep: list[str] = []
+        """Ids that the sweep in progress has not looked at."""
+        self._next_tick_ms = 0
+
+    # -- the log
+
+    def replay(self, record: Record) -> None:
+        """Apply one record.
+
+        Raises:
+            BadRecord: the record is damaged, and nothing was changed.
+        """
+        if record.ends is not None:
+            raise BadRecord("a marker has no place in the topic of transactions")
+        name = read_transaction_key(record.key)
+        if name is None:
+            self.unknown_records += 1
+        elif record.value is None:
+            self._ids.pop(name, None)
+        else:
+            self._ids[name] = read_transaction(record.value)
+
+    def loaded(self, now_ms: int) -> Step:
+        """Start to serve: order the markers of decided transactions, and watch the time of open ones."""
+        assert self._sweep_ms is None, "loaded twice"
+        turn = self._turn(now_ms)
+        self._sweep_ms = now_ms + self._limits.sweep_interval_ms
+        for name, value in self._ids.items():
+            if value.state.is_preparing:
+                self._order_markers(turn, name, value)
+            elif value.state is _State.ONGOING:
+                self._watch(turn, name, value)
+        return turn.step()
+
+    # -- requests
+
+    def request(self, call: int, request: TransactionRequest, now_ms: int) -> Step:
+        """Apply a request."""
+        assert self._sweep_ms is not None, "not loaded"
+        turn = self._turn(now_ms)
+        match request:
+            case InitProducer():
+                turn.answer(call, self._init(turn, request))
+            case AddPartitions():
+                turn.answer(call, AddPartitionsResponse(self._add(turn, request)))
+            case EndTransaction():
+                turn.answer(call, EndTransactionResponse(self._end(turn, request)))
+            case DescribeTransactions():
+                found = tuple(self._describe(name) for name in request.transactional_ids)
+                turn.answer(call, DescribeTransactionsResponse(found))
+            case ListTransactions():
+                turn.answer(call, ListTransactionsResponse(tuple(self._list(turn, request))))
+            case _:
+                assert_never(request)
+        return turn.step()
+
+    def _init(self, turn: _Turn, request: InitProducer) -> InitProducerResponse:
+        name = request.transactional_id
+        if not 0 < len(name.encode()) <= self._limits.name_max_bytes:
+            return InitProducerResponse(KafkaCode.INVALID_REQUEST)
+        if not 0 < request.timeout_ms <= self._limits.timeout_max_ms:
+            return InitProducerResponse(KafkaCode.INVALID_TRANSACTION_TIMEOUT)
+        value = self._ids.get(name)
+        if value is None:
+            if len(self._ids) >= self._limits.ids_max:
+                return InitProducerResponse(KafkaCode.POLICY_VIOLATION)
+            return self._begin(turn, request, 0)
+        if value.state.is_preparing:
+            return InitProducerResponse(KafkaCode.CONCURRENT_TRANSACTIONS)
+        if request.producer != NO_PRODUCER and request.producer != (value.producer_id, value.producer_epoch):
+            return self._repeated(value, request)
+        if value.state is _State.ONGOING:
+            self._abort(turn, name, value, "a new producer")
+            return InitProducerResponse(KafkaCode.CONCURRENT_TRANSACTIONS)
+        if value.producer_epoch >= EPOCH_MAX:
+            return self._begin(turn, request, 0)
+        return self._begin(turn, request, value.producer_epoch + 1, value.producer_id)
+
+    def _repeated(self, value: TransactionValue, request: InitProducer) -> InitProducerResponse:
+        """Answer a client that names another producer than the present one: its answer was lost, or it is fenced."""
+        is_retry = (
+            request.producer == (value.producer_id, value.producer_epoch - 1)
+            and value.state is _State.EMPTY
+            and value.timeout_ms == request.timeout_ms
+        )
+        if is_retry:
+            return InitProducerResponse(KafkaCode.NONE, (value.producer_id, value.producer_epoch))
+        return InitProducerResponse(KafkaCode.PRODUCER_FENCED)
+
+    def _begin(
+        self, turn: _Turn, request: InitProducer, epoch: int, producer_id: int | None = None
+    ) -> InitProducerResponse:
+        if producer_id is None:
+            if request.fresh_id is None:
+                return InitProducerResponse(KafkaCode.NONE, needs_id=True)
+            producer_id = request.fresh_id
+        value = TransactionValue(producer_id, epoch, request.timeout_ms, _State.EMPTY, (), turn.wall_ms)
+        turn.append(request.transactional_id, value)
+        return InitProducerResponse(KafkaCode.NONE, (producer_id, epoch))
+
+    def _producer_error(self, value: TransactionValue | None, producer: tuple[int, int]) -> KafkaCode:
+        if value is None or value.producer_id != producer[0]:
+            return KafkaCode.INVALID_PRODUCER_ID_MAPPING
+        return KafkaCode.NONE if value.producer_epoch == producer[1] else KafkaCode.PRODUCER_FENCED
+
+    def _add(self, turn: _Turn, request: AddPartitions) -> tuple[KafkaCode, ...]:
+        name, wanted = request.transactional_id, request.partitions
+        value = self._ids.get(name)
+        error = self._producer_error(value, request.producer)
+        if error is KafkaCode.NONE and value is not None and value.state.is_preparing:
+            error = KafkaCode.CONCURRENT_TRANSACTIONS
+        if error is not KafkaCode.NONE or value is None:
+            return (error,) * len(wanted)
+        present = set(value.partitions) if value.state is _State.ONGOING else set()
+        if request.verify_only:
+            return tuple(KafkaCode.NONE if each in present else KafkaCode.INVALID_TXN_STATE for each in wanted)
+        unknown = {each for each in wanted if not self._topics.may_commit(*each)}
+        if unknown:
+            refusals = (KafkaCode.UNKNOWN_TOPIC_OR_PARTITION, KafkaCode.OPERATION_NOT_ATTEMPTED)
+            return tuple(refusals[each not in unknown] for each in wanted)
+        together = present | set(wanted)
+        if len(together) > self._limits.partitions_max:
+            return (KafkaCode.INVALID_REQUEST,) * len(wanted)
+        if together > present:
+            is_new = value.state is not _State.ONGOING
+            changed = replace(
+                value,
+                state=_State.ONGOING,
+                partitions=tuple(sorted(together)),
+                updated_ms=turn.wall_ms,
+                started_ms=turn.wall_ms if is_new else value.started_ms,
+            )
+            turn.append(name, changed)
+            if is_new:
+                self._watch(turn, name, changed)
+        return (KafkaCode.NONE,) * len(wanted)
+
+    def _end(self, turn: _Turn, request: EndTransaction) -> KafkaCode:
+        value = self._ids.get(request.transactional_id)
+        error = self._producer_error(value, request.producer)
+        if error is not KafkaCode.NONE or value is None:
+            return error
+        decided = _State.PREPARE_COMMIT if request.is_commit else _State.PREPARE_ABORT
+        completed = _State.COMPLETE_COMMIT if request.is_commit else _State.COMPLETE_ABORT
+        if value.state is completed:
+            return KafkaCode.NONE  # the answer to the first request was lost
+        if value.state is decided:
+            return KafkaCode.CONCURRENT_TRANSACTIONS
+        if value.state is not _State.ONGOING:
+            return KafkaCode.INVALID_TXN_STATE
+        self._decide(turn, request.transactional_id, replace(value, state=decided, updated_ms=turn.wall_ms))
+        return KafkaCode.NONE
+
+    def _abort(self, turn: _Turn, name: str, value: TransactionValue, cause: str) -> None:
+        """Abort an open transaction, and fence its producer."""
+        turn.note(f"transaction of {name} aborted by {cause}, producer {value.producer_id}")
+        epoch = value.producer_epoch + 1
+        self._decide(
+            turn,
+            name,
+            replace(value, producer_epoch=epoch, state=_State.PREPARE_ABORT, updated_ms=turn.wall_ms),
+        )
+
+    def _decide(self, turn: _Turn, name: str, decided: TransactionValue) -> None:
+        turn.append(name, decided)
+        self._order_markers(turn, name, decided)
+
+    def _order_markers(self, turn: _Turn, name: str, value: TransactionValue) -> None:
+        self._pending[name] = set(value.partitions)
+        producer = (value.producer_id, value.producer_epoch)
+        turn.order(WriteMarkers(name, producer, value.state is _State.PREPARE_COMMIT, value.partitions))
+
+    def _written(self, turn: _Turn, request: MarkersWritten) -> None:
+        """Complete a transaction once every partition has its marker.  Ignore a report about an earlier one."""
+        name = request.transactional_id
+        value = self._ids.get(name)
+        if value is None or not value.state.is_preparing:
+            return
+        if request.producer != (value.producer_id, value.producer_epoch):
+            return
+        pending = self._pending[name]
+        pending.difference_update(request.partitions)
+        if pending:
+            return
+        del self._pending[name]
+        is_commit = value.state is _State.PREPARE_COMMIT
+        completed = _State.COMPLETE_COMMIT if is_commit else _State.COMPLETE_ABORT
+        turn.append(
+            name, replace(value, state=completed, partitions=(), updated_ms=turn.wall_ms, started_ms=value.started_ms)
+        )
+
+    def _describe(self, name: str) -> DescribedTransaction:
+        value = self._ids.get(name)
+        if value is None:
+            return DescribedTransaction(name, KafkaCode.TRANSACTIONAL_ID_NOT_FOUND)
+        producer = (value.producer_id, value.producer_epoch)
+        has_transaction = value.state is _State.ONGOING or value.state.is_preparing
+        started_ms = value.started_ms if has_transaction else NO_TIME
+        return DescribedTransaction(
+            name, KafkaCode.NONE, value.state.label, value.timeout_ms, started_ms, producer, value.partitions
+        )
+
+    def _list(self, turn: _Turn, request: ListTransactions) -> Iterator[ListedTransaction]:
+        for name, value in self._ids.items():
+            if request.states and value.state.label not in request.states:
+                continue
+            if request.producer_ids and value.producer_id not in request.producer_ids:
+                continue
+            if request.longer_than_ms >= 0:
+                is_open = value.state is _State.ONGOING or value.state.is_preparing
+                if not is_open or turn.wall_ms - value.started_ms <= request.longer_than_ms:
+                    continue
+            yield ListedTransaction(name, value.producer_id, value.state.label)
+
+    # -- events
+
+    def markers_written(self, report: MarkersWritten, now_ms: int) -> Step:
+        """Take in that partitions of a decided transaction have their markers."""
+        turn = self._turn(now_ms)
+        self._written(turn, report)
+        return turn.step()
+
+    def forget(self, call: int, now_ms: int) -> Step:
+        """Do nothing: every call is answered within its own step."""
+        return Step()
+
+    def configure(self, limits: TransactionLimits, now_ms: int) -> Step:
+        """Apply changed limits.  Transactions that were accepted under the old ones stay."""
+        self._limits = limits
+        if self._sweep_ms is not None:
+            self._sweep_ms = min(self._sweep_ms, now_ms + limits.sweep_interval_ms)
+        return Step()
+
+    def states(self) -> Iterator[str]:
+        """Yield the state of each transactional id."""
+        return (value.state.label for value in self._ids.values())
+
+    # -- time
+
+    def tick(self, now_ms: int) -> Step:
+        """Abort the transactions whose time is up, and delete expired ids, as many as fit into a batch."""
+        assert self._sweep_ms is not None, "not loaded"
+        turn = self._turn(now_ms)
+        limits = self._limits
+        while self._heap and self._heap[0][0] <= now_ms and turn.size_bytes < limits.batch_max_bytes:
+            at_ms, name = heappop(self._heap)
+            if self._watched.get(name) != at_ms:
+                continue
+            del self._watched[name]
+            value = self._ids.get(name)
+            if value is None or value.state is not _State.ONGOING:
+                continue
+            if turn.wall_ms - value.started_ms < value.timeout_ms:
+                self._watch(turn, name, value)  # a later transaction, or the wall clock was set back
+            else:
+                self._abort(turn, name, value, f"its time-out of {value.timeout_ms} ms")
+        if self._sweep_ms <= now_ms:
+            self._sweep_ms = now_ms + limits.sweep_interval_ms
+            self._sweep = list(self._ids)
+        while self._sweep and turn.size_bytes < limits.batch_max_bytes:
+            self._expire(turn, self._sweep.pop())
+        self._next_tick_ms = now_ms + 1
+        return turn.step()
+
+    def _expire(self, turn: _Turn, name: str) -> None:
+        value = self._ids.get(name)
+        if value is None or value.state is _State.ONGOING or value.state.is_preparing:
+            return
+        if turn.wall_ms - value.updated_ms > self._limits.expiration_ms:
+            turn.append(name, None)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """Return the time of the next tick; None until the machine is loaded."""
+        if self._sweep_ms is None:
+            return None
+        due_ms = self._next_tick_ms if self._sweep else self._sweep_ms
+        if self._heap:
+            due_ms = min(due_ms, self._heap[0][0])
+        return max(due_ms, self._next_tick_ms)
+
+    def _watch(self, turn: _Turn, name: str, value: TransactionValue) -> None:
+        """Have a tick look at an open transaction when its time may be up."""
+        left_ms = value.started_ms + value.timeout_ms - turn.wall_ms
+        due_ms = turn.now_ms + max(1, min(left_ms, value.timeout_ms))
+        if self._watched.get(name, due_ms + 1) > due_ms:  # else an earlier entry is there, and its tick watches on
+            self._watched[name] = due_ms
+            heappush(self._heap, (due_ms, name))
+
+    def _turn(self, now_ms: int) -> _Turn:
+        return _Turn(now_ms, self._wall_ms(), self.replay)

@@ -1,0 +1,114 @@
+"""Keys and values of `__transaction_state`, in Kafka's format.
+
+Versions 0 and 1 of the values are read.  They are written as version 0: version 1 adds tagged fields only, which are
+skipped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from broker.core.coordinator.fields import BadRecord, Reader, int16, int32, int64, string
+
+NO_TIME = -1
+_KEY_VERSION = 0
+_FLEXIBLE = 1
+
+
+class TransactionState(Enum):
+    """The state of a transactional id: its name and its number, as Kafka has them."""
+
+    EMPTY = ("Empty", 0)
+    ONGOING = ("Ongoing", 1)
+    PREPARE_COMMIT = ("PrepareCommit", 2)
+    PREPARE_ABORT = ("PrepareAbort", 3)
+    COMPLETE_COMMIT = ("CompleteCommit", 4)
+    COMPLETE_ABORT = ("CompleteAbort", 5)
+    DEAD = ("Dead", 6)
+
+    @property
+    def label(self) -> str:
+        return self.value[0]
+
+    @property
+    def number(self) -> int:
+        return self.value[1]
+
+    @property
+    def is_preparing(self) -> bool:
+        """Return whether the transaction is decided, and its markers are being written."""
+        return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+
+
+_BY_NUMBER = {state.number: state for state in TransactionState}
+
+Partition = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionValue:
+    """The stored state of a transactional id.
+
+    partitions: of the open or decided transaction, sorted.
+    updated_ms, started_ms: ms since the epoch; started_ms is NO_TIME without a transaction.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    state: TransactionState
+    partitions: tuple[Partition, ...]
+    updated_ms: int
+    started_ms: int = NO_TIME
+
+
+def read_transaction_key(data: bytes) -> str | None:
+    """Return the transactional id, or None for a key of a type that this version does not know.  Raise BadRecord."""
+    reader = Reader(data)
+    if reader.int16() != _KEY_VERSION:
+        return None
+    name = reader.string()
+    reader.end()
+    return name
+
+
+def write_transaction_key(transactional_id: str) -> bytes:
+    """Return the bytes of a key.  Raise BadRecord when the name is too long."""
+    return int16(_KEY_VERSION) + string(transactional_id)
+
+
+def read_transaction(data: bytes) -> TransactionValue:
+    """Return the state of a transactional id.  Raise BadRecord."""
+    reader = Reader(data)
+    version = reader.int16()
+    if not 0 <= version <= _FLEXIBLE:
+        raise BadRecord(f"value version {version} is unknown")
+    reader.flexible = version >= _FLEXIBLE
+    producer_id, epoch, timeout_ms = reader.int64(), reader.int16(), reader.int32()
+    number = reader.int8()
+    state = _BY_NUMBER.get(number)
+    if state is None:
+        raise BadRecord(f"transaction state {number} is unknown")
+    partitions: list[Partition] = []
+    for _ in range(reader.nullable_count()):
+        topic = reader.string()
+        partitions += [(topic, reader.int32()) for _ in range(reader.count())]
+        reader.skip_tags()
+    updated_ms, started_ms = reader.int64(), reader.int64()
+    reader.skip_tags()
+    reader.end()
+    return TransactionValue(producer_id, epoch, timeout_ms, state, tuple(sorted(partitions)), updated_ms, started_ms)
+
+
+def write_transaction(value: TransactionValue) -> bytes:
+    """Return the bytes of the state of a transactional id.  Raise BadRecord when a name is too long."""
+    parts = [int16(0), int64(value.producer_id), int16(value.producer_epoch), int32(value.timeout_ms)]
+    parts.append(bytes([value.state.number]))
+    by_topic: dict[str, list[int]] = {}
+    for topic, index in value.partitions:
+        by_topic.setdefault(topic, []).append(index)
+    parts.append(int32(len(by_topic) if value.state is not TransactionState.EMPTY else -1))
+    for topic, indexes in by_topic.items():
+        parts += [string(topic), int32(len(indexes)), *map(int32, indexes)]
+    return b"".join([*parts, int64(value.updated_ms), int64(value.started_ms)])

@@ -1,0 +1,164 @@
+"""Requests to the coordinator of transactions, their responses, its effects, and its limits.
+
+Each request but ListTransactions and DescribeTransactions concerns one transactional id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from broker.core.coordinator.transaction_records import Partition
+from quorumlog.wire.errors import KafkaCode
+
+NO_PRODUCER = (-1, -1)
+
+
+class KnownPartitions(Protocol):
+    """The question of a coordinator about topics, answered from the image."""
+
+    def may_commit(self, topic: str, partition: int) -> bool:
+        """Return whether the partition exists, also for each later coordinator, unless it is deleted in between."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionLimits:
+    """The limits of a coordinator of transactions.  Times in ms.
+
+    timeout_max_ms: a producer that asks for more gets INVALID_TRANSACTION_TIMEOUT.
+    expiration_ms: an id without a transaction is deleted after this time without a change.
+    sweep_interval_ms: time between two looks for such ids.
+    ids_max: ids of one coordinator; one more gets POLICY_VIOLATION.
+    partitions_max: partitions of one transaction; more get INVALID_REQUEST.
+    name_max_bytes: of a transactional id; a longer one gets INVALID_REQUEST.
+    batch_max_bytes: records of one tick; the rest follows in the next one.
+    """
+
+    timeout_max_ms: int = 900_000
+    expiration_ms: int = 7 * 86_400_000
+    sweep_interval_ms: int = 600_000
+    ids_max: int = 500_000
+    partitions_max: int = 10_000
+    name_max_bytes: int = 10_000
+    batch_max_bytes: int = 500_000
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducer:
+    """Begin or continue as the producer of an id: abort its open transaction, and fence earlier producers.
+
+    fresh_id: an unused producer id; None if the caller has none yet.
+    producer: id and epoch that the client has now; NO_PRODUCER for a new client.
+    """
+
+    transactional_id: str
+    timeout_ms: int
+    producer: tuple[int, int] = NO_PRODUCER
+    fresh_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InitProducerResponse:
+    """needs_id: nothing was done; repeat the request with a fresh id."""
+
+    error: KafkaCode
+    producer: tuple[int, int] = NO_PRODUCER
+    needs_id: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitions:
+    """Add partitions to the transaction of a producer.  verify_only: only ask whether they are part of it."""
+
+    transactional_id: str
+    producer: tuple[int, int]
+    partitions: tuple[Partition, ...]
+    verify_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AddPartitionsResponse:
+    """errors: one for each partition of the request, in its order."""
+
+    errors: tuple[KafkaCode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EndTransaction:
+    """Commit or abort the transaction of a producer."""
+
+    transactional_id: str
+    producer: tuple[int, int]
+    is_commit: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EndTransactionResponse:
+    error: KafkaCode
+
+
+@dataclass(frozen=True, slots=True)
+class MarkersWritten:
+    """A report: these partitions have the marker of the transaction, or do not exist any more."""
+
+    transactional_id: str
+    producer: tuple[int, int]
+    partitions: tuple[Partition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTransactions:
+    transactional_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTransaction:
+    """The state of one id.  started_ms: ms since the epoch; -1 without a transaction."""
+
+    transactional_id: str
+    error: KafkaCode
+    state: str = ""
+    timeout_ms: int = 0
+    started_ms: int = -1
+    producer: tuple[int, int] = NO_PRODUCER
+    partitions: tuple[Partition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTransactionsResponse:
+    groups: tuple[DescribedTransaction, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListTransactions:
+    """Empty filters match everything.  longer_than_ms: only transactions open for longer; negative: all ids."""
+
+    states: frozenset[str] = frozenset()
+    producer_ids: frozenset[int] = frozenset()
+    longer_than_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTransaction:
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListTransactionsResponse:
+    transactions: tuple[ListedTransaction, ...]
+
+
+TransactionRequest = InitProducer | AddPartitions | EndTransaction | DescribeTransactions | ListTransactions
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMarkers:
+    """An effect: write the marker of a decided transaction to each of its partitions, and report it."""
+
+    transactional_id: str
+    producer: tuple[int, int]
+    is_commit: bool
+    partitions: tuple[Partition, ...]

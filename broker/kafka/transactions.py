@@ -1,0 +1,303 @@
+"""Transactions: converts frames into requests to the coordinators of transactions, and their responses into frames."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from broker.core.coordinator.group_requests import NO_GENERATION, OffsetCommit, OffsetToCommit, TxnOffsetCommit
+from broker.core.coordinator.transaction_records import Partition, TransactionState
+from broker.core.coordinator.transaction_requests import (
+    AddPartitions,
+    DescribedTransaction,
+    DescribeTransactions,
+    EndTransaction,
+    InitProducer,
+    InitProducerResponse,
+    ListTransactions,
+    TransactionRequest,
+)
+from broker.kafka.connection import Pending, Reply
+from broker.kafka.groups import Asked
+from metadata.image import is_internal
+from metadata.image.internal_topics import CONSUMER_OFFSETS
+from quorumlog.wire.control_records import EndTxnMarker
+from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.kafka.codec import milliseconds
+
+Values = dict[str, Any]
+
+_FIRST_INIT_WITH_FENCED: Final = 4
+_FIRST_ADD_WITH_FENCED: Final = 2
+_FIRST_ADD_IN_BATCHES: Final = 4
+_FIRST_END_WITH_FENCED: Final = 2
+_FIRST_ADD_OFFSETS_WITH_FENCED: Final = 2
+_MARKERS_MAX: Final = 100
+"""Markers of one request that are written at a time."""
+
+
+class NoTransactions:
+    """The `Transactions` of a listener without coordinators: it refuses every request."""
+
+    async def prepare(self) -> str:
+        return "this broker does not coordinate transactions"
+
+    def partition(self, transactional_id: str) -> int:
+        return -1
+
+    def led(self) -> Sequence[int]:
+        return ()
+
+    def call(self, partition: int, request: TransactionRequest, size: int) -> asyncio.Future[Any]:
+        refused: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        refused.set_result(KafkaCode.NOT_COORDINATOR)
+        return refused
+
+    async def init_producer(self, request: InitProducer, size: int) -> InitProducerResponse:
+        return InitProducerResponse(KafkaCode.NOT_COORDINATOR)
+
+    async def write_marker(self, topic: str, index: int, marker: EndTxnMarker, producer: tuple[int, int]) -> int:
+        return int(KafkaCode.NOT_LEADER_OR_FOLLOWER)
+
+    async def commit_offsets(self, transactional_id: str, request: TxnOffsetCommit, size: int) -> Any:
+        return KafkaCode.NOT_COORDINATOR
+
+
+def _for_version(code: int, version: int, first_with_fenced: int) -> int:
+    """Replace PRODUCER_FENCED, which old clients do not know, by INVALID_PRODUCER_EPOCH."""
+    if code == KafkaCode.PRODUCER_FENCED and version < first_with_fenced:
+        return int(KafkaCode.INVALID_PRODUCER_EPOCH)
+    return int(code)
+
+
+async def init_producer_id(asked: Asked) -> Reply:
+    """Answer an InitProducerId with a transactional id."""
+    request, version = asked.request, asked.version
+    producer = (getattr(request, "producer_id", -1), getattr(request, "producer_epoch", -1))
+    if (producer[0] < 0) != (producer[1] < 0):
+        return asked.reply({"error_code": KafkaCode.INVALID_REQUEST, "producer_id": -1, "producer_epoch": -1})
+    wanted = InitProducer(request.transactional_id, milliseconds(request.transaction_timeout), producer)
+    found = await asked.transactions.init_producer(wanted, asked.size)
+    given_id, epoch = found.producer
+    code = _for_version(found.error, version, _FIRST_INIT_WITH_FENCED)
+    return asked.reply({"error_code": code, "producer_id": given_id, "producer_epoch": epoch})
+
+
+def _partitions_of(topics: Iterable[Any]) -> tuple[Partition, ...]:
+    return tuple([(topic.name, index) for topic in topics for index in topic.partitions])
+
+
+def add_partitions(asked: Asked) -> Pending:
+    """Answer an AddPartitionsToTxn: of one client, or from version 4 on a batch of a broker."""
+    request = asked.request
+    in_batches = asked.version >= _FIRST_ADD_IN_BATCHES
+    if in_batches:
+        wanted = [
+            (
+                AddPartitions(
+                    each.transactional_id,
+                    (each.producer_id, each.producer_epoch),
+                    _partitions_of(each.topics),
+                    each.verify_only,
+                ),
+                each.topics,
+            )
+            for each in request.transactions
+        ]
+    else:
+        producer = (request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+        topics = request.v3_and_below_topics
+        add = AddPartitions(request.v3_and_below_transactional_id, producer, _partitions_of(topics))
+        wanted = [(add, topics)]
+    futures = [_add(asked, add) for add, _ in wanted]
+
+    def finish() -> Reply:
+        results = []
+        for (add, topics), future in zip(wanted, futures, strict=True):
+            found = KafkaCode.NOT_COORDINATOR if future.cancelled() else future.result()
+            refused = (found,) * len(add.partitions) if isinstance(found, KafkaCode) else found.errors
+            codes = iter([_for_version(each, asked.version, _FIRST_ADD_WITH_FENCED) for each in refused])
+            topic_results = [
+                {
+                    "name": topic.name,
+                    "results_by_partition": [
+                        {"partition_index": index, "partition_error_code": next(codes)} for index in topic.partitions
+                    ],
+                }
+                for topic in topics
+            ]
+            results.append({"transactional_id": add.transactional_id, "topic_results": topic_results})
+        if in_batches:
+            return asked.reply({"error_code": 0, "results_by_transaction": results})
+        return asked.reply({"results_by_topic_v3_and_below": results[0]["topic_results"]})
+
+    return Pending(futures, finish, is_owned=True)
+
+
+def _add(asked: Asked, add: AddPartitions) -> asyncio.Future[Any]:
+    if not add.verify_only and any(is_internal(topic) for topic, _ in add.partitions):
+        refused: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        refused.set_result(KafkaCode.INVALID_TOPIC_EXCEPTION)
+        return refused
+    return asked.transactions.call(asked.transactions.partition(add.transactional_id), add, asked.size)
+
+
+def add_offsets(asked: Asked) -> Pending:
+    """Answer an AddOffsetsToTxn: add the partition that holds the offsets of a group."""
+    request = asked.request
+    partition = (CONSUMER_OFFSETS, asked.groups.partition(request.group_id))
+    producer = (request.producer_id, request.producer_epoch)
+    add = AddPartitions(request.transactional_id, producer, (partition,))
+    future = asked.transactions.call(asked.transactions.partition(add.transactional_id), add, asked.size)
+
+    def finish() -> Reply:
+        found = KafkaCode.NOT_COORDINATOR if future.cancelled() else future.result()
+        code = found if isinstance(found, KafkaCode) else found.errors[0]
+        if code is KafkaCode.UNKNOWN_TOPIC_OR_PARTITION:  # the topic of offsets is not known here yet
+            code = KafkaCode.COORDINATOR_NOT_AVAILABLE
+        return asked.reply({"error_code": _for_version(code, asked.version, _FIRST_ADD_OFFSETS_WITH_FENCED)})
+
+    return Pending((future,), finish, is_owned=True)
+
+
+def end_txn(asked: Asked) -> Pending:
+    request = asked.request
+    end = EndTransaction(request.transactional_id, (request.producer_id, request.producer_epoch), request.committed)
+    future = asked.transactions.call(asked.transactions.partition(end.transactional_id), end, asked.size)
+
+    def finish() -> Reply:
+        found = KafkaCode.NOT_COORDINATOR if future.cancelled() else future.result()
+        code = found if isinstance(found, KafkaCode) else found.error
+        return asked.reply({"error_code": _for_version(code, asked.version, _FIRST_END_WITH_FENCED)})
+
+    return Pending((future,), finish, is_owned=True)
+
+
+async def txn_offset_commit(asked: Asked) -> Reply:
+    request = asked.request
+    offsets = tuple(
+        [
+            OffsetToCommit(
+                topic.name,
+                each.partition_index,
+                each.committed_offset,
+                getattr(each, "committed_leader_epoch", -1),
+                each.committed_metadata or "",
+            )
+            for topic in request.topics
+            for each in topic.partitions
+        ]
+    )
+    commit = OffsetCommit(
+        request.group_id,
+        asked.field("member_id") or "",
+        asked.field("group_instance_id"),
+        asked.field("generation_id", NO_GENERATION),
+        offsets,
+    )
+    wanted = TxnOffsetCommit(commit, (request.producer_id, request.producer_epoch))
+    found = await asked.transactions.commit_offsets(request.transactional_id, wanted, asked.size)
+    errors = iter([found] * len(offsets) if isinstance(found, KafkaCode) else [each.error for each in found.results])
+    topics = [
+        {
+            "name": topic.name,
+            "partitions": [
+                {"partition_index": each.partition_index, "error_code": next(errors)} for each in topic.partitions
+            ],
+        }
+        for topic in request.topics
+    ]
+    return asked.reply({"topics": topics})
+
+
+async def write_markers(asked: Asked) -> Reply:
+    """Write the markers that a coordinator, or an operator, sends; answer once they are committed."""
+    slots = asyncio.Semaphore(_MARKERS_MAX)
+
+    async def write(topic: str, index: int, marker: EndTxnMarker, producer: tuple[int, int]) -> int:
+        async with slots:
+            return await asked.transactions.write_marker(topic, index, marker, producer)
+
+    markers = []
+    for each in asked.request.markers:
+        marker = EndTxnMarker(each.transaction_result, each.coordinator_epoch)
+        producer = (each.producer_id, each.producer_epoch)
+        topics = []
+        for topic in each.topics:
+            writes = [write(topic.name, index, marker, producer) for index in topic.partition_indexes]
+            codes = await asyncio.gather(*writes)
+            partitions = [
+                {"partition_index": index, "error_code": code}
+                for index, code in zip(topic.partition_indexes, codes, strict=True)
+            ]
+            topics.append({"name": topic.name, "partitions": partitions})
+        markers.append({"producer_id": each.producer_id, "topics": topics})
+    return asked.reply({"markers": markers})
+
+
+def describe_transactions(asked: Asked) -> Pending:
+    names = tuple(dict.fromkeys(asked.request.transactional_ids))
+    futures = [
+        asked.transactions.call(asked.transactions.partition(name), DescribeTransactions((name,)), asked.size)
+        for name in names
+    ]
+
+    def finish() -> Reply:
+        states = []
+        for name, future in zip(names, futures, strict=True):
+            found = KafkaCode.NOT_COORDINATOR if future.cancelled() else future.result()
+            described = DescribedTransaction(name, found) if isinstance(found, KafkaCode) else found.groups[0]
+            states.append(_described(described))
+        return asked.reply({"transaction_states": states})
+
+    return Pending(futures, finish, is_owned=True)
+
+
+def _described(found: DescribedTransaction) -> Values:
+    topics: dict[str, list[int]] = {}
+    for topic, index in found.partitions:
+        topics.setdefault(topic, []).append(index)
+    return {
+        "error_code": found.error,
+        "transactional_id": found.transactional_id,
+        "transaction_state": found.state,
+        "transaction_timeout": found.timeout_ms,
+        "transaction_start_time": found.started_ms,
+        "producer_id": found.producer[0],
+        "producer_epoch": found.producer[1],
+        "topics": [{"topic": name, "partitions": indexes} for name, indexes in topics.items()],
+    }
+
+
+def list_transactions(asked: Asked) -> Pending:
+    """List the transactional ids of all partitions that this broker coordinates."""
+    request = asked.request
+    known = {state.label for state in TransactionState}
+    unknown = [name for name in request.state_filters if name not in known]
+    states = frozenset(request.state_filters) & known
+    wanted = ListTransactions(
+        states if states or not request.state_filters else frozenset({""}),
+        frozenset(request.producer_id_filters),
+        asked.field("duration_filter", -1),
+    )
+    futures = [asked.transactions.call(partition, wanted, asked.size) for partition in asked.transactions.led()]
+
+    def finish() -> Reply:
+        results = [KafkaCode.NOT_COORDINATOR if each.cancelled() else each.result() for each in futures]
+        refusals = [each for each in results if isinstance(each, KafkaCode) and each is not KafkaCode.NOT_COORDINATOR]
+        if refusals:
+            return asked.reply({"error_code": refusals[0], "unknown_state_filters": unknown})
+        listed = [
+            {
+                "transactional_id": each.transactional_id,
+                "producer_id": each.producer_id,
+                "transaction_state": each.state,
+            }
+            for result in results
+            if not isinstance(result, KafkaCode)
+            for each in result.transactions
+        ]
+        return asked.reply({"error_code": 0, "unknown_state_filters": unknown, "transaction_states": listed})
+
+    return Pending(futures, finish, is_owned=True)

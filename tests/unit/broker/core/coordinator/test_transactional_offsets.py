@@ -1,0 +1,86 @@
+"""Offsets that are committed in transactions: pending until the marker, then visible or dropped."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.core.coordinator import group_requests as g
+from broker.core.coordinator.group_machine import GroupMachine
+from broker.core.coordinator.machine import TransactionEnd
+from tests.unit.broker.core.coordinator.driver import GROUP, Coordinator, Member
+from tests.unit.broker.core.coordinator.test_group_offsets import coordinator, member
+
+__all__ = ["coordinator", "member"]  # fixtures
+
+PRODUCER = (7, 3)
+
+
+def commit(coordinator: Coordinator, offset: int, *, producer: tuple[int, int] = PRODUCER, **options: int) -> str:
+    wanted = g.OffsetCommit(GROUP, "", None, options.get("generation", -1), (g.OffsetToCommit("sales", 0, offset),))
+    (result,) = coordinator.ask(g.TxnOffsetCommit(wanted, producer)).results
+    return str(result.error.name)
+
+
+def end(coordinator: Coordinator, *, is_commit: bool = True, producer: tuple[int, int] = PRODUCER) -> None:
+    assert coordinator.ask(g.EndOffsetTransaction(producer, TransactionEnd(is_commit, 0))) is None
+
+
+def fetched(coordinator: Coordinator, *, stable: bool = False) -> tuple[int, str]:
+    topics = (g.TopicPartitions("sales", (0,)),)
+    (group,) = coordinator.ask(g.OffsetFetch((g.GroupToFetch(GROUP, topics),), require_stable=stable)).groups
+    return group.offsets[0].offset, group.offsets[0].error.name
+
+
+def test_an_offset_becomes_visible_with_the_marker(coordinator: Coordinator) -> None:
+    assert commit(coordinator, 5) == "NONE"
+    assert fetched(coordinator) == (g.NO_OFFSET, "NONE")
+    assert fetched(coordinator, stable=True) == (g.NO_OFFSET, "UNSTABLE_OFFSET_COMMIT")
+    end(coordinator)
+    assert fetched(coordinator, stable=True) == (5, "NONE")
+
+
+def test_an_aborted_offset_is_dropped(coordinator: Coordinator) -> None:
+    coordinator.commit(g.OffsetToCommit("sales", 0, 2))
+    commit(coordinator, 5)
+    end(coordinator, is_commit=False)
+    assert fetched(coordinator, stable=True) == (2, "NONE")
+
+
+def test_the_offsets_of_one_producer_do_not_end_with_another(coordinator: Coordinator) -> None:
+    commit(coordinator, 5)
+    commit(coordinator, 6, producer=(8, 0))
+    end(coordinator, producer=(8, 0))
+    assert fetched(coordinator) == (6, "NONE")
+    assert fetched(coordinator, stable=True)[1] == "UNSTABLE_OFFSET_COMMIT"
+    end(coordinator)
+    assert fetched(coordinator, stable=True) == (5, "NONE")
+
+
+def test_pending_offsets_are_in_the_log(coordinator: Coordinator) -> None:
+    commit(coordinator, 5)
+    assert [record.producer for record in coordinator.log] == [PRODUCER]
+    end(coordinator)
+    ends = [record.ends for record in coordinator.log]
+    assert ends == [None, TransactionEnd(True, 0)]
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_a_later_coordinator_continues_with_pending_offsets(coordinator: Coordinator, is_commit: bool) -> None:
+    commit(coordinator, 5)
+    coordinator.reload()
+    assert isinstance(coordinator.machine, GroupMachine)
+    assert fetched(coordinator, stable=True)[1] == "UNSTABLE_OFFSET_COMMIT"
+    end(coordinator, is_commit=is_commit)
+    coordinator.reload()
+    assert fetched(coordinator, stable=True) == (5 if is_commit else g.NO_OFFSET, "NONE")
+
+
+def test_an_old_generation_is_refused(member: Member) -> None:
+    assert commit(member.coordinator, 5, generation=99) == "UNKNOWN_MEMBER_ID"
+    assert commit(member.coordinator, 5) == "NONE"  # older producers do not name their member
+
+
+def test_a_group_with_pending_offsets_is_not_deleted(coordinator: Coordinator) -> None:
+    commit(coordinator, 5)
+    (deleted,) = coordinator.ask(g.DeleteGroups((GROUP,))).groups
+    assert deleted.error.name == "NON_EMPTY_GROUP"
