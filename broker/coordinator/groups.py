@@ -216,7 +216,7 @@ class GroupCoordinators:
         producers = self.shell.producers(partition)
         if producers is None:
             return KafkaCode.NOT_COORDINATOR
-        token = producers.start_verification(producer_id)
+        token = producers.start_verification(producer_id, epoch)
         if token is not None and not token.is_confirmed:
             code = await verify(transactional_id, request.producer, (CONSUMER_OFFSETS, partition))
             if code is not KafkaCode.NONE:

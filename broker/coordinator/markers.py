@@ -24,6 +24,7 @@ from broker.core.coordinator.transaction_records import Partition
 from broker.core.coordinator.transaction_requests import MarkersWritten, WriteMarkers
 from broker.replica.replica import Replica
 from broker.replica.table import ReplicaTable
+from metadata.image import is_internal
 from metadata.image.internal_topics import CONSUMER_OFFSETS
 from quorumlog.errors import ClusterError
 from quorumlog.runtime.backoff import Backoff
@@ -54,6 +55,8 @@ class MarkerWriter:
         if topic == CONSUMER_OFFSETS:
             ends = TransactionEnd(marker.is_commit, marker.coordinator_epoch)
             return int(await self._groups.end_transaction(index, producer, ends))
+        if is_internal(topic):  # its coordinator could not load a marker, and would stop
+            return int(KafkaCode.INVALID_TOPIC_EXCEPTION)
         replica: Replica | None = self._table.find(topic, index)
         if replica is None:
             return int(self._table.absent(topic, index)[0])
@@ -91,13 +94,22 @@ class MarkerSender:
             await asyncio.wait(self._tasks.values())
 
     def order(self, coordinator: Coordinator[TransactionMachine], effect: WriteMarkers) -> None:
-        """Have the markers of a decision written, unless that is in progress."""
+        """Have the markers of a decision written, all of them if that is in progress.
+
+        A coordinator that has loaded its machine anew has forgotten which partitions were reported to it.
+        """
         key = (id(coordinator), effect.transactional_id, effect.producer)
-        if self._group is None or key in self._tasks:
+        if self._group is None:
             return
+        if key in self._tasks:
+            self._tasks[key].cancel()
         task = self._group.create_task(self._send(coordinator, effect), name="transaction-markers")
         self._tasks[key] = task
-        task.add_done_callback(lambda _: self._tasks.pop(key, None))
+        task.add_done_callback(lambda done: self._forget(key, done))
+
+    def _forget(self, key: tuple[Any, ...], task: asyncio.Task[None]) -> None:
+        if self._tasks.get(key) is task:
+            del self._tasks[key]
 
     async def _send(self, coordinator: Coordinator[TransactionMachine], effect: WriteMarkers) -> None:
         left = dict.fromkeys(effect.partitions)

@@ -343,7 +343,7 @@ class Coordinator(Generic[M]):
         if self._is_fresh:
             self._is_fresh = False
             size += self._take_step(machine.loaded(now), records, answers, effects)
-        while self._inbox and size < self._limits.append_bytes:
+        while self._inbox and size < self._limits.append_bytes and not _ends_transaction(records):
             queued = self._inbox.popleft()
             if not (may_append or queued.is_read):
                 later.append(queued)
@@ -498,6 +498,15 @@ class Coordinator(Generic[M]):
             self._commit_timer = None
         for number in list(self._calls):
             self._answer(number, code)
+
+
+def _ends_transaction(records: list[Record]) -> bool:
+    """Return whether the last record is a marker, which no operation may follow in its turn.
+
+    Operations compare producers with the log, and the log learns about the marker only when it is appended.  A record
+    of the same producer after it would begin a transaction that nobody ends.
+    """
+    return bool(records) and records[-1].ends is not None
 
 
 def _records_of(data: bytes, first_offset: int) -> Iterator[tuple[int, Record]]:

@@ -89,7 +89,9 @@ class TransactionCoordinators:
         self._creation = TopicCreation(TRANSACTION_STATE, self._cluster, call, wait_applied, limits)
         self._links = BrokerLinks(resolve)
         self._writer = MarkerWriter(table, groups, sources.wall_ms, limits.marker_timeout_ms)
-        self.sender = MarkerSender(table, self._writer, self._links, limits)
+        # Answers of a connection keep their order, and a marker may wait for replicas: it must not delay verifications.
+        self._marker_links = BrokerLinks(resolve)
+        self.sender = MarkerSender(table, self._writer, self._marker_links, limits)
         self.shell = CoordinatorShell(
             TRANSACTION_STATE, table, self._machine, sources.wall_ms, limits, self.sender.order
         )
@@ -112,6 +114,7 @@ class TransactionCoordinators:
         await self.shell.close()
         await self.sender.close()
         await self._links.close()
+        await self._marker_links.close()
 
     def on_batch(
         self,

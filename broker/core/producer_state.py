@@ -132,11 +132,15 @@ class Producer:
 
 
 class Verification:
-    """A question to the coordinator about the transaction of a producer.  is_confirmed: the partition is part of it."""
+    """A question to the coordinator about the transaction of a producer.
 
-    __slots__ = ("is_confirmed",)
+    producer_epoch: of the producer that asks.  is_confirmed: the partition is part of its transaction.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("is_confirmed", "producer_epoch")
+
+    def __init__(self, producer_epoch: int) -> None:
+        self.producer_epoch = producer_epoch
         self.is_confirmed = False
 
 
@@ -211,15 +215,22 @@ class ProducerState:
             return Refuse(KafkaCode.TRANSACTION_COORDINATOR_FENCED, reason)
         return self.check_coordinated(producer_id, producer_epoch)
 
-    def start_verification(self, producer_id: int) -> Verification | None:
+    def start_verification(self, producer_id: int, producer_epoch: int) -> Verification | None:
         """Return a token to verify the transaction of a producer with; None if its transaction is open already.
 
         `check` accepts the token once it is confirmed, until a marker of the producer is appended.  Batches of the
-        producer share a token until one of them is appended.
+        same producer epoch share a token until one of them is appended.  A later epoch makes the token of an earlier
+        one void: the earlier producer is fenced, and must not use what the coordinator answers to the later one.
         """
         if producer_id in self.transactions.open:
             return None
-        return self._verifying.setdefault(producer_id, Verification())
+        known = self._verifying.get(producer_id)
+        if known is not None and known.producer_epoch == producer_epoch:
+            return known
+        token = Verification(producer_epoch)
+        if known is None or known.producer_epoch < producer_epoch:
+            self._verifying[producer_id] = token
+        return token
 
     def is_verified(self, producer_id: int, token: Verification | None) -> bool:
         """Return whether the transaction of a producer is open, or the token is confirmed and not void."""

@@ -73,7 +73,7 @@ class ProduceService:
         if transactional_id is None or self.verify is None or replica.log is None:
             return  # the log refuses a batch that begins a transaction without a confirmation
         header, producers = batches.headers[0], replica.log.producers
-        token = produce.verification = producers.start_verification(header.producer_id)
+        token = produce.verification = producers.start_verification(header.producer_id, header.producer_epoch)
         if token is None or token.is_confirmed:
             return
         producer = (header.producer_id, header.producer_epoch)

@@ -143,7 +143,7 @@ class RecordChecks:
         self._running -= 1
         if done.cancelled() or done.exception() is not None:
             check.produce.batches = Refused(int(KafkaCode.UNKNOWN_SERVER_ERROR), "the check of the records failed")
-        else:
+        elif not isinstance(check.produce.batches, Refused):  # else its transaction was refused during the check
             check.produce.batches = done.result()
         check.produce.is_checked = True
         self._advance(check.produce.partition)

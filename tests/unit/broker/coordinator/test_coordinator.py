@@ -8,6 +8,7 @@ import pytest
 
 from broker.coordinator.limits import CoordinatorLimits
 from broker.coordinator.partition import State
+from broker.core.coordinator.machine import Answer, Record, Step, TransactionEnd
 from broker.log import Refused
 from broker.log.produced import Produced
 from quorumlog.client.records import NewRecord, build_batch, decode_batches
@@ -67,6 +68,26 @@ async def test_waiting_steps_share_one_append(bench: Bench) -> None:
     calls = [bench.call("add") for _ in range(5)]
     assert await asyncio.gather(*calls) == [1, 2, 3, 4, 5]
     assert batches(bench) == [[b"1", b"2", b"3", b"4", b"5"]]
+
+
+async def test_no_operation_follows_a_marker_in_its_turn(bench: Bench) -> None:
+    await bench.create(1)
+    await bench.serving()
+    log = bench.replica.log
+    assert log is not None
+    marked: list[int] = []
+
+    def end(machine: Counting, call: int, now_ms: int) -> Step:
+        ends = TransactionEnd(is_commit=True, coordinator_epoch=0)
+        return Step((Record(b"", None, (7, 0), ends),), (Answer(call, None),))
+
+    def look(machine: Counting, call: int, now_ms: int) -> Step:
+        producer = log.producers.get(7)
+        marked.append(-1 if producer is None else producer.last_marker)
+        return Step(answers=(Answer(call, None),))
+
+    await asyncio.gather(*[bench.shell.call(0, each, 1, is_read=False) for each in (end, look)])
+    assert marked == [0]
 
 
 async def test_an_append_takes_a_bounded_number_of_bytes(rig: Rig) -> None:

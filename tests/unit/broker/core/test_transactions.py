@@ -14,9 +14,9 @@ from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.core.test_producer_state import B, code_of
 
 
-def confirmed(state: ProducerState, producer_id: int) -> Verification | None:
+def confirmed(state: ProducerState, producer_id: int, epoch: int = 0) -> Verification | None:
     """Start a verification that the coordinator confirms."""
-    token = state.start_verification(producer_id)
+    token = state.start_verification(producer_id, epoch)
     if token is not None:
         token.is_confirmed = True
     return token
@@ -128,7 +128,7 @@ def test_a_marker_of_a_later_epoch_fences_the_earlier_one(log: Log) -> None:
 def test_a_transaction_begins_only_after_the_coordinator_has_confirmed_it(log: Log) -> None:
     batch = B(0, 0, 0, 1, is_transactional=True)
     assert code_of(log.state.check(batch, 0)) is KafkaCode.INVALID_TXN_STATE
-    token = log.state.start_verification(batch.producer_id)
+    token = log.state.start_verification(batch.producer_id, 0)
     assert token is not None
     assert code_of(log.state.check(batch, 0, token)) is KafkaCode.INVALID_TXN_STATE
     token.is_confirmed = True
@@ -151,6 +151,19 @@ def test_a_forgotten_verification_confirms_nothing(log: Log) -> None:
     assert token is not None
     log.state.end_verification(1, token)
     assert code_of(log.state.check(batch, 0, token)) is KafkaCode.INVALID_TXN_STATE
+
+
+def test_a_fenced_producer_cannot_use_the_confirmation_of_a_later_epoch(log: Log) -> None:
+    log.write(1)
+    log.end(1)
+    late = B(1, 1, 0, 1, is_transactional=True)
+    before = log.state.start_verification(1, 0)
+    token = confirmed(log.state, 1, epoch=1)
+    after = log.state.start_verification(1, 0)
+    for stale in (before, after):
+        assert stale is not token
+        assert code_of(log.state.check(late, 0, stale)) is KafkaCode.INVALID_TXN_STATE
+    assert log.state.check(B(0, 0, 1, 1, is_transactional=True), 0, token) == Accept()
 
 
 def test_a_plain_batch_is_refused_within_a_transaction(log: Log) -> None:

@@ -240,3 +240,10 @@ async def test_closing_answers_everything_that_waits(bench: Bench) -> None:
     await bench.threads.finish(0)
     assert bench.appended == []
     assert bench.checks.produces == 0
+
+
+async def test_a_refusal_during_the_check_is_not_replaced_by_its_result(bench: Bench) -> None:
+    produce = bench.produce("t", LARGE)
+    refusal = produce.batches = Refused(int(KafkaCode.NOT_ENOUGH_REPLICAS), "the transaction was not confirmed")
+    await bench.threads.finish(0)
+    assert [each.batches for each in bench.appended] == [refusal]
