@@ -32,7 +32,7 @@ from broker.core.coordinator.group_requests import (
     TxnOffsetCommit,
 )
 from broker.core.coordinator.machine import Answer, Step, TransactionEnd
-from broker.core.producer_state import Refuse
+from broker.core.producer_state import NO_SEQUENCE, Refuse
 from broker.replica.table import ReplicaTable
 from metadata.image import ClusterImage, TopicImage
 from metadata.image.internal_topics import CONSUMER_OFFSETS
@@ -216,7 +216,7 @@ class GroupCoordinators:
         producers = self.shell.producers(partition)
         if producers is None:
             return KafkaCode.NOT_COORDINATOR
-        token = producers.start_verification(producer_id, epoch)
+        token = producers.start_verification(producer_id, epoch, NO_SEQUENCE)
         if token is not None and not token.is_confirmed:
             code = await verify(transactional_id, request.producer, (CONSUMER_OFFSETS, partition))
             if code is not KafkaCode.NONE:

@@ -46,6 +46,8 @@ NO_SEQUENCE = -1
 
 NO_MARKER = -1
 NO_TIME = -1
+VERIFICATIONS_MAX = 10_000
+"""Producers of a partition whose transactions are being verified.  Beyond it, the oldest verification is forgotten."""
 
 _FIRST_VERSION = 1  # without transactions
 _SNAPSHOT_VERSION = 2
@@ -135,12 +137,15 @@ class Verification:
     """A question to the coordinator about the transaction of a producer.
 
     producer_epoch: of the producer that asks.  is_confirmed: the partition is part of its transaction.
+    lowest_sequence: of the batches that asked.  The transaction begins with it: if a later batch began it, the earlier
+        one would count as a duplicate when it is sent again, and would be lost (KIP-890).
     """
 
-    __slots__ = ("is_confirmed", "producer_epoch")
+    __slots__ = ("is_confirmed", "lowest_sequence", "producer_epoch")
 
-    def __init__(self, producer_epoch: int) -> None:
+    def __init__(self, producer_epoch: int, lowest_sequence: int) -> None:
         self.producer_epoch = producer_epoch
+        self.lowest_sequence = lowest_sequence
         self.is_confirmed = False
 
 
@@ -194,6 +199,9 @@ class ProducerState:
         if not self.is_verified(batch.producer_id, verification):
             reason = f"the coordinator has not confirmed a transaction of producer {batch.producer_id} here"
             return Refuse(KafkaCode.INVALID_TXN_STATE, reason)
+        if verification is not None and batch.base_sequence > verification.lowest_sequence:
+            reason = f"sequence {verification.lowest_sequence} of producer {batch.producer_id} comes first"
+            return Refuse(KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER, reason)
         if self.transactions.aborted_count >= ABORTED_MAX:
             reason = f"{ABORTED_MAX} aborted transactions are in this partition; wait for retention or compaction"
             return Refuse(KafkaCode.POLICY_VIOLATION, reason)
@@ -215,21 +223,27 @@ class ProducerState:
             return Refuse(KafkaCode.TRANSACTION_COORDINATOR_FENCED, reason)
         return self.check_coordinated(producer_id, producer_epoch)
 
-    def start_verification(self, producer_id: int, producer_epoch: int) -> Verification | None:
+    def start_verification(self, producer_id: int, producer_epoch: int, sequence: int) -> Verification | None:
         """Return a token to verify the transaction of a producer with; None if its transaction is open already.
 
         `check` accepts the token once it is confirmed, until a marker of the producer is appended.  Batches of the
         same producer epoch share a token until one of them is appended.  A later epoch makes the token of an earlier
         one void: the earlier producer is fenced, and must not use what the coordinator answers to the later one.
+
+        sequence: the first one of the batch.  A token that was not confirmed stays, with its lowest sequence; beyond
+        `VERIFICATIONS_MAX` tokens the oldest one is forgotten.
         """
         if producer_id in self.transactions.open:
             return None
         known = self._verifying.get(producer_id)
         if known is not None and known.producer_epoch == producer_epoch:
+            known.lowest_sequence = min(known.lowest_sequence, sequence)
             return known
-        token = Verification(producer_epoch)
+        token = Verification(producer_epoch, sequence)
         if known is None or known.producer_epoch < producer_epoch:
             self._verifying[producer_id] = token
+            if len(self._verifying) > VERIFICATIONS_MAX:
+                del self._verifying[next(iter(self._verifying))]
         return token
 
     def is_verified(self, producer_id: int, token: Verification | None) -> bool:

@@ -306,6 +306,9 @@ class FetchService:
         """Return records up to the last stable offset, with the aborted transactions in them."""
         if found.replica.leader is not found.leader:
             return self._error(entry, KafkaCode.NOT_LEADER_OR_FOLLOWER)  # it resigned during the read
+        if entry.fetch_offset < found.log.start_offset:
+            # Retention deleted the list of aborted transactions together with the records, during the read.
+            return self._out_of_range(entry, found, KafkaCode.OFFSET_OUT_OF_RANGE, CONSUMER)
         aborted = found.log.aborted_in(records, entry.fetch_offset)
         return replace(self._result(entry, found, records), last_stable_offset=stable_offset, aborted=aborted)
 

@@ -73,7 +73,9 @@ class ProduceService:
         if transactional_id is None or self.verify is None or replica.log is None:
             return  # the log refuses a batch that begins a transaction without a confirmation
         header, producers = batches.headers[0], replica.log.producers
-        token = produce.verification = producers.start_verification(header.producer_id, header.producer_epoch)
+        token = produce.verification = producers.start_verification(
+            header.producer_id, header.producer_epoch, header.base_sequence
+        )
         if token is None or token.is_confirmed:
             return
         producer = (header.producer_id, header.producer_epoch)
@@ -86,7 +88,6 @@ class ProduceService:
                 code = done.result()
             token.is_confirmed = token.is_confirmed or code is KafkaCode.NONE
             if not token.is_confirmed:
-                producers.end_verification(header.producer_id, token)
                 produce.batches = Refused(int(code), "the coordinator has not confirmed the transaction")
             produce.verifying = None
             self._checks.verified(produce)

@@ -131,6 +131,7 @@ class GroupMachine:
             return
         if offset is not None:
             self._offsets.apply(*offset, record.value)
+            self._pending_offsets.supersede(*offset)
             return
         key = read_key(record.key) or consumer_records.read_key(record.key)
         if isinstance(key, ConsumerKey):

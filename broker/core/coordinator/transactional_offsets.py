@@ -3,14 +3,25 @@
 They are records of the producer's transaction in the log.  Until its marker, they are *pending*: a group does not see
 them, but a client that asks for stable offsets is told to ask again.  With the marker they become offsets of the group,
 or are dropped.
+
+The newest offset of a place wins, by the order of the records and not of the markers: an offset that was written after
+a pending one supersedes it.  Compaction keeps the newest record of a key, so replay gives the same offsets.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.core.coordinator.offsets import Offsets
 from broker.core.coordinator.records import check_offset
+
+
+class _Pending(NamedTuple):
+    """number: counts the records of pending offsets, so that the newer of two is known."""
+
+    number: int
+    value: bytes | None
+    is_superseded: bool = False
 
 
 class PendingOffsets:
@@ -19,12 +30,13 @@ class PendingOffsets:
     count: of all of them.
     """
 
-    __slots__ = ("_by_group", "_by_producer", "count")
+    __slots__ = ("_by_group", "_by_producer", "_number", "count")
 
     def __init__(self) -> None:
-        self._by_producer: Final[dict[int, dict[tuple[bytes, bytes], bytes | None]]] = {}
+        self._by_producer: Final[dict[int, dict[tuple[bytes, bytes], _Pending]]] = {}
         self._by_group: Final[dict[bytes, dict[bytes, int]]] = {}
         """How many producers have a pending offset for a place of a group."""
+        self._number = 0
         self.count = 0
 
     def add(self, producer_id: int, group: bytes, place: bytes, value: bytes | None) -> None:
@@ -40,11 +52,24 @@ class PendingOffsets:
             self.count += 1
             places = self._by_group.setdefault(group, {})
             places[place] = places.get(place, 0) + 1
-        pending[group, place] = value
+        self._number += 1
+        pending[group, place] = _Pending(self._number, value)
+
+    def supersede(self, group: bytes, place: bytes, number: int | None = None) -> None:
+        """Note that the group has a newer offset for this place than all that are pending.
+
+        number: only pending offsets below this number are older; None means all.
+        """
+        if place not in self._by_group.get(group, {}):
+            return
+        for offsets in self._by_producer.values():
+            pending = offsets.get((group, place))
+            if pending is not None and (number is None or pending.number < number):
+                offsets[group, place] = pending._replace(is_superseded=True)
 
     def end(self, producer_id: int, offsets: Offsets, *, is_commit: bool) -> None:
         """End the transaction of a producer: apply its offsets to `offsets`, or drop them."""
-        for (group, place), value in self._by_producer.pop(producer_id, {}).items():
+        for (group, place), pending in self._by_producer.pop(producer_id, {}).items():
             self.count -= 1
             places = self._by_group[group]
             places[place] -= 1
@@ -52,8 +77,9 @@ class PendingOffsets:
                 del places[place]
                 if not places:
                     del self._by_group[group]
-            if is_commit:
-                offsets.apply(group, place, value)
+            if is_commit and not pending.is_superseded:
+                offsets.apply(group, place, pending.value)
+                self.supersede(group, place, pending.number)
 
     def has_group(self, group: str) -> bool:
         return group.encode() in self._by_group

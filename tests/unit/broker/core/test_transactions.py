@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from broker.core import producer_state
-from broker.core.producer_state import Accept, ProducerState, Refuse, Verification
+from broker.core.producer_state import VERIFICATIONS_MAX, Accept, ProducerState, Refuse, Verification
 from broker.core.transactions import AbortedTransaction, Transactions
 from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
@@ -16,7 +16,7 @@ from tests.unit.broker.core.test_producer_state import B, code_of
 
 def confirmed(state: ProducerState, producer_id: int, epoch: int = 0) -> Verification | None:
     """Start a verification that the coordinator confirms."""
-    token = state.start_verification(producer_id, epoch)
+    token = state.start_verification(producer_id, epoch, 0)
     if token is not None:
         token.is_confirmed = True
     return token
@@ -128,7 +128,7 @@ def test_a_marker_of_a_later_epoch_fences_the_earlier_one(log: Log) -> None:
 def test_a_transaction_begins_only_after_the_coordinator_has_confirmed_it(log: Log) -> None:
     batch = B(0, 0, 0, 1, is_transactional=True)
     assert code_of(log.state.check(batch, 0)) is KafkaCode.INVALID_TXN_STATE
-    token = log.state.start_verification(batch.producer_id, 0)
+    token = log.state.start_verification(batch.producer_id, 0, 0)
     assert token is not None
     assert code_of(log.state.check(batch, 0, token)) is KafkaCode.INVALID_TXN_STATE
     token.is_confirmed = True
@@ -153,13 +153,34 @@ def test_a_forgotten_verification_confirms_nothing(log: Log) -> None:
     assert code_of(log.state.check(batch, 0, token)) is KafkaCode.INVALID_TXN_STATE
 
 
+def test_a_transaction_begins_with_the_first_batch_that_asked(log: Log) -> None:
+    """Otherwise the earlier batch would count as a duplicate when it is sent again, and would be lost."""
+    first = log.state.start_verification(1, 0, 10)
+    second = log.state.start_verification(1, 0, 12)
+    assert first is second
+    assert second is not None
+    second.is_confirmed = True
+    later = log.state.check(B(12, 13, 0, 1, is_transactional=True), 5, second)
+    assert code_of(later) is KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert log.state.check(B(10, 11, 0, 1, is_transactional=True), 5, first) == Accept()
+
+
+def test_the_number_of_verifications_is_bounded(log: Log) -> None:
+    oldest = log.state.start_verification(1, 0, 0)
+    for producer_id in range(2, VERIFICATIONS_MAX + 2):
+        log.state.start_verification(producer_id, 0, 0)
+    assert oldest is not None
+    oldest.is_confirmed = True
+    assert not log.state.is_verified(1, oldest)
+
+
 def test_a_fenced_producer_cannot_use_the_confirmation_of_a_later_epoch(log: Log) -> None:
     log.write(1)
     log.end(1)
     late = B(1, 1, 0, 1, is_transactional=True)
-    before = log.state.start_verification(1, 0)
+    before = log.state.start_verification(1, 0, 0)
     token = confirmed(log.state, 1, epoch=1)
-    after = log.state.start_verification(1, 0)
+    after = log.state.start_verification(1, 0, 0)
     for stale in (before, after):
         assert stale is not token
         assert code_of(log.state.check(late, 0, stale)) is KafkaCode.INVALID_TXN_STATE

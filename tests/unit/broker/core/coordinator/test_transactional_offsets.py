@@ -84,3 +84,31 @@ def test_a_group_with_pending_offsets_is_not_deleted(coordinator: Coordinator) -
     commit(coordinator, 5)
     (deleted,) = coordinator.ask(g.DeleteGroups((GROUP,))).groups
     assert deleted.error.name == "NON_EMPTY_GROUP"
+
+
+def test_an_offset_that_was_committed_later_is_not_overwritten_by_the_marker(coordinator: Coordinator) -> None:
+    commit(coordinator, 5)
+    coordinator.commit(g.OffsetToCommit("sales", 0, 9))
+    end(coordinator)
+    assert fetched(coordinator, stable=True) == (9, "NONE")
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_newest_of_two_transactional_offsets_wins_in_any_order_of_the_markers(
+    coordinator: Coordinator, first: int
+) -> None:
+    producers = [(7, 3), (8, 0)]
+    for offset, producer in zip((5, 6), producers, strict=True):
+        commit(coordinator, offset, producer=producer)
+    end(coordinator, producer=producers[first])
+    assert fetched(coordinator, stable=True)[1] == "UNSTABLE_OFFSET_COMMIT"
+    end(coordinator, producer=producers[1 - first])
+    assert fetched(coordinator, stable=True) == (6, "NONE")
+
+
+def test_an_older_transactional_offset_counts_if_the_newer_one_is_aborted(coordinator: Coordinator) -> None:
+    commit(coordinator, 5)
+    commit(coordinator, 6, producer=(8, 0))
+    end(coordinator, producer=(8, 0), is_commit=False)
+    end(coordinator)
+    assert fetched(coordinator, stable=True) == (5, "NONE")
