@@ -37,11 +37,12 @@ from quorumlog.client.group_protocol import (
 )
 from quorumlog.client.messages import TopicPartition
 from quorumlog.errors import ClusterError
+from quorumlog.wire.errors import ApiError
 
 RETRY_FIRST_S: Final = 0.1
 RETRY_MAX_S: Final = 1.0
 
-_COORDINATOR_MOVED: Final = frozenset({"NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE"})
+_COORDINATOR_MOVED: Final = frozenset({ApiError.NOT_COORDINATOR, ApiError.COORDINATOR_NOT_AVAILABLE})
 _UNKNOWN: Final = frozenset({"UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION"})
 _REBALANCE: Final = "REBALANCE_IN_PROGRESS"
 _MEMBER_ID_REQUIRED: Final = "MEMBER_ID_REQUIRED"
@@ -419,7 +420,7 @@ class Membership:
         if code in _UNKNOWN:
             self._forget(code, effects)
             self._wait(now)
-        elif code in _COORDINATOR_MOVED or (error.retriable and code != "COORDINATOR_LOAD_IN_PROGRESS"):
+        elif code in _COORDINATOR_MOVED or (error.retriable and code != ApiError.COORDINATOR_LOAD_IN_PROGRESS):
             effects.append(FindCoordinator())
             self._wait(now)
         elif error.retriable or code == _REBALANCE:
@@ -485,7 +486,7 @@ class Membership:
         if not self._is_member() or event.error is None:
             return
         if event.error.retriable and event.error.code != _REBALANCE:
-            if event.error.code != "COORDINATOR_LOAD_IN_PROGRESS":
+            if event.error.code != ApiError.COORDINATOR_LOAD_IN_PROGRESS:
                 effects.append(FindCoordinator())
             self._beaten_at = now - self._heartbeat_s + min(RETRY_FIRST_S, self._heartbeat_s)
         else:

@@ -367,7 +367,10 @@ class ApiError(StrEnum):
     OUT_OF_ORDER_SEQUENCE_NUMBER = _row("OUT_OF_ORDER_SEQUENCE_NUMBER", "A batch before this one is missing.")
     UNKNOWN_PRODUCER_ID = _row("UNKNOWN_PRODUCER_ID", "The broker no longer has the state of the producer.")
     INVALID_PRODUCER_EPOCH = _row("INVALID_PRODUCER_EPOCH", "A newer producer with this id exists.")
-    INVALID_TXN_STATE = _row("INVALID_TXN_STATE", "The batch is transactional, and transactions are not supported.")
+    INVALID_TXN_STATE = _row(
+        "INVALID_TXN_STATE",
+        "No transaction of the producer is open in this partition, or the batch is not part of the open one.",
+    )
     PRODUCER_CLOSED = _row("PRODUCER_CLOSED", "The producer was closed.")
 
     # Groups

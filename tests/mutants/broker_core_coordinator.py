@@ -396,8 +396,25 @@ MUTANTS = (
     Mutant(
         "aborted offsets become visible",
         "broker/core/coordinator/transactional_offsets.py",
-        "            if is_commit:\n",
-        "            if True:\n",
+        "            if is_commit and not pending.is_superseded:\n",
+        "            if not pending.is_superseded:\n",
         ("tests/unit/broker/core/coordinator/test_transactional_offsets.py::test_an_aborted_offset_is_dropped",),
+    ),
+    Mutant(
+        "a marker overwrites an offset that was committed later",
+        "broker/core/coordinator/transactional_offsets.py",
+        "            if is_commit and not pending.is_superseded:\n",
+        "            if is_commit:\n",
+        (
+            "tests/unit/broker/core/coordinator/test_transactional_offsets.py"
+            "::test_an_offset_that_was_committed_later_is_not_overwritten_by_the_marker",
+        ),
+    ),
+    Mutant(
+        "a later batch begins a transaction before the first one",
+        "broker/core/producer_state.py",
+        "batch.base_sequence > verification.lowest_sequence",
+        "batch.base_sequence < 0",
+        ("tests/unit/broker/core/test_transactions.py::test_a_transaction_begins_with_the_first_batch_that_asked",),
     ),
 )

@@ -76,9 +76,9 @@ async def test_a_bad_batch(client: RawClient, topic: str, records: bytes | None,
     assert (await client.produce(topic, 0, GOOD)).base_offset == 0, "nothing of it was appended"
 
 
-async def test_a_transactional_batch(client: RawClient, topic: str) -> None:
+async def test_a_transactional_batch_without_a_producer(client: RawClient, topic: str) -> None:
     answer = await client.produce(topic, 0, damaged(GOOD, 21, b"\x00\x10"))
-    assert ErrorCode(answer.error_code) is ErrorCode.invalid_txn_state
+    assert ErrorCode(answer.error_code) is ErrorCode.invalid_record
 
 
 async def test_sequences(client: RawClient, topic: str) -> None:

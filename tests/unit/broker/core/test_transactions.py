@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from broker.core import producer_state
-from broker.core.producer_state import VERIFICATIONS_MAX, Accept, ProducerState, Refuse, Verification
+from broker.core.producer_state import SEQUENCE_MAX, VERIFICATIONS_MAX, Accept, ProducerState, Refuse, Verification
 from broker.core.transactions import AbortedTransaction, Transactions
 from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
@@ -16,7 +16,7 @@ from tests.unit.broker.core.test_producer_state import B, code_of
 
 def confirmed(state: ProducerState, producer_id: int, epoch: int = 0) -> Verification | None:
     """Start a verification that the coordinator confirms."""
-    token = state.start_verification(producer_id, epoch, 0)
+    token = state.start_verification(producer_id, epoch, SEQUENCE_MAX)
     if token is not None:
         token.is_confirmed = True
     return token

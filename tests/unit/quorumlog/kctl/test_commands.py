@@ -404,6 +404,7 @@ READING = {
     "reassign generate", "reassign status", "reassign verify", "brokers list", "brokers describe", "configs get",
     "cluster health", "metadata tail", "metadata at", "metadata diff", "metadata dump", "doctor", "explain",
     "state-changes", "completion", "features describe",
+    "groups list", "groups describe", "groups lag", "groups explain",
 }  # fmt: skip
 OF_ITS_OWN = {"dev up", "dev status", "dev down", "produce", "consume"}
 

@@ -124,7 +124,7 @@ def test_old_message_set_is_shorter_than_our_header() -> None:
         (5, KafkaCode.UNSUPPORTED_COMPRESSION_TYPE),
         (7, KafkaCode.UNSUPPORTED_COMPRESSION_TYPE),
         (0x08, KafkaCode.INVALID_TIMESTAMP),
-        (0x10, KafkaCode.INVALID_TXN_STATE),
+        (0x10, KafkaCode.INVALID_RECORD),
         (0x20, KafkaCode.INVALID_RECORD),
         (0x30, KafkaCode.INVALID_RECORD),
         (0x40, KafkaCode.INVALID_RECORD),
