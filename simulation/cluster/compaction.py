@@ -7,7 +7,8 @@ record is a tombstone whose `delete.retention.ms` has passed.  So the last value
 
 Replicas compact independently of each other, so two of them may lack different records.  A replica that had a tombstone
 must not show an older value of its key later on.  A replica that fetches a tombstone's offset only after
-`delete.retention.ms` may (docs/compaction.md).
+`delete.retention.ms` may (docs/compaction.md).  So may one that had the tombstone, and whose log no longer reached its
+offset when the broker started, for example because its disk was restored from a backup.
 """
 
 from __future__ import annotations

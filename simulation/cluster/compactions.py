@@ -34,7 +34,7 @@ class CompactionWatch:
                 history.records.note_newest(batch.entries)
 
     def shortened(self, log: PartitionLog, end: int) -> None:
-        """Forget the records of a replica from `end` on, because it has deleted them."""
+        """Forget the records of a replica from `end` on, because it has deleted or lost them."""
         had = self._tombstones.get((log.directory_id, log.key), set())
         had.difference_update([offset for offset in had if offset >= end])
 

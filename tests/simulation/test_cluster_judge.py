@@ -20,6 +20,7 @@ from quorum.core.types import Batch, LogEnd, ReplicaKey, Voter, VoterSet
 from quorum.transport import convert
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.wire.record_batch import Codec, patch
+from simulation.cluster import compactions
 from simulation.cluster.compaction import Compaction, Entry, KeyedRecords
 from simulation.cluster.disks import DiskWatch
 from simulation.cluster.evidence import BrokerRun, Evidence
@@ -27,11 +28,13 @@ from simulation.cluster.groups import GroupWatch
 from simulation.cluster.history import Committed, History, Mark, batches_in
 from simulation.cluster.metadata import Follower, MetadataWatch, Spot
 from simulation.cluster.orders import Orders
+from simulation.cluster.replicas import ReplicaWatch
 from simulation.cluster.retention import Kept, Retention, StrayWatch
 from simulation.cluster.voters import VoterOrders
 from simulation.cluster.world import ClusterWorld
 from simulation.kernel import network
 from simulation.kernel.disk import SimulatedDisk
+from simulation.kernel.violation import Violation
 
 FORGETS_S = 2.0
 NOW_MS = 1_000_000
@@ -336,6 +339,40 @@ def test_no_value_returns_after_a_replica_has_lost_its_tombstone(compacted: Hist
     assert "key b'b' has the value of offset 2 again" in str(records.outlived(left, had={3}))
     assert records.outlived(left, had=set()) is None, "it was fetched after the retention of the tombstone"
     assert records.outlived([*left, (3, entry(b"b", None))], had={3}) is None
+
+
+@pytest.mark.parametrize(("end", "is_known"), [(4, True), (3, False)])
+def test_a_log_that_is_opened_without_its_tail_may_lack_the_tombstones_of_the_tail(
+    compacted: History, monkeypatch: pytest.MonkeyPatch, end: int, is_known: bool
+) -> None:
+    """Its disk was restored from a backup, or lost what was not synced.  It fetches the tail again, as it is then."""
+    evidence = Evidence(frozenset(), {})
+    monkeypatch.setattr(evidence, "history", lambda key: compacted)
+    watch = ReplicaWatch(evidence, *(cast(Any, SimpleNamespace(opened=lambda *_: None)),) * 3, lambda: 20.0, FORGETS_S)
+
+    def opened(end: int) -> tuple[BrokerRun, Any]:
+        log: Any = SimpleNamespace(
+            key=compacted.key, directory_id=UUID(int=2), start_offset=0, end_offset=end, append_as_leader=None,
+            truncate_to=None, restart_at=None, advance_start_offset=None, compaction=SimpleNamespace(swap=None),
+        )  # fmt: skip
+        context = SimpleNamespace(logs=SimpleNamespace(logs={log.key: log}))
+        role = SimpleNamespace(context=context, _sources=SimpleNamespace(wall_ms=lambda: NOW_MS))
+        run = BrokerRun(1, cast(Any, role))
+        watch.recovered(run)
+        return run, log
+
+    whole = keyed_batch(0, None, entry(b"a", b"2"), entry(b"b", b"3"), entry(b"b", None))
+    run, log = opened(4)
+    watch._compacted.compared(run, compacted, log, whole)
+
+    run, log = opened(end)
+    left = keyed_batch(0, None, entry(b"a", b"2"), entry(b"b", b"3"), None)
+    monkeypatch.setattr(compactions, "batches_of", lambda *_, **__: [left])
+    if is_known:
+        with pytest.raises(Violation, match="key b'b' has the value of offset 2 again"):
+            watch._compacted.read_whole(run, compacted, log, 4)
+    else:
+        watch._compacted.read_whole(run, compacted, log, 4)
 
 
 def test_records_that_an_unclean_leader_had_compacted_are_not_compared() -> None:
