@@ -151,7 +151,8 @@ def parse_read(options: Mapping[str, str], query: Query) -> ReadOptions:
     isolation = reader.text("kafka.isolation.level")
     if isolation is not None and isolation.lower() != "read_uncommitted":
         reader.problem(
-            "kafka.isolation.level", f"is {isolation!r}, but this version has no transactions; use: read_uncommitted"
+            "kafka.isolation.level",
+            f"is {isolation!r}, but this data source has no transactions yet; use: read_uncommitted",
         )
     topics, pattern, assigned = _subscription(reader)
     parsed = ReadOptions(

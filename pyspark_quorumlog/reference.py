@@ -72,42 +72,38 @@ READING: Sequence[Option] = (
     ),
     Option(
         ("minPartitions", "maxRecordsPerPartition"),
-        "more tasks than partitions: `maxRecordsPerPartition` limits the offsets of each task; if there are fewer "
-        "tasks "
-        "than `minPartitions` then, the largest are split further",
+        "more tasks than partitions: `maxRecordsPerPartition` limits the offsets of each task; if that gives fewer "
+        "tasks than `minPartitions`, the largest tasks are split further",
         shown="one task for each partition",
     ),
     Option(("includeHeaders",), "adds the column `headers`", {"includeHeaders": "false"}),
     Option(
         ("columns",),
-        "the columns to read, like `value,offset`. The others are not part of the rows, and are never decoded. Spark "
-        "does "
-        "not inform sources in Python which columns a query uses, so this option saves time if it does not use all",
+        "the columns to read, like `value,offset`. The others are not part of the rows, and are never decoded. "
+        "Spark does not inform sources in Python which columns a query uses, so this option saves time if it does not "
+        "use all",
         {"columns": ",".join(COLUMNS[:-1])},
         shown="all; `headers` only with `includeHeaders`",
     ),
     Option(
         ("kafkaConsumer.pollTimeoutMs",),
         "how long a request of a task or of the driver is repeated until a leader answers it, and how long a task "
-        "repeats "
-        "empty fetches for records that must exist. These times add up: a fetch can take one of them before the first "
-        "empty answer",
+        "repeats empty fetches for records that must exist. The two times add up: a fetch may be repeated for one "
+        "whole time before the first empty answer arrives",
         {"kafkaConsumer.pollTimeoutMs": "120000"},
     ),
     Option(("kafka.fetch.max.bytes",), "size of a fetch, up to 64 MiB", {"kafka.fetch.max.bytes": "8388608"}, "8 MiB"),
     _CONNECTION,
     Option(
         ("kafka.isolation.level",),
-        "`read_uncommitted`; this version has no transactions",
+        "`read_uncommitted`; this data source has no transactions yet",
         {"kafka.isolation.level": "read_uncommitted"},
     ),
     Option(
         ("fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
-        "how often, and at what interval (at least 50 ms), the driver asks again, another broker each time, before a "
-        "name "
-        "in the options counts as missing or a log as shorter than before. A partition that the query has read counts "
-        "as "
-        "deleted when no broker knows it for 10 seconds",
+        "number of repeated requests, each to another broker, and their interval (at least 50 ms), before the driver "
+        "treats a name in the options as missing or a log as shorter than before. A partition that the query has read "
+        "counts as deleted when no broker knows it for 10 seconds",
         {"fetchOffset.numRetries": "3", "fetchOffset.retryIntervalMs": "1000"},
     ),
 )
