@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 ANY: Final = "*"
-REASONS: Final[dict[tuple[str, str], str]] = {
-    (ANY, "transactions"): "The brokers do not serve transactions yet.",
-    ("kafka-transactions", "tool"): "The brokers do not serve transactions yet.",
-}
+REASONS: Final[dict[tuple[str, str], str]] = {}
 """By program and row; the program `ANY` stands for all that have no reason of their own."""
 
 
