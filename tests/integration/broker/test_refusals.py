@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from pathlib import Path
 from signal import SIGCONT, SIGKILL, SIGSTOP
 from typing import Any
+from urllib.request import urlopen
 
 from quorumlog.kctl import processes
 from quorumlog.kctl.context import wait_until
@@ -25,6 +28,21 @@ async def state_is(cluster: DevCluster, node: Node, state: str) -> None:
     await wait_until(is_so, TIMEOUT_S, f"broker {node.id} is {state}")
 
 
+async def all_have_accepted(cluster: DevCluster) -> None:
+    """Wait until both brokers accepted connections at both addresses; before that, a refusal is no evidence."""
+    (voter,) = (node for node in cluster.nodes if node.role == VOTER)
+
+    def read() -> str:
+        with urlopen(f"http://{voter.http}/metrics", timeout=TIMEOUT_S) as answer:
+            return str(answer.read().decode())
+
+    async def have() -> bool:
+        found = re.search(r'controller_probes\w*{[^}]*"accepted"[^}]*} (\S+)', await asyncio.to_thread(read))
+        return found is not None and float(found[1]) >= 4
+
+    await wait_until(have, TIMEOUT_S, "the controller has connected to both brokers")
+
+
 def said(cluster: DevCluster) -> str:
     """By the controller."""
     (voter,) = (node for node in cluster.nodes if node.role == VOTER)
@@ -35,6 +53,7 @@ async def test_a_killed_broker_is_fenced_although_its_session_lasts(tmp_path: Pa
     async with running(tmp_path, voters=1, brokers=2, **LONG) as cluster:
         node = node_of(cluster, 11)
         await state_is(cluster, node, "unfenced")
+        await all_have_accepted(cluster)
         processes.send(node.pid, SIGKILL)
         await state_is(cluster, node, "fenced")
         (line,) = [line for line in said(cluster).splitlines() if KILLED in line]
