@@ -154,9 +154,14 @@ class Group:
         return member
 
     def committed(self) -> dict[int, int]:
-        """Return the committed offset of each partition that has one."""
+        """Return the committed offset of each partition that has one.
+
+        Each call has a client of its own.  librdkafka 2.16 drops a broker that is no longer in the metadata, and a
+        client that knew it as the coordinator then waits for it without end.
+        """
         wanted = [ConsumerGroupTopicPartitions(self.name)]
-        found = self.admin.list_consumer_group_offsets(wanted)[self.name].result(TIMEOUT_S)
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        found = admin.list_consumer_group_offsets(wanted)[self.name].result(TIMEOUT_S)
         return {each.partition: each.offset for each in found.topic_partitions if each.offset >= 0}
 
     def state(self) -> str:
