@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from quorumlog.client.admin_values import TopicDescription, done_or_raise, refused, topic_description
 from quorumlog.client.broker_calls import VERSIONS, BrokerCalls, broker_timeout_ms, final_if_missing
 from quorumlog.client.cluster import REQUEST_TIMEOUT_S, Cluster
-from quorumlog.client.groups import all_of
+from quorumlog.client.coordinators import all_of
 from quorumlog.client.kafka import KafkaConnection
 from quorumlog.client.log_offsets import list_offsets
 from quorumlog.client.messages import TopicPartition

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
+from quorumlog.client.coordinators import Coordinator
 from quorumlog.client.group_protocol import CONSUMER, assigned_partitions, subscribed_topics
-from quorumlog.runtime.addresses import Address
 
 CLASSIC: Final = "classic"
 EMPTY: Final = "Empty"
@@ -13,13 +13,6 @@ DEAD: Final = "Dead"
 
 Partition = tuple[str, int]
 """Topic and index."""
-
-
-class Coordinator(NamedTuple):
-    """The broker that coordinates a group."""
-
-    broker_id: int
-    address: Address
 
 
 class ListedGroup(NamedTuple):

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.consumer import EARLIEST, LATEST
+from quorumlog.client.coordinators import all_of
 from quorumlog.client.group_descriptions import (
     CommittedOffset,
     GroupDescription,
@@ -18,7 +19,7 @@ from quorumlog.client.group_descriptions import (
     ListedGroup,
     Partition,
 )
-from quorumlog.client.groups import GroupClient, all_of
+from quorumlog.client.groups import GroupClient
 from quorumlog.client.log_offsets import Found, list_offsets
 from quorumlog.errors import ClusterError
 

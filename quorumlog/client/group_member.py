@@ -170,7 +170,7 @@ class GroupMember:
                 case core.Assign():
                     self._handovers.put_nowait(effect)
                 case core.FindCoordinator():
-                    self._groups.forget(self._settings.group)
+                    self._groups.calls.forget(self._settings.group)
                 case core.Fail(error):
                     self._owner.out_of_group(error)
                 case _:
@@ -209,7 +209,7 @@ class GroupMember:
     async def _waiting_call(self, api: Api, values: dict[str, Any], answer_s: float) -> tuple[int, Any]:
         """Send a request whose answer waits for other members, on the connection for that."""
         group = self._settings.group
-        coordinator = await self._groups.known_coordinator(group, REQUEST_TIMEOUT_S)
+        coordinator = await self._groups.calls.known_or_found(group, REQUEST_TIMEOUT_S)
         address = coordinator.address
         line = self._line
         if line is None or not line.is_open or line.has_timed_out or (line.host, line.port) != tuple(address):
@@ -217,17 +217,17 @@ class GroupMember:
                 await line.close()
             line = self._line = KafkaConnection(address.host, address.port, client_id=self._cluster.client_id)
             await line.connect(CONNECT_TIMEOUT_S)
-        asked = asyncio.ensure_future(self._groups.ask(line, api, values, REQUEST_TIMEOUT_S, answer_s))
+        asked = asyncio.ensure_future(self._groups.calls.ask_slowly(line, api, values, REQUEST_TIMEOUT_S, answer_s))
         try:
-            return await self._groups.answer_of(group, coordinator, asked)
+            return await self._groups.calls.answer_of(group, coordinator, asked)
         except ClusterError:
             await line.close()  # a request that nobody waits for must not delay the next one
             raise
 
     async def _quick_call(self, api: Api, values: dict[str, Any], timeout_s: float) -> Any:
-        coordinator = await self._groups.known_coordinator(self._settings.group, timeout_s)
+        coordinator = await self._groups.calls.known_or_found(self._settings.group, timeout_s)
         connection = await self._cluster.connection(coordinator.address, timeout_s)
-        return (await self._groups.ask(connection, api, values, timeout_s, timeout_s))[1]
+        return (await self._groups.calls.ask_slowly(connection, api, values, timeout_s, timeout_s))[1]
 
     async def _join(self, effect: core.Join) -> None:
         settings = self._settings

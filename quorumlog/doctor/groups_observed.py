@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from quorumlog.client.cluster import Cluster
+from quorumlog.client.coordinators import AT_ONCE_MAX
 from quorumlog.client.group_descriptions import GroupExplanation, ListedGroup
 from quorumlog.client.group_lag import LagSum, lag_of_all
-from quorumlog.client.groups import AT_ONCE_MAX, GroupClient
+from quorumlog.client.groups import GroupClient
 from quorumlog.errors import ClusterError
 
 LIST_S = 3.0

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from broker.core.coordinator import group_requests as g
-from quorumlog.client import groups
+from quorumlog.client import coordinators
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.consumer import EARLIEST, LATEST
 from quorumlog.client.group_descriptions import CommittedOffset, GroupMember, ListedGroup
@@ -171,7 +171,7 @@ async def test_a_call_follows_a_coordinator_that_moves() -> None:
         await each.client.commit(ON_1, {ORDERS: CommittedOffset(5)}, TIMEOUT_S)
         await each.brokers.move(OFFSETS, 0, 2)
         assert await each.client.committed(ON_1, TIMEOUT_S) == {ORDERS: CommittedOffset(5)}
-        assert (await each.client.coordinator(ON_1, TIMEOUT_S)).broker_id == 2
+        assert (await each.client.calls.find(ON_1, TIMEOUT_S)).broker_id == 2
 
 
 async def test_a_call_follows_when_the_coordinator_is_killed() -> None:
@@ -185,7 +185,7 @@ async def test_a_call_follows_when_the_coordinator_is_killed() -> None:
 
 
 async def test_a_call_does_not_wait_for_a_former_coordinator_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "LOOK_AFTER_S", 0.05)
+    monkeypatch.setattr(coordinators, "LOOK_AFTER_S", 0.05)
     async with setting() as each:
         await each.client.commit(ON_1, {ORDERS: CommittedOffset(5)}, TIMEOUT_S)
         each.groups.hangs.add(1)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from quorumlog.client.cluster import Cluster
+from quorumlog.client.coordinators import Coordinator
 from quorumlog.client.group_descriptions import (
     CommittedOffset,
-    Coordinator,
     GroupExplanation,
     GroupMember,
     ListedGroup,

@@ -1,0 +1,294 @@
+"""Requests to coordinators, of groups or of transactions, which are looked up by a name and may move.
+
+Theory of operation.  The coordinator of a name leads the partition that holds the name's state, so it moves like any
+leader.  A call looks it up with FindCoordinator, which any broker answers, and remembers it.  If the coordinator
+refuses, fails or has moved, the call looks it up again and retries, with growing pauses, until the deadline.  So a
+request is sent more than once, and the caller decides what a repetition means.
+
+A coordinator that hangs keeps its connections open.  So when an answer is late, other brokers are asked at intervals
+whether another broker is the coordinator now.  If so, the call goes there.
+
+Versions are those that the broker reports in ApiVersions, up to the newest one that the caller knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from enum import IntEnum
+from typing import Any, Final, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
+
+from quorumlog.client.cluster import HURRY_S, Cluster
+from quorumlog.client.kafka import KafkaConnection, error_word
+from quorumlog.errors import ClusterError
+from quorumlog.runtime.addresses import Address
+from quorumlog.wire.errors import ApiError, KafkaCode
+from quorumlog.wire.kafka import codec
+from quorumlog.wire.kafka.codec import Api
+
+LOOK_AFTER_S: Final = 1.0
+"""If an answer takes this long, other brokers are asked for the coordinator, and again at this interval."""
+AT_ONCE_MAX: Final = 64
+"""Requests of one call that are under way at a time; others wait."""
+COORDINATORS_MAX: Final = 100_000
+"""Names whose coordinator is remembered.  Beyond it, all are forgotten and looked up again."""
+
+_API_VERSIONS_VERSION: Final = 3
+_FIND_COORDINATOR_VERSION: Final = 4
+
+T = TypeVar("T")
+
+
+class Kind(IntEnum):
+    """The kind of a coordinator: its number in FindCoordinator, and the noun of its names in messages."""
+
+    GROUP = 0
+    TRANSACTIONAL_ID = 1
+
+    @property
+    def noun(self) -> str:
+        return self.name.lower().replace("_", " ")
+
+
+class Coordinator(NamedTuple):
+    """The broker that coordinates a group or a transactional id."""
+
+    broker_id: int
+    address: Address
+
+
+class CoordinatorCalls:
+    """Asks the coordinators of one kind; bound to the loop of its `Cluster`, which the caller closes.
+
+    newest: the newest version of each request that is sent.
+    """
+
+    def __init__(self, cluster: Cluster, kind: Kind, newest: Mapping[Api, int]) -> None:
+        self._cluster = cluster
+        self._kind = kind
+        self._newest = newest
+        self._coordinators: dict[str, Coordinator] = {}
+        self._versions: WeakKeyDictionary[KafkaConnection, dict[int, tuple[int, int]]] = WeakKeyDictionary()
+
+    def name_of(self, key: str) -> str:
+        """Return a group or transactional id for messages."""
+        return f"{self._kind.noun} {key}"
+
+    # -- looking up
+
+    async def find(self, key: str, timeout_s: float) -> Coordinator:
+        """Return the coordinator that a broker names now, with retries until it names one.
+
+        If the topic that holds the state does not exist, the broker creates it first.
+
+        Raises:
+            ClusterError: TIMED_OUT.
+        """
+        return await self.retrying(
+            f"the coordinator of {self.name_of(key)}", timeout_s, lambda left_s: self._find(key, left_s)
+        )
+
+    async def known_or_found(self, key: str, timeout_s: float) -> Coordinator:
+        """Return the remembered coordinator, or look it up once.  Raises a retriable ClusterError."""
+        return self._coordinators.get(key) or await self._find(key, timeout_s)
+
+    def known(self, key: str) -> Coordinator:
+        """Return the coordinator that the attempt in progress asks."""
+        return self._coordinators[key]
+
+    def remember(self, key: str, coordinator: Coordinator) -> None:
+        """Ask this broker first."""
+        if len(self._coordinators) >= COORDINATORS_MAX:
+            self._coordinators.clear()
+        self._coordinators[key] = coordinator
+
+    def forget(self, key: str) -> None:
+        """Look the coordinator up again at the next call, at another broker."""
+        self._coordinators.pop(key, None)
+        self._cluster.ask_another_broker()
+
+    async def _find(self, key: str, left_s: float) -> Coordinator:
+        name = self.name_of(key)
+        values = {"key_type": int(self._kind), "coordinator_keys": [key]}
+        try:
+            reply = await self._cluster.ask_any_broker(Api.FIND_COORDINATOR, _FIND_COORDINATOR_VERSION, values, left_s)
+            found = next((each for each in reply.coordinators if each.key == key), None)
+            if found is None:
+                raise refused(KafkaCode.COORDINATOR_NOT_AVAILABLE, f"{name}: no broker")
+            if found.error_code:
+                reason = f": {found.error_message}" if found.error_message else ""
+                raise refused(found.error_code, f"the coordinator of {name}", reason)
+        except ClusterError:
+            self._cluster.ask_another_broker()
+            raise
+        coordinator = Coordinator(found.node_id, Address(found.host, found.port))
+        self.remember(key, coordinator)
+        return coordinator
+
+    # -- asking
+
+    async def call(
+        self, key: str, timeout_s: float, attempt: Callable[[KafkaConnection, float], Coroutine[Any, Any, T]]
+    ) -> T:
+        """Return the result of `attempt(connection, seconds left)` at the coordinator, with retries.
+
+        Raises:
+            ClusterError: a final one of `attempt`, or TIMED_OUT with the last refusal in its message.
+        """
+
+        async def once(left_s: float) -> T:
+            coordinator = await self.known_or_found(key, left_s)
+            try:
+                connection = await self._cluster.connection(coordinator.address, left_s)
+                self.remember(key, coordinator)
+                return await self.answer_of(key, coordinator, asyncio.ensure_future(attempt(connection, left_s)))
+            except ClusterError as error:
+                if error.retriable:
+                    self.forget(key)
+                raise
+
+        return await self.retrying(self.name_of(key), timeout_s, once)
+
+    async def retrying(self, what: str, timeout_s: float, ask: Callable[[float], Awaitable[T]]) -> T:
+        """`Cluster.retrying`, but the last try, which may have little time left, does not hide an earlier refusal."""
+        refusal: ClusterError | None = None
+
+        async def once(left_s: float) -> T:
+            nonlocal refusal
+            try:
+                return await ask(left_s)
+            except ClusterError as error:
+                if error.code == ApiError.REQUEST_TIMED_OUT and left_s < HURRY_S and refusal is not None:
+                    raise refusal from error
+                refusal = error
+                raise
+
+        return await self._cluster.retrying(what, timeout_s, once)
+
+    async def answer_of(self, key: str, coordinator: Coordinator, asked: asyncio.Future[T]) -> T:
+        """Return the answer, or raise a retriable ClusterError if another broker is the coordinator meanwhile."""
+        look: asyncio.Future[bool] | None = None
+        try:
+            await asyncio.wait({asked}, timeout=LOOK_AFTER_S)
+            while not asked.done():
+                look = asyncio.ensure_future(self._has_moved(key, coordinator))
+                await asyncio.wait((asked, look), return_when=asyncio.FIRST_COMPLETED)
+                if asked.done():
+                    break
+                if look.result():
+                    text = (
+                        f"broker {coordinator.broker_id} does not answer, and no longer coordinates {self.name_of(key)}"
+                    )
+                    raise ClusterError(ApiError.NOT_COORDINATOR, text, retriable=True)
+                await asyncio.wait({asked}, timeout=LOOK_AFTER_S)
+            return asked.result()
+        finally:
+            asked.cancel()
+            if look is not None:
+                look.cancel()
+
+    async def _has_moved(self, key: str, coordinator: Coordinator) -> bool:
+        self._cluster.ask_another_broker()
+        try:
+            return await self._find(key, HURRY_S) != coordinator
+        except ClusterError:
+            return False
+
+    async def ask(self, connection: KafkaConnection, api: Api, values: dict[str, Any], left_s: float) -> Any:
+        """Send a request, once, in the newest version that both sides know; drop the connection if it fails.
+
+        Raises:
+            ClusterError: as `KafkaConnection.send`; UNSUPPORTED_VERSION if there is no such version.
+        """
+        version = await self._needed_version(connection, api, left_s)
+        return await self._cluster.ask(connection, api, version, values, left_s)
+
+    async def ask_slowly(
+        self, connection: KafkaConnection, api: Api, values: dict[str, Any], timeout_s: float, answer_s: float
+    ) -> tuple[int, Any]:
+        """As `ask`, but return the version and the answer, and leave the connection to the caller.
+
+        answer_s: how long the answer may take; `timeout_s` limits what comes before it.
+        """
+        version = await self._needed_version(connection, api, timeout_s)
+        return version, await connection.ask(api, version, values, answer_s)
+
+    async def version(self, connection: KafkaConnection, api: Api, left_s: float) -> int | None:
+        """Return the newest version of a request that both sides know; None if they share none."""
+        offered = self._versions.get(connection)
+        if offered is None:
+            values = {"client_software_name": "quorumlog", "client_software_version": "1"}
+            reply = await self._cluster.ask(connection, Api.API_VERSIONS, _API_VERSIONS_VERSION, values, left_s)
+            check(reply.error_code, f"{connection.peer}: the versions of its requests")
+            offered = {each.api_key: (each.min_version, each.max_version) for each in reply.api_keys}
+            self._versions[connection] = offered
+        low, high = offered.get(api, (0, -1))
+        version = min(high, self._newest[api])
+        return version if version >= low else None
+
+    async def _needed_version(self, connection: KafkaConnection, api: Api, left_s: float) -> int:
+        version = await self.version(connection, api, left_s)
+        if version is None:
+            raise ClusterError(ApiError.UNSUPPORTED_VERSION, f"{connection.peer} does not serve {codec.api_name(api)}")
+        return version
+
+    # -- asking every broker
+
+    async def of_each_broker(
+        self, what: str, timeout_s: float, ask: Callable[[int, Address, float], Coroutine[Any, Any, list[T]]]
+    ) -> list[T]:
+        """Return the lists of all brokers together: `ask(broker id, address, seconds left)` returns that of one.
+
+        A result without one broker's part would look complete and be wrong, so the call asks until all have answered.
+
+        Raises:
+            ClusterError: TIMED_OUT, naming a broker that does not answer, or whose coordinators are still loading.
+        """
+
+        async def of_one(broker_id: int, address: Address, left_s: float) -> list[T]:
+            try:
+                return await ask(broker_id, address, min(left_s, HURRY_S))
+            except ClusterError as error:
+                text = f"broker {broker_id}: {error.message}"
+                raise ClusterError(error.code, text, retriable=error.retriable) from error
+
+        async def once(left_s: float) -> list[T]:
+            brokers = await self._cluster.brokers(left_s)
+            asked = (of_one(broker_id, address, left_s) for broker_id, address in sorted(brokers.items()))
+            return [each for part in await all_of(asked) for each in part]
+
+        return await self.retrying(what, timeout_s, once)
+
+
+async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Await all, at most AT_ONCE_MAX at a time; raise the first error after all of them have ended."""
+    slots = asyncio.Semaphore(AT_ONCE_MAX)
+
+    async def one(each: Coroutine[Any, Any, T]) -> T:
+        async with slots:
+            return await each
+
+    results = await asyncio.gather(*map(one, work), return_exceptions=True)
+    failures = [each for each in results if isinstance(each, BaseException)]
+    # A final refusal, or our own bug, says more than a broker that may answer later.
+    failures.sort(key=lambda each: isinstance(each, ClusterError) and each.retriable)
+    if failures:
+        raise failures[0]
+    return [each for each in results if not isinstance(each, BaseException)]
+
+
+def check(code: int, what: str) -> None:
+    """Raise the refusal, if `code` is one."""
+    if code:
+        raise refused(code, what)
+
+
+def refused(code: int, what: str, reason: str = "") -> ClusterError:
+    """Return a coordinator's refusal.  reason: further words, after those of the error."""
+    name, retriable = error_word(code)
+    known = ApiError.named(name)
+    text = (
+        f"{what}: {name}" if known is None else f"{what}: {known.sentence[:1].lower()}{known.sentence[1:].rstrip('.')}"
+    )
+    return ClusterError(name, f"{text}{reason}", retriable=retriable)
