@@ -237,11 +237,15 @@ class Stream(asyncio.Transport):
         self._reading = True
         self._closing = False
         self._lost = False
+        self._reset: Exception | None = None  # what ended the connection before it was accepted
         self._pumping = False
 
     def open(self, factory: Callable[[], Any]) -> Any:
+        """Connect the stream to a protocol.  If it was reset before, it is lost next, as by a first read."""
         self._protocol = factory()
         self._protocol.connection_made(self)
+        if self._reset is not None:
+            self.network.loop.call_soon(self._lose, self._reset)
         self._drain()
         return self._protocol
 
@@ -363,6 +367,9 @@ class Stream(asyncio.Transport):
 
     def _lose(self, error: Exception | None) -> None:
         if self._lost:
+            return
+        if self._protocol is None:
+            self._reset = error
             return
         self._lost = True
         if not self._outgoing:
