@@ -26,6 +26,7 @@ from simulation.cluster import mutants as cluster_mutants
 from simulation.cluster import run as cluster_run
 from simulation.cluster.plan import ClusterPlan
 from simulation.cluster.world import ClusterResult
+from simulation.kernel.cpu_limit import HANG
 from simulation.kernel.mutation import hunt_all
 from simulation.kernel.shrink import shrink
 from simulation.quorum import mutants, slow_disks
@@ -232,6 +233,9 @@ def attack(
 def explain(kind: Kind, result: Any) -> int:
     """Print a failing seed, shrunk, and how to replay it."""
     print(f"\nseed {result.plan.seed}: {result.violation}")
+    if result.violation.startswith(HANG):
+        print(f"\nnot shrunk, because each run could hang\npython -m simulation {kind.option}--seed {result.plan.seed}")
+        return 1
     best, runs = shrink(result, kind.play)
     faults = best.plan.faults
     print(f"\nshrunk from {len(result.plan.faults)} faults to {len(faults)} in {runs} runs: {best.violation}")

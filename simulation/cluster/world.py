@@ -41,6 +41,7 @@ from simulation.cluster.nodes import Host, World
 from simulation.cluster.plan import ClusterPlan
 from simulation.cluster.retention import Kept, Retention, StrayWatch
 from simulation.kernel import real_store
+from simulation.kernel.cpu_limit import HangError, cpu_limited
 from simulation.kernel.loop import BusyError, Process
 from simulation.kernel.real_disk import Folders
 from simulation.kernel.store import QuorumDisk
@@ -345,12 +346,15 @@ class ClusterWorld(World):
             with (
                 early_fencing_watched(self),
                 nullcontext() if self._stores is None else self._stores.in_use(),
+                cpu_limited(self.loop),
             ):
                 self.loop.run_until_complete(Process(self.loop, "admin").start(self._guarded(course)))
             for broken in self.loop.broken_invariants():
                 self._break(_described(broken))
         except BusyError as error:
             self._break(f"L6: {error}")
+        except HangError as hang:
+            self._break(f"{hang}")
         except AssertionError as error:
             self._break(_described(error))
         finally:

@@ -205,6 +205,11 @@ class SimulatedLoop(base_events.BaseEventLoop):
     def true_time(self) -> float:
         return self._now
 
+    @property
+    def running(self) -> Process | None:
+        """The process whose callback runs."""
+        return self._current
+
     @contextmanager
     def as_process(self, process: Process | None) -> Iterator[None]:
         """Use the clock of `process` inside the context, for code outside it that calls its objects."""

@@ -41,6 +41,7 @@ from quorumlog.errors import FatalError
 from quorumlog.runtime.clock import Sources, now_ms
 from quorumlog.wire.errors import ApiError
 from quorumlog_server.volunteer import Volunteer
+from simulation.kernel.cpu_limit import HangError, cpu_limited
 from simulation.kernel.loop import EPOCH_MS, Process, SimulatedLoop
 from simulation.kernel.network import CONTROL_PORT, Network, SimulatedTransport
 from simulation.kernel.real_store import Folders
@@ -521,10 +522,12 @@ class QuorumWorld:
         """Run the plan to its end, or to the first violation."""
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
         try:
-            with nullcontext() if self._folders is None else self._folders.in_use():
+            with nullcontext() if self._folders is None else self._folders.in_use(), cpu_limited(self.loop):
                 self.loop.run_until_complete(Process(self.loop, "world").start(self._guarded(course)))
             for broken in self.loop.broken_invariants():
                 self._break(f"{type(broken).__name__}: {broken}")
+        except HangError as hang:
+            self._break(f"{hang}")
         except AssertionError as error:
             self._break(f"{type(error).__name__}: {error}")
         finally:

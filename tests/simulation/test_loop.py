@@ -1,18 +1,24 @@
-"""The simulated loop: a broken invariant ends the run, wherever it was raised."""
+"""The simulated loop: a broken invariant ends the run, wherever it was raised, and so does a loop that never waits."""
 
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from simulation.cluster import run as cluster_run
+from simulation.cluster import world as cluster_world
 from simulation.cluster.draw import draw as draw_cluster
 from simulation.cluster.world import ClusterWorld
+from simulation.kernel import cpu_limit
+from simulation.kernel.cpu_limit import HangError, cpu_limited
 from simulation.kernel.loop import Process, SimulatedLoop, device_wait
 from simulation.kernel.violation import causes_of
 from simulation.quorum import run as quorum_run
+from simulation.quorum import world as quorum_world
 from simulation.quorum.plan import draw as draw_quorum
 from simulation.quorum.world import QuorumWorld
 
@@ -85,3 +91,66 @@ def test_a_process_whose_tasks_fail_together_ends_for_all_their_reasons() -> Non
     full, broken_one = OSError("full"), ValueError("broken")
     assert causes_of(full) == [full]
     assert causes_of(ExceptionGroup("", [full, ExceptionGroup("", [broken_one])])) == [full, broken_one]
+
+
+def test_a_run_that_uses_too_much_cpu_time_ends_and_names_the_loop(loop: SimulatedLoop) -> None:
+    async def never_waits() -> None:
+        await asyncio.sleep(2.5)
+        while True:
+            pass
+
+    message = r"0\.05 s of CPU time at 2\.500 s.* on n1>: .*test_loop\.py:\d+ never_waits <"
+    with pytest.raises(HangError, match=message), cpu_limited(loop, 0.05):
+        loop.run_until_complete(Process(loop, "n1").start(never_waits()))
+
+
+def test_a_loop_that_ignores_every_exception_is_interrupted_again(
+    loop: SimulatedLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_limit, "AGAIN_S", 0.05)
+    ignored = 0
+
+    async def ignores() -> None:
+        nonlocal ignored
+        while True:
+            try:
+                while True:
+                    pass
+            except BaseException:
+                ignored += 1
+                if ignored == 3:
+                    raise
+
+    with pytest.raises(HangError), cpu_limited(loop, 0.05):
+        loop.run_until_complete(Process(loop, "n1").start(ignores()))
+    assert ignored == 3
+
+
+@pytest.mark.parametrize("of_clusters", [True, False])
+def test_a_hang_is_a_violation_of_either_kind_of_run(of_clusters: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang() -> None:
+        while True:
+            pass
+
+    monkeypatch.setattr(
+        cluster_world if of_clusters else quorum_world, "cpu_limited", partial(cpu_limit.cpu_limited, limit_s=0.2)
+    )
+    if of_clusters:
+        cluster = ClusterWorld(draw_cluster(0))
+        cluster.loop.call_soon(hang)
+        found = cluster_run.play_in(cluster).violation
+    else:
+        quorum = QuorumWorld(draw_quorum(0))
+        quorum.loop.call_soon(hang)
+        found = quorum.play(quorum_run.attack).violation
+    assert found is not None
+    assert found.startswith(cpu_limit.HANG)
+    assert "at 0.000 s of virtual time" in found
+    assert " hang < " in found
+
+
+def test_the_limit_of_cpu_time_ends_with_its_run() -> None:
+    before = signal.getsignal(signal.SIGPROF)
+    assert quorum_run.play(draw_quorum(0)).violation is None
+    assert signal.getsignal(signal.SIGPROF) == before
+    assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
