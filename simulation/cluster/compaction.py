@@ -60,24 +60,24 @@ class KeyedRecords:
     entries: dict[int, Entry] = field(default_factory=dict)
     newest: dict[bytes, int] = field(default_factory=dict)
     """By key: the highest offset of its records, including those that do not belong to the history."""
-    committed_s: dict[int, float] = field(default_factory=dict)
-    """By offset of a tombstone: when it was committed, in true time."""
+    committed_s: dict[tuple[int, Entry], float] = field(default_factory=dict)
+    """By offset and tombstone: when it first became committed, in true time, under any leader."""
 
-    def note_newest(self, entries: Entries) -> None:
-        """Note records that replace earlier ones of their keys, even if they do not belong to the history.
+    def note(self, entries: Entries, now_s: float) -> None:
+        """Note records that became committed, even if they do not belong to the history.
 
-        A leader that an unclean election has deposed may commit, and compact, until it learns of its successor.
+        A leader that an unclean election has deposed may commit, and compact, until it learns of its successor.  If it
+        leads again, its records may belong to the history after all, without those that it has compacted rightly.
         """
         for offset, entry in entries:
             if entry.key is not None:
                 self.newest[entry.key] = max(offset, self.newest.get(entry.key, -1))
+            if entry.value is None:
+                self.committed_s.setdefault((offset, entry), now_s)
 
     def add(self, entries: Entries, now_s: float) -> None:
-        self.note_newest(entries)
-        for offset, entry in entries:
-            self.entries[offset] = entry
-            if entry.value is None:
-                self.committed_s[offset] = now_s
+        self.note(entries, now_s)
+        self.entries.update(entries)
 
     def cut_to(self, end: int) -> None:
         """Forget the records from `end` on, which an unclean election has removed."""
@@ -106,7 +106,7 @@ class KeyedRecords:
                 continue
             if entry.value is not None:
                 return f"the record at {offset} is the last one of key {entry.key!r}"
-            kept_s = now_s - self.committed_s[offset]
+            kept_s = now_s - self.committed_s[offset, entry]
             if kept_s < self.delete_retention_s:
                 return f"the tombstone at {offset} was committed {kept_s:.3f} s ago"
         return None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from broker.log import LogKey, PartitionLog
-from simulation.cluster.evidence import BrokerRun, Evidence
+from simulation.cluster.evidence import BrokerRun, Copy, Evidence
 from simulation.cluster.history import Committed, History, batches_of
 
 
@@ -27,11 +27,13 @@ class CompactionWatch:
         had = self._tombstones.setdefault((log.directory_id, log.key), set())
         had.update(offset for offset, entry in batch.entries if entry.value is None)
 
-    def committed_aside(self, history: History, log: PartitionLog, watermark: int) -> None:
+    def committed_aside(self, history: History, copy: Copy) -> None:
         """Note the records of a leader that was deposed by an unclean election, or of its followers."""
         if history.records is not None:
-            for batch in batches_of(log, max(history.start, log.start_offset), watermark, keyed=True):
-                history.records.note_newest(batch.entries)
+            start = max(history.start, copy.log.start_offset, copy.noted)
+            for batch in batches_of(copy.log, start, copy.watermark, keyed=True):
+                history.records.note(batch.entries, self._clock())
+                copy.noted = batch.end_offset
 
     def shortened(self, log: PartitionLog, end: int) -> None:
         """Forget the records of a replica from `end` on, because it has deleted or lost them."""

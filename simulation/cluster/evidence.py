@@ -21,12 +21,14 @@ class Copy:
     """A replica in one process.
 
     compared: the end of the part of its log that was compared with the history.  watermark: that of its role.
+    noted: the end of the part that was noted because a deposed leader had committed it (`CompactionWatch`).
     """
 
     log: PartitionLog
     compared: int = 0
     role: LeaderState | FollowerState | None = None
     watermark: int = 0
+    noted: int = 0
 
 
 @dataclass(eq=False)

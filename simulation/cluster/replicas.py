@@ -109,7 +109,7 @@ class ReplicaWatch:
             restart(offset, epoch)
             self._compacted.shortened(log, 0)
             self._disks.forget_above(run.node_id, key, 0)
-            copy.compared = offset
+            copy.compared = copy.noted = offset
             copy.watermark = min(copy.watermark, offset)
 
         def truncated(offset: int) -> None:
@@ -119,6 +119,7 @@ class ReplicaWatch:
             self._disks.forget_above(run.node_id, key, log.end_offset)
             copy.compared = min(copy.compared, log.end_offset)
             copy.watermark = min(copy.watermark, log.end_offset)
+            copy.noted = min(copy.noted, log.end_offset)
 
         def start_advanced(offset: int) -> None:
             before = log.start_offset
@@ -218,7 +219,7 @@ class ReplicaWatch:
             )
         copy.role, copy.watermark = role, watermark
         if role.leader_epoch < history.unclean_epoch:
-            self._compacted.committed_aside(history, log, watermark)
+            self._compacted.committed_aside(history, copy)
             return
         evidence.check(
             watermark <= log.end_offset,

@@ -384,8 +384,20 @@ def test_records_that_an_unclean_leader_had_compacted_are_not_compared() -> None
 def test_a_deposed_leader_may_compact_what_it_has_committed_itself(compacted: History) -> None:
     less = keyed_batch(0, entry(b"a", b"1"), None, None, entry(b"b", None))
     assert compacted.records is not None
-    compacted.records.note_newest(((4, entry(b"a", b"of the deposed leader")),))
+    compacted.records.note(((4, entry(b"a", b"of the deposed leader")),), 10.0)
     assert compacted.lost(less, 10.0, NOW_MS) is None
+
+
+@pytest.mark.parametrize(("tombstone", "is_kept"), [(entry(b"c", None, 1), False), (entry(b"c", None, 2), True)])
+def test_the_retention_of_a_tombstone_begins_when_a_deposed_leader_commits_it(
+    compacted: History, tombstone: Entry, is_kept: bool
+) -> None:
+    """The deposed leader leads again, so that its records become part of the history."""
+    assert compacted.records is not None
+    compacted.records.note(((4, entry(b"c", None, 1)),), 20.0)
+    assert compacted.add(keyed_batch(4, tombstone), 25.0, FORGETS_S) is None
+    problem = compacted.lost(keyed_batch(4, None), 25.5, NOW_MS)
+    assert (problem is not None) == is_kept, problem
 
 
 def test_marks_of_a_compacted_batch_are_at_their_offsets() -> None:
