@@ -7,6 +7,7 @@ recognises it by its sequence number.  That holds as long as the caller has only
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -34,6 +35,22 @@ class ProducerLeaders(Leaders, Protocol):
 
     async def new_producer_id(self, timeout_s: float) -> tuple[int, int]:
         """Return a new (producer id, epoch); raises ClusterError."""
+
+
+class Transaction(Protocol):
+    """The transaction to which all batches of a producer belong."""
+
+    @property
+    def transactional_id(self) -> str: ...
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Return producer id and epoch."""
+        ...
+
+    async def enlist(self, topic: str, index: int, timeout_s: float) -> None:
+        """Add a partition, before its first batch.  Raises: ClusterError."""
+        ...
 
 
 @dataclass(slots=True)
@@ -68,6 +85,7 @@ class BatchDelivery:
         acks: ACKS_ALL, ACKS_LEADER or ACKS_NONE.
         request_timeout_s: how long one request may take before it is sent again.
         retry_pause_max_s: the maximum of the growing pause between retries of a batch.
+        transaction: to which all batches belong; requires ACKS_ALL.
     """
 
     def __init__(
@@ -77,8 +95,11 @@ class BatchDelivery:
         acks: int = ACKS_ALL,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         retry_pause_max_s: float = PAUSE_MAX_S,
+        transaction: Transaction | None = None,
     ) -> None:
         assert acks in (ACKS_ALL, ACKS_LEADER, ACKS_NONE), acks
+        assert transaction is None or acks == ACKS_ALL, acks
+        self._transaction = transaction
         self._calls = PartitionCalls(cluster, retry_pause_max_s)
         self._acks = acks
         self._request_timeout_s = request_timeout_s
@@ -89,8 +110,14 @@ class BatchDelivery:
         Raises: ClusterError.  The batch may still have been appended, unless the broker refused the first attempt.
         """
         sequence.attempts = 0
+        transaction = self._transaction
+        if transaction is not None:
+            deadline = asyncio.get_running_loop().time() + timeout_s
+            await transaction.enlist(sequence.topic, sequence.index, timeout_s)
+            timeout_s = max(deadline - asyncio.get_running_loop().time(), 0.0)
         if sequence.identity is not None:
-            stamp(batch, *sequence.identity, sequence.next_sequence)
+            numbers = (*sequence.identity, sequence.next_sequence)
+            stamp(batch, *numbers, is_transactional=transaction is not None)
 
         async def attempt(connection: KafkaConnection, left_s: float) -> Delivered:
             sequence.attempts += 1
@@ -105,7 +132,10 @@ class BatchDelivery:
         self, sequence: Sequence, batch: bytearray, record_count: int, connection: KafkaConnection, timeout_s: float
     ) -> Delivered:
         topic, index = sequence.topic, sequence.index
-        body = produce.encode_request(_PRODUCE_VERSION, self._acks, int(timeout_s * 1000), [(topic, index, batch)])
+        transactional_id = None if self._transaction is None else self._transaction.transactional_id
+        body = produce.encode_request(
+            _PRODUCE_VERSION, self._acks, int(timeout_s * 1000), [(topic, index, batch)], transactional_id
+        )
         if self._acks == ACKS_NONE:
             await connection.post(Api.PRODUCE, _PRODUCE_VERSION, body, timeout_s)
             return Delivered(UNKNOWN_OFFSET)

@@ -29,6 +29,7 @@ from quorumlog.client.delivery import (
     BatchDelivery,
     ProducerLeaders,
     Sequence,
+    Transaction,
 )
 from quorumlog.client.partitions import PAUSE_MAX_S
 from quorumlog.errors import ClusterError
@@ -64,6 +65,7 @@ class Producer:
         request_timeout_s: how long one request may take before it is sent again.
         buffer_size_max_bytes: above this, `send` waits for acknowledgements.
         retry_pause_max_s: the maximum of the growing pause between retries of a batch.
+        transaction: to which all batches belong; requires ACKS_ALL.  Its owner ends it, after `flush`.
     """
 
     def __init__(
@@ -75,10 +77,16 @@ class Producer:
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         buffer_size_max_bytes: int = BUFFER_SIZE_MAX_BYTES,
         retry_pause_max_s: float = PAUSE_MAX_S,
+        transaction: Transaction | None = None,
     ) -> None:
         self._cluster = cluster
+        self._transaction = transaction
         self._delivery = BatchDelivery(
-            cluster, acks=acks, request_timeout_s=request_timeout_s, retry_pause_max_s=retry_pause_max_s
+            cluster,
+            acks=acks,
+            request_timeout_s=request_timeout_s,
+            retry_pause_max_s=retry_pause_max_s,
+            transaction=transaction,
         )
         self._acks = acks
         self._delivery_timeout_s = delivery_timeout_s
@@ -95,7 +103,9 @@ class Producer:
 
     async def __aenter__(self) -> Self:
         """Raises: ClusterError if no producer id is available within the delivery timeout."""
-        if self._acks != ACKS_NONE:
+        if self._transaction is not None:
+            self._identity = self._transaction.identity
+        elif self._acks != ACKS_NONE:
             self._identity = await self._cluster.new_producer_id(self._delivery_timeout_s)
         await self._tasks.__aenter__()
         return self

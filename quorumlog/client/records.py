@@ -23,6 +23,7 @@ from quorumlog.wire.record_batch import (
     NO_SEQUENCE,
     RECORD_SIZE_MIN,
     TIMESTAMP_TYPE_FLAG,
+    TRANSACTIONAL_FLAG,
     BatchHeader,
     BatchRefusal,
     Buffer,
@@ -112,12 +113,22 @@ def new_header(
     )
 
 
-def stamp(batch: bytearray | memoryview, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+def stamp(
+    batch: bytearray | memoryview,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    *,
+    is_transactional: bool = False,
+) -> None:
     """Write the producer's identity into a sealed batch, and update its checksum."""
     header = parse_header(batch)
+    attributes = header.attributes | TRANSACTIONAL_FLAG if is_transactional else header.attributes
     seal(
         batch,
-        header._replace(producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence),
+        header._replace(
+            attributes=attributes, producer_id=producer_id, producer_epoch=producer_epoch, base_sequence=base_sequence
+        ),
     )
 
 

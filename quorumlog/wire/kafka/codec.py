@@ -26,7 +26,7 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_writer
 
 from quorumlog.errors import RemoteProtocolError
-from quorumlog.wire.kafka import private
+from quorumlog.wire.kafka import private, private_scopes
 from quorumlog.wire.kafka.buffer import ELEMENTS_MAX, REQUEST_ELEMENTS_MAX, Reader
 from quorumlog.wire.kafka.decoding import EPOCH, FieldShape, default_of, entity_reader
 
@@ -100,6 +100,11 @@ class Api(IntEnum):
     REMOVE_RAFT_VOTER = 81
     UPDATE_RAFT_VOTER = 82
     EXPLAIN_GROUPS = private.EXPLAIN_GROUPS
+    INIT_SCOPE = private_scopes.INIT_SCOPE
+    INIT_SCOPE_PRODUCER = private_scopes.INIT_SCOPE_PRODUCER
+    END_SCOPE = private_scopes.END_SCOPE
+    ABORT_SCOPE = private_scopes.ABORT_SCOPE
+    DESCRIBE_SCOPES = private_scopes.DESCRIBE_SCOPES
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,9 +181,15 @@ def encode_endpoints_tag(endpoints: Sequence[NodeEndpoint]) -> bytes:
 
 
 def encode_request(
-    version: int, acks: int, timeout_ms: int, partitions: Iterable[tuple[str, int, Buffer]]
+    version: int,
+    acks: int,
+    timeout_ms: int,
+    partitions: Iterable[tuple[str, int, Buffer]],
+    transactional_id: str | None = None,
 ) -> list[Buffer]:
     """Return the request body, for a flexible version: (topic, index, batches); those of one topic are sent together.
+
+    transactional_id: of the transaction to which all batches belong.
 
     The batches are in the list as given, not copied.
     """
@@ -193,7 +199,8 @@ def encode_request(
         if not topics or topics[-1][0] != topic:
             topics.append((topic, []))
         topics[-1][1].append((index, batches))
-    small = bytearray(b"\0" + _ACKS_TIMEOUT.pack(acks, timeout_ms) + count(len(topics), True))
+    small = bytearray(nullable_string(transactional_id, True))
+    small += _ACKS_TIMEOUT.pack(acks, timeout_ms) + count(len(topics), True)
     out: list[Buffer] = []
     for topic, items in topics:
         small += string(topic, True) + count(len(items), True)

@@ -1,0 +1,333 @@
+"""Requests about transaction scopes to their coordinators, for tools and Spark; services use `quorumlog.client.Scope`.
+
+A driver opens a scope (`open`) and ends it (`end`).  Its workers, in other processes, begin producers under the scope's
+name and epoch (`begin`), write with `Producer(cluster, transaction=StagedProducer(...))`, and report their `Winner` to
+the driver.
+
+Every request may be repeated, and is: a call asks until the coordinator answers or the time is up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from quorumlog.client.cluster import Cluster
+from quorumlog.client.coordinators import CoordinatorCalls, Kind, refused
+from quorumlog.client.kafka import KafkaConnection
+from quorumlog.errors import ClusterError, RemoteProtocolError
+from quorumlog.wire import scope_names
+from quorumlog.wire.errors import ApiError, KafkaCode
+from quorumlog.wire.kafka.codec import Api
+
+TRANSACTION_TIMEOUT_MS: Final = 900_000
+"""Until a producer is aborted whose scope does not end.  The cluster's default for the longest time it permits."""
+
+_NEWEST: Final = {
+    Api.INIT_SCOPE: 0,
+    Api.INIT_SCOPE_PRODUCER: 0,
+    Api.END_SCOPE: 0,
+    Api.ABORT_SCOPE: 0,
+    Api.DESCRIBE_SCOPES: 0,
+    Api.ADD_PARTITIONS_TO_TXN: 3,
+    Api.END_TXN: 3,
+}
+
+Partition = tuple[str, int]
+T = TypeVar("T")
+
+
+class OpenScope(NamedTuple):
+    """A run of a scope.  Picklable: workers need it to begin producers.
+
+    epoch: of this run.  last_sequence: of the last end; -1 if there was none.
+    """
+
+    name: str
+    epoch: int
+    last_sequence: int
+
+
+class Winner(NamedTuple):
+    """A producer that the end of the scope may commit.  Picklable: workers send it to the driver."""
+
+    attempt: str
+    producer_id: int
+    epoch: int
+
+
+class ScopeEnd(NamedTuple):
+    """changed: False if the sequence was not greater than that of an earlier end, so that nothing happened."""
+
+    changed: bool
+    last_sequence: int
+
+
+class ProducerOfScope(NamedTuple):
+    """A producer that is not complete.  started_ms: wall clock; None before its first partition."""
+
+    winner: Winner
+    state: str
+    started_ms: int | None
+    partitions: int
+
+
+class ScopeDescription(NamedTuple):
+    """state: Open, Ending or Closing.  updated_ms: wall clock of the last change."""
+
+    name: str
+    owner: str
+    run: str
+    epoch: int
+    state: str
+    last_sequence: int
+    updated_ms: int
+    producers: tuple[ProducerOfScope, ...]
+
+
+class ScopeClient:
+    """Asks the coordinators of scopes; bound to the loop of its `Cluster`, which the caller closes.
+
+    Every call ends within its `timeout_s`.  All raise `ClusterError`: TIMED_OUT, and UNSUPPORTED_VERSION by a broker
+    that is not of quorumlog, besides those named at the call.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._calls = CoordinatorCalls(cluster, Kind.TRANSACTIONAL_ID, _NEWEST)
+
+    async def is_served(self, timeout_s: float) -> bool:
+        """Return whether the brokers have scopes; False for those of Apache Kafka, for example."""
+
+        async def ask(left_s: float) -> bool:
+            connection = await self._cluster.any_broker(left_s)
+            return await self._calls.version(connection, Api.INIT_SCOPE, left_s) is not None
+
+        return await self._calls.retrying("the requests that the brokers serve", timeout_s, ask)
+
+    async def open(self, scope: str, owner: str, run: str, timeout_s: float, *, reset: bool = False) -> OpenScope:
+        """Begin a run of a scope.  An earlier run is fenced, and its producers are aborted.
+
+        owner: who may use the scope; it is remembered from the first run on.
+        run: names this run; unique to this call.  Repeating it changes nothing.
+        reset: take the scope over from any owner, and forget its sequence.
+
+        Raises: ClusterError: DUPLICATE_RESOURCE: another owner has the scope; INVALID_REQUEST; POLICY_VIOLATION.
+        """
+        values = {"scope": scope, "owner": owner, "run": run, "reset": reset}
+        reply = await self._ask(scope, Api.INIT_SCOPE, values, timeout_s)
+        return OpenScope(scope, reply.scope_epoch, reply.last_sequence)
+
+    async def begin(
+        self, scope: OpenScope, attempt: str, timeout_s: float, transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
+    ) -> StagedProducer:
+        """Begin as a producer of the scope.  A producer that has this attempt's name already is fenced and aborted.
+
+        transaction_timeout_ms: until the producer is aborted, from its first record on, unless the scope ends before.
+
+        Raises: ClusterError: PRODUCER_FENCED: a later run began; RESOURCE_NOT_FOUND: the scope was deleted;
+        INVALID_TRANSACTION_TIMEOUT; INVALID_REQUEST; POLICY_VIOLATION.
+        """
+        values = {
+            "scope": scope.name,
+            "scope_epoch": scope.epoch,
+            "attempt": attempt,
+            "transaction_timeout": transaction_timeout_ms,
+        }
+        reply = await self._ask(scope.name, Api.INIT_SCOPE_PRODUCER, values, timeout_s)
+        winner = Winner(attempt, reply.producer_id, reply.producer_epoch)
+        return StagedProducer(self._calls, scope.name, reply.transactional_id, winner)
+
+    async def end(self, scope: OpenScope, sequence: int, winners: Iterable[Winner], timeout_s: float) -> ScopeEnd:
+        """Commit the winners, abort all other producers of the scope, and store the sequence, in one decision.
+
+        Nothing changes if the sequence is not greater than the stored one.  Readers of committed records see the
+        records of the winners soon after this returns.
+
+        Raises: ClusterError: INVALID_TXN_STATE: a winner was aborted or replaced, and nothing was changed;
+        PRODUCER_FENCED; RESOURCE_NOT_FOUND; INVALID_REQUEST; POLICY_VIOLATION.  After TIMED_OUT, the end may have
+        happened: repeat it.
+        """
+        named = [
+            {"attempt": each.attempt, "producer_id": each.producer_id, "producer_epoch": each.epoch} for each in winners
+        ]
+        values = {"scope": scope.name, "scope_epoch": scope.epoch, "sequence": sequence, "winners": named}
+        reply = await self._ask(scope.name, Api.END_SCOPE, values, timeout_s)
+        return ScopeEnd(reply.changed, reply.last_sequence)
+
+    async def abort(self, scope: OpenScope, timeout_s: float) -> None:
+        """Abort all producers of the scope.  Its sequence stays.
+
+        Raises: ClusterError: PRODUCER_FENCED; RESOURCE_NOT_FOUND.
+        """
+        await self._abort(scope, timeout_s, close=False)
+
+    async def delete(self, scope: OpenScope, timeout_s: float) -> None:
+        """Abort all producers of the scope, and delete it with its owner and sequence.  A missing one is no error.
+
+        Raises: ClusterError: PRODUCER_FENCED.
+        """
+        try:
+            await self._abort(scope, timeout_s, close=True)
+        except ClusterError as error:
+            if error.code != KafkaCode.RESOURCE_NOT_FOUND.name:
+                raise
+
+    async def _abort(self, scope: OpenScope, timeout_s: float, *, close: bool) -> None:
+        values = {"scope": scope.name, "scope_epoch": scope.epoch, "close": close}
+        await self._ask(scope.name, Api.ABORT_SCOPE, values, timeout_s)
+
+    async def describe(self, scope: str, timeout_s: float) -> ScopeDescription:
+        """Return the state of a scope.  Raises: ClusterError: RESOURCE_NOT_FOUND."""
+
+        async def attempt(connection: KafkaConnection, left_s: float) -> ScopeDescription:
+            reply = await self._calls.ask(connection, Api.DESCRIBE_SCOPES, {"scopes": [scope]}, left_s)
+            with connection.judged():
+                if [each.scope for each in reply.scopes] != [scope]:
+                    raise RemoteProtocolError("the answer is about other scopes than the request")
+            found = reply.scopes[0]
+            _check(found, f"scope {scope}")
+            return _described(found)
+
+        return await self._call(scope, timeout_s, attempt)
+
+    async def _ask(self, scope: str, api: Api, values: dict[str, Any], timeout_s: float) -> Any:
+        async def attempt(connection: KafkaConnection, left_s: float) -> Any:
+            reply = await self._calls.ask(connection, api, values, left_s)
+            _check(reply, f"scope {scope}")
+            return reply
+
+        return await self._call(scope, timeout_s, attempt)
+
+    async def _call(
+        self, scope: str, timeout_s: float, attempt: Callable[[KafkaConnection, float], Coroutine[Any, Any, T]]
+    ) -> T:
+        problem = scope_names.label_problem("name of the scope", scope, scope_names.SCOPE_MAX_BYTES)
+        if problem:  # it has no coordinator that could refuse it
+            raise ClusterError(ApiError.INVALID_REQUEST, f"scope {scope!r}: {problem}")
+        return await self._calls.call(scope_names.coordinator_key(scope), timeout_s, attempt)
+
+
+class StagedProducer:
+    """A producer of a scope: the `Transaction` to which the batches of a `Producer` belong.
+
+    winner: names it in the end of the scope.
+    """
+
+    def __init__(self, calls: CoordinatorCalls, scope: str, transactional_id: str, winner: Winner) -> None:
+        self.transactional_id = transactional_id
+        self.winner = winner
+        self._calls = calls
+        self._key = scope_names.coordinator_key(scope)
+        self._added: set[Partition] = set()
+        self._wanted: dict[Partition, None] = {}
+        self._lock = asyncio.Lock()
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Return producer id and epoch."""
+        return self.winner.producer_id, self.winner.epoch
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether no record can have been written."""
+        return not self._added
+
+    async def enlist(self, topic: str, index: int, timeout_s: float) -> None:
+        """Have the partition added to the transaction.  Calls that wait at the same time share a request.
+
+        Raises: ClusterError: the producer was fenced or aborted, or as `PartitionCalls.call`.
+        """
+        partition = topic, index
+        if partition in self._added:
+            return
+        self._wanted[partition] = None
+        try:
+            async with asyncio.timeout(timeout_s), self._lock:
+                if partition not in self._added:
+                    wanted = sorted({partition, *self._wanted})
+                    self._wanted.clear()
+                    await self._add(wanted, timeout_s)
+                    self._added.update(wanted)
+        except TimeoutError as cause:
+            text = f"{topic}-{index} was not added to the transaction of {self.transactional_id} in {timeout_s:g} s"
+            raise ClusterError(ApiError.TIMED_OUT, text, retriable=True) from cause
+
+    async def abort(self, timeout_s: float) -> None:
+        """Abort this producer alone, so that readers do not have to wait for the end of the scope.
+
+        Raises: ClusterError: it was fenced or aborted already.
+        """
+        if self.is_empty:
+            return
+        producer_id, epoch = self.identity
+        values = {
+            "transactional_id": self.transactional_id,
+            "producer_id": producer_id,
+            "producer_epoch": epoch,
+            "committed": False,
+        }
+
+        async def attempt(connection: KafkaConnection, left_s: float) -> None:
+            reply = await self._calls.ask(connection, Api.END_TXN, values, left_s)
+            _check(reply, f"the abort of {self.transactional_id}")
+
+        await self._calls.call(self._key, timeout_s, attempt)
+
+    async def _add(self, partitions: Sequence[Partition], timeout_s: float) -> None:
+        by_topic: dict[str, list[int]] = {}
+        for topic, index in partitions:
+            by_topic.setdefault(topic, []).append(index)
+        values = {
+            "v3_and_below_transactional_id": self.transactional_id,
+            "v3_and_below_producer_id": self.winner.producer_id,
+            "v3_and_below_producer_epoch": self.winner.epoch,
+            "v3_and_below_topics": [{"name": name, "partitions": indexes} for name, indexes in by_topic.items()],
+        }
+
+        async def attempt(connection: KafkaConnection, left_s: float) -> None:
+            reply = await self._calls.ask(connection, Api.ADD_PARTITIONS_TO_TXN, values, left_s)
+            codes = {
+                (topic.name, each.partition_index): int(each.partition_error_code)
+                for topic in reply.results_by_topic_v3_and_below
+                for each in topic.results_by_partition
+            }
+            with connection.judged():
+                if codes.keys() != set(partitions):
+                    raise RemoteProtocolError("the answer is about other partitions than the request")
+            # OPERATION_NOT_ATTEMPTED goes to the partitions beside one that was refused.
+            codes = {key: code for key, code in codes.items() if code != KafkaCode.OPERATION_NOT_ATTEMPTED}
+            for (topic, index), code in sorted(codes.items()):
+                if code:
+                    raise refused(code, f"{topic}-{index} in the transaction of {self.transactional_id}")
+
+        await self._calls.call(self._key, timeout_s, attempt)
+
+
+def _check(reply: Any, what: str) -> None:
+    if reply.error_code:
+        message = getattr(reply, "error_message", None)
+        raise refused(reply.error_code, what, f": {message}" if message else "")
+
+
+def _described(found: Any) -> ScopeDescription:
+    producers = [
+        ProducerOfScope(
+            Winner(each.attempt, each.producer_id, each.producer_epoch),
+            each.producer_state,
+            each.started if each.started >= 0 else None,
+            each.partitions,
+        )
+        for each in found.producers
+    ]
+    return ScopeDescription(
+        found.scope,
+        found.owner,
+        found.run,
+        found.scope_epoch,
+        found.scope_state,
+        found.last_sequence,
+        found.updated,
+        tuple(producers),
+    )
