@@ -18,13 +18,16 @@ until the next touch.
 **Size.**  A leader processes a request in one turn of its loop.  So one request names at most `TARGETS_MAX` partitions;
 immediate further requests name the others.
 
-**Room.**  The number of sessions is bounded, and only brokers get one.  When all are taken, a session that was idle for
-long enough is closed for the new one; otherwise the new fetcher is served without a session.
+**Room.**  The number of sessions is bounded, and so is the number of partitions that those of consumers list.  A
+fetcher for which there is no room is served without a session.  A session that was idle for long enough is closed,
+because each session costs time at every append to its partitions.  When all sessions are taken, a follower's new
+session replaces the smallest one of a consumer.  A consumer's replaces the smallest one that lists fewer partitions and
+is not new.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
@@ -33,10 +36,14 @@ from uuid import UUID
 from broker.core.partition import Contact
 from quorumlog.wire.errors import KafkaCode
 
+CONSUMER = -1
+"""`replica_id` of a fetcher that is not a broker."""
 NO_SESSION = 0
 FULL_FETCH_NO_SESSION = -1
 FULL_FETCH_NEW_SESSION = 0
 SESSION_EPOCH_MAX = 2**31 - 1
+SEARCH_INTERVAL_MS = 1_000
+"""After a search found no session that a consumer's may replace, the next search is this much later."""
 TARGETS_MAX = 5_000
 """Each costs the leader about 50 µs.  Measured on a busy machine: 0.24 s for this many; eight times as many would block
 the loop for 2 s."""
@@ -230,6 +237,13 @@ class SessionPartition(Generic[Key]):
         self.log_start_offset = other.log_start_offset
         self.sent_code = KafkaCode.NONE
 
+    def sent(self, code: int, high_watermark: int, log_start: int) -> None:
+        """Note what a reply says.  After an error, the next reply without one is news, whatever it says."""
+        is_error = code != KafkaCode.NONE
+        self.sent_code = code
+        self.sent_high_watermark = -1 if is_error else high_watermark
+        self.sent_log_start = -1 if is_error else log_start
+
 
 def never_parked() -> None:
     """Wake no fetch: no fetch of the session is parked."""
@@ -239,15 +253,22 @@ def never_parked() -> None:
 class LeaderSession(Generic[Key]):
     """The leader's end of one session; a fetch without a session gets one with id 0.
 
+    by_id: its requests name topics by id, not by name.
     full: the request being served is a full fetch, whose reply names every partition.
+    counted: the number of partitions that the cache counts for this session.
+    stance: what the answers depended on, apart from the partitions; `take_stance` compares it.
     wake: makes the parked fetch of the session, if any, look again.
     """
 
     session_id: int
     replica_id: int
     contact: Contact
+    opened_ms: int = 0
+    by_id: bool = False
     next_epoch: int = 1
     full: bool = True
+    counted: int = 0
+    stance: Hashable = None
     entries: dict[Key, SessionPartition[Key]] = field(default_factory=dict)
     ready: dict[Key, None] = field(default_factory=dict)
     wake: Callable[[], None] = field(default=never_parked, repr=False)
@@ -273,9 +294,21 @@ class LeaderSession(Generic[Key]):
         self.ready.pop(key, None)
         return self.entries.pop(key, None) is not None
 
+    def take_stance(self, stance: Hashable) -> None:
+        """Look at all partitions again if the answers now depend on something else, such as another isolation level."""
+        if stance != self.stance:
+            self.stance = stance
+            self.ready.update(dict.fromkeys(self.entries))
+
 
 class SessionCache(Generic[Key]):
-    """The sessions that a leader keeps.  `on_closed` is called with each session that ends."""
+    """The sessions that a leader keeps.
+
+    capacity: the number of sessions.  partitions_max: how many partitions the sessions of consumers may list together.
+    idle_ms: how long a session without requests is kept, and how long a new one is safe from other consumers.
+    on_closed: called with each session that ends.
+    evicted: the number of sessions that the cache has closed, because they were idle or another one replaced them.
+    """
 
     def __init__(
         self,
@@ -283,26 +316,47 @@ class SessionCache(Generic[Key]):
         idle_ms: int,
         draw_id: Callable[[], int],
         on_closed: Callable[[LeaderSession[Key]], None],
+        partitions_max: int = 2**31,
     ) -> None:
+        self.evicted = 0
         self._capacity = capacity
+        self._partitions_max = partitions_max
         self._idle_ms = idle_ms
         self._draw_id = draw_id
         self._on_closed = on_closed
-        self._sessions: dict[int, LeaderSession[Key]] = {}
+        self._sessions: dict[int, LeaderSession[Key]] = {}  # the one whose last request is the oldest is first
+        self._consumers_list = 0
+        self._search_again_ms = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
 
+    @property
+    def partitions(self) -> int:
+        """The number of partitions that all sessions list."""
+        return sum(len(session.entries) for session in self._sessions.values())
+
     def begin(
-        self, session_id: int, session_epoch: int, replica_id: int, now_ms: int
+        self,
+        session_id: int,
+        session_epoch: int,
+        replica_id: int,
+        now_ms: int,
+        size: int = 0,
+        *,
+        by_id: bool = False,
     ) -> LeaderSession[Key] | KafkaCode:
-        """Return the session of a request, or the error if there is none."""
+        """Return the session of a request, or the error if there is none.
+
+        size: the number of partitions that the request names.
+        """
+        self._close_idle(now_ms)
         if session_epoch in (FULL_FETCH_NO_SESSION, FULL_FETCH_NEW_SESSION):
             self.close(session_id, replica_id)
             new_id = NO_SESSION
-            if session_epoch == FULL_FETCH_NEW_SESSION and self._make_room(now_ms):
+            if session_epoch == FULL_FETCH_NEW_SESSION and self._make_room(replica_id, size, now_ms):
                 new_id = self._free_id()
-            session = LeaderSession[Key](new_id, replica_id, Contact(now_ms))
+            session = LeaderSession[Key](new_id, replica_id, Contact(now_ms), now_ms, by_id)
             if new_id != NO_SESSION:
                 self._sessions[new_id] = session
             return session
@@ -311,6 +365,8 @@ class SessionCache(Generic[Key]):
             return KafkaCode.FETCH_SESSION_ID_NOT_FOUND
         if session_epoch != found.next_epoch:
             return KafkaCode.INVALID_FETCH_SESSION_EPOCH
+        if by_id != found.by_id:
+            return KafkaCode.FETCH_SESSION_TOPIC_ID_ERROR
         found.next_epoch = next_session_epoch(session_epoch)
         found.contact.last_fetch_ms = now_ms
         found.full = False
@@ -322,22 +378,60 @@ class SessionCache(Generic[Key]):
     def close(self, session_id: int, replica_id: int) -> None:
         found = self._sessions.get(session_id)
         if found is not None and found.replica_id == replica_id:
-            del self._sessions[session_id]
-            self._on_closed(found)
+            self._close(found)
+
+    def count(self, session: LeaderSession[Key]) -> bool:
+        """Count the partitions that a session lists now; close it, and return False, if those are too many."""
+        if session.replica_id != CONSUMER or session.session_id not in self._sessions:
+            return True
+        self._consumers_list += len(session.entries) - session.counted
+        session.counted = len(session.entries)
+        if self._consumers_list <= self._partitions_max:
+            return True
+        self._evict(session)
+        return False
 
     def close_replica(self, replica_id: int) -> None:
         """Close all sessions of a broker."""
         for session in [session for session in self._sessions.values() if session.replica_id == replica_id]:
             self.close(session.session_id, replica_id)
 
-    def _make_room(self, now_ms: int) -> bool:
+    def _close(self, session: LeaderSession[Key]) -> None:
+        del self._sessions[session.session_id]
+        self._consumers_list -= session.counted
+        self._on_closed(session)
+
+    def _evict(self, session: LeaderSession[Key]) -> None:
+        self.evicted += 1
+        self._close(session)
+
+    def _close_idle(self, now_ms: int) -> None:
+        """Close up to two sessions that were idle for too long, so that they end faster than new ones begin."""
+        for session in list(islice(self._sessions.values(), 2)):
+            if now_ms - session.contact.last_fetch_ms < self._idle_ms:
+                return
+            self._evict(session)
+
+    def _make_room(self, replica_id: int, size: int, now_ms: int) -> bool:
+        if replica_id == CONSUMER and self._consumers_list + size > self._partitions_max:
+            return False
         if len(self._sessions) < self._capacity:
             return True
+        if replica_id == CONSUMER and now_ms < self._search_again_ms:
+            return False
+        victim = min(self._replaceable_by(replica_id, size, now_ms), key=_listed, default=None)
+        if victim is None:
+            self._search_again_ms = now_ms + SEARCH_INTERVAL_MS
+            return False
+        self._evict(victim)
+        return True
+
+    def _replaceable_by(self, replica_id: int, size: int, now_ms: int) -> Iterator[LeaderSession[Key]]:
         for session in self._sessions.values():
-            if now_ms - session.contact.last_fetch_ms >= self._idle_ms:
-                self.close(session.session_id, session.replica_id)
-                return True
-        return False
+            if session.replica_id != CONSUMER:
+                continue
+            if replica_id != CONSUMER or (len(session.entries) < size and now_ms - session.opened_ms >= self._idle_ms):
+                yield session
 
     def _free_id(self) -> int:
         while True:
@@ -345,3 +439,7 @@ class SessionCache(Generic[Key]):
             assert session_id > 0, session_id
             if session_id not in self._sessions:
                 return session_id
+
+
+def _listed(session: LeaderSession[Key]) -> int:
+    return len(session.entries)

@@ -9,8 +9,8 @@ Rules for handlers:
 
 - `start_produce` appends to each partition in the order of its calls.  Calling it in the order in which requests
   arrived on a connection therefore keeps a producer's order; its future is awaited afterwards.
-- Fetch sessions live behind the port.  A handler passes a broker's `session_id` and `session_epoch` on unchanged
-  (consumers get no session), and answers with the `session_id` and exactly the `results` of the reply, in their order.
+- Fetch sessions live behind the port.  A handler passes `session_id` and `session_epoch` on unchanged
+  and answers with the `session_id` and exactly the `results` of the reply, in their order.
 - A batch in `FetchResult.records` is shared memory of the log: read it, never write it, and do not keep it.
 """
 
@@ -110,6 +110,7 @@ class FetchPlan:
     replica_id: `CONSUMER`, or the fetching broker's id with its broker epoch.
     max_wait_ms: capped by the manager.  min_bytes <= 0 answers immediately.
     session_id, session_epoch: as in the request (KIP-227); the defaults mean a full fetch with no session.
+    by_id: topics are named by id; a session cannot mix both.
     read_committed: read up to the last stable offset, and report the aborted transactions; only for consumers.
     """
 
@@ -122,6 +123,7 @@ class FetchPlan:
     session_id: int = NO_SESSION
     session_epoch: int = FULL_FETCH_NO_SESSION
     forgotten: tuple[ForgottenPartition, ...] = ()
+    by_id: bool = False
     read_committed: bool = False
 
 

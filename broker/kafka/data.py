@@ -13,9 +13,7 @@ from typing import TypeVar
 
 from broker.kafka.api import (
     CONSUMER,
-    FULL_FETCH_NO_SESSION,
     NO_EPOCH,
-    NO_SESSION,
     FetchPartition,
     FetchPlan,
     FetchReply,
@@ -108,7 +106,7 @@ async def handle_fetch(replicas: Replicas, caller: Caller, frame: memoryview, ro
     version = caller.header.api_version
     request = fetch.decode_request(frame, caller.header.body, version, FetchPartition, ForgottenPartition)
     refusal = _refusal(request, version)
-    reply = FetchReply(int(refusal)) if refusal is not None else await replicas.fetch(_plan(request, room))
+    reply = FetchReply(int(refusal)) if refusal is not None else await replicas.fetch(_plan(request, version, room))
     results = reply.results
     if reply.error_code and version < _FIRST_FETCH_WITH_ERROR:
         results = tuple(
@@ -135,12 +133,10 @@ def _refusal(request: fetch.FetchRequest, version: int) -> KafkaCode | None:
         return (
             KafkaCode.CLUSTER_AUTHORIZATION_FAILED
         )  # brokers of this cluster use newer versions; a fetch by anybody else must not move a watermark
-    if not follower and request.session_id != NO_SESSION:
-        return KafkaCode.FETCH_SESSION_ID_NOT_FOUND  # consumers get no session
     return None
 
 
-def _plan(request: fetch.FetchRequest, room: Callable[[], int]) -> FetchPlan:
+def _plan(request: fetch.FetchRequest, version: int, room: Callable[[], int]) -> FetchPlan:
     follower = request.replica_id >= 0
     max_bytes = max(0, request.max_bytes)
     return FetchPlan(
@@ -150,8 +146,9 @@ def _plan(request: fetch.FetchRequest, room: Callable[[], int]) -> FetchPlan:
         max_bytes=max_bytes if follower else min(max_bytes, room()),
         replica_id=request.replica_id if follower else CONSUMER,
         broker_epoch=request.broker_epoch if follower else NO_EPOCH,
-        session_id=request.session_id if follower else NO_SESSION,
-        session_epoch=request.session_epoch if follower else FULL_FETCH_NO_SESSION,
-        forgotten=tuple(request.forgotten) if follower else (),
+        session_id=request.session_id,
+        session_epoch=request.session_epoch,
+        forgotten=tuple(request.forgotten),
+        by_id=version >= fetch.FIRST_WITH_TOPIC_ID,
         read_committed=not follower and request.isolation_level == fetch.READ_COMMITTED,
     )

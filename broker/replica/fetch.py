@@ -5,7 +5,9 @@ Theory of operation
 Every fetch has a session object: one that is kept (KIP-227), or one that lives as long as the request.  Only the
 session's `ready` partitions are visited, so the cost of an incremental fetch depends on the changes, not on the size of
 the session.  A partition without news leaves `ready`.  It returns when its replica touches the session, and the replica
-decides whether that wakes the parked fetch (`Replica._touch`).
+decides whether that wakes the parked fetch (`Replica._touch`).  If answers now depend on something that touches no
+replica, such as the isolation level, all partitions of the session return (`LeaderSession.take_stance`).  So a session
+reports what full fetches would, with one exception: a log start that retention has moved comes with other news.
 
 A request is answered when a partition has something that cannot wait (`min_bytes` of records; an error or a divergence
 that was not sent yet), when its time is up, or when the session's next request arrives, because its fetcher then waits
@@ -61,6 +63,7 @@ class FetchService:
             self._limits.session_idle_ms,
             lambda: random.randint(1, _SESSION_ID_MAX),
             self._unwatch_all,
+            self._limits.session_partitions,
         )
         self._parked: dict[Session, asyncio.Future[None]] = {}
         self._closed = False
@@ -71,8 +74,8 @@ class FetchService:
         return len(self._parked)
 
     @property
-    def session_count(self) -> int:
-        return len(self._sessions)
+    def sessions(self) -> SessionCache[AskedKey]:
+        return self._sessions
 
     def close(self) -> None:
         """Answer every parked fetch with the available records."""
@@ -83,12 +86,19 @@ class FetchService:
     async def fetch(self, plan: FetchPlan) -> FetchReply:
         """Serve one request, within its bounded wait.  A cancel leaves nothing behind."""
         loop = asyncio.get_running_loop()
-        session = self._sessions.begin(plan.session_id, plan.session_epoch, plan.replica_id, now_ms())
+        session = self._sessions.begin(
+            plan.session_id, plan.session_epoch, plan.replica_id, now_ms(), len(plan.partitions), by_id=plan.by_id
+        )
         if isinstance(session, KafkaCode):
             return FetchReply(int(session))
         session.wake()  # an older request of the session may be parked
         epoch = session.next_epoch
         self._take_request(session, plan)
+        if not self._sessions.count(session):
+            return FetchReply(int(KafkaCode.FETCH_SESSION_ID_NOT_FOUND))  # it lists too many partitions now
+        if plan.replica_id == CONSUMER and not session.full and not session.entries:
+            self._sessions.close(session.session_id, CONSUMER)
+            return FetchReply(int(KafkaCode.NONE))  # it forgot its last partition, so it has no use for the session
         deadline = loop.time() + min(max(plan.max_wait_ms, 0), self._limits.max_wait_ms) / 1000
         try:
             while session.next_epoch == epoch:
@@ -107,6 +117,8 @@ class FetchService:
         finally:
             if session.session_id == NO_SESSION:
                 self._unwatch_all(session)
+            elif session.full:
+                self._sessions.close(session.session_id, session.replica_id)  # nobody has learned its id
 
     async def _park(self, session: Session, deadline: float) -> None:
         """Wait until the session is woken, or until the time is up."""
@@ -181,7 +193,7 @@ class FetchService:
 
     def _may_be_enough(self, session: Session, plan: FetchPlan) -> bool:
         """Return whether a read is worthwhile: a small append also wakes a consumer that waits for many bytes."""
-        if plan.min_bytes <= 1 or session.session_id != NO_SESSION:
+        if plan.min_bytes <= 1 or plan.replica_id != CONSUMER:
             return True
         size = 0
         for key in list(session.ready):
@@ -195,7 +207,7 @@ class FetchService:
                 there = found.log.size_between(entry.fetch_offset, _readable_end(found, plan))
             except (DiskError, CorruptStoreError):
                 return True  # the read reports it
-            if there == 0:
+            if there == 0 and session.session_id == NO_SESSION:
                 del session.ready[key]
             size += min(there, max(entry.max_bytes, 0))
         return size >= self._wanted_bytes(plan)
@@ -209,13 +221,14 @@ class FetchService:
         The caller drops them if a newer request of the session arrived during a read.
         """
         epoch = session.next_epoch
+        session.take_stance((self._table.context.is_serving(), self._cluster.own_epoch, plan.read_committed))
         budget = min(plan.max_bytes, self._limits.fetch_response_max_bytes)
         results: dict[AskedKey, FetchResult] = {}
         size = 0
         urgent = False
         for key in list(session.ready):
             entry = session.entries[key]
-            result = await self._evaluate(entry, plan, max(budget - size, 0), at_least_one=size == 0)
+            result = await self._evaluate(session, entry, plan, max(budget - size, 0), at_least_one=size == 0)
             if session.next_epoch != epoch:
                 break
             code = result.error_code
@@ -257,9 +270,7 @@ class FetchService:
             results = {key: results[key] for key in session.entries}
         for key, result in results.items():
             entry = session.entries[key]
-            entry.sent_high_watermark = result.high_watermark
-            entry.sent_log_start = result.log_start_offset
-            entry.sent_code = result.error_code
+            entry.sent(result.error_code, result.high_watermark, result.log_start_offset)
             self._count(session, key, len(result.records))
         session.full = False
         return FetchReply(int(KafkaCode.NONE), session.session_id, tuple(results.values()))
@@ -275,11 +286,15 @@ class FetchService:
         found = self._serving(entry, replica_id)
         return self._error(entry, found) if isinstance(found, KafkaCode) else self._result(entry, found)
 
-    async def _evaluate(self, entry: AskedPartition, plan: FetchPlan, budget: int, at_least_one: bool) -> FetchResult:
+    async def _evaluate(
+        self, session: Session, entry: AskedPartition, plan: FetchPlan, budget: int, at_least_one: bool
+    ) -> FetchResult:
         found = self._serving(entry, plan.replica_id)
         if isinstance(found, KafkaCode):
             return self._error(entry, found)
         replica, leader, partition_log = found
+        if session.session_id != NO_SESSION:
+            replica.sessions[session] = entry.key  # it may be younger than the request that named the partition
         try:
             verdict = self._check(entry, plan.replica_id, partition_log)
             if isinstance(verdict, Divergence):

@@ -32,8 +32,13 @@ class ReplicaLimits:
     """Look-ups by time at the same time; the others wait.  They share the threads that flush the disks."""
     fetch_response_max_bytes: int = 64 << 20
     sessions: int = 1_000
+    """Fetch sessions.  `SessionCache` describes which one a new one may replace; other fetchers get no session."""
+    session_partitions: int = 250_000
+    """Partitions that the fetch sessions of consumers list together, about 0.5 KB each.  A consumer whose partitions
+    would exceed it gets no session; a session that grows beyond it is closed."""
     session_idle_ms: int = 120_000
-    """A session that was idle for less is never closed for a new one."""
+    """A session without a request for so long is closed.  A consumer's session that was opened more recently is never
+    closed for another consumer's."""
     fetch_partition_bytes: int = 1 << 20
     fetcher_response_bytes: int = 16 << 20
     fetcher_wait_ms: int = 500

@@ -558,12 +558,8 @@ class Replica:
         A follower is not woken for a watermark: it learns the watermark with the next records.
         """
         for session, key in self.sessions.items():
-            if session.replica_id >= 0:
-                session.touch(key)
-                if followers:
-                    session.wake()
-            elif consumers:
-                session.touch(key)
+            session.touch(key)
+            if followers if session.replica_id >= 0 else consumers:
                 session.wake()
 
 

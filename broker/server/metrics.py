@@ -46,7 +46,13 @@ def register_broker_metrics(metrics: Metrics, role: BrokerRole, kafka: KafkaServ
     gauge("broker_metadata_applied_offset", "End of the metadata applied.", lambda: role.progress.applied_offset)
     gauge("broker_metadata_pending", "Partition changes to apply.", lambda: role.progress.pending_changes)
     gauge("broker_fetches_parked", "Parked fetches (long polls).", lambda: fetches.parked)
-    gauge("broker_fetch_sessions", "Open fetch sessions.", lambda: fetches.session_count)
+    gauge("broker_fetch_sessions", "Open fetch sessions.", lambda: len(fetches.sessions))
+    gauge("broker_fetch_session_partitions", "Partitions that they list.", lambda: fetches.sessions.partitions)
+    counter(
+        "broker_fetch_sessions_evicted",
+        "Fetch sessions that were closed because they were idle or another one replaced them.",
+        lambda: fetches.sessions.evicted,
+    )
     gauge("broker_produces_parked", "Writes that wait for replication.", lambda: role.context.parked_produces)
     gauge("broker_connections", "Client connections.", lambda: kafka.counters.connections)
     counter(

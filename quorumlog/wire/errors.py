@@ -111,6 +111,7 @@ class KafkaCode(IntEnum):
     BROKER_ID_NOT_REGISTERED = 102
     INCONSISTENT_CLUSTER_ID = 104
     TRANSACTIONAL_ID_NOT_FOUND = 105
+    FETCH_SESSION_TOPIC_ID_ERROR = 106
     INELIGIBLE_REPLICA = 107
     FENCED_MEMBER_EPOCH = 110
     UNRELEASED_INSTANCE_ID = 111
@@ -357,6 +358,11 @@ class ApiError(StrEnum):
     )
     INVALID_FETCH_SESSION_EPOCH = _row(
         "INVALID_FETCH_SESSION_EPOCH", "The epoch of the fetch session is not the next one.", retriable=True
+    )
+    FETCH_SESSION_TOPIC_ID_ERROR = _row(
+        "FETCH_SESSION_TOPIC_ID_ERROR",
+        "The fetch session names topics by id and the request by name, or the reverse.",
+        retriable=True,
     )
 
     # Producers

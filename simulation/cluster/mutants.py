@@ -601,19 +601,7 @@ def _levels_are_skipped() -> list[Any]:
 
 @_mutant("consumers see uncommitted records")
 def _shows_all() -> list[Any]:
-    evaluate = FetchService._evaluate
-
-    def everything(self: FetchService, entry: Any, plan: Any, budget: int, at_least_one: bool) -> Any:
-        return evaluate(
-            self, entry, replace(plan, replica_id=-2) if plan.replica_id == -1 else plan, budget, at_least_one
-        )
-
-    serving = FetchService._serving
-
-    def anybody(self: FetchService, entry: Any, replica_id: int) -> Any:
-        return serving(self, entry, -1 if replica_id == -2 else replica_id)
-
-    return [patch.object(FetchService, "_evaluate", everything), patch.object(FetchService, "_serving", anybody)]
+    return [patch.object(fetch, "_readable_end", lambda found, plan: found.log.end_offset)]
 
 
 @_mutant("a new leader reports the latest offset too early")

@@ -16,6 +16,27 @@ SESSION_TESTS = "tests/unit/broker/core/test_fetch_session.py"
 
 MUTANTS = (
     Mutant(
+        "a session does not repeat the state of a partition whose error ended",
+        SESSION,
+        "is_error = code != KafkaCode.NONE",
+        "is_error = False",
+        ("tests/unit/broker/replica/test_consumer_sessions.py::test_a_session_sees_exactly_what_full_fetches_see",),
+    ),
+    Mutant(
+        "a session keeps its view when the isolation level changes",
+        SESSION,
+        "        if stance != self.stance:\n",
+        "        if self.stance is None:\n",
+        (f"{SESSION_TESTS}::test_all_partitions_are_ready_again_when_the_answers_depend_on_something_else",),
+    ),
+    Mutant(
+        "a consumer's session replaces one that has just begun",
+        SESSION,
+        "(len(session.entries) < size and now_ms - session.opened_ms >= self._idle_ms)",
+        "(len(session.entries) < size)",
+        (f"{SESSION_TESTS}::test_a_consumer_replaces_the_smallest_older_session_that_lists_fewer_partitions",),
+    ),
+    Mutant(
         "a refused partition is named again only if its target has changed",
         SESSION,
         "if target == sent and key not in self._refused:",

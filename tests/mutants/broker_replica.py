@@ -17,6 +17,7 @@ WATERMARKS = "broker/replica/watermarks.py"
 
 DELETIONS = "broker/replica/deletions.py"
 
+CONSUMER_SESSION_TESTS = "tests/unit/broker/replica/test_consumer_sessions.py"
 DELETION_TESTS = "tests/unit/broker/replica/test_deletions.py"
 FETCHER_TESTS = "tests/unit/broker/replica/test_fetcher.py"
 ISR_TESTS = "tests/unit/broker/replica/test_isr.py"
@@ -31,6 +32,20 @@ WATERMARK_TESTS = "tests/unit/broker/replica/test_watermarks.py"
 INTERNAL_TESTS = "tests/unit/broker/replica/test_internal_topics.py"
 
 MUTANTS = (
+    Mutant(
+        "a session does not watch a partition that was created after it was named",
+        FETCH,
+        "            replica.sessions[session] = entry.key",
+        "            pass",
+        (f"{CONSUMER_SESSION_TESTS}::test_a_session_learns_of_a_partition_that_is_created_later",),
+    ),
+    Mutant(
+        "a session stays open though its client never learned of it",
+        FETCH,
+        "            elif session.full:\n",
+        "            elif False:\n",
+        (f"{CONSUMER_SESSION_TESTS}::test_a_client_that_hangs_up_before_it_learns_of_its_session_leaves_none",),
+    ),
     Mutant(
         "a client appends to an internal topic",
         "broker/replica/produce.py",

@@ -22,6 +22,7 @@ LAST_VERSION: Final = 17
 CLIENT_VERSION: Final = 12
 """The version that our clients send; it names topics by name."""
 FOLLOWER_VERSION: Final = 17
+FIRST_WITH_TOPIC_ID: Final = 13
 READ_COMMITTED: Final = 1
 """The isolation level of a fetch that ends at the last stable offset."""
 
@@ -31,7 +32,6 @@ _FIRST_WITH_LEADER_EPOCH: Final = 9
 _FIRST_WITH_RACK: Final = 11
 _FIRST_WITH_PREFERRED_REPLICA: Final = 11
 _FIRST_FLEXIBLE: Final = 12
-_FIRST_WITH_TOPIC_ID: Final = 13
 _FIRST_WITH_REPLICA_STATE: Final = 15
 _FIRST_WITH_ENDPOINTS: Final = 16
 
@@ -208,7 +208,7 @@ def decode_request(
     Raises: RemoteProtocolError.
     """
     reader = Reader(frame, position, REQUEST_ELEMENTS_MAX)
-    flexible, by_id = version >= _FIRST_FLEXIBLE, version >= _FIRST_WITH_TOPIC_ID
+    flexible, by_id = version >= _FIRST_FLEXIBLE, version >= FIRST_WITH_TOPIC_ID
     replica_id = reader.int32() if version < _FIRST_WITH_REPLICA_STATE else -1
     max_wait_ms, min_bytes, max_bytes, isolation_level = reader.unpack(_LIMITS)
     session_id, session_epoch = reader.unpack(_TWO_INT32) if version >= _FIRST_WITH_SESSION else (0, -1)
@@ -289,7 +289,7 @@ def encode_response(
     flexible = version >= _FIRST_FLEXIBLE
     topics: list[tuple[bytes, list[ResultLike]]] = []
     for result in results:
-        if version >= _FIRST_WITH_TOPIC_ID:
+        if version >= FIRST_WITH_TOPIC_ID:
             name = result.topic_id.bytes if result.topic_id is not None else bytes(16)
         else:
             name = string(result.topic or "", flexible)
@@ -373,7 +373,7 @@ def encode_request(
 ) -> list[Buffer]:
     """Return the request body, for a flexible version; consecutive partitions of one topic are encoded together."""
     assert version >= _FIRST_FLEXIBLE, version
-    by_id = version >= _FIRST_WITH_TOPIC_ID
+    by_id = version >= FIRST_WITH_TOPIC_ID
     with_state = version >= _FIRST_WITH_REPLICA_STATE
     out = bytearray() if with_state else bytearray(_INT32.pack(replica_id))
     out += _PLAN.pack(max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch)
@@ -431,7 +431,7 @@ def _join_topics(out: bytearray, topics: list[tuple[bytes, list[bytes]]]) -> Non
 def decode_response(body: memoryview, version: int) -> FetchedReply:
     """Decode a response of a flexible version; records are slices of `body`.  Raises: RemoteProtocolError."""
     assert version >= _FIRST_FLEXIBLE, version
-    by_id = version >= _FIRST_WITH_TOPIC_ID
+    by_id = version >= FIRST_WITH_TOPIC_ID
     reader = Reader(body)
     reader.int32()
     error_code, session_id = reader.unpack(_SESSION)

@@ -95,7 +95,7 @@ async def test_a_session_out_of_step_is_refused(leader: Broker) -> None:
     await leader.replicas.fetch(ask(session_epoch=-1, session_id=opened.session_id))
     closed = await leader.replicas.fetch(ask(session_epoch=1, session_id=opened.session_id))
     assert closed.error_code == KafkaCode.FETCH_SESSION_ID_NOT_FOUND
-    assert leader.replicas.fetches.session_count == 0
+    assert len(leader.replicas.fetches.sessions) == 0
     assert leader.hosted("t").sessions == {}
 
 
@@ -260,7 +260,7 @@ async def test_followers_copy_without_a_free_session(tmp_path: Path) -> None:
         await cluster.until(lambda: cluster[1].table.find(topic_id, 0) is not None, "hosted")
         for number in range(5):
             assert await write(cluster[1], 0, b"x") == number
-        assert cluster[1].replicas.fetches.session_count == 0
+        assert len(cluster[1].replicas.fetches.sessions) == 0
         await cluster.until(lambda: cluster[1].replicas.fetches.parked == 1, "it waits without a busy loop")
 
 

@@ -338,7 +338,7 @@ async def test_the_latest_offset_is_unknown_until_the_new_leader_has_caught_up(c
     """2 has the records of 1, but does not know that they are committed, because 3 has not fetched them."""
     topic_id = cluster.controller.create("t", (1, 2, 3))
     leader = await leading(cluster, 1, "t")
-    await cluster.until(lambda: leader.replicas.fetches.session_count == 2, "both followers fetch")
+    await cluster.until(lambda: len(leader.replicas.fetches.sessions) == 2, "both followers fetch")
     cluster.controller.held.add(3)
     await cluster[3].role.fetchers.stop()
     assert (await write(leader, "t", b"a", b"b", acks=LEADER)).error_code == KafkaCode.NONE

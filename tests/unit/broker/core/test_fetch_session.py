@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.core.fetch_session import (
+    CONSUMER,
     NO_SESSION,
     SESSION_EPOCH_MAX,
     TARGETS_MAX,
@@ -188,18 +189,25 @@ def test_session_epochs_wrap_to_one() -> None:
     assert next_session_epoch(SESSION_EPOCH_MAX) == 1
 
 
-def cache(capacity: int = 2) -> tuple[SessionCache[PartitionKey], list[int]]:
+def cache(capacity: int = 2, partitions_max: int = 100) -> tuple[SessionCache[PartitionKey], list[int]]:
     closed: list[int] = []
     ids = iter(range(1, 100))
     return (
-        SessionCache(capacity, 1_000, lambda: next(ids), lambda session: closed.append(session.session_id)),
+        SessionCache(
+            capacity, 1_000, lambda: next(ids), lambda session: closed.append(session.session_id), partitions_max
+        ),
         closed,
     )
 
 
-def opened(sessions: SessionCache[PartitionKey], replica_id: int, now_ms: int) -> LeaderSession[PartitionKey]:
-    session = sessions.begin(0, 0, replica_id, now_ms)
+def opened(
+    sessions: SessionCache[PartitionKey], replica_id: int, now_ms: int, size: int = 0
+) -> LeaderSession[PartitionKey]:
+    session = sessions.begin(0, 0, replica_id, now_ms, size)
     assert isinstance(session, LeaderSession)
+    for index in range(size):
+        session.put(entry(index, 0))
+    assert sessions.count(session)
     return session
 
 
@@ -233,6 +241,78 @@ def test_only_idle_sessions_are_evicted() -> None:
     third = opened(sessions, -1, 1_000)
     assert third.session_id != 0
     assert closed == [first.session_id]
+
+
+def test_idle_sessions_end_even_if_there_is_room() -> None:
+    """Each session costs time at every append to its partitions."""
+    sessions, closed = cache(capacity=9)
+    first, second = opened(sessions, CONSUMER, 0), opened(sessions, 2, 0)
+    assert sessions.begin(second.session_id, 1, 2, 600) is second
+    sessions.begin(0, -1, CONSUMER, 1_200)
+    assert closed == [first.session_id]
+    assert sessions.evicted == 1
+
+
+def kept(sessions: SessionCache[PartitionKey], *busy: LeaderSession[PartitionKey], now_ms: int) -> None:
+    for session in busy:
+        assert sessions.begin(session.session_id, session.next_epoch, session.replica_id, now_ms) is session
+
+
+def test_a_consumer_replaces_the_smallest_older_session_that_lists_fewer_partitions() -> None:
+    sessions, closed = cache(capacity=3)
+    large, small, follower = opened(sessions, CONSUMER, 0, 5), opened(sessions, CONSUMER, 0, 3), opened(sessions, 2, 0)
+    kept(sessions, large, small, follower, now_ms=900)
+    assert opened(sessions, CONSUMER, 901, 9).session_id == 0, "the others are new"
+    kept(sessions, large, small, follower, now_ms=1_800)
+    assert opened(sessions, CONSUMER, 1_850, 9).session_id == 0, "searched a moment ago"
+    assert opened(sessions, CONSUMER, 1_901, 3).session_id == 0, "none lists fewer"
+    kept(sessions, large, small, follower, now_ms=2_500)
+    assert opened(sessions, CONSUMER, 2_901, 4).session_id != 0
+    assert closed == [small.session_id]
+
+
+def test_a_follower_replaces_a_consumers_session_but_no_followers() -> None:
+    sessions, closed = cache(capacity=2)
+    opened(sessions, 2, 0)
+    consumer = opened(sessions, CONSUMER, 0, 50)
+    assert opened(sessions, 3, 0, 1).session_id != 0
+    assert closed == [consumer.session_id]
+    assert opened(sessions, 4, 0, 70).session_id == 0
+
+
+def test_the_partitions_in_consumers_sessions_are_bounded() -> None:
+    sessions, closed = cache(capacity=9, partitions_max=10)
+    first = opened(sessions, CONSUMER, 0, 6)
+    assert opened(sessions, CONSUMER, 0, 5).session_id == 0
+    assert opened(sessions, 2, 0, 50).session_id != 0, "a follower's do not count"
+    second = opened(sessions, CONSUMER, 0, 4)
+    assert second.session_id != 0
+    second.put(entry(90, 0))
+    assert not sessions.count(second)
+    assert closed == [second.session_id]
+    first.remove(key(0))
+    assert sessions.count(first)
+    assert opened(sessions, CONSUMER, 0, 5).session_id != 0
+    assert sessions.partitions == 5 + 50 + 5
+
+
+def test_a_session_names_topics_either_by_id_or_by_name() -> None:
+    sessions, _ = cache()
+    session = sessions.begin(0, 0, CONSUMER, 0, by_id=True)
+    assert isinstance(session, LeaderSession)
+    assert sessions.begin(session.session_id, 1, CONSUMER, 0) is KafkaCode.FETCH_SESSION_TOPIC_ID_ERROR
+    assert sessions.begin(session.session_id, 1, CONSUMER, 0, by_id=True) is session, "the refusal did not count"
+
+
+def test_all_partitions_are_ready_again_when_the_answers_depend_on_something_else() -> None:
+    sessions, _ = cache()
+    session = opened(sessions, CONSUMER, 0, 3)
+    session.take_stance("read_committed")
+    session.ready.clear()
+    session.take_stance("read_committed")
+    assert not session.ready
+    session.take_stance("read_uncommitted")
+    assert list(session.ready) == [key(0), key(1), key(2)]
 
 
 def test_a_new_incarnation_closes_its_old_sessions() -> None:

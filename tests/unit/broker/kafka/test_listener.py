@@ -348,15 +348,14 @@ def fetch_values(offset: int = 0, **more: Any) -> dict[str, Any]:
     return {**values, "topics": [{"topic": "t", "partitions": [partition]}], **more}
 
 
-async def test_a_consumer_gets_no_fetch_session(served: Served) -> None:
+async def test_a_consumers_fetch_keeps_its_session(served: Served) -> None:
     served.replicas.create("t", 1)
     async with RawClient(served.port) as client:
-        response = await client.ask(Api.FETCH, 12, fetch_values(session_epoch=0))
-        assert (int(response.error_code), response.session_id) == (0, 0)
-        assert served.replicas.plans[-1].session_epoch == -1
-        response = await client.ask(Api.FETCH, 12, fetch_values(session_id=5, session_epoch=1))
-        assert int(response.error_code) == KafkaCode.FETCH_SESSION_ID_NOT_FOUND
-        assert len(served.replicas.plans) == 1
+        await client.ask(Api.FETCH, 12, fetch_values(session_id=5, session_epoch=1))
+        await client.ask(Api.FETCH, 6, fetch_values())
+    plans = served.replicas.plans
+    assert [(each.session_id, each.session_epoch) for each in plans] == [(5, 1), (0, -1)], "version 6 has no sessions"
+    assert not any(each.by_id for each in plans)
 
 
 async def test_a_followers_fetch_keeps_its_session(served: Served) -> None:
