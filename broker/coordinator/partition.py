@@ -509,7 +509,7 @@ def _ends_transaction(records: list[Record]) -> bool:
     return bool(records) and records[-1].ends is not None
 
 
-def _records_of(data: bytes, first_offset: int) -> Iterator[tuple[int, Record]]:
+def _records_of(data: bytes | memoryview, first_offset: int) -> Iterator[tuple[int, Record]]:
     """Yield the records and markers in `data` from `first_offset` on, each with its offset.
 
     Raises: BadRecord, UnreadableBatchError.

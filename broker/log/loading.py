@@ -10,6 +10,7 @@ from broker.log.cleaning.swap import remove_leftovers
 from broker.log.directory_facts import DirectoryFacts
 from broker.log.index import SegmentIndex
 from broker.log.partition_log import PartitionLog
+from broker.log.recent import RecentAppends
 from broker.log.recovery import Floor, Start, TornTail, recover_segment, walk_file
 from broker.log.segment import Segment, segment_path
 from broker.log.segments import known_segment
@@ -37,6 +38,7 @@ async def load_log(
     folder: str,
     state: LogState | None,
     facts: DirectoryFacts,
+    recent: RecentAppends,
     turn: Turn,
     *,
     is_exact: bool,
@@ -47,7 +49,7 @@ async def load_log(
     """
     config = facts.config(folder)
     if is_exact and state is not None:
-        log = PartitionLog(disk, key, topic, folder, config, state)
+        log = PartitionLog(disk, key, topic, folder, config, state, recent)
         await turn.passed()
     else:
         log, torn = await turn.through(
@@ -61,6 +63,7 @@ async def load_log(
                 facts.flushed_segment(folder),
                 facts.committed(key),
                 facts.floor(key, folder, state),
+                recent,
             )
         )
         if torn is not None:
@@ -86,6 +89,7 @@ def recover_log(
     flushed_segment: int,
     committed: int,
     floor: Floor,
+    recent: RecentAppends,
 ) -> Generator[None, None, Recovered]:
     """Read the log from the recovery point in `state`, or all of it without a state; yields between chunks.
 
@@ -103,7 +107,7 @@ def recover_log(
         if bases and bases[0] > 0 and flushed_segment < 0:  # without the facts of a log that begins later
             raise CorruptStoreError(f"{segment_path(path, 0, 'log')} is missing, and the log has no checkpoint")
         state = empty_state()
-    log = PartitionLog(disk, key, topic, folder, config, state)
+    log = PartitionLog(disk, key, topic, folder, config, state, recent)
     point = state.recovery
     sealed = {one.base_offset: one for one in state.segments if one.base_offset < point.segment}
     segments: list[Segment] = []

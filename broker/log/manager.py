@@ -36,6 +36,7 @@ from broker.log.durability import Durability
 from broker.log.events import LogEvents
 from broker.log.loading import check_whole, load_log
 from broker.log.partition_log import PartitionLog
+from broker.log.recent import RecentAppends
 from broker.log.recovery import DamagedLogError
 from broker.log.retention_clock import RetentionClock
 from broker.log.state import DAMAGED, damage_note, empty_state
@@ -74,6 +75,7 @@ class LogManager:
         self._clock = RetentionClock()
         self._checkpoints = Checkpoints(self._logs, self.take_offline)
         self._checkpoint_bytes = checkpoint_bytes
+        self._recent = RecentAppends()
 
     @property
     def logs(self) -> Mapping[LogKey, PartitionLog]:
@@ -160,7 +162,9 @@ class LogManager:
                 if key in self._failures:
                     raise CorruptStoreError(f"{folder} is in two data directories, and damaged in one")
                 is_exact = was_clean and folder not in facts.damaged
-                self._adopt(await load_log(disk, key, topic, folder, state, facts, turn, is_exact=is_exact))
+                self._adopt(
+                    await load_log(disk, key, topic, folder, state, facts, self._recent, turn, is_exact=is_exact)
+                )
             except CorruptStoreError as error:
                 self._offline(directory, key, folder, error)
                 if durable is not None and isinstance(error, DamagedLogError):
@@ -225,7 +229,7 @@ class LogManager:
         directory = self._directories[directory_id]
         if directory.failure is not None:
             raise directory.failure
-        log = PartitionLog(directory.disk, key, topic, folder_name(key, topic), config, empty_state())
+        log = PartitionLog(directory.disk, key, topic, folder_name(key, topic), config, empty_state(), self._recent)
         self._adopt(log)
         return log
 

@@ -8,6 +8,7 @@ which uses only parts above it:
     Durability    data that is not durable yet; tickets for the group flush  durability.py
     LogSegments   the list of segments: adding, truncating, removing         segments.py
     LogProducers  the state of the producers and its snapshots               producers.py
+    RecentAppends the last appends of all leaders, in memory                  recent.py
     LogReader     reads by offset, look-ups by time                          reader.py
     LogWriter     appends of a leader and of a follower; new segments        writer.py
     LogUpkeep     retention, checkpoints, expiry of producers                upkeep.py
@@ -31,6 +32,7 @@ from broker.log.marks import LogMarks
 from broker.log.produced import Produced
 from broker.log.producers import LogProducers
 from broker.log.reader import LogReader
+from broker.log.recent import RecentAppends
 from broker.log.segment import Segment
 from broker.log.segments import LogSegments, known_segment
 from broker.log.state import LogState
@@ -45,7 +47,16 @@ from quorumlog.wire.record_batch import NO_TIMESTAMP, iter_headers
 class PartitionLog:
     """The log of one replica, made by `LogManager`.  The package's docstring describes the interface."""
 
-    def __init__(self, disk: Disk, key: LogKey, topic: str, folder: str, config: LogConfig, state: LogState) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        key: LogKey,
+        topic: str,
+        folder: str,
+        config: LogConfig,
+        state: LogState,
+        recent: RecentAppends,
+    ) -> None:
         self.key = key
         self.topic = topic
         self.directory_id = disk.directory_id
@@ -55,10 +66,10 @@ class PartitionLog:
         has_folder = bool(state.segments) or disk.exists(path)
         segments = [known_segment(disk, path, one) for one in state.segments]
         self.durability = Durability(marks, segments, path, has_folder=has_folder, write_caching=config.write_caching)
-        self._segments = LogSegments(disk, path, segments, self.durability)
+        self._segments = LogSegments(disk, path, segments, self.durability, recent)
         self._producers = LogProducers(disk, path, marks, self._segments, self.durability, state.producerless_offset)
-        self._reader = LogReader(path, marks, self._segments)
-        self._writer = LogWriter(path, marks, self._segments, self._producers, self.durability)
+        self._reader = LogReader(path, marks, self._segments, recent)
+        self._writer = LogWriter(path, marks, self._segments, self._producers, self.durability, recent)
         self.upkeep = LogUpkeep(marks, self._segments, self._producers)
         self.compaction = LogCompaction(disk, path, marks, self._segments, self._producers, self.durability)
 
@@ -169,7 +180,7 @@ class PartitionLog:
 
     # -- reading
 
-    def read(self, offset: int, max_bytes: int, up_to_offset: int) -> bytes:
+    def read(self, offset: int, max_bytes: int, up_to_offset: int) -> bytes | memoryview:
         """Return whole batches; see `LogReader.read`."""
         return self._reader.read(offset, max_bytes, up_to_offset)
 
@@ -181,7 +192,7 @@ class PartitionLog:
         """
         return self._producers.stable_offset
 
-    def aborted_in(self, batches: bytes, offset: int) -> list[AbortedTransaction]:
+    def aborted_in(self, batches: bytes | memoryview, offset: int) -> list[AbortedTransaction]:
         """Return the aborted transactions with records in `batches`, which were read at `offset`.
 
         Raises: CorruptStoreError, DiskError.

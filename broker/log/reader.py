@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.log.cleaning.records import filler, is_filler
 from broker.log.marks import LogMarks
+from broker.log.recent import RecentAppends
 from broker.log.segments import LogSegments
 from broker.log.timestamps import find_newest, find_timestamp
 from broker.log.types import TimestampOffset
@@ -13,12 +14,13 @@ from quorumlog.wire.record_batch import parse_header
 class LogReader:
     """Reads one log.  Every method may raise CorruptStoreError or DiskError."""
 
-    def __init__(self, folder: str, marks: LogMarks, segments: LogSegments) -> None:
+    def __init__(self, folder: str, marks: LogMarks, segments: LogSegments, recent: RecentAppends) -> None:
         self._folder = folder
         self._marks = marks
         self._segments = segments
+        self._recent = recent
 
-    def read(self, offset: int, max_bytes: int, up_to_offset: int) -> bytes:
+    def read(self, offset: int, max_bytes: int, up_to_offset: int) -> bytes | memoryview:
         """Return whole batches of one segment, beginning with the batch that holds `offset`.
 
         No batch ends above `up_to_offset`.  At most `max_bytes`, but at least one batch.  The caller has checked that
@@ -37,7 +39,11 @@ class LogReader:
         if limit - start > max_bytes:
             first_end = start + segment.header_at(start).size
             limit = min(limit, segment.boundary_before(start + max_bytes, first_end))
-        return _trimmed(segment.read(start, limit, marks.epochs.epoch_of), offset) if limit > start else b""
+        if limit == start:
+            return b""
+        if (kept := self._recent.find(segment, start, limit)) is not None:
+            return kept  # a leader's own append, so no filler
+        return _trimmed(segment.read(start, limit, marks.epochs.epoch_of), offset)
 
     def size_from(self, offset: int) -> int:
         """Return the bytes of the batches from the one that holds `offset` on."""

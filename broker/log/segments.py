@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from broker.log.durability import Durability
+from broker.log.recent import RecentAppends
 from broker.log.segment import Segment
 from broker.log.state import SegmentState
 from quorumlog.runtime.disk import Disk
@@ -32,12 +33,15 @@ def known_segment(disk: Disk, folder: str, state: SegmentState) -> Segment:
 class LogSegments:
     """The segments of one log, in order."""
 
-    def __init__(self, disk: Disk, folder: str, segments: list[Segment], durability: Durability) -> None:
+    def __init__(
+        self, disk: Disk, folder: str, segments: list[Segment], durability: Durability, recent: RecentAppends
+    ) -> None:
         """segments: the list to own; `durability` reads it."""
         self._disk = disk
         self._folder = folder
         self._segments = segments
         self._durability = durability
+        self._recent = recent
 
     def __bool__(self) -> bool:
         return bool(self._segments)
@@ -114,6 +118,7 @@ class LogSegments:
         if position == 0:
             self._remove(segments.pop())
         else:
+            self._recent.forget(last, position)
             last.truncate(position, end_offset)
             self._durability.add(last.file)
         return end_offset
@@ -142,10 +147,12 @@ class LogSegments:
         self._segments[:] = segments
 
     def _remove(self, segment: Segment) -> None:
+        self._recent.forget(segment)
         self._durability.remove(segment.path, segment.index_path)
         segment.remove()
 
     def close(self) -> None:
         """Close the files; nothing is flushed."""
         for segment in self._segments:
+            self._recent.forget(segment)
             segment.close()

@@ -9,6 +9,7 @@ from broker.log.durability import Durability
 from broker.log.marks import LogMarks
 from broker.log.produced import Produced, check_produced, refused
 from broker.log.producers import LogProducers
+from broker.log.recent import RecentAppends
 from broker.log.segment import Segment
 from broker.log.segments import LogSegments
 from broker.log.types import Appended, LogConfig, Refused
@@ -34,13 +35,20 @@ class LogWriter:
     """Appends to one log.  Every method may raise CorruptStoreError or DiskError."""
 
     def __init__(
-        self, folder: str, marks: LogMarks, segments: LogSegments, producers: LogProducers, durability: Durability
+        self,
+        folder: str,
+        marks: LogMarks,
+        segments: LogSegments,
+        producers: LogProducers,
+        durability: Durability,
+        recent: RecentAppends,
     ) -> None:
         self._folder = folder
         self._marks = marks
         self._segments = segments
         self._producers = producers
         self._durability = durability
+        self._recent = recent
 
     def append_as_leader(
         self,
@@ -53,7 +61,9 @@ class LogWriter:
         is_coordinated: bool = False,
         append_time_ms: int = NO_TIMESTAMP,
     ) -> Appended | Refused:
-        """Append a client's batches, with their offsets and epoch set.
+        """Append a client's batches, with their offsets and epoch set in place if their memory can be written.
+
+        The memory belongs to the log from now on, and the caller does not change it: the log serves reads from it.
 
         batches: checked by `check_produced`, unless they are `Produced` already.  The records of batches with
             compression are checked only if the caller has done so.
@@ -80,7 +90,8 @@ class LogWriter:
                 return Appended(verdict.first_offset, verdict.end_offset, duplicate=True)
             if isinstance(verdict, Refuse):
                 return Refused(int(verdict.code), verdict.reason)
-        data = bytearray(produced.data)
+        view = memoryview(produced.data)
+        data = memoryview(bytearray(view)) if view.readonly else view
         first = offset = epochs.end_offset
         position = 0
         placed = []
@@ -98,7 +109,8 @@ class LogWriter:
             placed.append(header)
             offset += header.last_offset_delta + 1
             position += header.size
-        self._append(data, placed, now_ms, config)
+        segment = self._append(data, placed, now_ms, config)
+        self._recent.keep(segment, segment.size - len(data), data)
         return Appended(first, offset)
 
     def append_marker(
@@ -148,7 +160,8 @@ class LogWriter:
             self._append(batches, headers, now_ms, config)
         return Appended(first, offset)
 
-    def _append(self, data: Batches, headers: Sequence[BatchHeader], now_ms: int, config: LogConfig) -> None:
+    def _append(self, data: Batches, headers: Sequence[BatchHeader], now_ms: int, config: LogConfig) -> Segment:
+        """Append to the active segment or a new one; return it."""
         marks = self._marks
         producers = self._producers.state
         segment = self._segment_for(len(data), headers, now_ms, config)
@@ -170,6 +183,7 @@ class LogWriter:
         marks.appended_since_checkpoint += len(data)
         self._durability.add(segment.file)
         self._durability.note_change()
+        return segment
 
     def _segment_for(self, size: int, headers: Sequence[BatchHeader], now_ms: int, config: LogConfig) -> Segment:
         """Return the segment for the next batches: the active one, or a new one."""

@@ -317,7 +317,9 @@ class FetchService:
             return self._error(entry, KafkaCode.NOT_LEADER_OR_FOLLOWER)  # it resigned during the read
         return self._result(entry, found, records)
 
-    def _committed(self, entry: AskedPartition, found: _Served, records: bytes, stable_offset: int) -> FetchResult:
+    def _committed(
+        self, entry: AskedPartition, found: _Served, records: bytes | memoryview, stable_offset: int
+    ) -> FetchResult:
         """Return records up to the last stable offset, with the aborted transactions in them."""
         if found.replica.leader is not found.leader:
             return self._error(entry, KafkaCode.NOT_LEADER_OR_FOLLOWER)  # it resigned during the read

@@ -505,7 +505,7 @@ class Replica:
 
     # -- fetches and ISR, as the leader
 
-    async def read(self, offset: int, max_bytes: int, up_to_offset: int) -> bytes:
+    async def read(self, offset: int, max_bytes: int, up_to_offset: int) -> bytes | memoryview:
         """Return whole batches from the one that holds `offset`, none that ends above `up_to_offset`.
 
         The role may have changed when this returns: the caller compares `leader` with the one that it began under.

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from broker.log import LogKey, PartitionLog
+from broker.log.recent import RecentAppends
 from quorumlog.errors import CorruptStoreError
 from quorumlog.wire.compression import INFLATED_SIZE_MAX, decompress
 from quorumlog.wire.record_batch import HEADER_SIZE, iter_headers
@@ -70,15 +71,17 @@ def batches_in(data: bytes, keyed: bool = False) -> Iterator[Committed]:
 
 
 def peek(log: PartitionLog, offset: int, end: int) -> bytes:
-    """Read batches of `log` without marking them as checked, so that the product checks them when it reads them.
+    """Read batches of `log` from its disk, without marking them as checked, so that the product checks them itself.
 
     Raises:
         CorruptStoreError: the batches are damaged.
     """
     checked = [(segment, segment._checked) for segment in log.segments]
+    recent, log._reader._recent = log._reader._recent, RecentAppends(0)
     try:
-        return log.read(offset, READ_BYTES, end)
+        return bytes(log.read(offset, READ_BYTES, end))
     finally:
+        log._reader._recent = recent
         for segment, before in checked:
             segment._checked = before
 

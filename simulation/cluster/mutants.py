@@ -488,7 +488,7 @@ def _damage_is_dropped() -> list[Any]:
     """An error while a log is recovered is treated as an empty folder."""
 
     def offline(self: LogManager, directory: LogDirectory, key: Any, folder: str, error: Any) -> None:
-        self._adopt(PartitionLog(directory.disk, key, "damaged", folder, LogConfig(), empty_state()))
+        self._adopt(PartitionLog(directory.disk, key, "damaged", folder, LogConfig(), empty_state(), self._recent))
 
     return [patch.object(LogManager, "_offline", offline)]
 

@@ -16,6 +16,8 @@ CLEAN_FILTER = "broker/log/cleaning/filter.py"
 CLEAN_JOB = "broker/log/cleaning/job.py"
 CLEAN_RECORDS = "broker/log/cleaning/records.py"
 CLEAN_SWAP = "broker/log/cleaning/swap.py"
+RECENT = "broker/log/recent.py"
+SEGMENTS = "broker/log/segments.py"
 READER = "broker/log/reader.py"
 WRITER = "broker/log/writer.py"
 UNIT = "tests/unit/broker/log"
@@ -24,6 +26,27 @@ COMPACTION = f"{UNIT}/test_compaction.py"
 COMPACTION_PROPERTY = "tests/properties/test_compaction.py"
 
 MUTANTS = (
+    Mutant(
+        "a leader serves a batch that a truncation has removed",
+        SEGMENTS,
+        "            self._recent.forget(last, position)\n",
+        "",
+        (f"{UNIT}/test_recent.py::test_a_batch_that_replaces_a_truncated_one_is_read",),
+    ),
+    Mutant(
+        "a kept slice counts without the frame that it keeps alive",
+        RECENT,
+        "return memoryview(data.obj).nbytes",
+        "return data.nbytes",
+        (f"{UNIT}/test_recent.py::test_a_slice_counts_as_the_frame_that_it_keeps_alive",),
+    ),
+    Mutant(
+        "a read returns the rest of a kept append that begins earlier and is shorter",
+        RECENT,
+        "if data is not None and len(data) >= end - start else None",
+        "if data is not None else None",
+        (f"{UNIT}/test_recent.py::test_an_append_is_found_from_its_beginning_only",),
+    ),
     Mutant(
         "retention deletes records that are not committed",
         UPKEEP,

@@ -351,7 +351,7 @@ def test_the_log_is_its_twin(plan: list[object], seed: int, segment_size: int) -
 def read_all(log: PartitionLog) -> list[bytes]:
     batches, offset = [], log.start_offset
     while offset < log.end_offset:
-        data = log.read(offset, 1, log.end_offset)
+        data = bytes(log.read(offset, 1, log.end_offset))
         batches.append(data)
         offset = parse_header(data).end_offset
     return batches

@@ -417,7 +417,7 @@ def values_of(hosted: Replica) -> list[bytes]:
     return found
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+def _read_varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
     shift = result = 0
     while True:
         byte = data[at]

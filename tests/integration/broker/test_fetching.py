@@ -139,7 +139,7 @@ async def test_a_long_poll_for_many_bytes_reads_once(
     assert log is not None
     read, sizes = log.read, list[int]()
 
-    def counted(offset: int, max_bytes: int, up_to_offset: int) -> bytes:
+    def counted(offset: int, max_bytes: int, up_to_offset: int) -> bytes | memoryview:
         data = read(offset, max_bytes, up_to_offset)
         sizes.append(len(data))
         return data

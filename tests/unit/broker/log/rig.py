@@ -88,7 +88,7 @@ def batches_of(log: PartitionLog) -> list[bytes]:
     batches = []
     offset = log.start_offset
     while offset < log.end_offset:
-        batch = log.read(offset, 1, log.end_offset)
+        batch = bytes(log.read(offset, 1, log.end_offset))
         assert batch, offset
         batches.append(batch)
         offset = int.from_bytes(batch[:8], "big") + int.from_bytes(batch[23:27], "big") + 1

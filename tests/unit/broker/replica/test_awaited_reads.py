@@ -25,7 +25,7 @@ class SlowReads:
         self.quick = 0
         read = Replica.read
 
-        async def slowly(replica: Replica, offset: int, max_bytes: int, up_to_offset: int) -> bytes:
+        async def slowly(replica: Replica, offset: int, max_bytes: int, up_to_offset: int) -> bytes | memoryview:
             records = await read(replica, offset, max_bytes, up_to_offset)
             self.begun += 1
             if self.begun > self.quick:

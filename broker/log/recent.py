@@ -1,0 +1,61 @@
+"""Keeps in memory what leaders appended last, because nearly all reads are of records that have just been appended.
+
+Theory of operation.  A leader's followers, and consumers that keep up, read each produce within moments of its append,
+as one piece or not at all.  So `RecentAppends` keeps whole appends, in the memory in which they arrived, and finds a
+read that begins where an append began.  Every other read takes its bytes from the file, that is from the page cache.
+
+One instance serves all logs of a broker.  It drops the oldest append when it is full.  Segments are told apart by
+identity: a segment that replaces another one is a new object.  `LogSegments` forgets what it truncates or removes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final
+
+SIZE_MAX: Final = 32 << 20
+"""Bytes of memory of all logs together.  Two seconds of a leader's appends at 16 MB/s; more when they come slower."""
+
+
+class RecentAppends:
+    """The last appends of all leaders, up to `size_max` bytes of memory; with 0, none are kept."""
+
+    def __init__(self, size_max: int = SIZE_MAX) -> None:
+        self._size_max = size_max
+        self._size = 0
+        self._appends: dict[tuple[Hashable, int], memoryview] = {}
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory that the kept appends hold."""
+        return self._size
+
+    def keep(self, segment: Hashable, position: int, data: memoryview) -> None:
+        """Keep `data`, which was appended to `segment` at `position` and which nobody changes any more."""
+        size = _memory_of(data)
+        if size > self._size_max:
+            return
+        self._appends[segment, position] = data.toreadonly()
+        self._size += size
+        while self._size > self._size_max:
+            self._size -= _memory_of(self._appends.pop(next(iter(self._appends))))
+
+    def find(self, segment: Hashable, start: int, end: int) -> memoryview | None:
+        """Return the bytes from position `start` to `end` if they are the beginning, or all, of one kept append."""
+        data = self._appends.get((segment, start))
+        return data[: end - start] if data is not None and len(data) >= end - start else None
+
+    def forget(self, segment: Hashable, position: int = 0) -> None:
+        """Drop what was appended to `segment` and reaches beyond `position`."""
+        for key, data in list(self._appends.items()):
+            if key[0] is segment and key[1] + len(data) > position:
+                del self._appends[key]
+                self._size -= _memory_of(data)
+
+
+def _memory_of(data: memoryview) -> int:
+    """Return the size of the buffer that `data` keeps alive: a slice of a frame holds all of the frame.
+
+    Slices of one frame count it more than once, so the bound is never exceeded.
+    """
+    return memoryview(data.obj).nbytes
