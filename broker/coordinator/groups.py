@@ -32,7 +32,9 @@ from broker.core.coordinator.group_requests import (
     TxnOffsetCommit,
 )
 from broker.core.coordinator.machine import Answer, Step, TransactionEnd
-from broker.core.producer_state import NO_SEQUENCE, Refuse
+from broker.core.coordinator.transaction_requests import TransactionSupport
+from broker.core.producer_state import NO_SEQUENCE, Duplicate, Refuse
+from broker.replica.produce import Verify
 from broker.replica.table import ReplicaTable
 from metadata.image import ClusterImage, TopicImage
 from metadata.image.internal_topics import CONSUMER_OFFSETS
@@ -45,9 +47,6 @@ from quorumlog.wire.rpcs import ControllerCall
 
 READS: Final = (DescribeConsumerGroups, DescribeGroups, ExplainGroups, Heartbeat, ListGroups, OffsetFetch)
 """Requests that make no records."""
-
-Verify = Callable[[str, tuple[int, int], tuple[str, int]], Awaitable[KafkaCode]]
-"""Asks the coordinator of a transactional id whether a partition is part of the open transaction of a producer."""
 
 _MINUTE_MS: Final = 60_000
 
@@ -191,22 +190,29 @@ class GroupCoordinators:
 
     # -- transactions
 
-    async def end_transaction(self, partition: int, producer: tuple[int, int], ends: TransactionEnd) -> KafkaCode:
-        """Write the marker of a producer's transaction to a partition, and apply its offsets; return when committed."""
+    async def end_transaction(
+        self, partition: int, producer: tuple[int, int], ends: TransactionEnd, *, has_raised: bool = False
+    ) -> KafkaCode:
+        """Write the marker of a producer's transaction to a partition, and apply its offsets; return when committed.
+
+        has_raised: see `ProducerState.check_marker`.
+        """
         marker = EndTxnMarker(ends.is_commit, ends.coordinator_epoch)
 
         def operation(machine: GroupMachine, call: int, now_ms: int) -> Step:
             producers = self.shell.producers(partition)
-            verdict = None if producers is None else producers.check_marker(*producer, marker)
+            verdict = None if producers is None else producers.check_marker(*producer, marker, has_raised=has_raised)
             if isinstance(verdict, Refuse):
                 return Step(answers=(Answer(call, verdict.code),))
+            if isinstance(verdict, Duplicate):
+                return Step(answers=(Answer(call, None),))  # it waits until everything in the log is committed
             return machine.request(call, EndOffsetTransaction(producer, ends), now_ms)
 
         found = await self.shell.call(partition, operation, HEADER_SIZE, is_read=False)
         return KafkaCode.NONE if found is None else KafkaCode(found)
 
     async def commit_in_transaction(
-        self, transactional_id: str, request: TxnOffsetCommit, verify: Verify, size: int
+        self, transactional_id: str, request: TxnOffsetCommit, verify: Verify, support: TransactionSupport, size: int
     ) -> Any:
         """Commit offsets within a transaction, once the coordinator has confirmed that this partition is part of it.
 
@@ -218,17 +224,24 @@ class GroupCoordinators:
             return KafkaCode.NOT_COORDINATOR
         token = producers.start_verification(producer_id, epoch, NO_SEQUENCE)
         if token is not None and not token.is_confirmed:
-            code = await verify(transactional_id, request.producer, (CONSUMER_OFFSETS, partition))
-            if code is not KafkaCode.NONE:
-                producers.end_verification(producer_id, token)
+            code = KafkaCode.COORDINATOR_NOT_AVAILABLE
+            try:
+                code = await verify(transactional_id, request.producer, (CONSUMER_OFFSETS, partition), support)
+                token.is_confirmed = token.is_confirmed or code is KafkaCode.NONE
+            finally:
+                if not token.is_confirmed:
+                    producers.end_verification(producer_id, token)
+            if not token.is_confirmed:
                 is_unavailable = code is KafkaCode.NOT_ENOUGH_REPLICAS
                 return KafkaCode.COORDINATOR_NOT_AVAILABLE if is_unavailable else code
-            token.is_confirmed = True
 
         def operation(machine: GroupMachine, call: int, now_ms: int) -> Step:
             now = self.shell.producers(partition)
-            if now is None or not now.is_verified(producer_id, token):
+            if now is None or not now.is_verified(producer_id, epoch, token):
                 return Step(answers=(Answer(call, KafkaCode.INVALID_TXN_STATE),))
+            if producer_id in now.transactions.open and not now.has_open(producer_id, epoch):
+                # The marker of an earlier transaction is missing here.
+                return Step(answers=(Answer(call, KafkaCode.COORDINATOR_NOT_AVAILABLE),))
             verdict = now.check_coordinated(producer_id, epoch)
             if isinstance(verdict, Refuse):
                 return Step(answers=(Answer(call, verdict.code),))

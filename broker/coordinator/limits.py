@@ -40,6 +40,12 @@ class CoordinatorLimits:
     marker_retry_max_ms: int = 1_000
     verification_timeout_ms: int = 3_000
     """How long a leader waits for the coordinator before it refuses the first batch of a transaction."""
+    addition_wait_ms: int = 2_000
+    """How long a leader asks again while the coordinator still ends the former transaction of a producer.  Then the
+    producer gets NOT_ENOUGH_REPLICAS, and tries again."""
+    addition_retry_min_ms: int = 4
+    """Time before a leader asks again.  It doubles up to `addition_retry_max_ms`."""
+    addition_retry_max_ms: int = 100
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from broker.coordinator.limits import CoordinatorLimits
 from broker.coordinator.links import BrokerLinks
 from broker.coordinator.partition import Coordinator, State
 from broker.core.coordinator.machine import TransactionEnd
-from broker.core.coordinator.transaction_machine import TransactionMachine
+from broker.core.coordinator.transaction_machine import EPOCH_RISES, TransactionMachine
 from broker.core.coordinator.transaction_records import Partition
 from broker.core.coordinator.transaction_requests import MarkersWritten, WriteMarkers
 from broker.replica.replica import Replica
@@ -34,7 +34,7 @@ from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 _SETTLED: Final = frozenset({KafkaCode.NONE, KafkaCode.INVALID_PRODUCER_EPOCH})
 """Results after which a partition needs no marker: a later epoch of the producer was fenced in there already."""
 
@@ -50,17 +50,22 @@ class MarkerWriter:
         self._wall_ms = wall_ms
         self._timeout_ms = timeout_ms
 
-    async def write(self, topic: str, index: int, marker: EndTxnMarker, producer: tuple[int, int]) -> int:
-        """Append a marker, and return NONE once it is committed, or an error code.  producer: id and epoch."""
+    async def write(
+        self, topic: str, index: int, marker: EndTxnMarker, producer: tuple[int, int], *, has_raised: bool
+    ) -> int:
+        """Append a marker, and return NONE once it is committed, or an error code.
+
+        producer: id and epoch.  has_raised: see `ProducerState.check_marker`.
+        """
         if topic == CONSUMER_OFFSETS:
             ends = TransactionEnd(marker.is_commit, marker.coordinator_epoch)
-            return int(await self._groups.end_transaction(index, producer, ends))
+            return int(await self._groups.end_transaction(index, producer, ends, has_raised=has_raised))
         if is_internal(topic):  # its coordinator could not load a marker, and would stop
             return int(KafkaCode.INVALID_TOPIC_EXCEPTION)
         replica: Replica | None = self._table.find(topic, index)
         if replica is None:
             return int(self._table.absent(topic, index)[0])
-        result = await replica.append_marker(marker, producer, self._wall_ms(), self._timeout_ms)
+        result = await replica.append_marker(marker, producer, self._wall_ms(), self._timeout_ms, has_raised=has_raised)
         return result.error_code
 
 
@@ -114,7 +119,7 @@ class MarkerSender:
     async def _send(self, coordinator: Coordinator[TransactionMachine], effect: WriteMarkers) -> None:
         left = dict.fromkeys(effect.partitions)
         backoff = Backoff(self._limits.marker_retry_min_ms / 1000, self._limits.marker_retry_max_ms / 1000)
-        while coordinator.state is not State.ENDED:
+        while coordinator.state not in (State.ENDED, State.FAILED):
             done = await self._round(coordinator.leader_epoch, effect, left)
             for partition in done:
                 del left[partition]
@@ -136,16 +141,18 @@ class MarkerSender:
             elif found.leader >= 0:
                 by_leader.setdefault(found.leader, []).append(partition)
         marker = EndTxnMarker(effect.is_commit, epoch)
-        sends = [self._send_to(leader, marker, effect.producer, each) for leader, each in by_leader.items()]
+        sends = [self._send_to(leader, marker, effect, each) for leader, each in by_leader.items()]
         for settled in await asyncio.gather(*sends):
             done += settled
         return done
 
     async def _send_to(
-        self, leader: int, marker: EndTxnMarker, producer: tuple[int, int], partitions: list[Partition]
+        self, leader: int, marker: EndTxnMarker, effect: WriteMarkers, partitions: list[Partition]
     ) -> list[Partition]:
+        producer, has_raised = effect.producer, effect.client_version >= EPOCH_RISES
         if leader == self._cluster.broker_id:
-            codes = await asyncio.gather(*(self._writer.write(*each, marker, producer) for each in partitions))
+            writes = (self._writer.write(*each, marker, producer, has_raised=has_raised) for each in partitions)
+            codes = await asyncio.gather(*writes)
             return [each for each, code in zip(partitions, codes, strict=True) if code in _SETTLED]
         topics: dict[str, list[int]] = {}
         for topic, index in partitions:
@@ -156,6 +163,7 @@ class MarkerSender:
             "transaction_result": marker.is_commit,
             "coordinator_epoch": marker.coordinator_epoch,
             "topics": [{"name": name, "partition_indexes": indexes} for name, indexes in topics.items()],
+            "transaction_version": effect.client_version,
         }
         timeout_s = self._limits.marker_timeout_ms / 1000
         try:

@@ -18,30 +18,34 @@ from broker.coordinator.shell import NO_PARTITION, CoordinatorShell
 from broker.coordinator.topics import ImageTopics
 from broker.core.coordinator.group_requests import TxnOffsetCommit
 from broker.core.coordinator.machine import Step
-from broker.core.coordinator.transaction_machine import TransactionMachine
+from broker.core.coordinator.transaction_machine import EPOCH_RISES, TransactionMachine
 from broker.core.coordinator.transaction_records import Partition
 from broker.core.coordinator.transaction_requests import (
     AddPartitions,
     DescribeTransactions,
+    EndTransaction,
+    EndTransactionResponse,
     InitProducer,
     InitProducerResponse,
     ListTransactions,
     TransactionLimits,
     TransactionRequest,
+    TransactionSupport,
 )
 from broker.replica.table import ReplicaTable
 from metadata.image import ClusterImage
 from metadata.image.internal_topics import TRANSACTION_STATE
 from metadata.records import Record
 from quorumlog.errors import ClusterError
-from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.backoff import Backoff
+from quorumlog.runtime.clock import Sources, now_ms
 from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.rpcs import ControllerCall
 
 READS: Final = (DescribeTransactions, ListTransactions)
-_VERIFY_VERSION: Final = 4
+_VERIFY_VERSION: Final = 5
 _UNAVAILABLE: Final = frozenset(
     {
         KafkaCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -155,26 +159,56 @@ class TransactionCoordinators:
             found = await self.call(partition, replace(request, fresh_id=fresh_id), size)
         return InitProducerResponse(found) if isinstance(found, KafkaCode) else found
 
-    async def write_marker(self, topic: str, index: int, marker: EndTxnMarker, producer: tuple[int, int]) -> int:
-        return await self._writer.write(topic, index, marker, producer)
+    async def end_transaction(self, request: EndTransaction, size: int) -> EndTransactionResponse:
+        """Commit or abort, with a fresh producer id if the epoch is exhausted."""
+        partition = self.partition(request.transactional_id)
+        found = await self.call(partition, request, size)
+        if isinstance(found, EndTransactionResponse) and found.needs_id:
+            fresh_id = await self._take_id()
+            if fresh_id is None:
+                return EndTransactionResponse(KafkaCode.COORDINATOR_LOAD_IN_PROGRESS)
+            found = await self.call(partition, replace(request, fresh_id=fresh_id), size)
+        return EndTransactionResponse(found) if isinstance(found, KafkaCode) else found
 
-    async def commit_offsets(self, transactional_id: str, request: TxnOffsetCommit, size: int) -> Any:
-        return await self._groups.commit_in_transaction(transactional_id, request, self.verify, size)
+    async def write_marker(
+        self, topic: str, index: int, marker: EndTxnMarker, producer: tuple[int, int], *, has_raised: bool
+    ) -> int:
+        return await self._writer.write(topic, index, marker, producer, has_raised=has_raised)
 
-    async def verify(self, transactional_id: str, producer: tuple[int, int], partition: Partition) -> KafkaCode:
-        """Ask the coordinator whether a partition is part of a producer's open transaction (KIP-890).
+    async def commit_offsets(
+        self, transactional_id: str, request: TxnOffsetCommit, support: TransactionSupport, size: int
+    ) -> Any:
+        return await self._groups.commit_in_transaction(transactional_id, request, self.verify, support, size)
 
-        Return NONE, or the error of a produce.  The wait is bounded.
+    async def verify(
+        self, transactional_id: str, producer: tuple[int, int], partition: Partition, support: TransactionSupport
+    ) -> KafkaCode:
+        """Ask the coordinator whether a partition is part of a producer's open transaction, or add it (KIP-890).
+
+        A partition can be added once the markers of the former transaction are written, for which this waits.  The
+        wait is bounded.  Return NONE, or the error of a produce.
         """
-        try:
-            code = await self._verify(transactional_id, producer, partition)
-        except ClusterError:
-            code = KafkaCode.COORDINATOR_NOT_AVAILABLE
+        limits = self._limits
+        backoff = Backoff(limits.addition_retry_min_ms / 1000, limits.addition_retry_max_ms / 1000)
+        deadline_ms = now_ms() + limits.addition_wait_ms
+        adds = support is TransactionSupport.ADDS
+        while True:
+            try:
+                code = await self._verify(transactional_id, producer, partition, adds=adds)
+            except ClusterError:
+                code = KafkaCode.COORDINATOR_NOT_AVAILABLE
+            if not adds or code is not KafkaCode.CONCURRENT_TRANSACTIONS or now_ms() >= deadline_ms:
+                break
+            await asyncio.sleep(backoff.next_s())
         if code in _UNAVAILABLE:
             return KafkaCode.NOT_ENOUGH_REPLICAS  # every producer tries again after this one
+        if code is KafkaCode.TRANSACTION_ABORTABLE and support is TransactionSupport.OLDEST:
+            return KafkaCode.INVALID_TXN_STATE
         return KafkaCode.INVALID_PRODUCER_EPOCH if code is KafkaCode.PRODUCER_FENCED else code
 
-    async def _verify(self, transactional_id: str, producer: tuple[int, int], partition: Partition) -> KafkaCode:
+    async def _verify(
+        self, transactional_id: str, producer: tuple[int, int], partition: Partition, *, adds: bool
+    ) -> KafkaCode:
         index = self.partition(transactional_id)
         if index == NO_PARTITION:
             return KafkaCode.INVALID_PRODUCER_ID_MAPPING
@@ -182,14 +216,15 @@ class TransactionCoordinators:
         if state is None or state.leader < 0:
             return KafkaCode.COORDINATOR_NOT_AVAILABLE
         if state.leader == self._cluster.broker_id:
-            request = AddPartitions(transactional_id, producer, (partition,), verify_only=True)
+            version = EPOCH_RISES if adds else 0
+            request = AddPartitions(transactional_id, producer, (partition,), not adds, version)
             found = await self.call(index, request, 0)
             return found if isinstance(found, KafkaCode) else found.errors[0]
         wanted = {
             "transactional_id": transactional_id,
             "producer_id": producer[0],
             "producer_epoch": producer[1],
-            "verify_only": True,
+            "verify_only": not adds,
             "topics": [{"name": partition[0], "partitions": [partition[1]]}],
         }
         timeout_s = self._limits.verification_timeout_ms / 1000

@@ -27,6 +27,11 @@ compaction, as its last batches do, so that its epoch remains a function of the 
 A transactional batch may begin a transaction only if the coordinator has confirmed that the partition is part of it
 (`start_verification`).  Otherwise a batch that was delayed beyond its marker would begin a transaction that nobody
 ends.  A marker that arrives meanwhile makes the confirmation void.
+
+A client of transaction version 2 gets its next epoch with the decision, before the marker is here.  Its next batch thus
+finds the transaction of its former epoch open.  That batch begins a transaction of its own, so the coordinator must
+confirm it, which it does only once all markers are written.  The marker has the new epoch.  A copy of it that was
+delayed must not end the next transaction, which has the same epoch: see `check_marker`.
 """
 
 from __future__ import annotations
@@ -190,15 +195,19 @@ class ProducerState:
         verdict = self._check_sequence(batch, log_start_offset)
         if verdict is not ACCEPT:
             return verdict
-        is_open = batch.producer_id in self.transactions.open
-        if is_open and not batch.is_transactional:
+        if not batch.is_transactional:
+            if batch.producer_id not in self.transactions.open:
+                return ACCEPT
             reason = f"producer {batch.producer_id} has an open transaction, and this batch is not part of it"
             return Refuse(KafkaCode.INVALID_TXN_STATE, reason)
-        if is_open or not batch.is_transactional:
+        if self.has_open(batch.producer_id, batch.producer_epoch):
             return ACCEPT
-        if not self.is_verified(batch.producer_id, verification):
+        if not self.is_verified(batch.producer_id, batch.producer_epoch, verification):
             reason = f"the coordinator has not confirmed a transaction of producer {batch.producer_id} here"
             return Refuse(KafkaCode.INVALID_TXN_STATE, reason)
+        if batch.producer_id in self.transactions.open:
+            reason = f"the marker of an earlier transaction of producer {batch.producer_id} is missing here"
+            return Refuse(KafkaCode.NOT_ENOUGH_REPLICAS, reason)  # every producer tries again after this one
         if verification is not None and batch.base_sequence > verification.lowest_sequence:
             reason = f"sequence {verification.lowest_sequence} of producer {batch.producer_id} comes first"
             return Refuse(KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER, reason)
@@ -214,17 +223,32 @@ class ProducerState:
             return ACCEPT
         return _old_epoch(producer_id, producer_epoch, producer.epoch)
 
-    def check_marker(self, producer_id: int, producer_epoch: int, marker: Marker) -> Accept | Refuse:
-        """Return whether a coordinator's marker may be appended."""
+    def has_open(self, producer_id: int, producer_epoch: int) -> bool:
+        """Return whether a transaction of this producer epoch, or of a later one, is open."""
+        producer = self._producers.get(producer_id)
+        return producer_id in self.transactions.open and producer is not None and producer.epoch >= producer_epoch
+
+    def check_marker(
+        self, producer_id: int, producer_epoch: int, marker: Marker, *, has_raised: bool = False
+    ) -> Accept | Duplicate | Refuse:
+        """Return whether a coordinator's marker may be appended, or is in the log already.
+
+        has_raised: the decision has raised the epoch, so no batch of its transaction has the epoch of the marker.
+        """
         producer = self._producers.get(producer_id)
         if producer is not None and marker.coordinator_epoch < producer.coordinator_epoch:
             known = producer.coordinator_epoch
             reason = f"a coordinator of epoch {known} has ended a transaction of producer {producer_id} already"
             return Refuse(KafkaCode.TRANSACTION_COORDINATOR_FENCED, reason)
+        if has_raised and producer is not None and producer.epoch == producer_epoch:
+            if producer_id in self.transactions.open or producer.last_marker == NO_MARKER:
+                reason = f"producer {producer_id} has begun its next transaction with epoch {producer_epoch} already"
+                return Refuse(KafkaCode.INVALID_PRODUCER_EPOCH, reason)
+            return Duplicate(producer.last_marker, producer.last_marker + 1)
         return self.check_coordinated(producer_id, producer_epoch)
 
     def start_verification(self, producer_id: int, producer_epoch: int, sequence: int) -> Verification | None:
-        """Return a token to verify the transaction of a producer with; None if its transaction is open already.
+        """Return a token to verify the transaction of a producer epoch with; None if it is open already.
 
         `check` accepts the token once it is confirmed, until a marker of the producer is appended.  Batches of the
         same producer epoch share a token until one of them is appended.  A later epoch makes the token of an earlier
@@ -233,7 +257,7 @@ class ProducerState:
         sequence: the first one of the batch.  A token that was not confirmed stays, with its lowest sequence; beyond
         `VERIFICATIONS_MAX` tokens the oldest one is forgotten.
         """
-        if producer_id in self.transactions.open:
+        if self.has_open(producer_id, producer_epoch):
             return None
         known = self._verifying.get(producer_id)
         if known is not None and known.producer_epoch == producer_epoch:
@@ -246,9 +270,9 @@ class ProducerState:
                 del self._verifying[next(iter(self._verifying))]
         return token
 
-    def is_verified(self, producer_id: int, token: Verification | None) -> bool:
-        """Return whether the transaction of a producer is open, or the token is confirmed and not void."""
-        if producer_id in self.transactions.open:
+    def is_verified(self, producer_id: int, producer_epoch: int, token: Verification | None) -> bool:
+        """Return whether the transaction of a producer epoch is open, or the token is confirmed and not void."""
+        if self.has_open(producer_id, producer_epoch):
             return True
         return token is not None and token.is_confirmed and self._verifying.get(producer_id) is token
 

@@ -28,7 +28,14 @@ from quorumlog.wire.record_batch import RecordError
 
 if TYPE_CHECKING:
     from broker.core.coordinator.group_requests import GroupRequest, TxnOffsetCommit
-    from broker.core.coordinator.transaction_requests import InitProducer, InitProducerResponse, TransactionRequest
+    from broker.core.coordinator.transaction_requests import (
+        EndTransaction,
+        EndTransactionResponse,
+        InitProducer,
+        InitProducerResponse,
+        TransactionRequest,
+        TransactionSupport,
+    )
     from broker.core.transactions import AbortedTransaction
     from metadata.image import ClusterImage
 
@@ -240,11 +247,22 @@ class Transactions(Protocol):
         """Begin or continue as the producer of a transactional id."""
         ...
 
-    async def write_marker(self, topic: str, index: int, marker: EndTxnMarker, producer: tuple[int, int]) -> int:
-        """Write a marker to a partition that this broker leads; return an error code, or NONE once it is committed."""
+    async def end_transaction(self, request: EndTransaction, size: int) -> EndTransactionResponse:
+        """Commit or abort the transaction of a producer."""
         ...
 
-    async def commit_offsets(self, transactional_id: str, request: TxnOffsetCommit, size: int) -> Any:
+    async def write_marker(
+        self, topic: str, index: int, marker: EndTxnMarker, producer: tuple[int, int], *, has_raised: bool
+    ) -> int:
+        """Write a marker to a partition that this broker leads; return an error code, or NONE once it is committed.
+
+        has_raised: see `ProducerState.check_marker`.
+        """
+        ...
+
+    async def commit_offsets(
+        self, transactional_id: str, request: TxnOffsetCommit, support: TransactionSupport, size: int
+    ) -> Any:
         """Commit offsets within a transaction; return an OffsetCommitResponse, or the `KafkaCode` of a refusal."""
         ...
 
@@ -367,12 +385,15 @@ class Replicas(Protocol):
         acks: int,
         timeout_ms: int,
         transactional_id: str | None = None,
+        support: TransactionSupport | None = None,
     ) -> asyncio.Future[ProduceResult]:
         """Check and append, in the order of the calls.  The returned future is done when `acks` is satisfied.
 
         The future never raises, and only its caller may cancel it.  Batches with compression may be appended after this
         call has returned.  `batches` is not kept after the future is done, except by a check of records that is still
         running in a thread (at most `record_check_threads`).
+
+        transactional_id, support: of the transaction to which the records belong; None if they belong to none.
         """
         ...
 

@@ -10,7 +10,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
+from uuid import UUID
 
+from broker.core.coordinator.transaction_requests import TransactionSupport
 from broker.kafka.api import (
     CONSUMER,
     NO_EPOCH,
@@ -35,6 +37,8 @@ R = TypeVar("R", ProduceResult, FetchResult)
 
 _FIRST_FETCH_WITH_STORAGE_ERROR = 6
 _FIRST_PRODUCE_WITH_STORAGE_ERROR = 4
+_FIRST_PRODUCE_WITH_ABORTABLE = 11
+_FIRST_PRODUCE_THAT_ADDS = 12
 _FIRST_FETCH_WITH_ERROR = 7
 _FIRST_FETCH_WITH_STATE = 15
 
@@ -55,17 +59,19 @@ def handle_produce(replicas: Replicas, caller: Caller, frame: memoryview) -> Rep
         return _produce_reply(replicas, caller, request.partitions, [refusal] * len(request.partitions))
 
     timeout_ms = max(0, request.timeout_ms)
-    futures = [
-        replicas.start_produce(
-            item.topic,
-            item.index,
-            item.records if item.records is not None else _EMPTY,
-            request.acks,
-            timeout_ms,
-            request.transactional_id,
+    support = _support(version)
+    futures = []
+    for item in request.partitions:
+        topic = item.topic if isinstance(item.topic, str) else _name(replicas, item.topic)
+        if topic is None:
+            futures.append(_unknown_id())
+            continue
+        records = item.records if item.records is not None else _EMPTY
+        futures.append(
+            replicas.start_produce(
+                topic, item.index, records, request.acks, timeout_ms, request.transactional_id, support
+            )
         )
-        for item in request.partitions
-    ]
 
     def finish() -> Reply:
         results = [_produce_result(future) for future in futures]
@@ -78,6 +84,24 @@ def handle_produce(replicas: Replicas, caller: Caller, frame: memoryview) -> Rep
         return None
 
     return Pending(futures, finish)
+
+
+def _support(version: int) -> TransactionSupport:
+    if version >= _FIRST_PRODUCE_THAT_ADDS:
+        return TransactionSupport.ADDS
+    return TransactionSupport.ABORTABLE if version >= _FIRST_PRODUCE_WITH_ABORTABLE else TransactionSupport.OLDEST
+
+
+def _name(replicas: Replicas, topic_id: UUID) -> str | None:
+    found = replicas.image.topics.get(topic_id)
+    return None if found is None else found.name
+
+
+def _unknown_id() -> asyncio.Future[ProduceResult]:
+    future: asyncio.Future[ProduceResult] = asyncio.get_running_loop().create_future()
+    message = "no topic with this id is known here"
+    future.set_result(ProduceResult(int(KafkaCode.UNKNOWN_TOPIC_ID), error_message=message))
+    return future
 
 
 def _produce_result(future: asyncio.Future[ProduceResult]) -> ProduceResult:

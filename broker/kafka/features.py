@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from broker.kafka.admin import Forwarder, is_ok, outcome
-from metadata.control.features import SUPPORTED, describe_features
+from metadata.control.features import LOWERABLE, SUPPORTED, describe_features
 from metadata.image import ClusterImage
 from quorumlog.wire import rpcs
 from quorumlog.wire.errors import ApiError, KafkaCode
@@ -55,6 +55,7 @@ def features(image: ClusterImage) -> dict[str, Any]:
     finalized = [
         {"name": name, "max_version_level": level, "min_version_level": level}
         for name, level in sorted(in_force.items())
+        if level > 0  # at level 0, Kafka does not list a feature
     ]
     return {
         "supported_features": supported,
@@ -91,6 +92,7 @@ async def update_features(forwarder: Forwarder, request: Any, image: ClusterImag
 def _refused_here(update: Any, count: int, image: ClusterImage) -> pb.Result | None:
     """Return the refusal of an update that the controller cannot express, or the result for `group.version`."""
     name, level = update.feature, update.max_version_level
+    present = next((each.level for each in describe_features(image) if each.name == name), level)
     text = None
     if count > 1:
         text = f"the request names {name[:60]!a} {count} times"
@@ -98,12 +100,14 @@ def _refused_here(update: Any, count: int, image: ClusterImage) -> pb.Result | N
         return pb.Result(error=ApiError.NONE)
     elif name == GROUP_VERSION and level > 0:
         text = f"this broker supports levels of {GROUP_VERSION} up to {_GROUP_LEVELS[-1]}, not {level}"
-    elif level < 1:
+    elif level < 1 and not (name in LOWERABLE and level == 0):
         text = f"level {level} would remove {name[:60]!a}, but features cannot be removed"
     elif (kind := getattr(update, "upgrade_type", _UPGRADE)) not in (_UPGRADE, *_DOWNGRADES):
         text = f"upgrade type {kind} does not exist"
-    elif kind in _DOWNGRADES and any(level > each.level for each in describe_features(image) if each.name == name):
+    elif kind in _DOWNGRADES and level > present:
         text = f"level {level} is higher than the present one, but the request is for a downgrade"
+    elif kind == _UPGRADE and name in LOWERABLE and level < present:
+        text = f"level {level} is lower than the present one, but the request is for an upgrade"
     return None if text is None else pb.Result(error=ApiError.INVALID_REQUEST, message=text)
 
 

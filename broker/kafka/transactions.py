@@ -7,16 +7,19 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from broker.core.coordinator.group_requests import NO_GENERATION, OffsetCommit, OffsetToCommit, TxnOffsetCommit
+from broker.core.coordinator.transaction_machine import EPOCH_RISES
 from broker.core.coordinator.transaction_records import Partition, TransactionState
 from broker.core.coordinator.transaction_requests import (
     AddPartitions,
     DescribedTransaction,
     DescribeTransactions,
     EndTransaction,
+    EndTransactionResponse,
     InitProducer,
     InitProducerResponse,
     ListTransactions,
     TransactionRequest,
+    TransactionSupport,
 )
 from broker.kafka.connection import Pending, Reply
 from broker.kafka.groups import Asked
@@ -31,7 +34,11 @@ Values = dict[str, Any]
 _FIRST_INIT_WITH_FENCED: Final = 4
 _FIRST_ADD_WITH_FENCED: Final = 2
 _FIRST_ADD_IN_BATCHES: Final = 4
+_FIRST_ADD_WITH_ABORTABLE: Final = 5
 _FIRST_END_WITH_FENCED: Final = 2
+_FIRST_END_WITH_PRODUCER: Final = 5
+_FIRST_COMMIT_WITH_ABORTABLE: Final = 4
+_FIRST_COMMIT_THAT_ADDS: Final = 5
 _FIRST_ADD_OFFSETS_WITH_FENCED: Final = 2
 _MARKERS_MAX: Final = 100
 """Markers of one request that are written at a time."""
@@ -57,10 +64,17 @@ class NoTransactions:
     async def init_producer(self, request: InitProducer, size: int) -> InitProducerResponse:
         return InitProducerResponse(KafkaCode.NOT_COORDINATOR)
 
-    async def write_marker(self, topic: str, index: int, marker: EndTxnMarker, producer: tuple[int, int]) -> int:
+    async def end_transaction(self, request: EndTransaction, size: int) -> EndTransactionResponse:
+        return EndTransactionResponse(KafkaCode.NOT_COORDINATOR)
+
+    async def write_marker(
+        self, topic: str, index: int, marker: EndTxnMarker, producer: tuple[int, int], *, has_raised: bool
+    ) -> int:
         return int(KafkaCode.NOT_LEADER_OR_FOLLOWER)
 
-    async def commit_offsets(self, transactional_id: str, request: TxnOffsetCommit, size: int) -> Any:
+    async def commit_offsets(
+        self, transactional_id: str, request: TxnOffsetCommit, support: TransactionSupport, size: int
+    ) -> Any:
         return KafkaCode.NOT_COORDINATOR
 
 
@@ -100,6 +114,7 @@ def add_partitions(asked: Asked) -> Pending:
                     (each.producer_id, each.producer_epoch),
                     _partitions_of(each.topics),
                     each.verify_only,
+                    EPOCH_RISES,  # only a leader sends this, for a client that leaves it to the leader
                 ),
                 each.topics,
             )
@@ -117,7 +132,7 @@ def add_partitions(asked: Asked) -> Pending:
         for (add, topics), future in zip(wanted, futures, strict=True):
             found = KafkaCode.NOT_COORDINATOR if future.cancelled() else future.result()
             refused = (found,) * len(add.partitions) if isinstance(found, KafkaCode) else found.errors
-            codes = iter([_for_version(each, asked.version, _FIRST_ADD_WITH_FENCED) for each in refused])
+            codes = iter([_added(each, asked.version) for each in refused])
             topic_results = [
                 {
                     "name": topic.name,
@@ -135,8 +150,19 @@ def add_partitions(asked: Asked) -> Pending:
     return Pending(futures, finish, is_owned=True)
 
 
+def _added(code: KafkaCode, version: int) -> int:
+    if code is KafkaCode.TRANSACTION_ABORTABLE and version < _FIRST_ADD_WITH_ABORTABLE:
+        return int(KafkaCode.INVALID_TXN_STATE)
+    return _for_version(code, version, _FIRST_ADD_WITH_FENCED)
+
+
 def _add(asked: Asked, add: AddPartitions) -> asyncio.Future[Any]:
-    if not add.verify_only and any(is_internal(topic) for topic, _ in add.partitions):
+    # A leader may also add the partition of a group's offsets.
+    by_leader = asked.version >= _FIRST_ADD_IN_BATCHES
+    refused_topics = [
+        name for name, _ in add.partitions if is_internal(name) and not (by_leader and name == CONSUMER_OFFSETS)
+    ]
+    if not add.verify_only and refused_topics:
         refused: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         refused.set_result(KafkaCode.INVALID_TOPIC_EXCEPTION)
         return refused
@@ -161,17 +187,15 @@ def add_offsets(asked: Asked) -> Pending:
     return Pending((future,), finish, is_owned=True)
 
 
-def end_txn(asked: Asked) -> Pending:
-    request = asked.request
-    end = EndTransaction(request.transactional_id, (request.producer_id, request.producer_epoch), request.committed)
-    future = asked.transactions.call(asked.transactions.partition(end.transactional_id), end, asked.size)
-
-    def finish() -> Reply:
-        found = KafkaCode.NOT_COORDINATOR if future.cancelled() else future.result()
-        code = found if isinstance(found, KafkaCode) else found.error
-        return asked.reply({"error_code": _for_version(code, asked.version, _FIRST_END_WITH_FENCED)})
-
-    return Pending((future,), finish, is_owned=True)
+async def end_txn(asked: Asked) -> Reply:
+    request, version = asked.request, asked.version
+    producer = (request.producer_id, request.producer_epoch)
+    client_version = EPOCH_RISES if version >= _FIRST_END_WITH_PRODUCER else 0
+    wanted = EndTransaction(request.transactional_id, producer, request.committed, client_version)
+    found = await asked.transactions.end_transaction(wanted, asked.size)
+    given_id, epoch = found.producer
+    code = _for_version(found.error, version, _FIRST_END_WITH_FENCED)
+    return asked.reply({"error_code": code, "producer_id": given_id, "producer_epoch": epoch})
 
 
 async def txn_offset_commit(asked: Asked) -> Reply:
@@ -197,7 +221,12 @@ async def txn_offset_commit(asked: Asked) -> Reply:
         offsets,
     )
     wanted = TxnOffsetCommit(commit, (request.producer_id, request.producer_epoch))
-    found = await asked.transactions.commit_offsets(request.transactional_id, wanted, asked.size)
+    support = TransactionSupport.OLDEST
+    if asked.version >= _FIRST_COMMIT_THAT_ADDS:
+        support = TransactionSupport.ADDS
+    elif asked.version >= _FIRST_COMMIT_WITH_ABORTABLE:
+        support = TransactionSupport.ABORTABLE
+    found = await asked.transactions.commit_offsets(request.transactional_id, wanted, support, asked.size)
     errors = iter([found] * len(offsets) if isinstance(found, KafkaCode) else [each.error for each in found.results])
     topics = [
         {
@@ -215,17 +244,18 @@ async def write_markers(asked: Asked) -> Reply:
     """Write the markers that a coordinator, or an operator, sends; answer once they are committed."""
     slots = asyncio.Semaphore(_MARKERS_MAX)
 
-    async def write(topic: str, index: int, marker: EndTxnMarker, producer: tuple[int, int]) -> int:
+    async def write(topic: str, index: int, marker: EndTxnMarker, producer: tuple[int, int], has_raised: bool) -> int:
         async with slots:
-            return await asked.transactions.write_marker(topic, index, marker, producer)
+            return await asked.transactions.write_marker(topic, index, marker, producer, has_raised=has_raised)
 
     markers = []
     for each in asked.request.markers:
         marker = EndTxnMarker(each.transaction_result, each.coordinator_epoch)
         producer = (each.producer_id, each.producer_epoch)
+        has_raised = getattr(each, "transaction_version", 0) >= EPOCH_RISES
         topics = []
         for topic in each.topics:
-            writes = [write(topic.name, index, marker, producer) for index in topic.partition_indexes]
+            writes = [write(topic.name, index, marker, producer, has_raised) for index in topic.partition_indexes]
             codes = await asyncio.gather(*writes)
             partitions = [
                 {"partition_index": index, "error_code": code}

@@ -156,10 +156,19 @@ class PartitionLog:
         )
 
     def append_marker(
-        self, marker: EndTxnMarker, producer: tuple[int, int], timestamp_ms: int, leader_epoch: int, now_ms: int
+        self,
+        marker: EndTxnMarker,
+        producer: tuple[int, int],
+        timestamp_ms: int,
+        leader_epoch: int,
+        now_ms: int,
+        *,
+        has_raised: bool = False,
     ) -> Appended | Refused:
         """End the transaction of a producer; see `LogWriter.append_marker`."""
-        return self._writer.append_marker(marker, producer, timestamp_ms, leader_epoch, now_ms, self._config)
+        return self._writer.append_marker(
+            marker, producer, timestamp_ms, leader_epoch, now_ms, self._config, has_raised=has_raised
+        )
 
     def append_as_follower(self, batches: Batches, leader_epoch: int, now_ms: int) -> Appended | Refused:
         """Append a leader's batches; see `LogWriter.append_as_follower`."""

@@ -121,13 +121,20 @@ class LogWriter:
         leader_epoch: int,
         now_ms: int,
         config: LogConfig,
+        *,
+        has_raised: bool = False,
     ) -> Appended | Refused:
-        """Append the marker that ends a transaction, as a leader.  producer: its id and epoch."""
+        """Append the marker that ends a transaction, as a leader, unless it is in the log already.
+
+        producer: its id and epoch.  has_raised: see `ProducerState.check_marker`.
+        """
         epochs = self._marks.epochs
         assert leader_epoch >= epochs.latest, f"{self._folder}: epoch {leader_epoch} after {epochs.latest}"
-        verdict = self._producers.state.check_marker(*producer, marker)
+        verdict = self._producers.state.check_marker(*producer, marker, has_raised=has_raised)
         if isinstance(verdict, Refuse):
             return Refused(int(verdict.code), verdict.reason)
+        if isinstance(verdict, Duplicate):
+            return Appended(verdict.first_offset, verdict.end_offset, duplicate=True)
         data = build_marker(marker, *producer, timestamp_ms)
         offset = epochs.end_offset
         patch(data, offset, leader_epoch)

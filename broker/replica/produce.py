@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from broker.core.coordinator.transaction_requests import TransactionSupport
 from broker.kafka.api import ProduceResult
 from broker.log import Refused
 from broker.log.produced import check_produced
@@ -18,10 +19,13 @@ from broker.replica.record_checks import Produce, RecordChecks
 from broker.replica.replica import Replica, refused_produce
 from broker.replica.table import ReplicaTable
 from metadata.image import is_internal
+from quorumlog.errors import CorruptStoreError
+from quorumlog.runtime.disk import DiskError
 from quorumlog.wire.errors import KafkaCode
 
-Verify = Callable[[str, tuple[int, int], tuple[str, int]], Coroutine[Any, Any, KafkaCode]]
-"""Asks the coordinator of a transactional id whether a partition is in the transaction of a producer (id and epoch)."""
+Verify = Callable[[str, tuple[int, int], tuple[str, int], TransactionSupport], Coroutine[Any, Any, KafkaCode]]
+"""Asks the coordinator of a transactional id whether a partition is in the transaction of a producer (id and epoch), or
+adds it there if the client expects that."""
 
 
 class ProduceService:
@@ -41,6 +45,7 @@ class ProduceService:
         acks: int,
         timeout_ms: int,
         transactional_id: str | None = None,
+        support: TransactionSupport | None = None,
     ) -> asyncio.Future[ProduceResult]:
         """See `broker.kafka.api.Replicas`."""
         future: asyncio.Future[ProduceResult] = asyncio.get_running_loop().create_future()
@@ -60,13 +65,24 @@ class ProduceService:
             config = replica.log.config
             checked = check_produced(batches, config, self._context.wall_ms())
             produce = Produce(topic, index, acks, timeout_ms, future, checked)
-            self._verify(produce, replica, transactional_id)
+            support = TransactionSupport.OLDEST if support is None else support
+            try:
+                self._verify(produce, replica, transactional_id, support)
+            except (DiskError, CorruptStoreError) as error:
+                replica.take_offline(error)
+                future.set_result(refused_produce(KafkaCode.KAFKA_STORAGE_ERROR, replica.offline))
+                return future
             if self._checks.admit(produce, config):
                 replica.append(produce.batches, acks, timeout_ms, future, produce.verification)
         return future
 
-    def _verify(self, produce: Produce, replica: Replica, transactional_id: str | None) -> None:
-        """Have the coordinator confirm the transaction that a batch begins, before the batch is appended (KIP-890)."""
+    def _verify(
+        self, produce: Produce, replica: Replica, transactional_id: str | None, support: TransactionSupport
+    ) -> None:
+        """Have the coordinator confirm the transaction that a batch begins, before the batch is appended (KIP-890).
+
+        Raises: CorruptStoreError, DiskError: the state of the producers could not be read.
+        """
         batches = produce.batches
         if isinstance(batches, Refused) or not batches.headers[0].is_transactional:
             return
@@ -79,7 +95,7 @@ class ProduceService:
         if token is None or token.is_confirmed:
             return
         producer = (header.producer_id, header.producer_epoch)
-        asking = self.verify(transactional_id, producer, (produce.topic, produce.index))
+        asking = self.verify(transactional_id, producer, (produce.topic, produce.index), support)
         produce.verifying = asyncio.ensure_future(asking)
 
         def answered(done: asyncio.Future[KafkaCode]) -> None:

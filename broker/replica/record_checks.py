@@ -1,9 +1,9 @@
-"""Produces whose records must be checked before they are appended, in the order of arrival for each partition.
+"""Produces whose records must be checked before they are appended, in the order of arrival for each lane.
 
 Theory of operation.  A batch with compression must be inflated before its records can be checked.  A small batch is
-inflated on the event loop, a larger one in a thread.  Only the produce at the head of a partition's queue is appended,
-so a later one that needs no thread waits behind an earlier one that does.  The order of appends is thus the order of
-arrival, which a producer's sequence numbers rely on.
+inflated on the event loop, a larger one in a thread.  Only the produce at the head of a lane's queue is appended,
+so a later one that needs no thread waits behind an earlier one that does.  The order of appends of a producer is thus
+the order of arrival, which its sequence numbers rely on.
 
 Bounds: At most `record_check_threads` checks run concurrently, and each inflates a bounded number of bytes
 (`inflated_size_max`).  The caller bounds how many produces wait.  A produce that waits for longer than
@@ -20,14 +20,18 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from broker.core.producer_state import Verification
+from broker.core.producer_state import NO_PRODUCER_ID, Verification
 from broker.kafka.api import ProduceResult
 from broker.log import LogConfig, Refused
 from broker.log.produced import Produced, check_inflated, inflated_size_max
 from broker.replica.limits import ReplicaLimits
 from quorumlog.wire.errors import KafkaCode
+
+Lane = tuple[str, int, int]
+"""A partition, and a producer id or -1.  A coordinator that is slow to confirm the transaction of one producer must not
+delay the other producers of the partition."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +41,7 @@ class Produce:
     batches: the batches, checked so far, or the refusal.
     verification: see `ProducerState.check`.
     verifying: the coordinator is being asked about the transaction; see `ProduceService`.
+    lane: its order is that of the produces with the same lane.
     """
 
     topic: str
@@ -49,10 +54,12 @@ class Produce:
     verification: Verification | None = None
     verifying: asyncio.Future[KafkaCode] | None = None
     timer: asyncio.TimerHandle | None = None
+    lane: Lane = field(init=False)
 
-    @property
-    def partition(self) -> tuple[str, int]:
-        return self.topic, self.index
+    def __post_init__(self) -> None:
+        batches = self.batches
+        producer_id = NO_PRODUCER_ID if isinstance(batches, Refused) else batches.headers[0].producer_id
+        self.lane = self.topic, self.index, producer_id
 
 
 @dataclass(slots=True, eq=False)
@@ -72,23 +79,23 @@ class RecordChecks:
     def __init__(self, limits: ReplicaLimits, append: Callable[[Produce], None]) -> None:
         self._limits = limits
         self._append = append
-        self._queues: dict[tuple[str, int], deque[Produce]] = {}
+        self._queues: dict[Lane, deque[Produce]] = {}
         self._waiting: OrderedDict[Produce, _Check] = OrderedDict()  # each belongs to a produce in a queue
         self._running = 0
         self._threads = ThreadPoolExecutor(limits.record_check_threads, "record-check")
         self.produces = 0
-        """Produces in the queues of all partitions."""
+        """Produces in the queues of all lanes."""
 
     def admit(self, produce: Produce, config: LogConfig) -> bool:
         """Return True if `produce` may be appended now.  Otherwise it waits, and `append` is called with it later."""
         check = self._needed(produce, config)
-        queue = self._queues.get(produce.partition)
+        queue = self._queues.get(produce.lane)
         if check is None:
             produce.is_checked = True
             if queue is None and produce.verifying is None:
                 return True
         if queue is None:
-            queue = self._queues[produce.partition] = deque()
+            queue = self._queues[produce.lane] = deque()
         queue.append(produce)
         self.produces += 1
         loop = asyncio.get_running_loop()
@@ -100,7 +107,7 @@ class RecordChecks:
 
     def verified(self, produce: Produce) -> None:
         """The coordinator has answered about the transaction of a produce."""
-        self._advance(produce.partition)
+        self._advance(produce.lane)
 
     def refuse_all(self, code: KafkaCode) -> None:
         """Answer every waiting produce with an error, and append none of them."""
@@ -108,8 +115,8 @@ class RecordChecks:
             for produce in queue:
                 if not produce.future.done():
                     produce.future.set_result(ProduceResult(int(code)))
-        for partition in list(self._queues):
-            self._advance(partition)
+        for lane in list(self._queues):
+            self._advance(lane)
 
     def _needed(self, produce: Produce, config: LogConfig) -> _Check | None:
         """Return the check that must run in a thread, if any; a small batch is checked here."""
@@ -146,7 +153,7 @@ class RecordChecks:
         elif not isinstance(check.produce.batches, Refused):  # else its transaction was refused during the check
             check.produce.batches = done.result()
         check.produce.is_checked = True
-        self._advance(check.produce.partition)
+        self._advance(check.produce.lane)
         self._start()
         if not done.cancelled() and (error := done.exception()) is not None:
             raise error  # a bug: the loop's exception handler reports it
@@ -156,11 +163,11 @@ class RecordChecks:
         if not produce.future.done():
             message = "the records were not checked in time; nothing was appended"
             produce.future.set_result(ProduceResult(int(KafkaCode.REQUEST_TIMED_OUT), error_message=message))
-        self._advance(produce.partition)
+        self._advance(produce.lane)
 
-    def _advance(self, partition: tuple[str, int]) -> None:
+    def _advance(self, lane: Lane) -> None:
         """Hand over the produces at the head of the queue that are checked."""
-        queue = self._queues.get(partition)
+        queue = self._queues.get(lane)
         while queue and ((queue[0].is_checked and queue[0].verifying is None) or queue[0].future.done()):
             produce = queue.popleft()
             self.produces -= 1
@@ -170,7 +177,7 @@ class RecordChecks:
             if not produce.future.done():
                 self._hand_over(produce)
         if queue is not None and not queue:
-            del self._queues[partition]
+            del self._queues[lane]
 
     def _hand_over(self, produce: Produce) -> None:
         try:

@@ -332,26 +332,43 @@ class Replica:
         return self._write(found.leader, found.log, batch, self._append_time_ms(found.log), is_coordinated=True)
 
     def append_marker_as_coordinator(
-        self, marker: EndTxnMarker, producer: tuple[int, int], timestamp_ms: int, leader_epoch: int = NO_EPOCH
+        self,
+        marker: EndTxnMarker,
+        producer: tuple[int, int],
+        timestamp_ms: int,
+        leader_epoch: int = NO_EPOCH,
+        *,
+        has_raised: bool = False,
     ) -> Appended | Refused:
-        """Append the marker that ends a transaction; otherwise as `append_as_coordinator`.  producer: id and epoch."""
+        """Append the marker that ends a transaction; otherwise as `append_as_coordinator`.
+
+        producer: id and epoch.  has_raised: see `ProducerState.check_marker`.
+        """
         found = self._coordinating(leader_epoch)
         if isinstance(found, Refused):
             return found
         leader, partition_log = found
 
         def append() -> Appended | Refused:
-            return partition_log.append_marker(marker, producer, timestamp_ms, leader.leader_epoch, now_ms())
+            return partition_log.append_marker(
+                marker, producer, timestamp_ms, leader.leader_epoch, now_ms(), has_raised=has_raised
+            )
 
         return self._appended(leader, partition_log, append, HEADER_SIZE)
 
     def append_marker(
-        self, marker: EndTxnMarker, producer: tuple[int, int], timestamp_ms: int, timeout_ms: int
+        self,
+        marker: EndTxnMarker,
+        producer: tuple[int, int],
+        timestamp_ms: int,
+        timeout_ms: int,
+        *,
+        has_raised: bool = False,
     ) -> asyncio.Future[ProduceResult]:
         """Append a marker; the future is answered as that of a produce with acks=all."""
         future: asyncio.Future[ProduceResult] = asyncio.get_running_loop().create_future()
         leader = self.leader
-        appended = self.append_marker_as_coordinator(marker, producer, timestamp_ms)
+        appended = self.append_marker_as_coordinator(marker, producer, timestamp_ms, has_raised=has_raised)
         if isinstance(appended, Refused):
             future.set_result(refused_by_log(appended))
         elif leader is not None:

@@ -6,6 +6,7 @@ import asyncio
 from random import Random
 from typing import Protocol
 
+from broker.core.coordinator.transaction_requests import TransactionSupport
 from broker.kafka.api import (
     NO_EPOCH,
     NO_OFFSET,
@@ -57,8 +58,9 @@ class ReplicaService:
         acks: int,
         timeout_ms: int,
         transactional_id: str | None = None,
+        support: TransactionSupport | None = None,
     ) -> asyncio.Future[ProduceResult]:
-        return self.produces.start_produce(topic, index, batches, acks, timeout_ms, transactional_id)
+        return self.produces.start_produce(topic, index, batches, acks, timeout_ms, transactional_id, support)
 
     async def produce(self, topic: str, index: int, batches: memoryview, acks: int, timeout_ms: int) -> ProduceResult:
         return await self.produces.start_produce(topic, index, batches, acks, timeout_ms)

@@ -28,6 +28,8 @@ from metadata.control.errors import OK, Outcome
 from metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 from metadata.records import (
     LOST,
+    METADATA_VERSION,
+    METADATA_VERSION_MIN,
     NO_OFFSET,
     RECORDS_PER_BATCH_MAX,
     UNASSIGNED,
@@ -155,14 +157,14 @@ def _refuse_registration(image: ClusterImage, request: RegisterBroker) -> Outcom
                 break
     if problem is not None:
         return Outcome(ApiError.INVALID_REGISTRATION, f"broker {request.broker_id}: {problem}")
-    for name, level in sorted(image.features.items()):
-        if not request.feature_min <= level <= request.feature_max:
-            return Outcome(
-                ApiError.UNSUPPORTED_VERSION,
-                f"the cluster is at level {level} of {name}; broker {request.broker_id} supports"
-                f" {request.feature_min} to {request.feature_max}",
-                "start a release that supports that level",
-            )
+    level = image.features.get(METADATA_VERSION, METADATA_VERSION_MIN)
+    if not request.feature_min <= level <= request.feature_max:
+        return Outcome(
+            ApiError.UNSUPPORTED_VERSION,
+            f"the cluster is at level {level} of {METADATA_VERSION}; broker {request.broker_id} supports"
+            f" {request.feature_min} to {request.feature_max}",
+            "start a release that supports that level",
+        )
     return None
 
 

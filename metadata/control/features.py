@@ -1,9 +1,13 @@
-"""Feature levels: the record formats that all nodes support and write (Feature records; KIP-584).
+"""Feature levels: what all nodes support, and use or recommend (Feature records; KIP-584).
 
-A level only rises, and only as far as the active controller and every registered broker support it, so that no node
-reads a record that it does not know.  Brokers that are down count as well, since they restart with their old release.
-After an upgrade, the registration of a broker with an older release is refused, and a voter with an older release ends
-at the record and names the level (`metadata.codec`).  The voters' releases are not known here: upgrade them first.
+`metadata.version` determines the record formats that are written.  Its level only rises, and only as far as the active
+controller and every registered broker support it, so that no node reads a record that it does not know.  Brokers that
+are down count as well, since they restart with their old release.  After an upgrade, the registration of a broker with
+an older release is refused, and a voter with an older release ends at the record and names the level
+(`metadata.codec`).  The voters' releases are not known here: upgrade them first.
+
+`transaction.version` recommends a version of the transaction protocol to clients.  Brokers serve clients of every
+version at every level, and no record format depends on it.  So it can also be lowered, at any time.
 """
 
 from __future__ import annotations
@@ -14,11 +18,25 @@ from dataclasses import dataclass
 from metadata.control.decision import Decision
 from metadata.control.errors import OK, Outcome
 from metadata.image import ClusterImage
-from metadata.records import METADATA_VERSION, METADATA_VERSION_MAX, METADATA_VERSION_MIN, Feature
+from metadata.records import (
+    METADATA_VERSION,
+    METADATA_VERSION_MAX,
+    METADATA_VERSION_MIN,
+    TRANSACTION_VERSION,
+    TRANSACTION_VERSION_DEFAULT,
+    TRANSACTION_VERSIONS,
+    Feature,
+)
 from quorumlog.wire.errors import ApiError
 
-SUPPORTED: Mapping[str, range] = {METADATA_VERSION: range(METADATA_VERSION_MIN, METADATA_VERSION_MAX + 1)}
+SUPPORTED: Mapping[str, range] = {
+    METADATA_VERSION: range(METADATA_VERSION_MIN, METADATA_VERSION_MAX + 1),
+    TRANSACTION_VERSION: TRANSACTION_VERSIONS,
+}
 """Levels that this release supports, by feature."""
+LOWERABLE = frozenset({TRANSACTION_VERSION})
+"""Features whose level may be lowered."""
+_DEFAULTS: Mapping[str, int] = {TRANSACTION_VERSION: TRANSACTION_VERSION_DEFAULT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +65,8 @@ def describe_features(image: ClusterImage) -> tuple[DescribedFeature, ...]:
 
 def _described(image: ClusterImage, name: str) -> DescribedFeature:
     ours = SUPPORTED[name]
+    if name in LOWERABLE:  # brokers register a range of levels only for the metadata version
+        return DescribedFeature(name, image.features.get(name, _DEFAULTS[name]), ours[0], ours[-1], ())
     brokers = image.brokers.values()
     lowest = max([ours[0], *(broker.feature_min for broker in brokers)])
     highest = min([ours[-1], *(broker.feature_max for broker in brokers)])
@@ -55,7 +75,7 @@ def _described(image: ClusterImage, name: str) -> DescribedFeature:
 
 
 def upgrade_feature(image: ClusterImage, name: str, level: int | None, *, validate_only: bool) -> Decision[Upgraded]:
-    """Raise a feature to this level, or with None to the highest level that all support."""
+    """Raise a feature to this level, or with None to the highest level that all support; `LOWERABLE` may sink."""
     if name not in SUPPORTED:
         text = f"unknown feature {name[:60]!a}; the features are {', '.join(sorted(SUPPORTED))}"
         return Decision(Upgraded(Outcome(ApiError.INVALID_REQUEST, text), 0))
@@ -71,7 +91,7 @@ def upgrade_feature(image: ClusterImage, name: str, level: int | None, *, valida
 
 
 def _refuse(feature: DescribedFeature, wanted: int) -> Outcome | None:
-    if wanted < feature.level:
+    if wanted < feature.level and feature.name not in LOWERABLE:
         text = f"{feature.name} is at level {feature.level} and cannot be lowered, because the log may hold its records"
         return Outcome(ApiError.INVALID_REQUEST, text)
     ours = SUPPORTED[feature.name][-1]

@@ -31,6 +31,11 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
 
 METADATA_VERSION = "metadata.version"
 """The feature whose level determines the record types and versions that the cluster may write."""
+TRANSACTION_VERSION = "transaction.version"
+"""The feature of Kafka's whose level recommends a version of the transaction protocol to clients (KIP-890)."""
+TRANSACTION_VERSIONS = range(3)
+TRANSACTION_VERSION_DEFAULT = 2
+"""The level while no record has set one."""
 METADATA_VERSION_MIN = 1
 METADATA_VERSION_MAX = 1
 """Levels of the feature that this release supports."""

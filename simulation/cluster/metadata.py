@@ -16,6 +16,7 @@ from uuid import UUID
 from broker.log import LogKey
 from metadata.codec import decode
 from metadata.control.election import min_isr_of
+from metadata.control.features import LOWERABLE
 from metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 from metadata.records import (
     LOST,
@@ -251,6 +252,8 @@ class MetadataWatch:
     def _judge_levels(self, old: ClusterImage, new: ClusterImage) -> None:
         """I26: a level only rises, and every registered broker supports it."""
         for name, level in new.features.items():
+            if name in LOWERABLE:
+                continue
             before = old.features.get(name, METADATA_VERSION_MIN)
             self.check(level >= before, lambda name=name, level=level: f"I26: {name} is lowered to level {level}")  # type: ignore[misc]
             if level > before:

@@ -16,7 +16,14 @@ a leader or coordinator failed.
 
 **Fencing.**  A new producer of an id gets the next epoch.  A time-out and a new producer also raise the epoch of the
 transaction that they abort, and the markers carry the new epoch.  So batches of the old producer are refused from the
-marker on.  An epoch is never above `EPOCH_MAX`; after it, the id gets another producer id.
+marker on.  A client never gets an epoch above `EPOCH_MAX`; after it, the id gets another producer id.
+
+**Versions.**  Each request says by which version of the protocol its client works, so the state is decidable whatever
+version the cluster recommends, and clients of both may take turns.  From `EPOCH_RISES` on (KIP-890), each end raises
+the epoch: the markers carry the new one, and the client continues with it.  So a batch that arrives after its
+transaction has ended is refused everywhere.  A client that lost the answer repeats its request with the former epoch;
+`_is_repeated` recognises that.  If the epoch is exhausted, the client continues with another producer id
+(`TransactionValue.next_id`).
 
 **Replay is the only writer** of what is stored: a request makes a record, which is applied as it is appended.
 """
@@ -31,6 +38,7 @@ from typing import Any, Final, assert_never
 from broker.core.coordinator.fields import BadRecord
 from broker.core.coordinator.machine import Answer, Record, Step
 from broker.core.coordinator.transaction_records import (
+    NO_ID,
     NO_TIME,
     Partition,
     TransactionState,
@@ -64,6 +72,9 @@ from quorumlog.wire.errors import KafkaCode
 
 EPOCH_MAX: Final = 32_766
 """The last epoch of a producer.  The one after it is left for the abort of its last transaction."""
+
+EPOCH_RISES: Final = 2
+"""The transaction version of clients from which on each end of a transaction raises the epoch."""
 
 _State = TransactionState
 
@@ -117,6 +128,9 @@ class TransactionMachine:
         self._heap: list[tuple[int, str]] = []
         """When the time of an open transaction may be up.  `_watched` has the entry of each id that is valid."""
         self._watched: Final[dict[str, int]] = {}
+        self._continued: Final[dict[str, tuple[int, int]]] = {}
+        """The producer that the last InitProducer of an id continued, to recognise its repetition; soft state.  A new
+        producer of the id removes the entry: the earlier one must not get the same epoch."""
         self._sweep_ms: int | None = None
         self._sweep: list[str] = []
         """Ids that the sweep in progress has not looked at."""
@@ -164,7 +178,7 @@ class TransactionMachine:
             case AddPartitions():
                 turn.answer(call, AddPartitionsResponse(self._add(turn, request)))
             case EndTransaction():
-                turn.answer(call, EndTransactionResponse(self._end(turn, request)))
+                turn.answer(call, self._end(turn, request))
             case DescribeTransactions():
                 found = tuple(self._describe(name) for name in request.transactional_ids)
                 turn.answer(call, DescribeTransactionsResponse(found))
@@ -187,10 +201,10 @@ class TransactionMachine:
             return self._begin(turn, request, 0)
         if value.state.is_preparing:
             return InitProducerResponse(KafkaCode.CONCURRENT_TRANSACTIONS)
-        if request.producer != NO_PRODUCER and request.producer != (value.producer_id, value.producer_epoch):
+        if request.producer not in (NO_PRODUCER, value.producer):
             return self._repeated(value, request)
         if value.state is _State.ONGOING:
-            self._abort(turn, name, value, "a new producer")
+            self._abort(turn, name, value, "a new producer", 0)
             return InitProducerResponse(KafkaCode.CONCURRENT_TRANSACTIONS)
         if value.producer_epoch >= EPOCH_MAX:
             return self._begin(turn, request, 0)
@@ -199,12 +213,12 @@ class TransactionMachine:
     def _repeated(self, value: TransactionValue, request: InitProducer) -> InitProducerResponse:
         """Answer a client that names another producer than the present one: its answer was lost, or it is fenced."""
         is_retry = (
-            request.producer == (value.producer_id, value.producer_epoch - 1)
+            request.producer == self._continued.get(request.transactional_id)
             and value.state is _State.EMPTY
             and value.timeout_ms == request.timeout_ms
         )
         if is_retry:
-            return InitProducerResponse(KafkaCode.NONE, (value.producer_id, value.producer_epoch))
+            return InitProducerResponse(KafkaCode.NONE, value.producer)
         return InitProducerResponse(KafkaCode.PRODUCER_FENCED)
 
     def _begin(
@@ -216,7 +230,10 @@ class TransactionMachine:
             producer_id = request.fresh_id
         value = TransactionValue(producer_id, epoch, request.timeout_ms, _State.EMPTY, (), turn.wall_ms)
         turn.append(request.transactional_id, value)
-        return InitProducerResponse(KafkaCode.NONE, (producer_id, epoch))
+        self._continued.pop(request.transactional_id, None)
+        if request.producer != NO_PRODUCER:
+            self._continued[request.transactional_id] = request.producer
+        return InitProducerResponse(KafkaCode.NONE, value.producer)
 
     def _producer_error(self, value: TransactionValue | None, producer: tuple[int, int]) -> KafkaCode:
         if value is None or value.producer_id != producer[0]:
@@ -233,7 +250,7 @@ class TransactionMachine:
             return (error,) * len(wanted)
         present = set(value.partitions) if value.state is _State.ONGOING else set()
         if request.verify_only:
-            return tuple(KafkaCode.NONE if each in present else KafkaCode.INVALID_TXN_STATE for each in wanted)
+            return tuple(KafkaCode.NONE if each in present else KafkaCode.TRANSACTION_ABORTABLE for each in wanted)
         unknown = {each for each in wanted if not self._topics.may_commit(*each)}
         if unknown:
             refusals = (KafkaCode.UNKNOWN_TOPIC_OR_PARTITION, KafkaCode.OPERATION_NOT_ATTEMPTED)
@@ -249,37 +266,63 @@ class TransactionMachine:
                 partitions=tuple(sorted(together)),
                 updated_ms=turn.wall_ms,
                 started_ms=turn.wall_ms if is_new else value.started_ms,
+                client_version=request.client_version,
+                previous_id=NO_ID,
             )
             turn.append(name, changed)
             if is_new:
                 self._watch(turn, name, changed)
         return (KafkaCode.NONE,) * len(wanted)
 
-    def _end(self, turn: _Turn, request: EndTransaction) -> KafkaCode:
-        value = self._ids.get(request.transactional_id)
-        error = self._producer_error(value, request.producer)
+    def _end(self, turn: _Turn, request: EndTransaction) -> EndTransactionResponse:
+        name, value = request.transactional_id, self._ids.get(request.transactional_id)
+        rises = request.client_version >= EPOCH_RISES
+        is_retry = rises and value is not None and _is_repeated(value, request.producer)
+        error = KafkaCode.NONE if is_retry else self._producer_error(value, request.producer)
         if error is not KafkaCode.NONE or value is None:
-            return error
+            return EndTransactionResponse(error)
         decided = _State.PREPARE_COMMIT if request.is_commit else _State.PREPARE_ABORT
         completed = _State.COMPLETE_COMMIT if request.is_commit else _State.COMPLETE_ABORT
-        if value.state is completed:
-            return KafkaCode.NONE  # the answer to the first request was lost
         if value.state is decided:
-            return KafkaCode.CONCURRENT_TRANSACTIONS
-        if value.state is not _State.ONGOING:
-            return KafkaCode.INVALID_TXN_STATE
-        self._decide(turn, request.transactional_id, replace(value, state=decided, updated_ms=turn.wall_ms))
-        return KafkaCode.NONE
-
-    def _abort(self, turn: _Turn, name: str, value: TransactionValue, cause: str) -> None:
-        """Abort an open transaction, and fence its producer."""
-        turn.note(f"transaction of {name} aborted by {cause}, producer {value.producer_id}")
-        epoch = value.producer_epoch + 1
-        self._decide(
-            turn,
-            name,
-            replace(value, producer_epoch=epoch, state=_State.PREPARE_ABORT, updated_ms=turn.wall_ms),
+            return EndTransactionResponse(KafkaCode.CONCURRENT_TRANSACTIONS)
+        if value.state is completed and (is_retry or not rises):
+            return EndTransactionResponse(KafkaCode.NONE, value.producer)  # the answer to the first request was lost
+        is_open = value.state is _State.ONGOING
+        # A client may abort before the coordinator has heard of a partition: a batch may still be under way to one.
+        if not is_open and (not rises or is_retry or request.is_commit or value.state.is_preparing):
+            return EndTransactionResponse(KafkaCode.INVALID_TXN_STATE)
+        epoch, next_id = value.producer_epoch, NO_ID
+        if rises and epoch >= EPOCH_MAX:
+            if request.fresh_id is None:
+                return EndTransactionResponse(KafkaCode.NONE, needs_id=True)
+            next_id = request.fresh_id
+        changed = replace(
+            value,
+            producer_epoch=epoch + 1 if rises else epoch,
+            state=decided,
+            updated_ms=turn.wall_ms,
+            started_ms=value.started_ms if is_open else turn.wall_ms,
+            client_version=request.client_version,
+            next_id=next_id,
+            previous_id=NO_ID,
         )
+        self._decide(turn, name, changed)
+        return EndTransactionResponse(KafkaCode.NONE, changed.producer if next_id == NO_ID else (next_id, 0))
+
+    def _abort(self, turn: _Turn, name: str, value: TransactionValue, cause: str, client_version: int) -> None:
+        """Abort an open transaction, and fence its producer.
+
+        client_version: below `EPOCH_RISES`, the producer cannot continue by an abort of its own.
+        """
+        turn.note(f"transaction of {name} aborted by {cause}, producer {value.producer_id}")
+        fenced = replace(
+            value,
+            producer_epoch=value.producer_epoch + 1,
+            state=_State.PREPARE_ABORT,
+            updated_ms=turn.wall_ms,
+            client_version=client_version,
+        )
+        self._decide(turn, name, fenced)
 
     def _decide(self, turn: _Turn, name: str, decided: TransactionValue) -> None:
         turn.append(name, decided)
@@ -287,8 +330,8 @@ class TransactionMachine:
 
     def _order_markers(self, turn: _Turn, name: str, value: TransactionValue) -> None:
         self._pending[name] = set(value.partitions)
-        producer = (value.producer_id, value.producer_epoch)
-        turn.order(WriteMarkers(name, producer, value.state is _State.PREPARE_COMMIT, value.partitions))
+        is_commit = value.state is _State.PREPARE_COMMIT
+        turn.order(WriteMarkers(name, value.producer, is_commit, value.partitions, value.client_version))
 
     def _written(self, turn: _Turn, request: MarkersWritten) -> None:
         """Complete a transaction once every partition has its marker.  Ignore a report about an earlier one."""
@@ -296,7 +339,7 @@ class TransactionMachine:
         value = self._ids.get(name)
         if value is None or not value.state.is_preparing:
             return
-        if request.producer != (value.producer_id, value.producer_epoch):
+        if request.producer != value.producer:
             return
         pending = self._pending[name]
         pending.difference_update(request.partitions)
@@ -305,19 +348,19 @@ class TransactionMachine:
         del self._pending[name]
         is_commit = value.state is _State.PREPARE_COMMIT
         completed = _State.COMPLETE_COMMIT if is_commit else _State.COMPLETE_ABORT
-        turn.append(
-            name, replace(value, state=completed, partitions=(), updated_ms=turn.wall_ms, started_ms=value.started_ms)
-        )
+        changed = replace(value, state=completed, partitions=(), updated_ms=turn.wall_ms, next_id=NO_ID)
+        if value.next_id != NO_ID:
+            changed = replace(changed, producer_id=value.next_id, producer_epoch=0, previous_id=value.producer_id)
+        turn.append(name, changed)
 
     def _describe(self, name: str) -> DescribedTransaction:
         value = self._ids.get(name)
         if value is None:
             return DescribedTransaction(name, KafkaCode.TRANSACTIONAL_ID_NOT_FOUND)
-        producer = (value.producer_id, value.producer_epoch)
         has_transaction = value.state is _State.ONGOING or value.state.is_preparing
         started_ms = value.started_ms if has_transaction else NO_TIME
         return DescribedTransaction(
-            name, KafkaCode.NONE, value.state.label, value.timeout_ms, started_ms, producer, value.partitions
+            name, KafkaCode.NONE, value.state.label, value.timeout_ms, started_ms, value.producer, value.partitions
         )
 
     def _list(self, turn: _Turn, request: ListTransactions) -> Iterator[ListedTransaction]:
@@ -373,7 +416,7 @@ class TransactionMachine:
             if turn.wall_ms - value.started_ms < value.timeout_ms:
                 self._watch(turn, name, value)  # a later transaction, or the wall clock was set back
             else:
-                self._abort(turn, name, value, f"its time-out of {value.timeout_ms} ms")
+                self._abort(turn, name, value, f"its time-out of {value.timeout_ms} ms", value.client_version)
         if self._sweep_ms <= now_ms:
             self._sweep_ms = now_ms + limits.sweep_interval_ms
             self._sweep = list(self._ids)
@@ -388,6 +431,7 @@ class TransactionMachine:
             return
         if turn.wall_ms - value.updated_ms > self._limits.expiration_ms:
             turn.append(name, None)
+            self._continued.pop(name, None)
 
     @property
     def deadline_ms(self) -> int | None:
@@ -409,3 +453,17 @@ class TransactionMachine:
 
     def _turn(self, now_ms: int) -> _Turn:
         return _Turn(now_ms, self._wall_ms(), self.replay)
+
+
+def _is_repeated(value: TransactionValue, producer: tuple[int, int]) -> bool:
+    """Return whether an EndTransaction with this producer repeats the one that made the present state (KIP-890).
+
+    The same holds for the transaction that a time-out has aborted, so its producer can continue.
+    """
+    if value.client_version < EPOCH_RISES or value.state in (_State.EMPTY, _State.ONGOING):
+        return False
+    if value.previous_id != NO_ID:  # it continued with another producer id
+        return producer == (value.previous_id, EPOCH_MAX) and value.producer_epoch == 0
+    if value.producer_epoch > EPOCH_MAX and not value.state.is_preparing:
+        return False  # aborted by its time-out, and no client may continue with this epoch
+    return producer == (value.producer_id, value.producer_epoch - 1)

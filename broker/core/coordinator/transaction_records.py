@@ -1,7 +1,8 @@
 """Keys and values of `__transaction_state`, in Kafka's format.
 
-Versions 0 and 1 of the values are read.  They are written as version 0: version 1 adds tagged fields only, which are
-skipped.
+Versions 0 and 1 of the values are read.  Version 1 adds tagged fields, for clients of transaction version 2 (KIP-890).
+A value is written as version 1 if one of them is set, and as version 0 otherwise.  So no field is lost, whatever
+transaction version the cluster recommends.
 """
 
 from __future__ import annotations
@@ -9,11 +10,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from broker.core.coordinator.fields import BadRecord, Reader, int16, int32, int64, string
+from broker.core.coordinator.fields import (
+    BadRecord,
+    Reader,
+    compact_string,
+    int16,
+    int32,
+    int64,
+    string,
+    tagged,
+    uvarint,
+)
 
 NO_TIME = -1
+NO_ID = -1
 _KEY_VERSION = 0
 _FLEXIBLE = 1
+_PREVIOUS_ID, _NEXT_ID, _CLIENT_VERSION = range(3)  # tags
 
 
 class TransactionState(Enum):
@@ -52,6 +65,9 @@ class TransactionValue:
 
     partitions: of the open or decided transaction, sorted.
     updated_ms, started_ms: ms since the epoch; started_ms is NO_TIME without a transaction.
+    client_version: the transaction version by which the client worked that began or ended the transaction.
+    next_id: of a decided transaction whose epoch is exhausted: the producer id with which the client continues.
+    previous_id: the producer id that it had before; set from the completion on, until the next transaction.
     """
 
     producer_id: int
@@ -61,6 +77,14 @@ class TransactionValue:
     partitions: tuple[Partition, ...]
     updated_ms: int
     started_ms: int = NO_TIME
+    client_version: int = 0
+    next_id: int = NO_ID
+    previous_id: int = NO_ID
+
+    @property
+    def producer(self) -> tuple[int, int]:
+        """Id and epoch of the producer."""
+        return self.producer_id, self.producer_epoch
 
 
 def read_transaction_key(data: bytes) -> str | None:
@@ -96,19 +120,58 @@ def read_transaction(data: bytes) -> TransactionValue:
         partitions += [(topic, reader.int32()) for _ in range(reader.count())]
         reader.skip_tags()
     updated_ms, started_ms = reader.int64(), reader.int64()
-    reader.skip_tags()
+    tags = reader.tags() if reader.flexible else {}
     reader.end()
-    return TransactionValue(producer_id, epoch, timeout_ms, state, tuple(sorted(partitions)), updated_ms, started_ms)
+    return TransactionValue(
+        producer_id,
+        epoch,
+        timeout_ms,
+        state,
+        tuple(sorted(partitions)),
+        updated_ms,
+        started_ms,
+        _tag(tags, _CLIENT_VERSION, 0, size=2),
+        _tag(tags, _NEXT_ID, NO_ID, size=8),
+        _tag(tags, _PREVIOUS_ID, NO_ID, size=8),
+    )
+
+
+def _tag(tags: dict[int, bytes], tag: int, default: int, size: int) -> int:
+    data = tags.get(tag)
+    if data is None:
+        return default
+    if len(data) != size:
+        raise BadRecord(f"tag {tag} has {len(data)} bytes instead of {size}")
+    return int.from_bytes(data, "big", signed=True)
 
 
 def write_transaction(value: TransactionValue) -> bytes:
     """Return the bytes of the state of a transactional id.  Raise BadRecord when a name is too long."""
-    parts = [int16(0), int64(value.producer_id), int16(value.producer_epoch), int32(value.timeout_ms)]
+    tags = {}
+    if value.previous_id != NO_ID:
+        tags[_PREVIOUS_ID] = int64(value.previous_id)
+    if value.next_id != NO_ID:
+        tags[_NEXT_ID] = int64(value.next_id)
+    if value.client_version:
+        tags[_CLIENT_VERSION] = int16(value.client_version)
+    flexible = bool(tags)
+    version = _FLEXIBLE if flexible else 0
+    parts = [int16(version), int64(value.producer_id), int16(value.producer_epoch), int32(value.timeout_ms)]
     parts.append(bytes([value.state.number]))
     by_topic: dict[str, list[int]] = {}
     for topic, index in value.partitions:
         by_topic.setdefault(topic, []).append(index)
-    parts.append(int32(len(by_topic) if value.state is not TransactionState.EMPTY else -1))
+    parts.append(_count(len(by_topic) if value.state is not TransactionState.EMPTY else -1, flexible))
     for topic, indexes in by_topic.items():
-        parts += [string(topic), int32(len(indexes)), *map(int32, indexes)]
-    return b"".join([*parts, int64(value.updated_ms), int64(value.started_ms)])
+        parts += [(compact_string if flexible else string)(topic), _count(len(indexes), flexible)]
+        parts += map(int32, indexes)
+        if flexible:
+            parts.append(tagged({}))
+    parts += [int64(value.updated_ms), int64(value.started_ms)]
+    if flexible:
+        parts.append(tagged(tags))
+    return b"".join(parts)
+
+
+def _count(count: int, flexible: bool) -> bytes:
+    return uvarint(count + 1) if flexible else int32(count)

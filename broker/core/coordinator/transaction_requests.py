@@ -6,12 +6,26 @@ Each request but ListTransactions and DescribeTransactions concerns one transact
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Protocol
 
 from broker.core.coordinator.transaction_records import Partition
 from quorumlog.wire.errors import KafkaCode
 
 NO_PRODUCER = (-1, -1)
+
+
+class TransactionSupport(IntEnum):
+    """What the client of a request to a leader knows of transactions, which the version of its request shows.
+
+    OLDEST: nothing of TRANSACTION_ABORTABLE; it gets INVALID_TXN_STATE instead.
+    ABORTABLE: the error TRANSACTION_ABORTABLE.
+    ADDS: it does not add partitions itself; the leader adds its partition with the first record (KIP-890).
+    """
+
+    OLDEST = 0
+    ABORTABLE = 1
+    ADDS = 2
 
 
 class KnownPartitions(Protocol):
@@ -69,12 +83,17 @@ class InitProducerResponse:
 
 @dataclass(frozen=True, slots=True)
 class AddPartitions:
-    """Add partitions to the transaction of a producer.  verify_only: only ask whether they are part of it."""
+    """Add partitions to the transaction of a producer.
+
+    verify_only: only ask whether they are part of it.
+    client_version: the transaction version by which the client works.
+    """
 
     transactional_id: str
     producer: tuple[int, int]
     partitions: tuple[Partition, ...]
     verify_only: bool = False
+    client_version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +105,26 @@ class AddPartitionsResponse:
 
 @dataclass(frozen=True, slots=True)
 class EndTransaction:
-    """Commit or abort the transaction of a producer."""
+    """Commit or abort the transaction of a producer.
+
+    client_version: the transaction version by which the client works.  From 2 on, the end raises the epoch.
+    fresh_id: an unused producer id, for a producer whose epoch is exhausted; None if the caller has none yet.
+    """
 
     transactional_id: str
     producer: tuple[int, int]
     is_commit: bool
+    client_version: int = 0
+    fresh_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EndTransactionResponse:
+    """producer: with which the client continues.  needs_id: nothing was done; repeat the request with a fresh id."""
+
     error: KafkaCode
+    producer: tuple[int, int] = NO_PRODUCER
+    needs_id: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +185,13 @@ TransactionRequest = InitProducer | AddPartitions | EndTransaction | DescribeTra
 
 @dataclass(frozen=True, slots=True)
 class WriteMarkers:
-    """An effect: write the marker of a decided transaction to each of its partitions, and report it."""
+    """An effect: write the marker of a decided transaction to each of its partitions, and report it.
+
+    client_version: the transaction version by which the client works.
+    """
 
     transactional_id: str
     producer: tuple[int, int]
     is_commit: bool
     partitions: tuple[Partition, ...]
+    client_version: int = 0

@@ -1,6 +1,6 @@
 """Produce, encoded and decoded by hand: received batches are slices of the frame, sent batches are separate buffers.
 
-Versions 3 to 12; from 9 on the message is flexible.
+Versions 3 to 13.  From 9 on the message is flexible; from 13 on it names topics by their ids.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
+from uuid import UUID
 
 from quorumlog.wire.kafka.buffer import (
     REQUEST_ELEMENTS_MAX,
@@ -24,11 +25,12 @@ from quorumlog.wire.record_batch import RecordError
 Buffer = bytes | bytearray | memoryview
 
 FIRST_VERSION: Final = 3
-LAST_VERSION: Final = 12
+LAST_VERSION: Final = 13
 _FIRST_FLEXIBLE: Final = 9
 _FIRST_WITH_LOG_START: Final = 5
 _FIRST_WITH_MESSAGE: Final = 8
 _FIRST_WITH_LEADER: Final = 10
+_FIRST_WITH_IDS: Final = 13
 
 _ACKS_TIMEOUT: Final = struct.Struct(">hi")
 _INDEX: Final = struct.Struct(">i")
@@ -40,9 +42,9 @@ _LEADER_TAG: Final = struct.Struct(">BBiiB")
 
 @dataclass(frozen=True, slots=True)
 class ProducePartition:
-    """records: whole batches; None where the client sent null."""
+    """topic: its name, or from version 13 on its id.  records: whole batches; None where the client sent null."""
 
-    topic: str
+    topic: str | UUID
     index: int
     records: memoryview | None
 
@@ -56,9 +58,9 @@ class ProduceRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducedPartition:
-    """The part of the answer for one partition that clients use."""
+    """The part of the answer for one partition that clients use.  topic: as in the request."""
 
-    topic: str
+    topic: str | UUID
     index: int
     error_code: int
     base_offset: int
@@ -106,7 +108,7 @@ def decode_request(frame: memoryview, position: int, version: int) -> ProduceReq
     acks, timeout_ms = reader.unpack(_ACKS_TIMEOUT)
     partitions: list[ProducePartition] = []
     for _ in range(reader.count(flexible, 3)):
-        topic = reader.string(flexible)
+        topic = reader.uuid() if version >= _FIRST_WITH_IDS else reader.string(flexible)
         for _ in range(reader.count(flexible, 5)):
             index = reader.int32()
             partitions.append(ProducePartition(topic, index, reader.nullable_bytes(flexible)))
@@ -120,15 +122,16 @@ def decode_request(frame: memoryview, position: int, version: int) -> ProduceReq
 
 
 def encode_response(
-    version: int, results: Iterable[tuple[str, int, ResultLike]], endpoints: Sequence[NodeEndpoint] = ()
+    version: int, results: Iterable[tuple[str | UUID, int, ResultLike]], endpoints: Sequence[NodeEndpoint] = ()
 ) -> bytes:
-    """Return the response body.  `results`: topic, partition index, result; consecutive ones of one topic are sent
-    together.
+    """Return the response body.
+
+    results: topic as in the request, partition index, result; consecutive ones of one topic are sent together.
 
     endpoints: the addresses of the leaders named in the results; only versions that have this field contain them.
     """
     flexible = version >= _FIRST_FLEXIBLE
-    topics: list[tuple[str, list[bytes]]] = []
+    topics: list[tuple[str | UUID, list[bytes]]] = []
     for topic, index, result in results:
         if not topics or topics[-1][0] != topic:
             topics.append((topic, []))
@@ -136,7 +139,7 @@ def encode_response(
     end = b"\0" if flexible else b""
     parts = [count(len(topics), flexible)]
     for topic, encoded in topics:
-        parts.append(string(topic, flexible))
+        parts.append(topic.bytes if isinstance(topic, UUID) else string(topic, flexible))
         parts.append(count(len(encoded), flexible))
         parts.extend(encoded)
         parts.append(end)
@@ -184,17 +187,19 @@ def encode_request(
     version: int,
     acks: int,
     timeout_ms: int,
-    partitions: Iterable[tuple[str, int, Buffer]],
+    partitions: Iterable[tuple[str | UUID, int, Buffer]],
     transactional_id: str | None = None,
 ) -> list[Buffer]:
-    """Return the request body, for a flexible version: (topic, index, batches); those of one topic are sent together.
+    """Return the request body, for a flexible version.
+
+    partitions: topic (from version 13 on by its id), index, batches; those of one topic are sent together.
 
     transactional_id: of the transaction to which all batches belong.
 
     The batches are in the list as given, not copied.
     """
     assert version >= _FIRST_FLEXIBLE, version
-    topics: list[tuple[str, list[tuple[int, Buffer]]]] = []
+    topics: list[tuple[str | UUID, list[tuple[int, Buffer]]]] = []
     for topic, index, batches in partitions:
         if not topics or topics[-1][0] != topic:
             topics.append((topic, []))
@@ -203,7 +208,7 @@ def encode_request(
     small += _ACKS_TIMEOUT.pack(acks, timeout_ms) + count(len(topics), True)
     out: list[Buffer] = []
     for topic, items in topics:
-        small += string(topic, True) + count(len(items), True)
+        small += (topic.bytes if isinstance(topic, UUID) else string(topic, True)) + count(len(items), True)
         for index, batches in items:
             small += _INDEX.pack(index) + nullable_bytes_size(len(batches), True)
             out += (small, batches)
@@ -220,7 +225,7 @@ def decode_response(body: memoryview, version: int) -> list[ProducedPartition]:
     reader = Reader(body)
     out: list[ProducedPartition] = []
     for _ in range(reader.count(True, 3)):
-        topic = reader.string(True)
+        topic = reader.uuid() if version >= _FIRST_WITH_IDS else reader.string(True)
         for _ in range(reader.count(True, 22)):
             index, error_code, base_offset, append_time_ms = reader.unpack(_RESULT)
             log_start_offset = reader.int64()

@@ -7,7 +7,15 @@ from typing import NamedTuple
 import pytest
 
 from broker.core import producer_state
-from broker.core.producer_state import SEQUENCE_MAX, VERIFICATIONS_MAX, Accept, ProducerState, Refuse, Verification
+from broker.core.producer_state import (
+    SEQUENCE_MAX,
+    VERIFICATIONS_MAX,
+    Accept,
+    Duplicate,
+    ProducerState,
+    Refuse,
+    Verification,
+)
 from broker.core.transactions import AbortedTransaction, Transactions
 from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
@@ -171,7 +179,7 @@ def test_the_number_of_verifications_is_bounded(log: Log) -> None:
         log.state.start_verification(producer_id, 0, 0)
     assert oldest is not None
     oldest.is_confirmed = True
-    assert not log.state.is_verified(1, oldest)
+    assert not log.state.is_verified(1, 0, oldest)
 
 
 def test_a_fenced_producer_cannot_use_the_confirmation_of_a_later_epoch(log: Log) -> None:
@@ -204,6 +212,32 @@ def test_markers_of_old_producers_and_coordinators_are_refused(log: Log) -> None
     assert isinstance(stranger, Refuse)
     assert stranger.code is KafkaCode.TRANSACTION_COORDINATOR_FENCED
     assert check(9, 0, EndTxnMarker(False, 0)) == Accept()
+
+
+def test_the_next_epoch_waits_for_the_marker_of_the_transaction_before(log: Log) -> None:
+    """The client gets its next epoch with the decision, before the marker is in this log."""
+    log.write(1)
+    following = B(0, 0, 1, 1, is_transactional=True)
+    token = log.state.start_verification(1, 1, 0)
+    assert token is not None
+    assert code_of(log.state.check(following, 0, token)) is KafkaCode.INVALID_TXN_STATE
+    token.is_confirmed = True  # although the marker is missing: an unclean election has lost it
+    assert code_of(log.state.check(following, 0, token)) is KafkaCode.NOT_ENOUGH_REPLICAS
+    log.end(1, epoch=1)
+    assert log.state.check(following, 0, confirmed(log.state, 1, epoch=1)) == Accept()
+
+
+def test_a_late_copy_of_a_marker_does_not_end_the_next_transaction(log: Log) -> None:
+    log.write(1)
+    marker = EndTxnMarker(True, 0)
+    assert log.state.check_marker(1, 1, marker, has_raised=True) == Accept()
+    offset = log.end(1, epoch=1)
+    assert log.state.check_marker(1, 1, marker, has_raised=True) == Duplicate(offset, offset + 1)
+    log.write(1, epoch=1)
+    late = log.state.check_marker(1, 1, marker, has_raised=True)
+    assert isinstance(late, Refuse)
+    assert late.code is KafkaCode.INVALID_PRODUCER_EPOCH
+    assert log.state.check_marker(1, 2, marker, has_raised=True) == Accept()
 
 
 def test_too_many_aborted_transactions_are_refused_before_they_begin(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

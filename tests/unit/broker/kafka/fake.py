@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+from broker.core.coordinator.transaction_requests import TransactionSupport
 from broker.kafka import api
 from metadata.controller.admin import add_partitions, unregister_broker
 from metadata.controller.configs import alter_configs
@@ -137,6 +138,7 @@ class FakeReplicas:
         acks: int,
         timeout_ms: int,
         transactional_id: str | None = None,
+        support: TransactionSupport | None = None,
     ) -> asyncio.Future[api.ProduceResult]:
         self.produced.append((topic, index, acks, bytes(batches)))
         future: asyncio.Future[api.ProduceResult] = asyncio.get_running_loop().create_future()

@@ -7,7 +7,13 @@ from uuid import UUID
 
 import pytest
 
-from metadata.records import METADATA_VERSION, METADATA_VERSION_MAX, METADATA_VERSION_MIN, Feature
+from metadata.records import (
+    METADATA_VERSION,
+    METADATA_VERSION_MAX,
+    METADATA_VERSION_MIN,
+    TRANSACTION_VERSION,
+    Feature,
+)
 from quorumlog.wire import rpcs
 from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka.codec import Api
@@ -222,6 +228,8 @@ async def test_the_present_level_is_accepted_and_another_is_judged(old: Served, 
         (update(2, "group.version"), "levels of group.version up to 1"),
         (update(METADATA_VERSION_MIN, kind=9), "upgrade type 9"),
         (update(METADATA_VERSION_MAX + 1, kind=2), "downgrade"),
+        (update(1, TRANSACTION_VERSION), "lower than the present one"),
+        (update(3, TRANSACTION_VERSION), "up to 2"),
     ],
 )
 async def test_an_update_that_is_not_possible_is_refused(old: Served, values: dict[str, Any], words: str) -> None:
@@ -230,6 +238,13 @@ async def test_an_update_that_is_not_possible_is_refused(old: Served, values: di
     assert int(response.error_code) == KafkaCode.INVALID_UPDATE_VERSION
     assert words in response.error_message
     assert old.replicas.image.features == before
+
+
+async def test_the_transaction_version_can_be_lowered_and_raised_again(old: Served) -> None:
+    for level, kind in ((0, 2), (1, 1), (0, 3), (2, 1)):
+        response = await ask(old, Api.UPDATE_FEATURES, 2, update(level, TRANSACTION_VERSION, kind))
+        assert int(response.error_code) == 0
+        assert old.replicas.image.features[TRANSACTION_VERSION] == level
 
 
 async def test_one_refused_feature_refuses_the_others(old: Served) -> None:

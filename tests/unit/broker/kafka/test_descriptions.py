@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from broker.kafka.features import GROUP_VERSION
-from metadata.records import METADATA_VERSION, Config, ConfigScope, Endpoint, Feature
+from metadata.records import METADATA_VERSION, TRANSACTION_VERSION, Config, ConfigScope, Endpoint, Feature
 from quorumlog.wire.kafka.codec import Api
 from tests.unit.broker.kafka.conftest import Served
 from tests.unit.broker.kafka.raw import RawClient, batch
@@ -207,14 +207,20 @@ async def test_api_versions_reports_features(served: Served) -> None:
     assert [(each.name, each.min_version, each.max_version) for each in response.supported_features] == [
         (GROUP_VERSION, 0, 1),
         (METADATA_VERSION, 1, 1),
+        (TRANSACTION_VERSION, 0, 2),
     ]
     assert [(each.name, each.max_version_level) for each in response.finalized_features] == [
         (GROUP_VERSION, 1),
         (METADATA_VERSION, 1),
+        (TRANSACTION_VERSION, 2),
     ]
     assert response.finalized_features_epoch == served.replicas.image.end_offset
     served.replicas.apply(Feature(METADATA_VERSION, 1))
     assert (await versions(served, 3)).finalized_features_epoch == response.finalized_features_epoch + 1
+    for level, shown in ((1, [1]), (0, [])):
+        served.replicas.apply(Feature(TRANSACTION_VERSION, level))
+        finalized = (await versions(served, 3)).finalized_features
+        assert [each.max_version_level for each in finalized if each.name == TRANSACTION_VERSION] == shown
 
 
 @pytest.mark.parametrize("bad", ["", "-a", "a-", "a b", "a/b", "a_b", "é", "a\n"])

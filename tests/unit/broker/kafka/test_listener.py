@@ -57,7 +57,7 @@ async def test_every_request_is_answered_in_its_own_version(served: Served, api:
     topic = {"name": "t", "topic": "t", "topic_id": topic_id, "partitions": [partition], "partition_indexes": [0]}
     values: dict[str, Any] = {
         "topics": [topic],
-        "topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": batch()}]}],
+        "topic_data": [{"name": "t", "topic_id": topic_id, "partition_data": [{"index": 0, "records": batch()}]}],
         "acks": 1,
         "replica_id": -1,
         "key": "g",
@@ -596,3 +596,14 @@ async def test_closing_waits_for_a_limited_time(serve: Serve) -> None:
             await until(lambda: len(served.replicas.produced) == 1)
             await served.server.close()
             assert await client.closed()
+
+
+async def test_produce_13_names_topics_by_their_ids(served: Served) -> None:
+    topic_id = served.replicas.create("t", 1)
+    unknown = UUID(int=77)
+    data = [{"topic_id": each, "partition_data": [{"index": 0, "records": batch()}]} for each in (unknown, topic_id)]
+    async with RawClient(served.port) as client:
+        response = await client.ask(Api.PRODUCE, 13, {"acks": -1, "timeout": 5000, "topic_data": data})
+    found = [(each.topic_id, int(each.partition_responses[0].error_code)) for each in response.responses]
+    assert found == [(unknown, KafkaCode.UNKNOWN_TOPIC_ID), (topic_id, 0)]
+    assert [(topic, index) for topic, index, *_ in served.replicas.produced] == [("t", 0)]

@@ -11,7 +11,7 @@ from metadata import codec
 from metadata.control import features
 from metadata.control.features import DescribedFeature, Upgraded, describe_features, upgrade_feature
 from metadata.image import ClusterImage
-from metadata.records import METADATA_VERSION, METADATA_VERSION_MAX, Feature, Record
+from metadata.records import METADATA_VERSION, METADATA_VERSION_MAX, TRANSACTION_VERSION, Feature, Record
 from metadata.snapshot import ImageLoader, chunks
 from quorumlog.errors import CorruptStoreError
 from quorumlog.wire import rpcs
@@ -112,7 +112,8 @@ def test_at_the_service() -> None:
         plane.node.auto_commit = True
         end = plane.node.log_end_offset
         shown: Any = await plane.call(rpcs.DESCRIBE_FEATURES, pb.DescribeFeaturesRequest())
-        [feature] = shown.features
+        feature, transactions = shown.features
+        assert (transactions.name, transactions.level, transactions.highest) == (TRANSACTION_VERSION, 2, 2)
         assert (feature.name, feature.level, feature.lowest, feature.highest) == (METADATA_VERSION, 1, 1, 1)
         same: Any = await plane.call(rpcs.UPGRADE_FEATURE, pb.UpgradeFeatureRequest(name=METADATA_VERSION))
         assert (same.result.error, same.level, same.changed, same.offset) == ("NONE", 1, False, end)
@@ -120,6 +121,22 @@ def test_at_the_service() -> None:
         assert (far.result.error, far.level, plane.node.log_end_offset) == ("UNSUPPORTED_VERSION", 1, end)
 
     run(test())
+
+
+def test_the_transaction_version_may_sink_and_does_not_concern_registrations() -> None:
+    cluster = Cluster()
+    cluster.start(1)
+    decision = upgrade_feature(cluster.image, TRANSACTION_VERSION, 0, validate_only=False)
+    assert decision.records == (Feature(TRANSACTION_VERSION, 0),)
+    cluster.image = cluster.image.apply(cluster.image.end_offset, decision.records)
+    assert describe_features(cluster.image)[1] == DescribedFeature(TRANSACTION_VERSION, 0, 0, 2, ())
+    cluster.start(2)
+    assert 2 in cluster.image.brokers
+    highest = upgrade_feature(cluster.image, TRANSACTION_VERSION, None, validate_only=False)
+    assert (highest.reply.level, highest.records) == (2, (Feature(TRANSACTION_VERSION, 2),))
+    far = upgrade_feature(cluster.image, TRANSACTION_VERSION, 3, validate_only=False)
+    assert not far.reply.outcome.ok
+    assert far.records == ()
 
 
 def test_an_upgrade_is_a_record(three_levels: None) -> None:

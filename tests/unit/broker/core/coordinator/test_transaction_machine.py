@@ -225,13 +225,13 @@ def test_a_late_report_of_markers_completes_nothing(rig: Rig) -> None:
 
 def test_only_partitions_of_the_open_transaction_are_confirmed(rig: Rig) -> None:
     producer = rig.begin()
-    assert rig.add(producer, T0, verify=True) == [KafkaCode.INVALID_TXN_STATE]
+    assert rig.add(producer, T0, verify=True) == [KafkaCode.TRANSACTION_ABORTABLE]
     rig.add(producer, T0)
-    assert rig.add(producer, T0, T1, verify=True) == [KafkaCode.NONE, KafkaCode.INVALID_TXN_STATE]
+    assert rig.add(producer, T0, T1, verify=True) == [KafkaCode.NONE, KafkaCode.TRANSACTION_ABORTABLE]
     rig.end(producer)
     assert rig.add(producer, T0, verify=True) == [KafkaCode.CONCURRENT_TRANSACTIONS]
     rig.mark()
-    assert rig.add(producer, T0, verify=True) == [KafkaCode.INVALID_TXN_STATE]
+    assert rig.add(producer, T0, verify=True) == [KafkaCode.TRANSACTION_ABORTABLE]
 
 
 def test_an_unknown_partition_refuses_the_whole_addition(rig: Rig) -> None:
@@ -268,6 +268,13 @@ def test_a_producer_that_lost_its_answer_gets_it_again(rig: Rig) -> None:
     bumped = rig.init(producer=producer)
     assert bumped.producer == (producer[0], producer[1] + 1)
     assert rig.init(producer=producer).producer == bumped.producer
+
+
+def test_a_producer_does_not_get_the_epoch_of_the_one_that_fenced_it(rig: Rig) -> None:
+    """Both would write with the same epoch, and neither would be fenced."""
+    old = rig.begin()
+    rig.begin()
+    assert rig.init(producer=old).error is KafkaCode.PRODUCER_FENCED
 
 
 def test_an_exhausted_epoch_is_followed_by_another_producer_id(rig: Rig) -> None:

@@ -26,6 +26,9 @@ VALUES = st.builds(
     st.sets(st.tuples(st.text(max_size=5), st.integers(0, 99)), max_size=5).map(lambda found: tuple(sorted(found))),
     INT64,
     INT64,
+    st.integers(0, 2),
+    INT64,
+    INT64,
 )
 
 
@@ -50,8 +53,15 @@ def test_the_bytes_are_those_of_kafka() -> None:
 def test_the_flexible_version_is_read() -> None:
     text = "0001 0000000000000001 0002 00000003 01 02 02 74 02 00000004 00 0000000000000005 0000000000000006"
     tags = "01 00 08 0000000000000009"
-    wanted = TransactionValue(1, 2, 3, TransactionState.ONGOING, (("t", 4),), 5, 6)
+    wanted = TransactionValue(1, 2, 3, TransactionState.ONGOING, (("t", 4),), 5, 6, previous_id=9)
     assert read_transaction(bytes.fromhex(text + tags)) == wanted
+    assert write_transaction(wanted) == bytes.fromhex(text + tags)
+
+
+def test_a_tag_of_the_wrong_size_is_refused() -> None:
+    text = "0001 0000000000000001 0002 00000003 01 01 0000000000000005 0000000000000006"
+    with pytest.raises(BadRecord, match="tag 2 has 1 bytes"):
+        read_transaction(bytes.fromhex(text + "01 02 01 09"))
 
 
 def test_a_key_of_another_type_is_not_known() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from uuid import UUID
+from uuid import NAMESPACE_URL, UUID, uuid5
 
 import pytest
 from hypothesis import assume, given, settings
@@ -84,6 +84,11 @@ FETCH_RESULT = st.builds(
 ENDPOINT = st.builds(produce.NodeEndpoint, st.integers(0, 100), NAME, st.integers(1, 65535), st.none() | NAME)
 
 
+def topic_of(version: int, name: str) -> str | UUID:
+    """Return a topic as a Produce request names it."""
+    return uuid5(NAMESPACE_URL, name) if version >= 13 else name
+
+
 def joined(parts: list[bytes | bytearray | memoryview]) -> memoryview:
     return memoryview(b"".join(parts))
 
@@ -107,14 +112,20 @@ def test_produce_request_is_read_as_the_schema_writes_it(
         "acks": acks,
         "timeout": timeout_ms,
         "topic_data": [
-            {"name": name, "partition_data": [{"index": index, "records": records} for index, records in partitions]}
+            {
+                "name": name,
+                "topic_id": topic_of(version, name),
+                "partition_data": [{"index": index, "records": records} for index, records in partitions],
+            }
             for name, partitions in topics
         ],
     }
     encoded = codec.encode(codec.request(Api.PRODUCE, version, values))
     request = produce.decode_request(memoryview(b"head" + encoded), 4, version)
     assert (request.transactional_id, request.acks, request.timeout_ms) == (transactional_id, acks, timeout_ms)
-    expected = [(name, index, records) for name, partitions in topics for index, records in partitions]
+    expected = [
+        (topic_of(version, name), index, records) for name, partitions in topics for index, records in partitions
+    ]
     assert [(item.topic, item.index, item.records) for item in request.partitions] == expected
 
 
@@ -126,12 +137,13 @@ def test_produce_request_is_read_as_the_schema_writes_it(
 def test_produce_request_is_written_as_it_is_read(
     version: int, acks: int, partitions: list[tuple[str, int, bytes]]
 ) -> None:
-    body = joined(produce.encode_request(version, acks, 1500, partitions))
+    wanted = [(topic_of(version, name), index, records) for name, index, records in partitions]
+    body = joined(produce.encode_request(version, acks, 1500, wanted))
     request = produce.decode_request(body, 0, version)
     read = [
         (item.topic, item.index, None if item.records is None else bytes(item.records)) for item in request.partitions
     ]
-    assert read == partitions
+    assert read == wanted
     assert codec.milliseconds(codec.decode(codec.request_schema(Api.PRODUCE, version), body, 0).timeout) == 1500
 
 
@@ -143,10 +155,15 @@ def test_produce_request_is_written_as_it_is_read(
 def test_produce_response(
     version: int, results: list[tuple[str, int, ProduceResult]], endpoints: list[produce.NodeEndpoint]
 ) -> None:
-    body = memoryview(produce.encode_response(version, results, endpoints))
+    sent_results = [(topic_of(version, name), index, result) for name, index, result in results]
+    body = memoryview(produce.encode_response(version, sent_results, endpoints))
     read = codec.decode(codec.response_schema(Api.PRODUCE, version), body, 0)
-    flat = [(topic.name, item.index, item) for topic in read.responses for item in topic.partition_responses]
-    assert [(name, index) for name, index, _ in flat] == [(name, index) for name, index, _ in results]
+    flat = [
+        (topic.topic_id if version >= 13 else topic.name, item.index, item)
+        for topic in read.responses
+        for item in topic.partition_responses
+    ]
+    assert [(name, index) for name, index, _ in flat] == [(name, index) for name, index, _ in sent_results]
     for (_, _, got), (_, _, sent) in zip(flat, results, strict=True):
         assert (int(got.error_code), got.base_offset) == (sent.error_code, sent.base_offset)
         if version >= 8:
@@ -165,7 +182,7 @@ def test_produce_response(
             for item in ours
         ] == [
             (name, index, sent.error_code, sent.base_offset, sent.log_start_offset, sent.record_errors)
-            for name, index, sent in results
+            for name, index, sent in sent_results
         ]
 
 

@@ -1,0 +1,194 @@
+"""Transactions of clients of version 2 (KIP-890): each end raises the epoch, and leaders add the partitions."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.core.coordinator.transaction_machine import EPOCH_MAX, EPOCH_RISES
+from broker.core.coordinator.transaction_records import Partition
+from broker.core.coordinator.transaction_requests import (
+    AddPartitions,
+    EndTransaction,
+    EndTransactionResponse,
+    WriteMarkers,
+)
+from quorumlog.wire.errors import KafkaCode
+from tests.unit.broker.core.coordinator.test_transaction_machine import ID, LIMITS, T0, T1, Rig
+
+Producer = tuple[int, int]
+
+
+class Newer(Rig):
+    """A rig whose client has version 2."""
+
+    def add(self, producer: Producer, *partitions: Partition, verify: bool = False) -> list[KafkaCode]:
+        return list(self.ask(AddPartitions(ID, producer, partitions, verify, EPOCH_RISES)).errors)
+
+    def finish(self, producer: Producer, *, commit: bool = True, version: int = EPOCH_RISES) -> EndTransactionResponse:
+        """End a transaction as the shell does: with a fresh producer id if one is needed."""
+        found: EndTransactionResponse = self.ask(EndTransaction(ID, producer, commit, version))
+        if found.needs_id:
+            self.next_id += 1
+            found = self.ask(EndTransaction(ID, producer, commit, version, self.next_id))
+        return found
+
+    def ended(self, producer: Producer, *, commit: bool = True) -> Producer:
+        """End a transaction with its markers; return the producer that continues."""
+        found = self.finish(producer, commit=commit)
+        assert found.error is KafkaCode.NONE
+        self.mark()
+        return found.producer
+
+    def at_last_epoch(self) -> Producer:
+        """Return a producer whose epoch is the last one."""
+        producer = self.begin()
+        while producer[1] < EPOCH_MAX:
+            producer = self.begin()
+        return producer
+
+
+def bumped(producer: Producer) -> Producer:
+    return producer[0], producer[1] + 1
+
+
+@pytest.fixture
+def rig() -> Newer:
+    return Newer()
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_end_raises_the_epoch_of_client_and_markers(rig: Newer, commit: bool) -> None:
+    producer = rig.begin()
+    rig.add(producer, T0)
+    assert rig.finish(producer, commit=commit) == EndTransactionResponse(KafkaCode.NONE, bumped(producer))
+    assert rig.effects == [WriteMarkers(ID, bumped(producer), commit, (T0,), EPOCH_RISES)]
+    assert rig.add(producer, T1) == [KafkaCode.PRODUCER_FENCED]
+    assert rig.add(bumped(producer), T1) == [KafkaCode.CONCURRENT_TRANSACTIONS]
+    rig.mark()
+    assert rig.add(bumped(producer), T1) == [KafkaCode.NONE]
+    assert rig.described().producer == bumped(producer)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("fails_over", [True, False])
+def test_a_repeated_end_gets_the_answer_of_the_first(rig: Newer, commit: bool, fails_over: bool) -> None:
+    producer = rig.begin()
+    rig.add(producer, T0)
+    rig.finish(producer, commit=commit)
+    if fails_over:
+        rig.fail_over()
+    assert rig.finish(producer, commit=commit).error is KafkaCode.CONCURRENT_TRANSACTIONS
+    assert rig.finish(producer, commit=not commit).error is KafkaCode.INVALID_TXN_STATE
+    rig.mark()
+    if fails_over:
+        rig.fail_over()
+    size = len(rig.log)
+    assert rig.finish(producer, commit=commit) == EndTransactionResponse(KafkaCode.NONE, bumped(producer))
+    assert rig.finish(producer, commit=not commit).error is KafkaCode.INVALID_TXN_STATE
+    assert len(rig.log) == size
+
+
+def test_a_former_epoch_cannot_end_the_next_transaction(rig: Newer) -> None:
+    producer = rig.begin()
+    rig.add(producer, T0)
+    following = rig.ended(producer)
+    rig.add(following, T0)
+    assert rig.finish(producer).error is KafkaCode.PRODUCER_FENCED
+    assert rig.state == "Ongoing"
+    rig.ended(following)
+    assert rig.finish(producer).error is KafkaCode.PRODUCER_FENCED
+
+
+def test_a_former_epoch_is_fenced_by_a_new_producer(rig: Newer) -> None:
+    producer = rig.begin()
+    rig.add(producer, T0)
+    rig.ended(producer)
+    new = rig.begin()
+    assert new[1] == producer[1] + 2
+    for old in (producer, bumped(producer)):
+        assert rig.finish(old, commit=False).error is KafkaCode.PRODUCER_FENCED
+
+
+def test_an_abort_is_possible_before_the_first_partition_is_added(rig: Newer) -> None:
+    """A batch may be under way to a leader: the next epoch fences it."""
+    producer = rig.begin()
+    assert rig.finish(producer).error is KafkaCode.INVALID_TXN_STATE
+    found = rig.finish(producer, commit=False)
+    assert found.producer == bumped(producer)
+    assert rig.effects[-1].partitions == ()
+    rig.mark()
+    assert rig.state == "CompleteAbort"
+    again = rig.ended(bumped(producer), commit=False)
+    assert again == bumped(bumped(producer))
+    assert rig.finish(again).error is KafkaCode.INVALID_TXN_STATE
+
+
+def test_an_exhausted_epoch_continues_with_another_producer_id(rig: Newer) -> None:
+    last = rig.at_last_epoch()
+    rig.add(last, T0)
+    found = rig.finish(last)
+    assert found.producer == (rig.next_id, 0)
+    assert rig.effects[-1].producer == (last[0], EPOCH_MAX + 1)
+    rig.fail_over()
+    assert rig.finish(last).error is KafkaCode.CONCURRENT_TRANSACTIONS
+    rig.mark()
+    rig.fail_over()
+    assert rig.finish(last) == EndTransactionResponse(KafkaCode.NONE, found.producer)
+    assert rig.described().producer == found.producer
+    rig.add(found.producer, T0)
+    assert rig.finish(last).error is KafkaCode.INVALID_PRODUCER_ID_MAPPING
+    assert rig.ended(found.producer) == (rig.next_id, 1)
+
+
+def test_nothing_is_decided_before_a_fresh_producer_id_is_there(rig: Newer) -> None:
+    last = rig.at_last_epoch()
+    rig.add(last, T0)
+    size = len(rig.log)
+    assert rig.ask(EndTransaction(ID, last, True, EPOCH_RISES)).needs_id
+    assert (len(rig.log), rig.state) == (size, "Ongoing")
+
+
+def test_a_producer_continues_after_its_time_out_by_an_abort(rig: Newer) -> None:
+    producer = rig.begin()
+    rig.add(producer, T0)
+    rig.pass_time(10_000)
+    assert rig.effects == [WriteMarkers(ID, bumped(producer), False, (T0,), EPOCH_RISES)]
+    rig.mark()
+    assert rig.finish(producer).error is KafkaCode.INVALID_TXN_STATE
+    assert rig.finish(producer, commit=False) == EndTransactionResponse(KafkaCode.NONE, bumped(producer))
+
+
+def test_no_client_continues_with_the_epoch_beyond_the_last_one(rig: Newer) -> None:
+    last = rig.at_last_epoch()
+    rig.add(last, T0)
+    rig.pass_time(LIMITS.timeout_max_ms)
+    rig.mark()
+    assert rig.described().producer == (last[0], EPOCH_MAX + 1)
+    assert rig.finish(last, commit=False).error is KafkaCode.PRODUCER_FENCED
+    assert rig.begin() == (rig.next_id, 0)
+
+
+def test_a_producer_that_a_new_one_fenced_does_not_continue_by_an_abort(rig: Newer) -> None:
+    producer = rig.begin()
+    rig.add(producer, T0)
+    assert rig.init().error is KafkaCode.CONCURRENT_TRANSACTIONS
+    assert rig.finish(producer, commit=False).error is KafkaCode.PRODUCER_FENCED
+    rig.mark()
+    assert rig.finish(producer, commit=False).error is KafkaCode.PRODUCER_FENCED
+
+
+def test_clients_of_both_versions_take_turns(rig: Newer) -> None:
+    """An upgrade or a downgrade of the client, or of the cluster, leaves every transaction decidable."""
+    producer = rig.begin()
+    old = Rig.add(rig, producer, T0)
+    assert old == [KafkaCode.NONE]
+    following = rig.ended(producer)
+    assert following == bumped(producer)
+    rig.add(following, T1)
+    assert rig.finish(following, version=0).error is KafkaCode.NONE
+    assert rig.effects[-1] == WriteMarkers(ID, following, True, (T1,), 0)
+    rig.mark()
+    assert rig.finish(following, version=0).error is KafkaCode.NONE  # its answer was lost
+    assert rig.finish(bumped(following), version=0).error is KafkaCode.PRODUCER_FENCED
+    rig.add(following, T0)
+    assert rig.ended(following, commit=False) == bumped(following)
