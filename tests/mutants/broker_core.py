@@ -192,7 +192,7 @@ MUTANTS = (
     Mutant(
         "a transaction begins without its coordinator",
         "broker/core/producer_state.py",
-        "        if not self.is_verified(batch.producer_id, verification):",
+        "        if not self.is_verified(batch.producer_id, batch.producer_epoch, verification):",
         "        if False:",
         (
             "tests/unit/broker/core/test_transactions.py::test_a_transaction_begins_only_after_the_coordinator_has_confirmed_it",
@@ -211,5 +211,23 @@ MUTANTS = (
         "marker.coordinator_epoch < producer.coordinator_epoch",
         "False",
         ("tests/unit/broker/core/test_transactions.py::test_markers_of_old_producers_and_coordinators_are_refused",),
+    ),
+    Mutant(
+        "the next epoch joins the transaction of the one before",
+        "broker/core/producer_state.py",
+        " and producer is not None and producer.epoch >= producer_epoch\n",
+        " and producer is not None\n",
+        (
+            "tests/unit/broker/core/test_transactions.py::test_the_next_epoch_waits_for_the_marker_of_the_transaction_before",
+        ),
+    ),
+    Mutant(
+        "a late copy of a marker ends the next transaction",
+        "broker/core/producer_state.py",
+        "if has_raised and producer is not None",
+        "if False and producer is not None",
+        (
+            "tests/unit/broker/core/test_transactions.py::test_a_late_copy_of_a_marker_does_not_end_the_next_transaction",
+        ),
     ),
 )

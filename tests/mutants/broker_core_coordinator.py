@@ -335,7 +335,7 @@ MUTANTS = (
     Mutant(
         "a late report completes the next transaction",
         "broker/core/coordinator/transaction_machine.py",
-        "        if request.producer != (value.producer_id, value.producer_epoch):\n            return\n",
+        "        if request.producer != value.producer:\n            return\n",
         "",
         (
             "tests/unit/broker/core/coordinator/test_transaction_machine.py::test_a_late_report_of_markers_completes_nothing",
@@ -344,8 +344,8 @@ MUTANTS = (
     Mutant(
         "an aborted producer is not fenced",
         "broker/core/coordinator/transaction_machine.py",
-        "        epoch = value.producer_epoch + 1\n",
-        "        epoch = value.producer_epoch\n",
+        "            producer_epoch=value.producer_epoch + 1,\n            state=_State.PREPARE_ABORT,",
+        "            state=_State.PREPARE_ABORT,",
         (
             "tests/unit/broker/core/coordinator/test_transaction_machine.py::test_a_new_producer_aborts_the_open_transaction_and_fences_the_old_one",
         ),
@@ -416,5 +416,70 @@ MUTANTS = (
         "batch.base_sequence > verification.lowest_sequence",
         "batch.base_sequence < 0",
         ("tests/unit/broker/core/test_transactions.py::test_a_transaction_begins_with_the_first_batch_that_asked",),
+    ),
+    Mutant(
+        "an end does not raise the epoch",
+        "broker/core/coordinator/transaction_machine.py",
+        "epoch + 1 if rises else epoch",
+        "epoch",
+        (
+            "tests/unit/broker/core/coordinator/test_transaction_version_2.py::test_an_end_raises_the_epoch_of_client_and_markers",
+        ),
+    ),
+    Mutant(
+        "a former epoch ends the next transaction",
+        "broker/core/coordinator/transaction_machine.py",
+        "value.state in (_State.EMPTY, _State.ONGOING)",
+        "value.state in (_State.EMPTY,)",
+        (
+            "tests/unit/broker/core/coordinator/test_transaction_version_2.py::test_a_former_epoch_cannot_end_the_next_transaction",
+        ),
+    ),
+    Mutant(
+        "an exhausted epoch continues with the same producer id",
+        "broker/core/coordinator/transaction_machine.py",
+        "        if rises and epoch >= EPOCH_MAX:",
+        "        if rises and epoch > EPOCH_MAX:",
+        (
+            "tests/unit/broker/core/coordinator/test_transaction_version_2.py::test_an_exhausted_epoch_continues_with_another_producer_id",
+        ),
+    ),
+    Mutant(
+        "a client continues with the epoch beyond the last one",
+        "broker/core/coordinator/transaction_machine.py",
+        "    if value.producer_epoch > EPOCH_MAX and not",
+        "    if False and not",
+        (
+            "tests/unit/broker/core/coordinator/test_transaction_version_2.py::test_no_client_continues_with_the_epoch_beyond_the_last_one",
+        ),
+    ),
+    Mutant(
+        "a fenced producer continues by an abort",
+        "broker/core/coordinator/transaction_machine.py",
+        '"a new producer", 0)',
+        '"a new producer", value.client_version)',
+        (
+            "tests/unit/broker/core/coordinator/test_transaction_version_2.py::test_a_producer_that_a_new_one_fenced_does_not_continue_by_an_abort",
+        ),
+    ),
+    Mutant(
+        "a fenced producer gets the epoch of its successor",
+        "broker/core/coordinator/transaction_machine.py",
+        "        self._continued.pop(request.transactional_id, None)\n"
+        "        if request.producer != NO_PRODUCER:\n"
+        "            self._continued[request.transactional_id] = request.producer",
+        "        self._continued[request.transactional_id] = (producer_id, epoch - 1)",
+        (
+            "tests/unit/broker/core/coordinator/test_transaction_machine.py::test_a_producer_does_not_get_the_epoch_of_the_one_that_fenced_it",
+        ),
+    ),
+    Mutant(
+        "a coordinator forgets the producer id with which a client continues",
+        "broker/core/coordinator/transaction_records.py",
+        "    if value.next_id != NO_ID:\n        tags[_NEXT_ID] = int64(value.next_id)\n",
+        "",
+        (
+            "tests/unit/broker/core/coordinator/test_transaction_version_2.py::test_an_exhausted_epoch_continues_with_another_producer_id",
+        ),
     ),
 )
