@@ -1,6 +1,7 @@
 """A program of a user: writes rows, reads them back in a batch and a stream, and prints the outcome as JSON.
 
-`cluster_job.py URL BOOTSTRAP FOLDER`, where the URL is that of a master (spark://) or of a Spark Connect server (sc://).
+`cluster_job.py URL BOOTSTRAP FOLDER`, where the URL is that of a master (spark://, or local-cluster[…]) or of a Spark
+Connect server (sc://).
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ def main() -> None:
     else:
         for setting, value in (
             ("spark.executor.memory", "512m"),
+            ("spark.executor.extraJavaOptions", os.environ.get("SPARK_SUBMIT_OPTS", "")),  # see `short_lived` of ./dev
+            ("spark.sql.shuffle.partitions", "2"),
             ("spark.driver.host", "127.0.0.1"),
             ("spark.ui.enabled", "false"),
             ("spark.ui.showConsoleProgress", "false"),
@@ -53,11 +56,14 @@ def outcome(spark: SparkSession, bootstrap: str, folder: str) -> dict[str, Any]:
         spark.read.format("quorumlog").option("subscibe", "t").option("bootstrap.servers", bootstrap).load().count()
     except Exception as error:  # a user sees its text, whatever its class is here
         refused = next((line for line in str(error).splitlines() if "OptionError:" in line), str(error))
+    found = numbers.agg(
+        F.count_distinct("value").alias("count"),
+        F.sum("value").alias("sum"),
+        F.count_distinct(folder_of_executor("value")).alias("executors"),
+    )
     return {
-        "count": numbers.distinct().count(),
-        "sum": numbers.agg({"value": "sum"}).collect()[0][0],
+        **found.collect()[0].asDict(),
         "streamed": spark.read.parquet(f"{folder}/table").distinct().count(),
-        "executors": numbers.select(folder_of_executor(numbers.value)).distinct().count(),
         "refused": refused,
     }
 

@@ -40,11 +40,21 @@ PARTITIONS = 6
 BATCH_RECORDS = 50
 PAUSE_S = 0.05
 CALL_TIMEOUT_S = 60.0
-SETTLE_S = (1.0, 8.0)
-"""The time between two faults, after the cluster has recovered from the first one."""
-SUSPENDED_S = (1.0, 12.0)
-"""How long SIGSTOP lasts: shorter and longer than a broker's session."""
 SPARK_TIMEOUT_S = 240.0
+
+
+@dataclass(frozen=True)
+class Pauses:
+    """Ranges of seconds.
+
+    settle: between two faults, after the cluster has recovered from the first one.
+    down: until a killed node is started again.
+    suspended: how long SIGSTOP lasts; by default shorter and longer than a broker's session.
+    """
+
+    settle: tuple[float, float] = (1.0, 8.0)
+    down: tuple[float, float] = (0.0, 10.0)
+    suspended: tuple[float, float] = (1.0, 12.0)
 
 
 @dataclass
@@ -138,8 +148,9 @@ class Writer:
 
 
 class KillRun:
-    def __init__(self, servers: Servers, folder: Path, seed: int, say: Callable[[str], None]) -> None:
+    def __init__(self, servers: Servers, folder: Path, seed: int, say: Callable[[str], None], pauses: Pauses) -> None:
         self._servers = servers
+        self._pauses = pauses
         self._choices = random.Random(seed)
         self._folder = folder
         self._say = say
@@ -166,7 +177,7 @@ class KillRun:
             await self._spark.start()
             names = iter(faults) if faults is not None else self._random_faults(began + 60 * minutes)
             for name in names:
-                await asyncio.sleep(self._choices.uniform(*SETTLE_S))
+                await asyncio.sleep(self._choices.uniform(*self._pauses.settle))
                 if writing.done():
                     writing.result()
                 self._say(f"{time.monotonic() - began:5.0f} s: {name}")
@@ -193,7 +204,7 @@ class KillRun:
 
     async def _killed(self, *node_ids: int) -> None:
         killed: list[Killed] = [await self._servers.kill(one) for one in node_ids]
-        await asyncio.sleep(self._choices.uniform(0, 10))
+        await asyncio.sleep(self._choices.uniform(*self._pauses.down))
         await self._servers.restart(killed[0])  # starts all that do not run
 
     async def _kill_leader(self) -> None:
@@ -207,7 +218,7 @@ class KillRun:
 
     async def _suspended(self, node_id: int) -> None:
         with self._servers.suspended(node_id):
-            await asyncio.sleep(self._choices.uniform(*SUSPENDED_S))
+            await asyncio.sleep(self._choices.uniform(*self._pauses.suspended))
 
     async def _suspend_leader(self) -> None:
         await self._suspended(await self._leader())
@@ -284,13 +295,15 @@ def _contents(bootstrap: str, topic: str) -> list[tuple[int, int, str]]:
 
 
 @contextlib.asynccontextmanager
-async def prepared(seed: int, say: Callable[[str], None], logs_to: Path | None = None) -> AsyncIterator[KillRun]:
+async def prepared(
+    seed: int, say: Callable[[str], None], logs_to: Path | None = None, pauses: Pauses | None = None
+) -> AsyncIterator[KillRun]:
     """A cluster with its Spark process, in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="quorumlog-kill-run-") as name:
         folder = Path(name)
         try:
             async with started(folder / "cluster", say, logs_to, first_port=20_000 + os.getpid() % 8_000) as servers:
-                yield KillRun(servers, folder, seed, say)
+                yield KillRun(servers, folder, seed, say, pauses or Pauses())
         finally:
             if logs_to is not None and (folder / "spark.log").exists():
                 (logs_to / "spark.log").write_bytes((folder / "spark.log").read_bytes())

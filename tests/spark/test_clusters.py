@@ -1,4 +1,4 @@
-"""The data source on a standalone master with two workers, and through Spark Connect, all on loopback."""
+"""The data source on a standalone cluster with two workers, and through Spark Connect, all on loopback."""
 
 from __future__ import annotations
 
@@ -25,8 +25,6 @@ ROOT = Path(__file__).parents[2]
 CONNECT_PACKAGES = ROOT / ".dev" / "connect"
 START_TIMEOUT_S = 120.0
 JOB_TIMEOUT_S = 400.0
-MASTER = "org.apache.spark.deploy.master.Master"
-WORKER = "org.apache.spark.deploy.worker.Worker"
 CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
@@ -34,6 +32,15 @@ def environment(*folders: Path) -> dict[str, str]:
     path = os.pathsep.join(str(one) for one in (ROOT, *folders))
     added = {"PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     return os.environ | added | {"SPARK_NO_DAEMONIZE": "1"}
+
+
+def spark_home(folder: Path) -> Path:
+    """Return a home of Spark with its programs, below which the workers of a cluster have their files."""
+    home = folder / "spark"
+    home.mkdir()
+    for name in ("bin", "jars"):
+        (home / name).symlink_to(Path(pyspark.__file__).parent / name)
+    return home
 
 
 @contextmanager
@@ -68,7 +75,7 @@ def run_job(url: str, cluster: ThreadedBrokers, folder: Path, *packages: Path) -
     done = subprocess.run(
         command,
         cwd=ROOT,
-        env=environment(*packages),
+        env=environment(*packages) | {"SPARK_HOME": str(spark_home(folder))},
         capture_output=True,
         text=True,
         timeout=JOB_TIMEOUT_S,
@@ -83,15 +90,9 @@ EXPECTED = {"count": ROWS, "sum": ROWS * (ROWS - 1) // 2, "streamed": ROWS}
 
 
 @pytest.mark.timeout(700)
-def test_a_standalone_master_with_two_workers(cluster: ThreadedBrokers, tmp_path: Path) -> None:
-    address = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
-    worker = [WORKER, *address, "--cores", "1", "--memory", "600m"]
-    with (
-        server(tmp_path, r"Starting Spark master at (spark://\S+)", [MASTER, *address]) as url,
-        server(tmp_path, r"(Successfully registered with master)", [*worker, "-d", str(tmp_path / "one"), url]),
-        server(tmp_path, r"(Successfully registered with master)", [*worker, "-d", str(tmp_path / "two"), url]),
-    ):
-        found = run_job(url, cluster, tmp_path)
+def test_a_standalone_cluster_with_two_workers(cluster: ThreadedBrokers, tmp_path: Path) -> None:
+    """Spark's standalone master and its workers run inside the driver's JVM, and the two executors in their own."""
+    found = run_job("local-cluster[2,1,600]", cluster, tmp_path)
     refused = found.pop("refused")
     assert found == EXPECTED | {"executors": 2}
     assert "option subscibe is unknown; did you mean subscribe?" in refused

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.spark.kill_check import Repeated, Row, duplicates, problems, unfinished
-from tests.spark.kill_run import prepared
+from tests.spark.kill_run import Pauses, prepared
+
+SHORT = Pauses(settle=(0.5, 1.0), down=(0.0, 1.0), suspended=(7.0, 7.0))
+"""Suspended for longer than a broker's session, so that other brokers lead."""
 
 ROWS: dict[Row, str] = {(0, 0): "a", (0, 1): "b", (1, 0): "c"}
 
@@ -16,7 +19,7 @@ ROWS: dict[Row, str] = {(0, 0): "a", (0, 1): "b", (1, 0): "c"}
 @pytest.mark.timeout(400)
 async def test_no_row_is_lost_when_leaders_the_controller_and_spark_are_killed() -> None:
     said: list[str] = []
-    async with prepared(7, said.append) as run:
+    async with prepared(7, said.append, pauses=SHORT) as run:
         report = await run.run(0, ["kill a leader and the active controller", "kill Spark", "suspend a leader"])
     assert report.problems == [], "\n".join(said)
     assert report.rows > 1000
