@@ -6,7 +6,7 @@ so only code that runs in a Spark worker's task may import it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,17 +60,27 @@ def read_schema(columns: Sequence[str]) -> pa.Schema:
 
 
 def decode(
-    data: Buffer, first_offset: int, end_offset: int, topic: str, partition: int, columns: Sequence[str]
+    data: Buffer,
+    first_offset: int,
+    end_offset: int,
+    topic: str,
+    partition: int,
+    columns: Sequence[str],
+    aborted: Iterable[tuple[int, int]] = (),
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a fetched buffer with `first_offset <= offset < end_offset`.
 
     Yields one Arrow batch, or several if the record batches decompress to more than `PIECE_SIZE_BYTES`; none without
-    rows.  columns: of `reference.COLUMNS`, in their order.
+    rows.
+
+    Args:
+        columns: of `reference.COLUMNS`, in their order.
+        aborted: the aborted transactions whose records are left out, as for `open_batches`.
 
     Raises:
         UnreadableBatchError: a batch is damaged or a record of it is malformed.
     """
-    for piece in _pieces(open_batches(data, end_offset)):
+    for piece in _pieces(open_batches(data, end_offset, aborted=aborted)):
         bodies, spans = _spans(data, piece)
         try:
             rows = _decode_spans(bodies, spans, first_offset, end_offset, topic, partition, columns)

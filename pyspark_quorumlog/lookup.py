@@ -11,13 +11,17 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from pyspark_quorumlog.options import OptionError, Partition, ReadOptions
+from pyspark_quorumlog.options import LATEST, OptionError, Partition, ReadOptions
 from quorumlog.client.cluster import Cluster, TopicState
 from quorumlog.client.consumer import Consumer
 from quorumlog.client.sync import runner
+from quorumlog.wire.kafka.codec import Api
 
 DELETED_AFTER_S = 10.0
 """A partition that the query reads counts as deleted once every broker that was asked for so long did not know it."""
+OWN_REQUESTS_FROM = 10_000
+"""Brokers of quorumlog, and no others, list requests with keys from here on."""
+_API_VERSIONS_VERSION = 3
 PAUSE_MIN_S = 0.05
 """Shortest pause between two asks, whatever `fetchOffset.retryIntervalMs` is."""
 
@@ -41,8 +45,28 @@ def cluster_of(options: ReadOptions) -> Cluster:
     return runner().cluster(options.bootstrap, options.client_id)
 
 
-def consumer_of(options: ReadOptions) -> Consumer:
-    return Consumer(cluster_of(options), timeout_s=options.poll_timeout_s, request_timeout_s=options.request_timeout_s)
+def consumer_of(options: ReadOptions, read_committed: bool) -> Consumer:
+    return Consumer(
+        cluster_of(options),
+        timeout_s=options.poll_timeout_s,
+        request_timeout_s=options.request_timeout_s,
+        read_committed=read_committed,
+    )
+
+
+async def is_committed_only(options: ReadOptions) -> bool:
+    """Return whether the query leaves out aborted and undecided transactions: if asked to, or by default if the
+    brokers are those of quorumlog."""
+    if options.read_committed is not None:
+        return options.read_committed
+    cluster = cluster_of(options)
+    values = {"client_software_name": "quorumlog", "client_software_version": "1"}
+
+    async def ask(left_s: float) -> bool:
+        reply = await cluster.ask_any_broker(Api.API_VERSIONS, _API_VERSIONS_VERSION, values, left_s)
+        return any(each.api_key >= OWN_REQUESTS_FROM for each in reply.api_keys)
+
+    return await cluster.retrying("the requests that the brokers serve", options.poll_timeout_s, ask)
 
 
 async def before_another_ask(options: ReadOptions) -> None:
@@ -125,3 +149,16 @@ async def list_offsets(consumer: Consumer, partitions: Iterable[Partition], posi
 async def list_times(consumer: Consumer, times: Mapping[Partition, int]) -> dict[Partition, int]:
     """Return the offset of the first record that is not older than the time, by partition; -1 if none exists."""
     return {partition: listed.offset for partition, listed in (await consumer.list_offsets(times)).items()}
+
+
+async def ends_at_least(
+    options: ReadOptions, ends: Mapping[Partition, int], reached: Mapping[Partition, int]
+) -> dict[Partition, int]:
+    """Return `ends` for a query of committed records, raised to `reached` where the log has so many offsets.
+
+    A position between the last stable offset and the watermark lies in transactions that are not decided yet.  These
+    records are not lost: a task waits for the decision.
+    """
+    beyond = [one for one, end in ends.items() if end < reached.get(one, -1)]
+    watermarks = await list_offsets(consumer_of(options, read_committed=False), beyond, LATEST)
+    return {**ends, **{one: reached[one] for one in beyond if watermarks[one] >= reached[one]}}

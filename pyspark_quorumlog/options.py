@@ -52,6 +52,7 @@ _FORM = 'for every partition, like {"a": {"0": 23}}'
 
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
+_ISOLATION_LEVELS = {"read_committed": True, "read_uncommitted": False}
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 Partition = tuple[str, int]
@@ -122,6 +123,8 @@ class ReadOptions:
     trigger: TriggerLimits
     lookup_retries: int
     lookup_pause_s: float
+    read_committed: bool | None
+    """None: only from brokers of quorumlog (`lookup.is_committed_only`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +151,6 @@ def parse_read(options: Mapping[str, str], query: Query) -> ReadOptions:
     for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
         if query is Query.STREAM and reader.text(name) is not None:
             reader.problem(name, "cannot be used in a stream, which has no end")
-    isolation = reader.text("kafka.isolation.level")
-    if isolation is not None and isolation.lower() != "read_uncommitted":
-        reader.problem(
-            "kafka.isolation.level",
-            f"is {isolation!r}, but this data source has no transactions yet; use: read_uncommitted",
-        )
     topics, pattern, assigned = _subscription(reader)
     parsed = ReadOptions(
         bootstrap=_bootstrap(reader),
@@ -178,6 +175,7 @@ def parse_read(options: Mapping[str, str], query: Query) -> ReadOptions:
         trigger=_trigger_limits(reader),
         lookup_retries=reader.required_number("fetchOffset.numRetries", 3, 0),
         lookup_pause_s=reader.required_number("fetchOffset.retryIntervalMs", 1000, 0) / 1000,
+        read_committed=_read_committed(reader),
     )
     reader.finish(warns=query is not Query.ANY)
     return parsed
@@ -396,6 +394,13 @@ def _columns(reader: _Reader) -> tuple[str, ...]:
     if given and with_headers != ("headers" in found):
         reader.problem("columns", f"and includeHeaders={str(with_headers).lower()} contradict each other about headers")
     return tuple(name for name in COLUMNS if name.lower() in found)
+
+
+def _read_committed(reader: _Reader) -> bool | None:
+    level = reader.text("kafka.isolation.level")
+    if level is not None and level.lower() not in _ISOLATION_LEVELS:
+        reader.problem("kafka.isolation.level", f"is {level!r}; expected: read_committed or read_uncommitted")
+    return None if level is None else _ISOLATION_LEVELS.get(level.lower())
 
 
 def _trigger_limits(reader: _Reader) -> TriggerLimits:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from pyspark_quorumlog.options import EARLIEST, LATEST, OptionError, Partition, Positions
@@ -20,12 +20,13 @@ class DataLossError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """`first <= offset < end` of one partition."""
+    """`first <= offset < end` of one partition.  read_committed: without the records of aborted transactions."""
 
     topic: str
     partition: int
     first: int
     end: int
+    read_committed: bool = False
 
     @property
     def size(self) -> int:
@@ -164,7 +165,7 @@ def _cut(one: OffsetRange, parts: int) -> list[OffsetRange]:
     parts = min(parts, one.size)
     small, rest = divmod(one.size, parts)
     edges = [one.first + small * part + max(0, part - (parts - rest)) for part in range(parts + 1)]
-    return [OffsetRange(one.topic, one.partition, first, end) for first, end in pairwise(edges)]
+    return [replace(one, first=first, end=end) for first, end in pairwise(edges)]
 
 
 def _listed(partitions: Sequence[Partition]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -11,12 +12,14 @@ from pyspark_quorumlog.lookup import (
     DELETED_AFTER_S,
     before_another_ask,
     consumer_of,
+    ends_at_least,
     existing_partitions,
+    is_committed_only,
     is_deleted,
     list_offsets,
     list_times,
 )
-from pyspark_quorumlog.options import EARLIEST, LATEST, ReadOptions
+from pyspark_quorumlog.options import EARLIEST, LATEST, Partition, ReadOptions
 from pyspark_quorumlog.plan import (
     Bounds,
     DataLossError,
@@ -59,17 +62,26 @@ async def _plan_tasks(options: ReadOptions) -> list[OffsetRange]:
     check_named(options.starting, partitions, EARLIEST)
     check_named(options.ending, partitions, LATEST)
     check_order(options.starting, options.ending, partitions)
-    consumer = consumer_of(options)
+    read_committed = await is_committed_only(options)
+    consumer = consumer_of(options, read_committed)
     starts = await list_offsets(consumer, partitions, EARLIEST)
     ends = await list_offsets(consumer, partitions, LATEST)
     first_by_time = await list_times(consumer, times_asked(options.starting, partitions))
     end_by_time = await list_times(consumer, times_asked(options.ending, partitions))
-    ranges, losses = [], list[str]()
+    positions: dict[Partition, tuple[int, int]] = {}
     for one in partitions:
         bounds = Bounds(starts[one], ends[one])
         first = resolve(options.starting, one, bounds, first_by_time)
-        end = resolve(options.ending, one, bounds, end_by_time)
-        ranges.append(checked_range(one, first, end, bounds, losses))
+        positions[one] = first, resolve(options.ending, one, bounds, end_by_time)
+    if read_committed:
+        ends = await ends_at_least(options, ends, {one: max(each) for one, each in positions.items()})
+    losses = list[str]()
+    ranges = [
+        replace(
+            checked_range(one, *positions[one], Bounds(starts[one], ends[one]), losses), read_committed=read_committed
+        )
+        for one in partitions
+    ]
     if losses and options.fail_on_data_loss:
         raise DataLossError(losses)
     for loss in losses:
@@ -96,7 +108,13 @@ def _read_range(options: ReadOptions, task: OffsetRange) -> Iterator[pa.RecordBa
     try:
         while (fetched := fetching.next()) is not None:
             yield from decode(
-                fetched.records, fetching.decoded_from, task.end, task.topic, task.partition, options.columns
+                fetched.records,
+                fetching.decoded_from,
+                task.end,
+                task.topic,
+                task.partition,
+                options.columns,
+                fetched.aborted,
             )
     except UnreadableBatchError as error:
         raise _named(error, task) from error
@@ -125,7 +143,7 @@ class _RangeFetcher:
         self._options = options
         self._task = task
         self._runner = runner()
-        self._consumer = consumer_of(options)
+        self._consumer = consumer_of(options, task.read_committed)
         self._offset = task.first
         self._is_ahead = False
         """Whether the present fetch was started before its result was needed."""
@@ -176,17 +194,22 @@ class _RangeFetcher:
             now = self._runner.loop.time()
             deadline = deadline or now + self._options.poll_timeout_s
             if now > deadline:
-                task = self._task
-                raise ClusterError(
-                    ApiError.TIMED_OUT,
-                    f"{task.topic}-{task.partition}: no records at offset {self._offset} within "
-                    f"{self._options.poll_timeout_s:g} s; the range ends at {task.end}, "
-                    f"the high watermark is {fetched.high_watermark}",
-                    f"kctl topics describe {task.topic}",
-                    retriable=True,
-                )
+                raise self._no_records(fetched)
             self._fetch = self._start()
         return None
+
+    def _no_records(self, fetched: Fetched) -> ClusterError:
+        task = self._task
+        text = (
+            f"{task.topic}-{task.partition}: no records at offset {self._offset} within "
+            f"{self._options.poll_timeout_s:g} s; the range ends at {task.end}, "
+            f"the high watermark is {fetched.high_watermark}"
+        )
+        next_step = f"kctl topics describe {task.topic}"
+        if self._offset < fetched.high_watermark:
+            text += f"; a transaction at offset {fetched.last_stable_offset} is not decided yet"
+            next_step = "let it end, or set the option kafka.isolation.level to read_uncommitted"
+        return ClusterError(ApiError.TIMED_OUT, text, next_step, retriable=True)
 
     def close(self) -> None:
         self._runner.cancel(self._fetch)

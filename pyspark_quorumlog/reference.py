@@ -96,8 +96,9 @@ READING: Sequence[Option] = (
     _CONNECTION,
     Option(
         ("kafka.isolation.level",),
-        "`read_uncommitted`; this data source has no transactions yet",
-        {"kafka.isolation.level": "read_uncommitted"},
+        "`read_committed`: leave out the records of aborted transactions, and end before the first transaction that is "
+        "not decided yet; `read_uncommitted`: read all records",
+        shown="`read_committed` from brokers of quorumlog, `read_uncommitted` from others",
     ),
     Option(
         ("fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),

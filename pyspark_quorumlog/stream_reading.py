@@ -7,6 +7,7 @@ each request is retried until the poll timeout.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from pyspark_quorumlog.lookup import (
@@ -14,7 +15,9 @@ from pyspark_quorumlog.lookup import (
     Found,
     before_another_ask,
     consumer_of,
+    ends_at_least,
     existing_partitions,
+    is_committed_only,
     list_offsets,
     list_times,
     look_up,
@@ -27,6 +30,7 @@ from pyspark_quorumlog.shown import shown_by_spark
 from pyspark_quorumlog.stream_plan import Offsets, StreamPlanner, ranges_of, with_records
 from pyspark_quorumlog.warn import warn_once
 from quorumlog.client.cluster import TopicState
+from quorumlog.client.consumer import Consumer
 from quorumlog.client.sync import runner
 from quorumlog.errors import ClusterError
 
@@ -40,7 +44,8 @@ class StreamDriver:
         self._options = options
         self._planner = StreamPlanner(options.trigger)
         self._runner = runner()
-        self._consumer = consumer_of(options)
+        self._read_committed: bool | None = options.read_committed
+        """None until a broker was asked."""
         self._initial: Offsets | None = None
         self._ends: Offsets = {}
         self._topics: Mapping[str, TopicState] = {}
@@ -88,7 +93,8 @@ class StreamDriver:
         self._planner.release()
         if not with_records(start, end):
             return []
-        ranges = self._run(lambda: self._ranges(start, end))
+        found = self._run(lambda: self._ranges(start, end))
+        ranges = [replace(one, read_committed=bool(self._read_committed)) for one in found]
         return split(ranges, self._options.partitions_min, self._options.records_per_partition_max)
 
     def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -111,14 +117,20 @@ class StreamDriver:
                 deadline = deadline or now + self._options.poll_timeout_s
                 self._ends = {}  # they contain the deleted partition
 
+    async def _consumer(self) -> Consumer:
+        if self._read_committed is None:
+            self._read_committed = await is_committed_only(self._options)
+        return consumer_of(self._options, self._read_committed)
+
     async def _find_initial(self) -> Offsets:
         starting = self._options.starting
         found = await existing_partitions(self._options)
         partitions = found.subscribed
         check_named(starting, partitions, EARLIEST)
-        starts = await list_offsets(self._consumer, partitions, EARLIEST)
-        ends = await list_offsets(self._consumer, partitions, LATEST)
-        by_time = await list_times(self._consumer, times_asked(starting, partitions))
+        consumer = await self._consumer()
+        starts = await list_offsets(consumer, partitions, EARLIEST)
+        ends = await list_offsets(consumer, partitions, LATEST)
+        by_time = await list_times(consumer, times_asked(starting, partitions))
         self._topics = found.topics
         return {one: resolve(starting, one, Bounds(starts[one], ends[one]), by_time) for one in partitions}
 
@@ -136,7 +148,7 @@ class StreamDriver:
         renewed = renewed_topics(self._topics, found.topics)
         again = {one for one in start.keys() & ends.keys() if one[0] in renewed}
         needed = self._planner.needs_start(start, ends, offsets_max, again)
-        starts = await list_offsets(self._consumer, needed, EARLIEST)
+        starts = await list_offsets(await self._consumer(), needed, EARLIEST)
         now_s = self._runner.loop.time()
         planned = self._planner.next_end(start, ends, starts, now_s, offsets_max, left=left, renewed=again)
         self._report(planned.losses)
@@ -151,7 +163,7 @@ class StreamDriver:
         ends = self._ends
         if any(ends.get(one, -1) < end[one] for one in wanted):  # a batch is repeated after a restart
             _, ends = await self._look({one: end[one] for one in wanted})
-        starts = await list_offsets(self._consumer, [one for one in wanted if one in ends], EARLIEST)
+        starts = await list_offsets(await self._consumer(), [one for one in wanted if one in ends], EARLIEST)
         ranges, losses = ranges_of(start, end, {one: Bounds(starts[one], ends[one]) for one in starts})
         self._report(losses)
         return ranges
@@ -170,7 +182,9 @@ class StreamDriver:
             found = await look_up(options, {topic for topic, _ in reached})
             existing = {one for one in reached if found.has(one)}
             missing = reached.keys() - existing
-            ends = await list_offsets(self._consumer, sorted({*found.subscribed, *existing}), LATEST)
+            ends = await list_offsets(await self._consumer(), sorted({*found.subscribed, *existing}), LATEST)
+            if self._read_committed:
+                ends = await ends_at_least(options, ends, reached)
             is_lower = any(ends[one] < reached[one] for one in existing)
             problem = missing_names(options, found, reached.keys())
             is_refused = problem is not None and problem.message != self._refused

@@ -2,6 +2,10 @@
 
 This module does not assign partitions: the caller gives the partition and the offset.  A fetch is retried at the
 present leader until it is answered.  An answer is empty until the watermark has passed the offset.
+
+A consumer of committed records reads up to the last stable offset: the end of the part in which every transaction is
+decided.  A fetch also reports the transactions that were aborted, whose batches the caller must leave out
+(`records.open_batches`).
 """
 
 from __future__ import annotations
@@ -31,11 +35,17 @@ _LIST_OFFSETS_VERSION: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """records: complete batches and perhaps part of one more; the first batch may begin below the offset."""
+    """records: complete batches and perhaps part of one more; the first batch may begin below the offset.
+
+    last_stable_offset: equal to the watermark, unless the consumer reads only committed records.
+    aborted: (producer id, first offset) of each aborted transaction with records in the answer.
+    """
 
     records: memoryview
     high_watermark: int
     log_start_offset: int
+    last_stable_offset: int = -1
+    aborted: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +73,19 @@ class Consumer:
     Args:
         timeout_s: how long a call is retried before it fails.
         request_timeout_s: how long one request may take, in addition to the wait that it requests.
+        read_committed: read only records whose transaction is committed, or that are part of none.
     """
 
     def __init__(
-        self, cluster: Leaders, *, timeout_s: float = TIMEOUT_S, request_timeout_s: float = REQUEST_TIMEOUT_S
+        self,
+        cluster: Leaders,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
+        read_committed: bool = False,
     ) -> None:
         self._calls = PartitionCalls(cluster)
+        self._isolation_level = fetch.READ_COMMITTED if read_committed else 0
         self._timeout_s = timeout_s
         self._request_timeout_s = request_timeout_s
 
@@ -93,6 +110,7 @@ class Consumer:
             max_wait_ms=wait_ms,
             min_bytes=1,
             max_bytes=size_max_bytes,
+            isolation_level=self._isolation_level,
         )
 
         async def attempt(connection: KafkaConnection, left_s: float) -> fetch.FetchedPartition:
@@ -118,23 +136,34 @@ class Consumer:
         while True:
             fetched = await self._calls.call(topic, index, left_s(), attempt, wait_ms / 1000)
             if fetched.error_code == KafkaCode.NONE:
-                return Fetched(fetched.records, fetched.high_watermark, fetched.log_start_offset)
-            start = (await self._list_offset(topic, index, EARLIEST, left_s())).offset
-            end = (await self._list_offset(topic, index, LATEST, left_s())).offset
+                return Fetched(
+                    fetched.records,
+                    fetched.high_watermark,
+                    fetched.log_start_offset,
+                    fetched.last_stable_offset if self._isolation_level else fetched.high_watermark,
+                    fetched.aborted,
+                )
+            start = (await self._list_offset(topic, index, EARLIEST, left_s(), 0)).offset
+            end = (await self._list_offset(topic, index, LATEST, left_s(), 0)).offset
             if not start <= offset <= end or loop.time() >= deadline:
                 raise OffsetOutOfRangeError(topic, index, offset, start, end)
             await asyncio.sleep(PAUSE_MIN_S)  # the first answer came from a former leader
 
     async def list_offset(self, topic: str, index: int, timestamp: int) -> ListedOffset:
-        """Return the first offset whose record is not older than `timestamp` (ms), EARLIEST, or LATEST (watermark)."""
-        return await self._list_offset(topic, index, timestamp, self._timeout_s)
+        """Return the first offset whose record is not older than `timestamp` (ms), EARLIEST, or LATEST.
 
-    async def _list_offset(self, topic: str, index: int, timestamp: int, timeout_s: float) -> ListedOffset:
+        LATEST is the watermark, or the last stable offset if this consumer reads only committed records.
+        """
+        return await self._list_offset(topic, index, timestamp, self._timeout_s, self._isolation_level)
+
+    async def _list_offset(
+        self, topic: str, index: int, timestamp: int, timeout_s: float, isolation_level: int
+    ) -> ListedOffset:
         async def attempt(connection: KafkaConnection, left_s: float) -> ListedOffset:
             partition = {"partition_index": index, "current_leader_epoch": -1, "timestamp": timestamp}
             values = {
                 "replica_id": -1,
-                "isolation_level": 0,
+                "isolation_level": isolation_level,
                 "topics": [{"name": topic, "partitions": [partition]}],
             }
             limit_s = min(left_s, self._request_timeout_s)

@@ -8,7 +8,7 @@ batches (`open_batches`); a property test compares their results.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from quorumlog.errors import ClusterError, RemoteProtocolError
@@ -204,21 +204,46 @@ def whole_batches(data: Buffer) -> memoryview:
     return view[:position]
 
 
+class _Aborted:
+    """Recognises the batches of aborted transactions in a fetched buffer, batch by batch, as Kafka's consumers do.
+
+    A transaction of a producer reaches from its first offset to the producer's next marker, which is its abort.
+    """
+
+    def __init__(self, aborted: Iterable[tuple[int, int]]) -> None:
+        self._ahead = sorted(aborted, key=lambda each: each[1], reverse=True)
+        self._open = set[int]()
+
+    def has(self, header: BatchHeader) -> bool:
+        """Return whether the next batch is part of an aborted transaction; its marker is not."""
+        while self._ahead and self._ahead[-1][1] <= header.last_offset:
+            self._open.add(self._ahead.pop()[0])
+        if header.is_control:
+            self._open.discard(header.producer_id)
+            return False
+        return header.is_transactional and header.producer_id in self._open
+
+
 def open_batches(
-    data: Buffer, end: int = OFFSET_MAX, inflated_size_max: int = INFLATED_SIZE_MAX
+    data: Buffer,
+    end: int = OFFSET_MAX,
+    inflated_size_max: int = INFLATED_SIZE_MAX,
+    aborted: Iterable[tuple[int, int]] = (),
 ) -> Iterator[OpenBatch]:
     """Check and decompress the batches of a fetched buffer, one at a time.
 
-    Control batches contain no records of users and are skipped.
+    Control batches contain no records of users and are skipped, like the batches of aborted transactions.
 
     Args:
         end: stop at the first batch that begins here or later, without reading it.
         inflated_size_max: maximum size of one batch in bytes.
+        aborted: (producer id, first offset) of each aborted transaction, as the answer to the fetch lists them.
 
     Raises:
         UnreadableBatchError: the next batch is damaged; the batches before it have been yielded.
     """
     view = whole_batches(data)
+    left_out = _Aborted(aborted)
     position = 0
     while position < len(view):
         header = _plain_header(view, position)
@@ -227,7 +252,7 @@ def open_batches(
         refusal = check_batches(view[position : position + header.size])
         if isinstance(refusal, BatchRefusal):
             raise unreadable(header, refusal.reason)
-        if not header.is_control:
+        if not left_out.has(header) and not header.is_control:
             contents = view[position + HEADER_SIZE : position + header.size]
             try:
                 body = decompress(header.codec, contents, inflated_size_max) if header.codec else contents

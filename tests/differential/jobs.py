@@ -520,7 +520,6 @@ JOBS: tuple[Job, ...] = (
             "unknown option": "ignores unknown options",
             "mistyped option": "ignores unknown options",
             "sasl without a protocol": "security options",
-            "read committed": "does not use transactions yet",
             "unknown partition": "reads nothing from a partition in `assign` that does not exist",
         },
     ),

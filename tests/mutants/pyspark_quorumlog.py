@@ -14,6 +14,27 @@ TWIN = "tests/properties/test_stream_plan.py"
 
 MUTANTS = (
     Mutant(
+        "an aborted transaction of a producer never ends for a reader",
+        "quorumlog/client/records.py",
+        "            self._open.discard(header.producer_id)\n",
+        "",
+        ("tests/unit/quorumlog/client/test_aborted.py",),
+    ),
+    Mutant(
+        "a reader shows the first batch of an aborted transaction",
+        "quorumlog/client/records.py",
+        "self._ahead[-1][1] <= header.last_offset",
+        "self._ahead[-1][1] < header.base_offset",
+        ("tests/unit/quorumlog/client/test_aborted.py",),
+    ),
+    Mutant(
+        "a position in an undecided transaction counts as lost",
+        LOOKUP,
+        "if watermarks[one] >= reached[one]",
+        "if False",
+        ("tests/spark/test_isolation.py::test_a_position_beyond_the_last_stable_offset_is_no_loss",),
+    ),
+    Mutant(
         "a limit starves a small partition",
         STREAM,
         "max(1, offsets_max * backlog // total)",

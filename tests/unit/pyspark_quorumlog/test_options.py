@@ -127,8 +127,8 @@ def test_names_are_case_insensitive_and_lists_are_split() -> None:
         ({**READ, "kafka.sasl.mechanism": "PLAIN"}, "requests security"),
         ({**READ, "kafka.security.protocol": "SSL"}, "requests security"),
         (
-            {**READ, "kafka.isolation.level": "read_committed"},
-            "option kafka.isolation.level is 'read_committed', but this data source has no transactions yet",
+            {**READ, "kafka.isolation.level": "serializable"},
+            "option kafka.isolation.level is 'serializable'; expected: read_committed or read_uncommitted",
         ),
         ({**READ, "kafka.fetch.max.bytes": "-1"}, "option kafka.fetch.max.bytes is '-1'; expected: a whole number"),
         ({**READ, "kafka.fetch.max.bytes": "1MB"}, "option kafka.fetch.max.bytes is '1MB'; expected: a whole number"),
