@@ -21,6 +21,7 @@ from quorumlog.doctor.partitions import (
 )
 from quorumlog.doctor.quorum import quorum_findings, unreachable
 from quorumlog.doctor.space import space_findings
+from quorumlog.doctor.transactions import transaction_findings
 
 
 class Summary(NamedTuple):
@@ -101,6 +102,7 @@ def _findings(cluster: ObservedCluster) -> Iterator[Finding]:
     yield from space_findings(cluster)
     yield from compaction_findings(cluster)
     yield from group_findings(cluster)
+    yield from transaction_findings(cluster)
 
 
 def _summary(cluster: ObservedCluster) -> Summary:

@@ -18,7 +18,9 @@ from quorumlog.client.probe import HANGS, probe, why_silent
 from quorumlog.doctor.groups import OFFSETS
 from quorumlog.doctor.groups_observed import look_at_groups
 from quorumlog.doctor.layout import UNFENCED
-from quorumlog.doctor.observed import ObservedCluster, ObservedNode, troubled_topics
+from quorumlog.doctor.observed import NO_LEADER, ObservedCluster, ObservedNode, troubled_topics
+from quorumlog.doctor.transactions import STATE_TOPIC
+from quorumlog.doctor.transactions_observed import look_at_transactions
 from quorumlog.errors import ClusterError
 from quorumlog.runtime.addresses import Address
 from quorumlog.runtime.clock import Sources
@@ -33,6 +35,7 @@ ASK_S = 3.0
 PROBE_S = 1.0
 CONTROLLER_S = 5.0
 METADATA_S = 10.0
+TRANSACTIONS_S = 10.0
 GROUPS_S = 20.0
 """Time limit of all questions about groups, including the samples of lag that grows."""
 SECOND_LOOK_S = 2.0
@@ -87,7 +90,9 @@ class _Examination:
             return
         await self._await_leader()
         await asyncio.gather(self._ask_controller(), self._ask_metadata(), self._ask_strays())
-        await asyncio.gather(self._ask_replicas("replicas"), self._probe_client_ports(), self._ask_groups())
+        await asyncio.gather(
+            self._ask_replicas("replicas"), self._probe_client_ports(), self._ask_groups(), self._ask_transactions()
+        )
         if self._needs_second_look():
             await asyncio.sleep(self._limit(SECOND_LOOK_S))
             await asyncio.gather(self._ask_later(), self._ask_replicas("replicas_later"))
@@ -233,15 +238,31 @@ class _Examination:
 
     async def _ask_groups(self) -> None:
         """Ask the coordinators of groups, if a group was ever used."""
+        if addresses := self._clients_of(OFFSETS):
+            self.cluster.groups = await look_at_groups(addresses, self._limit(GROUPS_S))
+
+    async def _ask_transactions(self) -> None:
+        """Ask leaders and coordinators about transactions, if one was ever begun."""
         metadata = self.cluster.metadata
-        if metadata is None or all(topic.name != OFFSETS for topic in metadata.topics):
-            return
+        if metadata is not None and (addresses := self._clients_of(STATE_TOPIC)):
+            led = [
+                (topic.name, each.index)
+                for topic in metadata.topics
+                for each in topic.partitions
+                if each.leader != NO_LEADER
+            ]
+            limit_s = self._limit(TRANSACTIONS_S)
+            self.cluster.transactions = await look_at_transactions(addresses, led, self._wall_ms(), limit_s)
+
+    def _clients_of(self, topic: str) -> list[str]:
+        """Return the addresses of unfenced brokers for Kafka clients, if this topic exists; else nothing."""
+        metadata = self.cluster.metadata
+        if metadata is None or all(each.name != topic for each in metadata.topics):
+            return []
         endpoints = [
             broker.endpoints[0] for broker in metadata.brokers if broker.state == UNFENCED and broker.endpoints
         ]
-        if endpoints:
-            addresses = [str(Address(each.host, each.port)) for each in endpoints]
-            self.cluster.groups = await look_at_groups(addresses, self._limit(GROUPS_S))
+        return [str(Address(each.host, each.port)) for each in endpoints]
 
     async def _ask_strays(self) -> None:
         request = node_pb2.PurgeStraysRequest(dry_run=True)

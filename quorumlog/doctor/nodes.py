@@ -22,7 +22,7 @@ def node_findings(cluster: ObservedCluster) -> Iterator[Finding]:
 
 
 def transfer_command(cluster: ObservedCluster, leader: ObservedNode) -> str:
-    """Return the command that hands leadership to the answering voter with the fastest disk; empty if there is none."""
+    """Return the command that hands leadership to the answering voter with the fastest disk; empty without one."""
     others = [
         (node.described.fsync_p99_us, node.node_id)
         for node in cluster.nodes

@@ -14,6 +14,7 @@ from quorumlog.words import Key, quoted
 
 if TYPE_CHECKING:
     from quorumlog.doctor.groups_observed import ObservedGroups
+    from quorumlog.doctor.transactions_observed import ObservedTransactions
     from quorumlog.wire.v1 import controller_pb2, node_pb2, quorum_pb2
 
 NO_LEADER = -1
@@ -87,6 +88,8 @@ class ObservedCluster:
     """For brokers whose control address no node knows: why the client port refuses connections, None if it accepts."""
     groups: ObservedGroups | None = None
     """The consumer groups; None if none was ever used, or no broker could be asked."""
+    transactions: ObservedTransactions | None = None
+    """The transactions in the logs; None if none was ever begun, or no broker could be asked."""
     doubles: dict[int, list[str]] = field(default_factory=dict)
     """Addresses of nodes that claim the same id with different disks, by id."""
 

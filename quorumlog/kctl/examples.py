@@ -80,5 +80,13 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "kctl topics add-partitions orders --to 12 --wait",
         "kctl topics delete orders --yes",
     ),
+    "kctl transactions": (
+        "kctl transactions list --state ongoing --longer-than 5m",
+        "kctl transactions list --pattern 'billing-.*'",
+        "kctl transactions describe billing-1",
+        "kctl transactions find-hanging --topic orders",
+        "kctl transactions abort billing-1 --dry-run",
+        "kctl transactions abort --topic orders --partition 0 --start-offset 42 --yes",
+    ),
 }
 """Examples by the path of the group."""

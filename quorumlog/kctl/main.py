@@ -37,6 +37,8 @@ from quorumlog.kctl import (
     state_changes,
     streams,
     topics,
+    transaction_abort,
+    transactions,
     voters,
 )
 from quorumlog.kctl.context import Context, Root
@@ -70,6 +72,8 @@ cli.add_command(groups.group)
 groups.group.add_command(group_explain.explain)
 groups.group.add_command(group_lag.lag)
 groups.group.add_command(group_reset.reset_offsets)
+cli.add_command(transactions.group)
+transactions.group.add_command(transaction_abort.abort)
 cli.add_command(elections.elect_leaders)
 cli.add_command(features.group)
 cli.add_command(cluster.group)

@@ -384,6 +384,28 @@ class ApiError(StrEnum):
     )
     PRODUCER_CLOSED = _row("PRODUCER_CLOSED", "The producer was closed.")
 
+    # Transactions
+    TRANSACTIONAL_ID_NOT_FOUND = _row(
+        "TRANSACTIONAL_ID_NOT_FOUND",
+        "The coordinator does not know the transactional id.",
+        exit_code=ExitCode.NOT_FOUND,
+        next_step="kctl transactions list",
+    )
+    TRANSACTION_NOT_FOUND = _row(
+        "TRANSACTION_NOT_FOUND", "No transaction is open in the partition at this offset.", exit_code=ExitCode.NOT_FOUND
+    )
+    CONCURRENT_TRANSACTIONS = _row(
+        "CONCURRENT_TRANSACTIONS", "The last transaction of the transactional id is still being ended.", retriable=True
+    )
+    PRODUCER_FENCED = _row("PRODUCER_FENCED", "A newer producer uses the transactional id.")
+    INVALID_PRODUCER_ID_MAPPING = _row(
+        "INVALID_PRODUCER_ID_MAPPING", "The transactional id belongs to another producer id, or has expired."
+    )
+    INVALID_TRANSACTION_TIMEOUT = _row(
+        "INVALID_TRANSACTION_TIMEOUT",
+        "The time-out of the transaction is longer than transaction.max.timeout.ms, or not above 0.",
+    )
+
     # Groups
     GROUP_ID_NOT_FOUND = _row(
         "GROUP_ID_NOT_FOUND", "The group does not exist.", exit_code=ExitCode.NOT_FOUND, next_step="kctl groups list"
@@ -396,7 +418,9 @@ class ApiError(StrEnum):
     INVALID_GROUP_ID = _row("INVALID_GROUP_ID", "The name of the group is not valid.", exit_code=ExitCode.USAGE)
     NON_EMPTY_GROUP = _row("NON_EMPTY_GROUP", "The group has members.", next_step="stop its members, then retry")
     OFFSET_NOT_COMMITTED = _row("OFFSET_NOT_COMMITTED", "The group has not committed an offset of the partition.")
-    NOT_COORDINATOR = _row("NOT_COORDINATOR", "The broker does not coordinate the group.", retriable=True)
+    NOT_COORDINATOR = _row(
+        "NOT_COORDINATOR", "The broker does not coordinate the group or transactional id.", retriable=True
+    )
 
     # Connections
     UNAVAILABLE = _row("UNAVAILABLE", "The node does not answer.", retriable=True)
@@ -409,7 +433,9 @@ class ApiError(StrEnum):
     FAILED = _row("FAILED", "The command failed.")
     BUSY = _row("BUSY", "Another process works on the development cluster.", retriable=True)
     CLUSTER_EXISTS = _row("CLUSTER_EXISTS", "The directory holds another development cluster.")
-    CONFIRMATION_NEEDED = _row("CONFIRMATION_NEEDED", "The command deletes records and was not confirmed.")
+    CONFIRMATION_NEEDED = _row(
+        "CONFIRMATION_NEEDED", "The command deletes records or aborts a transaction, and was not confirmed."
+    )
     CORRUPT_STORE = _row("CORRUPT_STORE", "A file of the node is damaged.", exit_code=ExitCode.FAILED)
     STORE_REFUSED = _row(
         "STORE_REFUSED", "The data directory is in use, belongs to another node or has a newer format."

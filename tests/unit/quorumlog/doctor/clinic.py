@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -261,7 +262,7 @@ def check_commands(finding: dict[str, Any]) -> None:
 def _found(line: str) -> tuple[click.Command, list[str]]:
     """Return the command that the words name, and its arguments."""
     command: click.Command = cli
-    words = line.split()
+    words = shlex.split(line)
     assert words.pop(0) == "kctl", line
     while isinstance(command, click.Group):
         found = command.get_command(click.Context(command), words.pop(0))

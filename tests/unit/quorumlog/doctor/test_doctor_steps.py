@@ -19,6 +19,7 @@ BROKERS_ARE_REPLACED = f"{COMMANDS}::test_brokers_that_are_lost_are_replaced"
 VOTERS_FAIL = f"{FAILURES}::test_voters_that_fail_one_after_the_other"
 
 GROUPS = "tests/integration/cli/test_doctor_groups.py"
+TRANSACTIONS = "tests/integration/cli/test_transactions.py"
 
 RUN: dict[str, tuple[str, ...]] = {
     "BELOW_MIN_ISR": (f"{COMMANDS}::test_a_partition_below_its_minimum_is_writable_again",),
@@ -28,6 +29,7 @@ RUN: dict[str, tuple[str, ...]] = {
         f"{COMMANDS}::test_one_of_four_voters_is_removed",
     ),
     "FENCED": (BROKERS_ARE_REPLACED, f"{FAILURES}::test_findings_about_a_cluster_under_failures"),
+    "HANGING_TRANSACTION": (f"{TRANSACTIONS}::test_a_transaction_that_lost_its_marker_is_found_and_aborted",),
     "LOST_REPLICA": (f"{COMMANDS}::test_lost_replicas_are_recreated",),
     "MIN_ISR_IS_ALL": (ADVICE_RUNS, f"{COMMANDS}::test_without_another_broker_the_minimum_is_lowered"),
     "NO_QUORUM": (VOTERS_FAIL,),
@@ -75,18 +77,22 @@ NO_COMMAND: dict[str, str] = {
     "LAGGING": LOOK_AT_THE_NODE,
     "LAG_GROWS": f"the step is to start members, which are clients; {SHOWN}",
     "LEADER_UNREACHABLE": "the step is to make an address reachable, or to use another machine",
+    "LONG_TRANSACTION": f"the step is to change its producer, a client; {TRANSACTIONS} runs both commands",
     "LOW_SPACE": "the step is to free space on a file system",
+    "MARKERS_MISSING": LOOK_AT_THE_NODE,
     "METADATA_UNREADABLE": LOOK_AT_THE_NODE,
     "NOT_READY": LOOK_AT_THE_NODE,
     "NOT_REGISTERED": LOOK_AT_THE_NODE,
     "NO_CLUSTER": "the step is to start the remaining nodes with their own options",
     "NO_COORDINATOR": "the step is that of OFFLINE, which is found with it",
+    "NO_TRANSACTION_COORDINATOR": "the step is that of OFFLINE, which is found with it",
     "NO_LEADER": LOOK_AT_THE_NODE,
     "OLD_GENERATION": "the step is a chapter of docs/recovery.md; tests/integration/quorum/test_disaster.py follows it",
     "SAME_ID": OTHER_ADDRESSES,
     "SHUTTING_DOWN": "found only while a broker stops; the step is to start it afterwards",
     "SLOW_DISK": LOOK_AT_THE_NODE,
     "TARGET_IN_PROGRESS": "nothing has to be done: the change ends by itself",
+    "TRANSACTIONS_UNKNOWN": LOOK_AT_THE_NODE,
     "UNCLEANABLE": "the step is to remove the cause that the finding names",
     "UNKNOWN_ADDRESS": OTHER_ADDRESSES,
     "VOTER_CUT_OFF": LOOK_AT_THE_NODE,

@@ -405,6 +405,7 @@ READING = {
     "cluster health", "metadata tail", "metadata at", "metadata diff", "metadata dump", "doctor", "explain",
     "state-changes", "completion", "features describe",
     "groups list", "groups describe", "groups lag", "groups explain",
+    "transactions list", "transactions describe", "transactions find-hanging",
 }  # fmt: skip
 OF_ITS_OWN = {"dev up", "dev status", "dev down", "produce", "consume"}
 

@@ -1,0 +1,104 @@
+"""Asks about many partitions: one request for each leader, and an answer or a reason for each partition.
+
+A partition whose leader does not answer must not hide the others.  So the result contains an error for it, once the
+time is up, or at once if a retry would not help.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from typing import TypeVar
+
+from quorumlog.client.cluster import HURRY_S, Cluster
+from quorumlog.client.kafka import KafkaConnection
+from quorumlog.client.partitions import PAUSE_MAX_S, PAUSE_MIN_S
+from quorumlog.errors import ClusterError
+from quorumlog.runtime.backoff import Backoff
+
+Partition = tuple[str, int]
+"""Topic and index."""
+T = TypeVar("T")
+Ask = Callable[[KafkaConnection, list[Partition], float], Coroutine[None, None, dict[Partition, T | ClusterError]]]
+"""Asks one leader, within the given seconds, and returns an answer or an error for each of the partitions."""
+
+
+async def ask_leaders(
+    cluster: Cluster, partitions: Iterable[Partition], timeout_s: float, ask: Ask[T]
+) -> dict[Partition, T | ClusterError]:
+    """Return the answer of its leader for each partition, with retries, or an error.
+
+    Raises:
+        ClusterError: no broker answers at all.
+    """
+    wanted = list(dict.fromkeys(partitions))
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    backoff = Backoff(PAUSE_MIN_S, PAUSE_MAX_S, cluster.random)
+    if wanted:  # one request, so that the look-ups of leaders below find all topics in the cache
+        await cluster.topic_states({topic for topic, _ in wanted}, timeout_s)
+    found: dict[Partition, T | ClusterError] = {}
+    left = wanted
+    while left:
+        answers = await _once(cluster, left, max(deadline - loop.time(), PAUSE_MIN_S), ask)
+        found.update(answers)
+        left = [key for key, answer in answers.items() if _is_retriable(answer)]
+        pause_s = backoff.next_s()
+        if loop.time() + pause_s >= deadline:
+            break
+        if left:
+            await asyncio.sleep(pause_s)
+    return {key: found[key] for key in wanted}
+
+
+def _is_retriable(answer: object) -> bool:
+    return isinstance(answer, ClusterError) and answer.retriable
+
+
+async def _once(
+    cluster: Cluster, wanted: list[Partition], left_s: float, ask: Ask[T]
+) -> dict[Partition, T | ClusterError]:
+    """Ask each leader once."""
+    leaders = await asyncio.gather(
+        *(cluster.leader(topic, index, left_s) for topic, index in wanted), return_exceptions=True
+    )
+    found: dict[Partition, T | ClusterError] = {}
+    by_leader: dict[KafkaConnection, list[Partition]] = {}
+    for key, leader in zip(wanted, leaders, strict=True):
+        if isinstance(leader, ClusterError):
+            found[key] = leader
+        elif isinstance(leader, BaseException):
+            raise leader
+        else:
+            by_leader.setdefault(leader, []).append(key)
+    parts = await asyncio.gather(
+        *(_of_leader(cluster, leader, keys, left_s, ask) for leader, keys in by_leader.items())
+    )
+    for part in parts:
+        found.update(part)
+    return found
+
+
+async def _of_leader(
+    cluster: Cluster, leader: KafkaConnection, keys: list[Partition], left_s: float, ask: Ask[T]
+) -> dict[Partition, T | ClusterError]:
+    try:
+        found = await ask(leader, keys, min(left_s, HURRY_S))
+    except ClusterError as error:
+        await _leader_lost(cluster, leader, keys)
+        return dict.fromkeys(keys, error)
+    await _leader_lost(cluster, leader, [key for key, answer in found.items() if _is_retriable(answer)])
+    return found
+
+
+async def _leader_lost(cluster: Cluster, leader: KafkaConnection, partitions: Collection[Partition]) -> None:
+    for topic, index in partitions:
+        await cluster.leader_lost(topic, index, leader)
+
+
+def by_topic(partitions: Iterable[Partition]) -> dict[str, list[int]]:
+    """Return the indexes of partitions by topic, in their order."""
+    topics: dict[str, list[int]] = {}
+    for topic, index in partitions:
+        topics.setdefault(topic, []).append(index)
+    return topics

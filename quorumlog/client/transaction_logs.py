@@ -1,0 +1,272 @@
+"""The transactions that are open in the logs of partitions, and those among them that hang.
+
+A transaction hangs if nothing will end it: it is open in a log, but its coordinator does not know it, for example
+because an unclean election lost its marker.  A transaction that is open for longer than its time-out counts as well,
+because its coordinator should have aborted it.
+
+Theory of operation.  A leader asks the coordinator before it appends the first record of a transaction (KIP-890), and
+the coordinator forgets a transaction only after all its markers are committed.  So a log in which the same transaction
+was open before and after the coordinator was asked has one that the coordinator must know.  If it does not, nobody ends
+it.  No clock is involved, and a transaction that begins or ends meanwhile is never reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, NamedTuple
+
+from quorumlog.client.cluster import REQUEST_TIMEOUT_S, Cluster
+from quorumlog.client.consumer import LATEST
+from quorumlog.client.coordinators import refused
+from quorumlog.client.kafka import KafkaConnection
+from quorumlog.client.leader_calls import Partition, ask_leaders, by_topic
+from quorumlog.client.log_offsets import list_offsets
+from quorumlog.client.partitions import PartitionCalls, refusal
+from quorumlog.client.transaction_admin import TransactionClient, TransactionDescription
+from quorumlog.errors import ClusterError
+from quorumlog.wire.errors import ApiError, KafkaCode
+from quorumlog.wire.kafka.codec import Api
+
+OVERDUE_MS: Final = 60_000
+"""How far a transaction must be beyond its time-out.  The coordinator needs a moment to abort it, and clocks differ."""
+_DESCRIBE_PRODUCERS_VERSION: Final = 0
+_WRITE_MARKERS_VERSION: Final = 1
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction that is open in the log of a partition.
+
+    start_offset: of its first record.  coordinator_epoch: of the producer's last marker in this log; -1 for none.
+    """
+
+    topic: str
+    partition: int
+    start_offset: int
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+
+    @property
+    def key(self) -> Partition:
+        return self.topic, self.partition
+
+
+class StableRange(NamedTuple):
+    """How far a partition can be read: the last stable offset by readers of committed records, the watermark by others.
+
+    problem: why they are unknown (None), in words.
+    """
+
+    last_stable_offset: int | None
+    high_watermark: int | None
+    problem: str | None = None
+
+    @property
+    def lag(self) -> int | None:
+        """Return the number of offsets that open transactions hold back from readers of committed records."""
+        if self.last_stable_offset is None or self.high_watermark is None:
+            return None
+        return max(self.high_watermark - self.last_stable_offset, 0)
+
+
+class Hanging(NamedTuple):
+    """A transaction that nothing will end.
+
+    known: what the coordinator knows of the producer; None: it does not know the producer.
+    overdue: the coordinator knows the transaction, and it is open for longer than its time-out.
+    stable: how far the partition's readers of committed records can read.
+    """
+
+    transaction: OpenTransaction
+    known: TransactionDescription | None
+    overdue: bool
+    stable: StableRange
+
+
+class OpenInLogs(NamedTuple):
+    """The transactions that hold back readers.
+
+    known: the producers that a coordinator knows, by producer id.
+    hanging: by partition and offset.
+    problems: the partitions that could not be examined, and why.
+    """
+
+    opened: tuple[OpenTransaction, ...]
+    known: Mapping[int, TransactionDescription]
+    hanging: tuple[Hanging, ...]
+    stable: Mapping[Partition, StableRange]
+    problems: Mapping[Partition, str]
+
+
+async def stable_ranges(
+    cluster: Cluster, partitions: Iterable[Partition], timeout_s: float
+) -> dict[Partition, StableRange]:
+    """Return how far each partition can be read.
+
+    Raises:
+        ClusterError: no broker answers at all.
+    """
+    wanted = dict.fromkeys(partitions, LATEST)
+    stables = await list_offsets(cluster, wanted, timeout_s, committed_only=True)  # first, so that it is not ahead
+    ends = await list_offsets(cluster, wanted, timeout_s)
+    found = {}
+    for key in wanted:
+        stable, end = stables[key], ends[key]
+        problem = next((each.message for each in (stable, end) if isinstance(each, ClusterError)), None)
+        found[key] = StableRange(
+            stable if isinstance(stable, int) else None, end if isinstance(end, int) else None, problem
+        )
+    return found
+
+
+async def open_transactions(
+    cluster: Cluster, partitions: Iterable[Partition], timeout_s: float
+) -> dict[Partition, tuple[OpenTransaction, ...] | ClusterError]:
+    """Return the transactions that are open in the log of each partition, by their offsets, or an error.
+
+    Raises:
+        ClusterError: no broker answers at all.
+    """
+
+    async def ask(
+        leader: KafkaConnection, keys: list[Partition], left_s: float
+    ) -> dict[Partition, tuple[OpenTransaction, ...] | ClusterError]:
+        topics = [{"name": topic, "partition_indexes": indexes} for topic, indexes in by_topic(keys).items()]
+        reply = await cluster.ask(
+            leader, Api.DESCRIBE_PRODUCERS, _DESCRIBE_PRODUCERS_VERSION, {"topics": topics}, left_s
+        )
+        answered = {(topic.name, each.partition_index): each for topic in reply.topics for each in topic.partitions}
+        found: dict[Partition, tuple[OpenTransaction, ...] | ClusterError] = {}
+        for key in keys:
+            answer = answered.get(key)
+            code = int(KafkaCode.UNKNOWN_SERVER_ERROR) if answer is None else int(answer.error_code)
+            if answer is None or code:
+                found[key] = refusal(code, *key, "the request for its producers")
+                continue
+            opened = [
+                OpenTransaction(
+                    *key,
+                    int(each.current_txn_start_offset),
+                    int(each.producer_id),
+                    int(each.producer_epoch),
+                    int(each.coordinator_epoch),
+                )
+                for each in answer.active_producers
+                if each.current_txn_start_offset >= 0
+            ]
+            found[key] = tuple(sorted(opened))
+        return found
+
+    return await ask_leaders(cluster, partitions, timeout_s, ask)
+
+
+async def look_at_logs(
+    client: TransactionClient, cluster: Cluster, partitions: Collection[Partition], now_ms: int, timeout_s: float
+) -> OpenInLogs:
+    """Return the transactions that hold back readers of committed records in these partitions, and which of them hang.
+
+    now_ms: the present time, in ms since the epoch.
+
+    Raises:
+        ClusterError: no broker answers at all, or a coordinator does not answer.  Without its answer, each of its
+            transactions would seem to hang.
+    """
+    stable = await stable_ranges(cluster, partitions, timeout_s)
+    problems = {key: each.problem for key, each in stable.items() if each.problem is not None}
+    held = [key for key, each in stable.items() if each.lag]
+    opened = await _opened(cluster, held, timeout_s, problems)
+    known = await producers_known(client, {each.producer_id for each in opened}, timeout_s)
+    strangers = [each for each in opened if not is_known(each, known)]
+    again = set(await _opened(cluster, {each.key for each in strangers}, timeout_s, problems))
+    hanging = []
+    for each in opened:
+        description = known.get(each.producer_id)
+        overdue = description is not None and is_known(each, known) and is_overdue(description, now_ms)
+        if overdue or each in again:
+            hanging.append(Hanging(each, description, overdue, stable[each.key]))
+    return OpenInLogs(tuple(opened), known, tuple(hanging), stable, problems)
+
+
+async def _opened(
+    cluster: Cluster, partitions: Collection[Partition], timeout_s: float, problems: dict[Partition, str]
+) -> list[OpenTransaction]:
+    """Return the open transactions, by partition and offset; add the partitions that do not answer to `problems`."""
+    opened: list[OpenTransaction] = []
+    for key, found in sorted((await open_transactions(cluster, partitions, timeout_s)).items()):
+        if isinstance(found, ClusterError):
+            problems[key] = found.message
+        else:
+            opened += found
+    return opened
+
+
+async def producers_known(
+    client: TransactionClient, producer_ids: Collection[int], timeout_s: float
+) -> dict[int, TransactionDescription]:
+    """Return what coordinators know of producers, by producer id.
+
+    Raises:
+        ClusterError: TIMED_OUT: a coordinator does not answer.
+    """
+    if not producer_ids:
+        return {}
+    listed = await client.list_transactions(timeout_s, producer_ids=producer_ids)
+    described = await client.describe_all([each.transactional_id for each in listed], timeout_s)
+    return {each.producer_id: each for each in described}
+
+
+def is_known(transaction: OpenTransaction, known: Mapping[int, TransactionDescription]) -> bool:
+    """Return whether the coordinator will end a transaction in this partition."""
+    description = known.get(transaction.producer_id)
+    return description is not None and description.is_open and transaction.key in description.partitions
+
+
+def is_overdue(description: TransactionDescription, now_ms: int) -> bool:
+    """Return whether a transaction has been open for much longer than its time-out."""
+    if not description.is_open or description.started_ms is None:
+        return False
+    return now_ms - description.started_ms > description.timeout_ms + OVERDUE_MS
+
+
+async def abort_in_log(cluster: Cluster, transaction: OpenTransaction, timeout_s: float) -> None:
+    """Write the marker that aborts a transaction in one log; return once it is committed.
+
+    The coordinator is not asked.  A transaction that it knows must be aborted by it instead, because this one could
+    commit the other partitions.  Repeating the call is harmless.
+
+    Raises:
+        ClusterError: TIMED_OUT: the marker may be written; or the leader's refusal.
+    """
+    key = transaction.key
+    values = {
+        "markers": [
+            {
+                "producer_id": transaction.producer_id,
+                "producer_epoch": transaction.producer_epoch,
+                "transaction_result": False,
+                "coordinator_epoch": max(transaction.coordinator_epoch, 0),
+                "topics": [{"name": key[0], "partition_indexes": [key[1]]}],
+            }
+        ]
+    }
+
+    async def attempt(connection: KafkaConnection, left_s: float) -> None:
+        limit_s = min(left_s, REQUEST_TIMEOUT_S)
+        reply = await cluster.ask(connection, Api.WRITE_TXN_MARKERS, _WRITE_MARKERS_VERSION, values, limit_s)
+        codes = [
+            int(each.error_code)
+            for marker in reply.markers
+            for topic in marker.topics
+            for each in topic.partitions
+            if (topic.name, each.partition_index) == key
+        ]
+        code = codes[0] if len(codes) == 1 else int(KafkaCode.UNKNOWN_SERVER_ERROR)
+        if code == KafkaCode.INVALID_PRODUCER_EPOCH:
+            text = f"{key[0]}-{key[1]}: producer {transaction.producer_id} has a later epoch there meanwhile"
+            raise ClusterError(ApiError.INVALID_PRODUCER_EPOCH, text, "kctl transactions find-hanging")
+        if code:
+            error = refused(code, f"{key[0]}-{key[1]}: the marker of producer {transaction.producer_id}")
+            error.refresh_metadata = error.retriable
+            raise error
+
+    await PartitionCalls(cluster).call(*key, timeout_s, attempt)

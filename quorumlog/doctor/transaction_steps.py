@@ -1,0 +1,33 @@
+"""Why a transaction hangs, and the command that ends it, for people."""
+
+from __future__ import annotations
+
+from shlex import quote
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from quorumlog.client.transaction_logs import Hanging
+
+
+def why_hanging(each: Hanging) -> str:
+    """Return why nothing will end a transaction."""
+    known = each.known
+    if known is None:
+        return "no coordinator knows its producer"
+    if each.overdue:
+        return f"the coordinator has it as {known.state}, and it is beyond its time-out of {known.timeout_ms} ms"
+    return f"for the coordinator, its producer is {known.state}, without this partition"
+
+
+def abort_step(each: Hanging) -> str:
+    """Return the command that ends a transaction, or shows why it does not end."""
+    known, opened = each.known, each.transaction
+    if each.overdue and known is not None:
+        name = quote(known.transactional_id)
+        if known.is_decided:  # it may be a commit, and only the coordinator can end it
+            return f"kctl transactions describe {name}"
+        return f"kctl transactions abort {name} --yes"
+    return (
+        f"kctl transactions abort --topic {opened.topic} --partition {opened.partition} "
+        f"--start-offset {opened.start_offset} --yes"
+    )

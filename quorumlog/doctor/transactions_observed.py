@@ -1,0 +1,43 @@
+"""What was seen of transactions: those that hold back readers of committed records, and those that hang."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from quorumlog.client.cluster import Cluster
+from quorumlog.client.transaction_admin import TransactionClient
+from quorumlog.client.transaction_logs import OpenInLogs, look_at_logs
+from quorumlog.errors import ClusterError
+from quorumlog.words import Key
+
+LOOK_S = 3.0
+"""Time limit of each question.  A leader that has not answered by then is left out; a coordinator is reported."""
+PARTITIONS_MAX = 20_000
+"""Partitions that are examined, by name.  Others are not."""
+
+
+@dataclass(slots=True)
+class ObservedTransactions:
+    """problem: why the transactions are unknown; empty if they are known.
+
+    now_ms: the time of the look, in ms since the epoch.
+    """
+
+    problem: str = ""
+    found: OpenInLogs | None = None
+    now_ms: int = 0
+
+
+async def look_at_transactions(
+    addresses: Iterable[str], partitions: Collection[Key], now_ms: int, timeout_s: float
+) -> ObservedTransactions:
+    """Ask leaders and coordinators.  addresses: of brokers, for Kafka clients.  partitions: those with a leader."""
+    seen = ObservedTransactions(now_ms=now_ms)
+    async with Cluster(list(addresses), client_id="kctl-doctor") as cluster:
+        wanted = sorted(partitions)[:PARTITIONS_MAX]
+        try:
+            seen.found = await look_at_logs(TransactionClient(cluster), cluster, wanted, now_ms, min(LOOK_S, timeout_s))
+        except ClusterError as error:
+            seen.problem = error.message
+    return seen

@@ -1,0 +1,284 @@
+"""kctl transactions: lists and describes transactions, and finds those that hang.  Another module aborts them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quorumlog.errors import ClusterError
+from quorumlog.kctl.context import Context, Group, with_loop
+from quorumlog.kctl.data import broker_addresses
+from quorumlog.kctl.group_access import TopicChoice, parse_topic
+from quorumlog.kctl.group_reset_plan import parse_duration
+from quorumlog.kctl.output import duration_text
+from quorumlog.kctl.reads import Reads
+from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.logging import rfc3339
+from quorumlog.wire.errors import ApiError
+from quorumlog.words import counted
+
+if TYPE_CHECKING:
+    from quorumlog.client.cluster import Cluster
+    from quorumlog.client.transaction_admin import TransactionClient, TransactionDescription
+    from quorumlog.client.transaction_logs import Hanging, OpenTransaction, StableRange
+
+STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead")
+LOGS_S = 10.0
+"""How long leaders that do not answer are asked.  Then their partitions are reported as not examined."""
+
+_LISTED = ("transactional_id", "state", "producer_id", "coordinator")
+_PARTITIONS = ("topic", "partition", "start_offset", "last_stable_offset", "high_watermark", "lag")
+_HANGING = ("topic", "partition", "start_offset", "producer_id", "producer_epoch", "transactional_id", "lag", "reason")
+
+
+@click.group("transactions", cls=Group)
+def group() -> None:
+    """Show transactions, find those that hang, and abort them."""
+
+
+@asynccontextmanager
+async def open_transactions(context: Context) -> AsyncIterator[tuple[Cluster, TransactionClient]]:
+    """Return clients for the brokers that any node knows.  No active controller is needed.
+
+    Raises:
+        ClusterError: no node answers, or no broker is registered.
+    """
+    from quorumlog.client.cluster import Cluster
+    from quorumlog.client.transaction_admin import TransactionClient
+
+    async with context.client() as client:
+        addresses = await broker_addresses(Reads(context, client))
+    async with Cluster(addresses, client_id="kctl") as cluster:
+        yield cluster, TransactionClient(cluster)
+
+
+def _duration(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
+    try:
+        return None if text is None else parse_duration(text)
+    except (ValueError, OverflowError) as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _pattern(_context: click.Context, _parameter: click.Parameter, text: str | None) -> re.Pattern[str] | None:
+    try:
+        return None if text is None else re.compile(text)
+    except re.error as error:
+        raise click.BadParameter(f"{text!r} is not a regular expression: {error}") from None
+
+
+# -- list
+
+
+@group.command("list")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(STATES, case_sensitive=False),
+    help="Only in this state (may be repeated).",
+)
+@click.option(
+    "--producer-id",
+    "producer_ids",
+    multiple=True,
+    type=click.IntRange(min=0),
+    metavar="ID",
+    help="Only of this producer (may be repeated).",
+)
+@click.option(
+    "--longer-than",
+    "longer_than_ms",
+    callback=_duration,
+    metavar="DURATION",
+    help="Only open for longer, as 90s or 1h.",
+)
+@click.option("--pattern", callback=_pattern, metavar="REGEX", help="Only ids that match as a whole.")
+@with_loop
+async def list_(
+    context: Context,
+    states: tuple[str, ...],
+    producer_ids: tuple[int, ...],
+    longer_than_ms: int | None,
+    pattern: re.Pattern[str] | None,
+) -> None:
+    """List the transactional ids of all coordinators.
+
+    Every broker is asked.  While one does not answer, the command waits for the next coordinator of its ids.
+    """
+    async with open_transactions(context) as (_, client):
+        found = await client.list_transactions(
+            context.left_s, states=states, producer_ids=producer_ids, longer_than_ms=longer_than_ms
+        )
+    rows = [each._asdict() for each in found if pattern is None or pattern.fullmatch(each.transactional_id)]
+    if context.output.is_json:
+        context.output.document(rows)
+    else:
+        context.output.table(_LISTED, [[row[column] for column in _LISTED] for row in rows])
+
+
+# -- describe
+
+
+@group.command("describe")
+@click.argument("transactional_id", metavar="ID")
+@with_loop
+async def describe(context: Context, transactional_id: str) -> None:
+    """Show a transactional id, and how far its transaction holds back readers."""
+    from quorumlog.client.transaction_logs import open_transactions as look_for
+    from quorumlog.client.transaction_logs import stable_ranges
+
+    async with open_transactions(context) as (cluster, client):
+        found = await client.describe(transactional_id, context.left_s)
+        limit_s = min(context.left_s, LOGS_S)
+        opened = await look_for(cluster, found.partitions, limit_s)
+        stable = await stable_ranges(cluster, found.partitions, limit_s)
+    document = description_document(found, opened, stable, Sources.real().wall_ms())
+    if context.output.is_json:
+        context.output.document(document)
+        return
+    head = ("state", "producer_id", "producer_epoch", "coordinator", "timeout_ms", "started_at")
+    shown = [f"{name}={document[name]}" for name in head if document[name] is not None]
+    if document["open_ms"] is not None:
+        shown.append(f"open_for={duration_text(document['open_ms'])}")
+    context.output.text(f"{transactional_id}  {' '.join(shown)}")
+    if document["partitions"]:
+        context.output.table(_PARTITIONS, [[row[column] for column in _PARTITIONS] for row in document["partitions"]])
+    for row in document["partitions"]:
+        if row["problem"] is not None:
+            context.output.message(f"{row['topic']}-{row['partition']}: {row['problem']}")
+
+
+def description_document(
+    found: TransactionDescription,
+    opened: dict[tuple[str, int], tuple[OpenTransaction, ...] | ClusterError],
+    stable: dict[tuple[str, int], StableRange],
+    now_ms: int,
+) -> dict[str, Any]:
+    """Return the JSON of a transactional id.
+
+    lag: the offsets that the transaction holds back: those from its first record to the high watermark.
+    """
+    partitions = []
+    for key in found.partitions:
+        in_log, ends = opened[key], stable[key]
+        start, problem = None, ends.problem
+        if isinstance(in_log, ClusterError):
+            problem = in_log.message
+        else:
+            start = next((each.start_offset for each in in_log if each.producer_id == found.producer_id), None)
+        has_lag = start is not None and ends.high_watermark is not None
+        partitions.append(
+            {
+                "topic": key[0],
+                "partition": key[1],
+                "start_offset": start,
+                "last_stable_offset": ends.last_stable_offset,
+                "high_watermark": ends.high_watermark,
+                "lag": max((ends.high_watermark or 0) - (start or 0), 0) if has_lag else None,
+                "problem": problem,
+            }
+        )
+    return {
+        "transactional_id": found.transactional_id,
+        "state": found.state,
+        "producer_id": found.producer_id,
+        "producer_epoch": found.producer_epoch,
+        "coordinator": found.coordinator,
+        "timeout_ms": found.timeout_ms,
+        "started_at": None if found.started_ms is None else rfc3339(found.started_ms),
+        "open_ms": None if found.started_ms is None else max(now_ms - found.started_ms, 0),
+        "partitions": partitions,
+    }
+
+
+# -- find-hanging
+
+
+@group.command("find-hanging")
+@click.option(
+    "--topic", "topics", multiple=True, metavar="TOPIC[:P,...]", callback=parse_topic, help="Only in this topic."
+)
+@click.option("--broker", "broker_id", type=click.IntRange(min=0), metavar="ID", help="Only where this broker leads.")
+@with_loop
+async def find_hanging(context: Context, topics: tuple[TopicChoice, ...], broker_id: int | None) -> None:
+    """Find transactions that nothing will end.
+
+    Such a transaction is open in a log, but its coordinator does not know it, or it is open for longer than its
+    time-out.  Exit code 4: some partitions could not be examined.
+    """
+    from quorumlog.client.transaction_logs import look_at_logs
+
+    async with open_transactions(context) as (cluster, client):
+        wanted = await _examined(context, cluster, topics, broker_id)
+        now_ms = Sources.real().wall_ms()
+        found = await look_at_logs(client, cluster, wanted, now_ms, min(context.left_s, LOGS_S))
+    rows = [hanging_row(each) for each in found.hanging]
+    if context.output.is_json:
+        context.output.document(rows)
+    elif rows:
+        context.output.table(_HANGING, [[row[column] for column in _HANGING] for row in rows])
+        for row in rows:
+            context.output.message(f"next: {row['next']}")
+    else:
+        context.output.text(f"no transaction hangs in {counted(len(wanted) - len(found.problems), 'partition')}")
+    if found.problems:
+        (topic, index), why = next(iter(sorted(found.problems.items())))
+        text = f"{counted(len(found.problems), 'partition')} could not be examined; {topic}-{index}: {why}"
+        raise ClusterError(ApiError.TIMED_OUT, text, "kctl doctor", retriable=True)
+
+
+async def _examined(
+    context: Context, cluster: Cluster, topics: Iterable[TopicChoice], broker_id: int | None
+) -> list[tuple[str, int]]:
+    """Return the partitions that the options choose, ascending.
+
+    Raises:
+        ClusterError: UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED.
+    """
+    choices = list(topics)
+    names = {each.topic for each in choices} or None
+    counts = await cluster.partition_counts(names, context.left_s)
+    for choice in choices:
+        count = counts.get(choice.topic, 0)
+        if not count or any(index >= count for index in choice.partitions or ()):
+            which = f"{choice.topic} has {counted(count, 'partition')}" if count else f"{choice.topic} does not exist"
+            raise ClusterError(ApiError.UNKNOWN_TOPIC_OR_PARTITION, f"topic {which}", "kctl topics list")
+    found = {(name, index) for name, count in counts.items() for index in range(count)}
+    if choices:
+        found = {
+            key
+            for key in found
+            if any(key[0] == each.topic and (each.partitions is None or key[1] in each.partitions) for each in choices)
+        }
+    if broker_id is not None:
+        address = (await cluster.brokers(context.left_s)).get(broker_id)
+        if address is None:
+            text = f"broker {broker_id} is not registered, or is fenced"
+            raise ClusterError(ApiError.BROKER_ID_NOT_REGISTERED, text, "kctl brokers list")
+        found = {key for key in found if cluster.known_leader(*key) == address}
+    return sorted(found)
+
+
+def hanging_row(each: Hanging) -> dict[str, Any]:
+    """Return the JSON of a transaction that hangs."""
+    from quorumlog.doctor.transaction_steps import abort_step, why_hanging
+
+    opened, known = each.transaction, each.known
+    return {
+        "topic": opened.topic,
+        "partition": opened.partition,
+        "start_offset": opened.start_offset,
+        "producer_id": opened.producer_id,
+        "producer_epoch": opened.producer_epoch,
+        "transactional_id": None if known is None else known.transactional_id,
+        "coordinator_state": None if known is None else known.state,
+        "last_stable_offset": each.stable.last_stable_offset,
+        "high_watermark": each.stable.high_watermark,
+        "lag": each.stable.lag,
+        "reason": why_hanging(each),
+        "next": abort_step(each),
+    }

@@ -1,0 +1,126 @@
+"""kctl doctor: transactions that hang, lack markers or hold back readers, and coordinators that are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import pytest
+
+from quorumlog.client.transaction_admin import TransactionDescription
+from quorumlog.client.transaction_logs import Hanging, OpenInLogs, OpenTransaction, StableRange
+from quorumlog.doctor import examine as examination
+from quorumlog.doctor.transactions import LONG_MS, STATE_TOPIC
+from quorumlog.doctor.transactions_observed import ObservedTransactions
+from quorumlog.words import Key
+from tests.unit.quorumlog.doctor.clinic import Clinic, Diagnose
+
+NOW_MS = 1_700_000_000_000
+OPEN = OpenTransaction("ledger", 2, 40, 7, 3, 0)
+STABLE = StableRange(40, 52)
+
+
+def known(
+    state: str = "Ongoing", open_ms: int | None = 1_000, name: str = "billing 1", timeout_ms: int = 600_000
+) -> TransactionDescription:
+    started_ms = None if open_ms is None else NOW_MS - open_ms
+    return TransactionDescription(name, state, 7, 3, timeout_ms, started_ms, (OPEN.key,), 12)
+
+
+def found(description: TransactionDescription | None, hanging: tuple[Hanging, ...] = ()) -> OpenInLogs:
+    return OpenInLogs((OPEN,), {} if description is None else {7: description}, hanging, {OPEN.key: STABLE}, {})
+
+
+@pytest.fixture
+def seen(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> ObservedTransactions:
+    """What the brokers of the clinic report; its topic of transactions has two partitions."""
+    observed = ObservedTransactions(now_ms=NOW_MS)
+    clinic.topic(STATE_TOPIC, (11, 12, 13), (12, 13, 11))
+    clinic.topic("ledger", (11, 12, 13))
+
+    async def look(
+        addresses: Iterable[str], partitions: Collection[Key], now_ms: int, timeout_s: float
+    ) -> ObservedTransactions:
+        assert list(addresses) == ["h11:9092", "h12:9092", "h13:9092"]
+        assert ("ledger", 0) in partitions
+        return observed
+
+    monkeypatch.setattr(examination, "look_at_transactions", look)
+    return observed
+
+
+def test_transactions_that_end_in_time_are_no_finding(seen: ObservedTransactions, diagnose: Diagnose) -> None:
+    seen.found = found(known(open_ms=LONG_MS))
+    assert diagnose() == ({}, 0)
+
+
+def test_without_transactions_nobody_is_asked(
+    clinic: Clinic, diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examination, "look_at_transactions", None)
+    assert diagnose() == ({}, 0)
+
+
+def test_a_transaction_that_nobody_knows_is_aborted_where_it_is_open(
+    seen: ObservedTransactions, diagnose: Diagnose
+) -> None:
+    seen.found = found(None, (Hanging(OPEN, None, False, STABLE),))
+    findings, code = diagnose()
+    finding = findings["HANGING_TRANSACTION"]
+    assert code == 1
+    assert "1 transaction that nothing will end holds back all readers" in finding["what"]
+    assert finding["cause"] == "ledger-2 at offset 40: no coordinator knows its producer"
+    assert finding["commands"] == ["kctl transactions abort --topic ledger --partition 2 --start-offset 40 --yes"]
+    assert finding["partitions"] == ["ledger-2"]
+
+
+def test_the_partition_that_a_later_transaction_does_not_contain_is_named(
+    seen: ObservedTransactions, diagnose: Diagnose
+) -> None:
+    seen.found = found(known("CompleteCommit", None), (Hanging(OPEN, known("CompleteCommit", None), False, STABLE),))
+    finding = diagnose()[0]["HANGING_TRANSACTION"]
+    assert finding["cause"].endswith("for the coordinator, its producer is CompleteCommit, without this partition")
+
+
+def test_an_overdue_transaction_is_aborted_by_its_quoted_id(seen: ObservedTransactions, diagnose: Diagnose) -> None:
+    late = known(open_ms=3_600_000)
+    seen.found = found(late, (Hanging(OPEN, late, True, STABLE),))
+    findings, _ = diagnose()
+    assert findings.keys() == {"HANGING_TRANSACTION"}, "it is not reported as a long one as well"
+    assert findings["HANGING_TRANSACTION"]["commands"] == ["kctl transactions abort 'billing 1' --yes"]
+
+
+def test_a_decided_transaction_is_not_aborted(seen: ObservedTransactions, diagnose: Diagnose) -> None:
+    late = known("PrepareCommit", 3_600_000, "billing")
+    seen.found = found(late, (Hanging(OPEN, late, True, STABLE),))
+    findings, code = diagnose()
+    finding = findings["MARKERS_MISSING"]
+    assert (findings.keys(), code) == ({"MARKERS_MISSING"}, 1)
+    assert finding["commands"] == []
+    assert finding["next"].startswith("kctl transactions describe billing; then look at the log of broker 12")
+
+
+def test_a_long_transaction_is_advice_with_the_offsets_that_it_holds_back(
+    seen: ObservedTransactions, diagnose: Diagnose
+) -> None:
+    seen.found = found(known(open_ms=LONG_MS + 1, name="billing"))
+    findings, code = diagnose()
+    finding = findings["LONG_TRANSACTION"]
+    assert code == 0
+    assert finding["cause"] == '"billing" for 5 minutes, of at most 10; 12 offsets held back'
+    assert finding["next"].endswith("if it no longer runs: kctl transactions abort billing --yes")
+
+
+def test_a_coordinator_that_does_not_answer_is_a_problem(seen: ObservedTransactions, diagnose: Diagnose) -> None:
+    seen.problem = "broker 12: the coordinator is still loading"
+    findings, code = diagnose()
+    assert findings["TRANSACTIONS_UNKNOWN"]["cause"] == seen.problem
+    assert code == 1
+
+
+def test_partitions_without_a_coordinator_are_critical(
+    seen: ObservedTransactions, clinic: Clinic, diagnose: Diagnose
+) -> None:
+    clinic.metadata.topics[0].partitions[1].leader = -1
+    findings, _ = diagnose()
+    finding = findings["NO_TRANSACTION_COORDINATOR"]
+    assert (finding["severity"], finding["partitions"]) == ("critical", [f"{STATE_TOPIC}-1"])
