@@ -1,0 +1,105 @@
+"""Mutants of quorumlog/client."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+COORDINATORS = "quorumlog/client/coordinators.py"
+FETCHER = "quorumlog/client/fetcher.py"
+GROUPS = "quorumlog/client/groups.py"
+LOGS = "quorumlog/client/transaction_logs.py"
+POSITIONS = "quorumlog/client/positions.py"
+PRODUCER = "quorumlog/client/record_producer.py"
+
+ADMIN_TESTS = "tests/unit/quorumlog/client/test_admin.py"
+CONSUMER_TESTS = "tests/unit/quorumlog/client/test_record_consumer.py"
+GROUP_TESTS = "tests/unit/quorumlog/client/test_groups.py"
+LOG_TESTS = "tests/unit/quorumlog/client/test_transaction_logs.py"
+PRODUCER_TESTS = "tests/unit/quorumlog/client/test_record_producer.py"
+
+MUTANTS = (
+    Mutant(
+        "a transaction that its coordinator did not know once hangs, although it has ended",
+        LOGS,
+        "if overdue or each in again:",
+        "if overdue or each in strangers:",
+        (f"{LOG_TESTS}::test_a_transaction_that_ends_while_the_coordinator_is_asked_does_not_hang",),
+    ),
+    Mutant(
+        "a coordinator knows each transaction of a producer that has an open one",
+        LOGS,
+        "return description is not None and description.is_open and transaction.key in description.partitions",
+        "return description is not None and description.is_open",
+        (f"{LOG_TESTS}::test_a_transaction_that_its_coordinator_does_not_know_hangs",),
+    ),
+    Mutant(
+        "a transaction that has ended is known by its coordinator",
+        LOGS,
+        "return description is not None and description.is_open and transaction.key in description.partitions",
+        "return description is not None",
+        (f"{LOG_TESTS}::test_a_transaction_that_its_coordinator_does_not_know_hangs",),
+    ),
+    Mutant(
+        "a transaction that is decided counts as ended",
+        "quorumlog/client/transaction_admin.py",
+        "return self.state == ONGOING or self.is_decided",
+        "return self.state == ONGOING",
+        (f"{LOG_TESTS}::test_a_transaction_that_its_coordinator_knows_does_not_hang",),
+    ),
+    Mutant(
+        "a call stays at the coordinator that refused it",
+        COORDINATORS,
+        "                    self.forget(key)\n",
+        "                    pass\n",
+        (f"{GROUP_TESTS}::test_a_call_follows_a_coordinator_that_moves",),
+    ),
+    Mutant(
+        "a list of all brokers leaves out those that do not answer",
+        COORDINATORS,
+        "    if failures:\n        raise failures[0]\n",
+        "",
+        (f"{GROUP_TESTS}::test_a_list_without_an_answer_of_each_broker_is_an_error_that_names_it",),
+    ),
+    Mutant(
+        "a deletion of a group whose answer was lost fails",
+        GROUPS,
+        "repeats, may_be_done = may_be_done, True",
+        "repeats, may_be_done = may_be_done, False",
+        (f"{GROUP_TESTS}::test_a_deletion_whose_answer_is_lost_succeeds_when_repeated",),
+    ),
+    Mutant(
+        "a seek keeps the answer of a fetch that was sent before",
+        POSITIONS,
+        "        self.chunks.clear()\n        self.buffered_bytes = 0\n        self.version += 1\n",
+        "        self.buffered_bytes = 0\n",
+        (f"{CONSUMER_TESTS}::test_seeks_discard_what_was_fetched_ahead",),
+    ),
+    Mutant(
+        "a partition is fetched ahead without a bound",
+        FETCHER,
+        "elif position.buffered_bytes >= limits.partition_size_max or not has_room:",
+        "elif False:",
+        (f"{CONSUMER_TESTS}::test_a_slow_user_stops_the_fetches_at_the_bound",),
+    ),
+    Mutant(
+        "a full buffer takes one more record",
+        PRODUCER,
+        "if self._buffered_bytes + size > self._buffer_size_max:",
+        "if self._buffered_bytes > self._buffer_size_max:",
+        (f"{PRODUCER_TESTS}::test_a_full_buffer_makes_send_wait_for_a_limited_time",),
+    ),
+    Mutant(
+        "a topic that was created again keeps its lanes",
+        PRODUCER,
+        "if state is None or state.topic_id != topic.topic_id:",
+        "if state is None:",
+        (f"{PRODUCER_TESTS}::test_a_topic_that_was_deleted_and_created_again_takes_records",),
+    ),
+    Mutant(
+        "the creation of a topic whose answer was lost is certain",
+        "quorumlog/client/broker_calls.py",
+        "                changes.unsure.update(pending)\n",
+        "",
+        (f"{ADMIN_TESTS}::test_a_deletion_whose_answer_was_lost_is_done",),
+    ),
+)
