@@ -1,0 +1,192 @@
+"""The two clusters that `comparison` measures, each with 3 controllers and 3 brokers, a process each.
+
+Both can be stopped (SIGSTOP) while the other one is measured, so that only one takes processor time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bench.processes import processor_s, resident_mib
+from quorumlog.kctl import dev_cluster
+from tests.clients.catalog import JARS
+from tests.clients.outcomes import Skipped
+
+TIMEOUT_S = 120.0
+OURS, KAFKA = "quorumlog", "kafka"
+CACHED, SYNCED = "page cache", "fsync"
+MODES: Mapping[tuple[str, str], Mapping[str, str]] = {
+    (OURS, CACHED): {"write.caching": "true"},
+    (OURS, SYNCED): {},
+    (KAFKA, CACHED): {},
+    (KAFKA, SYNCED): {"flush.messages": "1"},
+}
+"""Topic configs that give both clusters the same durability."""
+JVM = ("-Xmx512m", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
+"""What Kafka's own start script sets, with half of its heap, because six processes share a small machine."""
+_CONTROLLER_IS_MISSING = (KafkaError.NOT_CONTROLLER, KafkaError.REQUEST_TIMED_OUT, KafkaError._TIMED_OUT)
+CONTROLLERS, BROKERS = (1, 2, 3), (11, 12, 13)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that serves.  start_s: from the first process until all brokers serve."""
+
+    name: str
+    bootstrap: str
+    pids: tuple[int, ...]
+    start_s: float
+
+    def pause(self) -> None:
+        self._send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Continue, and return once every partition has all replicas in sync again."""
+        self._send(signal.SIGCONT)
+        wait_until_whole(self.bootstrap)
+
+    def _send(self, number: int) -> None:
+        for pid in self.pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def processor_s(self) -> float:
+        return sum(processor_s(pid) for pid in self.pids)
+
+    def resident_mib(self) -> float:
+        return sum(resident_mib(pid) for pid in self.pids)
+
+    def create(self, topic: str, partitions: int, mode: str) -> None:
+        """Create a topic with three replicas, and wait for them."""
+        new = NewTopic(topic, partitions, 3, config={**MODES[self.name, mode], "min.insync.replicas": "2"})
+        admin = self._admin()  # a client that is collected before its answer arrives gives none
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                admin.create_topics([new], request_timeout=TIMEOUT_S)[topic].result(TIMEOUT_S)
+                break
+            except KafkaException as error:  # after `resume`, the controllers elect a leader first
+                code = error.args[0].code()
+                if code == KafkaError.TOPIC_ALREADY_EXISTS:
+                    break
+                if code not in _CONTROLLER_IS_MISSING or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+        wait_until_whole(self.bootstrap)
+
+    def delete(self, topic: str) -> None:
+        admin = self._admin()
+        admin.delete_topics([topic], request_timeout=TIMEOUT_S)[topic].result(TIMEOUT_S)
+
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+
+
+def wait_until_whole(bootstrap: str) -> None:
+    """Return when three brokers serve, and every partition has a leader and three replicas in sync."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        with suppress(KafkaException):
+            metadata = admin.list_topics(timeout=5)
+            partitions = [each for topic in metadata.topics.values() for each in topic.partitions.values()]
+            if len(metadata.brokers) == 3 and all(each.leader >= 0 and len(each.isrs) == 3 for each in partitions):
+                return
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{bootstrap} is not whole after {TIMEOUT_S:g} s")
+        time.sleep(0.05)  # other processes, which send no event: poll
+
+
+@contextmanager
+def quorumlog_cluster(port_base: int) -> Iterator[Cluster]:
+    with tempfile.TemporaryDirectory(prefix="quorumlog-bench-") as folder:
+        plan = dev_cluster.plan(Path(folder) / "cluster", len(CONTROLLERS), len(BROKERS), port_base, made_dir=True)
+        bootstrap = ",".join(node.listen for node in plan.nodes if node.role == "broker" and node.listen is not None)
+        began = time.monotonic()
+        try:
+            asyncio.run(dev_cluster.start(plan, TIMEOUT_S, lambda line: None))
+            wait_until_whole(bootstrap)
+            yield Cluster(OURS, bootstrap, tuple(node.pid for node in plan.nodes), time.monotonic() - began)
+        finally:
+            for node in plan.nodes:
+                with suppress(ProcessLookupError):
+                    os.kill(node.pid, signal.SIGCONT)
+            asyncio.run(dev_cluster.stop_nodes(plan.nodes, lambda line: None))
+
+
+@contextmanager
+def kafka_cluster() -> Iterator[Cluster]:
+    """Apache Kafka from the jars of Maven, with the same roles, timeouts and topic defaults as ours.
+
+    Raises:
+        Skipped: Java or the jars are missing.
+    """
+    if shutil.which("java") is None:
+        raise Skipped("java is not installed")
+    command = ("java", *JVM, "-cp", f"{JARS.folder()}/*")
+    ports = dict(zip(CONTROLLERS + BROKERS, _free_ports(len(CONTROLLERS + BROKERS)), strict=True))
+    bootstrap = ",".join(f"127.0.0.1:{ports[node]}" for node in BROKERS)
+    cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    with ExitStack() as stack:
+        folder = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="kafka-bench-", ignore_cleanup_errors=True))
+        )
+        files = [_settings(folder, node, ports) for node in ports]
+        for file in files:
+            tool = [*command, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(file)]
+            subprocess.run(tool, check=True, capture_output=True, timeout=TIMEOUT_S)
+        began = time.monotonic()
+        pids = []
+        for file in files:
+            log = stack.enter_context(file.with_name("log").open("w"))
+            process = subprocess.Popen([*command, "kafka.Kafka", str(file)], cwd=folder, stdout=log, stderr=log)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            pids.append(process.pid)
+        wait_until_whole(bootstrap)
+        yield Cluster(KAFKA, bootstrap, tuple(pids), time.monotonic() - began)
+
+
+def _settings(folder: Path, node: int, ports: Mapping[int, int]) -> Path:
+    """Write the properties of one node; return their file."""
+    is_controller = node in CONTROLLERS
+    voters = ",".join(f"{voter}@127.0.0.1:{ports[voter]}" for voter in CONTROLLERS)
+    settings = {
+        "process.roles": "controller" if is_controller else "broker",
+        "node.id": node,
+        "controller.quorum.voters": voters,
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "listeners": f"{'CONTROLLER' if is_controller else 'PLAINTEXT'}://127.0.0.1:{ports[node]}",
+        "log.dirs": folder / str(node) / "data",
+        "broker.session.timeout.ms": 6000,
+        "broker.heartbeat.interval.ms": 1000,
+        "auto.create.topics.enable": "false",
+        "log.segment.delete.delay.ms": 5000,
+    }
+    file = folder / str(node) / "server.properties"
+    file.parent.mkdir()
+    file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    return file
+
+
+def _free_ports(wanted: int) -> Sequence[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(wanted)]
+        return [each.getsockname()[1] for each in sockets]
