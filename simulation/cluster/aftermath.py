@@ -9,7 +9,7 @@ from quorumlog.wire import rpcs
 from quorumlog.wire.errors import ApiError
 from quorumlog.wire.v1 import controller_pb2 as pb
 from simulation.cluster.clients import REQUEST_S, Clients
-from simulation.cluster.groups import quick_groups, topics_of
+from simulation.cluster.coordinators import GivenUpError, quick_groups, topics_of
 from simulation.cluster.history import History
 from simulation.cluster.metadata import Spot
 from simulation.cluster.orders import Orders
@@ -24,6 +24,7 @@ WHOLE_S = 30.0
 DRAIN_S = 20.0
 READ_S = 20.0
 GROUP_S = 30.0
+TRANSACTIONS_S = 30.0
 
 
 def not_ready(world: ClusterWorld) -> list[str]:
@@ -82,6 +83,8 @@ class Aftermath:
         group = self.clients.group
         if group.tasks:
             await world.wait(lambda: not group.unsettled(), "L9: the group is stable", GROUP_S, group.unsettled)
+        if self.clients.transactions.tasks:
+            await self._end_transactions()
         await self._drain()
         await world.wait(lambda: not self._not_quiet(), "L4: all replicas are equal", WHOLE_S, self._not_quiet)
         try:
@@ -90,6 +93,20 @@ class Aftermath:
         except TimeoutError:
             raise Violation(f"L5: reading all records took more than {READ_S} s") from None
         self._last_checks()
+
+    async def _end_transactions(self) -> None:
+        """L10: wait until every transactional id has committed once more, and no transaction is open; read them."""
+        transactions = self.clients.transactions
+        transactions.stop.set()
+        _, late = await asyncio.wait(transactions.tasks, timeout=TRANSACTIONS_S)
+        self._check_finished(late, "L10: transactional producers have not finished", TRANSACTIONS_S)
+        unsettled = transactions.ledger.unsettled
+        await self.world.wait(lambda: not unsettled(), "L10: all transactions have ended", TRANSACTIONS_S, unsettled)
+        try:
+            async with asyncio.timeout(TRANSACTIONS_S):
+                await transactions.check_all()
+        except (TimeoutError, GivenUpError) as error:
+            raise Violation(f"L10: transactions cannot be read in {TRANSACTIONS_S} s: {error}") from None
 
     def _unreported(self) -> list[str]:
         """Return the failed directories of running brokers that the metadata treats as working."""
@@ -144,11 +161,11 @@ class Aftermath:
             _, late = await asyncio.wait(group.tasks, timeout=DRAIN_S)
             self._check_finished(late, "L9: members have not left")
 
-    def _check_finished(self, late: set[asyncio.Task[None]], problem: str) -> None:
+    def _check_finished(self, late: set[asyncio.Task[None]], problem: str, time_s: float = DRAIN_S) -> None:
         if self.world.violation is not None:
             raise Violation(self.world.violation)
         if late:
-            raise Violation(f"{problem} within {DRAIN_S} s: {len(late)}")
+            raise Violation(f"{problem} within {time_s} s: {len(late)}")
 
     def _not_quiet(self) -> list[str]:
         """Return the replicas that differ from the metadata or from their leader."""

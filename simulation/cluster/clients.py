@@ -20,6 +20,7 @@ from simulation.cluster.groups import Group
 from simulation.cluster.history import Mark, batches_in
 from simulation.cluster.metadata import Spot
 from simulation.cluster.plan import TopicPlan
+from simulation.cluster.transactions import Transactions
 from simulation.cluster.world import ClusterWorld
 
 FOREVER_S = 10_000.0
@@ -47,9 +48,10 @@ class Clients:
         self.writing: list[asyncio.Task[None]] = []
         self.reading: list[asyncio.Task[None]] = []
         self.group = Group(world, self.cluster)
+        self.transactions = Transactions(world, self.cluster)
 
     def start(self) -> None:
-        """One producer for each topic, another with acks=1, two consumers, and the members of the group."""
+        """Producers of each topic and with acks=1, two consumers, the members of the group, and transactions."""
         world = self.world
         *producers, by_leader = world.plan.producer_hosts
         for name, topic in zip(producers, world.plan.topics, strict=True):
@@ -59,6 +61,7 @@ class Clients:
         for name in world.plan.consumer_hosts:
             self.reading.append(world.start_client(name, self._read_on(name, world.fresh_random())))
         self.group.start()
+        self.transactions.start()
 
     # Writing
 

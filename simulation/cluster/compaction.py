@@ -9,6 +9,9 @@ Replicas compact independently of each other, so two of them may lack different 
 must not show an older value of its key later on.  A replica that fetches a tombstone's offset only after
 `delete.retention.ms` may (docs/compaction.md).  So may one that had the tombstone, and whose log no longer reached its
 offset when the broker started, for example because its disk was restored from a backup.
+
+A record in a transaction counts as a later record of its key only once the transaction is committed.  A record of an
+aborted transaction may be missing.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from quorumlog.client.records import Record, decode_batches
+from simulation.cluster.transactional import Transactional
 
 
 class Entry(NamedTuple):
@@ -62,6 +66,10 @@ class KeyedRecords:
     """By key: the highest offset of its records, including those that do not belong to the history."""
     committed_s: dict[tuple[int, Entry], float] = field(default_factory=dict)
     """By offset and tombstone: when it first became committed, in true time, under any leader."""
+    open: dict[int, list[tuple[int, Entry]]] = field(default_factory=dict)
+    """By producer id: the records of its open transaction."""
+    aborted: set[int] = field(default_factory=set)
+    """The offsets of the records of aborted transactions."""
 
     def note(self, entries: Entries, now_s: float) -> None:
         """Note records that became committed, even if they do not belong to the history.
@@ -75,9 +83,19 @@ class KeyedRecords:
             if entry.value is None:
                 self.committed_s.setdefault((offset, entry), now_s)
 
-    def add(self, entries: Entries, now_s: float) -> None:
-        self.note(entries, now_s)
+    def add(self, entries: Entries, now_s: float, transaction: Transactional | None = None) -> None:
+        """Add a committed batch.  transaction: of its records, or the one that it ends."""
         self.entries.update(entries)
+        if transaction is None:
+            self.note(entries, now_s)
+        elif transaction.commits is None:
+            self.open.setdefault(transaction.producer[0], []).extend(entries)
+        else:
+            decided = tuple(self.open.pop(transaction.producer[0], ()))
+            if transaction.commits:
+                self.note(decided, now_s)
+            else:
+                self.aborted.update(offset for offset, _ in decided)
 
     def cut_to(self, end: int) -> None:
         """Forget the records from `end` on, which an unclean election has removed."""
@@ -97,16 +115,16 @@ class KeyedRecords:
         """Return why a replica must not lack the records at these offsets now, or None."""
         for offset in offsets:
             entry = self.entries.get(offset)
-            if entry is None or entry.key is None:
+            if entry is None or entry.key is None or offset in self.aborted:
                 continue
             age_ms = wall_ms - entry.timestamp_ms
             if self.min_lag_ms and age_ms < self.min_lag_ms:
                 return f"the record at {offset} is {age_ms} ms old, min.compaction.lag.ms is {self.min_lag_ms}"
-            if self.newest[entry.key] > offset:
+            if self.newest.get(entry.key, -1) > offset:
                 continue
             if entry.value is not None:
                 return f"the record at {offset} is the last one of key {entry.key!r}"
-            kept_s = now_s - self.committed_s[offset, entry]
+            kept_s = now_s - self.committed_s.get((offset, entry), now_s)  # still open: it is not replaced at all
             if kept_s < self.delete_retention_s:
                 return f"the tombstone at {offset} was committed {kept_s:.3f} s ago"
         return None
@@ -116,7 +134,11 @@ class KeyedRecords:
 
         had: the offsets of the tombstones that this replica had.
         """
-        last = {entry.key: (offset, entry) for offset, entry in entries if entry.key is not None}
+        last = {
+            entry.key: (offset, entry)
+            for offset, entry in entries
+            if entry.key is not None and offset not in self.aborted
+        }
         for key, (offset, entry) in last.items():
             newest = self.newest.get(key, -1)
             found = self.entries.get(newest)

@@ -135,7 +135,8 @@ def draw(seed: int) -> ClusterPlan:
     plan = _with_caching(Random(f"cluster caching {seed}"), plan)
     plan = _with_bad_disk(Random(f"cluster bad disk {seed}"), plan)
     plan = _with_group(Random(f"cluster group {seed}"), plan)
-    return _with_compaction(Random(f"cluster compaction {seed}"), plan)
+    plan = _with_compaction(Random(f"cluster compaction {seed}"), plan)
+    return _with_transactions(Random(f"cluster transactions {seed}"), plan)
 
 
 def _with_compaction(random: Random, plan: ClusterPlan) -> ClusterPlan:
@@ -182,6 +183,15 @@ def _with_group(random: Random, plan: ClusterPlan) -> ClusterPlan:
     if random.random() >= 0.35 or plan.rebuilds or not safe.keeps_all:
         return plan
     return replace(plan, group_members=random.choice((1, 2, 2, 3)), group_partitions=random.choice((1, 2, 4)))
+
+
+def _with_transactions(random: Random, plan: ClusterPlan) -> ClusterPlan:
+    """In some runs, there are transactional producers.  All that they use is as safe as the first topic."""
+    safe = plan.topics[0]
+    if random.random() >= 0.25 or plan.rebuilds or not safe.keeps_all:
+        return plan
+    ids = tuple([random.choice((1, 2)) for _ in range(random.choice((1, 2, 2)))])
+    return replace(plan, transactional=ids, ledger_partitions=random.choice((2, 3)))
 
 
 def _with_caching(random: Random, plan: ClusterPlan) -> ClusterPlan:

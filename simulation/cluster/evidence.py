@@ -11,7 +11,7 @@ from broker.log import LogKey, PartitionLog
 from broker.replica.context import ReplicaContext
 from broker.server.role import BrokerRole
 from simulation.cluster.compaction import KeyedRecords
-from simulation.cluster.history import History
+from simulation.cluster.history import Committed, History
 from simulation.cluster.metadata import MetadataWatch, Spot
 from simulation.kernel.violation import Violation
 
@@ -58,6 +58,10 @@ class Evidence:
         """The run has ended, so a broken promise no longer counts."""
         self.note: Callable[[str], None] | None = None
         self.on_violation: Callable[[str], None] = lambda _: None
+        self.on_committed: Callable[[History, Committed], None] = lambda history, batch: None
+        """Called with each batch that becomes committed."""
+        self.on_leader_watermark: Callable[[History, PartitionLog, int], None] = lambda history, log, epoch: None
+        """Called when the watermark of a leader has moved, with its log and its leader epoch."""
         self.metadata = MetadataWatch(self.check, unclean, self.seen)
         self._compacted = compacted
         self.histories: dict[LogKey, History] = {}

@@ -24,10 +24,9 @@ from quorumlog.client.kafka import KafkaConnection
 from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
-from quorumlog.wire.v1 import controller_pb2 as pb
-from quorumlog.wire.v1 import metadata_pb2
+from simulation.cluster.coordinators import CONNECT_S, REQUEST_S
 from simulation.cluster.metadata import Check
-from simulation.cluster.plan import GROUP_TOPIC, ClusterPlan
+from simulation.cluster.plan import GROUP_TOPIC
 from simulation.cluster.world import ClusterWorld
 
 GROUP = "group"
@@ -36,10 +35,7 @@ REBALANCE_MS = 2_000
 ABSENT_S = 3.0
 ABSENT_SHARE = 0.03
 """How often a member stops for longer than its session, and then commits."""
-REQUEST_S = 1.0
 JOIN_S = 6.0
-CONNECT_S = 0.5
-COORDINATOR_PARTITIONS = 2
 
 Versions = {
     Api.FIND_COORDINATOR: 3,
@@ -50,37 +46,6 @@ Versions = {
     Api.OFFSET_COMMIT: 7,
     Api.OFFSET_FETCH: 7,
 }
-
-
-def topics_of(plan: ClusterPlan) -> list[pb.NewTopic]:
-    """Return the topics that the group needs; as safe as the first topic of the plan."""
-    if not plan.group_members:
-        return []
-    safe = plan.topics[0]
-    made = []
-    for name, partitions, configs in (
-        (GROUP_TOPIC, plan.group_partitions, {}),
-        (CONSUMER_OFFSETS, COORDINATOR_PARTITIONS, offsets_configs(plan)),
-    ):
-        new = pb.NewTopic(name=name, partitions=partitions, replication_factor=safe.factor)
-        for key, value in {"min.insync.replicas": str(safe.min_isr), **configs}.items():
-            new.configs.add(key=key, value=value)
-        made.append(new)
-    return made
-
-
-def offsets_configs(plan: ClusterPlan) -> dict[str, str]:
-    """Return the configs of the topic with the committed offsets.  Its segments are as old as those of other topics."""
-    segments = {} if plan.upkeep is None else {"segment.ms": str(plan.upkeep.segment_ms)}
-    return {**plan.offsets.configs, **segments}
-
-
-def quick_groups() -> pb.AlterConfigsRequest:
-    """Return the request that shortens the times of groups."""
-    changes = pb.ConfigChanges(resource={"scope": metadata_pb2.Config.SCOPE_CLUSTER})
-    for key, value in (("group.initial.rebalance.delay.ms", "200"), ("group.min.session.timeout.ms", "500")):
-        changes.changes.add(key=key, value=value)
-    return pb.AlterConfigsRequest(resources=[changes])
 
 
 class _AgainError(Exception):

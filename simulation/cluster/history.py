@@ -14,6 +14,7 @@ from quorumlog.wire.compression import INFLATED_SIZE_MAX, decompress
 from quorumlog.wire.record_batch import HEADER_SIZE, iter_headers
 from simulation.cluster.compaction import Entries, KeyedRecords, entries_in, missing_in
 from simulation.cluster.metadata import Spot
+from simulation.cluster.transactional import Transactional, transaction_of
 
 _MARK = re.compile(rb"<(\d+)\.(\d+)>")
 READ_BYTES = 1 << 20
@@ -33,8 +34,9 @@ class Mark(NamedTuple):
 class Committed(NamedTuple):
     """A batch of a history.
 
-    marks: of the record at each offset; None where compaction has removed it.
+    marks: of the record at each offset; None where compaction has removed it, and for markers.
     entries: the records, if the partition is compacted; otherwise empty.
+    transaction: None if it belongs to none.
     """
 
     base_offset: int
@@ -43,6 +45,7 @@ class Committed(NamedTuple):
     crc: int
     marks: tuple[Mark | None, ...]
     entries: Entries = ()
+    transaction: Transactional | None = None
 
     @property
     def missing(self) -> Iterator[int]:
@@ -59,15 +62,19 @@ def batches_in(data: bytes, keyed: bool = False) -> Iterator[Committed]:
     """Yield the batches.  keyed: they belong to a compacted partition."""
     view = memoryview(data)
     for position, header in iter_headers(data):
+        entries: Entries = ()
+        marks: tuple[Mark | None, ...]
         if keyed:
             entries = entries_in(view[position : position + header.size])
             found = {offset: mark for offset, entry in entries for mark in marks_in(entry.contents)}
-            slots = tuple([found.get(offset) for offset in range(header.base_offset, header.end_offset)])
-            yield Committed(header.base_offset, header.end_offset, header.leader_epoch, header.crc, slots, entries)
-            continue
-        body = view[position + HEADER_SIZE : position + header.size]
-        marks = marks_in(decompress(header.codec, body, INFLATED_SIZE_MAX) if header.codec else body)
-        yield Committed(header.base_offset, header.end_offset, header.leader_epoch, header.crc, marks)
+            marks = tuple([found.get(offset) for offset in range(header.base_offset, header.end_offset)])
+        elif header.is_control:
+            marks = (None,) * (header.end_offset - header.base_offset)
+        else:
+            body = view[position + HEADER_SIZE : position + header.size]
+            marks = marks_in(decompress(header.codec, body, INFLATED_SIZE_MAX) if header.codec else body)
+        fields = (header.base_offset, header.end_offset, header.leader_epoch, header.crc, marks, entries)
+        yield Committed(*fields, transaction_of(view, position, header))
 
 
 def peek(log: PartitionLog, offset: int, end: int) -> bytes:
@@ -189,7 +196,7 @@ class History:
         self.bases.append(batch.base_offset)
         self.end = batch.end_offset
         if self.records is not None:
-            self.records.add(batch.entries, now_s)
+            self.records.add(batch.entries, now_s, batch.transaction)
         return None
 
     def _may_be_forgotten(self, writer: int, now_s: float, forgets_s: float) -> bool:

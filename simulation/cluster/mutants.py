@@ -44,6 +44,7 @@ from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import BatchRefusal, check_batches
 from quorumlog_server import recover
 from simulation.cluster import disaster as cluster_disaster
+from simulation.cluster import transaction_mutants
 from simulation.kernel.disk import SimulatedDisk
 from simulation.kernel.loop import EPOCH_MS
 from simulation.kernel.mutation import Mutant, mutant_of
@@ -639,3 +640,6 @@ def _begins_empty() -> list[Any]:
 @_mutant("a commit of an earlier generation is accepted")
 def _zombies_commit() -> list[Any]:
     return [patch.object(offset_requests, "commit_error", lambda group, request, exists: KafkaCode.NONE)]
+
+
+MUTANTS += transaction_mutants.MUTANTS

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from metadata.image.internal_topics import CONSUMER_OFFSETS
+from metadata.image.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from quorumlog.wire.record_batch import Codec
 from simulation.cluster.compaction import Compaction
 from simulation.kernel.faults import Fault
@@ -27,6 +27,8 @@ RECOVER = "recover"
 DAY_MS = 86_400_000
 GROUP_TOPIC = "shared"
 """The topic whose partitions the members of the consumer group share.  Nothing is written to it."""
+LEDGER = "ledger"
+"""The topic into whose partitions transactional producers write."""
 
 
 OFFSETS_KEPT = Compaction(keys=0, min_lag_ms=DAY_MS)
@@ -123,7 +125,9 @@ class ClusterPlan:
     faults: tuple[Fault, ...]
     group_members: int = 0  # of the consumer group; 0: there is none
     group_partitions: int = 0
-    offsets: Compaction = OFFSETS_KEPT  # of the topic with the committed offsets of groups
+    offsets: Compaction = OFFSETS_KEPT  # of the topics with the state of coordinators
+    transactional: tuple[int, ...] = ()  # by transactional id: how many producers use it
+    ledger_partitions: int = 0
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
@@ -144,7 +148,7 @@ class ClusterPlan:
 
     @property
     def client_hosts(self) -> list[str]:
-        return [*self.producer_hosts, *self.consumer_hosts, *self.member_hosts]
+        return [*self.producer_hosts, *self.consumer_hosts, *self.member_hosts, *self.transactional_hosts]
 
     @property
     def member_hosts(self) -> list[str]:
@@ -152,10 +156,16 @@ class ClusterPlan:
         return [f"m{number}" for number in range(self.group_members)]
 
     @property
+    def transactional_hosts(self) -> list[str]:
+        """The hosts of the transactional producers, and of the readers of committed records."""
+        producers = [f"t{place}{twin}" for place, count in enumerate(self.transactional) for twin in "ab"[:count]]
+        return [*producers, "c0", "c1"] if producers else []
+
+    @property
     def compacted(self) -> dict[str, Compaction]:
         """The compacted topics, by name."""
         chosen = {topic.name: topic.compaction for topic in self.topics if topic.compaction is not None}
-        return {**chosen, CONSUMER_OFFSETS: self.offsets}
+        return {**chosen, CONSUMER_OFFSETS: self.offsets, TRANSACTION_STATE: self.offsets}
 
     @property
     def wipes(self) -> bool:

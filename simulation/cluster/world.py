@@ -30,7 +30,7 @@ from broker.server.process import BrokerProcess
 from metadata.controller.fencing import Fencing
 from metadata.controller.sessions import Session
 from metadata.image import PartitionImage
-from metadata.image.internal_topics import CONSUMER_OFFSETS
+from metadata.image.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from quorum.ports import OutlivedError
 from quorumlog.errors import CorruptStoreError, FatalError, QuorumlogError
 from quorumlog_server.control_plane import ControlPlane
@@ -38,7 +38,7 @@ from simulation.cluster.history import Mark
 from simulation.cluster.invariants import ClusterWatch
 from simulation.cluster.metadata import Spot
 from simulation.cluster.nodes import Host, World
-from simulation.cluster.plan import ClusterPlan
+from simulation.cluster.plan import LEDGER, ClusterPlan
 from simulation.cluster.retention import Kept, Retention, StrayWatch
 from simulation.kernel import real_store
 from simulation.kernel.cpu_limit import HangError, cpu_limited
@@ -307,12 +307,13 @@ class ClusterWorld(World):
     def holder(self, leads: bool, amount: float) -> int:
         """Return a broker that leads, or follows, a partition that is chosen by `amount`.
 
-        If there is a consumer group, every other amount chooses a partition of its coordinators.
+        If there are coordinators, every other amount chooses one of their partitions, or one with transactions.
         """
         partition = self.partition_at(amount)
-        offsets = self.watch.metadata.image.topic(CONSUMER_OFFSETS)
-        if offsets is not None and int(amount * 100) % 2:
-            partition = offsets.partitions[int(amount * 1000) % len(offsets.partitions)]
+        found = map(self.watch.metadata.image.topic, (CONSUMER_OFFSETS, TRANSACTION_STATE, LEDGER))
+        others = [one for topic in found if topic is not None for one in topic.partitions]
+        if others and int(amount * 100) % 2:
+            partition = others[int(amount * 1000) % len(others)]
         fallback = self.plan.broker_ids[int(amount % 1 * self.plan.brokers)]
         if partition is None or (leads and partition.leader < 0):
             return fallback

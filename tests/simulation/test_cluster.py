@@ -20,7 +20,7 @@ SEEDS = 36
 WITH_REAL_FILES = 7
 WITH_REAL_STORE = 14
 REBUILT = 55
-BLOCK = 6
+BLOCK = 3
 
 QUICKLY_CAUGHT = {
     "a leader does not check for divergence",
@@ -41,6 +41,9 @@ QUICKLY_CAUGHT = {
     "an unclean stop loses nothing with write.caching",
     "a damaged replica is silently replaced by an empty one",
     "a new coordinator does not read its partition",
+    "the last stable offset ignores open transactions",
+    "aborted transactions are missing in the snapshots of producers",
+    "a time-out does not raise the epoch",
 }
 """The others need more seeds than a test has time for: `python -m simulation --cluster --mutants`."""
 MUTANT_SEEDS = 30
@@ -89,6 +92,12 @@ def test_rare_faults_occur() -> None:
         "crash in a swap",
         "offset committed",
         "group member started over",
+        "transaction committed",
+        "transaction aborted",
+        "transaction abandoned",
+        "transactional producer fenced",
+        "offset committed in a transaction",
+        "record of a transaction read",
     ):
         assert totals.seen[what] > 0, what
 
