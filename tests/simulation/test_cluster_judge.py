@@ -122,6 +122,7 @@ class Log:
             self._batches.append(bytes(data))
             self.segments.append(SimpleNamespace(base_offset=base, end_offset=base + 1, size=len(data), _checked=None))
         self.size = sum(map(len, self._batches))
+        self._reader = SimpleNamespace(_recent=None)
 
     def read(self, offset: int, max_bytes: int, end: int) -> bytes:
         return self._batches[offset]
