@@ -17,6 +17,7 @@ class BrokerLinks:
 
     def __init__(self, resolve: Callable[[int], tuple[str, int] | None]) -> None:
         self._resolve = resolve
+        self._is_closed = False
         self._links: dict[int, tuple[tuple[str, int], asyncio.Future[KafkaConnection]]] = {}
 
     async def ask(self, broker_id: int, api: Api, version: int, values: Mapping[str, Any], timeout_s: float) -> Any:
@@ -32,26 +33,33 @@ class BrokerLinks:
             raise
 
     async def close(self) -> None:
-        """Close all connections.  Idempotent."""
+        """Close all connections, and those that are being made once they are.  Idempotent."""
+        self._is_closed = True
         links, self._links = self._links, {}
         for _, link in links.values():
-            if link.done() and not link.cancelled() and link.exception() is None:
-                await link.result().close()
+            await _close(link)
 
     async def _connection(self, broker_id: int, timeout_s: float) -> KafkaConnection:
         address = self._resolve(broker_id)
         if address is None:
             raise ClusterError(ApiError.BROKER_UNAVAILABLE, f"broker {broker_id} is not registered", retriable=True)
         known = self._links.get(broker_id)
-        if known is not None and known[0] == address:
+        while known is not None and known[0] == address:
             connection = await asyncio.shield(known[1])
             if connection.is_open:
                 return connection
+            waited, known = known, self._links.get(broker_id)
+            if known is waited:
+                break  # else another call has replaced it meanwhile
         link: asyncio.Future[KafkaConnection] = asyncio.get_running_loop().create_future()
         link.add_done_callback(_read)
+        if self._is_closed:
+            raise _interrupted(broker_id)
         self._links[broker_id] = address, link
         connection = KafkaConnection(*address, client_id="quorumlog-coordinator")
         try:
+            if known is not None:
+                await _close(known[1])
             await connection.connect(timeout_s)
         except BaseException as error:
             if self._links.get(broker_id, (None, None))[1] is link:
@@ -60,6 +68,8 @@ class BrokerLinks:
             link.set_exception(failed)
             raise
         link.set_result(connection)
+        if self._links.get(broker_id, (None, None))[1] is not link:  # closed meanwhile, or the address has changed
+            await connection.close()
         return connection
 
     async def _drop(self, broker_id: int, connection: KafkaConnection) -> None:
@@ -67,6 +77,12 @@ class BrokerLinks:
         if known is not None and known[1].done() and known[1].exception() is None and known[1].result() is connection:
             del self._links[broker_id]
         await connection.close()
+
+
+async def _close(link: asyncio.Future[KafkaConnection]) -> None:
+    """Close a connection that was made; one that is being made is closed by the call that makes it."""
+    if link.done() and not link.cancelled() and link.exception() is None:
+        await link.result().close()
 
 
 def _interrupted(broker_id: int) -> ClusterError:

@@ -109,7 +109,7 @@ class FetchService:
                     if session.next_epoch != epoch:
                         break
                     if enough or last_chance:
-                        return self._reply(session, results)
+                        return self._reply(session, plan, results)
                 if session.session_id == NO_SESSION:
                     self._watch_all(session)
                 await self._park(session, deadline)
@@ -255,7 +255,7 @@ class FetchService:
                     session.ready.pop(key, None)
         return results, urgent or size >= self._wanted_bytes(plan)
 
-    def _reply(self, session: Session, results: dict[AskedKey, FetchResult]) -> FetchReply:
+    def _reply(self, session: Session, plan: FetchPlan, results: dict[AskedKey, FetchResult]) -> FetchReply:
         """Record the sent positions; a full fetch is also answered for partitions without news."""
         for key, result in results.items():
             # A partition with records stays ready, because there may be more.  So does one with an error, because
@@ -266,7 +266,7 @@ class FetchService:
             # Partitions whose records had no room are answered without records, and stay ready.
             for key, entry in session.entries.items():
                 if key not in results:
-                    results[key] = self._without_records(entry, session.replica_id)
+                    results[key] = self._without_records(entry, plan)
             results = {key: results[key] for key in session.entries}
         for key, result in results.items():
             entry = session.entries[key]
@@ -282,9 +282,16 @@ class FetchService:
             if replica is not None and replica.leader is not None and replica.leader.is_joining(session.replica_id):
                 self._counters.reassignment_out_bytes += size
 
-    def _without_records(self, entry: AskedPartition, replica_id: int) -> FetchResult:
-        found = self._serving(entry, replica_id)
-        return self._error(entry, found) if isinstance(found, KafkaCode) else self._result(entry, found)
+    def _without_records(self, entry: AskedPartition, plan: FetchPlan) -> FetchResult:
+        found = self._serving(entry, plan.replica_id)
+        if isinstance(found, KafkaCode):
+            return self._error(entry, found)
+        try:
+            end = _readable_end(found, plan)
+        except (DiskError, CorruptStoreError) as error:
+            found.replica.take_offline(error)
+            return self._error(entry, KafkaCode.KAFKA_STORAGE_ERROR)
+        return replace(self._result(entry, found), last_stable_offset=end)
 
     async def _evaluate(
         self, session: Session, entry: AskedPartition, plan: FetchPlan, budget: int, at_least_one: bool

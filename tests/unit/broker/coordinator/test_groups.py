@@ -21,7 +21,9 @@ from broker.core.coordinator.group_requests import (
     OffsetCommit,
     OffsetFetch,
     OffsetToCommit,
+    TxnOffsetCommit,
 )
+from broker.core.coordinator.transaction_requests import TransactionSupport
 from metadata.control.partitions_count import remove_partitions
 from metadata.control.topics import delete_topics
 from metadata.image import ClusterImage
@@ -193,3 +195,20 @@ def test_a_minimum_above_its_maximum_applies() -> None:
     image = ClusterImage().apply(0, [Config(ConfigScope.CLUSTER, "", "group.min.session.timeout.ms", "2000000")])
     limits = group_limits(image)
     assert (limits.session_timeout_min_ms, limits.session_timeout_max_ms) == (2_000_000, 2_000_000)
+
+
+async def test_an_offset_commit_that_is_cancelled_while_it_is_verified_leaves_nothing_behind(bench: Bench) -> None:
+    never: asyncio.Future[KafkaCode] = asyncio.get_running_loop().create_future()
+
+    async def verify(*_: Any) -> KafkaCode:
+        return await never
+
+    request = TxnOffsetCommit(OffsetCommit("g", "", None, -1, ALL), (7, 0))
+    commit = bench.groups.commit_in_transaction("x", request, verify, TransactionSupport.ADDS, 10)
+    waiting = asyncio.create_task(commit)
+    producers = bench.groups.shell.producers(0)
+    assert producers is not None
+    await until(lambda: 7 in producers._verifying)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    assert producers._verifying == {}

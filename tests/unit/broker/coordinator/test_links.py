@@ -1,0 +1,104 @@
+"""Connections between brokers: one for each, also when calls connect at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from broker.coordinator import links
+from broker.coordinator.links import BrokerLinks
+from quorumlog.errors import ClusterError
+from quorumlog.wire.kafka.codec import Api
+
+
+class Connections:
+    """All connections that were made.  While `go_on` is not set, they are being made."""
+
+    def __init__(self) -> None:
+        self.made: list[Connection] = []
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+        self.address = ("a", 1)
+        self.failing = 0
+        """So many of the next connections end as soon as they are made."""
+
+    @property
+    def open(self) -> list[Connection]:
+        return [each for each in self.made if each.is_open]
+
+    def make(self, *address: Any, client_id: str) -> Connection:
+        self.made.append(Connection(self))
+        return self.made[-1]
+
+
+class Connection:
+    def __init__(self, all_of_them: Connections) -> None:
+        self._all = all_of_them
+        self.is_open = False
+
+    async def connect(self, timeout_s: float) -> None:
+        await self._all.go_on.wait()
+        await asyncio.sleep(0)
+        self.is_open = self._all.failing <= 0
+        self._all.failing -= 1
+
+    async def ask(self, *_: Any) -> Connection:
+        return self
+
+    async def close(self) -> None:
+        self.is_open = False
+
+
+@pytest.fixture
+async def connections(monkeypatch: pytest.MonkeyPatch) -> Connections:
+    connections = Connections()
+    monkeypatch.setattr(links, "KafkaConnection", connections.make)
+    return connections
+
+
+@pytest.fixture
+def broker(connections: Connections) -> BrokerLinks:
+    return BrokerLinks(lambda _: connections.address)
+
+
+async def ask(broker: BrokerLinks) -> Any:
+    return await broker.ask(2, Api.END_TXN, 5, {}, 5)
+
+
+async def test_calls_share_a_connection(broker: BrokerLinks, connections: Connections) -> None:
+    first = await ask(broker)
+    assert list(await asyncio.gather(ask(broker), ask(broker))) == [first, first]
+
+
+async def test_calls_that_reconnect_at_the_same_time_share_a_connection(
+    broker: BrokerLinks, connections: Connections
+) -> None:
+    connections.failing = 1
+    _, *used = await asyncio.gather(ask(broker), ask(broker), ask(broker))
+    assert len(set(used)) == 1
+    assert len(connections.made) == 2
+    await broker.close()
+    assert connections.open == []
+
+
+async def test_a_connection_to_a_former_address_is_closed(broker: BrokerLinks, connections: Connections) -> None:
+    await ask(broker)
+    connections.address = ("b", 2)
+    last = await ask(broker)
+    assert connections.open == [last]
+
+
+async def test_a_connection_that_is_being_made_at_the_close_is_closed(
+    broker: BrokerLinks, connections: Connections
+) -> None:
+    connections.go_on.clear()
+    asking = asyncio.create_task(ask(broker))
+    await asyncio.sleep(0)
+    await broker.close()
+    connections.go_on.set()
+    await asking
+    assert connections.open == []
+    with pytest.raises(ClusterError):
+        await ask(broker)

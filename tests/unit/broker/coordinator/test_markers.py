@@ -1,0 +1,114 @@
+"""Markers are sent until every partition has one, and only while their coordinator works."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.coordinator.limits import CoordinatorLimits
+from broker.coordinator.markers import MarkerSender, MarkerWriter
+from broker.coordinator.partition import State
+from broker.core.coordinator.transaction_records import Partition
+from broker.core.coordinator.transaction_requests import WriteMarkers
+from metadata.image.internal_topics import TRANSACTION_STATE
+from quorumlog.wire.control_records import EndTxnMarker
+from quorumlog.wire.errors import KafkaCode
+from tests.unit.broker.coordinator.counting import WAIT_S, until
+
+T0, T1 = ("t", 0), ("t", 1)
+EFFECT = WriteMarkers("x", (7, 1), True, (T0, T1), 2)
+LIMITS = CoordinatorLimits(marker_retry_min_ms=1, marker_retry_max_ms=2)
+
+
+class Place:
+    """Broker 1, which leads all partitions, their coordinator, and the writer of markers."""
+
+    broker_id = 1
+
+    def __init__(self, group: asyncio.TaskGroup) -> None:
+        self.codes: dict[Partition, KafkaCode] = {}
+        self.written: list[tuple[Partition, bool]] = []
+        self.reported: list[Any] = []
+        self.coordinator: Any = SimpleNamespace(state=State.SERVING, leader_epoch=4, tell=self._tell)
+        table: Any = SimpleNamespace(context=SimpleNamespace(cluster=self))
+        writer: Any = self
+        links: Any = None
+        self.sender = MarkerSender(table, writer, links, LIMITS)
+        self.sender.start(group)
+
+    def partition(self, topic: str, index: int) -> Any:
+        return SimpleNamespace(leader=1)
+
+    async def write(
+        self, topic: str, index: int, marker: EndTxnMarker, producer: tuple[int, int], *, has_raised: bool
+    ) -> int:
+        assert (marker, producer) == (EndTxnMarker(True, 4), EFFECT.producer)
+        self.written.append(((topic, index), has_raised))
+        return int(self.codes.get((topic, index), KafkaCode.NONE))
+
+    def _tell(self, report: Any) -> bool:
+        machine = SimpleNamespace(markers_written=lambda written, _: self.reported.append(written.partitions))
+        report(machine, 0)
+        return True
+
+    async def done(self) -> None:
+        await until(lambda: len(self.sender) == 0)
+
+
+@pytest.fixture
+async def place() -> AsyncIterator[Place]:
+    async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
+        place = Place(group)
+        yield place
+        await place.sender.close()
+
+
+async def test_a_marker_is_written_again_until_it_is_committed(place: Place) -> None:
+    place.codes[T1] = KafkaCode.NOT_ENOUGH_REPLICAS
+    place.sender.order(place.coordinator, EFFECT)
+    await until(lambda: place.written.count((T1, True)) > 2)
+    assert place.written.count((T0, True)) == 1
+    place.codes.clear()
+    await place.done()
+    assert place.reported == [(T0,), (T1,)]
+
+
+async def test_a_partition_with_a_later_epoch_needs_no_marker(place: Place) -> None:
+    place.codes[T0] = KafkaCode.INVALID_PRODUCER_EPOCH
+    place.sender.order(place.coordinator, EFFECT)
+    await place.done()
+    assert place.reported == [(T0, T1)]
+
+
+async def test_a_decision_that_is_ordered_again_is_written_to_all_its_partitions(place: Place) -> None:
+    """The coordinator has loaded its machine anew, and has forgotten the reports to the dropped one."""
+    place.codes[T1] = KafkaCode.NOT_ENOUGH_REPLICAS
+    place.sender.order(place.coordinator, EFFECT)
+    await until(lambda: (T0,) in place.reported)
+    place.reported.clear()
+    place.codes.clear()
+    place.sender.order(place.coordinator, EFFECT)
+    await place.done()
+    assert sorted(each for report in place.reported for each in report) == [T0, T1]
+
+
+@pytest.mark.parametrize("state", [State.ENDED, State.FAILED])
+async def test_markers_end_with_their_coordinator(place: Place, state: State) -> None:
+    place.codes[T1] = KafkaCode.NOT_ENOUGH_REPLICAS
+    place.sender.order(place.coordinator, EFFECT)
+    await until(lambda: len(place.written) > 2)
+    place.coordinator.state = state
+    await place.done()
+    assert place.reported == [(T0,)]
+
+
+async def test_a_marker_to_the_topic_of_transactions_is_refused() -> None:
+    """Its coordinator could not load a marker, and would stop."""
+    nothing: Any = None
+    writer = MarkerWriter(nothing, nothing, lambda: 0, 1_000)
+    code = await writer.write(TRANSACTION_STATE, 0, EndTxnMarker(True, 0), (1, 0), has_raised=False)
+    assert code == KafkaCode.INVALID_TOPIC_EXCEPTION
