@@ -25,9 +25,11 @@ from quorumlog.client.kafka import KafkaConnection
 from quorumlog.kctl import processes
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
+from quorumlog.wire.record_batch import TRANSACTIONAL_FLAG
 from tests.integration.kafka.clients import TIMEOUT_S
 from tests.integration.kafka.conftest import Standalone
 from tests.integration.quorum.clusters import done, node_of, running, start
+from tests.unit.broker.log.batches import make_batch
 
 pytestmark = pytest.mark.timeout(180)
 _numbers = count()
@@ -328,3 +330,129 @@ def test_tools_see_the_state_of_transactions(standalone: Standalone) -> None:
         assert admin.open_transactions(topic) == [0]
         producer.abort_transaction(TIMEOUT_S)
         assert admin.describe("unknown")["error_code"] == KafkaCode.TRANSACTIONAL_ID_NOT_FOUND
+
+
+class NewerClient:
+    """A client of transaction version 2 (KIP-890), which Python's clients do not have: it adds no partitions."""
+
+    def __init__(self, bootstrap: str, transactional_id: str) -> None:
+        self._host, _, port = bootstrap.rpartition(":")
+        self._port = int(port)
+        self._id = transactional_id
+        self.producer = (-1, -1)
+        self._sequences: dict[tuple[str, int], int] = {}
+
+    async def __aenter__(self) -> NewerClient:
+        self._connection = await KafkaConnection(self._host, self._port).__aenter__()
+        await self._connection.connect(TIMEOUT_S)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._connection.close()
+
+    async def ask(self, api: Api, version: int, **values: Any) -> Any:
+        """Ask until the answer is no error that clients retry."""
+        async with asyncio.timeout(TIMEOUT_S):
+            while True:
+                named = {"transactional_id": self._id, "key": self._id, "coordinator_keys": [self._id], **values}
+                reply = await self._connection.ask(api, version, named, TIMEOUT_S)
+                if api is Api.TXN_OFFSET_COMMIT:
+                    code = int(reply.topics[0].partitions[0].error_code)
+                    assert code in (KafkaCode.NONE, *RETRIED)
+                else:
+                    code = int(getattr(reply, "error_code", 0))
+                if code not in RETRIED:
+                    return reply
+                await asyncio.sleep(0.02)
+
+    async def begin(self) -> None:
+        await self.ask(Api.FIND_COORDINATOR, 4, key_type=1)
+        reply = await self.ask(Api.INIT_PRODUCER_ID, 5, transaction_timeout=60_000, producer_id=-1, producer_epoch=-1)
+        assert reply.error_code == KafkaCode.NONE
+        self._continue(reply)
+
+    def _continue(self, reply: Any) -> None:
+        self.producer = reply.producer_id, reply.producer_epoch
+        self._sequences.clear()
+
+    async def write(self, topic: str, index: int, value: bytes) -> int:
+        """Send one record; return the error code."""
+        sequence = self._sequences.get((topic, index), 0)
+        batch = make_batch([value], producer=(*self.producer, sequence), attributes=TRANSACTIONAL_FLAG)
+        data = [{"name": topic, "partition_data": [{"index": index, "records": batch}]}]
+        reply = await self.ask(Api.PRODUCE, 12, acks=-1, timeout=10_000, topic_data=data)
+        code = int(reply.responses[0].partition_responses[0].error_code)
+        if code == KafkaCode.NONE:
+            self._sequences[topic, index] = sequence + 1
+        return code
+
+    async def commit_offset(self, group: str, topic: str, offset: int) -> None:
+        topics = [{"name": topic, "partitions": [{"partition_index": 0, "committed_offset": offset}]}]
+        member = {"generation_id": -1, "member_id": "", "group_id": group, "topics": topics}
+        await self.ask(Api.TXN_OFFSET_COMMIT, 5, **self._fields(self.producer), **member)
+
+    async def end(self, *, commit: bool, producer: tuple[int, int] | None = None) -> int:
+        fields = self._fields(producer or self.producer)
+        reply = await self.ask(Api.END_TXN, 5, committed=commit, **fields)
+        if reply.error_code == KafkaCode.NONE:
+            self._continue(reply)
+        return int(reply.error_code)
+
+    def _fields(self, producer: tuple[int, int]) -> dict[str, int]:
+        return {"producer_id": producer[0], "producer_epoch": producer[1]}
+
+
+RETRIED = (
+    KafkaCode.COORDINATOR_NOT_AVAILABLE,
+    KafkaCode.NOT_COORDINATOR,
+    KafkaCode.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaCode.CONCURRENT_TRANSACTIONS,
+)
+
+
+async def test_each_transaction_of_a_newer_client_has_an_epoch_of_its_own(standalone: Standalone) -> None:
+    bootstrap = standalone.bootstrap
+    topic = await asyncio.to_thread(topic_on, bootstrap, 2)
+    wanted: list[bytes] = []
+    async with NewerClient(bootstrap, "newer") as client:
+        await client.begin()
+        first = client.producer
+        for number in range(6):
+            commit = number % 3 != 2
+            for index in (0, 1):
+                value = b"%d" % number
+                assert await client.write(topic, index, value) == KafkaCode.NONE
+                assert await client.write(topic, index, value + b"'") == KafkaCode.NONE
+            wanted += [b"%d" % number, b"%d'" % number] if commit else []
+            before = client.producer
+            assert await client.end(commit=commit) == KafkaCode.NONE
+            assert client.producer == (before[0], before[1] + 1)
+            assert await client.end(commit=commit, producer=before) == KafkaCode.NONE
+            assert client.producer == (before[0], before[1] + 1)
+        assert client.producer == (first[0], first[1] + 6)
+        following, client.producer = client.producer, first
+        assert await client.write(topic, 0, b"late") == KafkaCode.INVALID_PRODUCER_EPOCH
+        client.producer = following
+    for index in (0, 1):
+        assert await asyncio.to_thread(read, bootstrap, topic, index) == wanted
+
+
+async def test_a_newer_client_commits_offsets_without_adding_the_group(standalone: Standalone) -> None:
+    bootstrap = standalone.bootstrap
+    topic = await asyncio.to_thread(topic_on, bootstrap)
+    group = f"group-{next(_numbers)}"
+
+    def committed() -> int:
+        consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
+        try:
+            return int(consumer.committed([TopicPartition(topic, 0)], TIMEOUT_S)[0].offset)
+        finally:
+            consumer.close()
+
+    async with NewerClient(bootstrap, "newer-offsets") as client:
+        await asyncio.to_thread(committed)  # the topic of groups exists from now on
+        await client.begin()
+        for offset, commit in ((5, True), (9, False)):
+            await client.commit_offset(group, topic, offset)
+            assert await client.end(commit=commit) == KafkaCode.NONE
+            assert await asyncio.to_thread(committed) == 5
