@@ -14,6 +14,7 @@ from broker.core.coordinator.group_requests import (
     ListGroups,
     MemberDescription,
 )
+from broker.core.coordinator.share.groups import SHARE, ShareGroup
 from quorumlog.wire.errors import KafkaCode
 
 
@@ -50,7 +51,10 @@ def describe(
 
 
 def listed(
-    request: ListGroups, groups: dict[str, Group | ConsumerGroup], simple: Iterable[str]
+    request: ListGroups,
+    groups: dict[str, Group | ConsumerGroup],
+    simple: Iterable[str],
+    shares: dict[str, ShareGroup],
 ) -> tuple[ListedGroup, ...]:
     """Return the groups that a request asks for.  simple: names of groups that have offsets."""
     every = [
@@ -63,6 +67,7 @@ def listed(
         for each in groups.values()
     ]
     every += [ListedGroup(name, "", GroupState.EMPTY, GroupType.CLASSIC) for name in simple if name not in groups]
+    every += [ListedGroup(each.name, SHARE, each.state, GroupType.SHARE) for each in shares.values()]
     states = {state.lower() for state in request.states}
     types = {group_type.lower() for group_type in request.types}
     return tuple(

@@ -20,12 +20,13 @@ heartbeat costs no search.
 **Two kinds of groups** are in the same map: `Group` uses the classic protocol, and `ConsumerGroup` the newer one
 (KIP-848).  Records of the newer protocol contain all its state, so replay alone builds it.  A group may change its kind
 in one step: tombstones for all its records, then those of the other kind.  Offsets and deletions are the same for both.
+Share groups (KIP-932) are in a map of their own (`ShareService`): they have no offsets, and no other protocol.
 A record of a type that this version does not know is counted and otherwise left alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from random import Random
 from typing import Final, assert_never
@@ -37,8 +38,10 @@ from broker.core.coordinator.consumer.group import ConsumerGroup
 from broker.core.coordinator.consumer.records import ConsumerKey
 from broker.core.coordinator.consumer.requests import (
     ConsumerHeartbeat,
+    ConsumerHeartbeatResponse,
     DescribeConsumerGroups,
     DescribeConsumerGroupsResponse,
+    NamedPartitions,
 )
 from broker.core.coordinator.consumer.service import ConsumerService
 from broker.core.coordinator.explanations import Times, explain
@@ -82,6 +85,17 @@ from broker.core.coordinator.group_requests import (
 from broker.core.coordinator.machine import Record, Step
 from broker.core.coordinator.offsets import Offsets
 from broker.core.coordinator.records import GroupKey, read_group, read_key, split_offset_key
+from broker.core.coordinator.share.groups import read_key as read_share_key
+from broker.core.coordinator.share.requests import (
+    DescribeShareGroups,
+    DescribeShareGroupsResponse,
+    ForgetShareStates,
+    ListShareStates,
+    ResetShareStates,
+    ShareHeartbeat,
+    ShareRequest,
+)
+from broker.core.coordinator.share.service import ShareService
 from broker.core.coordinator.sweep import Sweeper
 from broker.core.coordinator.transactional_offsets import PendingOffsets
 from broker.core.coordinator.turn import Clocks, Turn
@@ -106,6 +120,7 @@ class GroupMachine:
         self._groups: Final[dict[str, Group | ConsumerGroup]] = {}
         self._offsets: Final = Offsets()
         self._consumers: Final = ConsumerService(self._groups, topics, random)
+        self._shares: Final = ShareService(topics)
         self._pending_offsets: Final = PendingOffsets()
         self._sweeper: Final = Sweeper(self._groups, self._offsets, topics)
         self._parked: Final[dict[int, tuple[str, str]]] = {}
@@ -134,7 +149,10 @@ class GroupMachine:
             self._pending_offsets.supersede(*offset)
             return
         key = read_key(record.key) or consumer_records.read_key(record.key)
-        if isinstance(key, ConsumerKey):
+        share_key = None if key is not None else read_share_key(record.key)
+        if share_key is not None:
+            self._shares.replay(share_key, record.value)
+        elif isinstance(key, ConsumerKey):
             self._replay_consumer(key, record.value)
         elif not isinstance(key, GroupKey):
             self.unknown_records += 1
@@ -184,6 +202,7 @@ class GroupMachine:
                     cause = "the group is larger than group.max.size"
                     rebalance.prepare(turn, group, cause, None, RebalanceReason.GROUP_TOO_LARGE)
             self._settle(group)
+        self._shares.loaded(turn)
         self._sweeper.delete_missing()
         return turn.step()
 
@@ -198,7 +217,7 @@ class GroupMachine:
                 groups = tuple(self._describe(name, request.report_missing) for name in request.groups)
                 turn.answer(call, DescribeGroupsResponse(groups))
             case ListGroups():
-                listed = descriptions.listed(request, self._groups, self._offsets.groups())
+                listed = descriptions.listed(request, self._groups, self._offsets.groups(), self._shares.groups)
                 turn.answer(call, ListGroupsResponse(listed))
             case OffsetFetch():
                 fetched = tuple(self._fetch(each, request.require_stable) for each in request.groups)
@@ -207,7 +226,7 @@ class GroupMachine:
                 explained = tuple(self._explain(name, turn.wall_ms) for name in request.groups)
                 turn.answer(call, ExplainGroupsResponse(explained))
             case DeleteGroups():
-                errors = {name: self._delete_error(name) for name in request.groups}
+                errors = {name: self._delete_error(turn, name) for name in request.groups}
                 self._sweeper.delete_groups(turn, call, request, errors)
                 self._sweeper.run(turn)
             case OffsetCommit():
@@ -225,6 +244,10 @@ class GroupMachine:
                 self._consumer_heartbeat(turn, call, request)
             case DescribeConsumerGroups():
                 turn.answer(call, self._describe_consumers(request))
+            case (
+                ShareHeartbeat() | DescribeShareGroups() | ListShareStates() | ResetShareStates() | ForgetShareStates()
+            ):
+                self._share_request(turn, call, request)
             case _:
                 assert_never(request)
         return turn.step()
@@ -237,7 +260,27 @@ class GroupMachine:
     def _exists(self, name: str) -> bool:
         return name in self._groups or self._offsets.has_group(name) or self._pending_offsets.has_group(name)
 
+    def _share_request(self, turn: Turn, call: int, request: ShareRequest) -> None:
+        match request:
+            case ShareHeartbeat():
+                self._shares.heartbeat(turn, call, request, is_taken=self._exists(request.group))
+            case DescribeShareGroups():
+                groups = tuple(map(self._shares.describe, request.groups))
+                turn.answer(call, DescribeShareGroupsResponse(groups))
+            case ListShareStates():
+                turn.answer(call, self._shares.list_states(request))
+            case ResetShareStates():
+                turn.answer(call, self._shares.reset(turn, request))
+            case ForgetShareStates():
+                turn.answer(call, self._shares.forget(turn, request))
+            case _:
+                assert_never(request)
+
     def _consumer_heartbeat(self, turn: Turn, call: int, request: ConsumerHeartbeat) -> None:
+        if request.group in self._shares.groups:
+            message = f"group {request.group!r} is a share group"
+            turn.answer(call, ConsumerHeartbeatResponse(KafkaCode.GROUP_ID_NOT_FOUND, message))
+            return
         group = self._consumers.heartbeat(turn, call, request) or self._groups.get(request.group)
         if group is not None:
             self._settle(group)
@@ -253,7 +296,10 @@ class GroupMachine:
     def _member_request(self, turn: Turn, call: int, request: JoinGroup | SyncGroup | Heartbeat | LeaveGroup) -> None:
         group = self._groups.get(request.group)
         error = self._name_error(request.group)
-        if error is KafkaCode.NONE and isinstance(request, JoinGroup):
+        if error is KafkaCode.NONE and request.group in self._shares.groups:
+            is_join = isinstance(request, JoinGroup)
+            error = KafkaCode.INCONSISTENT_GROUP_PROTOCOL if is_join else KafkaCode.UNKNOWN_MEMBER_ID
+        elif error is KafkaCode.NONE and isinstance(request, JoinGroup):
             error = membership.refuse_join(request, self._limits)
             if error is KafkaCode.NONE and group is None:
                 if request.member_id:
@@ -292,6 +338,8 @@ class GroupMachine:
     def _commit(self, turn: Turn, call: int, request: OffsetCommit, producer: tuple[int, int] | None = None) -> None:
         group = self._groups.get(request.group)
         error = self._name_error(request.group, may_be_empty=True)
+        if error is KafkaCode.NONE and request.group in self._shares.groups:
+            error = KafkaCode.GROUP_ID_NOT_FOUND  # a share group has no committed offsets
         if error is KafkaCode.NONE:
             is_anonymous = request.generation < 0 and not request.member_id and request.instance_id is None
             if producer is None or not is_anonymous:  # older producers commit without the names of their members
@@ -318,7 +366,13 @@ class GroupMachine:
         group = self._groups.get(request.group)
         offset_requests.delete(turn, group, call, request, self._offsets, self._topics)
 
-    def _delete_error(self, name: str) -> KafkaCode:
+    def _delete_error(self, turn: Turn, name: str) -> KafkaCode:
+        """Return why a group cannot be deleted, or NONE.  A share group is deleted here, as it has no offsets."""
+        if name in self._shares.groups:
+            error = self._shares.delete_error(name)
+            if error is KafkaCode.NONE:
+                self._shares.delete(turn, name)
+            return error
         group = self._groups.get(name)
         if not self._exists(name) or (group is not None and group.state is GroupState.DEAD):
             return KafkaCode.GROUP_ID_NOT_FOUND
@@ -354,6 +408,8 @@ class GroupMachine:
         for name in self._offsets.groups():
             if name not in self._groups:
                 yield GroupState.EMPTY
+        for share in self._shares.groups.values():
+            yield share.state
 
     # -- events
 
@@ -387,7 +443,14 @@ class GroupMachine:
             if isinstance(group, ConsumerGroup) and group.concerns(topics):
                 group.outdate(now_ms)
                 self._settle(group)
+        self._shares.topics_changed(topics)
         return Step()
+
+    def share_initialized(self, group: str, partitions: Sequence[NamedPartitions], now_ms: int) -> Step:
+        """Note that share partitions have a state now."""
+        turn = self._turn(now_ms)
+        self._shares.initialized(turn, group, partitions)
+        return turn.step()
 
     def configure(self, limits: GroupLimits, now_ms: int) -> Step:
         """Apply changed limits.  State that was accepted under the old ones stays."""
@@ -410,6 +473,7 @@ class GroupMachine:
                     rebalance.on_time(turn, group)
                 group.wake_ms = group.next_deadline()
             self._settle(group)
+        self._shares.tick(turn)
         if self._expiry_ms <= now_ms:
             self._expiry_ms = now_ms + self._limits.expiry_interval_ms
             self._sweeper.expire()
@@ -423,6 +487,8 @@ class GroupMachine:
         if self._expiry_ms is None:
             return None
         due_ms = self._expiry_ms
+        if self._shares.wake_ms is not None:
+            due_ms = min(due_ms, self._shares.wake_ms)
         if self._heap:
             due_ms = min(due_ms, self._heap[0][0])
         if self._sweeper.is_busy:
@@ -460,6 +526,8 @@ class GroupMachine:
     def check(self) -> None:
         """Assert what must hold after each operation.  It looks at each member, so only tests call it."""
         waiting = {}
+        self._shares.check()
+        assert not self._shares.groups.keys() & self._groups.keys(), "a name of two groups"
         for name, group in self._groups.items():
             assert group.name == name, group.name
             assert not group.is_vacant, name

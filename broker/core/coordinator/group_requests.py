@@ -27,6 +27,7 @@ from broker.core.coordinator.consumer.requests import (
     SubscribedTopics,
 )
 from broker.core.coordinator.machine import TransactionEnd
+from broker.core.coordinator.share.requests import ShareGroupLimits, ShareRequest
 from quorumlog.wire.errors import KafkaCode
 
 NO_GENERATION = -1
@@ -56,6 +57,7 @@ class GroupType(StrEnum):
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
+    SHARE = "share"
 
 
 class Topics(SubscribedTopics, Protocol):
@@ -87,7 +89,7 @@ class GroupLimits:
         GROUP_MAX_SIZE_REACHED; a commit with larger records, INVALID_COMMIT_OFFSET_SIZE.
     groups_max: a join or commit that would create another group gets POLICY_VIOLATION.
     offsets_max: offsets of all groups; a commit beyond it gets POLICY_VIOLATION.
-    consumer: the limits of groups of the newer protocol.
+    consumer, share: the limits of groups of the newer protocol, and of share groups.
     """
 
     session_timeout_min_ms: int = 6_000
@@ -104,6 +106,7 @@ class GroupLimits:
     groups_max: int = 100_000
     offsets_max: int = 10_000_000
     consumer: ConsumerLimits = field(default_factory=ConsumerLimits)
+    share: ShareGroupLimits = field(default_factory=ShareGroupLimits)
 
     def __post_init__(self) -> None:
         assert 1 <= self.session_timeout_min_ms <= self.session_timeout_max_ms, self
@@ -508,6 +511,7 @@ GroupRequest = (
     | DeleteGroups
     | ConsumerHeartbeat
     | DescribeConsumerGroups
+    | ShareRequest
 )
 
 

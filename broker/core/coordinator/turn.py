@@ -26,7 +26,18 @@ class Turn:
     updates it.
     """
 
-    __slots__ = ("_answers", "_apply", "_notes", "_records", "_size_bytes", "limits", "now_ms", "parked", "wall_ms")
+    __slots__ = (
+        "_answers",
+        "_apply",
+        "_effects",
+        "_notes",
+        "_records",
+        "_size_bytes",
+        "limits",
+        "now_ms",
+        "parked",
+        "wall_ms",
+    )
 
     def __init__(
         self,
@@ -44,6 +55,7 @@ class Turn:
         self._records: list[Record] = []
         self._answers: list[Answer] = []
         self._notes: list[str] = []
+        self._effects: list[Any] = []
 
     def append(
         self,
@@ -73,6 +85,10 @@ class Turn:
     def note(self, line: str) -> None:
         self._notes.append(line)
 
+    def order(self, effect: Any) -> None:
+        """Have the shell's owner do something once the records are committed."""
+        self._effects.append(effect)
+
     @property
     def is_full(self) -> bool:
         """Return whether a step of many small records must not begin another one.
@@ -82,4 +98,4 @@ class Turn:
         return 2 * self._size_bytes >= self.limits.batch_max_bytes
 
     def step(self) -> Step:
-        return Step(tuple(self._records), tuple(self._answers), tuple(self._notes))
+        return Step(tuple(self._records), tuple(self._answers), tuple(self._notes), tuple(self._effects))

@@ -456,7 +456,7 @@ def test_a_damaged_key_is_refused() -> None:
 
 
 def test_a_record_of_an_unknown_type_is_counted() -> None:
-    coordinator = Coordinator(records=[Record(b"\0\x0b\0\1g", b"\0\0"), Record(b"\0\x11a long key of some type", None)])
+    coordinator = Coordinator(records=[Record(b"\0\x12\0\1g", b"\0\0"), Record(b"\0\x11a long key of some type", None)])
     assert coordinator.machine.unknown_records == 2
 
 

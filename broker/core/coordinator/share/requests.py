@@ -1,0 +1,152 @@
+"""Requests about share groups, their responses, effects, and limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from broker.core.coordinator.consumer.partitions import Partitions
+from broker.core.coordinator.consumer.requests import NamedPartitions
+from quorumlog.wire.errors import KafkaCode
+
+if TYPE_CHECKING:
+    from broker.core.coordinator.group_requests import Client
+
+JOINING: Final = 0
+LEAVING: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ShareGroupLimits:
+    """The limits of share groups.  Times in ms.
+
+    session_timeout_ms: a member without a heartbeat for this long is removed.
+    heartbeat_interval_ms: the interval that members are told to use.
+    members_max: `group.share.max.size`; a member beyond it gets GROUP_MAX_SIZE_REACHED.
+    topics_max: names in the subscription of a member; more get INVALID_REQUEST.
+    initialization_retry_ms: time before states that could not be initialized are tried again.
+    """
+
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 5_000
+    members_max: int = 200
+    topics_max: int = 1_000
+    initialization_retry_ms: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class ShareHeartbeat:
+    """A member joins, stays, changes its subscription, or leaves.
+
+    epoch: the member's epoch, or JOINING or LEAVING.  None: unchanged since the last request.
+    """
+
+    group: str
+    member_id: str
+    epoch: int
+    client: Client
+    rack_id: str | None = None
+    topics: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShareHeartbeatResponse:
+    """assignment: None if it has not changed."""
+
+    error: KafkaCode
+    message: str | None = None
+    member_id: str | None = None
+    epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    assignment: Partitions | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeShareGroups:
+    """Describe share groups.  Other groups get GROUP_ID_NOT_FOUND."""
+
+    groups: tuple[str, ...]
+
+
+class ShareMemberDescription(NamedTuple):
+    member_id: str
+    rack_id: str | None
+    epoch: int
+    client_id: str
+    client_host: str
+    topics: tuple[str, ...]
+    assignment: tuple[NamedPartitions, ...]
+
+
+class ShareGroupDescription(NamedTuple):
+    """members: sorted by member id."""
+
+    group: str
+    error: KafkaCode = KafkaCode.NONE
+    message: str | None = None
+    state: str = ""
+    epoch: int = 0
+    assignment_epoch: int = 0
+    members: tuple[ShareMemberDescription, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeShareGroupsResponse:
+    """groups: one for each of the request, in its order."""
+
+    groups: tuple[ShareGroupDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListShareStates:
+    """Return the share partitions of a group that have a state, with its epoch.
+
+    must_be_empty: a group with members gets NON_EMPTY_GROUP.
+    """
+
+    group: str
+    must_be_empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ListShareStatesResponse:
+    error: KafkaCode
+    message: str | None = None
+    epoch: int = 0
+    partitions: tuple[NamedPartitions, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ResetShareStates:
+    """Note that states of a group will begin anew, at a new epoch, which the response has."""
+
+    group: str
+    partitions: tuple[NamedPartitions, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetShareStates:
+    """Note that the states of these topics have been deleted.  The group has no members."""
+
+    group: str
+    topics: tuple[NamedPartitions, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InitializeShareStates:
+    """An effect: initialize states at the share coordinators, and report it by `share_initialized`."""
+
+    group: str
+    state_epoch: int
+    partitions: tuple[NamedPartitions, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteShareStates:
+    """An effect: delete the states of topics that no longer exist."""
+
+    group: str
+    partitions: tuple[NamedPartitions, ...]
+
+
+ShareRequest = ShareHeartbeat | DescribeShareGroups | ListShareStates | ResetShareStates | ForgetShareStates

@@ -1,0 +1,367 @@
+"""The share groups among the groups of a machine: heartbeats, assignments, sessions, and which states exist.
+
+A change of members, subscriptions, topics or initialized share partitions begins a new epoch and computes all targets
+in the same step.  A member gets its target with its next heartbeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Final
+from uuid import UUID
+
+from broker.core.coordinator.consumer.group import hash_of
+from broker.core.coordinator.consumer.requests import NamedPartitions, SubscribedTopics
+from broker.core.coordinator.share.groups import (
+    Kind,
+    ShareGroup,
+    ShareGroupKey,
+    ShareMember,
+    ShareMemberValue,
+    StateTopic,
+    assign,
+    member_keys,
+    write_current,
+    write_group,
+    write_key,
+    write_member,
+    write_state_partitions,
+    write_target,
+    write_target_member,
+)
+from broker.core.coordinator.share.requests import (
+    JOINING,
+    LEAVING,
+    DeleteShareStates,
+    ForgetShareStates,
+    InitializeShareStates,
+    ListShareStates,
+    ListShareStatesResponse,
+    ResetShareStates,
+    ShareGroupDescription,
+    ShareHeartbeat,
+    ShareHeartbeatResponse,
+    ShareMemberDescription,
+)
+from broker.core.coordinator.turn import Turn
+from quorumlog.wire.errors import KafkaCode
+
+Refusal = tuple[KafkaCode, str]
+
+
+class ShareService:
+    """Applies requests to the share groups.  topics: answers from the image."""
+
+    def __init__(self, topics: SubscribedTopics) -> None:
+        self.groups: Final[dict[str, ShareGroup]] = {}
+        self.wake_ms: int | None = None
+        """A time that is not later than the end of the next session; None without any."""
+        self._topics = topics
+
+    # -- the log
+
+    def replay(self, key: ShareGroupKey, value: bytes | None) -> None:
+        """Apply a record.  Raise BadRecord."""
+        group = self.groups.get(key.group) or ShareGroup(key.group)
+        group.apply(key, value)
+        if group.is_vacant:
+            self.groups.pop(key.group, None)
+        else:
+            self.groups[key.group] = group
+
+    def loaded(self, turn: Turn) -> None:
+        """Begin to serve: each member has a fresh session."""
+        for group in self.groups.values():
+            for member_id in [name for name, member in group.members.items() if member.value is None]:
+                del group.members[member_id]
+            for member in group.members.values():
+                self._renew(turn, member)
+
+    def _renew(self, turn: Turn, member: ShareMember) -> None:
+        member.expires_ms = turn.now_ms + turn.limits.share.session_timeout_ms
+        if self.wake_ms is None or member.expires_ms < self.wake_ms:
+            self.wake_ms = member.expires_ms
+
+    # -- heartbeats
+
+    def heartbeat(self, turn: Turn, call: int, request: ShareHeartbeat, *, is_taken: bool) -> None:
+        """Apply a heartbeat.  is_taken: a group of another kind has this name."""
+        found = self._heartbeat(turn, request, is_taken)
+        turn.answer(call, ShareHeartbeatResponse(*found) if isinstance(found, tuple) else found)
+
+    def _heartbeat(self, turn: Turn, request: ShareHeartbeat, is_taken: bool) -> ShareHeartbeatResponse | Refusal:
+        problem = _problem(turn, request)
+        if problem is not None:
+            return KafkaCode.INVALID_REQUEST, problem
+        if is_taken:
+            return KafkaCode.GROUP_ID_NOT_FOUND, f"group {request.group!r} is not a share group"
+        group = self.groups.get(request.group)
+        if group is None and request.epoch != JOINING:
+            return KafkaCode.UNKNOWN_MEMBER_ID, f"there is no share group {request.group!r}"
+        if group is None and len(self.groups) >= turn.limits.groups_max:
+            return KafkaCode.POLICY_VIOLATION, f"there are {len(self.groups)} share groups in this partition already"
+        group = group or ShareGroup(request.group)
+        member = group.members.get(request.member_id)
+        refusal = self._refusal(turn, group, member, request)
+        if refusal is not None:
+            return refusal
+        if request.epoch == LEAVING:
+            assert member is not None
+            self._remove(turn, group, [member], f"member {member.member_id!r} left")
+            return ShareHeartbeatResponse(KafkaCode.NONE, None, request.member_id, LEAVING)
+        return self._stay(turn, group, member, request)
+
+    @staticmethod
+    def _refusal(turn: Turn, group: ShareGroup, member: ShareMember | None, request: ShareHeartbeat) -> Refusal | None:
+        if member is None:
+            if request.epoch != JOINING:
+                return KafkaCode.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is no member of the group"
+            if len(group.members) >= turn.limits.share.members_max:
+                return KafkaCode.GROUP_MAX_SIZE_REACHED, f"the group has {len(group.members)} members"
+        elif request.epoch > JOINING and request.epoch not in (member.epoch, member.previous_epoch):
+            return KafkaCode.FENCED_MEMBER_EPOCH, f"the epoch of the member is {member.epoch}, not {request.epoch}"
+        return None
+
+    def _stay(
+        self, turn: Turn, group: ShareGroup, member: ShareMember | None, request: ShareHeartbeat
+    ) -> ShareHeartbeatResponse:
+        old = None if member is None else member.known
+        value = ShareMemberValue(
+            request.rack_id if old is None or request.rack_id is not None else old.rack_id,
+            request.client.client_id,
+            request.client.host,
+            tuple(sorted(set(request.topics))) if request.topics is not None else () if old is None else old.topics,
+        )
+        if value != old:
+            self._put(turn, Kind.MEMBER, group.name, write_member(value), request.member_id)
+            group = self.groups[group.name]
+        member = group.members[request.member_id]
+        self._renew(turn, member)
+        if old is None or old.topics != value.topics:
+            what = "joined" if old is None else "changed its subscription"
+            self._settle(turn, group, f"member {request.member_id!r} {what}")
+        elif group.is_outdated or group.initializing_until_ms:
+            self._settle(turn, group, None)
+        has_changed = member.assigned != member.target
+        if has_changed or member.epoch != group.assignment_epoch:
+            current = write_current(group.assignment_epoch, member.epoch, member.target)
+            self._put(turn, Kind.CURRENT, group.name, current, member.member_id)
+        is_behind = request.epoch != member.epoch  # also a member that did not get the last answer
+        assignment = member.assigned if has_changed or is_behind else None
+        interval_ms = turn.limits.share.heartbeat_interval_ms
+        return ShareHeartbeatResponse(KafkaCode.NONE, None, member.member_id, member.epoch, interval_ms, assignment)
+
+    # -- epochs, targets and states
+
+    def _settle(self, turn: Turn, group: ShareGroup, cause: str | None) -> None:
+        """Begin the next epoch with new targets if something has changed, and initialize the states that are missing.
+
+        cause: of a change of members or subscriptions, as a clause; None if only topics may have changed.
+        """
+        group.is_outdated = False
+        self._drop_missing(turn, group)
+        existing = {name: topic for name in sorted(group.subscribed_topics()) if (topic := self._topics.topic(name))}
+        metadata_hash = hash_of(existing)
+        missing = []
+        for name, topic in existing.items():
+            known = group.initialized.get(topic.topic_id, StateTopic(name, frozenset())).partitions
+            indexes = tuple(index for index in range(topic.partitions) if index not in known)
+            if indexes:
+                missing.append(NamedPartitions(topic.topic_id, name, indexes))
+        if cause is not None or metadata_hash != group.metadata_hash:
+            self._begin_epoch(turn, group, metadata_hash, cause or "the subscribed topics or their partitions changed")
+        if not missing:
+            group.initializing_until_ms = 0
+        elif turn.now_ms >= group.initializing_until_ms:
+            group.initializing_until_ms = turn.now_ms + turn.limits.share.initialization_retry_ms
+            turn.order(InitializeShareStates(group.name, group.epoch, tuple(missing)))
+
+    def _begin_epoch(self, turn: Turn, group: ShareGroup, metadata_hash: int, cause: str) -> None:
+        epoch = group.epoch + 1
+        self._put(turn, Kind.GROUP, group.name, write_group(epoch, metadata_hash))
+        ids = {name: topic.topic_id for name in group.subscribed_topics() if (topic := self._topics.topic(name))}
+        subscriptions = {
+            member_id: [ids[name] for name in member.known.topics if name in ids]
+            for member_id, member in group.members.items()
+        }
+        partitions = {topic: state.partitions for topic, state in group.initialized.items()}
+        targets = assign(subscriptions, partitions)
+        for member_id, member in sorted(group.members.items()):
+            if targets[member_id] != member.target:
+                target = write_target_member(targets[member_id])
+                self._put(turn, Kind.TARGET_MEMBER, group.name, target, member_id)
+        self._put(turn, Kind.TARGET, group.name, write_target(epoch))
+        turn.note(f"group={group.name!r} state={group.state} epoch={epoch} event={cause}")
+
+    def _drop_missing(self, turn: Turn, group: ShareGroup) -> None:
+        """Delete the states of topics that no longer exist."""
+        gone = {topic: state for topic, state in group.initialized.items() if self._topics.topic_name(topic) is None}
+        if gone:
+            turn.order(DeleteShareStates(group.name, _named(gone)))
+            self._put_states(turn, group, {each: kept for each, kept in group.initialized.items() if each not in gone})
+
+    def initialized(self, turn: Turn, name: str, done: Iterable[NamedPartitions]) -> None:
+        """Note that share partitions have a state now, and assign them."""
+        group = self.groups.get(name)
+        if group is None:
+            return
+        states = dict(group.initialized)
+        for topic_id, topic, indexes in done:
+            known = states.get(topic_id, StateTopic(topic, frozenset()))
+            states[topic_id] = StateTopic(topic, known.partitions | frozenset(indexes))
+        if states != group.initialized:
+            self._put_states(turn, group, states)
+            self._settle(turn, group, "share partitions were initialized")
+
+    def _put_states(self, turn: Turn, group: ShareGroup, states: dict[UUID, StateTopic]) -> None:
+        value = write_state_partitions(states, {}, turn.wall_ms)
+        self._put(turn, Kind.STATE_PARTITIONS, group.name, value)
+
+    def topics_changed(self, topics: Collection[str] | None) -> None:
+        """Compare the subscribed topics at the next heartbeat of each group that these topics may concern."""
+        for group in self.groups.values():
+            if topics is None or not group.subscribed_topics().isdisjoint(topics) or _has_states(group, topics):
+                group.is_outdated = True
+
+    # -- members that are removed
+
+    def _remove(self, turn: Turn, group: ShareGroup, members: Iterable[ShareMember], cause: str) -> None:
+        for member in members:
+            for key in member_keys(group.name, member.member_id):
+                turn.append(write_key(key), None)
+        self._settle(turn, group, cause)
+
+    def tick(self, turn: Turn) -> None:
+        """Remove the members whose session is over."""
+        if self.wake_ms is None or self.wake_ms > turn.now_ms:
+            return
+        for group in self.groups.values():
+            gone = [member for member in group.members.values() if member.expires_ms <= turn.now_ms]
+            if gone and not turn.is_full:
+                others = f" and {len(gone) - 1} others" if len(gone) > 1 else ""
+                self._remove(turn, group, gone, f"the session of member {gone[0].member_id!r}{others} expired")
+        found = (group.deadline_ms() for group in self.groups.values())
+        self.wake_ms = min((each for each in found if each is not None), default=None)
+
+    # -- administration
+
+    def describe(self, name: str) -> ShareGroupDescription:
+        group = self.groups.get(name)
+        if group is None:
+            return ShareGroupDescription(name, KafkaCode.GROUP_ID_NOT_FOUND, f"There is no share group {name}.")
+        members = tuple(self._described(member) for _, member in sorted(group.members.items()))
+        return ShareGroupDescription(
+            name, KafkaCode.NONE, None, group.state, group.epoch, group.assignment_epoch, members
+        )
+
+    def _described(self, member: ShareMember) -> ShareMemberDescription:
+        known = member.known
+        assignment = tuple(
+            NamedPartitions(topic, name, tuple(sorted(indexes)))
+            for topic, indexes in sorted(member.assigned.items())
+            if (name := self._topics.topic_name(topic)) is not None
+        )
+        return ShareMemberDescription(
+            member.member_id,
+            known.rack_id,
+            member.epoch,
+            known.client_id,
+            known.client_host,
+            known.topics,
+            assignment,
+        )
+
+    def list_states(self, request: ListShareStates) -> ListShareStatesResponse:
+        group = self.groups.get(request.group)
+        if group is None:
+            message = f"There is no share group {request.group}."
+            return ListShareStatesResponse(KafkaCode.GROUP_ID_NOT_FOUND, message)
+        if request.must_be_empty and group.members:
+            message = f"The share group has {len(group.members)} members."
+            return ListShareStatesResponse(KafkaCode.NON_EMPTY_GROUP, message)
+        return ListShareStatesResponse(KafkaCode.NONE, None, group.epoch, _named(group.initialized))
+
+    def reset(self, turn: Turn, request: ResetShareStates) -> ListShareStatesResponse:
+        """Begin an epoch at which states will begin anew."""
+        found = self.list_states(ListShareStates(request.group, must_be_empty=True))
+        if found.error is not KafkaCode.NONE:
+            return found
+        group = self.groups[request.group]
+        states = dict(group.initialized)
+        for topic_id, topic, indexes in request.partitions:
+            known = states.get(topic_id, StateTopic(topic, frozenset()))
+            states[topic_id] = StateTopic(topic, known.partitions | frozenset(indexes))
+        self._put_states(turn, group, states)
+        self._begin_epoch(turn, group, group.metadata_hash, "an administrator changed offsets")
+        return ListShareStatesResponse(KafkaCode.NONE, None, group.epoch, request.partitions)
+
+    def forget(self, turn: Turn, request: ForgetShareStates) -> ListShareStatesResponse:
+        """Note that states are deleted.  They are initialized anew before they are assigned again."""
+        group = self.groups.get(request.group)
+        if group is not None:
+            gone = {each.topic_id for each in request.topics}
+            states = {topic: state for topic, state in group.initialized.items() if topic not in gone}
+            if states != group.initialized:
+                self._put_states(turn, group, states)
+                self._begin_epoch(turn, group, group.metadata_hash, "states of share partitions were deleted")
+                group.is_outdated = True
+        return ListShareStatesResponse(KafkaCode.NONE)
+
+    def delete_error(self, name: str) -> KafkaCode:
+        """Return why a share group cannot be deleted now, or NONE."""
+        group = self.groups[name]
+        if group.members:
+            return KafkaCode.NON_EMPTY_GROUP
+        return KafkaCode.COORDINATOR_NOT_AVAILABLE if group.initialized else KafkaCode.NONE
+
+    def delete(self, turn: Turn, name: str) -> None:
+        """Delete a share group without members and states."""
+        for key in self.groups[name].record_keys():
+            turn.append(write_key(key), None)
+        turn.note(f"group={name!r} event=deleted")
+
+    # -- records
+
+    def _put(self, turn: Turn, kind: Kind, group: str, value: bytes, member_id: str = "") -> None:
+        turn.append(write_key(ShareGroupKey(kind, group, member_id)), value)
+
+    def check(self) -> None:
+        """Assert what must hold after each operation.  Only tests call it."""
+        for group in self.groups.values():
+            assert group.assignment_epoch <= group.epoch, group.name
+            for member in group.members.values():
+                assert member.value is not None, member.member_id
+                assert member.epoch <= group.assignment_epoch, member.member_id
+                for topic, indexes in member.target.items():
+                    known = group.initialized.get(topic, StateTopic("", frozenset())).partitions
+                    assert group.is_outdated or indexes <= known, "only initialized share partitions are assigned"
+
+
+def _named(states: dict[UUID, StateTopic]) -> tuple[NamedPartitions, ...]:
+    return tuple(
+        NamedPartitions(topic, state.name, tuple(sorted(state.partitions))) for topic, state in sorted(states.items())
+    )
+
+
+def _has_states(group: ShareGroup, topics: Collection[str]) -> bool:
+    return any(state.name in topics for state in group.initialized.values())
+
+
+def _problem(turn: Turn, request: ShareHeartbeat) -> str | None:
+    limits = turn.limits
+    names = [request.group, request.member_id, request.rack_id or "", *request.client, *(request.topics or ())]
+    if not request.group.strip():
+        return "the group id is empty"
+    if not request.member_id.strip():
+        return "the member id is empty"
+    if request.rack_id is not None and not request.rack_id.strip():
+        return "the rack id is empty"
+    if any(len(each.encode()) > limits.name_max_bytes for each in names):
+        return f"a name is longer than {limits.name_max_bytes} bytes"
+    if request.epoch < LEAVING:
+        return f"{request.epoch} is not a member epoch"
+    if request.epoch == JOINING and not request.topics:
+        return "a member that joins must give its topics"
+    if len(request.topics or ()) > limits.share.topics_max:
+        return f"the subscription has more than {limits.share.topics_max} topics"
+    return None

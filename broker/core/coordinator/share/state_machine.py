@@ -1,0 +1,189 @@
+"""The share coordinator: the states of the share partitions of one partition of `__share_group_state`.
+
+Theory of operation
+-------------------
+A leader of a partition reads the state when it first serves a share group, and writes each change before it answers an
+acknowledgement.  **Two epochs fence writers.**  The state remembers the highest leader epoch that has read or written
+it, so a leader that was deposed gets FENCED_LEADER_EPOCH.  The state epoch grows when the state begins anew (a new
+group of an old name, or offsets that an administrator has reset); a leader that still has the state from before gets
+FENCED_STATE_EPOCH and reads it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, assert_never
+
+from broker.core.coordinator.fields import BadRecord
+from broker.core.coordinator.machine import Answer, Record, Step
+from broker.core.coordinator.share.states import (
+    NO_EPOCH,
+    NO_START,
+    DeleteState,
+    InitializeState,
+    ReadState,
+    ShareKey,
+    ShareState,
+    ShareStateLimits,
+    StateRequest,
+    StateResponse,
+    SummarizeState,
+    WriteState,
+    is_update,
+    merged,
+    read_key,
+    read_snapshot,
+    read_update,
+    write_key,
+    write_snapshot,
+)
+from quorumlog.wire.errors import KafkaCode
+
+
+class ShareStateMachine:
+    """The states of one partition; a `machine.Machine`.  wall_ms: ms since the epoch, for times in records."""
+
+    def __init__(self, limits: ShareStateLimits, wall_ms: Callable[[], int]) -> None:
+        self.unknown_records = 0
+        self._limits = limits
+        self._wall_ms: Final = wall_ms
+        self._states: Final[dict[ShareKey, ShareState]] = {}
+
+    def __len__(self) -> int:
+        """Return the number of share partitions."""
+        return len(self._states)
+
+    # -- the log
+
+    def replay(self, record: Record) -> None:
+        """Apply one record.
+
+        Raises:
+            BadRecord: the record is damaged, and nothing was changed.
+        """
+        if record.ends is not None:
+            raise BadRecord("a marker has no place in the topic of share groups")
+        found = read_key(record.key)
+        if found is None:
+            self.unknown_records += 1
+            return
+        kind, key = found
+        if is_update(kind):
+            before = self._states.get(key)
+            if record.value is not None and before is not None:
+                self._states[key] = read_update(record.value, before)
+        elif record.value is None:
+            self._states.pop(key, None)
+        else:
+            self._states[key] = read_snapshot(record.value)
+
+    def loaded(self, now_ms: int) -> Step:
+        """Start to serve.  Nothing has a deadline."""
+        return Step()
+
+    # -- requests
+
+    def request(self, call: int, request: StateRequest, now_ms: int) -> Step:
+        """Apply a request.  A change is one record."""
+        known = self._states.get(request.key)
+        answer, changed = self._problem(request, known), known
+        if answer is None:
+            answer = StateResponse(KafkaCode.NONE)
+            match request:
+                case ReadState():
+                    assert known is not None
+                    changed = replace(known, leader_epoch=max(known.leader_epoch, request.leader_epoch))
+                    answer = StateResponse(KafkaCode.NONE, None, changed)
+                case SummarizeState():
+                    answer = StateResponse(KafkaCode.NONE, None, known)
+                case WriteState():
+                    assert known is not None
+                    changed = _written(known, request)
+                    if len(changed.batches) > self._limits.batches_max:
+                        return _refused(call, KafkaCode.INVALID_REQUEST, "the state has too many batches")
+                case InitializeState():
+                    created_ms = self._wall_ms() if known is None else known.created_ms
+                    leader_epoch = NO_EPOCH if known is None else known.leader_epoch
+                    epoch = NO_EPOCH if known is None else known.snapshot_epoch
+                    changed = ShareState(epoch, request.state_epoch, leader_epoch, request.start_offset, (), created_ms)
+                case DeleteState():
+                    changed = None
+                case _:
+                    assert_never(request)
+        return Step(self._records(request.key, known, changed), (Answer(call, answer),))
+
+    def _records(self, key: ShareKey, known: ShareState | None, changed: ShareState | None) -> tuple[Record, ...]:
+        if changed == known:
+            return ()
+        value = None
+        if changed is not None:
+            snapshot_epoch = changed.snapshot_epoch + 1
+            value = write_snapshot(replace(changed, snapshot_epoch=snapshot_epoch, written_ms=self._wall_ms()))
+        record = Record(write_key(key), value)
+        self.replay(record)
+        return (record,)
+
+    def _problem(self, request: StateRequest, known: ShareState | None) -> StateResponse | None:
+        """Return the refusal of a request; None if it is permitted."""
+        key = request.key
+        if key.partition < 0 or not 0 < len(key.group.encode()) <= self._limits.name_max_bytes:
+            return StateResponse(KafkaCode.INVALID_REQUEST, "the group id or the partition is invalid")
+        match request:
+            case ReadState() | WriteState() if known is None:
+                return StateResponse(KafkaCode.INVALID_REQUEST, "the share partition is not initialized")
+            case WriteState() if request.leader_epoch < _leader_epoch(known):
+                return StateResponse(KafkaCode.FENCED_LEADER_EPOCH, "a later leader has read the state")
+            case WriteState() if request.state_epoch < _state_epoch(known):
+                return StateResponse(KafkaCode.FENCED_STATE_EPOCH, "the state was initialized anew")
+            case WriteState() if request.start_offset < NO_START or _first_bad(request.batches):
+                return StateResponse(KafkaCode.INVALID_REQUEST, "an offset is invalid")
+            case ReadState() if request.leader_epoch < _leader_epoch(known):
+                return StateResponse(KafkaCode.FENCED_LEADER_EPOCH, "a later leader has read the state")
+            case InitializeState() if request.state_epoch < _state_epoch(known):
+                return StateResponse(KafkaCode.FENCED_STATE_EPOCH, "the state was initialized anew")
+            case InitializeState() if request.start_offset < NO_START:
+                return StateResponse(KafkaCode.INVALID_REQUEST, "the start offset is invalid")
+            case InitializeState() if known is None and len(self._states) >= self._limits.states_max:
+                return StateResponse(KafkaCode.POLICY_VIOLATION, f"there are {len(self._states)} share partitions")
+            case _:
+                return None
+
+    # -- events that need nothing here
+
+    def forget(self, call: int, now_ms: int) -> Step:
+        """Drop a call.  Each call is answered at once, so there is nothing to drop."""
+        return Step()
+
+    def tick(self, now_ms: int) -> Step:
+        return Step()
+
+    @property
+    def deadline_ms(self) -> int | None:
+        return None
+
+    def configure(self, limits: ShareStateLimits, now_ms: int) -> Step:
+        self._limits = limits
+        return Step()
+
+
+def _refused(call: int, error: KafkaCode, message: str) -> Step:
+    return Step(answers=(Answer(call, StateResponse(error, message)),))
+
+
+def _leader_epoch(known: ShareState | None) -> int:
+    return NO_EPOCH if known is None else known.leader_epoch
+
+
+def _state_epoch(known: ShareState | None) -> int:
+    return NO_EPOCH if known is None else known.state_epoch
+
+
+def _first_bad(batches: tuple[tuple[int, int, object, int], ...]) -> bool:
+    """Return whether a batch is empty or has a negative number."""
+    return any(not 0 <= first < end or deliveries < 0 for first, end, _, deliveries in batches)
+
+
+def _written(known: ShareState, request: WriteState) -> ShareState:
+    start, batches = merged(known.start_offset, known.batches, request.start_offset, request.batches)
+    return replace(known, leader_epoch=request.leader_epoch, start_offset=start, batches=batches)

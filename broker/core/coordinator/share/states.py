@@ -1,0 +1,245 @@
+"""The stored state of share partitions: requests, responses, limits, and records in Kafka's format.
+
+The topic is compacted, so each change is a ShareSnapshot with the whole state of its share partition; compaction then
+keeps one record for each.  Kafka deletes old records instead, and also writes ShareUpdate records that contain only a
+change.  Those are read as well.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64encode
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from broker.core.coordinator.fields import (
+    BadRecord,
+    Reader,
+    int8,
+    int16,
+    int32,
+    int64,
+    string,
+    tagged,
+    uvarint,
+)
+from broker.core.share.partition import Delivery, StateBatch
+from broker.core.share.ranges import RangeMap
+from quorumlog.wire.errors import KafkaCode
+
+NO_START: Final = -1
+"""The start offset of a share partition whose leader has not yet chosen one."""
+NO_EPOCH: Final = -1
+_SNAPSHOT: Final = 0
+_UPDATE: Final = 1
+_VERSION: Final = 0
+_STORABLE: Final = {each.value: each for each in Delivery if each is not Delivery.ACQUIRED}
+_BATCH_BYTES: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ShareStateLimits:
+    """states_max: share partitions of one coordinator; one more gets POLICY_VIOLATION.
+
+    batches_max: state batches of one share partition; a write that leads to more gets INVALID_REQUEST.  Leaders bound
+    the records in flight far below.
+    name_max_bytes: a longer group id gets INVALID_REQUEST.
+    """
+
+    states_max: int = 1_000_000
+    batches_max: int = 10_000
+    name_max_bytes: int = 1_024
+
+
+class ShareKey(NamedTuple):
+    """One partition in one share group."""
+
+    group: str
+    topic_id: UUID
+    partition: int
+
+    @property
+    def text(self) -> str:
+        """Return the key by which Kafka finds the coordinator of the share partition."""
+        topic = urlsafe_b64encode(self.topic_id.bytes).decode().rstrip("=")
+        return f"{self.group}:{topic}:{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class ShareState:
+    """The state of a share partition.
+
+    state_epoch: grows when the state is initialized anew.  leader_epoch: of the last leader of the partition that read
+    or wrote it.  batches: ascending, from `start_offset` on; the first one is not done.
+    """
+
+    snapshot_epoch: int
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+    batches: tuple[StateBatch, ...] = ()
+    created_ms: int = NO_EPOCH
+    written_ms: int = NO_EPOCH
+
+    @property
+    def done_count(self) -> int:
+        """Return how many offsets from the start on are done."""
+        return sum(each.end - each.first for each in self.batches if each.state.is_done)
+
+
+def merged(
+    start_offset: int, batches: tuple[StateBatch, ...], new_start: int, changes: tuple[StateBatch, ...]
+) -> tuple[int, tuple[StateBatch, ...]]:
+    """Return start and batches after changes.  The start never moves back, and passes what is done."""
+    start = max(start_offset, new_start)
+    runs: RangeMap[tuple[Delivery, int]] = RangeMap()
+    for each in (*batches, *changes):
+        runs.assign(max(each.first, start), each.end, (each.state, each.deliveries))
+    for run in runs:
+        if run.first > start or not run.value[0].is_done:
+            break
+        start = run.end
+    runs.cut_below(start)
+    return start, tuple(StateBatch(run.first, run.end, *run.value) for run in runs)
+
+
+# -- requests
+
+
+@dataclass(frozen=True, slots=True)
+class ReadState:
+    """Read the state as the leader of the partition.  Earlier leaders can no longer write it."""
+
+    key: ShareKey
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteState:
+    """Change the state.  start_offset: NO_START leaves it unchanged."""
+
+    key: ShareKey
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+    batches: tuple[StateBatch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InitializeState:
+    """Begin the state anew.  start_offset: NO_START lets the leader choose."""
+
+    key: ShareKey
+    state_epoch: int
+    start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteState:
+    key: ShareKey
+
+
+@dataclass(frozen=True, slots=True)
+class SummarizeState:
+    """Read the state as a stranger.  A state that does not exist is no error."""
+
+    key: ShareKey
+    leader_epoch: int = NO_EPOCH
+
+
+StateRequest = ReadState | WriteState | InitializeState | DeleteState | SummarizeState
+
+
+@dataclass(frozen=True, slots=True)
+class StateResponse:
+    """state: for ReadState and SummarizeState."""
+
+    error: KafkaCode
+    message: str | None = None
+    state: ShareState | None = None
+
+
+# -- records
+
+
+def read_key(data: bytes) -> tuple[int, ShareKey] | None:
+    """Return the type and the key; None for a type that this version does not know.  Raise BadRecord."""
+    reader = Reader(data)
+    kind = reader.int16()
+    if kind not in (_SNAPSHOT, _UPDATE):
+        return None
+    key = ShareKey(reader.string(), reader.uuid(), reader.int32())
+    reader.end()
+    return kind, key
+
+
+def write_key(key: ShareKey) -> bytes:
+    """Return the bytes of the key of a snapshot.  Raise BadRecord when the group id is too long."""
+    return int16(_SNAPSHOT) + string(key.group) + key.topic_id.bytes + int32(key.partition)
+
+
+def is_update(kind: int) -> bool:
+    return kind == _UPDATE
+
+
+def _open(data: bytes) -> Reader:
+    reader = Reader(data)
+    version = reader.int16()
+    if version != _VERSION:
+        raise BadRecord(f"value version {version} is unknown")
+    reader.flexible = True
+    return reader
+
+
+def read_snapshot(data: bytes) -> ShareState:
+    """Raise BadRecord."""
+    reader = _open(data)
+    snapshot_epoch, state_epoch, leader_epoch = reader.int32(), reader.int32(), reader.int32()
+    start_offset, created_ms, written_ms = reader.int64(), reader.int64(), reader.int64()
+    batches = _read_batches(reader)
+    start, kept = (start_offset, batches) if start_offset < 0 else merged(start_offset, (), start_offset, batches)
+    return ShareState(snapshot_epoch, state_epoch, leader_epoch, start, kept, created_ms, written_ms)
+
+
+def write_snapshot(state: ShareState) -> bytes:
+    parts = [int16(_VERSION), int32(state.snapshot_epoch), int32(state.state_epoch), int32(state.leader_epoch)]
+    parts += [int64(state.start_offset), int64(state.created_ms), int64(state.written_ms)]
+    parts.append(uvarint(len(state.batches) + 1))
+    for each in state.batches:
+        parts += [int64(each.first), int64(each.end - 1), int8(each.state), int16(each.deliveries), tagged({})]
+    return b"".join(parts) + tagged({0: int32(state.done_count)})
+
+
+def read_update(data: bytes, before: ShareState) -> ShareState:
+    """Return the state after an update of Kafka's.  Raise BadRecord."""
+    reader = _open(data)
+    snapshot_epoch, leader_epoch, start_offset = reader.int32(), reader.int32(), reader.int64()
+    start, batches = merged(before.start_offset, before.batches, start_offset, _read_batches(reader))
+    return ShareState(
+        snapshot_epoch,
+        before.state_epoch,
+        leader_epoch,
+        start,
+        batches,
+        before.created_ms,
+        before.written_ms,
+    )
+
+
+def _read_batches(reader: Reader) -> tuple[StateBatch, ...]:
+    batches = []
+    for _ in range(reader.count()):
+        first, last, state, deliveries = reader.int64(), reader.int64(), reader.int8(), reader.int16()
+        if state not in _STORABLE or not 0 <= first <= last or deliveries < 0:
+            raise BadRecord(f"the state batch {first} to {last} with state {state} is invalid")
+        batches.append(StateBatch(first, last + 1, _STORABLE[state], deliveries))
+        reader.skip_tags()
+    reader.tags()
+    reader.end()
+    return tuple(batches)
+
+
+def size_of(request: StateRequest) -> int:
+    """Return the bytes that a request occupies, for the limits of a coordinator."""
+    batches = len(request.batches) if isinstance(request, WriteState) else 0
+    return len(request.key.group) + _BATCH_BYTES * (batches + 2)

@@ -1,0 +1,304 @@
+"""Share groups in the coordinator of groups: members, assignments, and states of share partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from broker.core.coordinator.consumer.requests import ConsumerHeartbeat, NamedPartitions, Topic
+from broker.core.coordinator.group_machine import GroupMachine
+from broker.core.coordinator.group_requests import (
+    Client,
+    DeleteGroups,
+    GroupLimits,
+    GroupRequest,
+    Heartbeat,
+    JoinGroup,
+    ListGroups,
+    MemberProtocol,
+    OffsetCommit,
+    OffsetToCommit,
+)
+from broker.core.coordinator.machine import Record, Step
+from broker.core.coordinator.share.groups import assign, read_state_partitions, write_state_partitions
+from broker.core.coordinator.share.requests import (
+    DeleteShareStates,
+    DescribeShareGroups,
+    ForgetShareStates,
+    InitializeShareStates,
+    ListShareStates,
+    ResetShareStates,
+    ShareGroupLimits,
+    ShareHeartbeat,
+    ShareHeartbeatResponse,
+)
+from quorumlog.wire.errors import KafkaCode
+
+CLIENT = Client("app", "/127.0.0.1")
+ORDERS, EVENTS = UUID(int=1), UUID(int=2)
+LIMITS = GroupLimits(share=ShareGroupLimits(members_max=3))
+NONE = KafkaCode.NONE
+
+
+class Image:
+    """The topics of the image, which a test may change."""
+
+    def __init__(self) -> None:
+        self.topics = {"orders": Topic(ORDERS, 4), "events": Topic(EVENTS, 1)}
+        self.version = 0
+
+    def topic(self, name: str) -> Topic | None:
+        return self.topics.get(name)
+
+    def topic_name(self, topic_id: UUID) -> str | None:
+        return next((name for name, topic in self.topics.items() if topic.topic_id == topic_id), None)
+
+    def matching(self, regex: str) -> Sequence[str] | None:
+        return None
+
+    def has_partition(self, topic: str, partition: int) -> bool:
+        return topic in self.topics
+
+    may_commit = has_partition
+
+
+class Driver:
+    """A machine with its log.  effects: those that were ordered; `initialize` performs the last one."""
+
+    def __init__(self) -> None:
+        self.image = Image()
+        self.now_ms = 0
+        self.log: list[Record] = []
+        self.effects: list[Any] = []
+        self.machine = self._make()
+
+    def _make(self) -> GroupMachine:
+        machine = GroupMachine(LIMITS, self.image, Random(1), lambda: 1_000)
+        for record in {record.key: record for record in self.log}.values():
+            machine.replay(record)
+        self._take(machine.loaded(self.now_ms))
+        return machine
+
+    def fail_over(self) -> None:
+        """Continue with a new machine that has replayed what compaction keeps."""
+        self.machine = self._make()
+
+    def _take(self, step: Step) -> list[Any]:
+        self.log += step.records
+        self.effects += step.effects
+        return [answer.response for answer in step.answers]
+
+    def ask(self, request: GroupRequest) -> Any:
+        found = self._take(self.machine.request(1, request, self.now_ms))
+        self.machine.check()
+        assert len(found) == 1, found
+        return found[0]
+
+    def beat(self, member: str, epoch: int = 0, topics: tuple[str, ...] | None = None) -> ShareHeartbeatResponse:
+        if epoch == 0 and topics is None:
+            topics = ("orders",)
+        found = self.ask(ShareHeartbeat("work", member, epoch, CLIENT, None, topics))
+        assert isinstance(found, ShareHeartbeatResponse)
+        return found
+
+    def initialize(self) -> None:
+        effect = self.effects.pop()
+        assert isinstance(effect, InitializeShareStates)
+        self._take(self.machine.share_initialized(effect.group, effect.partitions, self.now_ms))
+        self.machine.check()
+
+    def wait(self, ms: int) -> None:
+        self.now_ms += ms
+        while self.machine.deadline_ms is not None and self.machine.deadline_ms <= self.now_ms:
+            self._take(self.machine.tick(self.now_ms))
+        self.machine.check()
+
+
+@pytest.fixture
+def driver() -> Driver:
+    return Driver()
+
+
+def joined(driver: Driver, *members: str) -> dict[str, int]:
+    """Let members join, initialize the states, and return the epoch of each."""
+    for member in members:
+        assert driver.beat(member).error is NONE
+    driver.initialize()
+    return {member: driver.beat(member).epoch for member in members}
+
+
+def test_partitions_are_assigned_once_their_states_are_initialized(driver: Driver) -> None:
+    first = driver.beat("a")
+    assert (first.error, first.epoch, first.assignment) == (NONE, 1, {})
+    effect = driver.effects[-1]
+    assert effect == InitializeShareStates("work", 1, (NamedPartitions(ORDERS, "orders", (0, 1, 2, 3)),))
+    driver.initialize()
+    second = driver.beat("a", 1)
+    assert (second.epoch, second.assignment) == (2, {ORDERS: frozenset({0, 1, 2, 3})})
+    third = driver.beat("a", 2)
+    assert (third.error, third.epoch, third.assignment) == (NONE, 2, None)
+
+
+def test_a_failed_initialization_is_repeated(driver: Driver) -> None:
+    driver.beat("a")
+    driver.beat("a", 1)
+    assert len(driver.effects) == 1, "the first one is in progress"
+    driver.wait(LIMITS.share.initialization_retry_ms)
+    driver.beat("a", 1)
+    assert len(driver.effects) == 2
+
+
+def test_a_new_coordinator_initializes_what_the_last_one_did_not(driver: Driver) -> None:
+    driver.beat("a")
+    driver.effects.clear()
+    driver.fail_over()
+    driver.beat("a", 1)
+    driver.initialize()
+    assert driver.beat("a", 1).assignment == {ORDERS: frozenset({0, 1, 2, 3})}
+
+
+def test_a_member_that_missed_an_answer_gets_its_assignment_again(driver: Driver) -> None:
+    epochs = joined(driver, "a")
+    assert driver.beat("a", epochs["a"] - 1).assignment == {ORDERS: frozenset({0, 1, 2, 3})}
+    assert driver.beat("a").assignment == {ORDERS: frozenset({0, 1, 2, 3})}
+
+
+def test_members_survive_a_failover(driver: Driver) -> None:
+    epochs = joined(driver, "a", "b")
+    driver.fail_over()
+    assert driver.beat("a", epochs["a"]).error is NONE
+    described = driver.ask(DescribeShareGroups(("work",))).groups[0]
+    assert [member.member_id for member in described.members] == ["a", "b"]
+    assert [member.assignment[0].partitions for member in described.members] == [(0, 2), (1, 3)]
+
+
+def test_members_without_heartbeats_are_removed(driver: Driver) -> None:
+    epochs = joined(driver, "a", "b")
+    driver.wait(30_000)
+    driver.beat("a", epochs["a"])
+    driver.wait(20_000)
+    found = driver.beat("a", epochs["a"])
+    assert found.assignment == {ORDERS: frozenset({0, 1, 2, 3})}
+    assert driver.beat("b", epochs["b"]).error is KafkaCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_member_that_leaves_gives_its_partitions_to_the_others(driver: Driver) -> None:
+    epochs = joined(driver, "a", "b")
+    assert driver.beat("b", -1).epoch == -1
+    assert driver.beat("a", epochs["a"]).assignment == {ORDERS: frozenset({0, 1, 2, 3})}
+
+
+def test_a_changed_subscription_changes_the_assignment(driver: Driver) -> None:
+    epochs = joined(driver, "a")
+    driver.beat("a", epochs["a"], ("events",))
+    driver.initialize()
+    assert driver.beat("a", epochs["a"] + 1).assignment == {EVENTS: frozenset({0})}
+
+
+def test_new_partitions_of_a_topic_are_initialized_and_assigned(driver: Driver) -> None:
+    epochs = joined(driver, "a")
+    driver.image.topics["orders"] = Topic(ORDERS, 5)
+    driver.machine.topics_changed(["orders"], driver.now_ms)
+    driver.beat("a", epochs["a"])
+    assert driver.effects[-1].partitions == (NamedPartitions(ORDERS, "orders", (4,)),)
+    driver.initialize()
+    assert driver.beat("a", epochs["a"] + 1).assignment == {ORDERS: frozenset(range(5))}
+
+
+def test_the_states_of_a_deleted_topic_are_deleted(driver: Driver) -> None:
+    epochs = joined(driver, "a")
+    del driver.image.topics["orders"]
+    driver.machine.topics_changed(["orders"], driver.now_ms)
+    assert driver.beat("a", epochs["a"]).assignment == {}
+    assert driver.effects == [DeleteShareStates("work", (NamedPartitions(ORDERS, "orders", (0, 1, 2, 3)),))]
+
+
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        (ShareHeartbeat("", "m", 0, CLIENT, None, ("orders",)), KafkaCode.INVALID_REQUEST),
+        (ShareHeartbeat("work", "", 0, CLIENT, None, ("orders",)), KafkaCode.INVALID_REQUEST),
+        (ShareHeartbeat("work", "m", -2, CLIENT, None, ("orders",)), KafkaCode.INVALID_REQUEST),
+        (ShareHeartbeat("work", "m", 0, CLIENT, None, ()), KafkaCode.INVALID_REQUEST),
+        (ShareHeartbeat("work", "m", 0, CLIENT, "", ("orders",)), KafkaCode.INVALID_REQUEST),
+        (ShareHeartbeat("work", "m", 0, CLIENT, None, ("x" * 2_000,)), KafkaCode.INVALID_REQUEST),
+        (ShareHeartbeat("work", "m", 3, CLIENT, None, ("orders",)), KafkaCode.UNKNOWN_MEMBER_ID),
+        (ShareHeartbeat("work", "m", -1, CLIENT), KafkaCode.UNKNOWN_MEMBER_ID),
+        (ShareHeartbeat("other", "m", 3, CLIENT), KafkaCode.UNKNOWN_MEMBER_ID),
+        (ShareHeartbeat("work", "a", 99, CLIENT), KafkaCode.FENCED_MEMBER_EPOCH),
+        (ShareHeartbeat("work", "d", 0, CLIENT, None, ("orders",)), KafkaCode.GROUP_MAX_SIZE_REACHED),
+    ],
+)
+def test_bad_heartbeats_change_nothing(driver: Driver, request_: ShareHeartbeat, error: KafkaCode) -> None:
+    joined(driver, "a", "b", "c")
+    before = len(driver.log)
+    assert driver.ask(request_).error is error
+    assert len(driver.log) == before
+
+
+def test_a_name_belongs_to_one_kind_of_group(driver: Driver) -> None:
+    joined(driver, "a")
+    protocols = (MemberProtocol("range", b""),)
+    join = JoinGroup("work", "", None, CLIENT, "consumer", protocols, 10_000, 10_000)
+    assert driver.ask(join).error is KafkaCode.INCONSISTENT_GROUP_PROTOCOL
+    assert driver.ask(Heartbeat("work", "a", None, 1)).error is KafkaCode.UNKNOWN_MEMBER_ID
+    consumer = ConsumerHeartbeat("work", "m", 0, CLIENT, None, None, 1_000, ("orders",), owned={})
+    assert driver.ask(consumer).error is KafkaCode.GROUP_ID_NOT_FOUND
+    commit = OffsetCommit("work", "", None, -1, (OffsetToCommit("orders", 0, 5, -1, ""),))
+    assert driver.ask(commit).results[0].error is KafkaCode.GROUP_ID_NOT_FOUND
+    other = OffsetCommit("plain", "", None, -1, (OffsetToCommit("orders", 0, 5, -1, ""),))
+    assert driver.ask(other).results[0].error is NONE
+    taken = ShareHeartbeat("plain", "a", 0, CLIENT, None, ("orders",))
+    assert driver.ask(taken).error is KafkaCode.GROUP_ID_NOT_FOUND
+
+
+def test_share_groups_are_listed_with_their_type(driver: Driver) -> None:
+    joined(driver, "a")
+    listed = driver.ask(ListGroups(frozenset(), frozenset({"Share"}))).groups
+    assert [(each.group, each.group_type, each.protocol_type, each.state) for each in listed] == [
+        ("work", "share", "share", "Stable")
+    ]
+    assert driver.ask(ListGroups(frozenset(), frozenset({"classic"}))).groups == ()
+
+
+def test_a_group_is_deleted_once_it_has_neither_members_nor_states(driver: Driver) -> None:
+    joined(driver, "a")
+    delete = DeleteGroups(("work",))
+    assert driver.ask(delete).groups[0].error is KafkaCode.NON_EMPTY_GROUP
+    assert driver.ask(ListShareStates("work", must_be_empty=True)).error is KafkaCode.NON_EMPTY_GROUP
+    driver.beat("a", -1)
+    assert driver.ask(delete).groups[0].error is KafkaCode.COORDINATOR_NOT_AVAILABLE
+    states = driver.ask(ListShareStates("work", must_be_empty=True)).partitions
+    assert driver.ask(ForgetShareStates("work", states)).error is NONE
+    assert driver.ask(delete).groups[0].error is NONE
+    driver.fail_over()
+    assert driver.ask(DescribeShareGroups(("work",))).groups[0].error is KafkaCode.GROUP_ID_NOT_FOUND
+
+
+def test_a_reset_begins_a_new_state_epoch(driver: Driver) -> None:
+    epochs = joined(driver, "a")
+    reset = ResetShareStates("work", (NamedPartitions(ORDERS, "orders", (0,)),))
+    assert driver.ask(reset).error is KafkaCode.NON_EMPTY_GROUP
+    driver.beat("a", -1)
+    assert driver.ask(reset).epoch > epochs["a"]
+
+
+def test_the_assignor_leaves_nobody_without_work() -> None:
+    alone = assign({"a": [ORDERS, EVENTS]}, {ORDERS: frozenset({0, 1}), EVENTS: frozenset({0})})
+    assert alone == {"a": {ORDERS: frozenset({0, 1}), EVENTS: frozenset({0})}}
+    shared = assign({"a": [EVENTS], "b": [EVENTS]}, {EVENTS: frozenset({0})})
+    assert shared == {"a": {EVENTS: frozenset({0})}, "b": {EVENTS: frozenset({0})}}
+    assert assign({"a": [EVENTS]}, {}) == {"a": {}}
+
+
+def test_the_record_of_states_is_read_as_it_was_written(driver: Driver) -> None:
+    joined(driver, "a")
+    value = next(record.value for record in reversed(driver.log) if record.key.startswith(b"\0\x0f"))
+    assert value is not None
+    initialized, deleting = read_state_partitions(value)
+    assert initialized[ORDERS].partitions == frozenset({0, 1, 2, 3})
+    assert write_state_partitions(initialized, deleting, 1_000) == value

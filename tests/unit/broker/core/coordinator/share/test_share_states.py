@@ -1,0 +1,178 @@
+"""The share coordinator: states of share partitions, and who may change them."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from broker.core.coordinator.fields import BadRecord, int8, int16, int32, int64, tagged, uvarint
+from broker.core.coordinator.machine import Record, Step
+from broker.core.coordinator.share.state_machine import ShareStateMachine
+from broker.core.coordinator.share.states import (
+    NO_START,
+    DeleteState,
+    InitializeState,
+    ReadState,
+    ShareKey,
+    ShareState,
+    ShareStateLimits,
+    StateRequest,
+    StateResponse,
+    SummarizeState,
+    WriteState,
+    merged,
+)
+from broker.core.share.partition import Delivery, StateBatch
+from quorumlog.wire.errors import KafkaCode
+
+KEY = ShareKey("work", UUID(int=7), 3)
+ACCEPTED, AVAILABLE = Delivery.ACKNOWLEDGED, Delivery.AVAILABLE
+
+
+class Driver:
+    """A machine with the log that it has written."""
+
+    def __init__(self, limits: ShareStateLimits | None = None) -> None:
+        self.limits = limits or ShareStateLimits()
+        self.machine = ShareStateMachine(self.limits, lambda: 1_000)
+        self.log: list[Record] = []
+
+    def ask(self, request: StateRequest) -> StateResponse:
+        step: Step = self.machine.request(1, request, 0)
+        self.log += step.records
+        found = step.answers[0].response
+        assert isinstance(found, StateResponse)
+        return found
+
+    def error(self, request: StateRequest) -> KafkaCode:
+        before = len(self.log)
+        error = self.ask(request).error
+        assert error is KafkaCode.NONE or len(self.log) == before, "a refusal writes nothing"
+        return error
+
+    def state(self) -> ShareState:
+        found = self.ask(SummarizeState(KEY)).state
+        assert found is not None
+        return found
+
+    def fail_over(self) -> None:
+        """Continue with a new machine that has replayed what compaction keeps: the last record of each key."""
+        kept = {record.key: record for record in self.log}
+        self.machine = ShareStateMachine(self.limits, lambda: 1_000)
+        for record in kept.values():
+            self.machine.replay(record)
+
+
+@pytest.fixture
+def driver() -> Driver:
+    driver = Driver()
+    assert driver.error(InitializeState(KEY, 1, 10)) is KafkaCode.NONE
+    return driver
+
+
+def test_the_key_is_kafkas() -> None:
+    assert KEY.text == "work:AAAAAAAAAAAAAAAAAAAABw:3"
+
+
+def test_writes_are_merged_and_survive_a_failover(driver: Driver) -> None:
+    driver.ask(WriteState(KEY, 1, 5, 10, (StateBatch(12, 15, ACCEPTED, 1),)))
+    driver.ask(WriteState(KEY, 1, 5, NO_START, (StateBatch(14, 17, AVAILABLE, 2),)))
+    driver.fail_over()
+    assert (driver.state().leader_epoch, driver.state().start_offset) == (5, 10)
+    assert driver.state().batches == (StateBatch(12, 14, ACCEPTED, 1), StateBatch(14, 17, AVAILABLE, 2))
+    assert driver.state().done_count == 2
+
+
+def test_the_start_passes_what_is_done_and_never_moves_back(driver: Driver) -> None:
+    driver.ask(WriteState(KEY, 1, 5, 10, (StateBatch(10, 20, ACCEPTED, 1),)))
+    assert (driver.state().start_offset, driver.state().batches) == (20, ())
+    driver.ask(WriteState(KEY, 1, 5, 10, (StateBatch(15, 22, AVAILABLE, 1),)))
+    assert (driver.state().start_offset, driver.state().batches) == (20, (StateBatch(20, 22, AVAILABLE, 1),))
+
+
+def test_a_deposed_leader_can_neither_read_nor_write(driver: Driver) -> None:
+    assert driver.ask(ReadState(KEY, 6)).error is KafkaCode.NONE
+    driver.fail_over()
+    assert driver.error(WriteState(KEY, 1, 5, 10, ())) is KafkaCode.FENCED_LEADER_EPOCH
+    assert driver.error(ReadState(KEY, 5)) is KafkaCode.FENCED_LEADER_EPOCH
+    assert driver.error(WriteState(KEY, 1, 6, 11, ())) is KafkaCode.NONE
+
+
+def test_a_leader_with_an_earlier_state_is_fenced(driver: Driver) -> None:
+    assert driver.error(InitializeState(KEY, 2, 0)) is KafkaCode.NONE
+    assert driver.error(WriteState(KEY, 1, 9, 50, ())) is KafkaCode.FENCED_STATE_EPOCH
+    assert driver.error(InitializeState(KEY, 1, 50)) is KafkaCode.FENCED_STATE_EPOCH
+    assert driver.state().start_offset == 0
+
+
+def test_a_share_partition_must_be_initialized() -> None:
+    driver = Driver()
+    assert driver.error(ReadState(KEY, 1)) is KafkaCode.INVALID_REQUEST
+    assert driver.error(WriteState(KEY, 1, 1, 0, ())) is KafkaCode.INVALID_REQUEST
+    assert driver.ask(SummarizeState(KEY)) == StateResponse(KafkaCode.NONE)
+
+
+def test_a_deleted_state_is_no_longer_known(driver: Driver) -> None:
+    assert driver.error(DeleteState(KEY)) is KafkaCode.NONE
+    driver.fail_over()
+    assert len(driver.machine) == 0
+    assert driver.error(DeleteState(KEY)) is KafkaCode.NONE
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        WriteState(KEY, 1, 5, -2, ()),
+        WriteState(KEY, 1, 5, 10, (StateBatch(5, 5, ACCEPTED, 1),)),
+        WriteState(KEY, 1, 5, 10, (StateBatch(-1, 5, ACCEPTED, 1),)),
+        WriteState(KEY, 1, 5, 10, tuple(StateBatch(2 * at, 2 * at + 1, AVAILABLE, 1) for at in range(5, 20))),
+        InitializeState(KEY, 1, -2),
+        InitializeState(ShareKey("", KEY.topic_id, 0), 1, 0),
+        InitializeState(ShareKey("g", KEY.topic_id, -1), 1, 0),
+    ],
+)
+def test_invalid_requests_change_nothing(request_: StateRequest) -> None:
+    driver = Driver(ShareStateLimits(batches_max=10))
+    driver.ask(InitializeState(KEY, 1, 10))
+    before = driver.state()
+    assert driver.error(request_) is KafkaCode.INVALID_REQUEST
+    assert driver.state() == before
+
+
+def test_share_partitions_are_bounded() -> None:
+    driver = Driver(ShareStateLimits(states_max=1))
+    assert driver.error(InitializeState(KEY, 1, 0)) is KafkaCode.NONE
+    assert driver.error(InitializeState(KEY._replace(partition=4), 1, 0)) is KafkaCode.POLICY_VIOLATION
+
+
+def test_a_repeated_read_of_one_leader_writes_nothing(driver: Driver) -> None:
+    driver.ask(ReadState(KEY, 6))
+    before = len(driver.log)
+    driver.ask(ReadState(KEY, 6))
+    assert len(driver.log) == before
+
+
+def test_updates_of_kafka_are_read(driver: Driver) -> None:
+    key = int16(1) + int16(4) + b"work" + KEY.topic_id.bytes + int32(KEY.partition)
+    batch = int64(12) + int64(13) + int8(2) + int16(1) + tagged({})
+    value = int16(0) + int32(1) + int32(8) + int64(11) + uvarint(2) + batch + tagged({0: int32(2)})
+    driver.machine.replay(Record(key, value))
+    assert driver.state().leader_epoch == 8
+    assert (driver.state().start_offset, driver.state().batches) == (11, (StateBatch(12, 14, ACCEPTED, 1),))
+
+
+def test_damaged_records_are_refused(driver: Driver) -> None:
+    record = driver.log[0]
+    assert record.value is not None
+    for size in range(1, len(record.value)):
+        with pytest.raises(BadRecord):
+            driver.machine.replay(Record(record.key, record.value[:size]))
+    driver.machine.replay(Record(int16(9) + b"?", b""))
+    assert driver.machine.unknown_records == 1
+
+
+def test_merging_keeps_what_a_lost_answer_made_durable() -> None:
+    """A leader that did not hear of a durable save sends its earlier start again."""
+    start, batches = merged(0, (), 0, (StateBatch(0, 10, ACCEPTED, 1),))
+    assert merged(start, batches, 0, (StateBatch(0, 5, AVAILABLE, 1),)) == (10, ())
