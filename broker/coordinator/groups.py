@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from broker.coordinator.creation import TopicCreation
 from broker.coordinator.limits import CoordinatorLimits
+from broker.coordinator.partition import Operation
 from broker.coordinator.shell import CoordinatorShell
 from broker.coordinator.topics import ImageTopics
 from broker.core.coordinator.consumer.requests import ConsumerLimits, DescribeConsumerGroups
@@ -32,6 +33,7 @@ from broker.core.coordinator.group_requests import (
     TxnOffsetCommit,
 )
 from broker.core.coordinator.machine import Answer, Step, TransactionEnd
+from broker.core.coordinator.share.requests import DescribeShareGroups, ListShareStates, ShareGroupLimits
 from broker.core.coordinator.transaction_requests import TransactionSupport
 from broker.core.producer_state import NO_SEQUENCE, Duplicate, Refuse
 from broker.replica.produce import Verify
@@ -45,7 +47,16 @@ from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import HEADER_SIZE
 from quorumlog.wire.rpcs import ControllerCall
 
-READS: Final = (DescribeConsumerGroups, DescribeGroups, ExplainGroups, Heartbeat, ListGroups, OffsetFetch)
+READS: Final = (
+    DescribeConsumerGroups,
+    DescribeGroups,
+    DescribeShareGroups,
+    ExplainGroups,
+    Heartbeat,
+    ListGroups,
+    ListShareStates,
+    OffsetFetch,
+)
 """Requests that make no records."""
 
 _MINUTE_MS: Final = 60_000
@@ -70,6 +81,11 @@ def group_limits(image: ClusterImage) -> GroupLimits:
         offsets_retention_ms=value("offsets.retention.minutes") * _MINUTE_MS,
         expiry_interval_ms=value("offsets.retention.check.interval.ms"),
         consumer=_consumer_limits(image),
+        share=ShareGroupLimits(
+            session_timeout_ms=value("group.share.session.timeout.ms"),
+            heartbeat_interval_ms=value("group.share.heartbeat.interval.ms"),
+            members_max=value("group.share.max.size"),
+        ),
     )
 
 
@@ -120,7 +136,16 @@ class GroupCoordinators:
         self._topics = ImageTopics(cluster)
         self._group_limits = GroupLimits()
         self._creation = TopicCreation(CONSUMER_OFFSETS, cluster, call, wait_applied, limits)
-        self.shell = CoordinatorShell(CONSUMER_OFFSETS, table, self._machine, sources.wall_ms, limits)
+        self.on_share_effect: Callable[[Any], None] = lambda effect: None
+        """Called with each effect of the machines, all of which concern share groups."""
+        self.shell: CoordinatorShell[GroupMachine] = CoordinatorShell(
+            CONSUMER_OFFSETS,
+            table,
+            self._machine,
+            sources.wall_ms,
+            limits,
+            lambda coordinator, effect: self.on_share_effect(effect),
+        )
         self.commits = 0
 
     def _machine(self) -> GroupMachine:
@@ -187,6 +212,10 @@ class GroupCoordinators:
     def call(self, partition: int, request: GroupRequest, size: int) -> asyncio.Future[Any]:
         self.commits += isinstance(request, OffsetCommit)
         return self.shell.call(partition, partial(_apply, request), size, is_read=isinstance(request, READS))
+
+    def tell(self, group: str, operation: Operation[GroupMachine]) -> None:
+        """Have an operation applied at the coordinator of a group, if this broker still is it."""
+        self.shell.tell(self.partition(group), operation)
 
     # -- transactions
 

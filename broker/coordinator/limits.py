@@ -47,6 +47,20 @@ class CoordinatorLimits:
     """Time before a leader asks again.  It doubles up to `addition_retry_max_ms`."""
     addition_retry_max_ms: int = 100
 
+    share_state_timeout_ms: int = 5_000
+    """How long a leader waits for the share coordinator.  Then the acknowledgements of a save are refused, or a share
+    fetch reports that the state cannot be read."""
+    share_state_retry_ms: int = 50
+    """Time before a request is sent to the share coordinator again, while there is none."""
+    share_wait_max_ms: int = 60_000
+    """The longest time that a ShareFetch waits for records.  A client that wants to wait longer is answered then."""
+    share_read_max_bytes: int = 1 << 20
+    """Bytes that one ShareFetch reads from one partition."""
+    share_partitions_max: int = 10_000
+    """Partitions of one share session.  A request with more gets INVALID_REQUEST."""
+    share_partitions_per_fetch: int = 100
+    """Partitions of which one ShareFetch returns records.  The next one begins with the others."""
+
 
 @dataclass(slots=True)
 class CoordinatorCounters:

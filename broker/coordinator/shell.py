@@ -128,6 +128,12 @@ class CoordinatorShell(Generic[M]):
         log = None if found is None else found.log
         return None if log is None else log.producers
 
+    def tell(self, partition: int, operation: Operation[M]) -> None:
+        """Have an operation applied in a partition, as `Coordinator.tell`, if this broker coordinates it."""
+        found = self._by_index.get(partition)
+        if found is not None:
+            found.tell(operation)
+
     def tell_all(self, operation: Operation[M]) -> None:
         """Have an operation applied in every partition, as `Coordinator.tell`."""
         for each in self:

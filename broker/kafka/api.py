@@ -27,7 +27,10 @@ from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.record_batch import RecordError
 
 if TYPE_CHECKING:
+    from broker.core.coordinator.consumer.requests import NamedPartitions
     from broker.core.coordinator.group_requests import GroupRequest, TxnOffsetCommit
+    from broker.core.coordinator.share.requests import ListShareStatesResponse
+    from broker.core.coordinator.share.states import StateRequest, StateResponse
     from broker.core.coordinator.transaction_requests import (
         EndTransaction,
         EndTransactionResponse,
@@ -36,8 +39,10 @@ if TYPE_CHECKING:
         TransactionRequest,
         TransactionSupport,
     )
+    from broker.core.share.requests import ShareAcknowledgePlan, ShareFetchPlan, ShareReply
     from broker.core.transactions import AbortedTransaction
     from metadata.image import ClusterImage
+    from quorumlog.wire.errors import KafkaCode
 
 CONSUMER = -1
 """`replica_id` of a fetch that does not come from a broker."""
@@ -264,6 +269,53 @@ class Transactions(Protocol):
         self, transactional_id: str, request: TxnOffsetCommit, support: TransactionSupport, size: int
     ) -> Any:
         """Commit offsets within a transaction; return an OffsetCommitResponse, or the `KafkaCode` of a refusal."""
+        ...
+
+
+class Shares(Protocol):
+    """Share groups on this broker.  `prepare`, `partition` and `led` as in `Groups`, for the share coordinator."""
+
+    async def prepare(self) -> str: ...
+
+    def partition(self, key: str) -> int: ...
+
+    def led(self) -> Sequence[int]: ...
+
+    def call(self, request: StateRequest) -> asyncio.Future[Any]:
+        """Send a request to the share coordinator on this broker; as `Groups.call`."""
+        ...
+
+    @property
+    def lock_ms(self) -> int:
+        """Return how long a member may keep a record."""
+        ...
+
+    async def fetch(self, plan: ShareFetchPlan) -> ShareReply: ...
+
+    async def acknowledge(self, plan: ShareAcknowledgePlan) -> ShareReply: ...
+
+    def disconnected(self, peer: str) -> None:
+        """End the sessions of a client whose connection is lost, and release its records."""
+        ...
+
+    async def clear_group(self, group: str) -> KafkaCode:
+        """Delete the states of an empty share group that is to be deleted; NONE for a group of another kind."""
+        ...
+
+    async def describe_offsets(
+        self, group: str, wanted: Sequence[NamedPartitions] | None
+    ) -> tuple[ListShareStatesResponse, list[tuple[NamedPartitions, list[StateResponse]]]]:
+        """Return the states of a group, by topic.  wanted: None for all that exist."""
+        ...
+
+    async def alter_offsets(
+        self, group: str, offsets: Sequence[tuple[NamedPartitions, Sequence[int]]]
+    ) -> tuple[ListShareStatesResponse, list[StateResponse]]:
+        """Let states of an empty group begin anew at the given offsets."""
+        ...
+
+    async def delete_offsets(self, group: str, topics: Sequence[str]) -> dict[str, KafkaCode] | ListShareStatesResponse:
+        """Delete the states of topics in an empty group.  Return the error of each topic, or of the group."""
         ...
 
 

@@ -53,10 +53,10 @@ from broker.core.coordinator.group_requests import (
     SyncGroupResponse,
     TopicPartitions,
 )
-from broker.kafka.api import Groups, Replicas, Transactions
+from broker.kafka.api import Groups, Replicas, Shares, Transactions
 from broker.kafka.connection import Caller, Pending, Reply
 from broker.kafka.metadata import node_endpoint
-from metadata.image.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+from metadata.image.internal_topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka import codec
 from quorumlog.wire.kafka.codec import milliseconds
@@ -66,7 +66,8 @@ K = TypeVar("K")
 
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
-_NO_SUCH_KEYS: Final = "only groups and transactions have coordinators"
+_SHARE: Final = 2
+_NO_SUCH_KEYS: Final = "only groups, transactions and share partitions have coordinators"
 
 _FIRST_JOIN_WITH_MEMBER_ID_REQUIRED: Final = 4
 _FIRST_JOIN_WITH_NULL_PROTOCOL: Final = 7
@@ -101,10 +102,17 @@ class Asked:
     """A decoded request, with what is needed to answer it.  size: bytes of its frame."""
 
     def __init__(
-        self, groups: Groups, transactions: Transactions, replicas: Replicas, caller: Caller, frame: memoryview
+        self,
+        groups: Groups,
+        transactions: Transactions,
+        shares: Shares,
+        replicas: Replicas,
+        caller: Caller,
+        frame: memoryview,
     ) -> None:
         self.groups = groups
         self.transactions = transactions
+        self.shares = shares
         self.replicas = replicas
         self.caller = caller
         self.request = codec.decode_request(caller.header, frame)
@@ -189,15 +197,17 @@ def find_coordinator(asked: Asked) -> Reply | Awaitable[Reply]:
     return _found(asked, "")
 
 
-def _owner(asked: Asked) -> tuple[str, Groups | Transactions] | None:
+def _owner(asked: Asked) -> tuple[str, Groups | Transactions | Shares] | None:
     """Return the topic that holds the keys of the request, and their coordinators; None if no topic does."""
     key_type = asked.field("key_type", _GROUP)
     if key_type == _GROUP:
         return CONSUMER_OFFSETS, asked.groups
+    if key_type == _SHARE:
+        return SHARE_GROUP_STATE, asked.shares
     return (TRANSACTION_STATE, asked.transactions) if key_type == _TRANSACTION else None
 
 
-async def _found_after_creation(asked: Asked, coordinators: Groups | Transactions) -> Reply:
+async def _found_after_creation(asked: Asked, coordinators: Groups | Transactions | Shares) -> Reply:
     return _found(asked, await coordinators.prepare())
 
 
@@ -644,11 +654,18 @@ def _listed(group: ListedGroup) -> Values:
     }
 
 
-def delete_groups(asked: Asked) -> Pending:
-    split = Split(asked, asked.request.groups_names, str, DeleteGroups)
-
-    def finish() -> Reply:
-        found: list[DeletedGroup] = split.answers(DeletedGroup)
-        return asked.reply({"results": [{"group_id": each.group, "error_code": each.error} for each in found]})
-
-    return Pending(split.futures, finish, is_owned=True)
+async def delete_groups(asked: Asked) -> Reply:
+    """Delete groups.  The states of a share group are deleted before it."""
+    names = list(dict.fromkeys(asked.request.groups_names))
+    refused: dict[str, KafkaCode] = {}
+    for name in names:
+        code = await asked.shares.clear_group(name)
+        if code is not KafkaCode.NONE:
+            refused[name] = code
+    split = Split(asked, [name for name in names if name not in refused], str, DeleteGroups)
+    if split.futures:
+        await asyncio.wait(split.futures)
+    found: list[DeletedGroup] = split.answers(DeletedGroup)
+    errors = refused | {each.group: each.error for each in found}
+    results = [{"group_id": name, "error_code": errors[name]} for name in asked.request.groups_names]
+    return asked.reply({"results": results})

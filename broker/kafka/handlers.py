@@ -22,11 +22,12 @@ from broker.kafka import (
     partitions,
     reassignments,
     security,
+    share_groups,
     telemetry,
     transactions,
     voters,
 )
-from broker.kafka.api import Groups, Node, Replicas, Transactions
+from broker.kafka.api import Groups, Node, Replicas, Shares, Transactions
 from broker.kafka.auto_topics import AutoTopics
 from broker.kafka.clusters import describe_cluster, unregister_broker
 from broker.kafka.connection import Caller, HangUp, Pending, Reply
@@ -71,6 +72,7 @@ class Operation(Enum):
     DESCRIBE_CONFIGS = auto()
     ALTER_CONFIGS = auto()
     IDEMPOTENT_WRITE = auto()
+    CLUSTER_ACTION = auto()
 
 
 class Access(NamedTuple):
@@ -109,12 +111,14 @@ class Handlers:
         groups: Groups,
         new_id: Callable[[], UUID],
         transactions: Transactions,
+        shares: Shares,
     ) -> None:
         """reply_room: returns the bytes of records that one reply to a consumer may contain now."""
         self._replicas = replicas
         self._groups = groups
         self._new_id = new_id
         self._transactions = transactions
+        self._shares = shares
         self._node = node
         self._node_id = node_id
         self._cluster_id = cluster_id
@@ -136,6 +140,10 @@ class Handlers:
     async def close(self) -> None:
         """End the work that no request waits for."""
         await self._auto_topics.close()
+
+    def disconnected(self, peer: str) -> None:
+        """Note that the connection of a client is lost."""
+        self._shares.disconnected(peer)
 
     def dispatch(self, caller: Caller, frame: memoryview) -> Outcome:
         """Begin a request.
@@ -339,7 +347,7 @@ class Handlers:
         return answer(self._asked(caller, frame))
 
     def _asked(self, caller: Caller, frame: memoryview) -> groups.Asked:
-        return groups.Asked(self._groups, self._transactions, self._replicas, caller, frame)
+        return groups.Asked(self._groups, self._transactions, self._shares, self._replicas, caller, frame)
 
     async def _alter_configs(self, caller: Caller, frame: memoryview, *, incremental: bool) -> Reply:
         request = codec.decode_request(caller.header, frame)
@@ -362,6 +370,12 @@ def _of_groups(low: int, offered: int, answer: Callable[[groups.Asked], Outcome]
     return Handler(
         low, offered, lambda handlers, caller, frame: handlers.on_groups(answer, caller, frame), _group(operation)
     )
+
+
+def _of_brokers(low: int, offered: int, answer: Callable[[groups.Asked], Outcome]) -> Handler:
+    """Return the row of a request that brokers send to a share coordinator."""
+    access = _cluster(Operation.CLUSTER_ACTION)
+    return Handler(low, offered, lambda handlers, caller, frame: handlers.on_groups(answer, caller, frame), access)
 
 
 def _of_transactions(
@@ -454,5 +468,17 @@ HANDLERS: Final[dict[Api, Handler]] = {
     Api.LIST_CONFIG_RESOURCES: Handler(0, 1, Handlers._on_list_config_resources, _cluster(Operation.DESCRIBE_CONFIGS)),
     Api.DESCRIBE_TOPIC_PARTITIONS: Handler(0, 0, Handlers._on_describe_topic_partitions, _topic(Operation.DESCRIBE)),
     Api.DESCRIBE_CLUSTER: Handler(0, 2, Handlers._on_describe_cluster, _cluster(Operation.DESCRIBE)),
+    Api.SHARE_GROUP_HEARTBEAT: _of_groups(1, 1, share_groups.share_group_heartbeat, Operation.READ),
+    Api.SHARE_GROUP_DESCRIBE: _of_groups(1, 1, share_groups.share_group_describe, Operation.DESCRIBE),
+    Api.SHARE_FETCH: _of_groups(1, 2, share_groups.share_fetch, Operation.READ),
+    Api.SHARE_ACKNOWLEDGE: _of_groups(1, 2, share_groups.share_acknowledge, Operation.READ),
+    Api.INITIALIZE_SHARE_GROUP_STATE: _of_brokers(0, 0, share_groups.initialize_state),
+    Api.READ_SHARE_GROUP_STATE: _of_brokers(0, 0, share_groups.read_state),
+    Api.WRITE_SHARE_GROUP_STATE: _of_brokers(0, 1, share_groups.write_state),
+    Api.DELETE_SHARE_GROUP_STATE: _of_brokers(0, 0, share_groups.delete_state),
+    Api.READ_SHARE_GROUP_STATE_SUMMARY: _of_brokers(0, 1, share_groups.read_state_summary),
+    Api.DESCRIBE_SHARE_GROUP_OFFSETS: _of_groups(0, 1, share_groups.describe_offsets, Operation.DESCRIBE),
+    Api.ALTER_SHARE_GROUP_OFFSETS: _of_groups(0, 0, share_groups.alter_offsets, Operation.READ),
+    Api.DELETE_SHARE_GROUP_OFFSETS: _of_groups(0, 0, share_groups.delete_offsets, Operation.DELETE),
     Api.EXPLAIN_GROUPS: _of_groups(0, 0, groups.explain_groups, Operation.DESCRIBE),
 }

@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from uuid import UUID
 
-from broker.kafka.api import Groups, Node, Replicas, Transactions
+from broker.kafka.api import Groups, Node, Replicas, Shares, Transactions
 from broker.kafka.connection import Connection, Dispatch
 from broker.kafka.groups import NoGroups
 from broker.kafka.handlers import Handlers
 from broker.kafka.limits import KafkaLimits, MemoryBudget
+from broker.kafka.share_groups import NoShares
 from broker.kafka.transactions import NoTransactions
 from quorumlog.runtime.addresses import NamedAddress, cannot_listen, listen_refused, parse_named
 from quorumlog.runtime.clock import Sources
@@ -76,6 +77,7 @@ class KafkaServer:
         groups: Groups | None = None,
         new_id: Callable[[], UUID] | None = None,
         transactions: Transactions | None = None,
+        shares: Shares | None = None,
     ) -> None:
         limits = limits if limits is not None else KafkaLimits()
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -95,6 +97,7 @@ class KafkaServer:
             groups=groups if groups is not None else NoGroups(),
             new_id=new_id if new_id is not None else Sources.real().uuid4,
             transactions=transactions if transactions is not None else NoTransactions(),
+            shares=shares if shares is not None else NoShares(),
         )
         self._listeners = [parse_named(item) if isinstance(item, str) else item for item in listeners]
         self._connections: dict[Connection, None] = {}
@@ -138,6 +141,7 @@ class KafkaServer:
         return True
 
     def gone(self, connection: Connection) -> None:
+        self.handlers.disconnected(connection.peer)
         self._forget(connection)
         self._evicted.discard(connection)
         if not self._connections and not self._evicted:

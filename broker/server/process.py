@@ -149,6 +149,7 @@ class BrokerProcess:
             groups=self.role.groups,
             new_id=sources.uuid4,
             transactions=self.role.transactions,
+            shares=self.role.shares,
         )
         self._disks = tuple(disks)
         self._paths = paths

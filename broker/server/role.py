@@ -17,6 +17,7 @@ from typing import Protocol
 from uuid import UUID
 
 from broker.coordinator.groups import GroupCoordinators
+from broker.coordinator.shares import ShareGroups
 from broker.coordinator.transactions import TransactionCoordinators
 from broker.log import LogKey, LogManager
 from broker.log.cleaning.cleaner import CleanerLimits, LogCleaner
@@ -146,6 +147,7 @@ class BrokerRole:
         self.transactions = TransactionCoordinators(
             self.table, self.groups, call, self.wait_applied, self._pool.take, self._inter_broker_address, sources
         )
+        self.shares = ShareGroups(self.table, self.groups, call, self.wait_applied, self._inter_broker_address, sources)
         self.replicas.produces.verify = self.transactions.verify
         self.lifecycle: LifecycleRunner | None = None
         self._closed = False
@@ -197,7 +199,13 @@ class BrokerRole:
         self.follower.start_at(self._replay.image)
         self.groups.start(group, self._replay.image)
         self.transactions.start(group, self._replay.image)
-        for subscriber in (self.follower.on_batch, self.groups.on_batch, self.transactions.on_batch):
+        self.shares.start(group, self._replay.image)
+        for subscriber in (
+            self.follower.on_batch,
+            self.groups.on_batch,
+            self.transactions.on_batch,
+            self.shares.on_batch,
+        ):
             self._subscriptions.append(self._replay.subscribe(subscriber))
         limits = self.context.limits
         for name, work in (
@@ -234,6 +242,7 @@ class BrokerRole:
         if self._tasks:
             await asyncio.wait(self._tasks)
             self._tasks.clear()
+        await self.shares.close()
         await self.transactions.close()
         await self.groups.close()
         await self.fetchers.close()

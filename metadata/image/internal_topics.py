@@ -13,12 +13,14 @@ PREFIX = "__"
 """Begins the names that are reserved for internal topics."""
 CONSUMER_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
+SHARE_GROUP_STATE = "__share_group_state"
 CLEANUP_POLICY = "cleanup.policy"
 COMPACT = "compact"
 
 PARTITIONS_KEYS: Mapping[str, str] = {
     CONSUMER_OFFSETS: "offsets.topic.num.partitions",
     TRANSACTION_STATE: "transaction.state.log.num.partitions",
+    SHARE_GROUP_STATE: "share.coordinator.state.topic.num.partitions",
 }
 """The internal topics that can be created, each with the cluster's config of its number of partitions."""
 

@@ -122,6 +122,7 @@ def _ignored_replicas(key: str) -> ConfigKey:
 
 _COMPRESSION_TYPES = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 _MIGRATION_POLICIES = ("bidirectional", "disabled", "downgrade", "upgrade")
+_ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
 _AS_SENT = "a broker stores each batch as the producer compressed it"
 _FLUSHES = "write.caching determines whether a write is flushed before its acknowledgement"
 _ONE_FORMAT = "records have one format, which all clients since Kafka 0.11 use"
@@ -198,6 +199,13 @@ CLUSTER_CONFIGS: dict[str, ConfigKey] = {
         _int("group.max.session.timeout.ms", 1_800_000, 1, INT32_MAX),
         _int("group.max.size", 10_000, 1, INT32_MAX),
         _int("group.min.session.timeout.ms", 6_000, 1, INT32_MAX),
+        _int("group.share.delivery.count.limit", 5, 2, 25),
+        _int("group.share.heartbeat.interval.ms", 5_000, 1, INT32_MAX),
+        _int("group.share.max.share.sessions", 2_000, 1, 100_000),
+        _int("group.share.max.size", 200, 1, 1_000),
+        _int("group.share.partition.max.record.locks", 2_000, 100, 10_000),
+        _int("group.share.record.lock.duration.ms", 30_000, 1_000, 3_600_000),
+        _int("group.share.session.timeout.ms", 45_000, 1, INT32_MAX),
         _int("leader.rebalance.interval.ms", 300_000, 1_000, INT32_MAX),
         _int("metadata.retention.bytes", 1 << 30, 0),
         _int("metadata.retention.ms", 7 * _DAY_MS, 0),
@@ -207,6 +215,9 @@ CLUSTER_CONFIGS: dict[str, ConfigKey] = {
         _int("offsets.retention.minutes", 7 * 24 * 60, 1, INT32_MAX),
         _int("offsets.topic.num.partitions", 50, 1, 10_000),
         _int("reassignment.throttle.bytes.per.second", -1, -1),
+        ConfigKey("share.auto.offset.reset", Kind.CHOICE, "latest", choices=("earliest", "latest")),
+        _int("share.coordinator.state.topic.num.partitions", 50, 1, 10_000),
+        ConfigKey("share.isolation.level", Kind.CHOICE, "read_uncommitted", choices=_ISOLATION_LEVELS),
         _int("transaction.max.timeout.ms", 900_000, 1, INT32_MAX),
         _int("transaction.state.log.num.partitions", 50, 1, 10_000),
         _int("transactional.id.expiration.ms", 7 * _DAY_MS, 1),
@@ -218,6 +229,10 @@ auto.create.topics.enable: whether a broker creates a topic that a client names 
 off, unlike Kafka's: a misspelt name would become a topic, with settings that were not chosen.
 group.consumer.*: of groups of the newer protocol (KIP-848).  group.consumer.assignors: those that members may choose,
 the default first.  group.consumer.migration.policy: whether a group with members may change its protocol.
+group.share.*: of share groups (KIP-932).  group.share.delivery.count.limit: a record that was delivered this often
+without being accepted is archived.  group.share.record.lock.duration.ms: how long a member may keep a record.
+group.share.partition.max.record.locks: records of a partition that may be in flight in a share group.
+share.auto.offset.reset, share.isolation.level: of all share groups; in Kafka, each group has its own.
 group.initial.rebalance.delay.ms: how long the first rebalance of an empty group waits for more members. group.max.size:
 members of a group. metadata.retention: how much history of the metadata every node keeps; the limit that is reached
 first applies. offset.metadata.max.bytes: of the text that a client may store with a committed offset.

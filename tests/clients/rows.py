@@ -169,6 +169,7 @@ def _transactions(run: Run) -> None:
 def rows() -> Iterator[Row]:
     """Return the rows of every client."""
     from tests.clients.groups import GROUP_ROWS
+    from tests.clients.shares import SHARE_ROWS
 
     yield Row("produce", _produce)
     yield Row("produce, idempotent", lambda run: _produce(run, idempotent=True), (22,))
@@ -178,3 +179,4 @@ def rows() -> Iterator[Row]:
     yield from GROUP_ROWS
     yield Row("admin", _admin)
     yield Row("transactions", _transactions, (22, 24, 25, 26, 28))
+    yield from SHARE_ROWS

@@ -115,6 +115,11 @@ class Program:
         self._reader.join()
         self._check_end()
 
+    def kill(self) -> None:
+        """End it at once, as kill -9 does."""
+        self._process.kill()
+        self._process.wait()
+
     def close_input(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()

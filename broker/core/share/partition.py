@@ -291,10 +291,9 @@ class SharePartition:
 
     @property
     def deadline_ms(self) -> int | None:
-        """Return when the next lock expires; None if no record is locked."""
-        return min(
-            (each.value.deadline_ms for each in self._runs if each.value.state is Delivery.ACQUIRED), default=None
-        )
+        """Return when the next lock expires; None if no record is locked, or each one is being saved."""
+        locked = (run.value for run in self._runs if run.value.state is Delivery.ACQUIRED and not run.value.save)
+        return min((each.deadline_ms for each in locked), default=None)
 
     def follow_log_start(self, log_start: int) -> None:
         """Drop the records that the log no longer has."""

@@ -102,6 +102,8 @@ class ShareStateMachine:
                     changed = _written(known, request)
                     if len(changed.batches) > self._limits.batches_max:
                         return _refused(call, KafkaCode.INVALID_REQUEST, "the state has too many batches")
+                case InitializeState() if known is not None and request.start_offset == NO_START:
+                    pass
                 case InitializeState():
                     created_ms = self._wall_ms() if known is None else known.created_ms
                     leader_epoch = NO_EPOCH if known is None else known.leader_epoch

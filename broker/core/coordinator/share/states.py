@@ -90,11 +90,18 @@ class ShareState:
 def merged(
     start_offset: int, batches: tuple[StateBatch, ...], new_start: int, changes: tuple[StateBatch, ...]
 ) -> tuple[int, tuple[StateBatch, ...]]:
-    """Return start and batches after changes.  The start never moves back, and passes what is done."""
+    """Return start and batches after changes.
+
+    The start never moves back, and passes what is done.  What is done stays done: a change that arrives late, after its
+    sender had given it up, cannot make an accepted record available again.
+    """
     start = max(start_offset, new_start)
     runs: RangeMap[tuple[Delivery, int]] = RangeMap()
     for each in (*batches, *changes):
+        done = [run for run in runs.within(each.first, each.end) if run.value[0].is_done]
         runs.assign(max(each.first, start), each.end, (each.state, each.deliveries))
+        for run in done:
+            runs.assign(*run)
     for run in runs:
         if run.first > start or not run.value[0].is_done:
             break
@@ -127,7 +134,10 @@ class WriteState:
 
 @dataclass(frozen=True, slots=True)
 class InitializeState:
-    """Begin the state anew.  start_offset: NO_START lets the leader choose."""
+    """Begin the state anew at `start_offset`.
+
+    NO_START lets the leader choose.  It keeps a state that exists: the request may be a repetition that arrives late.
+    """
 
     key: ShareKey
     state_epoch: int

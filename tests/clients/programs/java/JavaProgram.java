@@ -23,11 +23,15 @@ import org.apache.kafka.clients.admin.RecordsToDelete;
 import org.apache.kafka.clients.consumer.CommitFailedException;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
+import org.apache.kafka.clients.consumer.AcknowledgeType;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.KafkaShareConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
+import org.apache.kafka.common.KafkaException;
+import org.apache.kafka.common.TopicIdPartition;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.errors.RebalanceInProgressException;
@@ -66,6 +70,7 @@ public final class JavaProgram {
             case "member" -> program.member();
             case "admin" -> program.admin();
             case "transact" -> program.transact();
+            case "share" -> program.share();
             default -> throw new IllegalArgumentException(arguments[0]);
         }
     }
@@ -215,6 +220,51 @@ public final class JavaProgram {
                 if (!now.equals(known)) {
                     known = now;
                     report("assigned", Map.of("partitions", now));
+                }
+            }
+        }
+        report("closed", Map.of());
+    }
+
+    /** Releases each record whose value begins with "retry" at its first delivery, and rejects those with "bad". */
+    private void share() throws Exception {
+        boolean holds = text("mode").equals("hold");
+        Thread input = new Thread(() -> {
+            try {
+                System.in.readAllBytes();
+            } catch (IOException error) {
+                error.printStackTrace();
+            }
+        });
+        input.setDaemon(true);
+        input.start();
+        Properties settings = settings("group.id", text("group"), "share.acknowledgement.mode", "explicit");
+        try (KafkaShareConsumer<String, String> consumer =
+                new KafkaShareConsumer<>(settings, new StringDeserializer(), new StringDeserializer())) {
+            consumer.subscribe(List.of(text("topic")));
+            while (input.isAlive()) {
+                ConsumerRecords<String, String> records = consumer.poll(POLL);
+                for (ConsumerRecord<String, String> record : records) {
+                    int deliveries = record.deliveryCount().get();
+                    report("record", Map.of(
+                            "offset", record.offset(), "value", record.value(), "deliveries", deliveries));
+                    if (!holds) {
+                        boolean again = record.value().startsWith("retry") && deliveries == 1;
+                        boolean bad = record.value().startsWith("bad");
+                        consumer.acknowledge(record, again ? AcknowledgeType.RELEASE
+                                : bad ? AcknowledgeType.REJECT : AcknowledgeType.ACCEPT);
+                    }
+                }
+                if (holds && !records.isEmpty()) {
+                    input.join();
+                } else if (!records.isEmpty()) {
+                    Map<TopicIdPartition, java.util.Optional<KafkaException>> outcome =
+                            consumer.commitSync(Duration.ofSeconds(TIMEOUT_S));
+                    for (var each : outcome.entrySet()) {
+                        report("committed", Map.of(
+                                "partition", each.getKey().partition(),
+                                "error", each.getValue().map(Object::toString).orElse("")));
+                    }
                 }
             }
         }

@@ -504,7 +504,7 @@ async def test_a_fenced_broker_is_no_coordinator(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("version", versions(Api.FIND_COORDINATOR)[1:])
-@pytest.mark.parametrize(("key_type", "code"), [(1, 15), (2, 42)])
+@pytest.mark.parametrize(("key_type", "code"), [(1, 15), (2, 15), (3, 42)])
 async def test_other_keys_have_no_coordinator(bench: Bench, version: int, key_type: int, code: int) -> None:
     values = {"key": "x", "coordinator_keys": ["x"], "key_type": key_type}
     assert _found(version, await bench.ask(Api.FIND_COORDINATOR, version, values, None)) == [(code, -1)]

@@ -39,6 +39,9 @@ TRANSACTION_REQUESTS = (
 GROUP_REQUESTS = [
     api for api, handler in HANDLERS.items() if handler.access and handler.access.resource is Resource.GROUP
 ]
+GROUPS_WITH_TOPICS = [Api.OFFSET_FETCH, Api.DESCRIBE_SHARE_GROUP_OFFSETS]
+SHARE_STATE_REQUESTS = [api for api in HANDLERS if "SHARE_GROUP_STATE" in api.name]
+SHARE_REQUESTS = [api for api in HANDLERS if "SHARE" in api.name]
 ACL_REQUESTS = [Api.DESCRIBE_ACLS, Api.CREATE_ACLS, Api.DELETE_ACLS]
 TOKEN_REQUESTS = [api for api in HANDLERS if api.name.endswith("DELEGATION_TOKEN")]
 
@@ -64,7 +67,7 @@ async def test_every_request_is_answered_in_its_own_version(served: Served, api:
         "coordinator_keys": ["g"],
         "group_id": "g",
         "group_ids": ["g"],
-        "groups": [{"group_id": "g", "topics": None}] if api is Api.OFFSET_FETCH else ["g"],
+        "groups": [{"group_id": "g", "topics": None}] if api in GROUPS_WITH_TOPICS else ["g"],
         "groups_names": ["g"],
         "members": [{"member_id": "m"}],
         "resources": [{"resource_type": 2, "resource_name": "t"}],
@@ -115,12 +118,14 @@ async def test_every_request_is_answered_in_its_own_version(served: Served, api:
         values["topics"] = [{"name": "t"}]
     if api is Api.LIST_PARTITION_REASSIGNMENTS:
         values["topics"] = [{"name": "t", "partition_indexes": [0]}]
+    if api in SHARE_STATE_REQUESTS:
+        values["topics"] = [{"topic_id": UUID(int=5), "partitions": [{"partition": 0}]}]
     async with RawClient(served.port) as client:
         response = await client.ask(api, version, values)
     codes = [int(code) for code in _error_codes(response)]
     elsewhere = {0, int(KafkaCode.NOT_COORDINATOR)}  # `test_groups.py` has a listener with coordinators
     expected = {
-        **dict.fromkeys((*GROUP_REQUESTS, *TRANSACTION_REQUESTS), elsewhere),
+        **dict.fromkeys((*GROUP_REQUESTS, *TRANSACTION_REQUESTS, *SHARE_REQUESTS), elsewhere),
         Api.FIND_COORDINATOR: {int(KafkaCode.COORDINATOR_NOT_AVAILABLE)},
         Api.WRITE_TXN_MARKERS: {int(KafkaCode.NOT_LEADER_OR_FOLLOWER)},
         Api.ELECT_LEADERS: {0, ELECTION_NOT_NEEDED},

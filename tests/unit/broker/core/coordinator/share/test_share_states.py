@@ -80,8 +80,8 @@ def test_writes_are_merged_and_survive_a_failover(driver: Driver) -> None:
     driver.ask(WriteState(KEY, 1, 5, NO_START, (StateBatch(14, 17, AVAILABLE, 2),)))
     driver.fail_over()
     assert (driver.state().leader_epoch, driver.state().start_offset) == (5, 10)
-    assert driver.state().batches == (StateBatch(12, 14, ACCEPTED, 1), StateBatch(14, 17, AVAILABLE, 2))
-    assert driver.state().done_count == 2
+    assert driver.state().batches == (StateBatch(12, 15, ACCEPTED, 1), StateBatch(15, 17, AVAILABLE, 2))
+    assert driver.state().done_count == 3
 
 
 def test_the_start_passes_what_is_done_and_never_moves_back(driver: Driver) -> None:
@@ -176,3 +176,20 @@ def test_merging_keeps_what_a_lost_answer_made_durable() -> None:
     """A leader that did not hear of a durable save sends its earlier start again."""
     start, batches = merged(0, (), 0, (StateBatch(0, 10, ACCEPTED, 1),))
     assert merged(start, batches, 0, (StateBatch(0, 5, AVAILABLE, 1),)) == (10, ())
+
+
+def test_a_release_that_arrives_late_does_not_undo_an_acceptance(driver: Driver) -> None:
+    driver.ask(WriteState(KEY, 1, 5, 10, (StateBatch(12, 14, ACCEPTED, 2),)))
+    driver.ask(WriteState(KEY, 1, 5, 10, (StateBatch(11, 15, AVAILABLE, 1),)))
+    assert driver.state().batches == (
+        StateBatch(11, 12, AVAILABLE, 1),
+        StateBatch(12, 14, ACCEPTED, 2),
+        StateBatch(14, 15, AVAILABLE, 1),
+    )
+
+
+def test_a_repeated_initialization_keeps_the_state(driver: Driver) -> None:
+    driver.ask(WriteState(KEY, 1, 5, 10, (StateBatch(12, 14, ACCEPTED, 1),)))
+    before = driver.state()
+    assert driver.error(InitializeState(KEY, 3, NO_START)) is KafkaCode.NONE
+    assert driver.state() == before

@@ -1,0 +1,408 @@
+"""Share partitions at the leader of their partition: loading, saves, locks, and reads.
+
+One `LedShare` belongs to one leadership.  It reads the state from the share coordinator, which fences earlier leaders;
+then it serves fetches and acknowledgements, and saves changes, one save at a time.  When the leadership ends, or the
+share coordinator has refused a save, it ends, and its successor reads the state anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from broker.coordinator.limits import CoordinatorLimits
+from broker.coordinator.share_states import ShareStates
+from broker.core.coordinator.share.states import NO_START, ReadState, ShareKey, WriteState
+from broker.core.fetch_session import PartitionKey
+from broker.core.partition import LeaderState
+from broker.core.share.partition import (
+    NOTHING_TO_SAVE,
+    Acknowledgement,
+    Acquired,
+    ShareLimits,
+    SharePartition,
+)
+from broker.core.transactions import AbortedTransaction
+from broker.replica.replica import Replica
+from broker.replica.table import ReplicaTable
+from quorumlog.errors import CorruptStoreError
+from quorumlog.runtime.clock import now_ms
+from quorumlog.runtime.disk import DiskError
+from quorumlog.runtime.logging import get_logger
+from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.record_batch import BatchHeader, iter_headers
+
+logger = get_logger("share")
+
+_TIMER_SLACK_MS: Final = 1
+_UNAVAILABLE: Final = frozenset(
+    {
+        KafkaCode.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaCode.COORDINATOR_NOT_AVAILABLE,
+        KafkaCode.NOT_COORDINATOR,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ShareConfig:
+    """The configs of share groups.  from_start: a new group begins with the oldest records, instead of new ones."""
+
+    limits: ShareLimits = field(default_factory=ShareLimits)
+    from_start: bool = False
+    read_committed: bool = False
+    sessions_max: int = 2_000
+
+
+class Fetched(NamedTuple):
+    """Records that a member has acquired, with the batches that contain them."""
+
+    acquired: list[Acquired]
+    records: bytes | memoryview
+
+
+class LedShare:
+    """One share partition under one leadership of this broker."""
+
+    def __init__(
+        self,
+        key: ShareKey,
+        replica: Replica,
+        leader: LeaderState,
+        states: ShareStates,
+        group: asyncio.TaskGroup,
+        config: ShareConfig,
+        on_available: Callable[[], None],
+        on_idle: Callable[[], None],
+    ) -> None:
+        """group: owns the tasks.
+
+        on_available: called when records have become available again.
+        on_idle: called when no session uses this share partition and everything is saved.
+        """
+        self.key = key
+        self.leader = leader
+        self.config = config
+        self.has_ended = False
+        self.core: SharePartition | None = None
+        self._replica = replica
+        self._states = states
+        self._group = group
+        self._on_available = on_available
+        self._on_idle = on_idle
+        self._is_unused = False
+        self._state_epoch = 0
+        self._read_lock = asyncio.Lock()
+        self._waiting: dict[int, asyncio.Future[KafkaCode]] = {}
+        self._saving: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._loading: asyncio.Task[KafkaCode] = group.create_task(self._load(), name=f"share-load-{key.text}")
+
+    def configure(self, config: ShareConfig) -> None:
+        self.config = config
+        if self.core is not None:
+            self.core.limits = config.limits
+
+    def end(self) -> None:
+        """Refuse what waits, and serve nothing any more."""
+        self.has_ended = True
+        self._loading.cancel()
+        if self._saving is not None:
+            self._saving.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_result(KafkaCode.NOT_LEADER_OR_FOLLOWER)
+        self._waiting.clear()
+
+    # -- loading
+
+    async def ready(self) -> KafkaCode:
+        """Wait until the state is loaded, and return NONE or why it is not."""
+        if self.core is not None:
+            return KafkaCode.NOT_LEADER_OR_FOLLOWER if self.has_ended else KafkaCode.NONE
+        await asyncio.wait({self._loading})
+        return KafkaCode.NOT_LEADER_OR_FOLLOWER if self._loading.cancelled() else self._loading.result()
+
+    async def _load(self) -> KafkaCode:
+        epoch = self.leader.leader_epoch
+        found = await self._states.ask(ReadState(self.key, epoch))
+        if found.state is None:
+            logger.warning("share partition not loaded", key=self.key.text, code=found.error, cause=found.message)
+            return self._failed(found.error)
+        log = self._replica.log
+        if log is None:
+            return self._failed(KafkaCode.NOT_LEADER_OR_FOLLOWER)
+        start, state = found.state.start_offset, found.state
+        if start == NO_START:
+            # The choice is durable before a record is delivered: the next leader must not choose a later start.
+            start = log.start_offset if self.config.from_start else self.leader.high_watermark
+            saved = await self._states.ask(WriteState(self.key, state.state_epoch, epoch, start, ()))
+            if saved.error is not KafkaCode.NONE:
+                return self._failed(saved.error)
+        self._state_epoch = state.state_epoch
+        self.core = SharePartition(self.config.limits, start, state.batches)
+        logger.debug("share partition loaded", key=self.key.text, epoch=epoch, start=start)
+        return KafkaCode.NONE
+
+    def _failed(self, code: KafkaCode) -> KafkaCode:
+        """End after a failed load: the next request tries anew."""
+        self.has_ended = True
+        return KafkaCode.REPLICA_NOT_AVAILABLE if code in _UNAVAILABLE else _for_client(code)
+
+    # -- fetches
+
+    async def fetch(self, member: str, max_bytes: int, max_records: int, *, is_exact: bool) -> Fetched | KafkaCode:
+        """Acquire records for a member; without any at present, none.  Nothing waits for new records."""
+        async with self._read_lock:
+            log, core = self._replica.log, self.core
+            if log is None or core is None or self._replica.leader is not self.leader or self.has_ended:
+                return KafkaCode.NOT_LEADER_OR_FOLLOWER
+            core.follow_log_start(log.start_offset)
+            offset = core.next_fetch_offset
+            try:
+                committed = self.config.read_committed
+                end = log.last_stable_offset if committed else self.leader.high_watermark
+                if offset >= end or not core.may_acquire:
+                    return Fetched([], b"")
+                records = await self._replica.read(offset, max_bytes, end)
+                aborted = log.aborted_in(records, offset) if committed else []
+            except (DiskError, CorruptStoreError) as error:
+                self._replica.take_offline(error)
+                return KafkaCode.KAFKA_STORAGE_ERROR
+            if self._replica.leader is not self.leader or self.has_ended:
+                return KafkaCode.NOT_LEADER_OR_FOLLOWER  # it resigned during the read
+            headers = list(iter_headers(records))
+            ranges = []
+            for _, header in headers:
+                if _has_nothing_for_members(header, aborted):
+                    core.hide(header.base_offset, header.end_offset)
+                else:
+                    ranges.append((header.base_offset, header.end_offset))
+            acquired = core.acquire(member, ranges, max_records, now_ms(), is_exact=is_exact)
+        self._after_change()
+        return Fetched(acquired, _cut(records, headers, acquired))
+
+    # -- acknowledgements
+
+    def acknowledge(self, member: str, batches: Sequence[Acknowledgement]) -> asyncio.Future[KafkaCode]:
+        """Begin to acknowledge records.  The future gets NONE once that is durable; it never raises."""
+        assert self.core is not None, self.key
+        found = self.core.acknowledge(member, batches, now_ms())
+        future: asyncio.Future[KafkaCode] = asyncio.get_running_loop().create_future()
+        if isinstance(found, KafkaCode) or found == NOTHING_TO_SAVE:
+            future.set_result(found if isinstance(found, KafkaCode) else KafkaCode.NONE)
+        else:
+            # Calls of one save share its outcome; each caller may give up by itself.
+            shared = self._waiting.setdefault(found, asyncio.get_running_loop().create_future())
+            shared.add_done_callback(lambda done: None if future.done() else future.set_result(done.result()))
+        self._after_change()
+        return future
+
+    def release(self, member: str, *, is_unused: bool) -> None:
+        """Release the records of a member whose session has ended.  is_unused: it was the last session."""
+        self._is_unused = is_unused
+        if self.core is None or self.has_ended:
+            return
+        if self.core.release(member):
+            self._on_available()
+        self._after_change()
+        if is_unused and self._saving is None:
+            self._on_idle()
+
+    def use(self) -> None:
+        """Note that a session uses this share partition."""
+        self._is_unused = False
+
+    # -- saves and locks
+
+    def _after_change(self) -> None:
+        """Save what is to be saved, and watch the next lock."""
+        assert self.core is not None, self.key
+        if self.has_ended:
+            return
+        if self.core.has_changes and self._saving is None:
+            self._saving = self._group.create_task(self._save(self.core), name=f"share-save-{self.key.text}")
+        self._watch_locks(self.core)
+
+    def _watch_locks(self, core: SharePartition) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        deadline_ms = core.deadline_ms
+        self._timer = None
+        if deadline_ms is not None:
+            at_ms = max(deadline_ms, now_ms()) + _TIMER_SLACK_MS
+            self._timer = asyncio.get_running_loop().call_at(at_ms / 1000, self._on_deadline)
+
+    def _on_deadline(self) -> None:
+        assert self.core is not None, self.key
+        if self.core.expire(now_ms()):
+            self._on_available()
+        self._after_change()
+
+    async def _save(self, core: SharePartition) -> None:
+        """Write the changes, one save after the other, until there are none."""
+        try:
+            while (save := core.begin_save()) is not None:
+                request = WriteState(
+                    self.key, self._state_epoch, self.leader.leader_epoch, save.start_offset, save.batches
+                )
+                found = await self._states.ask(request)
+                code = found.error
+                core.saved(save.id, is_durable=code is KafkaCode.NONE)
+                self._watch_locks(core)
+                waiting = self._waiting.pop(save.id, None)
+                if waiting is not None:
+                    waiting.set_result(_for_client(code))
+                if code is KafkaCode.NONE:
+                    self._on_available()
+                    continue
+                logger.warning("share state not saved", key=self.key.text, code=code, cause=found.message)
+                if code not in _UNAVAILABLE:
+                    self._saving = None
+                    self.end()  # another leader has the state, or it has begun anew
+                    return
+        finally:
+            self._saving = None
+        self._after_change()
+        if self._is_unused and self._saving is None:
+            self._on_idle()
+
+
+class SharePartitions:
+    """All share partitions of which this broker leads the partition."""
+
+    def __init__(self, table: ReplicaTable, states: ShareStates, limits: CoordinatorLimits) -> None:
+        self.config = ShareConfig()
+        self._table = table
+        self._states = states
+        self._limits = limits
+        self._group: asyncio.TaskGroup | None = None
+        self._led: dict[ShareKey, LedShare] = {}
+        self._waiting: dict[PartitionKey, dict[asyncio.Event, None]] = {}
+        events = table.context.events
+        events.watermark_moved.subscribe(self._on_watermark)
+        events.resigned.subscribe(self._on_resigned)
+
+    def __len__(self) -> int:
+        return len(self._led)
+
+    def start(self, group: asyncio.TaskGroup) -> None:
+        self._group = group
+
+    def close(self) -> None:
+        """End all share partitions, and wake all fetches.  Idempotent."""
+        self._group = None
+        for led in self._led.values():
+            led.end()
+        self._led.clear()
+        for events in self._waiting.values():
+            for event in events:
+                event.set()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._group is None
+
+    def configure(self, config: ShareConfig) -> None:
+        """Apply changed configs.  Locks keep their times."""
+        self.config = config
+        for led in self._led.values():
+            led.configure(config)
+
+    async def get(self, key: ShareKey) -> LedShare | KafkaCode:
+        """Return a share partition once it is loaded, or why it cannot be served here."""
+        replica = self._table.find(key.topic_id, key.partition)
+        if replica is None:
+            known = self._table.context.cluster.partition(key.topic_id, key.partition)
+            return KafkaCode.UNKNOWN_TOPIC_OR_PARTITION if known is None else KafkaCode.NOT_LEADER_OR_FOLLOWER
+        found = replica.leading(-1)
+        if isinstance(found, KafkaCode):
+            return found
+        if self._group is None:
+            return KafkaCode.NOT_LEADER_OR_FOLLOWER
+        led = self._led.get(key)
+        if led is None or led.has_ended or led.leader is not found.leader:
+            if led is not None:
+                led.end()
+            led = self._led[key] = LedShare(
+                key,
+                replica,
+                found.leader,
+                self._states,
+                self._group,
+                self.config,
+                lambda: self._wake(PartitionKey(key.topic_id, key.partition)),
+                lambda: self.drop(key),
+            )
+        led.use()
+        code = await led.ready()
+        return led if code is KafkaCode.NONE else code
+
+    def known(self, key: ShareKey) -> LedShare | None:
+        """Return a share partition that was loaded."""
+        return self._led.get(key)
+
+    def drop(self, key: ShareKey) -> None:
+        """Drop a share partition, for example because no session uses it: its state may be changed from now on."""
+        led = self._led.pop(key, None)
+        if led is not None:
+            led.end()
+
+    # -- waiting for records
+
+    def watch(self, places: Iterable[tuple[UUID, int]], event: asyncio.Event) -> None:
+        """Set the event whenever a partition may have records to acquire."""
+        for place in places:
+            self._waiting.setdefault(PartitionKey(*place), {})[event] = None
+
+    def unwatch(self, places: Iterable[tuple[UUID, int]], event: asyncio.Event) -> None:
+        for place in places:
+            key = PartitionKey(*place)
+            events = self._waiting.get(key)
+            if events is not None:
+                events.pop(event, None)
+                if not events:
+                    del self._waiting[key]
+
+    def _wake(self, key: PartitionKey) -> None:
+        for event in self._waiting.get(key, ()):
+            event.set()
+
+    def _on_watermark(self, replica: Replica) -> None:
+        if self._waiting and replica.partition in self._waiting:
+            self._wake(replica.partition)
+
+    def _on_resigned(self, key: PartitionKey, leader_epoch: int) -> None:
+        for share_key in [each for each in self._led if each[1:] == (key.topic_id, key.partition_index)]:
+            self.drop(share_key)
+        self._wake(key)
+
+
+def _for_client(code: KafkaCode) -> KafkaCode:
+    """Return the error that a client gets for an error of the share coordinator."""
+    return KafkaCode.NOT_LEADER_OR_FOLLOWER if code is KafkaCode.FENCED_LEADER_EPOCH else code
+
+
+def _has_nothing_for_members(header: BatchHeader, aborted: Sequence[AbortedTransaction]) -> bool:
+    """Return whether a batch has only control records, no records, or those of an aborted transaction."""
+    if header.is_control or header.record_count == 0:
+        return True
+    return header.is_transactional and any(
+        each.producer_id == header.producer_id and each.first_offset <= header.base_offset <= each.last_offset
+        for each in aborted
+    )
+
+
+def _cut(records: bytes, headers: Sequence[tuple[int, BatchHeader]], acquired: Sequence[Acquired]) -> memoryview:
+    """Return the batches from the first to the last one that contain acquired records."""
+    view = memoryview(records)
+    if not acquired:
+        return view[:0]
+    first, end = acquired[0].first, acquired[-1].end
+    kept = [each for each in headers if each[1].end_offset > first and each[1].base_offset < end]
+    return view[kept[0][0] : kept[-1][0] + kept[-1][1].size]

@@ -1,0 +1,111 @@
+"""Share sessions of a broker: the partitions that a member fetches from it, so that a request names only changes.
+
+Each request has the epoch after that of the one before, so a request that is repeated or lost is noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from quorumlog.wire.errors import KafkaCode
+
+NEW_SESSION: Final = 0
+END_SESSION: Final = -1
+_EPOCH_MAX: Final = 2**31 - 1
+IDLE_MS: Final = 120_000
+"""A session without a request for this long is dropped when there is no room for another one."""
+
+Place = tuple[UUID, int]
+
+
+class SessionKey(NamedTuple):
+    group: str
+    member_id: str
+
+
+@dataclass(slots=True, eq=False)
+class ShareSession:
+    """The session of one member.
+
+    peer: the address of the connection that its last request came from.  next_epoch: of its next request.
+    places: in the order in which they are served.
+    """
+
+    key: SessionKey
+    peer: str
+    next_epoch: int = 1
+    used_ms: int = 0
+    places: dict[Place, None] = field(default_factory=dict)
+
+    def rotate(self, place: Place) -> None:
+        """Serve a partition after the others, next time."""
+        if place in self.places:
+            del self.places[place]
+            self.places[place] = None
+
+
+class ShareSessions:
+    """All sessions.  on_end: called with each session that ends, whose records are released then."""
+
+    def __init__(self, on_end: Callable[[ShareSession], None]) -> None:
+        self._sessions: dict[SessionKey, ShareSession] = {}
+        self._by_peer: dict[str, set[SessionKey]] = {}
+        self._on_end = on_end
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def begin(self, key: SessionKey, peer: str, epoch: int, sessions_max: int, now_ms: int) -> ShareSession | KafkaCode:
+        """Return the session of a request, or the error.  The caller calls `end` after a request with END_SESSION."""
+        session = self._sessions.get(key)
+        if epoch == NEW_SESSION:
+            if session is None and len(self._sessions) >= sessions_max:
+                self._drop_idle(now_ms)
+                if len(self._sessions) >= sessions_max:
+                    return KafkaCode.SHARE_SESSION_LIMIT_REACHED
+            if session is not None:
+                self._leave_peer(session)
+            session = self._sessions[key] = ShareSession(key, peer, used_ms=now_ms)
+            self._by_peer.setdefault(peer, set()).add(key)
+            return session
+        if session is None:
+            return KafkaCode.SHARE_SESSION_NOT_FOUND
+        if epoch != END_SESSION:
+            if epoch != session.next_epoch:
+                return KafkaCode.INVALID_SHARE_SESSION_EPOCH
+            session.next_epoch = 1 if epoch == _EPOCH_MAX else epoch + 1
+        session.used_ms = now_ms
+        if session.peer != peer:
+            self._leave_peer(session)
+            session.peer = peer
+            self._by_peer.setdefault(peer, set()).add(key)
+        return session
+
+    def disconnected(self, peer: str) -> None:
+        """End the sessions whose last request came from this connection."""
+        for key in sorted(self._by_peer.get(peer, ())):
+            self.end(self._sessions[key])
+
+    def _leave_peer(self, session: ShareSession) -> None:
+        keys = self._by_peer[session.peer]
+        keys.discard(session.key)
+        if not keys:
+            del self._by_peer[session.peer]
+
+    def end(self, session: ShareSession) -> None:
+        """End a session, unless another one of its member has replaced it."""
+        if self._sessions.get(session.key) is session:
+            del self._sessions[session.key]
+            self._leave_peer(session)
+            self._on_end(session)
+
+    def _drop_idle(self, now_ms: int) -> None:
+        for session in [each for each in self._sessions.values() if each.used_ms + IDLE_MS <= now_ms]:
+            self.end(session)
+
+    def uses(self, group: str, place: Place) -> bool:
+        """Return whether a session of the group has this partition."""
+        return any(place in each.places for each in self._sessions.values() if each.key.group == group)

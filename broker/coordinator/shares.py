@@ -1,0 +1,376 @@
+"""Share groups on this broker: implements `broker.kafka.api.Shares`.
+
+As the leader of partitions, it serves ShareFetch and ShareAcknowledge.  As the coordinator of groups, it initializes
+and deletes the states of their share partitions at the share coordinators.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from broker.coordinator.groups import GroupCoordinators
+from broker.coordinator.limits import CoordinatorLimits
+from broker.coordinator.share_partitions import LedShare, ShareConfig, SharePartitions
+from broker.coordinator.share_sessions import END_SESSION, NEW_SESSION, Place, SessionKey, ShareSession, ShareSessions
+from broker.coordinator.share_states import ShareStates
+from broker.core.coordinator.consumer.requests import NamedPartitions
+from broker.core.coordinator.share.requests import (
+    DeleteShareStates,
+    ForgetShareStates,
+    InitializeShareStates,
+    ListShareStates,
+    ListShareStatesResponse,
+    ResetShareStates,
+)
+from broker.core.coordinator.share.states import (
+    NO_START,
+    DeleteState,
+    InitializeState,
+    ShareKey,
+    StateRequest,
+    StateResponse,
+    SummarizeState,
+)
+from broker.core.share.partition import Acknowledgement, ShareLimits, problem_of
+from broker.core.share.requests import (
+    ShareAcknowledged,
+    ShareAcknowledgePlan,
+    ShareFetched,
+    ShareFetchPlan,
+    SharePlace,
+    ShareReply,
+)
+from broker.replica.table import ReplicaTable
+from metadata.image import ClusterImage
+from metadata.records import Record
+from quorumlog.runtime.clock import Sources, now_ms
+from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.rpcs import ControllerCall
+
+_NAME_MAX_BYTES: Final = 1_024
+_GROUP_BYTES: Final = 100
+"""Bytes that a request of this broker about a group counts for."""
+
+
+def share_config(image: ClusterImage) -> ShareConfig:
+    """Return the configs of share groups."""
+
+    def value(key: str) -> int:
+        return int(image.cluster_config(f"group.share.{key}"))
+
+    limits = ShareLimits(
+        lock_ms=value("record.lock.duration.ms"),
+        delivery_count_max=value("delivery.count.limit"),
+        max_in_flight=value("partition.max.record.locks"),
+    )
+    return ShareConfig(
+        limits,
+        from_start=image.cluster_config("share.auto.offset.reset") == "earliest",
+        read_committed=image.cluster_config("share.isolation.level") == "read_committed",
+        sessions_max=value("max.share.sessions"),
+    )
+
+
+class ShareGroups:
+    """resolve: returns the address of a broker's inter-broker listener."""
+
+    def __init__(
+        self,
+        table: ReplicaTable,
+        groups: GroupCoordinators,
+        call: ControllerCall,
+        wait_applied: Callable[[int], Awaitable[object]],
+        resolve: Callable[[int], tuple[str, int] | None],
+        sources: Sources,
+        limits: CoordinatorLimits | None = None,
+    ) -> None:
+        self._limits = limits or CoordinatorLimits()
+        self._cluster = table.context.cluster
+        self._groups = groups
+        self.states = ShareStates(table, call, wait_applied, resolve, sources, self._limits)
+        self.partitions = SharePartitions(table, self.states, self._limits)
+        self.sessions = ShareSessions(self._on_session_end)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._group: asyncio.TaskGroup | None = None
+        groups.on_share_effect = self._on_effect
+
+    # -- life
+
+    def start(self, group: asyncio.TaskGroup, image: ClusterImage) -> None:
+        """Serve from now on; the tasks belong to `group`.  image: the metadata replayed so far."""
+        self._group = group
+        self.partitions.configure(share_config(image))
+        self.states.start(group)
+        self.partitions.start(group)
+
+    async def close(self) -> None:
+        """Refuse all calls, and end all tasks.  Idempotent."""
+        self._group = None
+        self.partitions.close()
+        for task in self._tasks:
+            task.cancel()
+        await self.states.close()
+
+    def on_batch(
+        self,
+        old: ClusterImage,
+        new: ClusterImage,
+        records: Sequence[Record] | None,
+        base_offset: int,
+        end_offset: int,
+        timestamp_ms: int,
+    ) -> None:
+        """A subscriber of `MetadataReplay`."""
+        if old.configs is not new.configs and (config := share_config(new)) != self.partitions.config:
+            self.partitions.configure(config)
+
+    # -- the share coordinator
+
+    async def prepare(self) -> str:
+        return await self.states.prepare()
+
+    def partition(self, key: str) -> int:
+        return self.states.shell.partition(key)
+
+    def led(self) -> Sequence[int]:
+        return self.states.shell.led()
+
+    def call(self, request: StateRequest) -> asyncio.Future[Any]:
+        return self.states.call(request)
+
+    # -- the leader of partitions
+
+    @property
+    def lock_ms(self) -> int:
+        return self.partitions.config.limits.lock_ms
+
+    async def fetch(self, plan: ShareFetchPlan) -> ShareReply:
+        """Apply the acknowledgements, then acquire records; wait for records if there is nothing to report."""
+        problem = self._problem(plan.group, plan.member_id, plan.acknowledgements, may_renew=plan.is_renewal)
+        if problem is not None:
+            return ShareReply(KafkaCode.INVALID_REQUEST, problem)
+        if plan.session_epoch == NEW_SESSION and plan.acknowledgements:
+            return ShareReply(KafkaCode.INVALID_REQUEST, "the first request of a session acknowledges nothing")
+        if plan.is_renewal and (plan.max_wait_ms or plan.max_bytes or plan.max_records or plan.min_bytes):
+            return ShareReply(KafkaCode.INVALID_REQUEST, "a request that renews locks fetches nothing")
+        session = self._begin(plan)
+        if isinstance(session, KafkaCode):
+            return ShareReply(session)
+        if len(plan.places) + len(session.places) > self._limits.share_partitions_max:
+            return ShareReply(KafkaCode.INVALID_REQUEST, "the session has too many partitions")
+        session.places.update(dict.fromkeys(plan.places))
+        for place in plan.forgotten:
+            session.places.pop(place, None)
+        acknowledged = await self._acknowledge(session, plan.acknowledgements)
+        fetched: tuple[ShareFetched, ...] = ()
+        if plan.session_epoch == END_SESSION:
+            self.sessions.end(session)
+        elif not plan.is_renewal and plan.max_records > 0:
+            wait_ms = 0 if acknowledged else min(max(plan.max_wait_ms, 0), self._limits.share_wait_max_ms)
+            fetched = await self._fetch(session, plan, wait_ms)
+        return ShareReply(KafkaCode.NONE, None, acknowledged, fetched)
+
+    async def acknowledge(self, plan: ShareAcknowledgePlan) -> ShareReply:
+        problem = self._problem(plan.group, plan.member_id, plan.acknowledgements, may_renew=plan.is_renewal)
+        if problem is not None:
+            return ShareReply(KafkaCode.INVALID_REQUEST, problem)
+        if plan.session_epoch == NEW_SESSION:
+            return ShareReply(KafkaCode.INVALID_SHARE_SESSION_EPOCH)
+        session = self._begin(plan)
+        if isinstance(session, KafkaCode):
+            return ShareReply(session)
+        acknowledged = await self._acknowledge(session, plan.acknowledgements)
+        if plan.session_epoch == END_SESSION:
+            self.sessions.end(session)
+        return ShareReply(KafkaCode.NONE, None, acknowledged)
+
+    @staticmethod
+    def _problem(
+        group: str,
+        member_id: str,
+        acknowledgements: dict[SharePlace, tuple[Acknowledgement, ...]],
+        *,
+        may_renew: bool,
+    ) -> str | None:
+        if not group or not member_id:
+            return "the group id or the member id is empty"
+        if len(group.encode()) > _NAME_MAX_BYTES or len(member_id.encode()) > _NAME_MAX_BYTES:
+            return f"a name is longer than {_NAME_MAX_BYTES} bytes"
+        problems = (problem_of(batches, may_renew=may_renew) for batches in acknowledgements.values())
+        return next((each for each in problems if each is not None), None)
+
+    def _begin(self, plan: ShareFetchPlan | ShareAcknowledgePlan) -> ShareSession | KafkaCode:
+        key = SessionKey(plan.group, plan.member_id)
+        sessions_max = self.partitions.config.sessions_max
+        return self.sessions.begin(key, plan.peer, plan.session_epoch, sessions_max, now_ms())
+
+    def disconnected(self, peer: str) -> None:
+        self.sessions.disconnected(peer)
+
+    async def _acknowledge(
+        self, session: ShareSession, acknowledgements: dict[SharePlace, tuple[Acknowledgement, ...]]
+    ) -> tuple[ShareAcknowledged, ...]:
+        """Begin all acknowledgements, then wait until they are durable."""
+        begun: list[tuple[Place, asyncio.Future[KafkaCode] | KafkaCode]] = []
+        for place, batches in acknowledgements.items():
+            led = await self.partitions.get(ShareKey(session.key.group, *place))
+            if isinstance(led, LedShare):
+                begun.append((place, led.acknowledge(session.key.member_id, batches)))
+            else:
+                begun.append((place, led))
+        return tuple(
+            [ShareAcknowledged(place, found if isinstance(found, KafkaCode) else await found) for place, found in begun]
+        )
+
+    async def _fetch(self, session: ShareSession, plan: ShareFetchPlan, wait_ms: int) -> tuple[ShareFetched, ...]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_ms / 1000
+        event = asyncio.Event()
+        places = list(session.places)
+        self.partitions.watch(places, event)
+        try:
+            while True:
+                event.clear()
+                fetched = await self._acquire(session, plan)
+                left_s = deadline - loop.time()
+                if fetched or left_s <= 0 or self.partitions.is_closed:
+                    return fetched
+                try:
+                    async with asyncio.timeout(left_s):
+                        await event.wait()
+                except TimeoutError:
+                    return ()
+        finally:
+            self.partitions.unwatch(places, event)
+
+    async def _acquire(self, session: ShareSession, plan: ShareFetchPlan) -> tuple[ShareFetched, ...]:
+        """Acquire what is available now, within the limits of the request."""
+        fetched: list[ShareFetched] = []
+        records_left, bytes_left = plan.max_records, plan.max_bytes
+        group, member_id = session.key
+        for place in list(session.places)[: self._limits.share_partitions_max]:
+            if records_left <= 0 or bytes_left <= 0 or len(fetched) >= self._limits.share_partitions_per_fetch:
+                break
+            led = await self.partitions.get(ShareKey(group, *place))
+            size = min(bytes_left, self._limits.share_read_max_bytes)
+            found = (
+                led
+                if isinstance(led, KafkaCode)
+                else await led.fetch(member_id, size, records_left, is_exact=plan.is_exact)
+            )
+            if isinstance(found, KafkaCode):
+                fetched.append(ShareFetched(place, found))
+            elif found.acquired:
+                fetched.append(ShareFetched(place, KafkaCode.NONE, found.records, tuple(found.acquired)))
+                records_left -= sum(each.end - each.first for each in found.acquired)
+                bytes_left -= len(found.records)
+                session.rotate(place)
+        return tuple(fetched)
+
+    def _on_session_end(self, session: ShareSession) -> None:
+        """Release the records of a member, and drop share partitions that no other session uses."""
+        group, member_id = session.key
+        for place in session.places:
+            key = ShareKey(group, *place)
+            led = self.partitions.known(key)
+            if led is not None:
+                led.release(member_id, is_unused=not self.sessions.uses(group, place))
+
+    # -- the coordinator of groups
+
+    def _on_effect(self, effect: Any) -> None:
+        """Perform an effect of the machine of groups, whose records are committed."""
+        if self._group is None:
+            return
+        work = self._initialize(effect) if isinstance(effect, InitializeShareStates) else self._delete(effect)
+        task = self._group.create_task(work, name=f"share-states-{effect.group}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _initialize(self, effect: InitializeShareStates) -> None:
+        """Initialize states, and report those that are.  The group repeats the others later."""
+        keys = _keys(effect.group, effect.partitions)
+        found = await self.states.ask_all([InitializeState(key, effect.state_epoch, NO_START) for key in keys])
+        # A state with a later epoch exists as well.
+        good = (KafkaCode.NONE, KafkaCode.FENCED_STATE_EPOCH)
+        done = {key for key, response in zip(keys, found, strict=True) if response.error in good}
+        partitions = [
+            NamedPartitions(
+                topic_id, name, tuple(each for each in indexes if ShareKey(effect.group, topic_id, each) in done)
+            )
+            for topic_id, name, indexes in effect.partitions
+        ]
+        initialized = [each for each in partitions if each.partitions]
+        if initialized:
+            self._groups.tell(
+                effect.group, lambda machine, now: machine.share_initialized(effect.group, initialized, now)
+            )
+
+    async def _delete(self, effect: DeleteShareStates) -> None:
+        await self.states.ask_all([DeleteState(key) for key in _keys(effect.group, effect.partitions)])
+
+    async def clear_group(self, group: str) -> KafkaCode:
+        """Delete the states of a share group that is to be deleted.  Another group is left alone."""
+        listed = await self._ask_group(group, ListShareStates(group, must_be_empty=True))
+        if listed.error is KafkaCode.GROUP_ID_NOT_FOUND:
+            return KafkaCode.NONE
+        if listed.error is not KafkaCode.NONE or not listed.partitions:
+            return listed.error
+        return await self._forget(group, listed.partitions)
+
+    async def _forget(self, group: str, partitions: tuple[NamedPartitions, ...]) -> KafkaCode:
+        """Delete states, and note that they are deleted.  The leaders that have them notice at their next save."""
+        responses = await self.states.ask_all([DeleteState(key) for key in _keys(group, partitions)])
+        failed = [each.error for each in responses if each.error is not KafkaCode.NONE]
+        if failed:
+            return failed[0]
+        return (await self._ask_group(group, ForgetShareStates(group, partitions))).error
+
+    async def describe_offsets(
+        self, group: str, wanted: Sequence[NamedPartitions] | None
+    ) -> tuple[ListShareStatesResponse, list[tuple[NamedPartitions, list[StateResponse]]]]:
+        """Return the states of a group, by topic.  wanted: None for all that exist."""
+        listed = await self._ask_group(group, ListShareStates(group))
+        if listed.error is not KafkaCode.NONE:
+            return listed, []
+        topics = list(listed.partitions if wanted is None else wanted)
+        found = iter(await self.states.ask_all([SummarizeState(key) for key in _keys(group, topics)]))
+        return listed, [(topic, [next(found) for _ in topic.partitions]) for topic in topics]
+
+    async def alter_offsets(
+        self, group: str, offsets: Sequence[tuple[NamedPartitions, Sequence[int]]]
+    ) -> tuple[ListShareStatesResponse, list[StateResponse]]:
+        """Let states begin anew at the given offsets.  The group must be empty."""
+        reset = await self._ask_group(group, ResetShareStates(group, tuple(topic for topic, _ in offsets)))
+        if reset.error is not KafkaCode.NONE:
+            return reset, []
+        starts = [start for _, each in offsets for start in each]
+        keys = _keys(group, [topic for topic, _ in offsets])
+        requests = [InitializeState(key, reset.epoch, start) for key, start in zip(keys, starts, strict=True)]
+        return reset, await self.states.ask_all(requests)
+
+    async def delete_offsets(self, group: str, topics: Sequence[str]) -> dict[str, KafkaCode] | ListShareStatesResponse:
+        """Delete the states of topics.  The group must be empty.  Return the error of each topic, or of the group."""
+        listed = await self._ask_group(group, ListShareStates(group, must_be_empty=True))
+        if listed.error is not KafkaCode.NONE:
+            return listed
+        known = {each.topic: each for each in listed.partitions}
+        results = {}
+        for topic in topics:
+            if topic in known:
+                results[topic] = await self._forget(group, (known[topic],))
+            else:
+                results[topic] = KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
+        return results
+
+    async def _ask_group(
+        self, group: str, request: ListShareStates | ForgetShareStates | ResetShareStates
+    ) -> ListShareStatesResponse:
+        found = await self._groups.call(self._groups.partition(group), request, _GROUP_BYTES)
+        return ListShareStatesResponse(found) if isinstance(found, KafkaCode) else found
+
+
+def _keys(group: str, topics: Sequence[NamedPartitions]) -> list[ShareKey]:
+    return [ShareKey(group, topic.topic_id, index) for topic in topics for index in topic.partitions]

@@ -1,0 +1,77 @@
+"""Requests of members of share groups to the leaders of partitions, and their results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from broker.core.share.partition import Acknowledgement, Acquired
+from quorumlog.wire.errors import KafkaCode
+
+SharePlace = tuple[UUID, int]
+"""A partition in requests of share groups: topic id and index."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareFetchPlan:
+    """A whole ShareFetch request.
+
+    places, forgotten: partitions that join and leave the session.
+    is_exact: return no more than `max_records`, even if that divides a batch.
+    is_renewal: acknowledgements may renew locks; nothing is fetched.
+    peer: the client's address and port, which its connection alone has.
+    """
+
+    group: str
+    member_id: str
+    session_epoch: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    max_records: int
+    is_exact: bool
+    is_renewal: bool
+    places: tuple[SharePlace, ...]
+    forgotten: tuple[SharePlace, ...]
+    acknowledgements: dict[SharePlace, tuple[Acknowledgement, ...]]
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShareAcknowledgePlan:
+    """A whole ShareAcknowledge request.  peer: the client's address and port, which its connection alone has."""
+
+    group: str
+    member_id: str
+    session_epoch: int
+    is_renewal: bool
+    acknowledgements: dict[SharePlace, tuple[Acknowledgement, ...]]
+    peer: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShareAcknowledged:
+    """error: NONE once the acknowledgements of the partition are durable; otherwise none of them counts."""
+
+    place: SharePlace
+    error: KafkaCode
+
+
+@dataclass(frozen=True, slots=True)
+class ShareFetched:
+    """records: whole batches that contain the acquired records."""
+
+    place: SharePlace
+    error: KafkaCode
+    records: bytes | memoryview = b""
+    acquired: tuple[Acquired, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShareReply:
+    """error: of the request as a whole, with nothing changed."""
+
+    error: KafkaCode
+    message: str | None = None
+    acknowledged: tuple[ShareAcknowledged, ...] = ()
+    fetched: tuple[ShareFetched, ...] = ()

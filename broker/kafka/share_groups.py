@@ -1,0 +1,473 @@
+"""Share groups (KIP-932): converts frames into requests, and their results into frames."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+from uuid import UUID
+
+from broker.core.coordinator.consumer.requests import NamedPartitions
+from broker.core.coordinator.share.requests import (
+    DescribeShareGroups,
+    ListShareStatesResponse,
+    ShareGroupDescription,
+    ShareHeartbeat,
+    ShareHeartbeatResponse,
+)
+from broker.core.coordinator.share.states import (
+    NO_EPOCH,
+    NO_START,
+    DeleteState,
+    InitializeState,
+    ReadState,
+    ShareKey,
+    ShareState,
+    StateRequest,
+    StateResponse,
+    SummarizeState,
+    WriteState,
+)
+from broker.core.share.partition import Acknowledgement, Delivery, StateBatch
+from broker.core.share.requests import ShareAcknowledgePlan, ShareFetched, ShareFetchPlan, SharePlace, ShareReply
+from broker.kafka.api import LATEST_TIMESTAMP
+from broker.kafka.connection import Pending, Reply
+from broker.kafka.groups import Asked, Split, Values
+from broker.kafka.metadata import node_endpoints
+from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.kafka.codec import milliseconds
+
+_EXACT: Final = 1
+"""The acquire mode of a member that wants no more records than it names."""
+_ASSIGNOR: Final = "simple"
+_NO_TOPIC: Final = UUID(int=0)
+
+
+class NoShares:
+    """The `Shares` of a listener without share groups: it refuses every request."""
+
+    lock_ms = 0
+
+    async def prepare(self) -> str:
+        return "this broker does not serve share groups"
+
+    def partition(self, key: str) -> int:
+        return -1
+
+    def led(self) -> Sequence[int]:
+        return ()
+
+    def call(self, request: StateRequest) -> asyncio.Future[Any]:
+        refused: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        refused.set_result(KafkaCode.NOT_COORDINATOR)
+        return refused
+
+    async def fetch(self, plan: ShareFetchPlan) -> ShareReply:
+        return ShareReply(KafkaCode.NOT_COORDINATOR)
+
+    async def acknowledge(self, plan: ShareAcknowledgePlan) -> ShareReply:
+        return ShareReply(KafkaCode.NOT_COORDINATOR)
+
+    def disconnected(self, peer: str) -> None:
+        pass
+
+    async def clear_group(self, group: str) -> KafkaCode:
+        return KafkaCode.NONE
+
+    async def describe_offsets(
+        self, group: str, wanted: Sequence[NamedPartitions] | None
+    ) -> tuple[ListShareStatesResponse, list[tuple[NamedPartitions, list[StateResponse]]]]:
+        return ListShareStatesResponse(KafkaCode.NOT_COORDINATOR), []
+
+    async def alter_offsets(
+        self, group: str, offsets: Sequence[tuple[NamedPartitions, Sequence[int]]]
+    ) -> tuple[ListShareStatesResponse, list[StateResponse]]:
+        return ListShareStatesResponse(KafkaCode.NOT_COORDINATOR), []
+
+    async def delete_offsets(self, group: str, topics: Sequence[str]) -> dict[str, KafkaCode] | ListShareStatesResponse:
+        return ListShareStatesResponse(KafkaCode.NOT_COORDINATOR)
+
+
+# -- members
+
+
+def share_group_heartbeat(asked: Asked) -> Pending:
+    request = asked.request
+    topics = request.subscribed_topic_names
+    beat = ShareHeartbeat(
+        request.group_id,
+        request.member_id,
+        request.member_epoch,
+        asked.client,
+        request.rack_id,
+        None if topics is None else tuple(topics),
+    )
+
+    def values(found: ShareHeartbeatResponse | KafkaCode) -> Values:
+        if isinstance(found, KafkaCode):
+            found = ShareHeartbeatResponse(found)
+        assignment = None
+        if found.assignment is not None:
+            topic_partitions = [
+                {"topic_id": topic, "partitions": sorted(indexes)}
+                for topic, indexes in sorted(found.assignment.items())
+            ]
+            assignment = {"topic_partitions": topic_partitions}
+        return {
+            "error_code": found.error,
+            "error_message": found.message,
+            "member_id": found.member_id,
+            "member_epoch": found.epoch,
+            "heartbeat_interval": found.heartbeat_interval_ms,
+            "assignment": assignment,
+        }
+
+    return asked.one(beat, beat.group, values)
+
+
+def share_group_describe(asked: Asked) -> Pending:
+    # A group that the request repeats is described once: each description may be as large as the group.
+    names = tuple(dict.fromkeys(asked.request.group_ids))
+    split = Split(asked, names, str, DescribeShareGroups)
+
+    def finish() -> Reply:
+        found: list[ShareGroupDescription] = split.answers(ShareGroupDescription)
+        return asked.reply({"groups": [_described(each) for each in found]})
+
+    return Pending(split.futures, finish, is_owned=True)
+
+
+def _described(group: ShareGroupDescription) -> Values:
+    return {
+        "error_code": group.error,
+        "error_message": group.message,
+        "group_id": group.group,
+        "group_state": group.state,
+        "group_epoch": group.epoch,
+        "assignment_epoch": group.assignment_epoch,
+        "assignor_name": _ASSIGNOR if group.error is KafkaCode.NONE else "",
+        "members": [
+            {
+                "member_id": each.member_id,
+                "rack_id": each.rack_id,
+                "member_epoch": each.epoch,
+                "client_id": each.client_id,
+                "client_host": each.client_host,
+                "subscribed_topic_names": each.topics,
+                "assignment": {
+                    "topic_partitions": [
+                        {"topic_id": topic.topic_id, "topic_name": topic.topic, "partitions": topic.partitions}
+                        for topic in each.assignment
+                    ]
+                },
+            }
+            for each in group.members
+        ],
+    }
+
+
+# -- records
+
+
+def _acknowledgements(topics: Iterable[Any]) -> dict[SharePlace, tuple[Acknowledgement, ...]]:
+    found: dict[SharePlace, tuple[Acknowledgement, ...]] = {}
+    for topic in topics:
+        for each in topic.partitions:
+            if each.acknowledgement_batches:
+                batches = tuple(
+                    [
+                        Acknowledgement(batch.first_offset, batch.last_offset + 1, tuple(batch.acknowledge_types))
+                        for batch in each.acknowledgement_batches
+                    ]
+                )
+                place = (topic.topic_id or _NO_TOPIC, each.partition_index)
+                found[place] = (*found.get(place, ()), *batches)
+    return found
+
+
+async def share_fetch(asked: Asked) -> Reply:
+    request = asked.request
+    plan = ShareFetchPlan(
+        group=request.group_id or "",
+        member_id=request.member_id or "",
+        session_epoch=request.share_session_epoch,
+        max_wait_ms=milliseconds(request.max_wait),
+        min_bytes=request.min_bytes,
+        max_bytes=request.max_bytes,
+        max_records=request.max_records,
+        is_exact=asked.field("share_acquire_mode", 0) == _EXACT,
+        is_renewal=asked.field("is_renew_ack", False),
+        places=tuple(
+            [
+                (topic.topic_id or _NO_TOPIC, each.partition_index)
+                for topic in request.topics
+                for each in topic.partitions
+            ]
+        ),
+        forgotten=tuple(
+            [
+                (topic.topic_id or _NO_TOPIC, index)
+                for topic in request.forgotten_topics_data
+                for index in topic.partitions
+            ]
+        ),
+        acknowledgements=_acknowledgements(request.topics),
+        peer=asked.caller.peer,
+    )
+    return _reply(asked, await asked.shares.fetch(plan), has_records=True)
+
+
+async def share_acknowledge(asked: Asked) -> Reply:
+    request = asked.request
+    plan = ShareAcknowledgePlan(
+        request.group_id or "",
+        request.member_id or "",
+        request.share_session_epoch,
+        asked.field("is_renew_ack", False),
+        _acknowledgements(request.topics),
+        asked.caller.peer,
+    )
+    return _reply(asked, await asked.shares.acknowledge(plan), has_records=False)
+
+
+def _reply(asked: Asked, reply: ShareReply, *, has_records: bool) -> Reply:
+    fetched = {each.place: each for each in reply.fetched}
+    acknowledged = {each.place: each.error for each in reply.acknowledged}
+    by_topic: dict[UUID, list[Values]] = {}
+    leaders: set[int] = set()
+    for topic_id, index in {**fetched, **acknowledged}:
+        acknowledge_error = acknowledged.get((topic_id, index), KafkaCode.NONE)
+        records = fetched.get((topic_id, index), ShareFetched((topic_id, index), KafkaCode.NONE))
+        leader = {"leader_id": -1, "leader_epoch": -1}
+        if KafkaCode.NOT_LEADER_OR_FOLLOWER in (acknowledge_error, records.error):
+            topic = asked.replicas.image.topics.get(topic_id)
+            known = None if topic is None else topic.partition(index)
+            if known is not None and known.leader >= 0:
+                leader = {"leader_id": known.leader, "leader_epoch": known.leader_epoch}
+                leaders.add(known.leader)
+        values: Values = {"partition_index": index, "current_leader": leader}
+        if has_records:
+            values |= {
+                "error_code": records.error,
+                "acknowledge_error_code": int(acknowledge_error),
+                "records": bytes(records.records),
+                "acquired_records": [
+                    {"first_offset": each.first, "last_offset": each.end - 1, "delivery_count": each.deliveries}
+                    for each in records.acquired
+                ],
+            }
+        else:
+            values["error_code"] = acknowledge_error
+        by_topic.setdefault(topic_id, []).append(values)
+    endpoints = node_endpoints(asked.replicas.image, leaders, asked.caller.listener) if leaders else []
+    return asked.reply(
+        {
+            "error_code": reply.error,
+            "error_message": reply.message,
+            "acquisition_lock_timeout": asked.shares.lock_ms,
+            "responses": [{"topic_id": topic, "partitions": partitions} for topic, partitions in by_topic.items()],
+            "node_endpoints": [
+                {"node_id": each.node_id, "host": each.host, "port": each.port, "rack": each.rack} for each in endpoints
+            ],
+        }
+    )
+
+
+# -- the share coordinator
+
+
+def _state_calls(asked: Asked, request_of: Any, values_of: Any) -> Pending:
+    """Answer a request to the share coordinator, which may name many share partitions."""
+    places = [(topic, each) for topic in asked.request.topics for each in topic.partitions]
+    keys = [ShareKey(asked.request.group_id, topic.topic_id or _NO_TOPIC, each.partition) for topic, each in places]
+    futures = [asked.shares.call(request_of(key, each)) for key, (_, each) in zip(keys, places, strict=True)]
+
+    def finish() -> Reply:
+        by_topic: dict[UUID, list[Values]] = {}
+        for key, future in zip(keys, futures, strict=True):
+            found = KafkaCode.NOT_COORDINATOR if future.cancelled() else future.result()
+            response = StateResponse(found) if isinstance(found, KafkaCode) else found
+            values = {"partition": key.partition, "error_code": response.error, "error_message": response.message}
+            by_topic.setdefault(key.topic_id, []).append({**values, **values_of(response.state)})
+        results = [{"topic_id": topic, "partitions": partitions} for topic, partitions in by_topic.items()]
+        return asked.reply({"results": results})
+
+    return Pending(futures, finish, is_owned=True)
+
+
+def _nothing(state: ShareState | None) -> Values:
+    return {}
+
+
+def _whole(state: ShareState | None) -> Values:
+    if state is None:
+        return {"state_epoch": NO_EPOCH, "start_offset": NO_START, "state_batches": []}
+    batches = [
+        {
+            "first_offset": each.first,
+            "last_offset": each.end - 1,
+            "delivery_state": int(each.state),
+            "delivery_count": each.deliveries,
+        }
+        for each in state.batches
+    ]
+    return {"state_epoch": state.state_epoch, "start_offset": state.start_offset, "state_batches": batches}
+
+
+def _summary(state: ShareState | None) -> Values:
+    if state is None:
+        return {"state_epoch": NO_EPOCH, "leader_epoch": NO_EPOCH, "start_offset": NO_START}
+    return {
+        "state_epoch": state.state_epoch,
+        "leader_epoch": state.leader_epoch,
+        "start_offset": state.start_offset,
+        "delivery_complete_count": state.done_count,
+    }
+
+
+def initialize_state(asked: Asked) -> Pending:
+    return _state_calls(asked, lambda key, each: InitializeState(key, each.state_epoch, each.start_offset), _nothing)
+
+
+def read_state(asked: Asked) -> Pending:
+    return _state_calls(asked, lambda key, each: ReadState(key, each.leader_epoch), _whole)
+
+
+def write_state(asked: Asked) -> Pending:
+    def request_of(key: ShareKey, each: Any) -> StateRequest:
+        known = {Delivery.AVAILABLE, Delivery.ACKNOWLEDGED, Delivery.ARCHIVED}
+        batches = tuple(
+            [
+                StateBatch(
+                    batch.first_offset, batch.last_offset + 1, Delivery(batch.delivery_state), batch.delivery_count
+                )
+                if batch.delivery_state in known
+                else StateBatch(0, 0, Delivery.ARCHIVED, 0)  # an empty batch, which is refused
+                for batch in each.state_batches
+            ]
+        )
+        return WriteState(key, each.state_epoch, each.leader_epoch, each.start_offset, batches)
+
+    return _state_calls(asked, request_of, _nothing)
+
+
+def delete_state(asked: Asked) -> Pending:
+    return _state_calls(asked, lambda key, each: DeleteState(key), _nothing)
+
+
+def read_state_summary(asked: Asked) -> Pending:
+    return _state_calls(asked, lambda key, each: SummarizeState(key, each.leader_epoch), _summary)
+
+
+# -- administrators
+
+
+def _named(asked: Asked, topic: str, indexes: Iterable[int]) -> NamedPartitions | None:
+    topic_id = asked.topic_id(topic)
+    return None if topic_id is None else NamedPartitions(topic_id, topic, tuple(dict.fromkeys(indexes)))
+
+
+async def describe_offsets(asked: Asked) -> Reply:
+    """Answer with the start of each share partition, and with its lag where this broker can find the log's end."""
+    groups = []
+    for group in asked.request.groups:
+        unknown: list[Values] = []
+        wanted: list[NamedPartitions] | None = None
+        if group.topics is not None:
+            wanted = []
+            for topic in group.topics:
+                found = _named(asked, topic.topic_name, topic.partitions)
+                if found is not None:
+                    wanted.append(found)
+                else:
+                    unknown.append(_unknown_topic(topic))
+        listed, topics = await asked.shares.describe_offsets(group.group_id, wanted)
+        values: Values = {"group_id": group.group_id, "error_code": listed.error, "error_message": listed.message}
+        described = [await _described_topic(asked, topic, states) for topic, states in topics]
+        groups.append({**values, "topics": [*described, *unknown] if listed.error is KafkaCode.NONE else []})
+    return asked.reply({"groups": groups})
+
+
+def _unknown_topic(topic: Any) -> Values:
+    partitions = [
+        {
+            "partition_index": index,
+            "start_offset": NO_START,
+            "leader_epoch": NO_EPOCH,
+            "error_code": KafkaCode.UNKNOWN_TOPIC_OR_PARTITION,
+        }
+        for index in topic.partitions
+    ]
+    return {"topic_name": topic.topic_name, "topic_id": None, "partitions": partitions}
+
+
+async def _described_topic(asked: Asked, topic: NamedPartitions, states: Sequence[StateResponse]) -> Values:
+    partitions = []
+    for index, response in zip(topic.partitions, states, strict=True):
+        state = response.state
+        lag = -1
+        if state is not None and state.start_offset >= 0:
+            end = await asked.replicas.list_offset(topic.topic, index, LATEST_TIMESTAMP)
+            if end.error_code == KafkaCode.NONE:
+                lag = max(0, end.offset - state.start_offset - state.done_count)
+        partitions.append(
+            {
+                "partition_index": index,
+                "start_offset": NO_START if state is None else state.start_offset,
+                "leader_epoch": 0 if state is None else max(state.leader_epoch, 0),
+                "lag": lag,
+                "error_code": response.error,
+                "error_message": response.message,
+            }
+        )
+    return {"topic_name": topic.topic, "topic_id": topic.topic_id, "partitions": partitions}
+
+
+async def alter_offsets(asked: Asked) -> Reply:
+    request = asked.request
+    known: list[tuple[NamedPartitions, list[int]]] = []
+    unknown: list[Values] = []
+    for topic in request.topics:
+        topic_image = asked.replicas.image.topic(topic.topic_name)
+        starts = {
+            each.partition_index: each.start_offset
+            for each in topic.partitions
+            if topic_image is not None and topic_image.partition(each.partition_index) is not None
+        }
+        refused = [
+            {"partition_index": each.partition_index, "error_code": KafkaCode.UNKNOWN_TOPIC_OR_PARTITION}
+            for each in topic.partitions
+            if each.partition_index not in starts
+        ]
+        if refused:
+            unknown.append({"topic_name": topic.topic_name, "topic_id": None, "partitions": refused})
+        if starts and topic_image is not None:
+            named = NamedPartitions(topic_image.topic_id, topic.topic_name, tuple(starts))
+            known.append((named, list(starts.values())))
+    reset, states = await asked.shares.alter_offsets(request.group_id, known)
+    if reset.error is not KafkaCode.NONE:
+        return asked.reply({"error_code": reset.error, "error_message": reset.message, "responses": []})
+    found = iter(states)
+    responses = []
+    for topic, _ in known:
+        partitions = []
+        for index in topic.partitions:
+            response = next(found)
+            partitions.append(
+                {"partition_index": index, "error_code": response.error, "error_message": response.message}
+            )
+        responses.append({"topic_name": topic.topic, "topic_id": topic.topic_id, "partitions": partitions})
+    return asked.reply({"error_code": 0, "error_message": None, "responses": [*responses, *unknown]})
+
+
+async def delete_offsets(asked: Asked) -> Reply:
+    request = asked.request
+    names = list(dict.fromkeys(topic.topic_name for topic in request.topics))
+    found = await asked.shares.delete_offsets(request.group_id, names)
+    if isinstance(found, ListShareStatesResponse):
+        return asked.reply({"error_code": found.error, "error_message": found.message, "responses": []})
+    responses = [
+        {"topic_name": name, "topic_id": asked.topic_id(name), "error_code": found[name], "error_message": None}
+        for name in names
+    ]
+    return asked.reply({"error_code": 0, "error_message": None, "responses": responses})

@@ -1,0 +1,71 @@
+"""The row of share groups: members share a partition, and one that is killed loses nothing."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from contextlib import ExitStack
+
+from tests.clients.outcomes import RowFailed, Skipped, expect
+from tests.clients.rows import Row, Run
+from tests.clients.running import ROW_TIMEOUT_S, Program
+
+COUNT = 40
+NEEDED = (76, 78, 79)
+
+
+def _member(run: Run, stack: ExitStack, topic: str, group: str, mode: str) -> Program:
+    return stack.enter_context(run.start("share", topic=topic, group=group, mode=mode))
+
+
+def _share_groups(run: Run) -> None:
+    """A member is killed with records that it has not acknowledged; two others get these and all later ones.
+
+    A share group begins with new records, so records are produced until the first member gets one.
+    """
+    if run.name != "kafka-clients":
+        raise Skipped("the program of this client has no share consumer yet")
+    topic, group = run.new_name("queue"), run.new_name("share")
+    run.harness.create(topic, 1)
+    with ExitStack() as stack:
+        holder = _member(run, stack, topic, group, "hold")
+        deadline, produced = time.monotonic() + ROW_TIMEOUT_S, 0
+        while not holder.values:
+            if time.monotonic() > deadline:
+                raise RowFailed(f"the first member got none of {produced} records")
+            run.harness.produce_values(topic, 1, [f"early-{produced}"])
+            produced += 1
+            time.sleep(0.2)
+        held = list(holder.values)
+        run.versions.add(holder.version)
+        holder.kill()
+        workers = [_member(run, stack, topic, group, "work") for _ in range(2)]
+        fresh = [f"{kind}-{number}" for number in range(COUNT // 4) for kind in ("good", "retry", "bad", "last")]
+        run.harness.produce_values(topic, 1, fresh)
+        wanted = Counter({value: 2 if value.startswith("retry") else 1 for value in fresh}) + Counter(held)
+
+        def delivered() -> Counter[str]:
+            return Counter(value for each in workers for value in each.values if value in wanted)
+
+        deadline = time.monotonic() + ROW_TIMEOUT_S
+        while not _covers(delivered(), wanted):
+            if time.monotonic() > deadline:
+                raise RowFailed(f"the workers did not get {wanted - delivered()}")
+            time.sleep(0.05)
+        expect("deliveries", delivered(), wanted)
+        errors = [event["error"] for each in workers for event in each.of("committed") if event["error"]]
+        expect("errors of acknowledgements", errors, [])
+        for worker in workers:
+            worker.finish()
+        last = _member(run, stack, topic, group, "work")
+        run.harness.produce_values(topic, 1, ["end"])
+        last.until(lambda: "end" in last.values, "a later member gets the next record")
+        expect("records after all were acknowledged", last.values, ["end"])
+        last.finish()
+
+
+def _covers(found: Counter[str], wanted: Counter[str]) -> bool:
+    return all(found[value] >= count for value, count in wanted.items())
+
+
+SHARE_ROWS = (Row("share groups", _share_groups, NEEDED),)
