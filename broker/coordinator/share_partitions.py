@@ -398,7 +398,9 @@ def _has_nothing_for_members(header: BatchHeader, aborted: Sequence[AbortedTrans
     )
 
 
-def _cut(records: bytes, headers: Sequence[tuple[int, BatchHeader]], acquired: Sequence[Acquired]) -> memoryview:
+def _cut(
+    records: bytes | memoryview, headers: Sequence[tuple[int, BatchHeader]], acquired: Sequence[Acquired]
+) -> memoryview:
     """Return the batches from the first to the last one that contain acquired records."""
     view = memoryview(records)
     if not acquired:
