@@ -46,6 +46,12 @@ class CoordinatorLimits:
     addition_retry_min_ms: int = 4
     """Time before a leader asks again.  It doubles up to `addition_retry_max_ms`."""
     addition_retry_max_ms: int = 100
+    hanging_interval_ms: int = 10_000
+    """Time between two looks for transactions that are open for long; see `broker.coordinator.hanging`."""
+    hanging_age_ms: int = 60_000
+    """A leader asks about a transaction that it has seen open for this long, and again after the same time."""
+    hanging_checks_max: int = 50
+    """Transactions about which one look asks; the others follow in the next one."""
 
     share_state_timeout_ms: int = 5_000
     """How long a leader waits for the share coordinator.  Then the acknowledgements of a save are refused, or a share

@@ -19,8 +19,8 @@ from broker.coordinator.limits import CoordinatorLimits
 from broker.coordinator.links import BrokerLinks
 from broker.coordinator.partition import Coordinator, State
 from broker.core.coordinator.machine import TransactionEnd
-from broker.core.coordinator.transaction_machine import EPOCH_RISES, TransactionMachine
-from broker.core.coordinator.transaction_records import Partition
+from broker.core.coordinator.transaction_machine import TransactionMachine
+from broker.core.coordinator.transaction_records import EPOCH_RISES, Partition
 from broker.core.coordinator.transaction_requests import MarkersWritten, WriteMarkers
 from broker.replica.replica import Replica
 from broker.replica.table import ReplicaTable

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from broker.coordinator.creation import TopicCreation
 from broker.coordinator.groups import GroupCoordinators
+from broker.coordinator.hanging import HangingTransactions
 from broker.coordinator.limits import CoordinatorLimits
 from broker.coordinator.links import BrokerLinks
 from broker.coordinator.markers import MarkerSender, MarkerWriter
@@ -18,13 +19,14 @@ from broker.coordinator.shell import NO_PARTITION, CoordinatorShell
 from broker.coordinator.topics import ImageTopics
 from broker.core.coordinator.group_requests import TxnOffsetCommit
 from broker.core.coordinator.machine import Step
-from broker.core.coordinator.transaction_machine import EPOCH_RISES, TransactionMachine
-from broker.core.coordinator.transaction_records import Partition
+from broker.core.coordinator.transaction_machine import TransactionMachine
+from broker.core.coordinator.transaction_records import EPOCH_RISES, Partition
 from broker.core.coordinator.transaction_requests import (
     AddPartitions,
     DescribeTransactions,
     EndTransaction,
     EndTransactionResponse,
+    FindOutcome,
     InitProducer,
     InitProducerResponse,
     ListTransactions,
@@ -44,7 +46,7 @@ from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.rpcs import ControllerCall
 
-READS: Final = (DescribeTransactions, ListTransactions)
+READS: Final = (DescribeTransactions, FindOutcome, ListTransactions)
 _VERIFY_VERSION: Final = 5
 _UNAVAILABLE: Final = frozenset(
     {
@@ -95,6 +97,8 @@ class TransactionCoordinators:
         self._writer = MarkerWriter(table, groups, sources.wall_ms, limits.marker_timeout_ms)
         # Answers of a connection keep their order, and a marker may wait for replicas: it must not delay verifications.
         self._marker_links = BrokerLinks(resolve)
+        self._hanging = HangingTransactions(table, self._links, sources.wall_ms, limits)
+        self._looking: asyncio.Future[None] | None = None
         self.sender = MarkerSender(table, self._writer, self._marker_links, limits)
         self.shell = CoordinatorShell(
             TRANSACTION_STATE, table, self._machine, sources.wall_ms, limits, self.sender.order
@@ -111,9 +115,14 @@ class TransactionCoordinators:
         self._creation.start(group)
         self.sender.start(group)
         self.shell.start(group)
+        self._looking = group.create_task(self._hanging.run(), name="hanging-transactions")
 
     async def close(self) -> None:
         """Refuse all calls, and end all tasks.  Idempotent."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait([self._looking])
+            self._looking = None
         await self._creation.close()
         await self.shell.close()
         await self.sender.close()

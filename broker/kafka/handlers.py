@@ -480,5 +480,6 @@ HANDLERS: Final[dict[Api, Handler]] = {
     Api.DESCRIBE_SHARE_GROUP_OFFSETS: _of_groups(0, 1, share_groups.describe_offsets, Operation.DESCRIBE),
     Api.ALTER_SHARE_GROUP_OFFSETS: _of_groups(0, 0, share_groups.alter_offsets, Operation.READ),
     Api.DELETE_SHARE_GROUP_OFFSETS: _of_groups(0, 0, share_groups.delete_offsets, Operation.DELETE),
+    Api.FIND_OUTCOME: _of_transactions(0, 0, transactions.find_outcome, Operation.DESCRIBE),
     Api.EXPLAIN_GROUPS: _of_groups(0, 0, groups.explain_groups, Operation.DESCRIBE),
 }

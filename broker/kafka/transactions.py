@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from broker.core.coordinator.group_requests import NO_GENERATION, OffsetCommit, OffsetToCommit, TxnOffsetCommit
-from broker.core.coordinator.transaction_machine import EPOCH_RISES
-from broker.core.coordinator.transaction_records import Partition, TransactionState
+from broker.core.coordinator.transaction_records import EPOCH_RISES, Partition, TransactionState
 from broker.core.coordinator.transaction_requests import (
     AddPartitions,
     DescribedTransaction,
     DescribeTransactions,
     EndTransaction,
     EndTransactionResponse,
+    FindOutcome,
     InitProducer,
     InitProducerResponse,
     ListTransactions,
@@ -329,5 +329,24 @@ def list_transactions(asked: Asked) -> Pending:
             for each in result.transactions
         ]
         return asked.reply({"error_code": 0, "unknown_state_filters": unknown, "transaction_states": listed})
+
+    return Pending(futures, finish, is_owned=True)
+
+
+def find_outcome(asked: Asked) -> Pending:
+    """Answer a leader: how a transaction ended, according to each partition that this broker coordinates."""
+    request = asked.request
+    partition = (request.topic, request.partition)
+    wanted = FindOutcome((request.producer_id, request.producer_epoch), partition)
+    led = tuple(asked.transactions.led())
+    futures = [asked.transactions.call(index, wanted, asked.size) for index in led]
+
+    def finish() -> Reply:
+        coordinators = []
+        for index, future in zip(led, futures, strict=True):
+            found = KafkaCode.NOT_COORDINATOR if future.cancelled() else future.result()
+            code, outcome = (found, 0) if isinstance(found, KafkaCode) else (KafkaCode.NONE, found.outcome)
+            coordinators.append({"partition": index, "error_code": code, "outcome": int(outcome)})
+        return asked.reply({"error_code": 0, "coordinators": coordinators})
 
     return Pending(futures, finish, is_owned=True)

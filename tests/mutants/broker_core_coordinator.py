@@ -482,4 +482,13 @@ MUTANTS = (
             "tests/unit/broker/core/coordinator/test_transaction_version_2.py::test_an_exhausted_epoch_continues_with_another_producer_id",
         ),
     ),
+    Mutant(
+        "the next transaction ends the one before",
+        "broker/core/coordinator/transaction_outcomes.py",
+        " and value.producer_epoch == epoch\n",
+        "\n",
+        (
+            "tests/unit/broker/core/coordinator/test_transaction_outcomes.py::test_the_next_transaction_does_not_end_the_one_before",
+        ),
+    ),
 )

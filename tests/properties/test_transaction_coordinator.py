@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.core.coordinator.machine import Record
-from broker.core.coordinator.transaction_machine import EPOCH_MAX, EPOCH_RISES
 from broker.core.coordinator.transaction_records import (
+    EPOCH_MAX,
+    EPOCH_RISES,
     Partition,
     TransactionState,
     TransactionValue,

@@ -37,7 +37,10 @@ from typing import Any, Final, assert_never
 
 from broker.core.coordinator.fields import BadRecord
 from broker.core.coordinator.machine import Answer, Record, Step
+from broker.core.coordinator.transaction_outcomes import outcome_among
 from broker.core.coordinator.transaction_records import (
+    EPOCH_MAX,
+    EPOCH_RISES,
     NO_ID,
     NO_TIME,
     Partition,
@@ -57,6 +60,8 @@ from broker.core.coordinator.transaction_requests import (
     DescribeTransactionsResponse,
     EndTransaction,
     EndTransactionResponse,
+    FindOutcome,
+    FindOutcomeResponse,
     InitProducer,
     InitProducerResponse,
     KnownPartitions,
@@ -69,12 +74,6 @@ from broker.core.coordinator.transaction_requests import (
     WriteMarkers,
 )
 from quorumlog.wire.errors import KafkaCode
-
-EPOCH_MAX: Final = 32_766
-"""The last epoch of a producer.  The one after it is left for the abort of its last transaction."""
-
-EPOCH_RISES: Final = 2
-"""The transaction version of clients from which on each end of a transaction raises the epoch."""
 
 _State = TransactionState
 
@@ -184,6 +183,8 @@ class TransactionMachine:
                 turn.answer(call, DescribeTransactionsResponse(found))
             case ListTransactions():
                 turn.answer(call, ListTransactionsResponse(tuple(self._list(turn, request))))
+            case FindOutcome():
+                turn.answer(call, FindOutcomeResponse(outcome_among(self._ids.values(), request)))
             case _:
                 assert_never(request)
         return turn.step()

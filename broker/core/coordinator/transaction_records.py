@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from broker.core.coordinator.fields import (
     BadRecord,
@@ -24,6 +25,13 @@ from broker.core.coordinator.fields import (
 
 NO_TIME = -1
 NO_ID = -1
+
+EPOCH_MAX: Final = 32_766
+"""The last epoch of a producer.  The one after it is left for the abort of its last transaction."""
+
+EPOCH_RISES: Final = 2
+"""The transaction version of clients from which on each end of a transaction raises the epoch."""
+
 _KEY_VERSION = 0
 _FLEXIBLE = 1
 _PREVIOUS_ID, _NEXT_ID, _CLIENT_VERSION = range(3)  # tags

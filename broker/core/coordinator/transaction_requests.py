@@ -1,6 +1,6 @@
 """Requests to the coordinator of transactions, their responses, its effects, and its limits.
 
-Each request but ListTransactions and DescribeTransactions concerns one transactional id.
+Each request but ListTransactions, DescribeTransactions and FindOutcome concerns one transactional id.
 """
 
 from __future__ import annotations
@@ -180,7 +180,34 @@ class ListTransactionsResponse:
     transactions: tuple[ListedTransaction, ...]
 
 
-TransactionRequest = InitProducer | AddPartitions | EndTransaction | DescribeTransactions | ListTransactions
+class Outcome(IntEnum):
+    """UNKNOWN: no transactional id has the producer.  OPEN: the coordinator will end the transaction.
+
+    COMMITTED: the transaction was committed.  ABORTED: it was aborted, or it cannot be known that it was committed.
+    """
+
+    UNKNOWN = 0
+    OPEN = 1
+    COMMITTED = 2
+    ABORTED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FindOutcome:
+    """producer: id, and epoch of the batches in the transaction.  partition: where it is open."""
+
+    producer: tuple[int, int]
+    partition: Partition
+
+
+@dataclass(frozen=True, slots=True)
+class FindOutcomeResponse:
+    outcome: Outcome
+
+
+TransactionRequest = (
+    InitProducer | AddPartitions | EndTransaction | DescribeTransactions | ListTransactions | FindOutcome
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from broker.core.coordinator.placement import partition_of
+from broker.core.coordinator.transaction_requests import Outcome
 from quorumlog.client.kafka import KafkaConnection
 from quorumlog.kctl import processes
 from quorumlog.wire.errors import KafkaCode
@@ -398,6 +399,12 @@ class NewerClient:
             self._continue(reply)
         return int(reply.error_code)
 
+    async def outcomes(self, topic: str, producer: tuple[int, int]) -> list[int]:
+        """Return the answer of each coordinator about a transaction in partition 0."""
+        reply = await self.ask(Api.FIND_OUTCOME, 0, topic=topic, partition=0, **self._fields(producer))
+        assert [each.partition for each in reply.coordinators] == list(range(50))
+        return [int(each.outcome) for each in reply.coordinators]
+
     def _fields(self, producer: tuple[int, int]) -> dict[str, int]:
         return {"producer_id": producer[0], "producer_epoch": producer[1]}
 
@@ -425,6 +432,7 @@ async def test_each_transaction_of_a_newer_client_has_an_epoch_of_its_own(standa
                 assert await client.write(topic, index, value + b"'") == KafkaCode.NONE
             wanted += [b"%d" % number, b"%d'" % number] if commit else []
             before = client.producer
+            assert set(await client.outcomes(topic, before)) == {Outcome.UNKNOWN, Outcome.OPEN}
             assert await client.end(commit=commit) == KafkaCode.NONE
             assert client.producer == (before[0], before[1] + 1)
             assert await client.end(commit=commit, producer=before) == KafkaCode.NONE

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from broker.core.coordinator.machine import Record, Step
-from broker.core.coordinator.transaction_machine import EPOCH_MAX, TransactionMachine
-from broker.core.coordinator.transaction_records import Partition
+from broker.core.coordinator.transaction_machine import TransactionMachine
+from broker.core.coordinator.transaction_records import EPOCH_MAX, Partition
 from broker.core.coordinator.transaction_requests import (
     AddPartitions,
     DescribedTransaction,

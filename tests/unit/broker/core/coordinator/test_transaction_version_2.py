@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.core.coordinator.transaction_machine import EPOCH_MAX, EPOCH_RISES
-from broker.core.coordinator.transaction_records import Partition
+from broker.core.coordinator.transaction_records import EPOCH_MAX, EPOCH_RISES, Partition
 from broker.core.coordinator.transaction_requests import (
     AddPartitions,
     EndTransaction,

@@ -1,0 +1,168 @@
+"""Ends transactions that are open in a partition although their coordinator has ended them, or does not know them.
+
+An unclean election may drop the marker of a transaction, which then holds back the readers of committed records.  The
+coordinator does not write the marker again: it was committed once.  So the leader of each partition looks at the
+transactions that are open for long, and asks all coordinators, because a log has no transactional ids.
+
+**When an answer counts.**  The coordinators of all partitions of `__transaction_state` must have answered, each with
+state that is committed.  A batch is appended only after its partition was added to the transaction, so a coordinator
+that will not end the transaction has ended it before.  If the producer has appended another batch meanwhile, that may
+belong to its next transaction, and the answer does not count.
+
+**The outcome** is the one that the coordinator knows.  It knows it only of the last transaction of a client of version
+2, since each end raises the epoch there.  Otherwise the transaction is aborted: readers must not see records that may
+have been aborted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, NamedTuple
+
+from broker.coordinator.limits import CoordinatorLimits
+from broker.coordinator.links import BrokerLinks
+from broker.core.coordinator.transaction_requests import Outcome
+from broker.core.fetch_session import PartitionKey
+from broker.core.partition import LeaderState
+from broker.replica.replica import Replica
+from broker.replica.table import ReplicaTable
+from metadata.image import is_internal
+from metadata.image.internal_topics import TRANSACTION_STATE
+from quorumlog.errors import ClusterError, CorruptStoreError
+from quorumlog.runtime.clock import WallClock, now_ms
+from quorumlog.runtime.disk import DiskError
+from quorumlog.runtime.logging import get_logger
+from quorumlog.wire.control_records import EndTxnMarker
+from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.kafka.codec import Api
+
+_VERSION: Final = 0
+
+logger = get_logger("coordinator")
+
+
+class _Open(NamedTuple):
+    """An open transaction in a log of which this broker is the leader."""
+
+    partition: PartitionKey
+    leader_epoch: int
+    producer_id: int
+    first_offset: int
+
+
+class _Suspect(NamedTuple):
+    """An open transaction with the state of its producer.  end_offset: of the producer's last batch."""
+
+    replica: Replica
+    leader: LeaderState
+    open: _Open
+    epoch: int
+    coordinator_epoch: int
+    end_offset: int
+
+
+class HangingTransactions:
+    """See the theory of operation."""
+
+    def __init__(self, table: ReplicaTable, links: BrokerLinks, wall_ms: WallClock, limits: CoordinatorLimits) -> None:
+        self._table = table
+        self._cluster = table.context.cluster
+        self._links = links
+        self._wall_ms = wall_ms
+        self._limits = limits
+        self._since_ms: dict[_Open, int] = {}
+        """When each open transaction was first seen, or its coordinator last confirmed that it will end."""
+
+    async def run(self) -> None:
+        """Look at the open transactions again and again."""
+        while True:
+            await asyncio.sleep(self._limits.hanging_interval_ms / 1000)
+            await self.look()
+
+    async def look(self) -> None:
+        """Ask about the transactions that are open for long, and end those that hang."""
+        suspects = self._suspects(now_ms())
+        for each in suspects[: self._limits.hanging_checks_max]:
+            outcome = await self._ask(each)
+            if outcome is Outcome.OPEN:
+                self._since_ms[each.open] = now_ms()
+            elif outcome is not None:
+                await self._end(each, is_commit=outcome is Outcome.COMMITTED)
+
+    def _suspects(self, now: int) -> list[_Suspect]:
+        """Return the transactions that are open for long, those first that were seen first."""
+        since: dict[_Open, int] = {}
+        found: list[_Suspect] = []
+        for replica in list(self._table):
+            leader = replica.serving()
+            if leader is None or replica.log is None or is_internal(replica.topic):
+                continue
+            try:
+                producers = replica.log.producers
+            except (DiskError, CorruptStoreError) as error:
+                replica.take_offline(error)
+                continue
+            for producer_id, first_offset in producers.transactions.open.items():
+                producer = producers.get(producer_id)
+                key = _Open(replica.partition, leader.leader_epoch, producer_id, first_offset)
+                since[key] = self._since_ms.get(key, now)
+                if producer is not None and now - since[key] >= self._limits.hanging_age_ms:
+                    state = producer.epoch, producer.coordinator_epoch, producer.end_offset
+                    found.append(_Suspect(replica, leader, key, *state))
+        self._since_ms = since
+        return sorted(found, key=lambda each: since[each.open])
+
+    async def _ask(self, suspect: _Suspect) -> Outcome | None:
+        """Return the outcome of a transaction; None if a coordinator did not answer."""
+        topic = self._cluster.newest.topic(TRANSACTION_STATE)
+        if topic is None:
+            return None
+        leaders = {-1 if each is None else each.leader for each in topic.partitions}
+        if -1 in leaders:
+            return None
+        values = {
+            "producer_id": suspect.open.producer_id,
+            "producer_epoch": suspect.epoch,
+            "topic": suspect.replica.topic,
+            "partition": suspect.replica.key.index,
+        }
+        timeout_s = self._limits.verification_timeout_ms / 1000
+        asking = [self._links.ask(leader, Api.FIND_OUTCOME, _VERSION, values, timeout_s) for leader in sorted(leaders)]
+        outcomes: dict[int, Outcome] = {}
+        for reply in await asyncio.gather(*asking, return_exceptions=True):
+            if isinstance(reply, ClusterError):
+                return None
+            if isinstance(reply, BaseException):
+                raise reply
+            for each in reply.coordinators:
+                if int(each.error_code) == KafkaCode.NONE:
+                    outcomes[each.partition] = Outcome(each.outcome)
+        if set(range(len(topic.partitions))) - outcomes.keys():
+            return None
+        found = set(outcomes.values())
+        return next((each for each in (Outcome.OPEN, Outcome.COMMITTED) if each in found), Outcome.ABORTED)
+
+    async def _end(self, suspect: _Suspect, *, is_commit: bool) -> None:
+        """Append the missing marker, unless anything about the transaction has changed."""
+        replica, log = suspect.replica, suspect.replica.log
+        if log is None or replica.leader is not suspect.leader:
+            return
+        producers, producer_id = log.producers, suspect.open.producer_id
+        producer = producers.get(producer_id)
+        if producers.transactions.open.get(producer_id) != suspect.open.first_offset or producer is None:
+            return
+        if (producer.epoch, producer.end_offset) != (suspect.epoch, suspect.end_offset):
+            return
+        marker = EndTxnMarker(is_commit, max(0, suspect.coordinator_epoch))
+        epoch = suspect.epoch + 1 if is_commit else suspect.epoch
+        timeout_ms = self._limits.marker_timeout_ms
+        ended = replica.append_marker(marker, (producer_id, epoch), self._wall_ms(), timeout_ms, has_raised=is_commit)
+        result = await ended
+        logger.warning(
+            "hanging transaction ended",
+            topic=replica.topic,
+            partition=replica.key.index,
+            producer=producer_id,
+            committed=is_commit,
+            code=result.error_code,
+        )

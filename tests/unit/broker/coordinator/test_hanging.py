@@ -1,0 +1,146 @@
+"""A leader ends the transactions whose markers were lost, once all coordinators have answered."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.coordinator.hanging import HangingTransactions
+from broker.coordinator.limits import CoordinatorLimits
+from broker.core.coordinator.transaction_requests import Outcome
+from broker.log.produced import check_produced
+from metadata.image.internal_topics import TRANSACTION_STATE
+from quorumlog.errors import ClusterError
+from quorumlog.wire.errors import ApiError, KafkaCode
+from quorumlog.wire.kafka.codec import Api
+from quorumlog.wire.record_batch import TRANSACTIONAL_FLAG, parse_header
+from tests.unit.broker.core.test_transactions import confirmed
+from tests.unit.broker.log.batches import make_batch
+from tests.unit.broker.replica.rig import Rig
+
+LIMITS = CoordinatorLimits(hanging_age_ms=0)
+
+
+class Place:
+    """Broker 1 leads the partition; brokers 2 and 3 coordinate the two partitions of the topic of transactions."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.outcomes: dict[int, Outcome | KafkaCode] = {0: Outcome.UNKNOWN, 1: Outcome.UNKNOWN}
+        self.silent: set[int] = set()
+        self.asked: list[dict[str, Any]] = []
+        links: Any = self
+        self.hanging = HangingTransactions(rig.role.table, links, lambda: 0, LIMITS)
+
+    async def ask(self, broker_id: int, api: Api, version: int, values: dict[str, Any], timeout_s: float) -> Any:
+        assert (api, version) == (Api.FIND_OUTCOME, 0)
+        self.asked.append(values)
+        if broker_id in self.silent:
+            raise ClusterError(ApiError.BROKER_UNAVAILABLE, "no answer", retriable=True)
+        await self.meanwhile()
+        found = self.outcomes[broker_id - 2]
+        code, outcome = (found, 0) if isinstance(found, KafkaCode) else (KafkaCode.NONE, found)
+        answer = SimpleNamespace(partition=broker_id - 2, error_code=code, outcome=int(outcome))
+        return SimpleNamespace(coordinators=[answer])
+
+    async def meanwhile(self) -> None:
+        """What happens before the answer."""
+
+    def write(self, sequence: int = 0) -> None:
+        batch = make_batch([b"v"], producer=(7, 3, sequence), attributes=TRANSACTIONAL_FLAG)
+        token = confirmed(self.rig.log.producers, 7, epoch=parse_header(batch).producer_epoch)
+        checked = check_produced(memoryview(batch), self.rig.log.config)
+        self.rig.hosted().append(checked, 1, 60_000, verification=token)
+
+    async def look(self) -> None:
+        """Look, and flush what that appends."""
+        looking = asyncio.create_task(self.hanging.look())
+        while not looking.done():
+            await self.rig.role.logs.flush_all([self.rig.log])
+            await asyncio.sleep(0)
+        await looking
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self.rig.log.producers.transactions.open)
+
+    @property
+    def aborted(self) -> int:
+        return self.rig.log.producers.transactions.aborted_count
+
+    @property
+    def epoch(self) -> int:
+        producer = self.rig.log.producers.get(7)
+        assert producer is not None
+        return producer.epoch
+
+
+@pytest.fixture
+async def place(rig: Rig) -> Place:
+    await rig.create((1,))
+    rig.cluster.create(TRANSACTION_STATE, (2,), (3,))
+    await rig.learn()
+    place = Place(rig)
+    place.write()
+    assert place.is_open
+    return place
+
+
+async def test_a_transaction_that_no_coordinator_knows_is_aborted(place: Place) -> None:
+    await place.look()
+    assert (place.is_open, place.aborted, place.epoch) == (False, 1, 3)
+    assert place.asked[0] == {"producer_id": 7, "producer_epoch": 3, "topic": "t", "partition": 0}
+
+
+async def test_a_transaction_that_was_committed_is_committed_with_the_next_epoch(place: Place) -> None:
+    place.outcomes[1] = Outcome.COMMITTED
+    await place.look()
+    assert (place.is_open, place.aborted, place.epoch) == (False, 0, 4)
+
+
+async def test_a_transaction_that_its_coordinator_will_end_stays_open(place: Place) -> None:
+    place.outcomes[0] = Outcome.OPEN
+    await place.look()
+    assert place.is_open
+
+
+@pytest.mark.parametrize("how", ["loading", "silent"])
+async def test_nothing_is_ended_before_all_coordinators_have_answered(place: Place, how: str) -> None:
+    if how == "silent":
+        place.silent.add(3)
+    else:
+        place.outcomes[1] = KafkaCode.COORDINATOR_LOAD_IN_PROGRESS
+    await place.look()
+    assert place.is_open
+    place.silent.clear()
+    place.outcomes[1] = Outcome.UNKNOWN
+    await place.look()
+    assert not place.is_open
+
+
+async def test_an_answer_does_not_count_after_another_batch(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may belong to the next transaction, of which the coordinator did not know yet."""
+    sequences = iter((1, 2))
+
+    async def write() -> None:
+        place.write(next(sequences))
+
+    monkeypatch.setattr(place, "meanwhile", write)
+    await place.look()
+    assert place.is_open
+
+
+async def test_a_leader_asks_only_about_transactions_that_are_open_for_long(place: Place, rig: Rig) -> None:
+    links: Any = place
+    place.hanging = HangingTransactions(rig.role.table, links, lambda: 0, CoordinatorLimits())
+    await place.look()
+    assert (place.asked, place.is_open) == ([], True)
+
+
+async def test_a_follower_asks_nothing(place: Place, rig: Rig) -> None:
+    await rig.change(leader=2)
+    await place.hanging.look()
+    assert place.asked == []

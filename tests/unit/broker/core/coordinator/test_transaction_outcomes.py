@@ -1,0 +1,71 @@
+"""The outcome of a transaction whose marker a partition has lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.core.coordinator.transaction_records import EPOCH_MAX
+from broker.core.coordinator.transaction_requests import FindOutcome, Outcome
+from tests.unit.broker.core.coordinator.test_transaction_machine import T0, T1
+from tests.unit.broker.core.coordinator.test_transaction_version_2 import Newer
+
+
+@pytest.fixture
+def rig() -> Newer:
+    return Newer()
+
+
+def outcome(rig: Newer, producer: tuple[int, int]) -> Outcome:
+    found: Outcome = rig.ask(FindOutcome(producer, T0)).outcome
+    return found
+
+
+def test_the_coordinator_ends_an_open_or_decided_transaction(rig: Newer) -> None:
+    producer = rig.begin()
+    rig.add(producer, T0, T1)
+    assert outcome(rig, producer) is Outcome.OPEN
+    rig.finish(producer)
+    assert outcome(rig, producer) is Outcome.OPEN
+    rig.mark(T1)
+    assert outcome(rig, producer) is Outcome.OPEN
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_the_last_outcome_of_a_newer_client_is_known(rig: Newer, commit: bool) -> None:
+    producer = rig.begin()
+    rig.add(producer, T0)
+    following = rig.ended(producer, commit=commit)
+    assert outcome(rig, producer) is (Outcome.COMMITTED if commit else Outcome.ABORTED)
+    rig.add(following, T1)
+    assert outcome(rig, producer) is Outcome.ABORTED, "it is not known any more"
+
+
+def test_the_next_transaction_does_not_end_the_one_before(rig: Newer) -> None:
+    producer = rig.begin()
+    rig.add(producer, T0)
+    following = rig.ended(producer)
+    rig.add(following, T0)
+    assert outcome(rig, producer) is Outcome.ABORTED
+    assert outcome(rig, following) is Outcome.OPEN
+
+
+def test_the_outcome_of_an_older_client_is_not_known(rig: Newer) -> None:
+    """The state may be that of a later transaction, which has the same epoch."""
+    producer = rig.begin()
+    rig.add(producer, T0)
+    rig.finish(producer, version=0)
+    rig.mark()
+    assert outcome(rig, producer) is Outcome.ABORTED
+
+
+def test_the_outcome_is_known_when_the_client_has_another_producer_id(rig: Newer) -> None:
+    last = rig.at_last_epoch()
+    rig.add(last, T0)
+    rig.ended(last)
+    assert outcome(rig, last) is Outcome.COMMITTED
+    assert outcome(rig, (last[0], EPOCH_MAX - 1)) is Outcome.ABORTED
+
+
+def test_a_producer_of_no_transactional_id_is_unknown(rig: Newer) -> None:
+    rig.begin()
+    assert outcome(rig, (1, 0)) is Outcome.UNKNOWN
