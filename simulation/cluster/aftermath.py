@@ -61,8 +61,8 @@ class Aftermath:
             words = [] if reply is None else [each.result.error for each in reply.topics]
             if words not in ([ApiError.NONE], [ApiError.TOPIC_ALREADY_EXISTS]):
                 raise Violation(f"L2: {new.name} cannot be created: {reply}")
-        if self.world.plan.group_members:
-            await orders.ask(rpcs.ALTER_CONFIGS, quick_groups(), READY_S, random)
+        if self.world.plan.group_members or self.world.plan.new_members:
+            await orders.ask(rpcs.ALTER_CONFIGS, quick_groups(self.world.plan), READY_S, random)
 
     async def check(self) -> None:
         """Check that the cluster recovers.
@@ -83,6 +83,8 @@ class Aftermath:
         group = self.clients.group
         if group.tasks:
             await world.wait(lambda: not group.unsettled(), "L9: the group is stable", GROUP_S, group.unsettled)
+        if self.clients.members.tasks:
+            await self._settle_members()
         if self.clients.transactions.tasks:
             await self._end_transactions()
         await self._drain()
@@ -93,6 +95,19 @@ class Aftermath:
         except TimeoutError:
             raise Violation(f"L5: reading all records took more than {READ_S} s") from None
         self._last_checks()
+
+    async def _settle_members(self) -> None:
+        """L11: wait until the members of the newer protocol own every partition; compare offsets; have them leave."""
+        members = self.clients.members
+        await self.world.wait(lambda: not members.unsettled(), "L11: members settle", GROUP_S, members.unsettled)
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                await members.check_committed()
+        except (TimeoutError, GivenUpError):
+            raise Violation(f"L11: the committed offsets cannot be read within {DRAIN_S} s") from None
+        members.stop.set()
+        _, late = await asyncio.wait(members.tasks, timeout=DRAIN_S)
+        self._check_finished(late, "L11: members have not left")
 
     async def _end_transactions(self) -> None:
         """L10: wait until every transactional id has committed once more, and no transaction is open; read them."""

@@ -18,6 +18,7 @@ from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import ApiError
 from simulation.cluster.groups import Group
 from simulation.cluster.history import Mark, batches_in
+from simulation.cluster.members import Members
 from simulation.cluster.metadata import Spot
 from simulation.cluster.plan import TopicPlan
 from simulation.cluster.transactions import Transactions
@@ -48,10 +49,11 @@ class Clients:
         self.writing: list[asyncio.Task[None]] = []
         self.reading: list[asyncio.Task[None]] = []
         self.group = Group(world, self.cluster)
+        self.members = Members(world, self.cluster)
         self.transactions = Transactions(world, self.cluster)
 
     def start(self) -> None:
-        """Producers of each topic and with acks=1, two consumers, the members of the group, and transactions."""
+        """Producers of each topic and with acks=1, two consumers, the members of groups, and transactions."""
         world = self.world
         *producers, by_leader = world.plan.producer_hosts
         for name, topic in zip(producers, world.plan.topics, strict=True):
@@ -61,6 +63,7 @@ class Clients:
         for name in world.plan.consumer_hosts:
             self.reading.append(world.start_client(name, self._read_on(name, world.fresh_random())))
         self.group.start()
+        self.members.start()
         self.transactions.start()
 
     # Writing

@@ -14,7 +14,7 @@ from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
-from simulation.cluster.plan import GROUP_TOPIC, LEDGER, ClusterPlan
+from simulation.cluster.plan import GROUP_TOPIC, LEDGER, MEMBER_TOPIC, ClusterPlan
 
 REQUEST_S = 1.0
 CONNECT_S = 0.5
@@ -34,7 +34,9 @@ def topics_of(plan: ClusterPlan) -> list[pb.NewTopic]:
     wanted: list[tuple[str, int, dict[str, str]]] = []
     if plan.group_members:
         wanted.append((GROUP_TOPIC, plan.group_partitions, {}))
-    if plan.group_members or plan.transactional:
+    if plan.new_members:
+        wanted.append((MEMBER_TOPIC, plan.new_member_partitions, {}))
+    if plan.group_members or plan.transactional or plan.new_members:
         wanted.append((CONSUMER_OFFSETS, COORDINATOR_PARTITIONS, state_configs(plan)))
     if plan.transactional:
         wanted.append((TRANSACTION_STATE, COORDINATOR_PARTITIONS, state_configs(plan)))
@@ -55,10 +57,20 @@ def state_configs(plan: ClusterPlan) -> dict[str, str]:
     return {**plan.offsets.configs, **segments}
 
 
-def quick_groups() -> pb.AlterConfigsRequest:
-    """Return the request that shortens the times of groups."""
+QUICK = {"group.initial.rebalance.delay.ms": "200", "group.min.session.timeout.ms": "500"}
+QUICK_NEW = {
+    "group.consumer.min.session.timeout.ms": "500",
+    "group.consumer.session.timeout.ms": "2000",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "300",
+}
+"""The times of the newer group protocol."""
+
+
+def quick_groups(plan: ClusterPlan) -> pb.AlterConfigsRequest:
+    """Return the request that shortens the times of the groups of a run."""
     changes = pb.ConfigChanges(resource={"scope": metadata_pb2.Config.SCOPE_CLUSTER})
-    for key, value in (("group.initial.rebalance.delay.ms", "200"), ("group.min.session.timeout.ms", "500")):
+    for key, value in {**QUICK, **(QUICK_NEW if plan.new_members else {})}.items():
         changes.changes.add(key=key, value=value)
     return pb.AlterConfigsRequest(resources=[changes])
 
@@ -102,7 +114,7 @@ class CoordinatorLink:
         deadline = loop.time() + time_s
         while True:
             try:
-                connection = await self._coordinator(key)
+                connection = await self.coordinator(key)
                 reply = await connection.ask(api, version, values, REQUEST_S)
                 code = code_of(reply)
                 if code not in _MOVED and code not in retried:
@@ -116,8 +128,12 @@ class CoordinatorLink:
                 raise GivenUpError(f"{api.name} for {key[1]}")
             await asyncio.sleep(self._random.uniform(0.05, 0.2))
 
-    async def _coordinator(self, key: tuple[int, str]) -> KafkaConnection:
-        """Raises: ClusterError."""
+    async def coordinator(self, key: tuple[int, str]) -> KafkaConnection:
+        """Return the connection to the coordinator of a key.
+
+        Raises:
+            ClusterError: it cannot be found or reached at present.
+        """
         if (known := self._connections.get(key)) is not None:
             return known
         broker = await self._cluster.any_broker(REQUEST_S)

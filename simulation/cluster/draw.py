@@ -136,7 +136,8 @@ def draw(seed: int) -> ClusterPlan:
     plan = _with_bad_disk(Random(f"cluster bad disk {seed}"), plan)
     plan = _with_group(Random(f"cluster group {seed}"), plan)
     plan = _with_compaction(Random(f"cluster compaction {seed}"), plan)
-    return _with_transactions(Random(f"cluster transactions {seed}"), plan)
+    plan = _with_transactions(Random(f"cluster transactions {seed}"), plan)
+    return _with_new_members(Random(f"cluster members {seed}"), plan)
 
 
 def _with_compaction(random: Random, plan: ClusterPlan) -> ClusterPlan:
@@ -192,6 +193,14 @@ def _with_transactions(random: Random, plan: ClusterPlan) -> ClusterPlan:
         return plan
     ids = tuple([random.choice((1, 2)) for _ in range(random.choice((1, 2, 2)))])
     return replace(plan, transactional=ids, ledger_partitions=random.choice((2, 3)))
+
+
+def _with_new_members(random: Random, plan: ClusterPlan) -> ClusterPlan:
+    """In some runs, there is a group of the newer protocol.  Its coordinator is as safe as the first topic."""
+    safe = plan.topics[0]
+    if random.random() >= 0.2 or plan.rebuilds or not safe.keeps_all:
+        return plan
+    return replace(plan, new_members=random.choice((1, 2, 2, 3)), new_member_partitions=random.choice((1, 2, 4)))
 
 
 def _with_caching(random: Random, plan: ClusterPlan) -> ClusterPlan:

@@ -27,6 +27,8 @@ RECOVER = "recover"
 DAY_MS = 86_400_000
 GROUP_TOPIC = "shared"
 """The topic whose partitions the members of the consumer group share.  Nothing is written to it."""
+MEMBER_TOPIC = "divided"
+"""The topic whose partitions the members of the newer group protocol share.  Nothing is written to it."""
 LEDGER = "ledger"
 """The topic into whose partitions transactional producers write."""
 
@@ -128,6 +130,8 @@ class ClusterPlan:
     offsets: Compaction = OFFSETS_KEPT  # of the topics with the state of coordinators
     transactional: tuple[int, ...] = ()  # by transactional id: how many producers use it
     ledger_partitions: int = 0
+    new_members: int = 0  # of the group of the newer protocol (KIP-848)
+    new_member_partitions: int = 0
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
@@ -148,12 +152,18 @@ class ClusterPlan:
 
     @property
     def client_hosts(self) -> list[str]:
-        return [*self.producer_hosts, *self.consumer_hosts, *self.member_hosts, *self.transactional_hosts]
+        members = [*self.member_hosts, *self.new_member_hosts]
+        return [*self.producer_hosts, *self.consumer_hosts, *members, *self.transactional_hosts]
 
     @property
     def member_hosts(self) -> list[str]:
         """The hosts of the members of the consumer group."""
         return [f"m{number}" for number in range(self.group_members)]
+
+    @property
+    def new_member_hosts(self) -> list[str]:
+        """The hosts of the members of the newer protocol."""
+        return [f"n{number}" for number in range(self.new_members)]
 
     @property
     def transactional_hosts(self) -> list[str]:
