@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from quorumlog.client.messages import NewRecord, RecordMetadata, TopicPartition
     from quorumlog.client.record_consumer import Consumer, RecordBatch
     from quorumlog.client.record_producer import Producer
+    from quorumlog.client.share_consumer import ShareConsumer, ShareRecord
     from quorumlog.errors import ClusterError, ConfigError
     from quorumlog.wire._record_scan import Record
 
@@ -52,6 +53,8 @@ __all__ = [
     "RecordBatch",
     "RecordMetadata",
     "RefusalsError",
+    "ShareConsumer",
+    "ShareRecord",
     "TopicDescription",
     "TopicPartition",
 ]
@@ -78,6 +81,8 @@ _HOMES = {
     "RecordBatch": "quorumlog.client.record_consumer",
     "RecordMetadata": "quorumlog.client.messages",
     "RefusalsError": "quorumlog.client.admin_values",
+    "ShareConsumer": "quorumlog.client.share_consumer",
+    "ShareRecord": "quorumlog.client.share_consumer",
     "TopicDescription": "quorumlog.client.admin_values",
     "TopicPartition": "quorumlog.client.messages",
 }

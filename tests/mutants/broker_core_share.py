@@ -1,10 +1,17 @@
-"""Mutants of broker/core/share."""
+"""Mutants of share groups: broker/core/share, broker/core/coordinator/share, and their shell."""
 
 from __future__ import annotations
 
 from tests.mutants import Mutant
 
 PARTITION = "broker/core/share/partition.py"
+STATES = "broker/core/coordinator/share/states.py"
+MACHINE = "broker/core/coordinator/share/state_machine.py"
+SERVICE = "broker/core/coordinator/share/service.py"
+SESSIONS = "broker/coordinator/share_sessions.py"
+STATE_TESTS = "tests/unit/broker/core/coordinator/share/test_share_states.py"
+GROUP_TESTS = "tests/unit/broker/core/coordinator/share/test_share_groups.py"
+SESSION_TESTS = "tests/unit/broker/coordinator/test_share_sessions.py"
 UNIT = "tests/unit/broker/core/share/test_share_partition.py"
 
 MUTANTS = (
@@ -56,5 +63,47 @@ MUTANTS = (
         "if self._in_progress is not None or not self._changes:",
         "if not self._changes:",
         (f"{UNIT}::test_changes_during_a_save_wait_for_the_next_one",),
+    ),
+    Mutant(
+        "a late release makes an accepted record available again",
+        STATES,
+        "            runs.assign(*run)\n",
+        "            pass\n",
+        (f"{STATE_TESTS}::test_a_release_that_arrives_late_does_not_undo_an_acceptance",),
+    ),
+    Mutant(
+        "the stored start moves back",
+        STATES,
+        "    start = max(start_offset, new_start)\n",
+        "    start = start_offset if new_start < 0 else new_start\n",
+        (f"{STATE_TESTS}::test_merging_keeps_what_a_lost_answer_made_durable",),
+    ),
+    Mutant(
+        "a deposed leader writes the state",
+        MACHINE,
+        "case WriteState() if request.leader_epoch < _leader_epoch(known):",
+        "case WriteState() if request.leader_epoch < -1:",
+        (f"{STATE_TESTS}::test_a_deposed_leader_can_neither_read_nor_write",),
+    ),
+    Mutant(
+        "a repeated initialization deletes the state",
+        MACHINE,
+        "case InitializeState() if known is not None and request.start_offset == NO_START:",
+        "case InitializeState() if request.start_offset < NO_START:",
+        (f"{STATE_TESTS}::test_a_repeated_initialization_keeps_the_state",),
+    ),
+    Mutant(
+        "a share group is deleted while its states exist",
+        SERVICE,
+        "return KafkaCode.COORDINATOR_NOT_AVAILABLE if group.initialized else KafkaCode.NONE",
+        "return KafkaCode.NONE",
+        (f"{GROUP_TESTS}::test_a_group_is_deleted_once_it_has_neither_members_nor_states",),
+    ),
+    Mutant(
+        "a repeated request of a share session is applied",
+        SESSIONS,
+        "            if epoch != session.next_epoch:\n",
+        "            if epoch > session.next_epoch:\n",
+        (f"{SESSION_TESTS}::test_each_request_has_the_next_epoch",),
     ),
 )

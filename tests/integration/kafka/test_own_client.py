@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from quorumlog.client import ClusterError, Consumer, Producer, Record
+from quorumlog.client import ClusterError, Consumer, Producer, Record, ShareConsumer
 from tests.integration.kafka.conftest import Standalone
 
 PARTITIONS = 4
@@ -177,14 +177,66 @@ async def test_a_member_with_an_invalid_session_gets_the_brokers_error(standalon
         assert failure.value.code == "INVALID_SESSION_TIMEOUT"
 
 
-async def test_the_tour_of_the_docs_runs(standalone: Standalone) -> None:
-    """Each block of docs/client.md, in order."""
-    page = (Path(__file__).parents[3] / "docs/client.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 10
+@pytest.mark.parametrize(("page", "blocks"), [("docs/client.md", 10), ("docs/shares.md", 2)])
+async def test_the_tour_of_the_docs_runs(standalone: Standalone, page: str, blocks: int) -> None:
+    """Each block of a page, in order."""
+    found = re.findall(
+        r"^```python\n(.*?)^```", (Path(__file__).parents[3] / page).read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert len(found) == blocks
+    admin = AdminClient({"bootstrap.servers": standalone.bootstrap})
+    admin.create_topics([NewTopic("mails", PARTITIONS, 1)])["mails"].exception(30)  # it may exist already
     names: dict[str, Any] = {"servers": standalone.bootstrap}
     async with asyncio.timeout(100):
-        for block in blocks:
-            code = compile(block, "docs/client.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-            assert code.co_flags & CO_COROUTINE
-            await FunctionType(code, names)()
+        for block in found:
+            code = compile(block, page, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            called = FunctionType(code, names)()
+            if code.co_flags & CO_COROUTINE:
+                await called
+
+
+async def test_each_record_of_a_queue_is_accepted_once(standalone: Standalone, topic: str) -> None:
+    """Two members work; records are released, rejected and renewed; then nothing is left."""
+    first = ShareConsumer(standalone.bootstrap, f"queue-{topic}", topics=[topic], max_records=5)
+    second = ShareConsumer(standalone.bootstrap, f"queue-{topic}", topics=[topic], max_records=5)
+    accepted: list[bytes] = []
+    async with asyncio.timeout(100), first, second:
+        await begin(standalone, topic, first, second)
+
+        async def work(consumer: ShareConsumer) -> None:
+            while len(set(accepted)) < 40:
+                record = await consumer.get(timeout_s=0.5)
+                if record is None or record.value == b"begin":
+                    if record is not None:
+                        await consumer.reject(record)
+                    continue
+                assert record.value not in accepted, "an accepted record is not delivered again"
+                if int(record.value or b"") % 5 == 0 and record.deliveries == 1:
+                    await consumer.renew(record)
+                    await consumer.release(record)
+                else:
+                    await consumer.accept(record)
+                    accepted.append(record.value or b"")
+
+        await asyncio.gather(work(first), work(second), fill(standalone, topic, range(40)))
+        assert sorted(map(int, accepted)) == list(range(40))
+    async with asyncio.timeout(60), ShareConsumer(standalone.bootstrap, f"queue-{topic}", topics=[topic]) as last:
+        await fill(standalone, topic, range(99, 100))
+        record = await last.get()
+        while record is not None and record.value == b"begin":
+            record = await last.get()
+        assert record is not None
+        assert (record.value, record.deliveries) == (b"99", 1)
+
+
+async def begin(standalone: Standalone, topic: str, *consumers: ShareConsumer) -> None:
+    """Produce until the group has begun in every partition, and complete these records."""
+    begun: set[int] = set()
+    async with Producer(standalone.bootstrap) as producer:
+        while len(begun) < PARTITIONS:
+            for index in set(range(PARTITIONS)) - begun:
+                await producer.send(topic, b"begin", partition=index)
+            for consumer in consumers:
+                while (record := await consumer.get(timeout_s=0.3)) is not None:
+                    await consumer.accept(record)
+                    begun.add(record.partition)
