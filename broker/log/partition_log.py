@@ -253,7 +253,12 @@ class PartitionLog:
     # -- truncating
 
     def batch_start(self, offset: int) -> int:
-        """Return where a truncation to `offset` ends the log: it removes the batch that holds `offset` as a whole."""
+        """Return the base offset of the batch that holds `offset`, or `offset` itself if no batch does.
+
+        A truncation to `offset` ends the log there.
+
+        Raises: CorruptStoreError, DiskError.
+        """
         return self._segments.batch_start(offset) if self.start_offset <= offset < self.end_offset else offset
 
     def truncate_to(self, offset: int) -> None:

@@ -24,12 +24,13 @@ class LogReader:
         """Return whole batches of one segment, beginning with the batch that holds `offset`.
 
         No batch ends above `up_to_offset`.  At most `max_bytes`, but at least one batch.  The caller has checked that
-        the log holds `offset`.  An empty batch that compaction has left begins at `offset`: a follower whose log ended
-        there before the compaction continues there.
+        the log, or the batch with its start, holds `offset`.  An empty batch that compaction has left begins at
+        `offset`: a follower whose log ended there before the compaction continues there.
         """
-        marks = self._marks
+        marks, segments = self._marks, self._segments.all
         end_offset = marks.epochs.end_offset
-        assert marks.start_offset <= offset <= end_offset, f"{self._folder}: {offset} is outside"
+        first = segments[0].base_offset if segments else marks.start_offset
+        assert first <= offset <= end_offset, f"{self._folder}: {offset} is outside"
         up_to_offset = min(up_to_offset, end_offset)
         if offset >= up_to_offset:
             return b""

@@ -346,10 +346,11 @@ class FetchService:
         )
         if replica_id == CONSUMER:
             return result
-        # A follower starts over at the log start.  The epoch before it makes that position comparable.
-        start = found.log.start_offset
+        # A follower starts over there.  The epoch before it makes that position comparable.
+        start = _first_position(found.log)
         epoch = found.log.epochs.epoch_of(start - 1)
-        return replace(result, diverging_epoch=epoch, diverging_end=start if epoch >= 0 else -1)
+        diverging_end = start if epoch >= 0 else -1
+        return replace(result, log_start_offset=start, diverging_epoch=epoch, diverging_end=diverging_end)
 
     def _serving(self, entry: AskedPartition, replica_id: int) -> _Served | KafkaCode:
         """Return the leader that may answer for this partition.
@@ -371,12 +372,11 @@ class FetchService:
         return _Served(replica, *found)
 
     def _check(self, entry: AskedPartition, replica_id: int, partition_log: PartitionLog) -> Divergence | KafkaCode:
+        is_replica, start = replica_id != CONSUMER, partition_log.start_offset
+        if is_replica and entry.fetch_offset < start:
+            start = _first_position(partition_log)
         return check_position(
-            entry.fetch_offset,
-            entry.last_fetched_epoch,
-            partition_log.start_offset,
-            partition_log.epochs,
-            is_replica=replica_id != CONSUMER,
+            entry.fetch_offset, entry.last_fetched_epoch, start, partition_log.epochs, is_replica=is_replica
         )
 
     def _result(self, entry: AskedPartition, found: _Served, records: bytes | memoryview = b"") -> FetchResult:
@@ -413,6 +413,18 @@ def _asked(partition: FetchPartition | ForgottenPartition) -> AskedKey:
     name = partition.topic_id if partition.topic_id is not None else partition.topic
     assert name is not None, partition
     return (name, partition.index)
+
+
+def _first_position(partition_log: PartitionLog) -> int:
+    """Return the first offset at which a replica's log may end: the beginning of the batch with the log start.
+
+    A client may have deleted only some records of that batch (DeleteRecords; KAFKA-6975).  A log that ended within it
+    could not continue with it.
+    """
+    try:
+        return partition_log.batch_start(partition_log.start_offset)
+    except (DiskError, CorruptStoreError):
+        return partition_log.start_offset  # unknown; the damage is reported by the next read
 
 
 def _readable_end(found: _Served, plan: FetchPlan) -> int:

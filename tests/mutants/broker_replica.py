@@ -47,6 +47,27 @@ MUTANTS = (
         (f"{CONSUMER_SESSION_TESTS}::test_a_client_that_hangs_up_before_it_learns_of_its_session_leaves_none",),
     ),
     Mutant(
+        "a replica starts over within a batch",
+        FETCH,
+        "start = _first_position(found.log)",
+        "start = found.log.start_offset",
+        (POSITION_TESTS,),
+    ),
+    Mutant(
+        "a replica may not fetch the batch with the log start",
+        FETCH,
+        "start = _first_position(partition_log)\n",
+        "pass\n",
+        (POSITION_TESTS,),
+    ),
+    Mutant(
+        "a consumer may fetch below the log start",
+        FETCH,
+        "if is_replica and entry.fetch_offset < start:",
+        "if entry.fetch_offset < start:",
+        (POSITION_TESTS,),
+    ),
+    Mutant(
         "a client appends to an internal topic",
         "broker/replica/produce.py",
         "if is_internal(topic):",

@@ -6,6 +6,7 @@ import pytest
 
 from broker.core.partition import UNKNOWN_END
 from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.record_batch import parse_header
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.replica.rig import Rig
 
@@ -64,6 +65,44 @@ async def test_a_replica_that_starts_over_learns_the_epoch_before_the_leaders_st
     assert (result.error_code, result.log_start_offset) == (KafkaCode.OFFSET_OUT_OF_RANGE, 6)
     assert (result.diverging_epoch, result.diverging_end) == (2, 6)
     assert (await leading.fetch(2, 6, 2)).error_code == KafkaCode.NONE
+
+
+@pytest.fixture
+async def within(leading: Rig) -> Rig:
+    """The leader's log begins within its last batch, because a client has deleted the records before offset 8."""
+    await leading.write(b"f", b"g", b"h")
+    await leading.fetch(2, 9, 2)
+    await leading.fetch(3, 9, 2)
+    leading.hosted().advance_start(8)
+    assert (leading.log.start_offset, leading.log.end_offset) == (8, 9)
+    return leading
+
+
+async def test_a_replica_starts_over_at_the_batch_that_holds_the_leaders_start(within: Rig) -> None:
+    result = await within.fetch(3, 0, -1)
+    assert (result.error_code, result.log_start_offset) == (KafkaCode.OFFSET_OUT_OF_RANGE, 6)
+    assert (result.diverging_epoch, result.diverging_end) == (2, 6)
+    result = await within.fetch(3, 6, 2)
+    assert (result.error_code, result.log_start_offset, result.high_watermark) == (KafkaCode.NONE, 8, 9)
+    assert parse_header(result.records).base_offset == 6
+    assert within.leader.followers[3].end == 6
+
+
+async def test_a_replica_whose_leader_knows_no_epoch_before_its_first_batch_starts_over(within: Rig) -> None:
+    """The first batch begins an epoch, and its leader has deleted all records before."""
+    within.log.epochs._epochs, within.log.epochs._starts = [2], [6]
+    result = await within.fetch(3, 0, -1)
+    assert (result.error_code, result.log_start_offset) == (KafkaCode.OFFSET_OUT_OF_RANGE, 6)
+    assert result.diverging_epoch == -1
+    result = await within.fetch(3, 6, -1)
+    assert result.error_code == KafkaCode.NONE
+    assert parse_header(result.records).base_offset == 6
+
+
+async def test_only_a_replica_may_fetch_below_the_leaders_start(within: Rig) -> None:
+    assert (await within.fetch(-1, 6, -1)).error_code == KafkaCode.OFFSET_OUT_OF_RANGE
+    result = await within.fetch(-1, 8, -1)
+    assert parse_header(result.records).base_offset == 6
 
 
 async def test_a_consumer_below_the_leaders_start_gets_no_epoch(leading: Rig) -> None:
