@@ -1,10 +1,19 @@
-"""I24: logs begin where retention permits, and a follower restarts its log only at its leader's log start."""
+"""I24: logs begin where retention or clients permit, and a follower restarts its log only at its leader's log start.
+
+A leader answers DeleteRecords once every replica whose broker is active, according to the leader's metadata, has the
+new log start on its disk.  No such replica begins below it again.
+"""
 
 from __future__ import annotations
 
+from typing import Any
+
 from broker.log import LogKey, PartitionLog
+from broker.replica.deletions import DeletionService
+from broker.replica.replica import Replica
 from simulation.cluster.evidence import BrokerRun, Evidence
 from simulation.cluster.history import History, batches_of
+from simulation.cluster.metadata import Spot
 from simulation.cluster.retention import Retention
 
 
@@ -12,12 +21,60 @@ class DeletionWatch:
     def __init__(self, evidence: Evidence, retention: Retention) -> None:
         self._evidence = evidence
         self._retention = retention
+        self._asked: dict[Spot, int] = {}
+        """The highest offset below which a client has asked to delete the records."""
+        self._deleted: dict[tuple[int, LogKey], int] = {}
+        """By broker and partition: the log start that was on its disk when a deletion was answered."""
 
-    def opened(self, run: BrokerRun, key: LogKey, start: int) -> None:
-        """Check that a log which is opened begins no later than retention permits."""
-        history = self._evidence.history(key)
-        if history is not None and history.unclean_epoch < 0:
-            self.check_start(run, history, start)
+    # DeleteRecords
+
+    def asked(self, spot: Spot, offset: int) -> None:
+        """Permit the deletion of the records below an offset, which a client is about to request."""
+        self._asked[spot] = max(offset, self._asked.get(spot, 0))
+
+    def watch(self, run: BrokerRun, deletions: DeletionService) -> None:
+        """Check the answers to deletions in a process that is about to run."""
+        verdict = deletions._verdict
+
+        def checked(replica: Replica, waiting: Any) -> Any:
+            answer = verdict(replica, waiting)
+            if answer is not None and answer.error_code == 0:
+                self._answered(run, replica, waiting.offset)
+            return answer
+
+        deletions._verdict = checked  # type: ignore[method-assign]
+
+    def _answered(self, run: BrokerRun, replica: Replica, offset: int) -> None:
+        evidence, key = self._evidence, replica.key
+        history = evidence.history(key)
+        if history is None or history.unclean_epoch >= 0:
+            return
+        for broker_id in replica.image.replica_ids:
+            if broker_id != run.node_id and not run.context.cluster.may_join(broker_id):
+                continue
+            self._deleted[broker_id, key] = max(offset, self._deleted.get((broker_id, key), 0))
+            other = evidence.runs.get(broker_id)
+            log = None if other is None or not other.recovered else other.context.logs.get(key)
+            evidence.check(
+                log is None or log.durable_start_offset >= offset,
+                lambda broker_id=broker_id, log=log: (  # type: ignore[misc]
+                    f"I24: {run.node_id} has deleted {history} below {offset}, not on {broker_id}: {log}"
+                ),
+            )
+
+    # The starts of logs
+
+    def opened(self, run: BrokerRun, key: LogKey, log: PartitionLog) -> None:
+        """Check that a log which is opened begins no later than retention permits, and no earlier than it did."""
+        history, start = self._evidence.history(key), log.start_offset
+        if history is None or history.unclean_epoch >= 0:
+            return
+        self.check_start(run, history, start)
+        deleted = self._deleted.get((run.node_id, key), 0)
+        self._evidence.check(
+            start >= deleted or log.end_offset == 0,  # a replica that was assigned again
+            lambda: f"I24: {run.node_id} has {history} from {start} on, its records below {deleted} were deleted",
+        )
 
     def check_start(self, run: BrokerRun, history: History, start: int) -> None:
         self._evidence.check(
@@ -48,6 +105,10 @@ class DeletionWatch:
             offset <= history.end,
             lambda: f"I24: {run.node_id} deletes {history} up to {offset}, committed is {history.end}",
         )
+        if offset <= self._asked.get(history.spot, 0):
+            evidence.seen["records deleted by clients"] += offset - history.start
+            history.start = offset
+            return
         problem = self._retention.problem(history.spot.topic, log, offset, run.role._sources.wall_ms())
         evidence.check(problem is None, lambda: f"I24: {run.node_id} deletes {history} up to {offset}: {problem}")
         history.start = offset

@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 from quorumlog.wire.record_batch import Codec
-from simulation.cluster import disaster, releases, voters
+from simulation.cluster import disaster, record_deletions, releases, voters
 from simulation.cluster.compaction import Compaction
 from simulation.cluster.plan import (
     CONTROLLER,
@@ -74,7 +74,7 @@ ORDERS = (
 MIXED = (*LINK_FAULTS, *NODE_FAULTS, *DISK_FAULTS, *ORDERS)
 """Kinds that may occur in any run."""
 IN_SWAP = "crash in a swap"
-KINDS = (*MIXED, IN_SWAP, ALL_LINKS, *releases.KINDS, *voters.KINDS, RECOVER)
+KINDS = (*MIXED, IN_SWAP, ALL_LINKS, record_deletions.DELETE_RECORDS, *releases.KINDS, *voters.KINDS, RECOVER)
 
 
 def draw(seed: int) -> ClusterPlan:
@@ -137,7 +137,8 @@ def draw(seed: int) -> ClusterPlan:
     plan = _with_group(Random(f"cluster group {seed}"), plan)
     plan = _with_compaction(Random(f"cluster compaction {seed}"), plan)
     plan = _with_transactions(Random(f"cluster transactions {seed}"), plan)
-    return _with_new_members(Random(f"cluster members {seed}"), plan)
+    plan = _with_new_members(Random(f"cluster members {seed}"), plan)
+    return record_deletions.drawn(Random(f"cluster record deletions {seed}"), plan)
 
 
 def _with_compaction(random: Random, plan: ClusterPlan) -> ClusterPlan:

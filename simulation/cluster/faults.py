@@ -10,6 +10,7 @@ from simulation.cluster.metadata import Spot
 from simulation.cluster.nodes import Host
 from simulation.cluster.orders import Orders
 from simulation.cluster.plan import CONTROLLER, FIRST_BROKER, FOLLOWER, LEADER
+from simulation.cluster.record_deletions import RecordDeletions
 from simulation.cluster.releases import Releases
 from simulation.cluster.voters import VoterOrders
 from simulation.cluster.world import ClusterWorld
@@ -78,6 +79,7 @@ class ClusterFaults(FaultInjector):
             "unclean takeover": self._unclean_takeover,
             "quorum disk": self._quorum_disk,
             **orders.actions,
+            **RecordDeletions(world).actions,
             **releases.actions(orders),
             **self.voters.actions,
             **Disaster(world, orders).actions,

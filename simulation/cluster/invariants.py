@@ -56,9 +56,8 @@ class ClusterWatch:
         self.disks = DiskWatch(evidence)
         self.answers = AnswerWatch(evidence)
         elections = ElectionWatch(evidence, self.disks, self.answers)
-        self._replicas = ReplicaWatch(
-            evidence, self.disks, DeletionWatch(evidence, retention), elections, clock, forgets_s
-        )
+        self.deletions = DeletionWatch(evidence, retention)
+        self._replicas = ReplicaWatch(evidence, self.disks, self.deletions, elections, clock, forgets_s)
         self._generations = [evidence.metadata]
         evidence.metadata.on_change = lambda line: None if evidence.note is None else evidence.note(line)
         self.check = evidence.check
@@ -159,6 +158,7 @@ class ClusterWatch:
 
         keeper._call = asked
         self._replicas.watch(run)
+        self.deletions.watch(run, broker.role.replicas.deletions)
         context.logs.open = opened  # type: ignore[method-assign]
 
     def ended(self, node_id: int, *, clean: bool = False, power: bool = False) -> None:

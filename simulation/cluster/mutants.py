@@ -310,6 +310,16 @@ def _forgets_producers() -> list[Any]:
     return [patch.object(LogCompaction, "plan", without)]
 
 
+@_mutant("a deletion of records is answered before followers have made it")
+def _deletes_alone() -> list[Any]:
+    return [patch.object(LeaderState, "low_watermark", lambda self, own_start: own_start)]
+
+
+@_mutant("a deletion of records is answered before it is durable")
+def _deletes_in_memory() -> list[Any]:
+    return [patch.object(PartitionLog, "durable_start_offset", property(lambda self: self.marks.start_offset))]
+
+
 @_mutant("retention deletes records of a topic that is only compacted")
 def _compacted_are_deleted() -> list[Any]:
     retained = LogUpkeep.retained_start

@@ -88,7 +88,7 @@ class ReplicaWatch:
         copy = run.copies.get(key)
         if copy is None or copy.log is not log:
             copy = run.copies[key] = Copy(log, log.start_offset)
-            self._deletions.opened(run, key, log.start_offset)
+            self._deletions.opened(run, key, log)
             self._compacted.shortened(log, log.end_offset)  # by a restored backup, or by a loss of unsynced data
             self._follow_log(run, key, copy)
         return copy

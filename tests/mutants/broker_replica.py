@@ -98,8 +98,8 @@ MUTANTS = (
     Mutant(
         "a replica's position is checked as a consumer's",
         FETCH,
-        "is_replica=replica_id != CONSUMER,",
-        "is_replica=False,",
+        "start, partition_log.epochs, is_replica=is_replica",
+        "start, partition_log.epochs, is_replica=False",
         (f"{POSITION_TESTS}::test_a_position_of_another_history_acknowledges_nothing",),
     ),
     Mutant(
