@@ -19,6 +19,7 @@ from broker.coordinator.shell import NO_PARTITION, CoordinatorShell
 from broker.coordinator.topics import ImageTopics
 from broker.core.coordinator.group_requests import TxnOffsetCommit
 from broker.core.coordinator.machine import Step
+from broker.core.coordinator.scope_requests import DescribeScopes, InitScopeProducer, InitScopeProducerResponse
 from broker.core.coordinator.transaction_machine import TransactionMachine
 from broker.core.coordinator.transaction_records import EPOCH_RISES, Partition
 from broker.core.coordinator.transaction_requests import (
@@ -45,8 +46,9 @@ from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.rpcs import ControllerCall
+from quorumlog.wire.scope_names import coordinator_key, placement_key
 
-READS: Final = (DescribeTransactions, FindOutcome, ListTransactions)
+READS: Final = (DescribeScopes, DescribeTransactions, FindOutcome, ListTransactions)
 _VERIFY_VERSION: Final = 5
 _UNAVAILABLE: Final = frozenset(
     {
@@ -149,7 +151,8 @@ class TransactionCoordinators:
         return await self._creation.ensure()
 
     def partition(self, transactional_id: str) -> int:
-        return self.shell.partition(transactional_id)
+        """Return the partition of an id, which its scope chooses if it has one (`quorumlog.wire.scope_names`)."""
+        return self.shell.partition(placement_key(transactional_id))
 
     def led(self) -> Sequence[int]:
         return self.shell.led()
@@ -178,6 +181,17 @@ class TransactionCoordinators:
                 return EndTransactionResponse(KafkaCode.COORDINATOR_LOAD_IN_PROGRESS)
             found = await self.call(partition, replace(request, fresh_id=fresh_id), size)
         return EndTransactionResponse(found) if isinstance(found, KafkaCode) else found
+
+    async def init_scope_producer(self, request: InitScopeProducer, size: int) -> InitScopeProducerResponse | KafkaCode:
+        """Begin as a producer of a scope, with a fresh producer id if one is needed."""
+        partition = self.partition(coordinator_key(request.scope))
+        found: InitScopeProducerResponse | KafkaCode = await self.call(partition, request, size)
+        if isinstance(found, InitScopeProducerResponse) and found.needs_id:
+            fresh_id = await self._take_id()
+            if fresh_id is None:
+                return KafkaCode.COORDINATOR_LOAD_IN_PROGRESS
+            found = await self.call(partition, replace(request, fresh_id=fresh_id), size)
+        return found
 
     async def write_marker(
         self, topic: str, index: int, marker: EndTxnMarker, producer: tuple[int, int], *, has_raised: bool

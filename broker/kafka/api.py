@@ -24,11 +24,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from quorumlog.wire.control_records import EndTxnMarker
+from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import RecordError
 
 if TYPE_CHECKING:
     from broker.core.coordinator.consumer.requests import NamedPartitions
     from broker.core.coordinator.group_requests import GroupRequest, TxnOffsetCommit
+    from broker.core.coordinator.scope_requests import InitScopeProducer, InitScopeProducerResponse
     from broker.core.coordinator.share.requests import ListShareStatesResponse
     from broker.core.coordinator.share.states import StateRequest, StateResponse
     from broker.core.coordinator.transaction_requests import (
@@ -254,6 +256,10 @@ class Transactions(Protocol):
 
     async def end_transaction(self, request: EndTransaction, size: int) -> EndTransactionResponse:
         """Commit or abort the transaction of a producer."""
+        ...
+
+    async def init_scope_producer(self, request: InitScopeProducer, size: int) -> InitScopeProducerResponse | KafkaCode:
+        """Begin as a producer of a scope; return the `KafkaCode` of a coordinator that cannot serve now."""
         ...
 
     async def write_marker(

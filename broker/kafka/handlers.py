@@ -21,6 +21,7 @@ from broker.kafka import (
     logs,
     partitions,
     reassignments,
+    scopes,
     security,
     share_groups,
     telemetry,
@@ -482,4 +483,9 @@ HANDLERS: Final[dict[Api, Handler]] = {
     Api.DELETE_SHARE_GROUP_OFFSETS: _of_groups(0, 0, share_groups.delete_offsets, Operation.DELETE),
     Api.FIND_OUTCOME: _of_transactions(0, 0, transactions.find_outcome, Operation.DESCRIBE),
     Api.EXPLAIN_GROUPS: _of_groups(0, 0, groups.explain_groups, Operation.DESCRIBE),
+    Api.INIT_SCOPE: _of_transactions(0, 0, scopes.init_scope, Operation.WRITE),
+    Api.INIT_SCOPE_PRODUCER: _of_transactions(0, 0, scopes.init_scope_producer, Operation.WRITE),
+    Api.END_SCOPE: _of_transactions(0, 0, scopes.end_scope, Operation.WRITE),
+    Api.ABORT_SCOPE: _of_transactions(0, 0, scopes.abort_scope, Operation.WRITE),
+    Api.DESCRIBE_SCOPES: _of_transactions(0, 0, scopes.describe_scopes, Operation.DESCRIBE),
 }

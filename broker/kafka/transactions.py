@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from broker.core.coordinator.group_requests import NO_GENERATION, OffsetCommit, OffsetToCommit, TxnOffsetCommit
+from broker.core.coordinator.scope_requests import InitScopeProducer, InitScopeProducerResponse
 from broker.core.coordinator.transaction_records import EPOCH_RISES, Partition, TransactionState
 from broker.core.coordinator.transaction_requests import (
     AddPartitions,
@@ -66,6 +67,9 @@ class NoTransactions:
 
     async def end_transaction(self, request: EndTransaction, size: int) -> EndTransactionResponse:
         return EndTransactionResponse(KafkaCode.NOT_COORDINATOR)
+
+    async def init_scope_producer(self, request: InitScopeProducer, size: int) -> InitScopeProducerResponse | KafkaCode:
+        return KafkaCode.NOT_COORDINATOR
 
     async def write_marker(
         self, topic: str, index: int, marker: EndTxnMarker, producer: tuple[int, int], *, has_raised: bool

@@ -25,6 +25,9 @@ transaction has ended is refused everywhere.  A client that lost the answer repe
 `_is_repeated` recognises that.  If the epoch is exhausted, the client continues with another producer id
 (`TransactionValue.next_id`).
 
+**Scopes** (`scopes.py`) decide many producers by one record.  Their producers are transactional ids as well, so
+partitions, markers and time-outs are handled here, but only a request about the scope begins or commits them.
+
 **Replay is the only writer** of what is stored: a request makes a record, which is applied as it is appended.
 """
 
@@ -33,10 +36,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from heapq import heappop, heappush
-from typing import Any, Final, assert_never
+from typing import Final, assert_never
 
 from broker.core.coordinator.fields import BadRecord
-from broker.core.coordinator.machine import Answer, Record, Step
+from broker.core.coordinator.machine import Record, Step
+from broker.core.coordinator.scope_requests import (
+    AbortScope,
+    DescribeScopes,
+    EndScope,
+    InitScope,
+    InitScopeProducer,
+)
+from broker.core.coordinator.scopes import Scopes
 from broker.core.coordinator.transaction_outcomes import outcome_among
 from broker.core.coordinator.transaction_records import (
     EPOCH_MAX,
@@ -48,8 +59,6 @@ from broker.core.coordinator.transaction_records import (
     TransactionValue,
     read_transaction,
     read_transaction_key,
-    write_transaction,
-    write_transaction_key,
 )
 from broker.core.coordinator.transaction_requests import (
     NO_PRODUCER,
@@ -73,41 +82,11 @@ from broker.core.coordinator.transaction_requests import (
     TransactionRequest,
     WriteMarkers,
 )
+from broker.core.coordinator.transaction_turn import TransactionTurn as _Turn
 from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.scope_names import is_reserved
 
 _State = TransactionState
-
-
-class _Turn:
-    """Collects the results of one operation.  apply: a record is applied when it is appended, and in no other way."""
-
-    def __init__(self, now_ms: int, wall_ms: int, apply: Callable[[Record], None]) -> None:
-        self.now_ms = now_ms
-        self.wall_ms = wall_ms
-        self.size_bytes = 0
-        self._apply = apply
-        self._records: list[Record] = []
-        self._answers: list[Answer] = []
-        self._notes: list[str] = []
-        self._effects: list[Any] = []
-
-    def append(self, name: str, value: TransactionValue | None) -> None:
-        record = Record(write_transaction_key(name), None if value is None else write_transaction(value))
-        self._apply(record)
-        self._records.append(record)
-        self.size_bytes += len(record.key) + len(record.value or b"")
-
-    def answer(self, call: int, response: Any) -> None:
-        self._answers.append(Answer(call, response))
-
-    def note(self, line: str) -> None:
-        self._notes.append(line)
-
-    def order(self, effect: Any) -> None:
-        self._effects.append(effect)
-
-    def step(self) -> Step:
-        return Step(tuple(self._records), tuple(self._answers), tuple(self._notes), tuple(self._effects))
 
 
 class TransactionMachine:
@@ -122,6 +101,7 @@ class TransactionMachine:
         self._topics: Final = topics
         self._wall_ms: Final = wall_ms
         self._ids: Final[dict[str, TransactionValue]] = {}
+        self._scopes: Final = Scopes(self._ids, self._order_markers, limits)
         self._pending: Final[dict[str, set[Partition]]] = {}
         """The partitions of each decided transaction whose marker is not confirmed; soft state."""
         self._heap: list[tuple[int, str]] = []
@@ -147,11 +127,13 @@ class TransactionMachine:
             raise BadRecord("a marker has no place in the topic of transactions")
         name = read_transaction_key(record.key)
         if name is None:
-            self.unknown_records += 1
-        elif record.value is None:
+            self.unknown_records += not self._scopes.replay(record)
+            return
+        if record.value is None:
             self._ids.pop(name, None)
         else:
             self._ids[name] = read_transaction(record.value)
+        self._scopes.id_changed(name)
 
     def loaded(self, now_ms: int) -> Step:
         """Start to serve: order the markers of decided transactions, and watch the time of open ones."""
@@ -163,6 +145,7 @@ class TransactionMachine:
                 self._order_markers(turn, name, value)
             elif value.state is _State.ONGOING:
                 self._watch(turn, name, value)
+        self._scopes.loaded(turn)
         return turn.step()
 
     # -- requests
@@ -172,6 +155,12 @@ class TransactionMachine:
         assert self._sweep_ms is not None, "not loaded"
         turn = self._turn(now_ms)
         match request:
+            case InitProducer() if is_reserved(request.transactional_id):
+                turn.answer(call, InitProducerResponse(KafkaCode.INVALID_REQUEST))
+            case EndTransaction() if request.is_commit and is_reserved(request.transactional_id):
+                turn.answer(call, EndTransactionResponse(KafkaCode.INVALID_TXN_STATE))
+            case InitScope() | InitScopeProducer() | EndScope() | AbortScope() | DescribeScopes():
+                turn.answer(call, self._scopes.request(turn, request))
             case InitProducer():
                 turn.answer(call, self._init(turn, request))
             case AddPartitions():
@@ -347,6 +336,8 @@ class TransactionMachine:
         if pending:
             return
         del self._pending[name]
+        if self._scopes.completed(turn, name):
+            return
         is_commit = value.state is _State.PREPARE_COMMIT
         completed = _State.COMPLETE_COMMIT if is_commit else _State.COMPLETE_ABORT
         changed = replace(value, state=completed, partitions=(), updated_ms=turn.wall_ms, next_id=NO_ID)
@@ -390,7 +381,7 @@ class TransactionMachine:
 
     def configure(self, limits: TransactionLimits, now_ms: int) -> Step:
         """Apply changed limits.  Transactions that were accepted under the old ones stay."""
-        self._limits = limits
+        self._limits = self._scopes.limits = limits
         if self._sweep_ms is not None:
             self._sweep_ms = min(self._sweep_ms, now_ms + limits.sweep_interval_ms)
         return Step()
@@ -421,8 +412,10 @@ class TransactionMachine:
         if self._sweep_ms <= now_ms:
             self._sweep_ms = now_ms + limits.sweep_interval_ms
             self._sweep = list(self._ids)
+            self._scopes.begin_sweep()
         while self._sweep and turn.size_bytes < limits.batch_max_bytes:
             self._expire(turn, self._sweep.pop())
+        self._scopes.sweep(turn)
         self._next_tick_ms = now_ms + 1
         return turn.step()
 
@@ -439,7 +432,8 @@ class TransactionMachine:
         """Return the time of the next tick; None until the machine is loaded."""
         if self._sweep_ms is None:
             return None
-        due_ms = self._next_tick_ms if self._sweep else self._sweep_ms
+        is_sweeping = self._sweep or self._scopes.is_sweeping
+        due_ms = self._next_tick_ms if is_sweeping else self._sweep_ms
         if self._heap:
             due_ms = min(due_ms, self._heap[0][0])
         return max(due_ms, self._next_tick_ms)

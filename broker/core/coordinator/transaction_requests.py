@@ -5,10 +5,11 @@ Each request but ListTransactions, DescribeTransactions and FindOutcome concerns
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol
 
+from broker.core.coordinator.scope_requests import ScopeLimits, ScopeRequest
 from broker.core.coordinator.transaction_records import Partition
 from quorumlog.wire.errors import KafkaCode
 
@@ -47,6 +48,7 @@ class TransactionLimits:
     partitions_max: partitions of one transaction; more get INVALID_REQUEST.
     name_max_bytes: of a transactional id; a longer one gets INVALID_REQUEST.
     batch_max_bytes: records of one tick; the rest follows in the next one.
+    scopes: those of transaction scopes.
     """
 
     timeout_max_ms: int = 900_000
@@ -56,6 +58,7 @@ class TransactionLimits:
     partitions_max: int = 10_000
     name_max_bytes: int = 10_000
     batch_max_bytes: int = 500_000
+    scopes: ScopeLimits = field(default_factory=ScopeLimits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +209,7 @@ class FindOutcomeResponse:
 
 
 TransactionRequest = (
-    InitProducer | AddPartitions | EndTransaction | DescribeTransactions | ListTransactions | FindOutcome
+    InitProducer | AddPartitions | EndTransaction | DescribeTransactions | ListTransactions | FindOutcome | ScopeRequest
 )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -19,6 +19,7 @@ import pytest
 from broker.core.coordinator.consumer.requests import Topic
 from broker.core.coordinator.group_machine import GroupMachine
 from broker.core.coordinator.group_requests import GroupLimits, GroupRequest
+from broker.core.coordinator.scope_requests import InitScopeProducer, InitScopeProducerResponse
 from broker.core.coordinator.transaction_machine import TransactionMachine
 from broker.core.coordinator.transaction_requests import (
     InitProducer,
@@ -158,6 +159,10 @@ class MachineTransactions(NoTransactions):
 
     async def init_producer(self, request: InitProducer, size: int) -> InitProducerResponse:
         return InitProducerResponse((await self.call(0, request, size)).error)
+
+    async def init_scope_producer(self, request: InitScopeProducer, size: int) -> InitScopeProducerResponse | KafkaCode:
+        found: InitScopeProducerResponse = await self.call(0, replace(request, fresh_id=7), size)
+        return found
 
 
 @asynccontextmanager

@@ -35,6 +35,11 @@ TRANSACTION_REQUESTS = (
     Api.END_TXN,
     Api.TXN_OFFSET_COMMIT,
     Api.DESCRIBE_TRANSACTIONS,
+    Api.INIT_SCOPE,
+    Api.INIT_SCOPE_PRODUCER,
+    Api.END_SCOPE,
+    Api.ABORT_SCOPE,
+    Api.DESCRIBE_SCOPES,
 )
 GROUP_REQUESTS = [
     api for api, handler in HANDLERS.items() if handler.access and handler.access.resource is Resource.GROUP
@@ -114,6 +119,8 @@ async def test_every_request_is_answered_in_its_own_version(served: Served, api:
         values["topics"] = [{"topic_name": "__cluster_metadata", "partitions": [partition]}]
     if api is Api.DESCRIBE_PRODUCERS:
         values["topics"] = [{"name": "t", "partition_indexes": [0]}]
+    if api is Api.DESCRIBE_SCOPES:
+        values["scopes"] = ["x"]
     if api is Api.DESCRIBE_TOPIC_PARTITIONS:
         values["topics"] = [{"name": "t"}]
     if api is Api.LIST_PARTITION_REASSIGNMENTS:

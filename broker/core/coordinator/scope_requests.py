@@ -1,0 +1,166 @@
+"""Requests about transaction scopes, their responses, and their limits.
+
+message: of a refusal, for people: what happened, why, what to do next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from quorumlog.wire.errors import KafkaCode
+
+NO_PRODUCER: Final = (-1, -1)
+NO_EPOCH: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeLimits:
+    """The limits of the scopes of one coordinator.
+
+    scopes_max: one more gets POLICY_VIOLATION.
+    producers_max: producers of one scope that are not complete; one more gets POLICY_VIOLATION.  The winners of an end
+        are some of them, so their names fit into one record.
+    expiration_ms: a scope that has ended, and that nobody uses for this long, is deleted.  It would then take an old
+        sequence for a new one, so this is a long time.  One that never ended is deleted like a transactional id.
+    free_ids_max: producer ids of complete producers that wait for the next one; above it, ids are dropped.
+    """
+
+    scopes_max: int = 100_000
+    producers_max: int = 10_000
+    expiration_ms: int = 365 * 86_400_000
+    free_ids_max: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class InitScope:
+    """Begin a run of a scope: fence earlier runs, and abort their producers.  The same run again changes nothing.
+
+    reset: take the scope over from any owner, and forget its sequence.
+    """
+
+    scope: str
+    owner: str
+    run: str
+    reset: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InitScopeResponse:
+    """owner: the present one, also in a refusal of another."""
+
+    error: KafkaCode
+    message: str = ""
+    epoch: int = NO_EPOCH
+    sequence: int = -1
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class InitScopeProducer:
+    """Begin as a producer of a scope.  A producer with the same attempt is fenced.
+
+    fresh_id: an unused producer id; None if the caller has none yet.
+    """
+
+    scope: str
+    epoch: int
+    attempt: str
+    timeout_ms: int
+    fresh_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InitScopeProducerResponse:
+    """needs_id: nothing was done; repeat the request with a fresh id."""
+
+    error: KafkaCode
+    message: str = ""
+    transactional_id: str = ""
+    producer: tuple[int, int] = NO_PRODUCER
+    needs_id: bool = False
+
+
+class Winner(NamedTuple):
+    """A producer to commit."""
+
+    attempt: str
+    producer: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class EndScope:
+    """Commit the winners, and abort all other producers of the scope.
+
+    sequence: nothing changes if it is not greater than that of the last end.
+    """
+
+    scope: str
+    epoch: int
+    sequence: int
+    winners: tuple[Winner, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EndScopeResponse:
+    """changed: this request made the decision.  sequence: the stored one."""
+
+    error: KafkaCode
+    message: str = ""
+    changed: bool = False
+    sequence: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class AbortScope:
+    """Abort all producers of a scope.  close: delete the scope then."""
+
+    scope: str
+    epoch: int
+    close: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AbortScopeResponse:
+    error: KafkaCode
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeScopes:
+    scopes: tuple[str, ...]
+
+
+class DescribedProducer(NamedTuple):
+    """started_ms: ms since the epoch; -1 before the first partition."""
+
+    attempt: str
+    producer: tuple[int, int]
+    state: str
+    started_ms: int
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedScope:
+    scope: str
+    error: KafkaCode
+    message: str = ""
+    owner: str = ""
+    run: str = ""
+    epoch: int = NO_EPOCH
+    state: str = ""
+    sequence: int = -1
+    updated_ms: int = -1
+    producers: tuple[DescribedProducer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeScopesResponse:
+    scopes: tuple[DescribedScope, ...]
+
+
+ScopeRequest = InitScope | InitScopeProducer | EndScope | AbortScope | DescribeScopes
+ScopeResponse = (
+    InitScopeResponse | InitScopeProducerResponse | EndScopeResponse | AbortScopeResponse | DescribeScopesResponse
+)

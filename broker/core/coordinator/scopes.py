@@ -1,0 +1,391 @@
+"""The transaction scopes of one partition of `__transaction_state`: many producers, decided by one record.
+
+Theory of operation
+-------------------
+A scope's producers are ordinary producers with reserved transactional ids (`quorumlog.wire.scope_names`), so partitions
+are added to them, verified and given markers as for any transaction.  Their ids are placed by the scope.  So the scope
+and all its producers have one coordinator, and one log.
+
+**The decision** is the record of the scope that begins its end (`ScopeState.ENDING`).  It names the winners.  All
+producers that the scope has at that place of the log are decided: the winners are committed, and the others aborted.
+They get no records of their own for that.  The markers follow, as after every decision.
+
+**Completion.**  A producer that has all its markers is deleted.  Once that is true of all, a record opens the scope
+again.  So a log that holds an ENDING record as the last one of its scope also holds the last records of all producers
+that it decides, or their deletions; compaction removes neither before the next record of the scope.  A coordinator that
+loads such a log continues the end.  Producers that begin meanwhile have later records, and are not concerned.
+
+**Fencing.**  Each run of a scope has a higher epoch, and each request of a driver names its epoch.  Another run aborts
+all producers before it, by an ENDING record without winners.  An epoch is at least the wall clock in ms, so that it
+rises even over the deletion of a scope.
+
+**Epochs of producers.**  The decision raises the epoch of each producer by one, and its markers have that epoch.  A
+producer id may be used again with the epoch after that (`_free`), so that logs have to remember few producers.  Markers
+that arrive late cannot end the transaction of the next user.  `_free` is soft state: a later coordinator draws new ids.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final, assert_never
+
+from broker.core.coordinator.machine import Record
+from broker.core.coordinator.scope_records import NO_SEQUENCE, ScopeState, ScopeValue, read_scope, read_scope_key
+from broker.core.coordinator.scope_requests import (
+    AbortScope,
+    AbortScopeResponse,
+    DescribedProducer,
+    DescribedScope,
+    DescribeScopes,
+    DescribeScopesResponse,
+    EndScope,
+    EndScopeResponse,
+    InitScope,
+    InitScopeProducer,
+    InitScopeProducerResponse,
+    InitScopeResponse,
+    ScopeRequest,
+    ScopeResponse,
+)
+from broker.core.coordinator.transaction_records import TransactionState, TransactionValue
+from broker.core.coordinator.transaction_requests import TransactionLimits
+from broker.core.coordinator.transaction_turn import TransactionTurn
+from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.scope_names import (
+    SCOPE_MAX_BYTES,
+    attempt_of,
+    attempt_problem,
+    label_problem,
+    scope_of,
+    transactional_id,
+)
+
+_State = TransactionState
+Refusal = tuple[KafkaCode, str]
+
+EPOCH_MAX: Final = 32_766
+"""The last epoch that a producer of a scope gets.  The decision about it raises the epoch once more."""
+_ENDS: Final = "its previous end is not complete; ask again"
+_GONE: Final = "there is no such scope, or it was deleted; open it first"
+
+
+class Scopes:
+    """The scopes, and which transactional ids belong to them.
+
+    ids: all transactional ids of the partition; changed only by `TransactionMachine.replay` and by the decisions here.
+    order_markers: has the markers of a decided transactional id written.
+    """
+
+    def __init__(
+        self,
+        ids: dict[str, TransactionValue],
+        order_markers: Callable[[TransactionTurn, str, TransactionValue], None],
+        limits: TransactionLimits,
+    ) -> None:
+        self.limits = limits
+        self._ids = ids
+        self._order_markers = order_markers
+        self._scopes: Final[dict[str, ScopeValue]] = {}
+        self._members: Final[dict[str, dict[str, None]]] = {}
+        """The transactional ids of each scope."""
+        self._ending: Final[dict[str, set[str]]] = {}
+        """The transactional ids that an end has decided and that are not complete, for each scope that is ending."""
+        self._free: Final[deque[tuple[int, int]]] = deque()
+        self._sweep: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self._scopes)
+
+    # -- the log
+
+    def replay(self, record: Record) -> bool:
+        """Apply the record of a scope; return False if it is of another type.
+
+        Raises:
+            BadRecord: the record is damaged, and nothing was changed.
+        """
+        name = read_scope_key(record.key)
+        if name is None:
+            return False
+        if record.value is None:
+            self._scopes.pop(name, None)
+            self._ending.pop(name, None)
+            return True
+        value = read_scope(record.value)
+        self._scopes[name] = value
+        if value.state is ScopeState.OPEN:
+            self._ending.pop(name, None)
+        else:
+            self._decide(name, value)
+        return True
+
+    def _decide(self, name: str, value: ScopeValue) -> None:
+        winners = {transactional_id(name, attempt) for attempt in value.winners}
+        members = self._members.get(name, {})
+        self._ending[name] = set(members)
+        for member in members:
+            found = self._ids[member]
+            if not found.state.is_preparing:
+                self._ids[member] = replace(
+                    found,
+                    producer_epoch=found.producer_epoch + 1,
+                    state=_State.PREPARE_COMMIT if member in winners else _State.PREPARE_ABORT,
+                    updated_ms=value.updated_ms,
+                )
+
+    def id_changed(self, name: str) -> None:
+        """Note that a transactional id was stored or deleted."""
+        scope = scope_of(name)
+        if scope is None:
+            return
+        if name in self._ids:
+            self._members.setdefault(scope, {})[name] = None
+            return
+        if scope in self._ending:
+            self._ending[scope].discard(name)
+        members = self._members.get(scope, {})
+        members.pop(name, None)
+        if not members:
+            self._members.pop(scope, None)
+
+    def loaded(self, turn: TransactionTurn) -> None:
+        """Finish the ends whose producers are all complete.  The machine orders the markers of all others."""
+        for name in [name for name, left in self._ending.items() if not left]:
+            self._finish(turn, name)
+
+    # -- requests
+
+    def request(self, turn: TransactionTurn, request: ScopeRequest) -> ScopeResponse:
+        """Apply a request."""
+        match request:
+            case InitScope():
+                return self._init(turn, request)
+            case InitScopeProducer():
+                return self._begin(turn, request)
+            case EndScope():
+                return self._end(turn, request)
+            case AbortScope():
+                return self._abort(turn, request)
+            case DescribeScopes():
+                return DescribeScopesResponse(tuple([self._describe(name) for name in request.scopes]))
+            case _:
+                assert_never(request)
+
+    def _init(self, turn: TransactionTurn, request: InitScope) -> InitScopeResponse:
+        name, known = request.scope, self._scopes.get(request.scope)
+        for what, text in (("name of the scope", name), ("owner", request.owner), ("run", request.run)):
+            if problem := label_problem(what, text, SCOPE_MAX_BYTES):
+                return InitScopeResponse(KafkaCode.INVALID_REQUEST, problem)
+        if known is None:
+            if len(self._scopes) >= self.limits.scopes.scopes_max:
+                limit = self.limits.scopes.scopes_max
+                return InitScopeResponse(KafkaCode.POLICY_VIOLATION, f"the coordinator has {limit} scopes already")
+            made = ScopeValue(request.owner, request.run, turn.wall_ms, NO_SEQUENCE, ScopeState.OPEN, (), turn.wall_ms)
+            turn.append_scope(name, made)
+            return self._opened(name)
+        if known.owner != request.owner and not request.reset:
+            text = f"it belongs to {known.owner}; use another scope, or reset it if {known.owner} is no longer needed"
+            return InitScopeResponse(KafkaCode.DUPLICATE_RESOURCE, text, known.epoch, known.sequence, known.owner)
+        if known.state is ScopeState.CLOSING:
+            return InitScopeResponse(KafkaCode.CONCURRENT_TRANSACTIONS, _ENDS)
+        if (known.owner, known.run) == (request.owner, request.run):
+            return self._opened(name)
+        if known.state is ScopeState.ENDING:
+            return InitScopeResponse(KafkaCode.CONCURRENT_TRANSACTIONS, _ENDS)
+        turn.note(f"run {request.run} of scope {name} replaces run {known.run}")
+        changed = replace(
+            known,
+            owner=request.owner,
+            run=request.run,
+            epoch=max(known.epoch + 1, turn.wall_ms),
+            sequence=NO_SEQUENCE if request.reset else known.sequence,
+        )
+        self._change(turn, name, changed, ())
+        return self._opened(name)
+
+    def _opened(self, name: str) -> InitScopeResponse:
+        value = self._scopes[name]
+        return InitScopeResponse(KafkaCode.NONE, "", value.epoch, value.sequence, value.owner)
+
+    def _refusal(self, known: ScopeValue | None, epoch: int) -> Refusal | None:
+        """Return why a driver or producer with this epoch of the scope is refused."""
+        if known is None or known.state is ScopeState.CLOSING:
+            return KafkaCode.RESOURCE_NOT_FOUND, _GONE
+        if epoch < known.epoch:
+            return KafkaCode.PRODUCER_FENCED, f"run {known.run} has begun; this run must end"
+        if epoch > known.epoch:
+            return KafkaCode.INVALID_PRODUCER_EPOCH, f"its epoch is {known.epoch}, not {epoch}"
+        return None
+
+    def _begin(self, turn: TransactionTurn, request: InitScopeProducer) -> InitScopeProducerResponse:
+        limits, name = self.limits, transactional_id(request.scope, request.attempt)
+        if problem := attempt_problem(request.attempt):
+            return InitScopeProducerResponse(KafkaCode.INVALID_REQUEST, problem)
+        if not 0 < request.timeout_ms <= limits.timeout_max_ms:
+            text = f"the time-out is {request.timeout_ms} ms, not 1 to {limits.timeout_max_ms}"
+            return InitScopeProducerResponse(KafkaCode.INVALID_TRANSACTION_TIMEOUT, text)
+        if (refusal := self._refusal(self._scopes.get(request.scope), request.epoch)) is not None:
+            return InitScopeProducerResponse(*refusal)
+        known = self._ids.get(name)
+        if known is None:
+            if len(self._members.get(request.scope, ())) >= limits.scopes.producers_max:
+                text = f"the scope has {limits.scopes.producers_max} producers already; end or abort it"
+                return InitScopeProducerResponse(KafkaCode.POLICY_VIOLATION, text)
+            if len(self._ids) >= limits.ids_max:
+                text = f"the coordinator has {limits.ids_max} transactional ids already"
+                return InitScopeProducerResponse(KafkaCode.POLICY_VIOLATION, text)
+        elif known.state.is_preparing:
+            text = f"the previous producer {request.attempt} is not complete; ask again"
+            return InitScopeProducerResponse(KafkaCode.CONCURRENT_TRANSACTIONS, text)
+        elif known.state is _State.ONGOING:
+            self._abort_one(turn, name, known)
+            text = f"the previous producer {request.attempt} is being aborted; ask again"
+            return InitScopeProducerResponse(KafkaCode.CONCURRENT_TRANSACTIONS, text)
+        producer = self._next_producer(known, request.fresh_id)
+        if producer is None:
+            return InitScopeProducerResponse(KafkaCode.NONE, needs_id=True)
+        turn.append(name, TransactionValue(*producer, request.timeout_ms, _State.EMPTY, (), turn.wall_ms))
+        return InitScopeProducerResponse(KafkaCode.NONE, "", name, producer)
+
+    def _next_producer(self, known: TransactionValue | None, fresh_id: int | None) -> tuple[int, int] | None:
+        if known is not None and known.producer_epoch < EPOCH_MAX:
+            return known.producer_id, known.producer_epoch + 1
+        if self._free:
+            return self._free.popleft()
+        return None if fresh_id is None else (fresh_id, 0)
+
+    def _abort_one(self, turn: TransactionTurn, name: str, value: TransactionValue) -> None:
+        turn.note(f"transaction of {name} aborted by a new producer, producer {value.producer_id}")
+        epoch = value.producer_epoch + 1
+        decided = replace(value, producer_epoch=epoch, state=_State.PREPARE_ABORT, updated_ms=turn.wall_ms)
+        turn.append(name, decided)
+        self._order_markers(turn, name, decided)
+
+    def _end(self, turn: TransactionTurn, request: EndScope) -> EndScopeResponse:
+        name, known = request.scope, self._scopes.get(request.scope)
+        if request.sequence < 0:
+            return EndScopeResponse(KafkaCode.INVALID_REQUEST, f"sequence {request.sequence} is negative")
+        attempts = [winner.attempt for winner in request.winners]
+        if len(set(attempts)) < len(attempts):
+            return EndScopeResponse(KafkaCode.INVALID_REQUEST, "a winner is named twice")
+        if (refusal := self._refusal(known, request.epoch)) is not None:
+            return EndScopeResponse(*refusal)
+        assert known is not None
+        if request.sequence <= known.sequence:
+            return EndScopeResponse(KafkaCode.NONE, "", False, known.sequence)
+        if known.state is not ScopeState.OPEN:
+            return EndScopeResponse(KafkaCode.CONCURRENT_TRANSACTIONS, _ENDS)
+        members = self._members.get(name, {})
+        for attempt, producer in request.winners:
+            member = transactional_id(name, attempt)
+            found = self._ids[member] if member in members else None  # an odd name may be that of another scope's
+            if found is None or (found.producer_id, found.producer_epoch) != producer or found.state.is_preparing:
+                text = f"winner {attempt} was aborted or replaced; abort this sequence, and write it again"
+                return EndScopeResponse(KafkaCode.INVALID_TXN_STATE, text, False, known.sequence)
+        changed = replace(known, sequence=request.sequence)
+        self._change(turn, name, changed, tuple(attempts))
+        return EndScopeResponse(KafkaCode.NONE, "", True, request.sequence)
+
+    def _abort(self, turn: TransactionTurn, request: AbortScope) -> AbortScopeResponse:
+        name, known = request.scope, self._scopes.get(request.scope)
+        if known is not None and known.state is ScopeState.CLOSING and request.close and known.epoch == request.epoch:
+            return AbortScopeResponse(KafkaCode.NONE)  # the answer to the first request was lost
+        if (refusal := self._refusal(known, request.epoch)) is not None:
+            return AbortScopeResponse(*refusal)
+        assert known is not None
+        if known.state is ScopeState.ENDING:
+            return AbortScopeResponse(KafkaCode.CONCURRENT_TRANSACTIONS, _ENDS)
+        if name in self._members:
+            self._change(turn, name, known, (), ScopeState.CLOSING if request.close else ScopeState.ENDING)
+        elif request.close:
+            turn.append_scope(name, None)
+        return AbortScopeResponse(KafkaCode.NONE)
+
+    def _change(
+        self,
+        turn: TransactionTurn,
+        name: str,
+        changed: ScopeValue,
+        winners: tuple[str, ...],
+        state: ScopeState = ScopeState.ENDING,
+    ) -> None:
+        """Append the changed scope, which decides all its producers, and order their markers."""
+        members = [member for member in self._members.get(name, {}) if not self._ids[member].state.is_preparing]
+        if name not in self._members:
+            turn.append_scope(name, replace(changed, updated_ms=turn.wall_ms))
+            return
+        turn.append_scope(name, replace(changed, state=state, winners=winners, updated_ms=turn.wall_ms))
+        for member in members:
+            self._order_markers(turn, member, self._ids[member])
+
+    def _describe(self, name: str) -> DescribedScope:
+        value = self._scopes.get(name)
+        if value is None:
+            return DescribedScope(name, KafkaCode.RESOURCE_NOT_FOUND, _GONE)
+        producers = []
+        for member in self._members.get(name, {}):
+            found = self._ids[member]
+            producer = (found.producer_id, found.producer_epoch)
+            producers.append(
+                DescribedProducer(
+                    attempt_of(member), producer, found.state.label, found.started_ms, len(found.partitions)
+                )
+            )
+        return DescribedScope(
+            name,
+            KafkaCode.NONE,
+            "",
+            value.owner,
+            value.run,
+            value.epoch,
+            value.state.label,
+            value.sequence,
+            value.updated_ms,
+            tuple(producers),
+        )
+
+    # -- events
+
+    def completed(self, turn: TransactionTurn, name: str) -> bool:
+        """Delete a producer that has all its markers; return False if the id belongs to no scope."""
+        scope = scope_of(name)
+        if scope is None:
+            return False
+        value = self._ids[name]
+        turn.append(name, None)
+        if value.producer_epoch < EPOCH_MAX and len(self._free) < self.limits.scopes.free_ids_max:
+            self._free.append((value.producer_id, value.producer_epoch + 1))
+        if scope in self._ending and not self._ending[scope]:
+            self._finish(turn, scope)
+        return True
+
+    def _finish(self, turn: TransactionTurn, name: str) -> None:
+        value = self._scopes[name]
+        if value.state is ScopeState.CLOSING:
+            turn.append_scope(name, None)
+        else:
+            turn.append_scope(name, replace(value, state=ScopeState.OPEN, winners=(), updated_ms=turn.wall_ms))
+
+    # -- time
+
+    def begin_sweep(self) -> None:
+        """Look at all scopes once, in slices."""
+        self._sweep = list(self._scopes)
+
+    @property
+    def is_sweeping(self) -> bool:
+        return bool(self._sweep)
+
+    def sweep(self, turn: TransactionTurn) -> None:
+        """Delete expired scopes, as many as fit into the turn."""
+        limits = self.limits
+        while self._sweep and turn.size_bytes < limits.batch_max_bytes:
+            name = self._sweep.pop()
+            value = self._scopes.get(name)
+            if value is None or value.state is not ScopeState.OPEN or name in self._members:
+                continue
+            kept_ms = limits.expiration_ms if value.sequence == NO_SEQUENCE else limits.scopes.expiration_ms
+            if turn.wall_ms - value.updated_ms > kept_ms:
+                turn.append_scope(name, None)

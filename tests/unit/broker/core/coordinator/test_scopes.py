@@ -1,0 +1,465 @@
+"""Transaction scopes: runs and owners, ends decided by one record, and what a later coordinator continues."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.core.coordinator.fields import BadRecord
+from broker.core.coordinator.machine import Record
+from broker.core.coordinator.scope_records import (
+    ScopeState,
+    ScopeValue,
+    read_scope,
+    read_scope_key,
+    write_scope,
+    write_scope_key,
+)
+from broker.core.coordinator.scope_requests import InitScopeProducer, Winner
+from broker.core.coordinator.scopes import EPOCH_MAX
+from broker.core.coordinator.transaction_records import TransactionState, TransactionValue, read_transaction_key
+from broker.core.coordinator.transaction_requests import InitProducer
+from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.scope_names import transactional_id
+from tests.unit.broker.core.coordinator.scope_rig import SCOPE, T0, T1, WALL, ScopeRig
+
+A = transactional_id(SCOPE, "a")
+B = transactional_id(SCOPE, "b")
+
+
+@pytest.fixture
+def rig() -> ScopeRig:
+    return ScopeRig()
+
+
+def decisions(rig: ScopeRig) -> dict[str, bool]:
+    return {effect.transactional_id: effect.is_commit for effect in rig.effects}
+
+
+# -- ends
+
+
+def test_an_end_commits_the_winners_and_aborts_all_others_by_one_record(rig: ScopeRig) -> None:
+    epoch = rig.open()
+    winner, loser = rig.staged(epoch, "a", T0), rig.staged(epoch, "b", T0, T1)
+    before = len(rig.log)
+    found = rig.end(epoch, 7, winner)
+    assert (found.error, found.changed, found.sequence) == (KafkaCode.NONE, True, 7)
+    assert len(rig.log) == before + 1
+    assert decisions(rig) == {A: True, B: False}
+    assert {effect.transactional_id: effect.partitions for effect in rig.effects} == {A: (T0,), B: (T0, T1)}
+    assert (rig.state_of(winner), rig.state_of(loser)) == ("PrepareCommit", "PrepareAbort")
+    assert rig.described().state == "Ending"
+    rig.mark()
+    assert rig.described().state == "Open"
+    assert rig.described().sequence == 7
+    assert rig.described().producers == ()
+    assert rig.states() == {}
+
+
+def test_an_end_raises_the_epoch_of_each_producer_so_that_late_batches_are_refused(rig: ScopeRig) -> None:
+    epoch = rig.open()
+    winner, loser = rig.staged(epoch, "a", T0), rig.staged(epoch, "b", T0)
+    rig.end(epoch, 0, winner)
+    for each, effect in zip((winner, loser), rig.effects, strict=True):
+        assert effect.producer == (each.producer[0], each.producer[1] + 1)
+        assert rig.add(each, T1, verify=True) == [KafkaCode.PRODUCER_FENCED]
+    rig.mark()
+    for each in (winner, loser):
+        assert rig.add(each, T1) == [KafkaCode.INVALID_PRODUCER_ID_MAPPING]
+
+
+def test_an_end_without_producers_stores_its_sequence_at_once(rig: ScopeRig) -> None:
+    epoch = rig.open()
+    assert rig.end(epoch, 3).changed
+    assert (rig.described().state, rig.described().sequence) == ("Open", 3)
+
+
+@pytest.mark.parametrize("sequence", [7, 6, 0])
+def test_an_end_whose_sequence_is_not_greater_succeeds_and_changes_nothing(rig: ScopeRig, sequence: int) -> None:
+    epoch = rig.open()
+    rig.end(epoch, 7)
+    winner = rig.staged(epoch, "a", T0)
+    before = len(rig.log)
+    found = rig.end(epoch, sequence, winner)
+    assert (found.error, found.changed, found.sequence) == (KafkaCode.NONE, False, 7)
+    assert (len(rig.log), rig.effects, rig.state_of(winner)) == (before, [], "Ongoing")
+
+
+def test_a_repeated_end_is_answered_as_unchanged_also_before_it_is_complete(rig: ScopeRig) -> None:
+    epoch = rig.open()
+    winner = rig.staged(epoch, "a", T0)
+    assert rig.end(epoch, 1, winner).changed
+    again = rig.end(epoch, 1, winner)
+    assert (again.error, again.changed) == (KafkaCode.NONE, False)
+    assert rig.end(epoch, 2).error is KafkaCode.CONCURRENT_TRANSACTIONS
+    rig.mark()
+    assert rig.end(epoch, 2).changed
+
+
+def test_a_producer_that_wrote_nothing_can_win_and_lose(rig: ScopeRig) -> None:
+    epoch = rig.open()
+    winner = rig.staged(epoch, "a")
+    rig.staged(epoch, "b")
+    assert rig.end(epoch, 1, winner).changed
+    rig.mark()
+    assert (rig.described().state, rig.described().producers) == ("Open", ())
+
+
+def test_a_producer_that_begins_while_the_scope_ends_is_not_concerned(rig: ScopeRig) -> None:
+    epoch = rig.open()
+    winner = rig.staged(epoch, "a", T0)
+    rig.end(epoch, 1, winner)
+    later = rig.staged(epoch, "c", T1)
+    for _ in range(2):
+        rig.fail_over()
+        assert rig.state_of(later) == "Ongoing"
+    rig.mark()
+    assert rig.described().state == "Open"
+    assert rig.state_of(later) == "Ongoing"
+    assert rig.end(epoch, 2, later).changed
+    assert decisions(rig)[transactional_id(SCOPE, "c")]
+
+
+@pytest.mark.parametrize("case", ["unknown", "epoch", "replaced", "aborted", "slash"])
+def test_an_end_with_a_winner_that_is_no_producer_any_more_changes_nothing(rig: ScopeRig, case: str) -> None:
+    epoch = rig.open()
+    good, bad = rig.staged(epoch, "a", T0), rig.staged(epoch, "b", T0)
+    match case:
+        case "unknown":
+            bad = Winner("x", bad.producer)
+        case "epoch":
+            bad = Winner("b", (bad.producer[0], bad.producer[1] + 1))
+        case "replaced":
+            assert rig.begin(epoch, "b").error is KafkaCode.CONCURRENT_TRANSACTIONS
+            rig.mark()
+            rig.staged(epoch, "b")
+        case "aborted":
+            assert rig.end_one(bad, commit=False) is KafkaCode.NONE
+        case "slash":  # its transactional id is that of a producer of another scope
+            other = rig.staged(rig.open(scope=f"{SCOPE}/x"), "a", T0, scope=f"{SCOPE}/x")
+            bad = Winner("x/a", other.producer)
+    before = len(rig.log)
+    found = rig.end(epoch, 1, good, bad)
+    assert found.error is KafkaCode.INVALID_TXN_STATE
+    assert bad.attempt in found.message
+    assert (len(rig.log), rig.state_of(good), rig.described().sequence) == (before, "Ongoing", -1)
+
+
+def test_an_end_names_bad_arguments(rig: ScopeRig) -> None:
+    epoch = rig.open()
+    winner = rig.staged(epoch, "a", T0)
+    assert rig.end(epoch, -1).error is KafkaCode.INVALID_REQUEST
+    assert rig.end(epoch, 1, winner, winner).error is KafkaCode.INVALID_REQUEST
+    assert rig.end(epoch + 1, 1, winner).error is KafkaCode.INVALID_PRODUCER_EPOCH
+    assert rig.end(epoch, 1, winner, scope="other").error is KafkaCode.RESOURCE_NOT_FOUND
+    assert rig.state_of(winner) == "Ongoing"
+
+
+# -- runs and owners
+
+
+def test_a_newer_run_aborts_the_producers_of_the_older_one_and_fences_it(rig: ScopeRig) -> None:
+    old = rig.open("run-1")
+    rig.end(old, 4)
+    staged = rig.staged(old, "a", T0)
+    new = rig.init("run-2")
+    assert (new.error, new.sequence) == (KafkaCode.NONE, 4)
+    assert new.epoch > old
+    assert decisions(rig) == {A: False}
+    assert rig.end(old, 5, staged).error is KafkaCode.PRODUCER_FENCED
+    assert rig.end(old, 4).error is KafkaCode.PRODUCER_FENCED  # also where nothing would change
+    assert rig.begin(old, "b").error is KafkaCode.PRODUCER_FENCED
+    assert rig.abort(old) is KafkaCode.PRODUCER_FENCED
+    assert rig.add(staged, T1) == [KafkaCode.PRODUCER_FENCED]
+    rig.mark()
+    assert rig.end(new.epoch, 5, rig.staged(new.epoch, "a", T0)).changed
+
+
+def test_the_same_run_gets_the_same_answer_and_changes_nothing(rig: ScopeRig) -> None:
+    epoch = rig.open()
+    staged = rig.staged(epoch, "a", T0)
+    before = len(rig.log)
+    again = rig.init()
+    assert (again.error, again.epoch, len(rig.log)) == (KafkaCode.NONE, epoch, before)
+    assert rig.state_of(staged) == "Ongoing"
+
+
+def test_a_stranger_is_refused_and_learns_the_owner(rig: ScopeRig) -> None:
+    epoch = rig.open()
+    rig.end(epoch, 9)
+    staged = rig.staged(epoch, "a", T0)
+    before = len(rig.log)
+    found = rig.init("run-2", owner="query-2")
+    assert (found.error, found.owner) == (KafkaCode.DUPLICATE_RESOURCE, "query-1")
+    assert "query-1" in found.message
+    assert (len(rig.log), rig.state_of(staged)) == (before, "Ongoing")
+    assert rig.end(epoch, 10, staged).changed
+
+
+def test_a_reset_takes_a_scope_over_and_forgets_its_sequence(rig: ScopeRig) -> None:
+    epoch = rig.open()
+    rig.end(epoch, 9)
+    rig.staged(epoch, "a", T0)
+    found = rig.init("run-2", owner="query-2", reset=True)
+    assert (found.error, found.sequence, found.owner) == (KafkaCode.NONE, -1, "query-2")
+    assert decisions(rig) == {A: False}
+    assert rig.end(epoch, 10).error is KafkaCode.PRODUCER_FENCED
+    rig.mark()
+    assert rig.end(found.epoch, 0).changed
+    again = rig.init("run-2", owner="query-2", reset=True)  # the answer was lost
+    assert again.sequence == 0
+
+
+def test_a_run_waits_until_the_end_of_the_run_before_is_complete(rig: ScopeRig) -> None:
+    epoch = rig.open()
+    rig.end(epoch, 1, rig.staged(epoch, "a", T0))
+    assert rig.init("run-2").error is KafkaCode.CONCURRENT_TRANSACTIONS
+    assert rig.init("run-1").epoch == epoch
+    rig.mark()
+    assert rig.init("run-2").sequence == 1
+    assert rig.decided == {(101, 1): True}
+
+
+@pytest.mark.parametrize("bad", ["", "x" * 250, "a\nb"])
+def test_names_of_scope_owner_and_run_are_checked(rig: ScopeRig, bad: str) -> None:
+    for found in (rig.init(scope=bad), rig.init(owner=bad), rig.init(run=bad)):
+        assert found.error is KafkaCode.INVALID_REQUEST
+    assert rig.log == []
+
+
+# -- producers
+
+
+def test_ordinary_requests_neither_begin_nor_commit_a_producer_of_a_scope(rig: ScopeRig) -> None:
+    epoch = rig.open()
+    staged = rig.staged(epoch, "a", T0)
+    for name in (A, "__scope/x", "__scope/"):
+        assert rig.ask(InitProducer(name, 10_000, fresh_id=1)).error is KafkaCode.INVALID_REQUEST
+    assert rig.end_one(staged, commit=True) is KafkaCode.INVALID_TXN_STATE
+    assert rig.state_of(staged) == "Ongoing"
+    assert rig.effects == []
+
+
+def test_an_ordinary_id_with_slashes_is_not_one_of_a_scope(rig: ScopeRig) -> None:
+    assert rig.ask(InitProducer("job/a", 10_000, fresh_id=1)).error is KafkaCode.NONE
+    epoch = rig.open()
+    rig.staged(epoch, "a", T0)
+    assert rig.abort(epoch) is KafkaCode.NONE
+    assert rig.states()["job/a"] == "Empty"
+
+
+def test_a_producer_may_abort_itself_and_is_deleted(rig: ScopeRig) -> None:
+    epoch = rig.open()
+    staged = rig.staged(epoch, "a", T0)
+    assert rig.end_one(staged, commit=False) is KafkaCode.NONE
+    rig.mark()
+    assert rig.described().producers == ()
+    assert rig.end(epoch, 1).changed
+
+
+def test_a_producer_that_begins_again_fences_its_predecessor(rig: ScopeRig) -> None:
+    epoch = rig.open()
+    old = rig.staged(epoch, "a")
+    new = rig.staged(epoch, "a", T0)
+    assert new.producer == (old.producer[0], old.producer[1] + 1)
+    assert rig.add(old, T0) == [KafkaCode.PRODUCER_FENCED]
+    assert rig.begin(epoch, "a").error is KafkaCode.CONCURRENT_TRANSACTIONS
+    assert decisions(rig) == {A: False}
+    rig.mark()
+    assert rig.begin(epoch, "a").error is KafkaCode.NONE
+
+
+def test_a_producer_id_is_used_again_above_the_epoch_of_its_markers(rig: ScopeRig) -> None:
+    epoch = rig.open()
+    first = rig.staged(epoch, "a", T0)
+    rig.end(epoch, 1, first)
+    marker = rig.effects[0].producer
+    rig.mark()
+    second = rig.staged(epoch, "b", T0)
+    assert second.producer == (first.producer[0], marker[1] + 1)
+    assert rig.next_id == 101
+    rig.fail_over()
+    assert rig.state_of(second) == "Ongoing"
+    assert rig.staged(epoch, "c").producer == (102, 0)  # the later coordinator knows no free ids
+
+
+def test_an_id_whose_epochs_are_used_up_is_not_used_again(rig: ScopeRig) -> None:
+    epoch = rig.open()
+    rig.staged(epoch, "a", T0)
+    last = TransactionValue(101, EPOCH_MAX, 10_000, TransactionState.ONGOING, (T0,), WALL, WALL)
+    from broker.core.coordinator.transaction_records import write_transaction, write_transaction_key
+
+    rig.log.append(Record(write_transaction_key(A), write_transaction(last)))
+    rig.fail_over()
+    assert rig.end(epoch, 1, Winner("a", (101, EPOCH_MAX))).changed
+    assert rig.effects[0].producer == (101, EPOCH_MAX + 1)
+    rig.mark()
+    assert rig.staged(epoch, "b").producer == (102, 0)
+
+
+def test_the_number_of_producers_and_scopes_is_bounded(rig: ScopeRig) -> None:
+    epoch = rig.open()
+    for attempt in "abcd":
+        rig.staged(epoch, attempt)
+    refused = rig.begin(epoch, "e")
+    assert (refused.error, "4 producers" in refused.message) == (KafkaCode.POLICY_VIOLATION, True)
+    assert rig.begin(epoch, "d").error is KafkaCode.NONE
+    rig.open(scope="x")
+    rig.open(scope="y")
+    assert rig.init(scope="z").error is KafkaCode.POLICY_VIOLATION
+    assert rig.init("run-2", scope="y").error is KafkaCode.NONE
+
+
+@pytest.mark.parametrize(
+    ("attempt", "timeout_ms", "error"),
+    [
+        ("", 1, KafkaCode.INVALID_REQUEST),
+        ("a/b", 1, KafkaCode.INVALID_REQUEST),
+        ("x" * 65, 1, KafkaCode.INVALID_REQUEST),
+        ("a", 0, KafkaCode.INVALID_TRANSACTION_TIMEOUT),
+        ("a", 60_001, KafkaCode.INVALID_TRANSACTION_TIMEOUT),
+    ],
+)
+def test_a_producer_names_bad_arguments(rig: ScopeRig, attempt: str, timeout_ms: int, error: KafkaCode) -> None:
+    epoch = rig.open()
+    before = len(rig.log)
+    assert rig.begin(epoch, attempt, timeout_ms).error is error
+    assert len(rig.log) == before
+
+
+def test_a_producer_needs_its_scope_and_the_present_epoch(rig: ScopeRig) -> None:
+    assert rig.ask(InitScopeProducer(SCOPE, 0, "a", 1_000)).error is KafkaCode.RESOURCE_NOT_FOUND
+    epoch = rig.open()
+    assert rig.begin(epoch + 1, "a").error is KafkaCode.INVALID_PRODUCER_EPOCH
+
+
+# -- aborts and time
+
+
+def test_an_abort_keeps_the_sequence(rig: ScopeRig) -> None:
+    epoch = rig.open()
+    rig.end(epoch, 5)
+    rig.staged(epoch, "a", T0)
+    assert rig.abort(epoch) is KafkaCode.NONE
+    assert decisions(rig) == {A: False}
+    assert rig.abort(epoch) is KafkaCode.CONCURRENT_TRANSACTIONS
+    rig.mark()
+    before = len(rig.log)
+    assert rig.abort(epoch) is KafkaCode.NONE
+    assert len(rig.log) == before
+    assert rig.described().sequence == 5
+
+
+def test_a_closed_scope_is_deleted_once_its_producers_are_complete(rig: ScopeRig) -> None:
+    epoch = rig.open()
+    rig.staged(epoch, "a", T0)
+    assert rig.abort(epoch, close=True) is KafkaCode.NONE
+    assert rig.abort(epoch, close=True) is KafkaCode.NONE
+    assert rig.begin(epoch, "b").error is KafkaCode.RESOURCE_NOT_FOUND
+    assert rig.end(epoch, 1).error is KafkaCode.RESOURCE_NOT_FOUND
+    assert rig.init("run-2").error is KafkaCode.CONCURRENT_TRANSACTIONS
+    rig.mark()
+    assert rig.described().error is KafkaCode.RESOURCE_NOT_FOUND
+    rig.pass_time(1)
+    assert rig.open() > epoch  # a driver of the deleted scope stays fenced
+    assert rig.end(epoch, 1).error is KafkaCode.PRODUCER_FENCED
+
+
+def test_producers_whose_driver_died_are_aborted_when_their_time_is_up(rig: ScopeRig) -> None:
+    epoch = rig.open()
+    staged = rig.staged(epoch, "a", T0)
+    rig.pass_time(9_999)
+    assert rig.effects == []
+    rig.pass_time(1)
+    assert decisions(rig) == {A: False}
+    assert rig.end(epoch, 1, staged).error is KafkaCode.INVALID_TXN_STATE
+    rig.mark()
+    assert rig.described().producers == ()
+    assert rig.end(epoch, 1, staged).error is KafkaCode.INVALID_TXN_STATE
+
+
+def test_a_scope_that_never_ended_expires_like_a_transactional_id_and_others_much_later(rig: ScopeRig) -> None:
+    rig.open()
+    rig.end(rig.open(scope="ended"), 1, scope="ended")
+    rig.pass_time(1_020_000)
+    assert rig.described().error is KafkaCode.RESOURCE_NOT_FOUND
+    assert rig.described("ended").sequence == 1
+    rig.pass_time(5_020_000)
+    assert rig.described("ended").error is KafkaCode.RESOURCE_NOT_FOUND
+
+
+# -- a later coordinator
+
+
+@pytest.mark.parametrize("written", range(4))
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_later_coordinator_continues_an_end_after_any_number_of_markers(
+    rig: ScopeRig, written: int, compacted: bool
+) -> None:
+    epoch = rig.open()
+    winner = rig.staged(epoch, "a", T0)
+    rig.staged(epoch, "b", T1)
+    rig.staged(epoch, "c")
+    rig.end(epoch, 1, winner)
+    rig.mark(count=written)
+    rig.fail_over(rig.compact() if compacted else None)
+    assert decisions(rig) == {name: name == A for name in [A, B, transactional_id(SCOPE, "c")][written:]}
+    rig.mark()
+    rig.fail_over(rig.compact() if compacted else None)
+    assert rig.effects == []
+    assert (rig.described().state, rig.described().sequence) == ("Open", 1)
+    assert rig.states() == {}
+
+
+def test_a_later_coordinator_opens_a_scope_whose_producers_were_all_complete(rig: ScopeRig) -> None:
+    epoch = rig.open()
+    rig.end(epoch, 1, rig.staged(epoch, "a", T0))
+    rig.mark()
+    assert rig.log.pop().key == write_scope_key(SCOPE)  # it was lost with the coordinator
+    rig.fail_over()
+    assert rig.described().state == "Open"
+    rig.fail_over()
+    assert rig.described().state == "Open"
+
+
+def test_a_later_coordinator_deletes_a_closed_scope(rig: ScopeRig) -> None:
+    epoch = rig.open()
+    rig.staged(epoch, "a", T0)
+    rig.abort(epoch, close=True)
+    rig.fail_over()
+    rig.mark()
+    assert rig.described().error is KafkaCode.RESOURCE_NOT_FOUND
+    rig.fail_over()
+    assert rig.described().error is KafkaCode.RESOURCE_NOT_FOUND
+
+
+# -- records
+
+
+def test_records_of_scopes_have_a_key_version_that_readers_of_transactions_skip() -> None:
+    key = write_scope_key("job")
+    assert read_transaction_key(key) is None
+    assert read_scope_key(key) == "job"
+    assert read_scope_key(b"\0\0\0\x01x") is None
+    assert key == bytes.fromhex("2710 0003") + b"job"
+
+
+def test_a_scope_is_read_as_it_was_written() -> None:
+    value = ScopeValue("owner", "run", 1 << 40, 5, ScopeState.ENDING, ("a", "ü"), 17)
+    assert read_scope(write_scope(value)) == value
+
+
+@pytest.mark.parametrize("damage", ["cut", "longer", "version", "state"])
+def test_a_damaged_scope_is_refused(damage: str) -> None:
+    data = write_scope(ScopeValue("o", "r", 0, -1, ScopeState.OPEN, (), 17))
+    match damage:
+        case "cut":
+            data = data[:-1]
+        case "longer":
+            data += b"\0"
+        case "version":
+            data = b"\0\1" + data[2:]
+        case "state":
+            data = data[:24] + b"\x07" + data[25:]
+    with pytest.raises(BadRecord):
+        read_scope(data)
