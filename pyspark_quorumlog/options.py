@@ -18,6 +18,7 @@ from enum import Enum
 from pyspark_quorumlog.reference import BOOTSTRAP, COLUMNS, READING, STREAMS, WRITING, names_of
 from pyspark_quorumlog.warn import warn_once
 from quorumlog.errors import ConfigError
+from quorumlog.wire.scope_names import SCOPE_MAX_BYTES, label_problem
 
 EARLIEST = -2
 LATEST = -1
@@ -140,6 +141,11 @@ class WriteOptions:
     request_timeout_s: float
     records_per_second_max: int | None
     client_id: str
+    atomic: bool | None
+    """None: if the brokers are those of quorumlog."""
+    scope: str | None
+    reset_scope: bool
+    transaction_timeout_ms: int
 
 
 def parse_read(options: Mapping[str, str], query: Query) -> ReadOptions:
@@ -191,7 +197,7 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
     if compression not in COMPRESSIONS:
         reader.problem("kafka.compression.type", f"is {compression!r}; expected: one of {', '.join(COMPRESSIONS)}")
     if reader.text("kafka.transactional.id") is not None:
-        reader.problem("kafka.transactional.id", "requests transactions, which this version does not support")
+        reader.problem("kafka.transactional.id", "cannot be set: transactionScope names the transactions of a stream")
     topic = reader.text("topic")
     if topic == "":
         reader.problem("topic", "is empty")
@@ -205,7 +211,13 @@ def parse_write(options: Mapping[str, str]) -> WriteOptions:
         request_timeout_s=reader.required_number("kafka.request.timeout.ms", 30_000, 100) / 1000,
         records_per_second_max=reader.number("maxRecordsPerSecond", None, 1),
         client_id=reader.text("kafka.client.id") or "quorumlog-spark",
+        atomic=_atomic(reader, acks),
+        scope=_scope(reader),
+        reset_scope=reader.flag("resetTransactionScope", False),
+        transaction_timeout_ms=reader.required_number("kafka.transaction.timeout.ms", 900_000, 1000),
     )
+    if parsed.reset_scope and parsed.scope is None:
+        reader.problem("resetTransactionScope", "needs the option transactionScope")
     reader.finish()
     return parsed
 
@@ -394,6 +406,22 @@ def _columns(reader: _Reader) -> tuple[str, ...]:
     if given and with_headers != ("headers" in found):
         reader.problem("columns", f"and includeHeaders={str(with_headers).lower()} contradict each other about headers")
     return tuple(name for name in COLUMNS if name.lower() in found)
+
+
+def _atomic(reader: _Reader, acks: str) -> bool | None:
+    asked = reader.flag("atomic", True) if reader.text("atomic") is not None else None
+    if acks != "1":
+        return asked
+    if asked:
+        reader.problem("atomic", "is true, which needs kafka.acks=all")
+    return False
+
+
+def _scope(reader: _Reader) -> str | None:
+    name = reader.text("transactionScope")
+    if name is not None and (problem := label_problem("name", name, SCOPE_MAX_BYTES)):
+        reader.problem("transactionScope", f"is {name[:SHOWN_MAX]!r}: {problem}")
+    return name
 
 
 def _read_committed(reader: _Reader) -> bool | None:

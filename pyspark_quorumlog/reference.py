@@ -131,6 +131,29 @@ WRITING: Sequence[Option] = (
     Option(("kafka.delivery.timeout.ms",), "how long a batch is retried", {"kafka.delivery.timeout.ms": "120000"}),
     _CONNECTION,
     Option(("maxRecordsPerSecond",), "limits the rate of each task", shown="none"),
+    Option(
+        ("atomic",),
+        "true: the rows of a batch become visible all together, once; false: each row at once, and a repeated task "
+        "writes its rows again",
+        shown="true; false for brokers that are not of quorumlog, and with `kafka.acks=1`",
+    ),
+    Option(
+        ("transactionScope",),
+        "a stream with `atomic`: the name under which the brokers remember its last batch, up to 249 bytes",
+        shown="the id of the query, which its checkpoint holds",
+    ),
+    Option(
+        ("resetTransactionScope",),
+        "true: take `transactionScope` over from another query, whose last batch is forgotten; it has no effect on a "
+        "scope that this query has already",
+        {"resetTransactionScope": "false"},
+    ),
+    Option(
+        ("kafka.transaction.timeout.ms",),
+        "with `atomic`: how long after a task's first row the batch may be committed, at most "
+        "`transaction.max.timeout.ms` of the cluster",
+        {"kafka.transaction.timeout.ms": "900000"},
+    ),
 )
 _TABLES: Mapping[str, Sequence[Option]] = {"reading": READING, "streams": STREAMS, "writing": WRITING}
 

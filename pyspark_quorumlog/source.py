@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
+from uuid import uuid4
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -34,13 +35,16 @@ from pyspark.sql.types import (
 
 from pyspark_quorumlog.options import OptionError, Query, parse_read, parse_write
 from pyspark_quorumlog.stream_plan import JsonOffsets, from_json, to_json
+from pyspark_quorumlog.warn import warn_once
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark import TaskContext
 
     from pyspark_quorumlog.options import ReadOptions, WriteOptions
     from pyspark_quorumlog.plan import OffsetRange
     from pyspark_quorumlog.stream_reading import StreamDriver
+    from pyspark_quorumlog.transactions import Attempt, Staged
 
 HEADERS_TYPE = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 
@@ -96,7 +100,7 @@ class DefaultSource(DataSource):
         _check_writable(schema, options)
         if overwrite:
             raise OptionError('records cannot be overwritten: use .mode("append")')
-        return Writer(options)
+        return Writer(options, f"spark-{uuid4()}")
 
     def streamReader(self, schema: StructType) -> StreamReader | RefusedStream:
         """Return a reader.  It refuses bad options later, since Spark would not show an error of this method."""
@@ -214,42 +218,92 @@ class RefusedStream(DataSourceStreamReader):
 
 @dataclass
 class Written(WriterCommitMessage):
-    """The number of rows that a task has written, all acknowledged."""
+    """The number of rows that a task has written, all acknowledged, and the transaction in which they are."""
 
     record_count: int
+    staged: Staged
 
 
 class Writer(DataSourceArrowWriter):
-    """Appends rows.  An attempt of a task writes each row once; Spark may run a failed task again."""
+    """Appends rows, which become visible together when Spark commits the write; with `atomic=false`, each at once.
 
-    def __init__(self, options: WriteOptions) -> None:
+    scope: names the transactions of this write.  Spark pickles this object for its tasks, and commits with it.
+    """
+
+    def __init__(self, options: WriteOptions, scope: str) -> None:
         self.options = options
+        self.scope = scope
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _write(self.options, iterator)
+        from pyspark import TaskContext
+
+        from pyspark_quorumlog.transactions import attempt_of_batch
+
+        context = TaskContext.get()
+        if context is None or self.options.atomic is False:
+            return _write(self.options, iterator, context, None)
+        return _write(self.options, iterator, context, attempt_of_batch(self.scope, context))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        from pyspark_quorumlog.writing import commit_write
+
+        commit_write(self.options, _staged(self.options, messages), 1, last=True)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Abort the transactions of all tasks.  Those that were killed reported none, so the scope is looked up."""
+        if self.options.atomic is not False:
+            from pyspark_quorumlog.writing import abort_batch
+
+            abort_batch(self.options, self.scope)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Appends the rows of micro-batches.
+    """Appends the rows of micro-batches, each batch exactly once (`transactions`); with `atomic=false`, at least once.
 
-    An attempt of a task writes each row once, and its rows can be read at once.  Spark may run a task or a batch again,
-    so each row of the stream is written at least once.  There is nothing to commit or to abort.
+    Spark commits with a new object in another process, which knows only what the tasks have reported.
     """
 
     def __init__(self, options: WriteOptions) -> None:
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return _write(self.options, iterator)
+        from pyspark import TaskContext
+
+        from pyspark_quorumlog.transactions import attempt_of_stream
+
+        context = TaskContext.get()
+        if context is None or self.options.atomic is False:
+            return _write(self.options, iterator, context, None)
+        return _write(self.options, iterator, context, attempt_of_stream(self.options, context))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        from pyspark_quorumlog.writing import commit_write
+
+        commit_write(self.options, _staged(self.options, messages), batchId + 1, last=False)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        from pyspark_quorumlog.writing import abort_write
+
+        abort_write(self.options, _staged(self.options, messages))
 
 
-def _write(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> Written:
-    from pyspark import TaskContext
-
+def _write(
+    options: WriteOptions, batches: Iterator[pa.RecordBatch], context: TaskContext | None, attempt: Attempt | None
+) -> Written:
     from pyspark_quorumlog.writing import write_rows
 
-    context = TaskContext.get()
-    return Written(write_rows(options, batches, context.partitionId() if context is not None else 0))
+    return Written(*write_rows(options, batches, context.partitionId() if context is not None else 0, attempt))
+
+
+def _staged(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    """Return the transactions of the tasks; warn if rows were written without one, and the options do not say so."""
+    written = [message for message in messages if isinstance(message, Written)]
+    if options.atomic is None and any(one.record_count and one.staged.scope is None for one in written):
+        warn_once(
+            "the brokers have no transaction scopes: a task or batch that Spark repeats writes its rows again; "
+            "set the option atomic to false if that is intended"
+        )
+    return [one.staged for one in written]
 
 
 def _check_writable(schema: StructType, options: WriteOptions) -> None:

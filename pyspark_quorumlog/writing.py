@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from typing import NamedTuple
+import contextlib
+from collections.abc import Coroutine, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pyspark_quorumlog.options import WriteOptions
+from pyspark_quorumlog import transactions
+from pyspark_quorumlog.options import OptionError, WriteOptions
 from pyspark_quorumlog.shown import shown_by_spark
+from pyspark_quorumlog.transactions import Attempt, Staged
+from pyspark_quorumlog.warn import warn
 from quorumlog.client.partitions import PAUSE_MAX_S, PAUSE_MIN_S, UNKNOWN_TOPIC_TIMEOUT_S
 from quorumlog.client.producer import Producer
+from quorumlog.client.scope_client import ScopeClient, StagedProducer
 from quorumlog.client.sync import runner
 from quorumlog.errors import ClusterError
 from quorumlog.runtime.backoff import Backoff
@@ -46,18 +51,70 @@ def spread(asked_ms: int, arrived_ms: int, count: int) -> Int64s:
     return arrived_ms - span_ms * np.arange(count - 1, -1, -1, dtype=np.int64) // count
 
 
-def write_rows(options: WriteOptions, batches: Iterator[pa.RecordBatch], task_index: int) -> int:
-    """Write all rows and return their number, once every one is acknowledged.
+class Outcome(NamedTuple):
+    """record_count: rows that were written and acknowledged.  staged: the transaction in which they are."""
+
+    record_count: int
+    staged: Staged = Staged()
+
+
+def write_rows(
+    options: WriteOptions, batches: Iterator[pa.RecordBatch], task_index: int, attempt: Attempt | None = None
+) -> Outcome:
+    """Write all rows, and return once every one is acknowledged.
 
     Args:
         task_index: determines the first partition for rows without key and partition, so that tasks begin with
         different ones.
+        attempt: write in a transaction, unless the brokers have no scopes; None: the rows are visible at once.
 
     Raises:
         ClusterError: some were not acknowledged within the delivery timeout, or were refused.
+        OptionError: the option atomic is true, and the brokers have no scopes.
     """
     with shown_by_spark(options.bootstrap):
-        return runner().run(_Write(options, task_index).run(batches))
+        return runner().run(_Write(options, task_index).run(batches, attempt))
+
+
+def commit_write(options: WriteOptions, staged: Sequence[Staged], sequence: int, *, last: bool) -> None:
+    """`transactions.commit` in the driver."""
+    with shown_by_spark(options.bootstrap):
+        scopes = _scopes(options)
+        runner().run(transactions.commit(scopes, staged, sequence, options.delivery_timeout_s, last=last))
+
+
+def abort_write(options: WriteOptions, staged: Sequence[Staged]) -> None:
+    """Abort a batch of a stream, as far as its tasks reported their transactions.  Raises nothing, as `abort_batch`."""
+    _try_to_abort(transactions.abort(_scopes(options), staged, _abort_timeout_s(options)))
+
+
+def abort_batch(options: WriteOptions, scope: str) -> None:
+    """Abort a batch write, also tasks that reported nothing.
+
+    A failure is a warning, so that it does not hide the failure of the write: the time-out aborts the transactions.
+    """
+    _try_to_abort(_abort_batch(options, scope))
+
+
+async def _abort_batch(options: WriteOptions, scope: str) -> None:
+    scopes, timeout_s = _scopes(options), _abort_timeout_s(options)
+    if await scopes.is_served(timeout_s):
+        await scopes.delete(await scopes.open(scope, scope, scope, timeout_s), timeout_s)
+
+
+def _abort_timeout_s(options: WriteOptions) -> float:
+    return min(options.delivery_timeout_s, options.request_timeout_s)
+
+
+def _try_to_abort(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        runner().run(work)
+    except ClusterError as error:
+        warn(f"the transactions of a failed write were not aborted; their time-out ends them: {error.message}")
+
+
+def _scopes(options: WriteOptions) -> ScopeClient:
+    return ScopeClient(runner().cluster(options.bootstrap, options.client_id))
 
 
 class _Write:
@@ -66,25 +123,61 @@ class _Write:
     def __init__(self, options: WriteOptions, task_index: int) -> None:
         self._options = options
         self._cluster = runner().cluster(options.bootstrap, options.client_id)
+        self._scopes = _scopes(options)
         self._sources = Sources.real()
         self._chunk_index = task_index
         self._partition_counts: dict[str, int] = {}
         self._row_count = 0
         self._begun = 0.0
 
-    async def run(self, batches: Iterator[pa.RecordBatch]) -> int:
-        self._begun = asyncio.get_running_loop().time()
+    async def run(self, batches: Iterator[pa.RecordBatch], attempt: Attempt | None) -> Outcome:
         options = self._options
         if options.topic is not None:  # before any row, so that an empty write to a missing topic fails as well
             await self._know([options.topic])
+        first = await self._next_chunk(batches)
+        if first is None:
+            return Outcome(0)
+        if attempt is None or not await self._has_scopes():
+            return Outcome(await self._write_all(first, batches, None))
+        timeout_s = options.delivery_timeout_s
+        scope = await transactions.opened(self._scopes, attempt, timeout_s)
+        if scope.last_sequence >= attempt.sequence:  # the batch is committed already
+            while await self._next_chunk(batches) is not None:  # Spark stores its state when the rows are read
+                pass
+            return Outcome(0, Staged(scope))
+        producer = await self._scopes.begin(scope, attempt.name, timeout_s, options.transaction_timeout_ms)
+        try:
+            count = await self._write_all(first, batches, producer)
+        except Exception:
+            with contextlib.suppress(ClusterError):
+                await producer.abort(transactions.GIVE_UP_TIMEOUT_S)
+            raise
+        return Outcome(count, Staged(scope, producer.winner))
+
+    async def _has_scopes(self) -> bool:
+        if await self._scopes.is_served(self._options.delivery_timeout_s):
+            return True
+        if self._options.atomic:
+            raise OptionError("option atomic is true, but these brokers have no transaction scopes; set it to false")
+        return False
+
+    async def _write_all(
+        self, first: _Chunk, batches: Iterator[pa.RecordBatch], transaction: StagedProducer | None
+    ) -> int:
+        """Write the first and all other chunks; return the number of rows once all are acknowledged."""
+        options = self._options
+        self._begun = asyncio.get_running_loop().time()
         async with Producer(
             self._cluster,
             acks=options.acks,
             delivery_timeout_s=options.delivery_timeout_s,
             request_timeout_s=options.request_timeout_s,
+            transaction=transaction,
         ) as producer:
-            while (chunk := await self._next_chunk(batches)) is not None:
+            chunk: _Chunk | None = first
+            while chunk is not None:
                 await self._write(chunk, producer)
+                chunk = await self._next_chunk(batches)
             await producer.flush()
             assert producer.delivered_records == self._row_count, (producer.delivered_records, self._row_count)
         return self._row_count

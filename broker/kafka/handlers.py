@@ -39,6 +39,7 @@ from broker.kafka.list_offsets import list_offsets
 from broker.kafka.metadata import MetadataResponses, wanted_topics
 from broker.kafka.quorum import describe_quorum
 from broker.kafka.topic_partitions import describe_topic_partitions
+from broker.kafka.transactions import NoTransactions
 from quorumlog.wire.kafka import codec, fetch, produce
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.rpcs import ControllerCall
@@ -187,7 +188,7 @@ class Handlers:
         keys = [
             {"api_key": int(api), "min_version": _ADVERTISED_LOW.get(api, handler.low), "max_version": handler.offered}
             for api, handler in sorted(HANDLERS.items())
-            if handler.is_listed
+            if handler.is_listed and not (api in OF_SCOPES and isinstance(self._transactions, NoTransactions))
         ]
         values = {"error_code": error_code, "api_keys": keys, **features(self._replicas.image)}
         return codec.encode_response_body(Api.API_VERSIONS, version, values)
@@ -404,6 +405,8 @@ def _cluster(operation: Operation) -> Access:
     return Access(Resource.CLUSTER, operation)
 
 
+OF_SCOPES: Final = (Api.INIT_SCOPE, Api.INIT_SCOPE_PRODUCER, Api.END_SCOPE, Api.ABORT_SCOPE, Api.DESCRIBE_SCOPES)
+"""Listed only by a listener that has coordinators of transactions: a client uses scopes if they are listed."""
 HANDLERS: Final[dict[Api, Handler]] = {
     Api.PRODUCE: Handler(produce.FIRST_VERSION, produce.LAST_VERSION, Handlers._on_produce, _topic(Operation.WRITE)),
     Api.FETCH: Handler(fetch.FIRST_VERSION, fetch.LAST_VERSION, Handlers._on_fetch, _topic(Operation.READ)),

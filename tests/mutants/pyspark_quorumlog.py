@@ -9,10 +9,46 @@ DRIVER = "pyspark_quorumlog/stream_reading.py"
 PLAN = "pyspark_quorumlog/plan.py"
 LOOKUP = "pyspark_quorumlog/lookup.py"
 READING = "pyspark_quorumlog/reading.py"
+TRANSACTIONS = "pyspark_quorumlog/transactions.py"
 UNIT = "tests/unit/pyspark_quorumlog"
 TWIN = "tests/properties/test_stream_plan.py"
 
 MUTANTS = (
+    Mutant(
+        "a repeated batch is written again",
+        "pyspark_quorumlog/writing.py",
+        "if scope.last_sequence >= attempt.sequence:",
+        "if scope.last_sequence > attempt.sequence:",
+        ("tests/spark/test_exactly_once.py::test_a_repeated_batch_writes_nothing",),
+    ),
+    Mutant(
+        "a repeated attempt fences a later run",
+        TRANSACTIONS,
+        "    if not attempt.is_first:\n",
+        "    if False:\n",
+        (f"{UNIT}/test_transactions.py",),
+    ),
+    Mutant(
+        "the option resets the scope of its own query",
+        TRANSACTIONS,
+        "        return await scopes.open(*names, timeout_s)\n    except",
+        "        return await scopes.open(*names, timeout_s, reset=attempt.may_reset)\n    except",
+        (f"{UNIT}/test_transactions.py",),
+    ),
+    Mutant(
+        "attempts of two runs are committed together",
+        TRANSACTIONS,
+        "    if len(found) > 1:\n",
+        "    if False:\n",
+        (f"{UNIT}/test_transactions.py",),
+    ),
+    Mutant(
+        "attempts of a batch that another driver committed stay open",
+        TRANSACTIONS,
+        "    if winners and not ended.changed:",
+        "    if False:",
+        (f"{UNIT}/test_transactions.py",),
+    ),
     Mutant(
         "an aborted transaction of a producer never ends for a reader",
         "quorumlog/client/records.py",

@@ -1,8 +1,9 @@
 """Compares the input of a kill run with its outputs.  Pure, so that its own tests need no cluster.
 
-A row is a record of the input topic, identified by its partition and offset.  The copy in a topic may have a row more
-than once only if Spark repeated a batch that contains it: that is what docs/spark.md promises.  The table of Parquet
-files never has a row twice, because Spark's file sink recognises a repeated batch.
+A row is a record of the input topic, identified by its partition and offset.  An output may have a row more than once
+only if it is written at least once, and Spark repeated a batch that contains the row.  Both outputs of the kill run are
+written exactly once: the topic by transactions, and the Parquet files because Spark's file sink recognises a repeated
+batch.
 """
 
 from __future__ import annotations

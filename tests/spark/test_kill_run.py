@@ -9,6 +9,7 @@ import pytest
 from tests.spark.kill_check import Repeated, Row, duplicates, problems, unfinished
 from tests.spark.kill_run import Pauses, prepared
 
+FORGETFUL = "kill Spark, which forgets its last commit"
 SHORT = Pauses(settle=(0.5, 1.0), down=(0.0, 1.0), suspended=(7.0, 7.0))
 """Suspended for longer than a broker's session, so that other brokers lead."""
 
@@ -20,7 +21,7 @@ ROWS: dict[Row, str] = {(0, 0): "a", (0, 1): "b", (1, 0): "c"}
 async def test_no_row_is_lost_when_leaders_the_controller_and_spark_are_killed() -> None:
     said: list[str] = []
     async with prepared(7, said.append, pauses=SHORT) as run:
-        report = await run.run(0, ["kill a leader and the active controller", "kill Spark", "suspend a leader"])
+        report = await run.run(0, ["kill a leader and the active controller", FORGETFUL, "suspend a leader"])
     assert report.problems == [], "\n".join(said)
     assert report.rows > 1000
     assert report.faults.total() == 3

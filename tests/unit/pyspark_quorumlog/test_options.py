@@ -146,7 +146,13 @@ def test_a_bad_read_option_is_named(options: dict[str, str], complaint: str) -> 
         ({**WRITE, "kafka.compression.type": "rar"}, "option kafka.compression.type is 'rar'"),
         ({**WRITE, "topic": ""}, "option topic is empty"),
         ({**WRITE, "kafka.batch.size": "small"}, "option kafka.batch.size is 'small'; expected: a whole number"),
-        ({**WRITE, "kafka.transactional.id": "me"}, "option kafka.transactional.id requests transactions"),
+        ({**WRITE, "kafka.transactional.id": "me"}, "option kafka.transactional.id cannot be set: transactionScope"),
+        ({**WRITE, "atomic": "maybe"}, "option atomic is 'maybe'; expected: true or false"),
+        ({**WRITE, "atomic": "true", "kafka.acks": "1"}, "option atomic is true, which needs kafka.acks=all"),
+        ({**WRITE, "transactionScope": ""}, "option transactionScope is '': the name has 0 bytes, not 1 to 249"),
+        ({**WRITE, "transactionScope": "x" * 250}, "the name has 250 bytes, not 1 to 249"),
+        ({**WRITE, "resetTransactionScope": "true"}, "resetTransactionScope needs the option transactionScope"),
+        ({**WRITE, "kafka.transaction.timeout.ms": "10"}, "option kafka.transaction.timeout.ms is '10'"),
         ({**WRITE, "kafka.security.protocol": "SASL_PLAINTEXT"}, "requests security"),
         ({**WRITE, "maxRecordsPerSecond": "-5"}, "option maxRecordsPerSecond is '-5'"),
     ],
@@ -283,3 +289,13 @@ def test_timestamps_override_offsets() -> None:
     )
     assert options.starting == Positions(5, by_time=True, or_latest=False)
     assert options.ending == Positions(None, {("t", 0): 7}, by_time=True, or_latest=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({}, None), ({"atomic": "true"}, True), ({"atomic": "false"}, False), ({"kafka.acks": "1"}, False)],
+)
+def test_a_write_is_atomic_if_the_brokers_can_unless_one_replica_acknowledges(
+    options: dict[str, str], expected: bool | None
+) -> None:
+    assert parse_write(WRITE | options).atomic is expected

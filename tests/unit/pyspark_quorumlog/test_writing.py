@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
 
-from pyspark_quorumlog.options import parse_write
-from pyspark_quorumlog.writing import SPREAD_MAX_MS, spread, write_rows
+from pyspark_quorumlog.options import OptionError, parse_write
+from pyspark_quorumlog.transactions import Attempt, Staged
+from pyspark_quorumlog.writing import SPREAD_MAX_MS, abort_batch, spread, write_rows
 from quorumlog.errors import ClusterError
 from tests.unit.quorumlog.client.fake_cluster import ThreadedBrokers
 
@@ -43,7 +45,7 @@ def test_rows_of_different_arrow_batches_have_their_own_timestamps(cluster: Thre
             yield pa.record_batch({"value": pa.array([b"%d" % number])})
 
     begun = round(time.time() * 1000)
-    assert write_rows(options, slow(), 0) == 3
+    assert write_rows(options, slow(), 0).record_count == 3
     stamps = [record.timestamp_ms for record in cluster.run(cluster.brokers.records("t", 0))]
     assert stamps == sorted(stamps)
     assert len(set(stamps)) == 3
@@ -54,7 +56,33 @@ def test_a_topic_that_one_broker_does_not_know_yet_is_written(cluster: ThreadedB
     cluster.run(cluster.brokers.hold_back(1))
     cluster.run(cluster.brokers.create("t", [2]))
     options = parse_write({"bootstrap.servers": cluster.brokers.bootstrap, "topic": "t"})
-    assert write_rows(options, iter([pa.record_batch({"value": pa.array([b"0"])})]), 0) == 1
+    assert write_rows(options, iter([pa.record_batch({"value": pa.array([b"0"])})]), 0).record_count == 1
+
+
+def test_brokers_without_scopes_are_written_without_a_transaction_unless_one_is_required(
+    cluster: ThreadedBrokers,
+) -> None:
+    cluster.run(cluster.brokers.create("t", [1]))
+    given = {"bootstrap.servers": cluster.brokers.bootstrap, "topic": "t"}
+    attempt = Attempt("scope", "query", "run", 1, "0.0")
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        return iter([pa.record_batch({"value": pa.array([b"0"])})])
+
+    assert write_rows(parse_write(given), rows(), 0, attempt) == (1, Staged())
+    with pytest.raises(OptionError, match="option atomic is true, but these brokers have no transaction scopes"):
+        write_rows(parse_write(given | {"atomic": "true"}), rows(), 0, attempt)
+    assert len(cluster.run(cluster.brokers.records("t", 0))) == 1
+    abort_batch(parse_write(given), "scope")
+
+
+def test_an_abort_that_no_broker_answers_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.socket() as unused:  # bound, and not listening
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        abort_batch(parse_write({"bootstrap.servers": address, "topic": "t", "kafka.delivery.timeout.ms": "300"}), "s")
+    (message,) = caplog.messages
+    assert message.startswith("the transactions of a failed write were not aborted; their time-out ends them: ")
 
 
 @pytest.mark.parametrize("delivery_timeout_ms", ["300", "120000"])

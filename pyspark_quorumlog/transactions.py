@@ -1,0 +1,209 @@
+"""Exactly-once writes: every task attempt is a producer of a transaction scope, and the driver decides about all.
+
+Theory of operation.  A task attempt writes its rows in a transaction of its own, and reports it to the driver
+(`Staged`).  The driver's commit is one record of the scope's coordinator: it commits the attempts that Spark chose,
+aborts all other producers of the scope, and stores a sequence number.
+
+- **A stream** has a scope for the whole query: the query id, which its checkpoint holds, or the option
+  `transactionScope`.  The sequence is the batch id + 1.  If Spark repeats a batch whose commit it has forgotten, the
+  stored sequence shows it: the tasks write nothing, and the commit changes nothing.  Each run of the query has a run of
+  the scope, which fences the producers and the commits of the run before it.
+- **A batch write** has a scope of its own, which is deleted at the end.
+
+The driver's hooks run in another process than the planner, and know only what the tasks report.  A task without rows
+needs no transaction and reports none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from pyspark_quorumlog.options import OptionError, WriteOptions
+from quorumlog.client.scope_client import OpenScope, ScopeDescription, ScopeEnd, StagedProducer, Winner
+from quorumlog.errors import ClusterError
+from quorumlog.wire.errors import KafkaCode
+
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+RUN_ID = "spark.jobGroup.id"
+"""Local properties that Spark sets for the tasks of a stream."""
+GIVE_UP_TIMEOUT_S = 5.0
+"""How long a failed task tries to abort its transaction.  Otherwise the next commit, run or time-out aborts it."""
+LOOK_MIN_S, LOOK_MAX_S = 0.005, 0.2
+"""Pause between two looks for the end of a commit, which doubles."""
+_OPEN = "Open"
+
+
+class Scopes(Protocol):
+    """The part of `ScopeClient` that is used here."""
+
+    async def open(self, scope: str, owner: str, run: str, timeout_s: float, *, reset: bool = False) -> OpenScope: ...
+
+    async def begin(
+        self, scope: OpenScope, attempt: str, timeout_s: float, transaction_timeout_ms: int
+    ) -> StagedProducer: ...
+
+    async def end(self, scope: OpenScope, sequence: int, winners: Iterable[Winner], timeout_s: float) -> ScopeEnd: ...
+
+    async def abort(self, scope: OpenScope, timeout_s: float) -> None: ...
+
+    async def delete(self, scope: OpenScope, timeout_s: float) -> None: ...
+
+    async def describe(self, scope: str, timeout_s: float) -> ScopeDescription: ...
+
+
+class Attempt(NamedTuple):
+    """A task attempt, as a producer of a scope.
+
+    scope, owner, run: as for `ScopeClient.open`.
+    sequence: that the commit of this write stores.
+    name: unique among the attempts of the write.
+    is_first: whether no earlier attempt of the task failed.
+    may_reset: take the scope over from another owner.
+    """
+
+    scope: str
+    owner: str
+    run: str
+    sequence: int
+    name: str
+    is_first: bool = True
+    may_reset: bool = False
+
+
+class Staged(NamedTuple):
+    """The transaction of a task attempt, for the driver.
+
+    scope: None: the attempt had no rows, or wrote without a transaction.
+    winner: None: it wrote nothing, because its batch is committed already.
+    """
+
+    scope: OpenScope | None = None
+    winner: Winner | None = None
+
+
+def attempt_of_batch(scope: str, context: Any) -> Attempt:
+    """Return the attempt of a batch write's task.  context: Spark's TaskContext."""
+    return Attempt(scope, scope, scope, 1, _name(context))
+
+
+def attempt_of_stream(options: WriteOptions, context: Any) -> Attempt:
+    """Return the attempt of a stream's task.
+
+    Raises:
+        OptionError: Spark does not report the query or its batch.
+    """
+    query_id, batch_id, run_id = (context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID, RUN_ID))
+    if not query_id or not run_id or not (batch_id or "").isdecimal():
+        raise OptionError(
+            "this Spark does not report the id of the query, its run and its batch to the tasks, so a repeated batch "
+            "cannot be recognised; to write without transactions, set the option atomic to false"
+        )
+    return Attempt(
+        options.scope or query_id,
+        query_id,
+        run_id,
+        int(batch_id) + 1,
+        _name(context),
+        context.attemptNumber() == 0,
+        options.reset_scope,
+    )
+
+
+def _name(context: Any) -> str:
+    return f"{context.partitionId()}.{context.taskAttemptId()}"
+
+
+async def opened(scopes: Scopes, attempt: Attempt, timeout_s: float) -> OpenScope:
+    """Open the run of an attempt's scope.
+
+    A repeated attempt opens nothing: if another run has begun since the first one, that run must not be fenced.
+
+    Raises: ClusterError: PRODUCER_FENCED; DUPLICATE_RESOURCE; as `ScopeClient`.
+    """
+    if not attempt.is_first:
+        run = await _run_of(scopes, attempt.scope, timeout_s)
+        if run not in (None, attempt.run):
+            text = f"scope {attempt.scope}: run {run} of the query has begun, so run {attempt.run} must end"
+            raise ClusterError(KafkaCode.PRODUCER_FENCED.name, text)
+    names = attempt.scope, attempt.owner, attempt.run
+    try:
+        return await scopes.open(*names, timeout_s)
+    except ClusterError as error:
+        if error.code != KafkaCode.DUPLICATE_RESOURCE.name:
+            raise
+        if attempt.may_reset:
+            return await scopes.open(*names, timeout_s, reset=True)
+        error.next_step = (
+            "continue with the checkpoint of that query, choose another transactionScope, or set the option "
+            "resetTransactionScope to true, after which batches that the other query has written may be written again"
+        )
+        raise
+
+
+async def _run_of(scopes: Scopes, scope: str, timeout_s: float) -> str | None:
+    try:
+        return (await scopes.describe(scope, timeout_s)).run
+    except ClusterError as error:
+        if error.code != KafkaCode.RESOURCE_NOT_FOUND.name:
+            raise
+        return None
+
+
+async def commit(scopes: Scopes, staged: Sequence[Staged], sequence: int, timeout_s: float, *, last: bool) -> None:
+    """Make the rows of the attempts visible, all together, unless this sequence was committed before.
+
+    Returns once readers of committed records see them, or the time is up after the decision.
+
+    Args:
+        last: delete the scope after that.
+
+    Raises: ClusterError: INVALID_TXN_STATE: an attempt was aborted, and nothing is visible; PRODUCER_FENCED; or as
+    `ScopeClient`.  After TIMED_OUT, the rows may become visible.
+    """
+    scope = scope_of(staged)
+    if scope is None:
+        return
+    winners = [one.winner for one in staged if one.winner is not None]
+    ended = await scopes.end(scope, sequence, winners, timeout_s)
+    if last:
+        await scopes.delete(scope, timeout_s)
+        return
+    if winners and not ended.changed:  # another driver has committed this batch, or our answer was lost
+        await scopes.abort(scope, timeout_s)
+    await _complete(scopes, scope.name, timeout_s)
+
+
+async def abort(scopes: Scopes, staged: Sequence[Staged], timeout_s: float) -> None:
+    """Abort all attempts of a stream's batch, also those that reported nothing; without any report, do nothing.
+
+    Raises: ClusterError: as `ScopeClient`.
+    """
+    scope = scope_of(staged)
+    if scope is not None:
+        await scopes.abort(scope, timeout_s)
+
+
+def scope_of(staged: Sequence[Staged]) -> OpenScope | None:
+    """Return the run of the scope that the attempts belong to; None if none has one.
+
+    Raises: ClusterError: PRODUCER_FENCED: they belong to several, so another run has begun in between.
+    """
+    found = {(one.scope.name, one.scope.epoch): one.scope for one in staged if one.scope is not None}
+    if len(found) > 1:
+        text = f"scope {min(found)[0]}: another run began while the tasks were running"
+        raise ClusterError(KafkaCode.PRODUCER_FENCED.name, text)
+    return next(iter(found.values()), None)
+
+
+async def _complete(scopes: Scopes, scope: str, timeout_s: float) -> None:
+    """Wait until every partition has its marker.  The decision is made, so a late marker is no error."""
+    with contextlib.suppress(ClusterError, TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            pause_s = LOOK_MIN_S
+            while (await scopes.describe(scope, timeout_s)).state != _OPEN:
+                await asyncio.sleep(pause_s)  # no event reports it
+                pause_s = min(2 * pause_s, LOOK_MAX_S)

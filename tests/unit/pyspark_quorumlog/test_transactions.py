@@ -1,0 +1,256 @@
+"""The decisions of a write's driver, and the beginning of a task, against scopes in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from pyspark_quorumlog.options import OptionError, parse_write
+from pyspark_quorumlog.transactions import (
+    BATCH_ID,
+    QUERY_ID,
+    RUN_ID,
+    Attempt,
+    Staged,
+    abort,
+    attempt_of_batch,
+    attempt_of_stream,
+    commit,
+    opened,
+)
+from quorumlog.client.scope_client import OpenScope, ScopeDescription, ScopeEnd, StagedProducer, Winner
+from quorumlog.errors import ClusterError
+from quorumlog.wire.errors import KafkaCode
+
+TIMEOUT_S = 5.0
+
+
+@dataclass
+class FakeScope:
+    owner: str
+    run: str
+    epoch: int = 1
+    sequence: int = -1
+    state: str = "Open"
+    producers: dict[str, Winner] = field(default_factory=dict)
+
+
+class FakeScopes:
+    """Coordinators, with their rules.  visible, aborted: names of producers.  looks: asks until an end is complete."""
+
+    def __init__(self) -> None:
+        self.scopes: dict[str, FakeScope] = {}
+        self.visible: list[str] = []
+        self.aborted: list[str] = []
+        self.looks = 0
+
+    def _find(self, scope: OpenScope) -> FakeScope:
+        found = self.scopes.get(scope.name)
+        if found is None:
+            raise refused(KafkaCode.RESOURCE_NOT_FOUND)
+        if scope.epoch != found.epoch:
+            raise refused(KafkaCode.PRODUCER_FENCED)
+        return found
+
+    async def open(self, scope: str, owner: str, run: str, timeout_s: float, *, reset: bool = False) -> OpenScope:
+        found = self.scopes.setdefault(scope, FakeScope(owner, run))
+        if found.owner != owner and not reset:
+            raise refused(KafkaCode.DUPLICATE_RESOURCE)
+        if (found.owner, found.run) != (owner, run):
+            self.aborted += found.producers
+            sequence = -1 if reset else found.sequence
+            found = self.scopes[scope] = FakeScope(owner, run, found.epoch + 1, sequence)
+        return OpenScope(scope, found.epoch, found.sequence)
+
+    async def begin(
+        self, scope: OpenScope, attempt: str, timeout_s: float, transaction_timeout_ms: int = 1
+    ) -> StagedProducer:
+        producers = self._find(scope).producers
+        producers[attempt] = Winner(attempt, len(producers), 0)
+        return cast(StagedProducer, producers[attempt])
+
+    async def end(self, scope: OpenScope, sequence: int, winners: Iterable[Winner], timeout_s: float) -> ScopeEnd:
+        found = self._find(scope)
+        if sequence <= found.sequence:
+            return ScopeEnd(False, found.sequence)
+        names = [winner.attempt for winner in winners]
+        if not set(names) <= found.producers.keys():
+            raise refused(KafkaCode.INVALID_TXN_STATE)
+        self.visible += names
+        self.aborted += found.producers.keys() - set(names)
+        found.sequence, found.producers, found.state = sequence, {}, "Ending"
+        return ScopeEnd(True, sequence)
+
+    async def abort(self, scope: OpenScope, timeout_s: float) -> None:
+        found = self._find(scope)
+        self.aborted += found.producers
+        found.producers = {}
+
+    async def delete(self, scope: OpenScope, timeout_s: float) -> None:
+        if scope.name in self.scopes:
+            await self.abort(scope, timeout_s)
+            del self.scopes[scope.name]
+
+    async def describe(self, scope: str, timeout_s: float) -> ScopeDescription:
+        found = self.scopes.get(scope)
+        if found is None:
+            raise refused(KafkaCode.RESOURCE_NOT_FOUND)
+        self.looks += 1
+        state, found.state = found.state, "Open"  # complete at the second look
+        return ScopeDescription(scope, found.owner, found.run, found.epoch, state, found.sequence, 0, ())
+
+    async def task(self, attempt: Attempt) -> Staged:
+        """Do what a task does: open the scope, and write unless the batch is committed."""
+        scope = await opened(self, attempt, TIMEOUT_S)
+        if scope.last_sequence >= attempt.sequence:
+            return Staged(scope)
+        return Staged(scope, cast(Winner, await self.begin(scope, attempt.name, TIMEOUT_S)))
+
+
+def refused(code: KafkaCode) -> ClusterError:
+    return ClusterError(code.name, "refused")
+
+
+def attempt(batch: int, name: str = "0.0", run: str = "run-1", owner: str = "query", **changes: Any) -> Attempt:
+    return Attempt("scope", owner, run, batch + 1, name)._replace(**changes)
+
+
+async def test_a_commit_shows_the_winners_and_aborts_the_others() -> None:
+    scopes = FakeScopes()
+    staged = [await scopes.task(attempt(0, name)) for name in ("0.0", "1.1", "0.2")]
+    await commit(scopes, staged[1:], 1, TIMEOUT_S, last=False)
+    assert (scopes.visible, scopes.aborted) == (["1.1", "0.2"], ["0.0"])
+    assert scopes.looks == 2, "the commit waits until readers see it"
+
+
+async def test_a_repeated_batch_is_recognised() -> None:
+    scopes = FakeScopes()
+    await commit(scopes, [await scopes.task(attempt(0))], 1, TIMEOUT_S, last=False)
+    again = await scopes.task(attempt(0, "0.7", run="run-2"))
+    assert again.winner is None, "the task writes nothing"
+    await commit(scopes, [again], 1, TIMEOUT_S, last=False)
+    assert scopes.visible == ["0.0"]
+    following = await scopes.task(attempt(1, "0.8", run="run-2"))
+    await commit(scopes, [following], 2, TIMEOUT_S, last=False)
+    assert scopes.visible == ["0.0", "0.8"]
+
+
+async def test_an_older_driver_is_fenced() -> None:
+    scopes = FakeScopes()
+    old = await scopes.task(attempt(0))
+    new = await scopes.task(attempt(0, "0.1", run="run-2"))
+    with pytest.raises(ClusterError) as fenced:
+        await commit(scopes, [old], 1, TIMEOUT_S, last=False)
+    assert fenced.value.code == KafkaCode.PRODUCER_FENCED.name
+    await commit(scopes, [new], 1, TIMEOUT_S, last=False)
+    assert (scopes.visible, scopes.aborted) == (["0.1"], ["0.0"])
+
+
+async def test_a_repeated_attempt_does_not_fence_the_run_that_fenced_its_own() -> None:
+    scopes = FakeScopes()
+    await scopes.task(attempt(0))
+    new = await scopes.task(attempt(0, "0.1", run="run-2"))
+    with pytest.raises(ClusterError, match="run run-2 of the query has begun, so run run-1 must end"):
+        await scopes.task(attempt(0, "0.2", is_first=False))
+    await commit(scopes, [new], 1, TIMEOUT_S, last=False)
+    assert scopes.visible == ["0.1"]
+
+
+async def test_a_repeated_attempt_opens_a_scope_that_nobody_has_opened() -> None:
+    scopes = FakeScopes()
+    assert (await scopes.task(attempt(0, is_first=False))).winner is not None
+
+
+async def test_attempts_of_two_runs_are_not_committed_together() -> None:
+    scopes = FakeScopes()
+    staged = [await scopes.task(attempt(0, "0.0")), await scopes.task(attempt(0, "1.1", run="run-2"))]
+    with pytest.raises(ClusterError, match="another run began while the tasks were running"):
+        await commit(scopes, staged, 1, TIMEOUT_S, last=False)
+    assert scopes.visible == []
+
+
+async def test_attempts_of_a_batch_that_another_driver_committed_are_aborted() -> None:
+    scopes = FakeScopes()
+    staged = await scopes.task(attempt(0))
+    scopes.scopes["scope"].sequence = 1
+    await commit(scopes, [staged], 1, TIMEOUT_S, last=False)
+    assert (scopes.visible, scopes.aborted) == ([], ["0.0"])
+
+
+async def test_a_scope_of_another_query_is_refused_unless_it_is_reset() -> None:
+    scopes = FakeScopes()
+    await commit(scopes, [await scopes.task(attempt(6))], 7, TIMEOUT_S, last=False)
+    with pytest.raises(ClusterError) as refusal:
+        await scopes.task(attempt(0, owner="new checkpoint", run="run-2"))
+    assert refusal.value.code == KafkaCode.DUPLICATE_RESOURCE.name
+    assert "resetTransactionScope" in str(refusal.value.next_step)
+    reset = attempt(0, "0.1", owner="new checkpoint", run="run-2", may_reset=True)
+    await commit(scopes, [await scopes.task(reset)], 1, TIMEOUT_S, last=False)
+    assert scopes.visible == ["0.0", "0.1"]
+    again = reset._replace(run="run-3", name="0.2")
+    assert (await scopes.task(again)).winner is None, "the option does not forget this query's own last batch"
+
+
+async def test_a_batch_write_deletes_its_scope() -> None:
+    scopes = FakeScopes()
+    one = attempt_of_batch("mine", Context(partition=3, task=9))
+    assert (one.scope, one.sequence, one.name) == ("mine", 1, "3.9")
+    await commit(scopes, [await scopes.task(one)], 1, TIMEOUT_S, last=True)
+    assert (scopes.visible, scopes.scopes) == (["3.9"], {})
+
+
+async def test_an_abort_keeps_the_last_batch_of_a_stream() -> None:
+    scopes = FakeScopes()
+    await commit(scopes, [await scopes.task(attempt(0))], 1, TIMEOUT_S, last=False)
+    await abort(scopes, [await scopes.task(attempt(1, "0.1"))], TIMEOUT_S)
+    assert scopes.aborted == ["0.1"]
+    assert scopes.scopes["scope"].sequence == 1
+
+
+async def test_nothing_is_asked_about_tasks_without_transactions() -> None:
+    scopes = FakeScopes()
+    await commit(scopes, [Staged()], 1, TIMEOUT_S, last=True)
+    await abort(scopes, [], TIMEOUT_S)
+    assert (scopes.scopes, scopes.looks) == ({}, 0)
+
+
+class Context:
+    """The part of Spark's TaskContext that is used here."""
+
+    def __init__(self, partition: int = 0, task: int = 0, number: int = 0, **properties: str) -> None:
+        self._values = partition, task, number
+        self._properties = properties
+
+    def partitionId(self) -> int:
+        return self._values[0]
+
+    def taskAttemptId(self) -> int:
+        return self._values[1]
+
+    def attemptNumber(self) -> int:
+        return self._values[2]
+
+    def getLocalProperty(self, name: str) -> str | None:
+        return self._properties.get(name)
+
+
+PROPERTIES = {QUERY_ID: "query", RUN_ID: "run", BATCH_ID: "4"}
+WRITE = {"bootstrap.servers": "h:9092", "topic": "t"}
+
+
+def test_the_attempt_of_a_stream_is_named_by_its_query_its_run_and_its_batch() -> None:
+    context = Context(2, 30, 1, **PROPERTIES)
+    assert attempt_of_stream(parse_write(WRITE), context) == Attempt("query", "query", "run", 5, "2.30", False, False)
+    named = parse_write(WRITE | {"transactionScope": "mine", "resetTransactionScope": "true"})
+    found = attempt_of_stream(named, context)
+    assert (found.scope, found.owner, found.may_reset) == ("mine", "query", True)
+
+
+@pytest.mark.parametrize("missing", PROPERTIES)
+def test_a_stream_whose_batch_is_unknown_is_refused(missing: str) -> None:
+    context = Context(0, 0, 0, **{name: value for name, value in PROPERTIES.items() if name != missing})
+    with pytest.raises(OptionError, match="to write without transactions, set the option atomic to false"):
+        attempt_of_stream(parse_write(WRITE), context)
