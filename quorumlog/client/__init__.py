@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from quorumlog.client.group_descriptions import CommittedOffset, GroupDescription, ListedGroup
     from quorumlog.client.lanes import Delivery
     from quorumlog.client.messages import NewRecord, RecordMetadata, TopicPartition
+    from quorumlog.client.producer_transactions import GroupMetadata
     from quorumlog.client.record_consumer import Consumer, RecordBatch
     from quorumlog.client.record_producer import Producer
     from quorumlog.client.share_consumer import ShareConsumer, ShareRecord
@@ -43,6 +44,7 @@ __all__ = [
     "Delivery",
     "FetchLimits",
     "GroupDescription",
+    "GroupMetadata",
     "ListedGroup",
     "NewRecord",
     "NewTopic",
@@ -71,6 +73,7 @@ _HOMES = {
     "Delivery": "quorumlog.client.lanes",
     "FetchLimits": "quorumlog.client.fetcher",
     "GroupDescription": "quorumlog.client.group_descriptions",
+    "GroupMetadata": "quorumlog.client.producer_transactions",
     "ListedGroup": "quorumlog.client.group_descriptions",
     "NewRecord": "quorumlog.client.messages",
     "NewTopic": "quorumlog.client.admin_values",

@@ -56,6 +56,7 @@ class Fetcher:
     """Adds records to positions, and calls `on_change` after each answer, also after a failed one.
 
     positions: by partition; belongs to the consumer, which calls `wake` after each change.
+    committed_only: leave out the records of aborted transactions, and end before the first open one.
     """
 
     def __init__(
@@ -64,11 +65,14 @@ class Fetcher:
         positions: Mapping[TopicPartition, Position],
         limits: FetchLimits,
         on_change: Callable[[], None],
+        *,
+        committed_only: bool = False,
     ) -> None:
         self._cluster = cluster
         self._positions = positions
         self._limits = limits
         self._on_change = on_change
+        self._isolation_level = fetch.READ_COMMITTED if committed_only else fetch.READ_UNCOMMITTED
         self._connections: dict[Address, KafkaConnection] = {}
         self._in_flight: dict[Address, asyncio.Task[None]] = {}
         self._look_up: asyncio.Task[None] | None = None
@@ -207,7 +211,12 @@ class Fetcher:
     ) -> fetch.FetchedReply:
         limits = self._limits
         body = fetch.encode_request(
-            fetch.CLIENT_VERSION, asked, max_wait_ms=wait_ms, min_bytes=limits.size_min, max_bytes=limits.size_max
+            fetch.CLIENT_VERSION,
+            asked,
+            max_wait_ms=wait_ms,
+            min_bytes=limits.size_min,
+            max_bytes=limits.size_max,
+            isolation_level=self._isolation_level,
         )
         timeout_s = wait_ms / 1000 + limits.request_timeout_s
         reply = await connection.call(Api.FETCH, fetch.CLIENT_VERSION, body, timeout_s)
@@ -224,7 +233,7 @@ class Fetcher:
     async def _take(self, position: Position, connection: KafkaConnection, result: fetch.FetchedPartition) -> None:
         code = result.error_code
         if code == KafkaCode.NONE:
-            if position.add(result.records, result.high_watermark):
+            if position.add(result.records, result.high_watermark, result.aborted):
                 self._answers += 1
                 position.served = self._answers
         elif code == KafkaCode.OFFSET_OUT_OF_RANGE:

@@ -21,11 +21,14 @@ from quorumlog.client.kafka import KafkaConnection, error_word
 from quorumlog.client.membership import Event, Membership, Phase
 from quorumlog.client.messages import TopicPartition
 from quorumlog.errors import ClusterError
+from quorumlog.runtime.backoff import Backoff
 from quorumlog.wire.errors import ApiError
 from quorumlog.wire.kafka.codec import Api
 
 REQUEST_TIMEOUT_S: Final = 5.0
 LEAVE_TIMEOUT_S: Final = 2.0
+TOPICS_PAUSE_MIN_S: Final = 0.5
+"""The first pause after topics could not be looked up, which has already taken its whole time limit."""
 COUNT_TIMEOUT_S: Final = 30.0
 JOIN_MARGIN_S: Final = 5.0
 """How much longer than the rebalance timeout the answer to JoinGroup may take."""
@@ -329,13 +332,17 @@ class GroupMember:
     # --- what changes by itself ---
 
     async def _watch_topics(self) -> None:
+        """Report the topics of the subscription at intervals; after a failure sooner, with growing pauses."""
+        longest_s = self._settings.metadata_age_s
+        pauses = Backoff(min(TOPICS_PAUSE_MIN_S, longest_s), longest_s, self._cluster.random)
         while True:
             try:
                 topics, counts = await self._topics()
             except ClusterError as error:
                 self._noted(error)
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(pauses.next_s())
                 continue
+            pauses.reset()
             self._events.put_nowait(core.Subscribe(topics, counts))
             await asyncio.sleep(self._settings.metadata_age_s)
 

@@ -52,6 +52,7 @@ _NEWEST: Final = {
     Api.LEAVE_GROUP: 4,
 }
 """The newest version of each request that is sent.  Later ones of OffsetCommit and OffsetFetch name topics by id."""
+_FIRST_FETCH_OF_STABLE: Final = 7
 _FIRST_FETCH_WITH_GROUPS: Final = 8
 
 
@@ -160,10 +161,11 @@ class GroupClient:
     # -- offsets
 
     async def committed(
-        self, group: str, timeout_s: float, partitions: Iterable[Partition] | None = None
+        self, group: str, timeout_s: float, partitions: Iterable[Partition] | None = None, *, stable: bool = False
     ) -> dict[Partition, CommittedOffset]:
         """Return the committed offsets of a group by partition, ascending; of all partitions if None.
 
+        stable: wait while a transaction that contains new offsets is open (KIP-447).
         A partition without one is left out.  A group that does not exist has none.
 
         Raises:
@@ -172,9 +174,11 @@ class GroupClient:
         topics = None if partitions is None else _by_topic(partitions, "partition_indexes", lambda key: key[1])
 
         async def attempt(connection: KafkaConnection, left_s: float) -> dict[Partition, CommittedOffset]:
-            asked = {"group_id": group, "topics": topics}
+            asked: dict[str, Any] = {"group_id": group, "topics": topics}
             version = await self.calls.version(connection, Api.OFFSET_FETCH, left_s)
-            values = {"groups": [asked]} if (version or 0) >= _FIRST_FETCH_WITH_GROUPS else asked
+            values: dict[str, Any] = asked if (version or 0) < _FIRST_FETCH_WITH_GROUPS else {"groups": [asked]}
+            if stable and (version or 0) >= _FIRST_FETCH_OF_STABLE:
+                values["require_stable"] = True
             reply = await self.calls.ask(connection, Api.OFFSET_FETCH, values, left_s)
             answered = _only(connection, reply.groups, group) if hasattr(reply, "groups") else reply
             check(answered.error_code, f"group {group}: its offsets")

@@ -12,7 +12,7 @@ from quorumlog.client.partitions import refusal
 from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
-from quorumlog.wire.kafka.fetch import READ_COMMITTED
+from quorumlog.wire.kafka.fetch import READ_COMMITTED, READ_UNCOMMITTED
 
 _LIST_OFFSETS_VERSION: Final = 7
 
@@ -43,7 +43,7 @@ async def list_offsets(
             }
             for topic, indexes in by_topic(keys).items()
         ]
-        level = READ_COMMITTED if committed_only else 0
+        level = READ_COMMITTED if committed_only else READ_UNCOMMITTED
         values = {"replica_id": -1, "isolation_level": level, "topics": topics}
         reply = await cluster.ask(leader, Api.LIST_OFFSETS, _LIST_OFFSETS_VERSION, values, left_s)
         answered = {(topic.name, each.partition_index): each for topic in reply.topics for each in topic.partitions}

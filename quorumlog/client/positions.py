@@ -9,7 +9,7 @@ before is recognised as stale.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from quorumlog.client.messages import TopicPartition
 from quorumlog.client.record_codec import read_batch
@@ -23,8 +23,8 @@ class _Chunk:
 
     __slots__ = ("batches", "end", "size")
 
-    def __init__(self, records: memoryview, end: int) -> None:
-        self.batches: Iterator[OpenBatch] = open_batches(records)
+    def __init__(self, records: memoryview, end: int, aborted: Iterable[tuple[int, int]]) -> None:
+        self.batches: Iterator[OpenBatch] = open_batches(records, aborted=aborted)
         self.end = end
         self.size = len(records)
 
@@ -100,9 +100,10 @@ class Position:
         self.failing_since = None
         self.retry_at = 0.0
 
-    def add(self, records: memoryview, high_watermark: int) -> bool:
+    def add(self, records: memoryview, high_watermark: int, aborted: Iterable[tuple[int, int]] = ()) -> bool:
         """Add the answer to a fetch at `fetch_offset`; return whether it had records.
 
+        aborted: the transactions whose records are left out, as producer id and first offset.
         The data may be damaged; `take` reports that once the user has got the records before the damage.
         """
         self.high_watermark = high_watermark
@@ -115,7 +116,7 @@ class Position:
             end = self.fetch_offset  # `take` meets it again
         if end is None:
             return False
-        self.chunks.append(_Chunk(records, end))
+        self.chunks.append(_Chunk(records, end, aborted))
         self.buffered_bytes += len(records)
         self.fetch_offset = max(self.fetch_offset, end)
         return True

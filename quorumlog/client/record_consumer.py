@@ -20,7 +20,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self, get_args
 
 from quorumlog.client.assignors import ASSIGNORS
 from quorumlog.client.cluster import Cluster
@@ -34,6 +34,7 @@ from quorumlog.client.log_offsets import list_offsets
 from quorumlog.client.membership import Phase
 from quorumlog.client.messages import TopicPartition
 from quorumlog.client.positions import Position
+from quorumlog.client.producer_transactions import GroupMetadata
 from quorumlog.client.starting_offsets import OffsetReset, StartingOffsets
 from quorumlog.errors import ClusterError, ConfigError
 from quorumlog.runtime.clock import Sources
@@ -48,6 +49,7 @@ YIELD_LOOKS: Final = 64
 """Batches that are taken from the buffers before other tasks of the event loop get a turn."""
 _OUT_OF_GROUP: Final = frozenset({"UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS"})
 
+IsolationLevel = Literal["read_committed", "read_uncommitted"]
 Listener = Callable[[list[TopicPartition]], Awaitable[None] | None]
 """Gets partitions, ascending.  May be a coroutine function."""
 
@@ -97,6 +99,8 @@ class Consumer:
             cooperative only if all of them are.
         auto_offset_reset: where to begin without a committed offset, and if the offset is out of range: "earliest",
             "latest", or "none", an error.
+        isolation_level: "read_committed": without the records of aborted transactions, and only up to the first open
+            one, the last stable offset.  "read_uncommitted": all records.
         auto_commit: commit the processed records every `auto_commit_interval_s`, at a rebalance, and at the end.
         session_timeout_s: the coordinator expels a member without heartbeats for this long.
         heartbeat_interval_s: time between two heartbeats.
@@ -124,6 +128,7 @@ class Consumer:
         group_instance_id: str | None = None,
         assignors: Sequence[str] = ASSIGNORS_DEFAULT,
         auto_offset_reset: OffsetReset = "latest",
+        isolation_level: IsolationLevel = "read_committed",
         auto_commit: bool = True,
         auto_commit_interval_s: float = 5.0,
         session_timeout_s: float = 45.0,
@@ -155,6 +160,10 @@ class Consumer:
                     f"auto_offset_reset is {auto_offset_reset!r}, not one of earliest, latest, none",
                     auto_offset_reset not in ("earliest", "latest", "none"),
                 ),
+                (
+                    f"isolation_level is {isolation_level!r}, not one of {', '.join(get_args(IsolationLevel))}",
+                    isolation_level not in get_args(IsolationLevel),
+                ),
                 (f"auto_commit_interval_s is {auto_commit_interval_s}, not above 0", auto_commit_interval_s <= 0),
                 (
                     f"heartbeat_interval_s is {heartbeat_interval_s}, not above 0 and below session_timeout_s",
@@ -185,10 +194,22 @@ class Consumer:
         self._metadata_age_s = metadata_age_s
         self._listeners = {"assigned": on_assigned, "revoked": on_revoked, "lost": on_lost}
         self._positions: dict[TopicPartition, Position] = {}
-        self._fetcher = Fetcher(self._cluster, self._positions, fetch or FetchLimits(), self._changed)
+        self._committed_only = isolation_level == "read_committed"
+        self._fetcher = Fetcher(
+            self._cluster,
+            self._positions,
+            fetch or FetchLimits(),
+            self._changed,
+            committed_only=self._committed_only,
+        )
         committed = None if group is None else self._committed_of
         self._starting = StartingOffsets(
-            self._cluster, self._positions, auto_offset_reset, committed, self._positions_changed
+            self._cluster,
+            self._positions,
+            auto_offset_reset,
+            committed,
+            self._positions_changed,
+            committed_only=self._committed_only,
         )
         self._member: GroupMember | None = None
         if group is not None and (names is not None or pattern is not None):
@@ -595,7 +616,10 @@ class Consumer:
     async def end_offsets(
         self, partitions: Iterable[tuple[str, int]], timeout_s: float = CALL_TIMEOUT_S
     ) -> dict[TopicPartition, int]:
-        """Return the end of the committed records of each partition.  Raises: ClusterError."""
+        """Return the end of the records that this consumer can read, by partition.  Raises: ClusterError.
+
+        That is the high watermark, or with `read_committed` the last stable offset.
+        """
         return await self._list(partitions, LATEST, timeout_s)
 
     async def offsets_for_time(
@@ -619,7 +643,8 @@ class Consumer:
     async def _list(
         self, partitions: Iterable[tuple[str, int]], timestamp: int, timeout_s: float
     ) -> dict[TopicPartition, int]:
-        found = await list_offsets(self._cluster, {(topic, index): timestamp for topic, index in partitions}, timeout_s)
+        wanted = {(topic, index): timestamp for topic, index in partitions}
+        found = await list_offsets(self._cluster, wanted, timeout_s, committed_only=self._committed_only)
         offsets = {}
         for partition, outcome in found.items():
             if isinstance(outcome, ClusterError):
@@ -682,6 +707,25 @@ class Consumer:
             raise refusal
         return wanted
 
+    def group_metadata(self) -> GroupMetadata:
+        """Return the membership of this consumer, for `Producer.send_offsets`.
+
+        Raises:
+            ClusterError: INVALID_REQUEST: it has no group, or commits on its own.
+        """
+        if self._group is None or self._auto_commit_interval_s is not None:
+            why = "has no group" if self._group is None else "commits on its own"
+            text = f"the consumer {why}, so its offsets cannot be part of a transaction"
+            raise ClusterError(ApiError.INVALID_REQUEST, text, "pass group=… and auto_commit=False to Consumer")
+        if self._member is None:
+            return GroupMetadata(self._group)
+        core = self._member.core
+        return GroupMetadata(self._group, core.member_id, core.generation, self._member.instance_id)
+
+    def offsets_to_commit(self) -> dict[TopicPartition, int]:
+        """Return the offsets after everything handed out so far, by assigned partition."""
+        return {TopicPartition(*key): each for key, each in self._uncommitted(includes_open=True).items()}
+
     async def committed(
         self, partitions: Iterable[tuple[str, int]] | None = None, timeout_s: float = CALL_TIMEOUT_S
     ) -> dict[TopicPartition, int]:
@@ -694,7 +738,7 @@ class Consumer:
 
     async def _committed_of(self, partitions: list[Partition], timeout_s: float) -> Mapping[Partition, CommittedOffset]:
         assert self._group is not None
-        return await self._groups.committed(self._group, timeout_s, partitions)
+        return await self._groups.committed(self._group, timeout_s, partitions, stable=self._committed_only)
 
     def _uncommitted(
         self, partitions: Iterable[TopicPartition] | None = None, *, includes_open: bool = False

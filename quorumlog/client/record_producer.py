@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from quorumlog.client.cluster import Cluster, TopicState
 from quorumlog.client.delivery import (
@@ -40,6 +40,7 @@ from quorumlog.client.messages import (
     as_headers,
 )
 from quorumlog.client.partitions import UNKNOWN_TOPIC_TIMEOUT_S
+from quorumlog.client.producer_transactions import ProducerTransactions
 from quorumlog.client.record_codec import build_batch
 from quorumlog.client.records import Headers
 from quorumlog.errors import ClusterError, ConfigError
@@ -47,6 +48,9 @@ from quorumlog.runtime.clock import Sources
 from quorumlog.wire._record_scan import murmur2
 from quorumlog.wire.compression import CODEC_NAMES
 from quorumlog.wire.errors import ApiError
+
+if TYPE_CHECKING:
+    from quorumlog.client.record_consumer import Consumer
 
 Acks = Literal["all", "leader", "none"]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
@@ -57,6 +61,7 @@ BATCH_SIZE_MAX_BYTES: Final = 512 << 10
 BUFFER_SIZE_MAX_BYTES: Final = 32 << 20
 MAX_BLOCK_S: Final = 60.0
 METADATA_AGE_MAX_S: Final = 60.0
+TRANSACTION_TIMEOUT_S: Final = 60.0
 STICKY_BYTES: Final = 16 << 10
 """Bytes of records without a key that go to one partition before another is drawn (KIP-794)."""
 FAILURES_KEPT_MAX: Final = 1000
@@ -86,6 +91,9 @@ class Producer:
         buffer_size_max_bytes: above this, `send` waits.
         delivery_timeout_s: from `send` until a record must be acknowledged; else its delivery fails.
         request_timeout_s: how long one request may take before it is sent again.
+        transactional_id: the name of a transactional producer, which `transaction` needs.  A later producer of this id
+            fences this one.  Requires acks="all".
+        transaction_timeout_s: the coordinator aborts a transaction that is open for longer.
         max_block_s: how long `send` may wait for room or for the topic's metadata, and `start` for a broker.
         sources: of wall time and randomness; for tests.
 
@@ -108,6 +116,8 @@ class Producer:
         delivery_timeout_s: float = DELIVERY_TIMEOUT_S,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
         max_block_s: float = MAX_BLOCK_S,
+        transactional_id: str | None = None,
+        transaction_timeout_s: float = TRANSACTION_TIMEOUT_S,
         sources: Sources | None = None,
     ) -> None:
         problems = [
@@ -127,6 +137,9 @@ class Producer:
                 ),
                 (f"request_timeout_s is {request_timeout_s}, not above 0", request_timeout_s <= 0),
                 (f"max_block_s is {max_block_s}, not above 0", max_block_s <= 0),
+                ("transactional_id is empty", transactional_id == ""),
+                (f"transactional_id requires acks='all', not {acks!r}", transactional_id is not None and acks != "all"),
+                (f"transaction_timeout_s is {transaction_timeout_s}, not above 0", transaction_timeout_s <= 0),
             )
             if is_bad
         ]
@@ -140,7 +153,17 @@ class Producer:
             if isinstance(bootstrap, Cluster)
             else Cluster(bootstrap, client_id=client_id, create_topics=True, random=self._sources.random)
         )
-        self._delivery = BatchDelivery(self._cluster, acks=_ACKS[acks], request_timeout_s=request_timeout_s)
+        self._transactions = (
+            None
+            if transactional_id is None
+            else ProducerTransactions(self._cluster, transactional_id, int(transaction_timeout_s * 1000))
+        )
+        self._delivery = BatchDelivery(
+            self._cluster,
+            acks=_ACKS[acks],
+            request_timeout_s=request_timeout_s,
+            transaction=self._transactions,
+        )
         self._is_idempotent = acks != "none"
         self._linger_s = linger_ms / 1000
         self._codec = CODEC_NAMES[compression]
@@ -172,9 +195,13 @@ class Producer:
         """Connect; `async with` does it.
 
         Raises:
-            ClusterError: no broker gave a producer id within `max_block_s`.
+            ClusterError: no broker gave a producer id within `max_block_s`.  With a transactional id also
+                INVALID_TRANSACTION_TIMEOUT.
         """
-        if self._is_idempotent:
+        if self._transactions is not None:
+            await self._transactions.start(self._max_block_s)
+            self._identity = self._transactions.identity
+        elif self._is_idempotent:
             self._identity = await self._cluster.new_producer_id(self._max_block_s)
         self._closed = None
         self._begin(self._keep_metadata())
@@ -307,6 +334,106 @@ class Producer:
         """Return the number of partitions of a topic.  Raises: ClusterError, as `send`."""
         return len((await self._topic(topic)).lanes)
 
+    # --- transactions ---
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Self]:
+        """Begin a transaction; commit it at the end of the block, or abort it if the block raises an error.
+
+        Raises:
+            ClusterError: as `begin_transaction` and `commit_transaction`.  A transaction whose commit is refused with
+                TRANSACTION_ABORTABLE is aborted.
+        """
+        self.begin_transaction()
+        try:
+            yield self
+            await self.commit_transaction()
+        except BaseException:
+            if self._of_transactions().can_abort:
+                with suppress(ClusterError):  # the error of the block says more
+                    await self.abort_transaction()
+            raise
+
+    def begin_transaction(self) -> None:
+        """Begin a transaction: all records that are sent until its end belong to it.  Sends nothing.
+
+        Raises:
+            ClusterError: INVALID_TXN_STATE: one is open; PRODUCER_FENCED; PRODUCER_CLOSED.
+        """
+        transactions = self._of_transactions()
+        if self._closed is not None:
+            raise self._closed
+        transactions.begin()
+
+    async def send_offsets(
+        self, consumer: Consumer, offsets: Mapping[tuple[str, int], int] | None = None, timeout_s: float = MAX_BLOCK_S
+    ) -> None:
+        """Commit a consumer's offsets with the open transaction.
+
+        consumer: in a group, with `auto_commit=False`.  offsets: of the next record to read, by partition; None: its
+        positions, that is, after everything handed out so far.
+
+        Raises:
+            ClusterError: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID: the consumer is out of its group,
+                and others may process these records; INVALID_REQUEST: it commits on its own, or has no group;
+                TIMED_OUT; INVALID_TXN_STATE; PRODUCER_FENCED.  Afterwards the transaction can only be aborted, except
+                after INVALID_REQUEST and INVALID_TXN_STATE.
+        """
+        group, positions = consumer.group_metadata(), consumer.offsets_to_commit()
+        wanted = positions if offsets is None else offsets
+        if wanted:
+            await self._of_transactions().send_offsets(
+                group, {(*key,): each for key, each in wanted.items()}, timeout_s
+            )
+
+    async def commit_transaction(self, timeout_s: float = MAX_BLOCK_S) -> None:
+        """Deliver all records, then commit; return once the decision is durable.
+
+        Raises:
+            ClusterError: TRANSACTION_ABORTABLE: a part failed, and the transaction can only be aborted;
+                PRODUCER_FENCED: another producer uses the transactional id; TIMED_OUT: the outcome is unknown, repeat
+                the call; INVALID_TXN_STATE: none is open.
+        """
+        transactions = self._of_transactions()
+        with suppress(ClusterError):  # `end` reports it
+            await self.flush()
+        if self._closed is not None:
+            raise self._closed
+        await transactions.end(timeout_s, commit=True)
+
+    async def abort_transaction(self, timeout_s: float = MAX_BLOCK_S) -> None:
+        """Abort the open transaction; return once that is durable.  Records that were not sent yet are dropped.
+
+        Waits for batches that are being sent, at most until their delivery timeout.  After a failure, the producer
+        gets its next epoch, so that nothing of the transaction can arrive later.
+
+        Raises:
+            ClusterError: PRODUCER_FENCED; TIMED_OUT: the coordinator aborts it after its time-out; repeat the call;
+                INVALID_TXN_STATE: none is open, or its commit was not answered.
+        """
+        transactions = self._of_transactions()
+        if not transactions.can_abort:
+            await transactions.end(timeout_s, commit=False)  # raises the reason
+        is_clean = not transactions.has_failed and not self._outstanding
+        text = f"transactional id {transactions.transactional_id}: the transaction was aborted"
+        transactions.failed(ClusterError(ApiError.TRANSACTION_ABORTABLE, text))  # no more records are added or sent
+        with suppress(ClusterError):
+            await self.flush()
+        self._failed.clear()
+        await transactions.end(timeout_s, commit=False)
+        if is_clean:
+            return
+        await transactions.start(timeout_s)
+        self._identity = transactions.identity
+        for lane in [lane for topic in self._topics.values() for lane in topic.lanes]:
+            lane.sequence = Numbers(lane.sequence.topic, lane.sequence.index, self._identity)
+
+    def _of_transactions(self) -> ProducerTransactions:
+        if self._transactions is None:
+            text = "this producer has no transactional_id, so it has no transactions"
+            raise ClusterError(ApiError.INVALID_TXN_STATE, text, "pass transactional_id=… to Producer")
+        return self._transactions
+
     # --- adding ---
 
     def _add(
@@ -328,6 +455,8 @@ class Producer:
             size += sum(len(name) + len(data or b"") + _HEADER_OVERHEAD_BYTES for name, data in headers)
         if self._closed is not None:
             raise self._closed
+        if self._transactions is not None and (refusal := self._transactions.refusal) is not None:
+            raise refusal
         if self._buffered_bytes + size > self._buffer_size_max:
             if size > self._buffer_size_max:
                 raise _too_large(size, self._buffer_size_max)
@@ -505,6 +634,8 @@ class Producer:
         now = asyncio.get_running_loop().time
         numbers = lane.sequence
         try:
+            if self._transactions is not None and (refusal := self._transactions.refusal) is not None:
+                raise refusal
             if batch.deadline <= now():
                 raise _expired(batch, self._delivery_timeout_s)
             if self._is_idempotent and numbers.identity is None:
@@ -520,7 +651,9 @@ class Producer:
                 await self._deliver(topic, lane, batch, start, middle, pieces)
                 await self._deliver(topic, lane, batch, middle, end, pieces)
                 return
-            if not is_refused:
+            if self._transactions is not None:
+                self._transactions.failed(error)
+            elif not is_refused:
                 lane.sequence = Numbers(numbers.topic, numbers.index)
             if error.code in (ApiError.UNKNOWN_TOPIC_OR_PARTITION, ApiError.UNKNOWN_TOPIC_ID):
                 self._stale.set()

@@ -14,7 +14,7 @@ from typing import Final, Literal
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.consumer import EARLIEST, LATEST, OffsetOutOfRangeError
 from quorumlog.client.group_descriptions import CommittedOffset, Partition
-from quorumlog.client.log_offsets import list_offsets
+from quorumlog.client.log_offsets import Found, list_offsets
 from quorumlog.client.messages import TopicPartition
 from quorumlog.client.positions import Position
 from quorumlog.errors import ClusterError
@@ -34,6 +34,7 @@ class StartingOffsets:
 
     committed: returns the group's offsets; None without a group.
     on_change: called after each change of a position.
+    committed_only: the consumer reads committed transactions only, so "latest" is before the first open one.
     """
 
     def __init__(
@@ -43,12 +44,15 @@ class StartingOffsets:
         policy: OffsetReset,
         committed: Committed | None,
         on_change: Callable[[], None],
+        *,
+        committed_only: bool = False,
     ) -> None:
         self._cluster = cluster
         self._positions = positions
         self._policy = policy
         self._committed = committed
         self._on_change = on_change
+        self._committed_only = committed_only
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
@@ -104,7 +108,7 @@ class StartingOffsets:
                 )
             return
         wanted: dict[Partition, int] = {each.partition: timestamp for each in positions}
-        found = await list_offsets(self._cluster, wanted, LOOK_UP_TIMEOUT_S)
+        found = await self._list(wanted, committed_only=self._committed_only)
         for position in positions:
             offset = found[position.partition]
             if position.version != versions[position]:
@@ -120,26 +124,34 @@ class StartingOffsets:
         versions = {position: position.version for position in positions}
         wanted: dict[Partition, int] = {each.partition: EARLIEST for each in positions}
         try:
-            starts = await list_offsets(self._cluster, wanted, LOOK_UP_TIMEOUT_S)
-            ends = await list_offsets(self._cluster, dict.fromkeys(wanted, LATEST), LOOK_UP_TIMEOUT_S)
+            starts = await self._list(wanted)
+            ends = await self._list(dict.fromkeys(wanted, LATEST))
+            latest = (
+                await self._list(dict.fromkeys(wanted, LATEST), committed_only=True) if self._committed_only else ends
+            )
         except ClusterError as error:
             return self._failed(positions, error)
         now = asyncio.get_running_loop().time()
         for position in positions:
-            start, end = starts[position.partition], ends[position.partition]
+            start, end, last = starts[position.partition], ends[position.partition], latest[position.partition]
             if position.version != versions[position]:
                 continue
-            if isinstance(start, ClusterError) or isinstance(end, ClusterError):
-                self._failed([position], start if isinstance(start, ClusterError) else _error(end))
+            if isinstance(start, ClusterError):
+                self._failed([position], start)
+            elif isinstance(end, ClusterError) or isinstance(last, ClusterError):
+                self._failed([position], end if isinstance(end, ClusterError) else _error(last))
             elif start <= position.fetch_offset <= end:
                 position.was_out_of_range = False
                 position.retry_at = now + _PAUSE_S
             elif self._policy == "none":
                 position.error = OffsetOutOfRangeError(*position.partition, position.fetch_offset, start, end)
             else:
-                position.move(start if self._policy == "earliest" else end)
+                position.move(start if self._policy == "earliest" else last)
         self._on_change()
         return None
+
+    async def _list(self, wanted: Mapping[Partition, int], *, committed_only: bool = False) -> Found:
+        return await list_offsets(self._cluster, wanted, LOOK_UP_TIMEOUT_S, committed_only=committed_only)
 
     def _failed(self, positions: list[Position], error: ClusterError) -> None:
         now = asyncio.get_running_loop().time()

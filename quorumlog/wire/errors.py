@@ -397,6 +397,11 @@ class ApiError(StrEnum):
     CONCURRENT_TRANSACTIONS = _row(
         "CONCURRENT_TRANSACTIONS", "The last transaction of the transactional id is still being ended.", retriable=True
     )
+    TRANSACTION_ABORTABLE = _row(
+        "TRANSACTION_ABORTABLE",
+        "A part of the transaction failed, so it can only be aborted.",
+        next_step="abort the transaction, then repeat all of its work",
+    )
     PRODUCER_FENCED = _row("PRODUCER_FENCED", "A newer producer uses the transactional id.")
     INVALID_PRODUCER_ID_MAPPING = _row(
         "INVALID_PRODUCER_ID_MAPPING", "The transactional id belongs to another producer id, or has expired."

@@ -10,11 +10,13 @@ GROUPS = "quorumlog/client/groups.py"
 LOGS = "quorumlog/client/transaction_logs.py"
 POSITIONS = "quorumlog/client/positions.py"
 PRODUCER = "quorumlog/client/record_producer.py"
+TRANSACTIONS = "quorumlog/client/producer_transactions.py"
 
 ADMIN_TESTS = "tests/unit/quorumlog/client/test_admin.py"
 CONSUMER_TESTS = "tests/unit/quorumlog/client/test_record_consumer.py"
 GROUP_TESTS = "tests/unit/quorumlog/client/test_groups.py"
 LOG_TESTS = "tests/unit/quorumlog/client/test_transaction_logs.py"
+TRANSACTION_TESTS = "tests/unit/quorumlog/client/test_producer_transactions.py"
 PRODUCER_TESTS = "tests/unit/quorumlog/client/test_record_producer.py"
 
 MUTANTS = (
@@ -101,5 +103,33 @@ MUTANTS = (
         "                changes.unsure.update(pending)\n",
         "",
         (f"{ADMIN_TESTS}::test_a_deletion_whose_answer_was_lost_is_done",),
+    ),
+    Mutant(
+        "a transaction that failed is committed",
+        TRANSACTIONS,
+        "self._fenced is not None or (commit and self._state is _State.FAILED):",
+        "self._fenced is not None:",
+        (f"{TRANSACTION_TESTS}::test_a_failed_transaction_is_not_committed_but_aborted_with_the_next_epoch",),
+    ),
+    Mutant(
+        "a commit without an answer is aborted",
+        TRANSACTIONS,
+        "if not commit and self._state is _State.ENDING:",
+        "if False:",
+        (f"{TRANSACTION_TESTS}::test_a_commit_without_an_answer_may_only_be_repeated",),
+    ),
+    Mutant(
+        "the partitions of the last transaction belong to the next one",
+        TRANSACTIONS,
+        "        self._enlisted.clear()\n",
+        "",
+        (f"{TRANSACTION_TESTS}::test_a_partition_is_added_once_in_each_transaction",),
+    ),
+    Mutant(
+        "a fenced producer continues",
+        TRANSACTIONS,
+        "if self._state is not _State.NONE or self._fenced is not None:",
+        "if False:",
+        (f"{TRANSACTION_TESTS}::test_a_fenced_producer_stays_refused",),
     ),
 )

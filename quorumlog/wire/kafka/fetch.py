@@ -23,6 +23,7 @@ CLIENT_VERSION: Final = 12
 """The version that our clients send; it names topics by name."""
 FOLLOWER_VERSION: Final = 17
 FIRST_WITH_TOPIC_ID: Final = 13
+READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 """The isolation level of a fetch that ends at the last stable offset."""
 

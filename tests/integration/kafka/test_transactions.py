@@ -24,6 +24,7 @@ from broker.core.coordinator.placement import partition_of
 from broker.core.coordinator.transaction_requests import Outcome
 from quorumlog.client.kafka import KafkaConnection
 from quorumlog.kctl import processes
+from quorumlog.kctl.context import wait_until
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.record_batch import TRANSACTIONAL_FLAG
@@ -305,8 +306,13 @@ async def test_transactions_survive_the_kills_of_leaders_and_coordinators(tmp_pa
         for of in (topic, "__transaction_state"):
             [described] = await done(cluster, "topics", "describe", of)
             index = 0 if of == topic else partition_of(KILLED, len(described["partitions"]))
+            begun = len(writer.committed)
             writing = asyncio.create_task(asyncio.to_thread(writer.write, 10))
-            await asyncio.sleep(0.2)  # so that the kill meets transactions under way
+
+            async def is_writing(begun: int = begun) -> bool:
+                return len(writer.committed) > begun
+
+            await wait_until(is_writing, TIMEOUT_S, "a transaction is committed", 0.02)  # the kill meets the next one
             processes.send(node_of(cluster, described["partitions"][index]["leader"]).pid, SIGKILL)
             await writing
             await start(cluster)

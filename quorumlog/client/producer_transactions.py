@@ -1,0 +1,310 @@
+"""The transactions of one `quorumlog.client.Producer`: its identity at the coordinator, and the state of the open one.
+
+Theory of operation.  A transactional id has one producer id with an epoch, which fences earlier producers of the id.  A
+transaction begins without a request.  A partition is added to it before its first batch, together with all others that
+wait at that time.  The end is one request; the coordinator then writes the markers.
+
+After a failure, a batch may or may not be in a log, and its sequence number is unknown.  So the transaction can only be
+aborted, and the abort takes the next epoch: leaders then refuse every batch that is still on its way, and sequences
+begin anew.  A producer that is fenced stays refused, because another one uses its transactional id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from enum import Enum, auto
+from typing import Any, Final, NamedTuple
+
+from quorumlog.client.cluster import Cluster
+from quorumlog.client.coordinators import CoordinatorCalls, Kind, refused
+from quorumlog.client.kafka import KafkaConnection
+from quorumlog.client.leader_calls import Partition, by_topic
+from quorumlog.errors import ClusterError, RemoteProtocolError
+from quorumlog.wire.errors import ApiError, KafkaCode
+from quorumlog.wire.kafka.codec import Api
+
+_OF_TRANSACTIONS: Final = {
+    Api.INIT_PRODUCER_ID: 4,
+    Api.ADD_PARTITIONS_TO_TXN: 3,
+    Api.ADD_OFFSETS_TO_TXN: 3,
+    Api.END_TXN: 3,
+}
+"""These versions leave the epoch as it is when a transaction ends, which Kafka from 3.0 on and quorumlog serve."""
+_OF_GROUPS: Final = {Api.TXN_OFFSET_COMMIT: 3}
+_NOT_STARTED: Final = (-1, -1)
+_FENCED: Final = (ApiError.PRODUCER_FENCED, ApiError.INVALID_PRODUCER_EPOCH, ApiError.INVALID_PRODUCER_ID_MAPPING)
+
+
+class GroupMetadata(NamedTuple):
+    """A consumer's membership, which the coordinator checks before it accepts offsets.
+
+    generation: -1 for a consumer that is no member.
+    """
+
+    group: str
+    member_id: str = ""
+    generation: int = -1
+    instance_id: str | None = None
+
+
+class _State(Enum):
+    """The state of the transaction.
+
+    ENDING: a commit was sent and not answered.  Only a repetition finds out whether the transaction is committed.
+    """
+
+    NONE = auto()
+    OPEN = auto()
+    FAILED = auto()
+    ENDING = auto()
+
+
+class ProducerTransactions:
+    """Implements `delivery.Transaction`.  Every call ends within its `timeout_s`."""
+
+    def __init__(self, cluster: Cluster, transactional_id: str, timeout_ms: int) -> None:
+        self.transactional_id: Final = transactional_id
+        self.identity: tuple[int, int] = _NOT_STARTED
+        self._timeout_ms = timeout_ms
+        self._calls = CoordinatorCalls(cluster, Kind.TRANSACTIONAL_ID, _OF_TRANSACTIONS)
+        self._groups = CoordinatorCalls(cluster, Kind.GROUP, _OF_GROUPS)
+        self._state = _State.NONE
+        self._failure: ClusterError | None = None
+        """Why the open transaction can only be aborted."""
+        self._fenced: ClusterError | None = None
+        self._enlisted: set[Partition] = set()
+        self._waiting: dict[Partition, None] = {}
+        self._has_begun = False
+        """Whether the coordinator may know the open transaction."""
+        self._enlisting = asyncio.Lock()
+
+    # -- state
+
+    @property
+    def refusal(self) -> ClusterError | None:
+        """Return why no record may be added now; None if the transaction is open."""
+        return None if self._state is _State.OPEN else self._refusal()
+
+    def _refusal(self) -> ClusterError:
+        name = f"transactional id {self.transactional_id}"
+        if self._fenced is not None:
+            return self._fenced
+        match self._state:
+            case _State.FAILED:
+                assert self._failure is not None
+                text = f"{name}: its transaction can only be aborted, because: {self._failure.message}"
+                error = ClusterError(ApiError.TRANSACTION_ABORTABLE, text, "abort it, then repeat all of its work")
+                error.__cause__ = self._failure
+                return error
+            case _State.ENDING:
+                text = f"{name}: the commit of its last transaction got no answer"
+                return ClusterError(ApiError.INVALID_TXN_STATE, text, "repeat commit_transaction()")
+            case _State.OPEN:
+                return ClusterError(ApiError.INVALID_TXN_STATE, f"{name}: a transaction is open", "end it first")
+        text = f"{name}: no transaction is open"
+        return ClusterError(ApiError.INVALID_TXN_STATE, text, "use `async with producer.transaction()`")
+
+    @property
+    def can_abort(self) -> bool:
+        """Return whether the transaction is open, and neither sent its commit nor lost its producer."""
+        return self._state in (_State.OPEN, _State.FAILED) and self._fenced is None
+
+    @property
+    def has_failed(self) -> bool:
+        return self._state is _State.FAILED
+
+    def begin(self) -> None:
+        """Begin a transaction.  Raises: ClusterError: PRODUCER_FENCED; INVALID_TXN_STATE: one is open."""
+        if self._state is not _State.NONE or self._fenced is not None:
+            raise self._refusal()
+        self._state = _State.OPEN
+
+    def failed(self, error: ClusterError) -> None:
+        """Note that a part of the open transaction failed: it can only be aborted."""
+        if error.code in _FENCED and self._fenced is None:
+            text = f"transactional id {self.transactional_id}: another producer uses it now, or it was aborted"
+            self._fenced = ClusterError(
+                ApiError.PRODUCER_FENCED, text, "close this producer; run one producer for each transactional id"
+            )
+            self._fenced.__cause__ = error
+        if self._state is not _State.NONE:
+            self._state = _State.FAILED
+            self._failure = self._failure or error
+
+    def _done(self) -> None:
+        self._state = _State.NONE
+        self._failure = None
+        self._enlisted.clear()
+        self._has_begun = False
+
+    # -- requests
+
+    async def start(self, timeout_s: float) -> None:
+        """Get the identity: the first one, or the next epoch after a transaction that failed and was aborted.
+
+        The first one fences earlier producers of this id, and aborts their open transaction.
+
+        Raises:
+            ClusterError: PRODUCER_FENCED, INVALID_TRANSACTION_TIMEOUT, TIMED_OUT.
+        """
+
+        async def attempt(connection: KafkaConnection, left_s: float) -> tuple[int, int]:
+            values = {
+                "transactional_id": self.transactional_id,
+                "transaction_timeout": self._timeout_ms,
+                "producer_id": self.identity[0],
+                "producer_epoch": self.identity[1],
+            }
+            reply = await self._calls.ask(connection, Api.INIT_PRODUCER_ID, values, left_s)
+            self._check(reply.error_code, "its producer")
+            return int(reply.producer_id), int(reply.producer_epoch)
+
+        self.identity = await self._noted(self._calls.call(self.transactional_id, timeout_s, attempt))
+        self._done()
+
+    async def enlist(self, topic: str, index: int, timeout_s: float) -> None:
+        """Add a partition to the open transaction; requests that wait at the same time are sent as one.
+
+        Raises:
+            ClusterError: the transaction can only be aborted, or PRODUCER_FENCED.
+        """
+        key = (topic, index)
+        if self.refusal is not None:
+            raise self.refusal
+        if key in self._enlisted:
+            return
+        self._waiting[key] = None
+        async with self._enlisting:
+            if key in self._enlisted:
+                return
+            if self.refusal is not None:
+                raise self.refusal
+            wanted, self._waiting = list(self._waiting), {}
+            self._has_begun = True
+            await self._noted(self._add(wanted, timeout_s))
+            self._enlisted.update(wanted)
+
+    async def _add(self, partitions: list[Partition], timeout_s: float) -> None:
+        values = {
+            "v3_and_below_transactional_id": self.transactional_id,
+            "v3_and_below_producer_id": self.identity[0],
+            "v3_and_below_producer_epoch": self.identity[1],
+            "v3_and_below_topics": [
+                {"name": name, "partitions": indexes} for name, indexes in by_topic(partitions).items()
+            ],
+        }
+
+        async def attempt(connection: KafkaConnection, left_s: float) -> None:
+            reply = await self._calls.ask(connection, Api.ADD_PARTITIONS_TO_TXN, values, left_s)
+            codes = {
+                (topic.name, each.partition_index): int(each.partition_error_code)
+                for topic in reply.results_by_topic_v3_and_below
+                for each in topic.results_by_partition
+            }
+            with connection.judged():
+                if codes.keys() != set(partitions):
+                    raise RemoteProtocolError("the answer is about other partitions than the request")
+            for key, code in sorted(codes.items()):
+                if code != KafkaCode.OPERATION_NOT_ATTEMPTED:  # beside a partition that was refused
+                    self._check(code, f"{key[0]}-{key[1]}")
+
+        await self._calls.call(self.transactional_id, timeout_s, attempt)
+
+    async def send_offsets(self, group: GroupMetadata, offsets: Mapping[Partition, int], timeout_s: float) -> None:
+        """Make committed offsets of a consumer group part of the open transaction.
+
+        Raises:
+            ClusterError: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID: the consumer is out of its group;
+                or as `enlist`.  The transaction can only be aborted then.
+        """
+        if self.refusal is not None:
+            raise self.refusal
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        producer = {"producer_id": self.identity[0], "producer_epoch": self.identity[1]}
+        named = {"transactional_id": self.transactional_id, "group_id": group.group, **producer}
+        topics = [
+            {
+                "name": name,
+                "partitions": [
+                    {
+                        "partition_index": index,
+                        "committed_offset": offsets[name, index],
+                        "committed_leader_epoch": -1,
+                        "committed_metadata": "",
+                    }
+                    for index in indexes
+                ],
+            }
+            for name, indexes in by_topic(sorted(offsets)).items()
+        ]
+        values = {
+            **named,
+            "generation_id": group.generation,
+            "member_id": group.member_id,
+            "group_instance_id": group.instance_id,
+            "topics": topics,
+        }
+
+        async def add(connection: KafkaConnection, left_s: float) -> None:
+            reply = await self._calls.ask(connection, Api.ADD_OFFSETS_TO_TXN, named, left_s)
+            self._check(reply.error_code, f"offsets of group {group.group}")
+
+        async def commit(connection: KafkaConnection, left_s: float) -> None:
+            reply = await self._groups.ask(connection, Api.TXN_OFFSET_COMMIT, values, left_s)
+            for topic in reply.topics:
+                for each in topic.partitions:
+                    what = f"the offset of group {group.group} in {topic.name}-{each.partition_index}"
+                    self._check(each.error_code, what)
+
+        self._has_begun = True
+        await self._noted(self._calls.call(self.transactional_id, timeout_s, add))
+        left_s = max(deadline - asyncio.get_running_loop().time(), 0.0)
+        await self._noted(self._groups.call(group.group, left_s, commit))
+
+    async def end(self, timeout_s: float, *, commit: bool) -> None:
+        """Commit or abort the open transaction; return once that is decided and durable.
+
+        Raises:
+            ClusterError: PRODUCER_FENCED; TRANSACTION_ABORTABLE: it cannot be committed; TIMED_OUT: after a commit, the
+                outcome is unknown until `end` is repeated.
+        """
+        if self._state is _State.NONE or self._fenced is not None or (commit and self._state is _State.FAILED):
+            raise self._refusal()
+        if not commit and self._state is _State.ENDING:
+            raise self._refusal()
+        if not self._has_begun:
+            return self._done()
+        values = {
+            "transactional_id": self.transactional_id,
+            "producer_id": self.identity[0],
+            "producer_epoch": self.identity[1],
+            "committed": commit,
+        }
+
+        async def attempt(connection: KafkaConnection, left_s: float) -> None:
+            reply = await self._calls.ask(connection, Api.END_TXN, values, left_s)
+            if commit or reply.error_code != KafkaCode.INVALID_TXN_STATE:  # else it has not begun there
+                self._check(reply.error_code, "the commit" if commit else "the abort")
+
+        if commit:
+            self._state = _State.ENDING
+        try:
+            await self._calls.call(self.transactional_id, timeout_s, attempt)
+        except ClusterError as error:
+            if not error.retriable:
+                self.failed(error)
+            raise self._fenced or error from error
+        return self._done()
+
+    def _check(self, code: int, what: str) -> None:
+        if code:
+            raise refused(code, f"transactional id {self.transactional_id}: {what}")
+
+    async def _noted(self, work: Any) -> Any:
+        """Return the result; after a failure, the transaction can only be aborted."""
+        try:
+            return await work
+        except ClusterError as error:
+            self.failed(error)
+            raise self._fenced or error from error

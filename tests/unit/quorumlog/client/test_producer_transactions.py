@@ -1,0 +1,155 @@
+"""The state of a producer's transaction: what it permits, and how a failure leaves it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from quorumlog.client.cluster import Cluster
+from quorumlog.client.producer_transactions import ProducerTransactions
+from quorumlog.errors import ClusterError
+from quorumlog.wire.errors import ApiError, KafkaCode
+from quorumlog.wire.kafka.codec import Api
+
+S = 5.0
+ADD, END, INIT = Api.ADD_PARTITIONS_TO_TXN, Api.END_TXN, Api.INIT_PRODUCER_ID
+
+
+class Coordinator:
+    """Answers in place of `CoordinatorCalls`.  codes: the next error code of a request, by its kind."""
+
+    def __init__(self) -> None:
+        self.codes: dict[Api, list[KafkaCode]] = {}
+        self.asked: list[tuple[Api, Any]] = []
+        self.epoch = 0
+
+    async def call(self, key: str, timeout_s: float, attempt: Any) -> Any:
+        return await attempt(self, timeout_s)
+
+    async def ask(self, connection: object, api: Api, values: Any, left_s: float) -> Any:
+        code = self.codes[api].pop(0) if self.codes.get(api) else KafkaCode.NONE
+        self.asked.append((api, values))
+        if api == ADD:
+            topics = [
+                SimpleNamespace(
+                    name=topic["name"],
+                    results_by_partition=[
+                        SimpleNamespace(partition_index=index, partition_error_code=code)
+                        for index in topic["partitions"]
+                    ],
+                )
+                for topic in values["v3_and_below_topics"]
+            ]
+            return SimpleNamespace(results_by_topic_v3_and_below=topics)
+        self.epoch += api == INIT
+        return SimpleNamespace(error_code=code, producer_id=7, producer_epoch=self.epoch)
+
+    def judged(self) -> Any:
+        return pytest.MonkeyPatch.context()  # any block without an effect
+
+    def kinds(self) -> list[Api]:
+        return [api for api, _ in self.asked]
+
+
+class Setting:
+    def __init__(self) -> None:
+        self.coordinator = Coordinator()
+        self.transactions = ProducerTransactions(cast(Cluster, None), "billing", 60_000)
+        calls = cast(Any, self.coordinator)
+        self.transactions._calls = calls
+        self.transactions._groups = calls
+
+
+@pytest.fixture
+async def each() -> Setting:
+    setting = Setting()
+    await setting.transactions.start(S)
+    return setting
+
+
+def code_of(refusal: ClusterError | None) -> str | None:
+    return None if refusal is None else refusal.code
+
+
+async def test_records_are_refused_outside_of_a_transaction(each: Setting) -> None:
+    assert code_of(each.transactions.refusal) == ApiError.INVALID_TXN_STATE
+    each.transactions.begin()
+    assert each.transactions.refusal is None
+    with pytest.raises(ClusterError, match="a transaction is open"):
+        each.transactions.begin()
+    await each.transactions.end(S, commit=True)
+    assert code_of(each.transactions.refusal) == ApiError.INVALID_TXN_STATE
+
+
+async def test_a_transaction_without_a_record_ends_without_a_request(each: Setting) -> None:
+    each.transactions.begin()
+    await each.transactions.end(S, commit=True)
+    assert each.coordinator.kinds() == [INIT]
+
+
+async def test_a_partition_is_added_once_in_each_transaction(each: Setting) -> None:
+    for _ in range(2):
+        each.transactions.begin()
+        for _ in range(2):
+            await each.transactions.enlist("orders", 3, S)
+        await each.transactions.end(S, commit=True)
+    assert each.coordinator.kinds() == [INIT, ADD, END, ADD, END]
+
+
+async def test_a_failed_transaction_is_not_committed_but_aborted_with_the_next_epoch(each: Setting) -> None:
+    each.transactions.begin()
+    await each.transactions.enlist("orders", 0, S)
+    each.transactions.failed(ClusterError(ApiError.MESSAGE_TOO_LARGE, "a record is too large"))
+    assert code_of(each.transactions.refusal) == ApiError.TRANSACTION_ABORTABLE
+    with pytest.raises(ClusterError, match="because: a record is too large") as refused:
+        await each.transactions.end(S, commit=True)
+    assert refused.value.code == ApiError.TRANSACTION_ABORTABLE
+    await each.transactions.end(S, commit=False)
+    await each.transactions.start(S)
+    assert each.coordinator.asked[-1][1]["producer_epoch"] == 1
+    assert each.transactions.identity == (7, 2)
+    assert each.coordinator.kinds() == [INIT, ADD, END, INIT]
+    assert each.coordinator.asked[2][1]["committed"] is False
+
+
+async def test_a_partition_that_is_refused_fails_the_transaction(each: Setting) -> None:
+    each.coordinator.codes[ADD] = [KafkaCode.UNKNOWN_TOPIC_OR_PARTITION]
+    each.transactions.begin()
+    with pytest.raises(ClusterError):
+        await each.transactions.enlist("orders", 0, S)
+    assert code_of(each.transactions.refusal) == ApiError.TRANSACTION_ABORTABLE
+    each.coordinator.codes[END] = [KafkaCode.INVALID_TXN_STATE]  # it has not begun at the coordinator
+    await each.transactions.end(S, commit=False)
+    each.transactions.begin()
+
+
+@pytest.mark.parametrize(
+    "code", [KafkaCode.PRODUCER_FENCED, KafkaCode.INVALID_PRODUCER_EPOCH, KafkaCode.INVALID_PRODUCER_ID_MAPPING]
+)
+async def test_a_fenced_producer_stays_refused(each: Setting, code: KafkaCode) -> None:
+    each.coordinator.codes[END] = [code]
+    each.transactions.begin()
+    await each.transactions.enlist("orders", 0, S)
+    for commit in (True, True, False):
+        with pytest.raises(ClusterError) as refused:
+            await each.transactions.end(S, commit=commit)
+        assert refused.value.code == ApiError.PRODUCER_FENCED
+    assert not each.transactions.can_abort
+    with pytest.raises(ClusterError, match="another producer uses it"):
+        each.transactions.begin()
+
+
+async def test_a_commit_without_an_answer_may_only_be_repeated(each: Setting) -> None:
+    each.coordinator.codes[END] = [KafkaCode.NOT_COORDINATOR]
+    each.transactions.begin()
+    await each.transactions.enlist("orders", 0, S)
+    with pytest.raises(ClusterError) as unknown:
+        await each.transactions.end(S, commit=True)
+    assert unknown.value.retriable
+    assert not each.transactions.can_abort
+    with pytest.raises(ClusterError, match="got no answer"):
+        await each.transactions.end(S, commit=False)
+    await each.transactions.end(S, commit=True)
+    each.transactions.begin()
