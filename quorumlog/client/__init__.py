@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from quorumlog.client.lanes import Delivery
     from quorumlog.client.messages import NewRecord, RecordMetadata, TopicPartition
     from quorumlog.client.producer_transactions import GroupMetadata
-    from quorumlog.client.record_consumer import Consumer, RecordBatch
+    from quorumlog.client.record_batches import RecordBatch
+    from quorumlog.client.record_consumer import Consumer
     from quorumlog.client.record_producer import Producer
     from quorumlog.client.share_consumer import ShareConsumer, ShareRecord
     from quorumlog.errors import ClusterError, ConfigError
@@ -81,7 +82,7 @@ _HOMES = {
     "PartitionDescription": "quorumlog.client.admin_values",
     "Producer": "quorumlog.client.record_producer",
     "Record": "quorumlog.wire._record_scan",
-    "RecordBatch": "quorumlog.client.record_consumer",
+    "RecordBatch": "quorumlog.client.record_batches",
     "RecordMetadata": "quorumlog.client.messages",
     "RefusalsError": "quorumlog.client.admin_values",
     "ShareConsumer": "quorumlog.client.share_consumer",

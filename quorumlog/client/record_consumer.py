@@ -25,16 +25,16 @@ from typing import Any, Final, Literal, Self, get_args
 from quorumlog.client.assignors import ASSIGNORS
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.consumer import EARLIEST, LATEST
+from quorumlog.client.consumer_commits import Commits, no_group
 from quorumlog.client.fetcher import Fetcher, FetchLimits
-from quorumlog.client.group_descriptions import CommittedOffset, Partition
 from quorumlog.client.group_member import GroupMember, MemberSettings
-from quorumlog.client.group_protocol import NO_GENERATION
 from quorumlog.client.groups import GroupClient
 from quorumlog.client.log_offsets import list_offsets
 from quorumlog.client.membership import Phase
 from quorumlog.client.messages import TopicPartition
 from quorumlog.client.positions import Position
 from quorumlog.client.producer_transactions import GroupMetadata
+from quorumlog.client.record_batches import RecordBatch
 from quorumlog.client.starting_offsets import OffsetReset, StartingOffsets
 from quorumlog.errors import ClusterError, ConfigError
 from quorumlog.runtime.clock import Sources
@@ -47,40 +47,10 @@ CALL_TIMEOUT_S: Final = 60.0
 CLOSE_TIMEOUT_S: Final = 10.0
 YIELD_LOOKS: Final = 64
 """Batches that are taken from the buffers before other tasks of the event loop get a turn."""
-_OUT_OF_GROUP: Final = frozenset({"UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS"})
 
 IsolationLevel = Literal["read_committed", "read_uncommitted"]
 Listener = Callable[[list[TopicPartition]], Awaitable[None] | None]
 """Gets partitions, ascending.  May be a coroutine function."""
-
-
-class RecordBatch(Sequence[Record]):
-    """Records of one partition, in their order."""
-
-    __slots__ = ("_records", "high_watermark", "topic_partition")
-
-    def __init__(self, topic_partition: TopicPartition, records: list[Record], high_watermark: int) -> None:
-        self.topic_partition = topic_partition
-        self.high_watermark = high_watermark
-        """End of the committed records of the partition when these were fetched."""
-        self._records = records
-
-    @property
-    def topic(self) -> str:
-        return self.topic_partition.topic
-
-    @property
-    def partition(self) -> int:
-        return self.topic_partition.partition
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._records[index]
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __iter__(self) -> Any:
-        return iter(self._records)
 
 
 class Consumer:
@@ -184,7 +154,6 @@ class Consumer:
             if isinstance(bootstrap, Cluster)
             else Cluster(bootstrap, client_id=client_id, create_topics=names is not None, random=random)
         )
-        self._groups = GroupClient(self._cluster)
         self._group = group
         self._names = names
         self._pattern = None if pattern is None else re.compile(pattern)
@@ -202,12 +171,15 @@ class Consumer:
             self._changed,
             committed_only=self._committed_only,
         )
-        committed = None if group is None else self._committed_of
+        groups = GroupClient(self._cluster)
+        self._commits = (
+            None if group is None else Commits(groups, group, self._positions, committed_only=self._committed_only)
+        )
         self._starting = StartingOffsets(
             self._cluster,
             self._positions,
             auto_offset_reset,
-            committed,
+            None if self._commits is None else self._commits.to_begin_at,
             self._positions_changed,
             committed_only=self._committed_only,
         )
@@ -222,7 +194,9 @@ class Consumer:
                 max_poll_interval_s,
                 metadata_age_s,
             )
-            self._member = GroupMember(self._cluster, self._groups, self, settings, self._wanted_topics)
+            self._member = GroupMember(self._cluster, groups, self, settings, self._wanted_topics)
+            assert self._commits is not None
+            self._commits.member = self._member
         self._batch: list[Record] = []
         self._at = 0
         """Index of the next record of the batch."""
@@ -243,7 +217,6 @@ class Consumer:
         self._error: ClusterError | None = None
         """Why the member cannot be in the group."""
         self._listener_error: ClusterError | None = None
-        self._commit_lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._member_task: asyncio.Task[None] | None = None
         self._closed: ClusterError | None = ClusterError(
@@ -669,42 +642,13 @@ class Consumer:
         if offsets is None:
             offsets = self._uncommitted(includes_open=True)
         wanted = {TopicPartition(*partition): offset for partition, offset in offsets.items()}
-        if self._group is None:
-            raise ClusterError(ApiError.INVALID_REQUEST, "a consumer without a group cannot commit", "pass group=…")
+        if self._commits is None:
+            raise no_group("cannot commit")
         if any(offset < 0 for offset in wanted.values()):
             raise ValueError("an offset to commit is below 0")
         if not wanted:
             return {}
-        async with self._commit_lock:
-            member = self._member
-            membership = None if member is None else member.core
-            values: dict[Partition, CommittedOffset] = {
-                partition: CommittedOffset(offset, -1, "") for partition, offset in wanted.items()
-            }
-            if membership is None:
-                refusals = await self._groups.commit(self._group, values, timeout_s)
-            else:
-                generation = membership.generation
-                if generation == NO_GENERATION:
-                    message = f"group {self._group}: this consumer is not in the group now"
-                    raise ClusterError("UNKNOWN_MEMBER_ID", message, "commit while partitions are assigned")
-                refusals = await self._groups.commit(
-                    self._group,
-                    values,
-                    timeout_s,
-                    member_id=membership.member_id,
-                    generation=generation,
-                    instance_id=None if member is None else member.instance_id,
-                )
-                for refusal in refusals.values():
-                    if refusal.code in _OUT_OF_GROUP and member is not None:
-                        member.commit_refused(generation, refusal.code)
-        for partition, offset in wanted.items():
-            position = self._positions.get(partition)
-            if position is not None and partition not in refusals:
-                position.committed = offset
-        for refusal in refusals.values():
-            raise refusal
+        await self._commits.commit(wanted, timeout_s)
         return wanted
 
     def group_metadata(self) -> GroupMetadata:
@@ -713,14 +657,11 @@ class Consumer:
         Raises:
             ClusterError: INVALID_REQUEST: it has no group, or commits on its own.
         """
-        if self._group is None or self._auto_commit_interval_s is not None:
-            why = "has no group" if self._group is None else "commits on its own"
+        if self._commits is None or self._auto_commit_interval_s is not None:
+            why = "has no group" if self._commits is None else "commits on its own"
             text = f"the consumer {why}, so its offsets cannot be part of a transaction"
             raise ClusterError(ApiError.INVALID_REQUEST, text, "pass group=… and auto_commit=False to Consumer")
-        if self._member is None:
-            return GroupMetadata(self._group)
-        core = self._member.core
-        return GroupMetadata(self._group, core.member_id, core.generation, self._member.instance_id)
+        return self._commits.metadata()
 
     def offsets_to_commit(self) -> dict[TopicPartition, int]:
         """Return the offsets after everything handed out so far, by assigned partition."""
@@ -730,15 +671,9 @@ class Consumer:
         self, partitions: Iterable[tuple[str, int]] | None = None, timeout_s: float = CALL_TIMEOUT_S
     ) -> dict[TopicPartition, int]:
         """Return the committed offsets of the group; of the assigned partitions if None.  Raises: ClusterError."""
-        if self._group is None:
-            raise ClusterError(ApiError.INVALID_REQUEST, "a consumer without a group has no committed offsets")
-        named = list(self._positions) if partitions is None else list(partitions)
-        found = await self._groups.committed(self._group, timeout_s, named)
-        return {TopicPartition(*partition): offset.offset for partition, offset in found.items()}
-
-    async def _committed_of(self, partitions: list[Partition], timeout_s: float) -> Mapping[Partition, CommittedOffset]:
-        assert self._group is not None
-        return await self._groups.committed(self._group, timeout_s, partitions, stable=self._committed_only)
+        if self._commits is None:
+            raise no_group("has no committed offsets")
+        return await self._commits.committed(list(self._positions) if partitions is None else partitions, timeout_s)
 
     def _uncommitted(
         self, partitions: Iterable[TopicPartition] | None = None, *, includes_open: bool = False

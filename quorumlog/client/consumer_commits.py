@@ -1,0 +1,97 @@
+"""The committed offsets of a consumer: commits them under its membership, and looks them up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from quorumlog.client.group_descriptions import CommittedOffset, Partition
+from quorumlog.client.group_member import GroupMember
+from quorumlog.client.group_protocol import NO_GENERATION
+from quorumlog.client.groups import GroupClient
+from quorumlog.client.messages import TopicPartition
+from quorumlog.client.positions import Position
+from quorumlog.client.producer_transactions import GroupMetadata
+from quorumlog.errors import ClusterError
+from quorumlog.wire.errors import ApiError
+
+_OUT_OF_GROUP: Final = frozenset({"UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS"})
+
+
+class Commits:
+    """The offsets of one group.
+
+    positions: of the consumer; a commit is noted there.
+    committed_only: a position begins at a committed offset once no open transaction can replace that.
+    member: the consumer's membership; None if it only uses the group's offsets.
+    """
+
+    def __init__(
+        self, groups: GroupClient, group: str, positions: Mapping[TopicPartition, Position], *, committed_only: bool
+    ) -> None:
+        self.member: GroupMember | None = None
+        self._groups = groups
+        self._group = group
+        self._positions = positions
+        self._committed_only = committed_only
+        self._lock = asyncio.Lock()
+
+    async def commit(self, wanted: Mapping[TopicPartition, int], timeout_s: float) -> None:
+        """Commit offsets, one call after the other; return once they are durable.  Raises: as `Consumer.commit`."""
+        values: dict[Partition, CommittedOffset] = {
+            partition: CommittedOffset(offset, -1, "") for partition, offset in wanted.items()
+        }
+        async with self._lock:
+            member = self.member
+            if member is None:
+                refusals = await self._groups.commit(self._group, values, timeout_s)
+            else:
+                refusals = await self._commit_as(member, values, timeout_s)
+        for partition, offset in wanted.items():
+            position = self._positions.get(partition)
+            if position is not None and partition not in refusals:
+                position.committed = offset
+        for refusal in refusals.values():
+            raise refusal
+
+    async def _commit_as(
+        self, member: GroupMember, values: dict[Partition, CommittedOffset], timeout_s: float
+    ) -> dict[Partition, ClusterError]:
+        generation = member.core.generation
+        if generation == NO_GENERATION:
+            message = f"group {self._group}: this consumer is not in the group now"
+            raise ClusterError("UNKNOWN_MEMBER_ID", message, "commit while partitions are assigned")
+        refusals = await self._groups.commit(
+            self._group,
+            values,
+            timeout_s,
+            member_id=member.core.member_id,
+            generation=generation,
+            instance_id=member.instance_id,
+        )
+        for refusal in refusals.values():
+            if refusal.code in _OUT_OF_GROUP:
+                member.commit_refused(generation, refusal.code)
+        return refusals
+
+    async def committed(self, partitions: Iterable[tuple[str, int]], timeout_s: float) -> dict[TopicPartition, int]:
+        """Return committed offsets by partition; those without one are left out.  Raises: ClusterError."""
+        found = await self._groups.committed(self._group, timeout_s, partitions)
+        return {TopicPartition(*partition): offset.offset for partition, offset in found.items()}
+
+    async def to_begin_at(self, partitions: list[Partition], timeout_s: float) -> Mapping[Partition, CommittedOffset]:
+        """Return the offsets at which reading begins.  Raises: ClusterError."""
+        return await self._groups.committed(self._group, timeout_s, partitions, stable=self._committed_only)
+
+    def metadata(self) -> GroupMetadata:
+        """Return the membership of the consumer."""
+        if self.member is None:
+            return GroupMetadata(self._group)
+        core = self.member.core
+        return GroupMetadata(self._group, core.member_id, core.generation, self.member.instance_id)
+
+
+def no_group(what: str) -> ClusterError:
+    """Return the refusal of a consumer without a group.  what: the consequence, in words."""
+    return ClusterError(ApiError.INVALID_REQUEST, f"a consumer without a group {what}", "pass group=…")
