@@ -16,7 +16,7 @@ from quorumlog.kctl.context import wait_until
 from quorumlog.kctl.dev_cluster import DevCluster
 from tests.integration.cli.conftest import Server
 from tests.integration.cli.test_doctor import FAST, start
-from tests.integration.cli.test_doctor_commands import heal, shell
+from tests.integration.cli.test_doctor_commands import heal
 from tests.integration.kafka.clients import TIMEOUT_S
 from tests.integration.kafka.test_transactions import producer_of, read, topic_on
 from tests.integration.quorum import clusters
@@ -162,15 +162,13 @@ async def test_a_transaction_that_lost_its_marker_is_found_and_aborted(tmp_path:
         await done(cluster, "topics", "create", topic, *place)
         await lose_a_marker(cluster, topic)
 
+        # The leader itself ends the transaction a minute after its election: few commands come before doctor's.
         plain = Producer({"bootstrap.servers": cluster.bootstrap})
         plain.produce(topic, b"later", partition=0)
         await asyncio.to_thread(plain.flush, TIMEOUT_S)
         [found] = await done(cluster, "transactions", "find-hanging", "--topic", topic, "--broker", "13")
         assert (found["partition"], found["start_offset"], found["transactional_id"]) == (0, 0, "lost")
         assert (found["coordinator_state"], found["lag"]) == ("CompleteCommit", 2)
-        await shell(cluster, found["next"].replace("--yes", "--dry-run"))
-        assert await done(cluster, "transactions", "find-hanging", "--topic", topic) == [found]
-
         finding = await heal(cluster, "HANGING_TRANSACTION")
         assert finding["commands"] == [found["next"]]
         assert await done(cluster, "transactions", "find-hanging") == []
