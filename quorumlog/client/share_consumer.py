@@ -231,7 +231,11 @@ class ShareConsumer:
                 session = self._sessions.get(address)
                 if session is None:
                     connection = KafkaConnection(*address, client_id=self._cluster.client_id)
-                    await connection.connect(CONNECT_TIMEOUT_S)
+                    try:
+                        await connection.connect(CONNECT_TIMEOUT_S)
+                    except ClusterError:
+                        self._forget_leaders(places)
+                        raise
                     session = self._sessions[address] = _Session(address, connection)
                 if session.fetch is None:
                     session.fetch = asyncio.create_task(self._fetch(session, frozenset(places)))
@@ -241,6 +245,11 @@ class ShareConsumer:
             await asyncio.sleep(RETRY_PAUSE_S)
             self._news.set()
 
+    def _forget_leaders(self, places: Iterable[Place]) -> None:
+        """Look these partitions up anew: the broker that led them does not answer, or no longer leads them."""
+        for topic_id, index in places:
+            self._cluster.forget_leader(self._names[topic_id], index)
+
     async def _fetch(self, session: _Session, places: frozenset[Place]) -> None:
         try:
             reply = await self._ask(session, Api.SHARE_FETCH, self._fetch_values(session, places))
@@ -249,6 +258,7 @@ class ShareConsumer:
                 for each in topic.partitions:
                     self._take(session, (topic.topic_id, each.partition_index), each)
         except ClusterError:
+            self._forget_leaders(places)
             await self._drop(session)
             await asyncio.sleep(RETRY_PAUSE_S)
         finally:
