@@ -525,12 +525,19 @@ FollowerStep = Drop | TruncateTo | RestartAt | AppendRecords | DelayFetch
 
 
 class FollowerState:
-    """The state of a follower."""
+    """The state of a follower.
+
+    leader_watermark: the highest watermark that the leader has reported; it may be past this log's end.
+    agrees: the leader has confirmed, under this leader epoch, that this log is a part of its own.  Until then, the
+        records below the watermark may belong to a history that an unclean election discarded.
+    """
 
     def __init__(self, leader_id: int, leader_epoch: int, high_watermark: int) -> None:
         self.leader_id = leader_id
         self.leader_epoch = leader_epoch
         self.high_watermark = high_watermark
+        self.leader_watermark = high_watermark
+        self.agrees = False
 
     def on_reply(
         self,
@@ -560,10 +567,12 @@ class FollowerState:
             return _resolve_divergence(reply.diverging, reply.log_start, log_start, epochs)
         if reply.first_offset not in (UNKNOWN_END, log_end):
             return DelayFetch(KafkaCode.CORRUPT_MESSAGE)
+        self.agrees = True
         return AppendRecords(reply.high_watermark)
 
     def watermark_after(self, leader_high_watermark: int, log_end: int) -> bool:
         """Advance to the leader's watermark, up to this log's end; never move back.  Return whether it moved."""
+        self.leader_watermark = max(self.leader_watermark, leader_high_watermark)
         watermark = min(leader_high_watermark, log_end)
         if watermark <= self.high_watermark:
             return False
@@ -572,6 +581,17 @@ class FollowerState:
 
     def on_truncated(self, log_end: int) -> None:
         self.high_watermark = min(self.high_watermark, log_end)
+        self.agrees = False
+
+    def missing(self, offset: int, log_end: int) -> KafkaCode:
+        """Return the answer to a consumer whose position this log may not have reached yet (KIP-392).
+
+        OFFSET_NOT_AVAILABLE if the leader has committed that much, so that the records will arrive here.  Otherwise
+        OFFSET_OUT_OF_RANGE, with which the consumer turns to the leader.
+        """
+        if offset <= log_end:
+            return KafkaCode.NONE
+        return KafkaCode.OFFSET_NOT_AVAILABLE if offset <= self.leader_watermark else KafkaCode.OFFSET_OUT_OF_RANGE
 
 
 def _resolve_divergence(diverging: Divergence, leaders_start: int, log_start: int, epochs: EpochCache) -> FollowerStep:

@@ -126,6 +126,8 @@ class FetchPlan:
     session_id, session_epoch: as in the request (KIP-227); the defaults mean a full fetch with no session.
     by_id: topics are named by id; a session cannot mix both.
     read_committed: read up to the last stable offset, and report the aborted transactions; only for consumers.
+    rack: of a consumer that may be sent to another replica (KIP-392); empty = not stated.
+    listener: its name; a consumer is sent only to brokers that have it.
     """
 
     partitions: tuple[FetchPartition, ...]
@@ -139,6 +141,8 @@ class FetchPlan:
     forgotten: tuple[ForgottenPartition, ...] = ()
     by_id: bool = False
     read_committed: bool = False
+    rack: str = ""
+    listener: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,7 @@ class FetchResult:
     last_stable_offset: the end of the decided records for a reader of committed ones; otherwise the high watermark.
     aborted: for such a reader, the aborted transactions with records in `records`, in the order of their markers.
     diverging_epoch, diverging_end: not -1 if the fetcher must truncate before it continues (KIP-595).
+    preferred_replica: the broker from which the consumer should read instead; -1 = this one.
     """
 
     topic_id: UUID | None
@@ -165,6 +170,7 @@ class FetchResult:
     leader_id: int = -1
     leader_epoch: int = NO_EPOCH
     aborted: Sequence[AbortedTransaction] = ()
+    preferred_replica: int = -1
 
 
 @dataclass(frozen=True, slots=True)

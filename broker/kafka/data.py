@@ -130,7 +130,7 @@ async def handle_fetch(replicas: Replicas, caller: Caller, frame: memoryview, ro
     version = caller.header.api_version
     request = fetch.decode_request(frame, caller.header.body, version, FetchPartition, ForgottenPartition)
     refusal = _refusal(request, version)
-    reply = FetchReply(int(refusal)) if refusal is not None else await replicas.fetch(_plan(request, version, room))
+    reply = FetchReply(int(refusal)) if refusal is not None else await replicas.fetch(_plan(request, caller, room))
     results = reply.results
     if reply.error_code and version < _FIRST_FETCH_WITH_ERROR:
         results = tuple(
@@ -160,7 +160,7 @@ def _refusal(request: fetch.FetchRequest, version: int) -> KafkaCode | None:
     return None
 
 
-def _plan(request: fetch.FetchRequest, version: int, room: Callable[[], int]) -> FetchPlan:
+def _plan(request: fetch.FetchRequest, caller: Caller, room: Callable[[], int]) -> FetchPlan:
     follower = request.replica_id >= 0
     max_bytes = max(0, request.max_bytes)
     return FetchPlan(
@@ -173,6 +173,8 @@ def _plan(request: fetch.FetchRequest, version: int, room: Callable[[], int]) ->
         session_id=request.session_id,
         session_epoch=request.session_epoch,
         forgotten=tuple(request.forgotten),
-        by_id=version >= fetch.FIRST_WITH_TOPIC_ID,
+        by_id=caller.header.api_version >= fetch.FIRST_WITH_TOPIC_ID,
         read_committed=not follower and request.isolation_level == fetch.READ_COMMITTED,
+        rack="" if follower else request.rack,
+        listener=caller.listener,
     )

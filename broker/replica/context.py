@@ -53,6 +53,7 @@ class ReplicaContext:
     """is_awake: whether this process may rely on its knowledge of its leaderships (see `StallDetector`).
 
     parked_produces: their number, in all replicas.
+    reads_from_followers: consumers are sent to the nearest replica (`replica.selector`).
     is_closed: the broker is stopping and no longer serves requests.
     """
 
@@ -66,9 +67,10 @@ class ReplicaContext:
     events: ReplicaEvents = field(default_factory=ReplicaEvents)
     parked_produces: int = 0
     is_closed: bool = False
+    reads_from_followers: bool = False
 
     def is_serving(self) -> bool:
-        """Return whether this process may serve as a leader at all.
+        """Return whether this process may serve its replicas at all.
 
         Only the process whose registration is in force and unfenced may, and only if it was not stopped for so long
         that another broker may have become leader.

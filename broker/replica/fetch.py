@@ -17,6 +17,9 @@ Positions are noted before anything is read: a follower's fetch is first of all 
 
 Reads may be awaited.  After each read the replica must still lead under the same `LeaderState`, and the request must
 still be the newest of its session; otherwise its records are not sent.
+
+With `replica.selector=rack-aware`, a leader sends a consumer that states its rack to a follower there (KIP-392), and
+followers serve such consumers up to the watermark that they know.  All other consumers are served by leaders only.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ from typing import NamedTuple
 from uuid import UUID
 
 from broker.core.fetch_session import NO_SESSION, SessionCache, SessionPartition, never_parked
-from broker.core.partition import Divergence, LeaderState, check_position
+from broker.core.nearest import ReadReplica, nearest_replica
+from broker.core.partition import Divergence, FollowerState, LeaderState, check_position
 from broker.kafka.api import CONSUMER, FetchPartition, FetchPlan, FetchReply, FetchResult, ForgottenPartition
 from broker.log import PartitionLog
 from broker.replica.replica import AskedKey, AskedPartition, Replica, Session
@@ -43,11 +47,17 @@ _SESSION_ID_MAX = 2**31 - 2
 
 
 class _Served(NamedTuple):
-    """The replica that answers for a partition, and its state as the leader."""
+    """The replica that answers for a partition, and its state as the leader or as a follower."""
 
     replica: Replica
-    leader: LeaderState
+    role: LeaderState | FollowerState
     log: PartitionLog
+
+    def has_ended(self) -> bool:
+        """Return whether the role has ended since, or the follower has lost the leader's agreement to its log."""
+        if isinstance(self.role, FollowerState):
+            return self.replica.follower is not self.role or not self.role.agrees
+        return self.replica.leader is not self.role
 
 
 class FetchService:
@@ -164,7 +174,7 @@ class FetchService:
         found = self._serving(entry, plan.replica_id)
         if isinstance(found, KafkaCode):
             return
-        if self._check(entry, plan.replica_id, found.log) is not KafkaCode.NONE:
+        if self._check(entry, plan.replica_id, found) is not KafkaCode.NONE:
             return
         contact = session.contact if session.session_id != NO_SESSION else None
         found.replica.on_fetch(plan.replica_id, plan.broker_epoch, entry.fetch_offset, contact)
@@ -198,10 +208,12 @@ class FetchService:
         size = 0
         for key in list(session.ready):
             entry = session.entries[key]
-            found = self._serving(entry, plan.replica_id)
+            found = self._serving(entry, plan.replica_id, plan.rack)
             if isinstance(found, KafkaCode):
                 return True
-            if self._check(entry, plan.replica_id, found.log) is not KafkaCode.NONE:
+            if self._check(entry, plan.replica_id, found) is not KafkaCode.NONE:
+                return True
+            if self._nearest(entry, plan, found) is not None:
                 return True
             try:
                 there = found.log.size_between(entry.fetch_offset, _readable_end(found, plan))
@@ -221,7 +233,7 @@ class FetchService:
         The caller drops them if a newer request of the session arrived during a read.
         """
         epoch = session.next_epoch
-        session.take_stance((self._table.context.is_serving(), self._cluster.own_epoch, plan.read_committed))
+        session.take_stance(self._stance(plan))
         budget = min(plan.max_bytes, self._limits.fetch_response_max_bytes)
         results: dict[AskedKey, FetchResult] = {}
         size = 0
@@ -235,7 +247,7 @@ class FetchService:
             if code != KafkaCode.NONE:
                 urgent = urgent or code != entry.sent_code
                 results[key] = result
-            elif result.diverging_epoch >= 0:
+            elif result.diverging_epoch >= 0 or result.preferred_replica >= 0:
                 urgent = True
                 results[key] = result
             elif len(result.records):
@@ -247,20 +259,36 @@ class FetchService:
                     result.log_start_offset,
                 ):
                     results[key] = result
-                    # A client may wait until every replica has the new log start.
-                    urgent = urgent or (
-                        plan.replica_id != CONSUMER and 0 <= entry.sent_log_start < result.log_start_offset
-                    )
+                    urgent = urgent or (plan.replica_id != CONSUMER and self._is_awaited(entry, result))
                 else:
                     session.ready.pop(key, None)
         return results, urgent or size >= self._wanted_bytes(plan)
 
+    def _stance(self, plan: FetchPlan) -> tuple[object, ...]:
+        context = self._table.context
+        return (
+            context.is_serving(),
+            context.reads_from_followers,
+            self._cluster.own_epoch,
+            plan.read_committed,
+            plan.rack,
+        )
+
+    def _is_awaited(self, entry: AskedPartition, result: FetchResult) -> bool:
+        """Return whether clients wait until this follower knows its news.
+
+        They may wait until every replica has the new log start, or until it serves the committed records.
+        """
+        if 0 <= entry.sent_log_start < result.log_start_offset:
+            return True
+        return self._table.context.reads_from_followers and 0 <= entry.sent_high_watermark < result.high_watermark
+
     def _reply(self, session: Session, plan: FetchPlan, results: dict[AskedKey, FetchResult]) -> FetchReply:
         """Record the sent positions; a full fetch is also answered for partitions without news."""
         for key, result in results.items():
-            # A partition with records stays ready, because there may be more.  So does one with an error, because
-            # nothing may touch the session when its cause ends.
-            if result.error_code == KafkaCode.NONE and not len(result.records):
+            # A partition with records stays ready, because there may be more.  So does one with an error or a preferred
+            # replica, because nothing may touch the session when the cause ends.
+            if result.error_code == KafkaCode.NONE and not len(result.records) and result.preferred_replica < 0:
                 session.ready.pop(key, None)
         if session.full:
             # Partitions whose records had no room are answered without records, and stay ready.
@@ -283,7 +311,7 @@ class FetchService:
                 self._counters.reassignment_out_bytes += size
 
     def _without_records(self, entry: AskedPartition, plan: FetchPlan) -> FetchResult:
-        found = self._serving(entry, plan.replica_id)
+        found = self._serving(entry, plan.replica_id, plan.rack)
         if isinstance(found, KafkaCode):
             return self._error(entry, found)
         try:
@@ -296,19 +324,21 @@ class FetchService:
     async def _evaluate(
         self, session: Session, entry: AskedPartition, plan: FetchPlan, budget: int, at_least_one: bool
     ) -> FetchResult:
-        found = self._serving(entry, plan.replica_id)
+        found = self._serving(entry, plan.replica_id, plan.rack)
         if isinstance(found, KafkaCode):
             return self._error(entry, found)
-        replica, leader, partition_log = found
+        replica, _, partition_log = found
         if session.session_id != NO_SESSION:
             replica.sessions[session] = entry.key  # it may be younger than the request that named the partition
         try:
-            verdict = self._check(entry, plan.replica_id, partition_log)
+            verdict = self._check(entry, plan.replica_id, found)
             if isinstance(verdict, Divergence):
                 result = self._result(entry, found)
                 return replace(result, diverging_epoch=verdict.epoch, diverging_end=verdict.end)
             if verdict is not KafkaCode.NONE:
                 return self._out_of_range(entry, found, verdict, plan.replica_id)
+            if (nearest := self._nearest(entry, plan, found)) is not None:
+                return replace(self._result(entry, found), preferred_replica=nearest)
             end = partition_log.end_offset if plan.replica_id != CONSUMER else _readable_end(found, plan)
             most = min(entry.max_bytes, budget)
             if entry.fetch_offset >= end or (most <= 0 and not at_least_one):
@@ -320,16 +350,16 @@ class FetchService:
         except (DiskError, CorruptStoreError) as error:
             replica.take_offline(error)
             return self._error(entry, KafkaCode.KAFKA_STORAGE_ERROR)
-        if replica.leader is not leader:
-            return self._error(entry, KafkaCode.NOT_LEADER_OR_FOLLOWER)  # it resigned during the read
+        if found.has_ended():
+            return self._error(entry, KafkaCode.NOT_LEADER_OR_FOLLOWER)  # it ended during the read
         return self._result(entry, found, records)
 
     def _committed(
         self, entry: AskedPartition, found: _Served, records: bytes | memoryview, stable_offset: int
     ) -> FetchResult:
         """Return records up to the last stable offset, with the aborted transactions in them."""
-        if found.replica.leader is not found.leader:
-            return self._error(entry, KafkaCode.NOT_LEADER_OR_FOLLOWER)  # it resigned during the read
+        if found.has_ended():
+            return self._error(entry, KafkaCode.NOT_LEADER_OR_FOLLOWER)  # it ended during the read
         if entry.fetch_offset < found.log.start_offset:
             # Retention deleted the list of aborted transactions together with the records, during the read.
             return self._out_of_range(entry, found, KafkaCode.OFFSET_OUT_OF_RANGE, CONSUMER)
@@ -337,12 +367,11 @@ class FetchService:
         return replace(self._result(entry, found, records), last_stable_offset=stable_offset, aborted=aborted)
 
     def _out_of_range(self, entry: AskedPartition, found: _Served, code: KafkaCode, replica_id: int) -> FetchResult:
-        leader_epoch = found.leader.leader_epoch
         result = replace(
             self._result(entry, found),
             error_code=int(code),
             leader_id=found.replica.image.leader,
-            leader_epoch=leader_epoch,
+            leader_epoch=found.role.leader_epoch,
         )
         if replica_id == CONSUMER:
             return result
@@ -352,8 +381,8 @@ class FetchService:
         diverging_end = start if epoch >= 0 else -1
         return replace(result, log_start_offset=start, diverging_epoch=epoch, diverging_end=diverging_end)
 
-    def _serving(self, entry: AskedPartition, replica_id: int) -> _Served | KafkaCode:
-        """Return the leader that may answer for this partition.
+    def _serving(self, entry: AskedPartition, replica_id: int, rack: str = "") -> _Served | KafkaCode:
+        """Return the replica that may answer for this partition: the leader, or a follower if the consumer has a rack.
 
         The leader epoch is checked before the follower's membership (KAFKA-14078).
         """
@@ -362,6 +391,9 @@ class FetchService:
             if self._cluster.partition(*entry.key) is not None:
                 return KafkaCode.NOT_LEADER_OR_FOLLOWER
             return KafkaCode.UNKNOWN_TOPIC_OR_PARTITION if isinstance(entry.key[0], str) else KafkaCode.UNKNOWN_TOPIC_ID
+        if replica.follower is not None and replica_id == CONSUMER and rack:
+            following = replica.following(entry.current_leader_epoch)
+            return following if isinstance(following, KafkaCode) else _Served(replica, *following)
         found = replica.leading(entry.current_leader_epoch)
         if isinstance(found, KafkaCode):
             return found
@@ -371,7 +403,29 @@ class FetchService:
             return KafkaCode.FENCED_LEADER_EPOCH  # a position counts only under the leader epoch that it names
         return _Served(replica, *found)
 
-    def _check(self, entry: AskedPartition, replica_id: int, partition_log: PartitionLog) -> Divergence | KafkaCode:
+    def _nearest(self, entry: AskedPartition, plan: FetchPlan, found: _Served) -> int | None:
+        """Return the broker that should serve this consumer instead of the leader."""
+        leader = found.role
+        if not plan.rack or not self._table.context.reads_from_followers or not isinstance(leader, LeaderState):
+            return None
+        brokers = self._cluster.newest.brokers
+        own = brokers.get(leader.broker_id)
+        reachable = [
+            ReadReplica(id_, broker.rack, follower.log_start, follower.end)
+            for id_, follower in leader.followers.items()
+            if id_ in leader.isr
+            and (broker := brokers.get(id_)) is not None
+            and broker.active
+            and broker.endpoint(plan.listener) is not None
+        ]
+        return nearest_replica(plan.rack, None if own is None else own.rack, entry.fetch_offset, reachable)
+
+    def _check(self, entry: AskedPartition, replica_id: int, found: _Served) -> Divergence | KafkaCode:
+        partition_log = found.log
+        if isinstance(found.role, FollowerState):
+            missing = found.role.missing(entry.fetch_offset, partition_log.end_offset)
+            if missing is not KafkaCode.NONE:
+                return missing
         is_replica, start = replica_id != CONSUMER, partition_log.start_offset
         if is_replica and entry.fetch_offset < start:
             start = _first_position(partition_log)
@@ -386,8 +440,8 @@ class FetchService:
             topic,
             entry.key[1],
             int(KafkaCode.NONE),
-            found.leader.high_watermark,
-            found.leader.high_watermark,
+            found.role.high_watermark,
+            found.role.high_watermark,
             found.log.start_offset,
             records,
         )
@@ -432,7 +486,7 @@ def _readable_end(found: _Served, plan: FetchPlan) -> int:
 
     Raises: CorruptStoreError, DiskError.
     """
-    return found.log.last_stable_offset if plan.read_committed else found.leader.high_watermark
+    return found.log.last_stable_offset if plan.read_committed else found.role.high_watermark
 
 
 def _complete(future: asyncio.Future[None]) -> None:

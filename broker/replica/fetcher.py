@@ -338,7 +338,7 @@ class Fetcher:
             case RestartAt(start, epoch):
                 logger.warning("log restarts", replica=repr(replica), end=partition_log.end_offset, start=start)
                 if await self._context.logs.reset_to(partition_log, start, epoch) and replica.follower is not None:
-                    replica.follower.on_truncated(start)  # its leader epoch may have changed meanwhile
+                    replica.on_truncated()  # its leader epoch may have changed meanwhile
                 self._want(key, replica)
             case DelayFetch(code):
                 if code not in _PASSING and key not in self._refusals:
@@ -356,7 +356,7 @@ class Fetcher:
         if end < max(partition_log.truncation_floor, partition_log.start_offset):
             return  # a save of the watermark or retention was faster; the next reply diverges again
         partition_log.truncate_to(end)
-        follower.on_truncated(partition_log.end_offset)
+        replica.on_truncated()
         self._context.counters.truncations += 1
         logger.info("log truncated", replica=repr(replica), before=before, end=partition_log.end_offset)
 

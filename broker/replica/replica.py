@@ -69,6 +69,13 @@ class Leading(NamedTuple):
     log: PartitionLog
 
 
+class Following(NamedTuple):
+    """A follower that may serve consumers now.  Valid only until the next await."""
+
+    follower: FollowerState
+    log: PartitionLog
+
+
 class Replica:
     """At most one of `leader` and `follower` is set; neither while it is offline.
 
@@ -143,6 +150,21 @@ class Replica:
         code = check_leader_epoch(current_leader_epoch, leader.leader_epoch)
         return Leading(leader, self.log) if code is KafkaCode.NONE else code
 
+    def following(self, current_leader_epoch: int) -> Following | KafkaCode:
+        """Return the follower that may answer a consumer that was sent under `current_leader_epoch` (-1: unknown).
+
+        It must be in the ISR, because a follower that has lost its leader would otherwise keep its consumers.
+        """
+        if self.log is None:
+            return KafkaCode.KAFKA_STORAGE_ERROR
+        context, follower = self._context, self.follower
+        if follower is None or not follower.agrees or not context.reads_from_followers or not context.is_serving():
+            return KafkaCode.NOT_LEADER_OR_FOLLOWER
+        if context.broker_id not in self.image.isr or self.log.durability.is_truncating:
+            return KafkaCode.NOT_LEADER_OR_FOLLOWER
+        code = check_leader_epoch(current_leader_epoch, follower.leader_epoch)
+        return Following(follower, self.log) if code is KafkaCode.NONE else code
+
     # -- transitions
 
     def open(self, partition_log: PartitionLog) -> None:
@@ -193,6 +215,7 @@ class Replica:
         assert self.log is not None, self
         image = self.image
         if self.follower is not None and self.role_epoch == image.leader_epoch:
+            self._touch(consumers=True, followers=False)  # it may have left the ISR
             self._context.events.assignment_changed(self)
             return
         led = self.leader
@@ -504,6 +527,12 @@ class Replica:
         if self.follower.watermark_after(high_watermark, self.log.end_offset):
             self._on_watermark()
 
+    def on_truncated(self) -> None:
+        """As a follower: note that the log was shortened."""
+        if self.follower is not None and self.log is not None:
+            self.follower.on_truncated(self.log.end_offset)
+            self._touch(consumers=True, followers=False)
+
     def _on_leader_changed(self, watermark_moved: bool) -> None:
         if watermark_moved:
             self._on_watermark()
@@ -518,7 +547,7 @@ class Replica:
         self._context.events.watermark_moved(self)
         if self.leader is not None:
             self._answer_decided()
-            self._touch(consumers=True, followers=False)
+        self._touch(consumers=True, followers=self._context.reads_from_followers)
 
     # -- fetches and ISR, as the leader
 
@@ -572,7 +601,7 @@ class Replica:
     def _touch(self, *, consumers: bool, followers: bool) -> None:
         """Mark the partition in all sessions that list it, and wake the parked fetches of consumers or followers.
 
-        A follower is not woken for a watermark: it learns the watermark with the next records.
+        A follower is woken for a watermark only if it serves consumers: it learns the watermark with the next records.
         """
         for session, key in self.sessions.items():
             session.touch(key)

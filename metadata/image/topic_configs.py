@@ -215,6 +215,7 @@ CLUSTER_CONFIGS: dict[str, ConfigKey] = {
         _int("offsets.retention.minutes", 7 * 24 * 60, 1, INT32_MAX),
         _int("offsets.topic.num.partitions", 50, 1, 10_000),
         _int("reassignment.throttle.bytes.per.second", -1, -1),
+        ConfigKey("replica.selector", Kind.CHOICE, "leader", choices=("leader", "rack-aware")),
         ConfigKey("share.auto.offset.reset", Kind.CHOICE, "latest", choices=("earliest", "latest")),
         _int("share.coordinator.state.topic.num.partitions", 50, 1, 10_000),
         ConfigKey("share.isolation.level", Kind.CHOICE, "read_uncommitted", choices=_ISOLATION_LEVELS),
@@ -238,7 +239,8 @@ members of a group. metadata.retention: how much history of the metadata every n
 first applies. offset.metadata.max.bytes: of the text that a client may store with a committed offset.
 offsets.retention.minutes: how long the offsets of a group stay after it became empty. offsets.topic.num.partitions:
 partitions of __consumer_offsets, in force when a broker creates that topic. reassignment.throttle.bytes.per.second: how
-much a broker copies to replicas that are being added; -1: no limit. transaction.max.timeout.ms: how long a producer may
+much a broker copies to replicas that are being added; -1: no limit. replica.selector: rack-aware sends a consumer that
+names its rack to a replica in that rack; leader serves it itself. transaction.max.timeout.ms: how long a producer may
 let a transaction be open. transaction.state.log.num.partitions: partitions of __transaction_state, in force when a
 broker creates that topic. transactional.id.expiration.ms: how long a transactional id stays without a transaction.
 """

@@ -350,7 +350,9 @@ class ApiError(StrEnum):
         "UNKNOWN_LEADER_EPOCH", "The leader epoch of the request is newer than the broker's.", retriable=True
     )
     OFFSET_NOT_AVAILABLE = _row(
-        "OFFSET_NOT_AVAILABLE", "The new leader does not know the high watermark yet.", retriable=True
+        "OFFSET_NOT_AVAILABLE",
+        "The new leader does not know the high watermark yet, or the follower does not have the record yet.",
+        retriable=True,
     )
     KAFKA_STORAGE_ERROR = _row("KAFKA_STORAGE_ERROR", "The data directory of the replica is offline.", retriable=True)
     FETCH_SESSION_ID_NOT_FOUND = _row(

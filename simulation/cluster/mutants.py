@@ -121,10 +121,11 @@ def _empty_logs_fit() -> list[Any]:
     """For a replica whose log retention has emptied, only the bounds of the leader's log are checked, not epochs."""
     check = FetchService._check
 
-    def by_bounds(self: FetchService, entry: Any, replica_id: int, log: PartitionLog) -> Any:
+    def by_bounds(self: FetchService, entry: Any, replica_id: int, found: Any) -> Any:
+        log = found.log
         if entry.fetch_offset == entry.log_start_offset > 0 and log.start_offset <= entry.fetch_offset:
             return KafkaCode.NONE if entry.fetch_offset <= log.end_offset else KafkaCode.OFFSET_OUT_OF_RANGE
-        return check(self, entry, replica_id, log)
+        return check(self, entry, replica_id, found)
 
     return [patch.object(FetchService, "_check", by_bounds)]
 

@@ -17,6 +17,7 @@ WATERMARKS = "broker/replica/watermarks.py"
 
 DELETIONS = "broker/replica/deletions.py"
 
+NEAREST_TESTS = "tests/unit/broker/replica/test_nearest.py"
 CONSUMER_SESSION_TESTS = "tests/unit/broker/replica/test_consumer_sessions.py"
 DELETION_TESTS = "tests/unit/broker/replica/test_deletions.py"
 FETCHER_TESTS = "tests/unit/broker/replica/test_fetcher.py"
@@ -32,6 +33,34 @@ WATERMARK_TESTS = "tests/unit/broker/replica/test_watermarks.py"
 INTERNAL_TESTS = "tests/unit/broker/replica/test_internal_topics.py"
 
 MUTANTS = (
+    Mutant(
+        "a follower serves records before its leader agrees to them",
+        REPLICA,
+        "if follower is None or not follower.agrees or",
+        "if follower is None or",
+        (f"{NEAREST_TESTS}::test_a_follower_serves_once_its_leader_agrees_to_its_log",),
+    ),
+    Mutant(
+        "a follower outside the ISR serves consumers",
+        REPLICA,
+        "if context.broker_id not in self.image.isr or",
+        "if",
+        (f"{NEAREST_TESTS}::test_a_follower_outside_the_isr_serves_nobody",),
+    ),
+    Mutant(
+        "a consumer is sent to a follower outside the ISR",
+        FETCH,
+        "if id_ in leader.isr",
+        "if True",
+        (f"{NEAREST_TESTS}::test_the_leader_serves_if_no_replica_in_the_rack_can",),
+    ),
+    Mutant(
+        "a follower that serves consumers learns of a watermark at its next records",
+        REPLICA,
+        "followers=self._context.reads_from_followers)",
+        "followers=False)",
+        (f"{NEAREST_TESTS}::test_a_new_watermark_answers_the_parked_fetch_of_a_follower_that_serves_consumers",),
+    ),
     Mutant(
         "a session does not watch a partition that was created after it was named",
         FETCH,
@@ -91,7 +120,7 @@ MUTANTS = (
     Mutant(
         "a fetch position is acknowledged without checking it",
         FETCH,
-        "if self._check(entry, plan.replica_id, found.log) is not KafkaCode.NONE:\n            return\n        contact",
+        "if self._check(entry, plan.replica_id, found) is not KafkaCode.NONE:\n            return\n        contact",
         "if False:\n            return\n        contact",
         (f"{POSITION_TESTS}::test_a_position_of_another_history_acknowledges_nothing",),
     ),
@@ -241,7 +270,7 @@ MUTANTS = (
     Mutant(
         "a consumer receives uncommitted records",
         FETCH,
-        "return found.log.last_stable_offset if plan.read_committed else found.leader.high_watermark",
+        "return found.log.last_stable_offset if plan.read_committed else found.role.high_watermark",
         "return found.log.last_stable_offset if plan.read_committed else found.log.end_offset",
         (f"{SERVING_TESTS}::test_a_consumer_reads_up_to_the_watermark_and_a_follower_to_the_end",),
     ),
@@ -262,8 +291,8 @@ MUTANTS = (
     Mutant(
         "a truncation keeps the follower's watermark",
         FETCHER,
-        "        follower.on_truncated(partition_log.end_offset)\n",
-        "",
+        "        replica.on_truncated()\n        self._context",
+        "        self._context",
         (f"{FETCHER_TESTS}::test_a_truncation_lowers_the_watermark",),
     ),
     Mutant(
@@ -312,8 +341,8 @@ MUTANTS = (
     Mutant(
         "records that were read by a leader that resigned meanwhile are sent",
         FETCH,
-        "if replica.leader is not leader:",
-        "if False:",
+        "return self.replica.leader is not self.role",
+        "return False",
         (f"{READ_TESTS}::test_records_are_not_sent_by_a_leader_that_resigned_during_the_read",),
     ),
     Mutant(

@@ -125,6 +125,8 @@ class ResultLike(Protocol):
     def leader_id(self) -> int: ...
     @property
     def leader_epoch(self) -> int: ...
+    @property
+    def preferred_replica(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,7 @@ class FetchedPartition:
 
     records: whole batches, but the last one may be incomplete; a slice of the frame.
     aborted: the aborted transactions in the records, each as producer id and first offset.
+    preferred_replica: the broker from which the consumer should read instead; -1: this one.
     """
 
     topic_id: UUID | None
@@ -162,6 +165,7 @@ class FetchedPartition:
     leader_id: int
     leader_epoch: int
     aborted: tuple[tuple[int, int], ...] = ()
+    preferred_replica: int = -1
 
 
 class FetchedReply(NamedTuple):
@@ -187,6 +191,7 @@ class FetchRequest(NamedTuple):
     forgotten: list[Any]
     cluster_id: str | None
     isolation_level: int = 0
+    rack: str = ""
 
 
 # --- server --------------------------------------------------------------------------------------------------------
@@ -232,8 +237,9 @@ def decode_request(
         gone += [forgotten(topic_id, topic, reader.int32()) for _ in range(reader.count(flexible, 4))]
         if flexible:
             reader.skip_tags()
+    rack = ""
     if version >= _FIRST_WITH_RACK:
-        reader.string(flexible)
+        rack = reader.string(flexible)
     cluster_id, broker_epoch = None, -1
     for tag, data in (reader.tags() if flexible else {}).items():
         if tag == 0:
@@ -253,6 +259,7 @@ def decode_request(
         gone,
         cluster_id,
         isolation_level,
+        rack,
     )
 
 
@@ -338,7 +345,7 @@ def _encode_result(piece: bytearray, version: int, result: ResultLike) -> None:
     else:
         piece += count(0, flexible)
     if version >= _FIRST_WITH_PREFERRED_REPLICA:
-        piece += b"\xff\xff\xff\xff"
+        piece += _INT32.pack(result.preferred_replica)
     piece += nullable_bytes_size(len(result.records), flexible)
 
 
@@ -371,6 +378,7 @@ def encode_request(
     broker_epoch: int = -1,
     cluster_id: str | None = None,
     isolation_level: int = 0,
+    rack: str = "",
 ) -> list[Buffer]:
     """Return the request body, for a flexible version; consecutive partitions of one topic are encoded together."""
     assert version >= _FIRST_FLEXIBLE, version
@@ -401,7 +409,7 @@ def encode_request(
             topics.append((name, []))
         topics[-1][1].append(_INT32.pack(gone.index))
     _join_topics(out, topics)
-    out += b"\x01"  # rack: ""
+    out += string(rack, True)
     tags = b""
     if cluster_id is not None:
         text = string(cluster_id, True)
@@ -455,7 +463,7 @@ def _decode_partition(reader: Reader, topic_id: UUID | None, topic: str | None) 
         producer_id, first_offset = reader.unpack(_ABORTED)
         aborted.append((producer_id, first_offset))
         reader.skip_tags()
-    reader.int32()
+    preferred_replica = reader.int32()
     records = reader.nullable_bytes(True)
     diverging_epoch = diverging_end = leader_id = leader_epoch = -1
     for tag, value in reader.tags().items():
@@ -479,4 +487,5 @@ def _decode_partition(reader: Reader, topic_id: UUID | None, topic: str | None) 
         leader_id,
         leader_epoch,
         tuple(aborted),
+        preferred_replica,
     )

@@ -93,9 +93,9 @@ class Rig:
 
     # -- metadata
 
-    async def register(self, number: int = 0) -> None:
+    async def register(self, number: int = 0, **changes: Any) -> None:
         """Start incarnation `number`, unfenced, and with all metadata up to there applied."""
-        assert self.cluster.register(1, number, directory_ids=self.directories).outcome.ok
+        assert self.cluster.register(1, number, directory_ids=self.directories, **changes).outcome.ok
         assert not self.cluster.beat(1).fenced
         self.role.follower.activate(self.cluster.epoch(1))
         await self.learn()

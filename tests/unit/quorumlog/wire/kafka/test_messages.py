@@ -52,6 +52,7 @@ class FetchResult:
     leader_id: int
     leader_epoch: int
     aborted: list[AbortedTransaction]
+    preferred_replica: int
 
 
 PRODUCE_RESULT = st.builds(
@@ -80,6 +81,7 @@ FETCH_RESULT = st.builds(
     leader_id=st.integers(-1, 1000),
     leader_epoch=st.integers(-1, 1000),
     aborted=st.lists(st.builds(AbortedTransaction, INT64, INT64, INT64), max_size=3),
+    preferred_replica=st.integers(-1, 1000),
 )
 ENDPOINT = st.builds(produce.NodeEndpoint, st.integers(0, 100), NAME, st.integers(1, 65535), st.none() | NAME)
 
@@ -211,6 +213,8 @@ def test_fetch_response(
         assert bytes(got.records) == sent.records
         pairs = [(one.producer_id, one.first_offset) for one in sent.aborted]
         assert [(one.producer_id, one.first_offset) for one in got.aborted_transactions or ()] == pairs
+        if version >= 11:
+            assert got.preferred_read_replica == sent.preferred_replica
         if version >= 12:
             assert (got.diverging_epoch.epoch, got.diverging_epoch.end_offset) == (
                 sent.diverging_epoch,
@@ -232,6 +236,7 @@ def test_fetch_response(
             )
             assert (mine.diverging_epoch, mine.diverging_end) == (sent.diverging_epoch, sent.diverging_end)
             assert list(mine.aborted) == [(one.producer_id, one.first_offset) for one in sent.aborted]
+            assert mine.preferred_replica == sent.preferred_replica
 
 
 @given(
