@@ -186,6 +186,8 @@ class GroupCoordinators:
         if gone:
             names = sorted({topic.name for topic in gone})
             self.shell.tell_all(lambda machine, now: machine.topics_deleted(names, now))
+        if records is None or any(isinstance(each, RemovePartition | RenewTopic) for each in records):
+            self.shell.tell_all(lambda machine, now: machine.partitions_removed(now))
 
     def _follow_topics(self, old: ClusterImage, new: ClusterImage, records: Sequence[Record] | None) -> None:
         """Report changes of topics to the consumer groups, which are assigned to their partitions."""

@@ -14,6 +14,13 @@ GROUP_TESTS = "tests/unit/broker/coordinator/test_groups.py"
 
 MUTANTS = (
     Mutant(
+        "the committed offsets of a removed partition stay",
+        GROUPS,
+        "isinstance(each, RemovePartition | RenewTopic) for each in records",
+        "False for each in records",
+        (f"{GROUP_TESTS}::test_the_offsets_of_a_removed_partition_are_deleted",),
+    ),
+    Mutant(
         "an offset is committed for a topic that the next coordinator may not know",
         TOPICS,
         "return is_applied and self.has_partition(topic, partition)",

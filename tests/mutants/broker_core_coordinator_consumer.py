@@ -13,6 +13,31 @@ ASSIGNORS = f"{TESTS}/test_assignors.py"
 
 MUTANTS = (
     Mutant(
+        "a refused join deletes the record of an empty classic group",
+        f"{FOLDER}/service.py",
+        "        if refusal is not None:\n            return refusal\n        if group is not None:\n",
+        "        if group is not None:\n",
+        (
+            "tests/unit/broker/core/coordinator/consumer/test_migration.py::test_a_refused_join_leaves_the_classic_group_as_it_is",
+        ),
+    ),
+    Mutant(
+        "a refused join upgrades a live classic group",
+        f"{FOLDER}/service.py",
+        "return refusal or migration.upgrade(",
+        "return migration.upgrade(",
+        (
+            "tests/unit/broker/core/coordinator/consumer/test_migration.py::test_a_refused_join_leaves_the_classic_group_as_it_is",
+        ),
+    ),
+    Mutant(
+        "one tick compares the expressions of all groups",
+        "broker/core/coordinator/group_machine.py",
+        "(is_matching and matched > MATCHING_GROUPS_PER_TICK_MAX)",
+        "(is_matching and matched < 0)",
+        (f"{GROUPS}::test_a_tick_compares_the_topics_with_the_expressions_of_few_groups",),
+    ),
+    Mutant(
         "a member gets partitions that another one has not given up",
         f"{FOLDER}/group.py",
         "return self.owners.get((topic, partition), member_id) == member_id",

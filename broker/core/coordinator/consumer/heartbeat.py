@@ -88,7 +88,7 @@ def heartbeat(
 ) -> None:
     """Apply a heartbeat that `refuse` accepts, of a member that does not leave."""
     member = _member(group, request)
-    refusal = _join_refusal(turn, group, request, member, topics) if request.epoch == JOINING else None
+    refusal = join_refusal(turn, group, request, topics) if request.epoch == JOINING else None
     if request.epoch != JOINING:
         refusal = _epoch_refusal(group, request, member)
     if refusal is not None:
@@ -130,13 +130,11 @@ def _member(group: ConsumerGroup, request: ConsumerHeartbeat) -> ConsumerMember 
     return group.members.get(request.member_id)
 
 
-def _join_refusal(
-    turn: Turn,
-    group: ConsumerGroup,
-    request: ConsumerHeartbeat,
-    member: ConsumerMember | None,
-    topics: SubscribedTopics,
+def join_refusal(
+    turn: Turn, group: ConsumerGroup, request: ConsumerHeartbeat, topics: SubscribedTopics
 ) -> Refusal | None:
+    """Return why a group does not accept a member that joins, or None; change nothing."""
+    member = _member(group, request)
     if member is None and request.member_id in group.members:
         # It has this id without, or with another, instance id.
         return KafkaCode.INVALID_REQUEST, f"the member {request.member_id!r} is in the group with another instance id"

@@ -26,6 +26,7 @@ from broker.core.coordinator.consumer.records import (
     Kind,
     MemberState,
     MemberValue,
+    read_key,
     write_current,
     write_group,
     write_key,
@@ -53,6 +54,15 @@ class Upgrade:
     """The records that make a classic group a consumer group."""
 
     records: tuple[tuple[bytes, bytes], ...]
+
+    def preview(self, group: str) -> ConsumerGroup:
+        """Return the consumer group that they will make; it belongs to no coordinator."""
+        made = ConsumerGroup(group)
+        for encoded, value in self.records:
+            key = read_key(encoded)
+            assert key is not None, encoded
+            made.apply(key, value)
+        return made
 
 
 def plan_upgrade(group: Group, limits: GroupLimits, topics: SubscribedTopics) -> Upgrade | tuple[KafkaCode, str]:

@@ -75,12 +75,20 @@ class ConsumerService:
             return KafkaCode.GROUP_ID_NOT_FOUND, f"there is no consumer group {request.group!r}"
         if group is None and len(self._groups) >= turn.limits.groups_max:
             return KafkaCode.POLICY_VIOLATION, f"there are {len(self._groups)} groups in this partition already"
+        # A join that is refused must leave a classic group as it is, so the refusals come before the records.
         if group is not None and group.state is not GroupState.EMPTY:
             plan = migration.plan_upgrade(group, turn.limits, self._topics)
-            return migration.upgrade(turn, self._groups, group, plan) if isinstance(plan, migration.Upgrade) else plan
+            if not isinstance(plan, migration.Upgrade):
+                return plan
+            refusal = heartbeat.join_refusal(turn, plan.preview(request.group), request, self._topics)
+            return refusal or migration.upgrade(turn, self._groups, group, plan)
+        made = ConsumerGroup(request.group)
+        refusal = heartbeat.join_refusal(turn, made, request, self._topics)
+        if refusal is not None:
+            return refusal
         if group is not None:
             migration.delete_classic(turn, self._groups, group)
-        made = self._groups[request.group] = ConsumerGroup(request.group)
+        self._groups[request.group] = made
         return made
 
     def _leave(self, turn: Turn, group: ConsumerGroup, call: int, request: ConsumerHeartbeat) -> Group | ConsumerGroup:

@@ -169,6 +169,24 @@ async def test_a_topic_with_fewer_partitions_keeps_its_offsets(bench: Bench) -> 
     assert (await bench.committed())["t", 0] == 5
 
 
+@pytest.mark.parametrize("is_snapshot", [False, True])
+async def test_the_offsets_of_a_removed_partition_are_deleted(bench: Bench, is_snapshot: bool) -> None:
+    """They would otherwise belong to the partition that gets this number next."""
+    await bench.commit(*ALL)
+    old = bench.rig.cluster.image
+    records = remove_partitions(old, "t", 1, bench.rig.cluster.new_id).records
+    if is_snapshot:
+        bench.rig.cluster.apply(records)
+        await bench.rig.learn()
+        bench.groups.on_batch(old, bench.rig.cluster.image, None, 0, 0, 0)
+    else:
+        await bench.apply(records)
+    machine = next(iter(bench.groups.shell)).machine
+    assert machine is not None
+    await until(lambda: machine._offsets.count == 2)
+    assert await bench.committed() == {("t", 0): 5, ("u", 0): 7}
+
+
 async def test_changed_configs_reach_the_machines(bench: Bench) -> None:
     metadata = OffsetToCommit("t", 0, 5, -1, "x" * 11)
     assert await bench.commit(metadata) == [KafkaCode.NONE]

@@ -294,6 +294,26 @@ def test_a_regular_expression_that_matches_too_much_is_refused_and_one_that_grow
     assert ConsumerClient(home, "m2", (), regex=".*").join() == "INVALID_REGULAR_EXPRESSION"
 
 
+def test_a_tick_compares_the_topics_with_the_expressions_of_few_groups() -> None:
+    home = coordinator(sales=1)
+    clients = [
+        ConsumerClient(home, f"m{number}", (), regex=f"sales.*|{number}", group=f"g{number}") for number in range(10)
+    ]
+    for client in clients:
+        joined(home, client)
+    home.cluster.partitions["sales_eu"] = 1
+    home.machine.topics_changed(None, home.now_ms)
+    outdated = []
+    while any(group_of(home, client.group).is_outdated for client in clients):
+        deadline_ms = home.machine.deadline_ms
+        assert deadline_ms is not None
+        assert deadline_ms <= home.now_ms + 1
+        home.now_ms = deadline_ms
+        home.take(home.machine.tick(home.now_ms))
+        outdated.append(sum(group_of(home, client.group).is_outdated for client in clients))
+    assert outdated == [6, 2, 0]
+
+
 # -- topics
 
 

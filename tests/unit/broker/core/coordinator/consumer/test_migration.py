@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import pytest
+
 from broker.core.coordinator import group_requests as g
 from broker.core.coordinator.consumer.group import ConsumerGroup
 from broker.core.coordinator.fields import int16, int32, string
@@ -170,6 +172,20 @@ def test_an_empty_classic_group_becomes_a_consumer_group() -> None:
     assert client.has == sales(0, 1, 2, 3)
     assert home.offsets() == {("sales", 0): 5}
     assert described(home.reload()) == described(home)
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_refused_join_leaves_the_classic_group_as_it_is(is_empty: bool) -> None:
+    small = g.GroupLimits(batch_max_bytes=20_000, name_max_bytes=1_000, initial_rebalance_delay_ms=0)
+    home = coordinator(small, sales=4, huge=3_000)
+    old = ClassicClient(home, "old")
+    classic_group(home, old)
+    if is_empty:
+        old.leave()
+    before, records = home.describe(), len(home.log)
+    assert ConsumerClient(home, "new", ("huge",)).join() == "GROUP_MAX_SIZE_REACHED"
+    assert (home.describe(), len(home.log)) == (before, records)
+    assert home.reload().describe() == before
 
 
 def test_an_empty_consumer_group_becomes_a_classic_group() -> None:
