@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -28,12 +29,18 @@ async def client(standalone: Standalone) -> AsyncIterator[RawClient]:
 
 
 async def make_topic(client: RawClient, **configs: str) -> str:
+    """Return the name of a new topic."""
+    return str((await create_topic(client, **configs)).name)
+
+
+async def create_topic(client: RawClient, **configs: str) -> Any:
+    """Return the broker's answer for a new topic."""
     name = f"bad-records-{next(_numbers)}"
     settings = [{"name": key, "value": value} for key, value in configs.items()]
     new = {"name": name, "num_partitions": 1, "replication_factor": 1, "configs": settings}
     response = await client.ask(Api.CREATE_TOPICS, 7, {"topics": [new], "timeout": 10_000})
     assert int(response.topics[0].error_code) == 0, response
-    return name
+    return response.topics[0]
 
 
 async def producer_id(client: RawClient) -> int:
@@ -64,9 +71,9 @@ async def test_bad_records_are_refused_and_the_log_and_the_sequence_stay(client:
 
 @pytest.mark.parametrize("version", range(produce.FIRST_VERSION, produce.LAST_VERSION + 1))
 async def test_versions_that_carry_record_errors_name_the_record(client: RawClient, version: int) -> None:
-    topic = await make_topic(client)
+    topic = await create_topic(client)
     data = sealed(body_of(record(0), record(9)), 2)
-    answer = await client.produce(topic, 0, data, version=version)
+    answer = await client.produce(topic.name if version < 13 else topic.topic_id, 0, data, version=version)
     assert KafkaCode(int(answer.error_code)) is KafkaCode.INVALID_RECORD
     if version >= 8:
         (error,) = answer.record_errors

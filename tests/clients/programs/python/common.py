@@ -17,10 +17,13 @@ HEARTBEAT_MS = 500
 
 Action = dict[str, Any]
 T = TypeVar("T")
+_reporting = threading.Lock()
 
 
 def report(event: str, **fields: Any) -> None:
-    print(json.dumps({"event": event, **fields}), flush=True)
+    """Write an event as one line.  Threads may report at the same time, and `print` writes the end of a line apart."""
+    with _reporting:
+        print(json.dumps({"event": event, **fields}), flush=True)
 
 
 def unsupported(reason: str) -> NoReturn:

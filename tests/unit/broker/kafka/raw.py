@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any, Self
+from uuid import UUID
 
 from quorumlog.wire import record_batch
 from quorumlog.wire.kafka import codec
@@ -74,12 +75,18 @@ class RawClient:
         assert received == sent
         return response
 
-    def send_produce(self, topic: str, index: int, records: bytes | None, acks: int = -1, version: int = 9) -> int:
+    def send_produce(
+        self, topic: str | UUID, index: int, records: bytes | None, acks: int = -1, version: int = 9
+    ) -> int:
+        """Send a produce request; from version 13 on, `topic` is the topic's id, before it the topic's name."""
+        named = {"name": topic} if isinstance(topic, str) else {"topic_id": topic}
         partition = {"index": index, "records": records}
-        values = {"acks": acks, "timeout": 5000, "topic_data": [{"name": topic, "partition_data": [partition]}]}
+        values = {"acks": acks, "timeout": 5000, "topic_data": [named | {"partition_data": [partition]}]}
         return self.send(Api.PRODUCE, version, values)
 
-    async def produce(self, topic: str, index: int, records: bytes | None, acks: int = -1, version: int = 9) -> Any:
+    async def produce(
+        self, topic: str | UUID, index: int, records: bytes | None, acks: int = -1, version: int = 9
+    ) -> Any:
         """The answer for the one partition."""
         sent = self.send_produce(topic, index, records, acks, version)
         received, response = await self.receive(Api.PRODUCE, version)
