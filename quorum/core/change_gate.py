@@ -34,8 +34,12 @@ from quorum.core.roles import Leader, Measured, PendingChange, Probe
 from quorum.core.state import CoreState
 from quorum.core.types import ControlRecord, ReplicaKey, TargetVoters, Voter, Voters, VoterSet
 
-PROBES_MAX = 3
-"""An address counts as unreachable after this many requests in a row without an answer."""
+PROBES_MAX = 5
+"""An address counts as unreachable after this many requests in a row without an answer.
+
+The pauses between them take 0.75 s or more by default.  A connection that has failed may wait 0.6 s before it tries
+again, so a node that has just started is still reached.
+"""
 
 
 class ChangeGate:

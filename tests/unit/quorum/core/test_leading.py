@@ -424,7 +424,7 @@ def test_the_problem_of_a_target_is_described() -> None:
     for _ in range(PROBES_MAX):
         answer(4)
         bench.fetch(2, 3)
-        bench.until(bench.now_ms + 400)
+        bench.until(bench.now_ms + 500)
     found = bench.core.describe(bench.now_ms)
     assert (found.target_step, found.target_problem) == (None, "no node answers at n4:1")
     bench.do(Resign("test"))
