@@ -24,6 +24,7 @@ from bench import (
     comparison,
     controller_failover,
     memory,
+    performance_page,
     quorum_commit,
     record_check,
     snapshot,
@@ -84,6 +85,8 @@ def main() -> int:
         if not options.tiny:
             RESULTS.mkdir(exist_ok=True)
             (RESULTS / f"{name}.json").write_text(text + "\n")
+            if name == "comparison":
+                performance_page.write()
         panels = bench.present(result) if bench.present is not None else []
         if panels and not options.tiny and not draw(RESULTS / f"{name}.png", panels):
             print("no plot: matplotlib is not installed (pip install 'quorumlog[bench]')", file=sys.stderr)
