@@ -10,6 +10,7 @@ identity: a segment that replaces another one is a new object.  `LogSegments` fo
 
 from __future__ import annotations
 
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Hashable
 from typing import Final
 
@@ -23,7 +24,10 @@ class RecentAppends:
     def __init__(self, size_max: int = SIZE_MAX) -> None:
         self._size_max = size_max
         self._size = 0
-        self._appends: dict[tuple[Hashable, int], memoryview] = {}
+        self._appends = OrderedDict[tuple[Hashable, int], memoryview]()
+        """From the oldest to the newest.  A dict would search for its first key past all keys that it has lost."""
+        self._positions = defaultdict[Hashable, deque[int]](deque)
+        """By segment, ascending, because a segment only grows at its end."""
 
     @property
     def size(self) -> int:
@@ -36,9 +40,11 @@ class RecentAppends:
         if size > self._size_max:
             return
         self._appends[segment, position] = data.toreadonly()
+        self._positions[segment].append(position)
         self._size += size
         while self._size > self._size_max:
-            self._size -= _memory_of(self._appends.pop(next(iter(self._appends))))
+            oldest, _ = next(iter(self._appends))
+            self._drop(oldest, self._positions[oldest].popleft())
 
     def find(self, segment: Hashable, start: int, end: int) -> memoryview | None:
         """Return the bytes from position `start` to `end` if they are the beginning, or all, of one kept append."""
@@ -47,10 +53,15 @@ class RecentAppends:
 
     def forget(self, segment: Hashable, position: int = 0) -> None:
         """Drop what was appended to `segment` and reaches beyond `position`."""
-        for key, data in list(self._appends.items()):
-            if key[0] is segment and key[1] + len(data) > position:
-                del self._appends[key]
-                self._size -= _memory_of(data)
+        positions = self._positions.get(segment)
+        while positions and positions[-1] + len(self._appends[segment, positions[-1]]) > position:
+            self._drop(segment, positions.pop())
+
+    def _drop(self, segment: Hashable, position: int) -> None:
+        """Drop an append whose position has been taken from `_positions`."""
+        self._size -= _memory_of(self._appends.pop((segment, position)))
+        if not self._positions[segment]:
+            del self._positions[segment]
 
 
 def _memory_of(data: memoryview) -> int:

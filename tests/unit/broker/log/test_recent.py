@@ -62,6 +62,26 @@ def test_a_truncation_forgets_what_it_removes_or_cuts() -> None:
     assert recent.size == 10
 
 
+def test_an_append_that_follows_a_truncation_is_found_and_makes_way_in_its_turn() -> None:
+    recent = RecentAppends(100)
+    for position in (0, 40):
+        recent.keep("a", position, frame_of(40))
+    recent.forget("a", 40)
+    recent.keep("b", 0, frame_of(20))
+    recent.keep("a", 40, memoryview(bytearray(b"x" * 40)))
+    assert (recent.size, bytes(recent.find("a", 40, 80) or b"")) == (100, b"x" * 40)
+    recent.keep("b", 20, frame_of(40))
+    assert [recent.find(*each) is not None for each in (("a", 0, 40), ("b", 0, 20), ("a", 40, 80))] == [
+        False,
+        True,
+        True,
+    ]
+    for segment in ("a", "b"):
+        recent.forget(segment)
+    assert recent.size == 0
+    assert not recent._positions, "nothing is left of a segment"
+
+
 async def test_a_log_serves_a_leaders_append_without_its_file(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     log = rig.create()
     frame = memoryview(bytearray(make_batch([b"one", b"two"])))
