@@ -19,6 +19,7 @@ from quorumlog.runtime.addresses import Address
 from quorumlog.runtime.backoff import Backoff
 from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka.codec import Api, milliseconds
+from quorumlog.wire.scope_names import scope_of
 
 ONGOING: Final = "Ongoing"
 DECIDED: Final = ("PrepareCommit", "PrepareAbort")
@@ -28,7 +29,7 @@ _FENCE_TIMEOUT_MS: Final = 60_000
 """The time-out of the producer that fences, which begins no transaction.  A cluster may permit no longer one."""
 _LOOK_MIN_S: Final = 0.05
 _LOOK_MAX_S: Final = 1.0
-_NEWEST: Final = {Api.LIST_TRANSACTIONS: 1, Api.DESCRIBE_TRANSACTIONS: 0, Api.INIT_PRODUCER_ID: 4}
+_NEWEST: Final = {Api.LIST_TRANSACTIONS: 1, Api.DESCRIBE_TRANSACTIONS: 0, Api.INIT_PRODUCER_ID: 4, Api.END_TXN: 5}
 _FIRST_LIST_WITH_DURATION: Final = 1
 
 
@@ -160,26 +161,30 @@ class TransactionClient:
     async def abort(self, found: TransactionDescription, timeout_s: float) -> None:
         """Abort the transaction of a description, and fence its producer; return once every partition has its marker.
 
-        The request names the producer, so a transaction that another producer began meanwhile is not aborted.
+        The request names the producer, so a transaction that another producer began meanwhile is not aborted.  A
+        transaction of a scope is aborted as its producer would do it, because no other producer may have its id.  The
+        scope cannot name this producer as a winner any more.
 
         Raises:
-            ClusterError: TRANSACTIONAL_ID_NOT_FOUND, PRODUCER_FENCED: another producer has taken the transactional id;
+            ClusterError: PRODUCER_FENCED: another producer has taken the transactional id;
+                INVALID_PRODUCER_ID_MAPPING: likewise, or the transaction of a scope has ended meanwhile;
                 TIMED_OUT: the transaction may be aborted, and some partitions may lack its marker.
         """
         name = found.transactional_id
+        is_of_scope = scope_of(name) is not None
         deadline = asyncio.get_running_loop().time() + timeout_s
         may_be_done = False
 
         async def attempt(connection: KafkaConnection, left_s: float) -> None:
             nonlocal may_be_done
             repeats, may_be_done = may_be_done, True
-            values = {
-                "transactional_id": name,
-                "transaction_timeout": min(found.timeout_ms, _FENCE_TIMEOUT_MS),
-                "producer_id": found.producer_id,
-                "producer_epoch": found.producer_epoch,
-            }
-            reply = await self._calls.ask(connection, Api.INIT_PRODUCER_ID, values, left_s)
+            producer = {"producer_id": found.producer_id, "producer_epoch": found.producer_epoch}
+            values: dict[str, Any] = {"transactional_id": name, **producer}
+            if is_of_scope:  # raises the epoch, from version 5 on
+                reply = await self._calls.ask(connection, Api.END_TXN, values | {"committed": False}, left_s)
+            else:
+                values["transaction_timeout"] = min(found.timeout_ms, _FENCE_TIMEOUT_MS)
+                reply = await self._calls.ask(connection, Api.INIT_PRODUCER_ID, values, left_s)
             match reply.error_code:
                 case KafkaCode.NONE | KafkaCode.CONCURRENT_TRANSACTIONS:
                     return  # it has ended, or the coordinator has decided to abort it
@@ -196,7 +201,12 @@ class TransactionClient:
         loop = asyncio.get_running_loop()
         backoff = Backoff(_LOOK_MIN_S, _LOOK_MAX_S, self._cluster.random)
         while True:
-            now = await self.describe(found.transactional_id, max(deadline - loop.time(), _LOOK_MIN_S))
+            try:
+                now = await self.describe(found.transactional_id, max(deadline - loop.time(), _LOOK_MIN_S))
+            except ClusterError as error:
+                if error.code == ApiError.TRANSACTIONAL_ID_NOT_FOUND:
+                    return  # only complete ones are deleted: those of a scope at once
+                raise
             if not now.is_open or (now.producer_id, now.started_ms) != (found.producer_id, found.started_ms):
                 return
             pause_s = backoff.next_s()

@@ -10,6 +10,7 @@ from quorumlog.doctor.findings import ADVICE, CRITICAL, PROBLEM, Finding
 from quorumlog.doctor.observed import NO_LEADER, ObservedCluster
 from quorumlog.doctor.steps import texts
 from quorumlog.doctor.transaction_steps import abort_step, why_hanging
+from quorumlog.wire.scope_names import attempt_of, scope_of
 from quorumlog.words import SHOWN_MAX, counted, listed, named, quoted
 
 if TYPE_CHECKING:
@@ -127,20 +128,38 @@ def _long(seen: ObservedTransactions, found: OpenInLogs) -> Iterator[Finding]:
         return
     oldest = sorted(long, key=lambda name: (-long[name][1], name))
     shown = [
-        f"{quoted(name)} for {long[name][1] // 60_000} minutes, of at most {long[name][0].timeout_ms // 60_000}; "
+        f"{_name(name)} for {long[name][1] // 60_000} minutes, of at most {long[name][0].timeout_ms // 60_000}; "
         f"{counted(held[name], 'offset')} held back"
         for name in oldest[:SHOWN_MAX]
     ]
-    first = quote(oldest[0])
+    first, scope = quote(oldest[0]), scope_of(oldest[0])
+    advice = f"kctl transactions describe {first}; "
+    if scope is None:
+        advice += (
+            "its producer should commit more often, or have a shorter transaction.timeout.ms; if it no longer runs: "
+            f"kctl transactions abort {first} --yes"
+        )
+    else:
+        minutes = long[oldest[0]][0].timeout_ms // 60_000
+        advice += (
+            f"the driver of scope {quoted(scope)} ends it; if the driver no longer runs, start the job again, which "
+            f"aborts what its last run has open, or wait: the coordinator aborts it after {minutes} minutes"
+        )
     yield Finding(
         ADVICE,
         "LONG_TRANSACTION",
         what=f"{counted(len(long), 'transaction')} {'has' if len(long) == 1 else 'have'} been open for more than "
         f"{LONG_MS // 60_000} minutes and {'holds' if len(long) == 1 else 'hold'} back readers of committed records",
         cause="; ".join(shown) + _rest(len(oldest)),
-        next=f"kctl transactions describe {first}; its producer should commit more often, or have a shorter "
-        f"transaction.timeout.ms; if it no longer runs: kctl transactions abort {first} --yes",
+        next=advice,
     )
+
+
+def _name(transactional_id: str) -> str:
+    scope = scope_of(transactional_id)
+    if scope is None:
+        return quoted(transactional_id)
+    return f"{quoted(attempt_of(transactional_id))} of scope {quoted(scope)}"
 
 
 def _rest(count: int) -> str:

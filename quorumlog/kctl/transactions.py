@@ -19,10 +19,12 @@ from quorumlog.kctl.reads import Reads
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.logging import rfc3339
 from quorumlog.wire.errors import ApiError
+from quorumlog.wire.scope_names import attempt_of, scope_of
 from quorumlog.words import counted
 
 if TYPE_CHECKING:
     from quorumlog.client.cluster import Cluster
+    from quorumlog.client.scope_client import ScopeDescription
     from quorumlog.client.transaction_admin import TransactionClient, TransactionDescription
     from quorumlog.client.transaction_logs import Hanging, OpenTransaction, StableRange
 
@@ -30,7 +32,7 @@ STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit",
 LOGS_S = 10.0
 """How long leaders that do not answer are asked.  Then their partitions are reported as not examined."""
 
-_LISTED = ("transactional_id", "state", "producer_id", "coordinator")
+_LISTED = ("transactional_id", "state", "producer_id", "coordinator", "scope")
 _PARTITIONS = ("topic", "partition", "start_offset", "last_stable_offset", "high_watermark", "lag")
 _HANGING = ("topic", "partition", "start_offset", "producer_id", "producer_epoch", "transactional_id", "lag", "reason")
 
@@ -113,7 +115,11 @@ async def list_(
         found = await client.list_transactions(
             context.left_s, states=states, producer_ids=producer_ids, longer_than_ms=longer_than_ms
         )
-    rows = [each._asdict() for each in found if pattern is None or pattern.fullmatch(each.transactional_id)]
+    rows = [
+        each._asdict() | {"scope": scope_of(each.transactional_id)}
+        for each in found
+        if pattern is None or pattern.fullmatch(each.transactional_id)
+    ]
     if context.output.is_json:
         context.output.document(rows)
     else:
@@ -128,6 +134,7 @@ async def list_(
 @with_loop
 async def describe(context: Context, transactional_id: str) -> None:
     """Show a transactional id, and how far its transaction holds back readers."""
+    from quorumlog.client.scope_client import ScopeClient
     from quorumlog.client.transaction_logs import open_transactions as look_for
     from quorumlog.client.transaction_logs import stable_ranges
 
@@ -136,7 +143,9 @@ async def describe(context: Context, transactional_id: str) -> None:
         limit_s = min(context.left_s, LOGS_S)
         opened = await look_for(cluster, found.partitions, limit_s)
         stable = await stable_ranges(cluster, found.partitions, limit_s)
-    document = description_document(found, opened, stable, Sources.real().wall_ms())
+        scope = scope_of(transactional_id)
+        described = None if scope is None else await ScopeClient(cluster).describe(scope, context.left_s)
+    document = description_document(found, opened, stable, described, Sources.real().wall_ms())
     if context.output.is_json:
         context.output.document(document)
         return
@@ -145,6 +154,8 @@ async def describe(context: Context, transactional_id: str) -> None:
     if document["open_ms"] is not None:
         shown.append(f"open_for={duration_text(document['open_ms'])}")
     context.output.text(f"{transactional_id}  {' '.join(shown)}")
+    if described is not None:
+        context.output.text(_scope_text(transactional_id, described))
     if document["partitions"]:
         context.output.table(_PARTITIONS, [[row[column] for column in _PARTITIONS] for row in document["partitions"]])
     for row in document["partitions"]:
@@ -156,6 +167,7 @@ def description_document(
     found: TransactionDescription,
     opened: dict[tuple[str, int], tuple[OpenTransaction, ...] | ClusterError],
     stable: dict[tuple[str, int], StableRange],
+    scope: ScopeDescription | None,
     now_ms: int,
 ) -> dict[str, Any]:
     """Return the JSON of a transactional id.
@@ -191,8 +203,28 @@ def description_document(
         "timeout_ms": found.timeout_ms,
         "started_at": None if found.started_ms is None else rfc3339(found.started_ms),
         "open_ms": None if found.started_ms is None else max(now_ms - found.started_ms, 0),
+        "scope": None if scope is None else _scope_document(found.transactional_id, scope),
         "partitions": partitions,
     }
+
+
+def _scope_document(transactional_id: str, scope: ScopeDescription) -> dict[str, Any]:
+    """Return the JSON of the scope that a transactional id belongs to."""
+    return {
+        "name": scope.name,
+        "attempt": attempt_of(transactional_id),
+        "owner": scope.owner,
+        "run": scope.run,
+        "epoch": scope.epoch,
+        "state": scope.state,
+        "last_sequence": scope.last_sequence,
+        "updated_at": rfc3339(scope.updated_ms),
+    }
+
+
+def _scope_text(transactional_id: str, scope: ScopeDescription) -> str:
+    shown = {each: value for each, value in _scope_document(transactional_id, scope).items() if each != "name"}
+    return f"scope {scope.name}  {' '.join(f'{each}={value}' for each, value in shown.items())}"
 
 
 # -- find-hanging

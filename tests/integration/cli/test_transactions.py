@@ -12,18 +12,32 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaException, Producer
 
+from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import wait_until
 from quorumlog.kctl.dev_cluster import DevCluster
 from tests.integration.cli.conftest import Server
 from tests.integration.cli.test_doctor import FAST, start
 from tests.integration.cli.test_doctor_commands import heal
 from tests.integration.kafka.clients import TIMEOUT_S
+from tests.integration.kafka.test_scopes import client_of, staged
 from tests.integration.kafka.test_transactions import producer_of, read, topic_on
 from tests.integration.quorum import clusters
 from tests.integration.quorum.clusters import done, kctl, node_of, running
 
 pytestmark = pytest.mark.timeout(300)
 WAIT_S = 60.0
+PATIENT = """\
+import asyncio
+import broker.cli
+from broker.coordinator.hanging import HangingTransactions
+
+async def run(self):
+    await asyncio.Event().wait()
+
+HangingTransactions.run = run
+broker.cli.main()
+"""
+"""A broker that leaves hanging transactions to the operator, so that a slow machine has time to look at one."""
 Kctl = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -72,7 +86,8 @@ def test_an_open_transaction_is_listed_described_and_aborted_by_its_id(standalon
     plain.flush(TIMEOUT_S)
 
     [listed] = tool("list", "--state", "ongoing", "--pattern", "billing-.*")
-    assert listed.keys() == {"transactional_id", "state", "producer_id", "coordinator"}
+    assert listed.keys() == {"transactional_id", "state", "producer_id", "coordinator", "scope"}
+    assert listed["scope"] is None
     assert (listed["transactional_id"], listed["state"]) == ("billing-1", "Ongoing")
     assert tool("list", "--pattern", "billing") == []  # an id must match as a whole
     assert tool("list", "--longer-than", "1h") == []
@@ -103,6 +118,32 @@ def test_an_open_transaction_is_listed_described_and_aborted_by_its_id(standalon
     with pytest.raises(KafkaException) as fenced:
         producer.commit_transaction(TIMEOUT_S)
     assert fenced.value.args[0].fatal()
+
+
+async def test_an_open_transaction_of_a_scope_names_its_scope_and_does_not_hang(standalone: Server, tool: Tool) -> None:
+    bootstrap = standalone.fields["kafka"]
+    topic = await asyncio.to_thread(topic_on, bootstrap)
+    async with client_of(bootstrap) as (cluster, client):
+        scope = await client.open("reports/daily", "query-1", "run-1", WAIT_S)
+        attempt = await staged(cluster, client, scope, "0-0", topic, b"staged", 1)
+        name = attempt.transactional_id
+
+        [listed] = await asyncio.to_thread(tool, "list", "--producer-id", str(attempt.winner.producer_id))
+        assert (listed["transactional_id"], listed["state"], listed["scope"]) == (name, "Ongoing", "reports/daily")
+        found = await asyncio.to_thread(tool, "describe", name)
+        described = found["scope"]
+        assert (described["name"], described["attempt"], described["state"]) == ("reports/daily", "0-0", "Open")
+        assert (described["owner"], described["run"], described["last_sequence"]) == ("query-1", "run-1", -1)
+        assert [(each["start_offset"], each["lag"]) for each in found["partitions"]] == [(0, 1)]
+        assert await asyncio.to_thread(tool, "find-hanging", "--topic", topic) == []
+
+        aborted = await asyncio.to_thread(tool, "abort", name, "--yes")
+        assert (aborted["changed"], aborted["transactional_id"]) == (True, name)
+        with pytest.raises(ClusterError) as refused:
+            await client.end(scope, 0, [attempt.winner], WAIT_S)
+        assert refused.value.code == "INVALID_TXN_STATE"
+        assert await asyncio.to_thread(read, bootstrap, topic) == []
+        assert (await client.end(scope, 0, [], WAIT_S)).changed
 
 
 def test_what_does_not_exist_is_named_with_the_next_step(standalone: Server, tool: Tool) -> None:
@@ -157,12 +198,14 @@ async def lose_a_marker(cluster: DevCluster, topic: str) -> None:
 async def test_a_transaction_that_lost_its_marker_is_found_and_aborted(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=3, **FAST) as cluster:
         await done(cluster, "configs", "set", "--cluster", "transaction.state.log.num.partitions=2")
+        patient = node_of(cluster, 13)
+        module = patient.command.index("-m")
+        patient.command[module : module + 2] = ["-c", PATIENT]  # takes effect when it starts again
         topic = "ledger"
         place = ("--assignment", "12:13", "--config", "min.insync.replicas=1", "--wait")
         await done(cluster, "topics", "create", topic, *place)
         await lose_a_marker(cluster, topic)
 
-        # The leader itself ends the transaction a minute after its election: few commands come before doctor's.
         plain = Producer({"bootstrap.servers": cluster.bootstrap})
         plain.produce(topic, b"later", partition=0)
         await asyncio.to_thread(plain.flush, TIMEOUT_S)

@@ -110,6 +110,19 @@ def test_a_long_transaction_is_advice_with_the_offsets_that_it_holds_back(
     assert finding["next"].endswith("if it no longer runs: kctl transactions abort billing --yes")
 
 
+def test_a_long_transaction_of_a_scope_is_left_to_its_driver_or_its_time_out(
+    seen: ObservedTransactions, diagnose: Diagnose
+) -> None:
+    seen.found = found(known(open_ms=LONG_MS + 1, name="__scope/reports/0-1"))
+    findings, code = diagnose()
+    finding = findings["LONG_TRANSACTION"]
+    assert (findings.keys(), code) == ({"LONG_TRANSACTION"}, 0)
+    assert finding["cause"].startswith('"0-1" of scope "reports" for 5 minutes, of at most 10')
+    assert finding["next"].startswith('kctl transactions describe __scope/reports/0-1; the driver of scope "reports"')
+    assert "aborts it after 10 minutes" in finding["next"]
+    assert "kctl transactions abort" not in finding["next"], "the driver would have to write the batch again"
+
+
 def test_a_coordinator_that_does_not_answer_is_a_problem(seen: ObservedTransactions, diagnose: Diagnose) -> None:
     seen.problem = "broker 12: the coordinator is still loading"
     findings, code = diagnose()
