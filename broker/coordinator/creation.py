@@ -20,13 +20,13 @@ from quorumlog.wire.rpcs import ControllerCall
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 DEFAULT = -1
-"""A number of partitions or replicas that the controller chooses."""
+"""Lets the controller choose the number of partitions or replicas."""
 
 logger = get_logger("coordinator")
 
 
 class TopicCreation:
-    """Creates one internal topic with the cluster's default numbers.
+    """Creates one internal topic with the cluster's default numbers of partitions and replicas.
 
     wait_applied: returns once this broker has applied the metadata below an offset.
     """
@@ -54,7 +54,7 @@ class TopicCreation:
         self._group = group
 
     async def close(self) -> None:
-        """End the creation.  Idempotent."""
+        """Stop creating the topic.  Idempotent."""
         self._group = None
         if self._running is not None:
             self._running.cancel()
@@ -65,7 +65,7 @@ class TopicCreation:
         return self._topic in self._cluster.applied.topic_ids
 
     async def ensure(self) -> str:
-        """Wait until this broker knows the topic.  Return why it does not exist after that, or an empty string."""
+        """Wait until this broker knows the topic.  Return an empty string, or the reason why it still does not."""
         if self._running is None and not self._exists:
             if self._group is None:
                 return "the broker is starting or stopping"

@@ -66,7 +66,7 @@ _TOPOLOGY: Final = (Topic, Partition, RemovePartition, RemoveTopic, RenewTopic)
 
 
 def group_limits(image: ClusterImage) -> GroupLimits:
-    """Return the limits of groups according to the cluster's configs.  A minimum above its maximum applies."""
+    """Return the limits of groups according to the cluster's configs.  A maximum below its minimum is raised to it."""
 
     def value(key: str) -> int:
         return int(image.cluster_config(key))
@@ -90,7 +90,7 @@ def group_limits(image: ClusterImage) -> GroupLimits:
 
 
 def _consumer_limits(image: ClusterImage) -> ConsumerLimits:
-    """Return the limits of groups of the newer protocol.  A value outside its range counts as the nearest one in it."""
+    """Return the limits of groups of the newer protocol.  A value outside its range becomes the nearest value in it."""
 
     def bounded(name: str) -> int:
         low, value, high = (
@@ -137,7 +137,7 @@ class GroupCoordinators:
         self._group_limits = GroupLimits()
         self._creation = TopicCreation(CONSUMER_OFFSETS, cluster, call, wait_applied, limits)
         self.on_share_effect: Callable[[Any], None] = lambda effect: None
-        """Called with each effect of the machines, all of which concern share groups."""
+        """Called with each effect of the machines.  All their effects concern share groups."""
         self.shell: CoordinatorShell[GroupMachine] = CoordinatorShell(
             CONSUMER_OFFSETS,
             table,
@@ -216,7 +216,7 @@ class GroupCoordinators:
         return self.shell.call(partition, partial(_apply, request), size, is_read=isinstance(request, READS))
 
     def tell(self, group: str, operation: Operation[GroupMachine]) -> None:
-        """Have an operation applied at the coordinator of a group, if this broker still is it."""
+        """Apply an operation at the coordinator of a group, if this broker still coordinates it."""
         self.shell.tell(self.partition(group), operation)
 
     # -- transactions

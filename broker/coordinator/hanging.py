@@ -1,17 +1,17 @@
 """Ends transactions that are open in a partition although their coordinator has ended them, or does not know them.
 
-An unclean election may drop the marker of a transaction, which then holds back the readers of committed records.  The
-coordinator does not write the marker again: it was committed once.  So the leader of each partition looks at the
-transactions that are open for long, and asks all coordinators, because a log has no transactional ids.
+An unclean election may drop the marker of a transaction.  The open transaction then holds back the readers of committed
+records, and its coordinator does not write the marker again, because the marker was committed once.  The leader of the
+partition therefore checks the transactions that have been open for a long time.  It asks the coordinators of all
+partitions of `__transaction_state`, because a log contains no transactional ids.
 
-**When an answer counts.**  The coordinators of all partitions of `__transaction_state` must have answered, each with
-state that is committed.  A batch is appended only after its partition was added to the transaction, so a coordinator
-that will not end the transaction has ended it before.  If the producer has appended another batch meanwhile, that may
-belong to its next transaction, and the answer does not count.
+**Valid answers.**  Every coordinator must answer, with committed state.  A batch is appended only after its partition
+was added to the transaction.  So if no coordinator has the transaction open, it has ended before.  The answers are
+ignored if the producer has appended another batch meanwhile, because that batch may belong to its next transaction.
 
-**The outcome** is the one that the coordinator knows.  It knows it only of the last transaction of a client of version
-2, since each end raises the epoch there.  Otherwise the transaction is aborted: readers must not see records that may
-have been aborted.
+**The outcome** comes from the coordinator.  The coordinator knows it only for the last transaction of a client of
+transaction version 2, where each end raises the epoch.  Any other transaction is aborted: readers must not see records
+that may have been aborted.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Suspect(NamedTuple):
 
 
 class HangingTransactions:
-    """See the theory of operation."""
+    """Finds and ends the hanging transactions in the partitions that this broker leads."""
 
     def __init__(self, table: ReplicaTable, links: BrokerLinks, wall_ms: WallClock, limits: CoordinatorLimits) -> None:
         self._table = table
@@ -74,13 +74,13 @@ class HangingTransactions:
         """When each open transaction was first seen, or its coordinator last confirmed that it will end."""
 
     async def run(self) -> None:
-        """Look at the open transactions again and again."""
+        """Check the open transactions every `hanging_interval_ms`, until the task is cancelled."""
         while True:
             await asyncio.sleep(self._limits.hanging_interval_ms / 1000)
             await self.look()
 
     async def look(self) -> None:
-        """Ask about the transactions that are open for long, and end those that hang."""
+        """Check once: ask about the transactions that have been open for long, and end those that hang."""
         suspects = self._suspects(now_ms())
         for each in suspects[: self._limits.hanging_checks_max]:
             outcome = await self._ask(each)
@@ -90,7 +90,7 @@ class HangingTransactions:
                 await self._end(each, is_commit=outcome is Outcome.COMMITTED)
 
     def _suspects(self, now: int) -> list[_Suspect]:
-        """Return the transactions that are open for long, those first that were seen first."""
+        """Return the transactions that have been open for `hanging_age_ms`, the longest first."""
         since: dict[_Open, int] = {}
         found: list[_Suspect] = []
         for replica in list(self._table):
@@ -143,7 +143,7 @@ class HangingTransactions:
         return next((each for each in (Outcome.OPEN, Outcome.COMMITTED) if each in found), Outcome.ABORTED)
 
     async def _end(self, suspect: _Suspect, *, is_commit: bool) -> None:
-        """Append the missing marker, unless anything about the transaction has changed."""
+        """Append the missing marker, unless the leadership, the transaction or its last batch has changed."""
         replica, log = suspect.replica, suspect.replica.log
         if log is None or replica.leader is not suspect.leader:
             return

@@ -26,12 +26,12 @@ class CoordinatorLimits:
     """How long an answer waits until the records before it are committed.  Then COORDINATOR_NOT_AVAILABLE is sent.  A
     machine whose tick cannot append for this long, because too few replicas are in sync, is dropped and loaded anew."""
     retry_ms: int = 500
-    """Time between two looks whether enough replicas are in sync, while a tick or a load waits for that."""
+    """Time between two checks that enough replicas are in sync, while a tick or a load waits for that."""
     creation_timeout_ms: int = 5_000
     """How long FindCoordinator waits until the internal topic exists."""
     creation_pause_ms: int = 1_000
-    """Time before the creation of an internal topic is tried again after a refusal.  Until then, the refusal is
-    repeated."""
+    """Time before the creation of an internal topic is tried again after a refusal.  Callers get the same refusal until
+    then."""
 
     marker_timeout_ms: int = 5_000
     """How long a marker waits until it is committed, before it is sent again."""
@@ -41,31 +41,31 @@ class CoordinatorLimits:
     verification_timeout_ms: int = 3_000
     """How long a leader waits for the coordinator before it refuses the first batch of a transaction."""
     addition_wait_ms: int = 2_000
-    """How long a leader asks again while the coordinator still ends the former transaction of a producer.  Then the
-    producer gets NOT_ENOUGH_REPLICAS, and tries again."""
+    """How long a leader asks again while the coordinator still ends the producer's previous transaction.  Then the
+    producer gets NOT_ENOUGH_REPLICAS, and retries."""
     addition_retry_min_ms: int = 4
     """Time before a leader asks again.  It doubles up to `addition_retry_max_ms`."""
     addition_retry_max_ms: int = 100
     hanging_interval_ms: int = 10_000
-    """Time between two looks for transactions that are open for long; see `broker.coordinator.hanging`."""
+    """Time between two searches for transactions that have been open for long; see `broker.coordinator.hanging`."""
     hanging_age_ms: int = 60_000
     """A leader asks about a transaction that it has seen open for this long, and again after the same time."""
     hanging_checks_max: int = 50
-    """Transactions about which one look asks; the others follow in the next one."""
+    """Transactions about which one search asks; the next search asks about the others."""
 
     share_state_timeout_ms: int = 5_000
     """How long a leader waits for the share coordinator.  Then the acknowledgements of a save are refused, or a share
     fetch reports that the state cannot be read."""
     share_state_retry_ms: int = 50
-    """Time before a request is sent to the share coordinator again, while there is none."""
+    """Time before a request to the share coordinator is repeated, while no broker has this role."""
     share_wait_max_ms: int = 60_000
-    """The longest time that a ShareFetch waits for records.  A client that wants to wait longer is answered then."""
+    """The longest time that a ShareFetch waits for records, even if the client asks for more."""
     share_read_max_bytes: int = 1 << 20
     """Bytes that one ShareFetch reads from one partition."""
     share_partitions_max: int = 10_000
     """Partitions of one share session.  A request with more gets INVALID_REQUEST."""
     share_partitions_per_fetch: int = 100
-    """Partitions of which one ShareFetch returns records.  The next one begins with the others."""
+    """Partitions of which one ShareFetch returns records.  The next ShareFetch begins with the other partitions."""
 
 
 @dataclass(slots=True)

@@ -13,7 +13,10 @@ from quorumlog.wire.kafka.codec import Api
 
 
 class BrokerLinks:
-    """resolve: returns host and port of a broker's inter-broker listener; None while it is not registered."""
+    """One connection to each broker, made when it is first needed.
+
+    resolve: returns host and port of a broker's inter-broker listener; None while it is not registered.
+    """
 
     def __init__(self, resolve: Callable[[int], tuple[str, int] | None]) -> None:
         self._resolve = resolve
@@ -33,7 +36,7 @@ class BrokerLinks:
             raise
 
     async def close(self) -> None:
-        """Close all connections, and those that are being made once they are.  Idempotent."""
+        """Close all connections.  One that is being established is closed as soon as it is.  Idempotent."""
         self._is_closed = True
         links, self._links = self._links, {}
         for _, link in links.values():
@@ -50,7 +53,7 @@ class BrokerLinks:
                 return connection
             waited, known = known, self._links.get(broker_id)
             if known is waited:
-                break  # else another call has replaced it meanwhile
+                break  # no other call has replaced it meanwhile
         link: asyncio.Future[KafkaConnection] = asyncio.get_running_loop().create_future()
         link.add_done_callback(_read)
         if self._is_closed:
@@ -80,14 +83,14 @@ class BrokerLinks:
 
 
 async def _close(link: asyncio.Future[KafkaConnection]) -> None:
-    """Close a connection that was made; one that is being made is closed by the call that makes it."""
+    """Close an established connection.  The call that is establishing one closes it itself."""
     if link.done() and not link.cancelled() and link.exception() is None:
         await link.result().close()
 
 
 def _interrupted(broker_id: int) -> ClusterError:
     return ClusterError(
-        ApiError.BROKER_UNAVAILABLE, f"the connection to broker {broker_id} was given up", retriable=True
+        ApiError.BROKER_UNAVAILABLE, f"connecting to broker {broker_id} was interrupted", retriable=True
     )
 
 

@@ -4,8 +4,8 @@
 through its coordinator, which applies the offsets of the transaction at the same time.
 
 `MarkerSender` takes the decisions of this broker's coordinators, and sends each marker to the leader of its partition
-until it is committed there.  A partition that no longer exists needs none.  A decision ends with its coordinator: the
-next one orders the markers again.
+until it is committed there.  A partition that no longer exists needs no marker.  The sender stops when the coordinator
+of a decision ends; the next coordinator orders its markers again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from quorumlog.wire.kafka.codec import Api
 
 _VERSION: Final = 2
 _SETTLED: Final = frozenset({KafkaCode.NONE, KafkaCode.INVALID_PRODUCER_EPOCH})
-"""Results after which a partition needs no marker: a later epoch of the producer was fenced in there already."""
+"""Results after which a partition needs no marker: a later epoch of the producer is in effect there already."""
 
 logger = get_logger("coordinator")
 
@@ -99,9 +99,9 @@ class MarkerSender:
             await asyncio.wait(self._tasks.values())
 
     def order(self, coordinator: Coordinator[TransactionMachine], effect: WriteMarkers) -> None:
-        """Have the markers of a decision written, all of them if that is in progress.
+        """Begin to send the markers of a decision.  If that is in progress, begin again with all of them.
 
-        A coordinator that has loaded its machine anew has forgotten which partitions were reported to it.
+        A coordinator that has reloaded its machine no longer knows which partitions were reported to it.
         """
         key = (id(coordinator), effect.transactional_id, effect.producer)
         if self._group is None:
@@ -131,7 +131,7 @@ class MarkerSender:
                 await asyncio.sleep(backoff.next_s())
 
     async def _round(self, epoch: int, effect: WriteMarkers, left: Iterable[Partition]) -> list[Partition]:
-        """Send each marker once; return the partitions that are settled."""
+        """Send each marker once; return the partitions that need no further marker."""
         done: list[Partition] = []
         by_leader: dict[int, list[Partition]] = {}
         for partition in left:

@@ -2,24 +2,25 @@
 
 Theory of operation
 -------------------
-**One task owns the machine.**  Operations (requests, forgotten calls, ticks) queue up.  A turn of the task applies
-those that wait, and the records of their steps become one batch, so many clients share an append and its replication
+**One task owns the machine.**  Operations (requests, cancelled calls, ticks) queue up.  A turn of the task applies all
+queued operations, and the records of their steps become one batch, so many clients share an append and its replication
 (group commit).  A turn does not wait between its first step and its append, so a step is never appended under a later
 leadership than the one under which it was computed; the replica compares the leader epoch as well.
 
-**Answers** wait until the watermark reaches the log end after their turn, also those of reads.  So no client sees a
-state that a failover could take back.  They wait in the order of the log; `on_watermark` sends those that are due.
+**Answers** wait until the high watermark reaches the log end after their turn.  This includes the answers to reads, so
+no client sees a state that a failover could revert.  They wait in the order of the log; `on_watermark` sends those that
+are due.
 
 **Loading.**  The machine replays the whole log of the partition, including records that are not committed yet: only
-this leader can append after them, and no leader truncates its own log.  It serves once the watermark has reached that
-end.  Nothing an earlier leader acknowledged can be missing then.
+this leader can append after them, and no leader truncates its own log.  It serves once the high watermark has reached
+the end of that replay.  At that point, it has everything that an earlier leader acknowledged.
 
 **Dropping.**  The machine holds its steps as applied from the moment they are computed.  If an append fails, the log
 lacks them, so the machine is dropped and loaded anew, and all waiting calls are refused.  While too few replicas are in
 sync, calls that may append are therefore refused before they reach the machine, and ticks are postponed.
 
-**The end.**  With the leadership, everything ends: waiting calls get NOT_COORDINATOR.  An election under a later epoch
-makes another object.
+**The end.**  A coordinator ends with the leadership: waiting calls get NOT_COORDINATOR.  An election under a later
+epoch creates a new object.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class _Held(NamedTuple):
 
 
 class Coordinator(Generic[M]):
-    """One partition's coordinator.  Create it when the replica is elected, run `run`, and call `end` at the end."""
+    """One partition's coordinator.  Create it when the replica is elected, run `run`, and call `end` on resignation."""
 
     def __init__(
         self,
@@ -179,9 +180,9 @@ class Coordinator(Generic[M]):
         return future
 
     def tell(self, operation: Operation[M]) -> bool:
-        """Have an operation applied that no call waits for; also after a load that is in progress.
+        """Queue an operation that no call waits for.  While the machine is loading, it is applied after the load.
 
-        Return False if there is no room for it, or the coordinator does not serve any more.
+        Return False if the queue is full, or if the coordinator has failed or ended.
         """
         if self.state in (State.LOADING, State.SERVING):
             if len(self._inbox) < self._limits.queue_max:
@@ -223,7 +224,7 @@ class Coordinator(Generic[M]):
         return call is not None and not call.future.cancelled()  # a cancel is reported later than it happens
 
     def _take(self, number: int) -> _Call | None:
-        """Return a call that still waits; it no longer counts."""
+        """Remove a waiting call from the calls and the counters, and return it; None if it no longer waits."""
         call = self._calls.pop(number, None)
         if call is not None:
             self._counters.waiting -= 1
@@ -252,7 +253,7 @@ class Coordinator(Generic[M]):
             logger.error("coordinator not loaded", partition=repr(self), cause=str(error))
         except (DiskError, CorruptStoreError) as error:
             self._counters.load_failures += 1
-            self._replica.take_offline(error)  # which ends this coordinator
+            self._replica.take_offline(error)  # this also ends the coordinator
 
     def end(self) -> None:
         """End with the leadership: refuse all calls, and stop the task."""
@@ -298,7 +299,7 @@ class Coordinator(Generic[M]):
         return machine
 
     async def _woken(self) -> None:
-        """Wait for news, at most for `retry_ms`."""
+        """Wait until `_news` is set, for at most `retry_ms`."""
         try:
             async with asyncio.timeout(self._limits.retry_ms / 1000):
                 await self._news.wait()
@@ -307,20 +308,20 @@ class Coordinator(Generic[M]):
         self._news.clear()
 
     async def _serve(self, machine: M) -> None:
-        """Apply what comes, until the machine is dropped."""
+        """Apply operations as they arrive, until the machine is dropped."""
         while self.machine is machine:
             await self._news.wait()
             self._news.clear()
             if self._turn(machine):
                 self._news.set()
-                await asyncio.sleep(0)  # the others' turn: one append took as much as one may
+                await asyncio.sleep(0)  # let other tasks run: this append had the largest permitted size
 
     # -- a turn
 
     def _turn(self, machine: M) -> bool:
-        """Apply the operations that wait, append their records as one batch, and send the answers that are due.
+        """Apply the queued operations, append their records as one batch, and send the answers that are due.
 
-        Return whether more can be applied at once.  Operations that need replicas in sync may wait longer.
+        Return whether another turn can begin immediately.  Operations that append may wait until replicas are in sync.
         """
         if isinstance(self._replica.leading(self.leader_epoch), KafkaCode):
             # This process must not serve at present, or its leadership is about to end.
@@ -330,7 +331,7 @@ class Coordinator(Generic[M]):
         now = now_ms()
         may_append = self._may_append()
         if not may_append:
-            # A machine that has not been told that it is loaded cannot answer reads either.
+            # Before the step of `loaded`, the machine cannot answer reads either.
             self._refuse_queued(KafkaCode.COORDINATOR_NOT_AVAILABLE, also_reads=self._is_fresh)
             if self._is_fresh:
                 self._postpone_tick(machine)
@@ -366,7 +367,7 @@ class Coordinator(Generic[M]):
         return more
 
     def _take_step(self, step: Step, records: list[Record], answers: list[Answer], effects: list[Any]) -> int:
-        """Add a step to the turn's, and return the bytes of its records."""
+        """Add the results of a step to those of the turn, and return the bytes of its records."""
         for note in step.notes:
             logger.info("state changed", change=note, partition=repr(self))
         records += step.records
@@ -399,7 +400,7 @@ class Coordinator(Generic[M]):
     def _append_batch(
         self, records: list[Record], producer: tuple[int, int] | None, ends: TransactionEnd | None
     ) -> Appended | Refused:
-        """Append records of one transaction, or of none, as one batch; or a marker."""
+        """Append a marker, or append records as one batch; they belong to one transaction or to none."""
         wall_ms = self._wall_ms()
         if ends is not None and producer is not None:
             marker = EndTxnMarker(ends.is_commit, ends.coordinator_epoch)
@@ -424,7 +425,7 @@ class Coordinator(Generic[M]):
     # -- the watermark
 
     def on_watermark(self) -> None:
-        """Send the answers whose records, and all before them, are committed."""
+        """Send the answers, and perform the effects, whose preceding records are all committed."""
         watermark = self._leader.high_watermark
         while self._uncommitted and self._uncommitted[0][0] <= watermark:
             self._uncommitted_bytes -= self._uncommitted.popleft()[1]
@@ -452,11 +453,14 @@ class Coordinator(Generic[M]):
     # -- ticks
 
     def _arm_tick(self, machine: M) -> None:
-        """Have a turn begin at the machine's deadline."""
+        """Schedule a turn at the machine's deadline."""
         self._set_tick(None if machine.deadline_ms is None else machine.deadline_ms + TICK_SLACK_MS)
 
     def _postpone_tick(self, machine: M) -> None:
-        """Look again soon.  A machine whose tick is overdue for too long is dropped: its calls wait for that tick."""
+        """Try the tick again after `retry_ms`.
+
+        A machine whose tick is overdue by more than `commit_timeout_ms` is dropped, because calls wait for that tick.
+        """
         now = now_ms()
         if machine.deadline_ms is not None and now - machine.deadline_ms > self._limits.commit_timeout_ms:
             logger.warning("coordinator dropped", partition=repr(self), cause="its tick could not append for too long")
@@ -485,7 +489,7 @@ class Coordinator(Generic[M]):
         self._drop(KafkaCode.NOT_COORDINATOR)
 
     def _drop(self, code: KafkaCode) -> None:
-        """Drop the machine with everything that it has not committed, and refuse all calls."""
+        """Drop the machine with all its uncommitted state, and refuse all calls."""
         self.machine = None
         self._inbox = deque(each for each in self._inbox if each.call is None and not each.is_read)
         self._held.clear()

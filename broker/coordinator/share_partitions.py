@@ -49,7 +49,12 @@ _UNAVAILABLE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ShareConfig:
-    """The configs of share groups.  from_start: a new group begins with the oldest records, instead of new ones."""
+    """The configs of share groups.
+
+    from_start: a new group begins at the log start; otherwise at the high watermark.
+    read_committed: members get no records of aborted or open transactions.
+    sessions_max: share sessions of a broker.
+    """
 
     limits: ShareLimits = field(default_factory=ShareLimits)
     from_start: bool = False
@@ -78,7 +83,7 @@ class LedShare:
         on_available: Callable[[], None],
         on_idle: Callable[[], None],
     ) -> None:
-        """group: owns the tasks.
+        """group: the owner of the tasks.
 
         on_available: called when records have become available again.
         on_idle: called when no session uses this share partition and everything is saved.
@@ -107,7 +112,7 @@ class LedShare:
             self.core.limits = config.limits
 
     def end(self) -> None:
-        """Refuse what waits, and serve nothing any more."""
+        """Refuse the acknowledgements that wait, and serve nothing from now on."""
         self.has_ended = True
         self._loading.cancel()
         if self._saving is not None:
@@ -122,7 +127,7 @@ class LedShare:
     # -- loading
 
     async def ready(self) -> KafkaCode:
-        """Wait until the state is loaded, and return NONE or why it is not."""
+        """Wait until the state is loaded.  Return NONE, or the error of the load."""
         if self.core is not None:
             return KafkaCode.NOT_LEADER_OR_FOLLOWER if self.has_ended else KafkaCode.NONE
         await asyncio.wait({self._loading})
@@ -157,7 +162,7 @@ class LedShare:
     # -- fetches
 
     async def fetch(self, member: str, max_bytes: int, max_records: int, *, is_exact: bool) -> Fetched | KafkaCode:
-        """Acquire records for a member; without any at present, none.  Nothing waits for new records."""
+        """Acquire the records that are available now, which may be none, for a member."""
         async with self._read_lock:
             log, core = self._replica.log, self.core
             if log is None or core is None or self._replica.leader is not self.leader or self.has_ended:
@@ -197,7 +202,7 @@ class LedShare:
         if isinstance(found, KafkaCode) or found == NOTHING_TO_SAVE:
             future.set_result(found if isinstance(found, KafkaCode) else KafkaCode.NONE)
         else:
-            # Calls of one save share its outcome; each caller may give up by itself.
+            # Calls of one save share its outcome, but each has its own future, which its caller may cancel.
             shared = self._waiting.setdefault(found, asyncio.get_running_loop().create_future())
             shared.add_done_callback(lambda done: None if future.done() else future.set_result(done.result()))
         self._after_change()
@@ -221,7 +226,7 @@ class LedShare:
     # -- saves and locks
 
     def _after_change(self) -> None:
-        """Save what is to be saved, and watch the next lock."""
+        """Begin a save if there are changes, and set the timer to the next lock that expires."""
         assert self.core is not None, self.key
         if self.has_ended:
             return
@@ -264,7 +269,7 @@ class LedShare:
                 logger.warning("share state not saved", key=self.key.text, code=code, cause=found.message)
                 if code not in _UNAVAILABLE:
                     self._saving = None
-                    self.end()  # another leader has the state, or it has begun anew
+                    self.end()  # another leader owns the state, or the state was initialized again
                     return
         finally:
             self._saving = None
@@ -315,7 +320,7 @@ class SharePartitions:
             led.configure(config)
 
     async def get(self, key: ShareKey) -> LedShare | KafkaCode:
-        """Return a share partition once it is loaded, or why it cannot be served here."""
+        """Return a share partition once it is loaded, or the error if this broker cannot serve it."""
         replica = self._table.find(key.topic_id, key.partition)
         if replica is None:
             known = self._table.context.cluster.partition(key.topic_id, key.partition)
@@ -344,11 +349,11 @@ class SharePartitions:
         return led if code is KafkaCode.NONE else code
 
     def known(self, key: ShareKey) -> LedShare | None:
-        """Return a share partition that was loaded."""
+        """Return a share partition if it is loaded."""
         return self._led.get(key)
 
     def drop(self, key: ShareKey) -> None:
-        """Drop a share partition, for example because no session uses it: its state may be changed from now on."""
+        """Drop a share partition, for example because no session uses it.  Others may change its state from now on."""
         led = self._led.pop(key, None)
         if led is not None:
             led.end()

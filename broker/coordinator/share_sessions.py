@@ -1,6 +1,6 @@
 """Share sessions of a broker: the partitions that a member fetches from it, so that a request names only changes.
 
-Each request has the epoch after that of the one before, so a request that is repeated or lost is noticed.
+Each request has the epoch of the previous request plus one, so the broker notices repeated and lost requests.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class SessionKey(NamedTuple):
 class ShareSession:
     """The session of one member.
 
-    peer: the address of the connection that its last request came from.  next_epoch: of its next request.
-    places: in the order in which they are served.
+    peer: the address of the connection that sent its last request.  next_epoch: the epoch of its next request.
+    places: the partitions, in the order in which they are served.
     """
 
     key: SessionKey
@@ -41,7 +41,7 @@ class ShareSession:
     places: dict[Place, None] = field(default_factory=dict)
 
     def rotate(self, place: Place) -> None:
-        """Serve a partition after the others, next time."""
+        """Move a partition to the end of the order for the next request."""
         if place in self.places:
             del self.places[place]
             self.places[place] = None
@@ -96,7 +96,7 @@ class ShareSessions:
             del self._by_peer[session.peer]
 
     def end(self, session: ShareSession) -> None:
-        """End a session, unless another one of its member has replaced it."""
+        """End a session, unless a newer session of the same member has replaced it."""
         if self._sessions.get(session.key) is session:
             del self._sessions[session.key]
             self._leave_peer(session)

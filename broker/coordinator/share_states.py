@@ -1,8 +1,8 @@
 """The share coordinators of this broker, and requests to those of other brokers.
 
-A leader of a partition reads and writes the states of share groups through `ask`: by a direct call if this broker is
-the share coordinator, else by a request of Kafka's.  Every request may be repeated: a write that is repeated changes
-nothing.
+A leader of a partition reads and writes the states of share groups through `ask`.  This is a direct call if this broker
+is the share coordinator, and a request of the Kafka protocol otherwise.  A repeated write changes nothing, so every
+request may be repeated.
 """
 
 from __future__ import annotations
@@ -53,13 +53,16 @@ _APIS: Final[dict[type[Any], tuple[Api, int]]] = {
     DeleteState: (Api.DELETE_SHARE_GROUP_STATE, 0),
     SummarizeState: (Api.READ_SHARE_GROUP_STATE_SUMMARY, 1),
 }
-"""The request of Kafka's for each request, with its version."""
+"""The API of the Kafka protocol, and its version, for each request."""
 _PARALLEL: Final = 50
-"""Requests of one `ask_all` that are on their way at one time."""
+"""Requests of one `ask_all` that are in flight at a time.  The others wait."""
 
 
 class ShareStates:
-    """resolve: returns the address of a broker's inter-broker listener."""
+    """The share coordinators of this broker, and clients of those on other brokers.
+
+    resolve: returns the address of a broker's inter-broker listener; None while it is not registered.
+    """
 
     def __init__(
         self,
@@ -97,7 +100,7 @@ class ShareStates:
         return await self._creation.ensure()
 
     def call(self, request: StateRequest) -> asyncio.Future[Any]:
-        """Begin a call at the share coordinator, if it is on this broker."""
+        """Begin a call at the share coordinator on this broker; see `Coordinator.call`."""
         partition = self.shell.partition(request.key.text)
         is_read = isinstance(request, SummarizeState)
         return self.shell.call(partition, partial(_apply, request), size_of(request), is_read=is_read)
@@ -115,9 +118,9 @@ class ShareStates:
         return list(await asyncio.gather(*map(one, requests)))
 
     async def ask(self, request: StateRequest) -> StateResponse:
-        """Send a request to the share coordinator.  Repeat it while there is none, for `share_state_timeout_ms`.
+        """Send a request to the share coordinator.  While no broker has this role, retry for `share_state_timeout_ms`.
 
-        The outcome of a change is unknown after an error that says that the coordinator is not available.
+        After COORDINATOR_NOT_AVAILABLE, the outcome of a change is unknown.
         """
         last = StateResponse(KafkaCode.COORDINATOR_NOT_AVAILABLE)
         try:
@@ -196,7 +199,7 @@ def _response(request: StateRequest, result: Any) -> StateResponse:
         state = ShareState(0, result.state_epoch, request.leader_epoch, result.start_offset, batches)
     elif error is KafkaCode.NONE and isinstance(request, SummarizeState) and result.state_epoch >= 0:
         done = result.delivery_complete_count
-        # A summary has no batches: one stands for all that is done.
+        # A summary has no batches, so one batch represents all offsets whose delivery is complete.
         batches = (StateBatch(result.start_offset + 1, result.start_offset + 1 + done, Delivery.ARCHIVED, 0),)
         state = ShareState(0, result.state_epoch, result.leader_epoch, result.start_offset, batches if done > 0 else ())
     return StateResponse(error, result.error_message, state)

@@ -51,7 +51,7 @@ from quorumlog.wire.rpcs import ControllerCall
 
 _NAME_MAX_BYTES: Final = 1_024
 _GROUP_BYTES: Final = 100
-"""Bytes that a request of this broker about a group counts for."""
+"""The size, in bytes, that a coordinator counts for a request of this broker."""
 
 
 def share_config(image: ClusterImage) -> ShareConfig:
@@ -74,7 +74,10 @@ def share_config(image: ClusterImage) -> ShareConfig:
 
 
 class ShareGroups:
-    """resolve: returns the address of a broker's inter-broker listener."""
+    """The leaders of share partitions, the share coordinators, and the clients of group coordinators, on this broker.
+
+    resolve: returns the address of a broker's inter-broker listener; None while it is not registered.
+    """
 
     def __init__(
         self,
@@ -281,7 +284,7 @@ class ShareGroups:
     # -- the coordinator of groups
 
     def _on_effect(self, effect: Any) -> None:
-        """Perform an effect of the machine of groups, whose records are committed."""
+        """Perform an effect of the group coordinator.  Its records are committed."""
         if self._group is None:
             return
         work = self._initialize(effect) if isinstance(effect, InitializeShareStates) else self._delete(effect)
@@ -290,10 +293,10 @@ class ShareGroups:
         task.add_done_callback(self._tasks.discard)
 
     async def _initialize(self, effect: InitializeShareStates) -> None:
-        """Initialize states, and report those that are.  The group repeats the others later."""
+        """Initialize states, and report the initialized ones to the group, which orders the others again later."""
         keys = _keys(effect.group, effect.partitions)
         found = await self.states.ask_all([InitializeState(key, effect.state_epoch, NO_START) for key in keys])
-        # A state with a later epoch exists as well.
+        # FENCED_STATE_EPOCH shows that a state with a later epoch exists, so this partition is initialized, too.
         good = (KafkaCode.NONE, KafkaCode.FENCED_STATE_EPOCH)
         done = {key for key, response in zip(keys, found, strict=True) if response.error in good}
         partitions = [
@@ -312,7 +315,7 @@ class ShareGroups:
         await self.states.ask_all([DeleteState(key) for key in _keys(effect.group, effect.partitions)])
 
     async def clear_group(self, group: str) -> KafkaCode:
-        """Delete the states of a share group that is to be deleted.  Another group is left alone."""
+        """Delete the states of a share group that will be deleted.  A group of another type is not changed."""
         listed = await self._ask_group(group, ListShareStates(group, must_be_empty=True))
         if listed.error is KafkaCode.GROUP_ID_NOT_FOUND:
             return KafkaCode.NONE
@@ -321,7 +324,7 @@ class ShareGroups:
         return await self._forget(group, listed.partitions)
 
     async def _forget(self, group: str, partitions: tuple[NamedPartitions, ...]) -> KafkaCode:
-        """Delete states, and note that they are deleted.  The leaders that have them notice at their next save."""
+        """Delete states, and report that to the group.  A leader that uses one of them is refused at its next save."""
         responses = await self.states.ask_all([DeleteState(key) for key in _keys(group, partitions)])
         failed = [each.error for each in responses if each.error is not KafkaCode.NONE]
         if failed:
@@ -331,7 +334,7 @@ class ShareGroups:
     async def describe_offsets(
         self, group: str, wanted: Sequence[NamedPartitions] | None
     ) -> tuple[ListShareStatesResponse, list[tuple[NamedPartitions, list[StateResponse]]]]:
-        """Return the states of a group, by topic.  wanted: None for all that exist."""
+        """Return the states of a group, by topic.  wanted: partitions to describe; None for all that have a state."""
         listed = await self._ask_group(group, ListShareStates(group))
         if listed.error is not KafkaCode.NONE:
             return listed, []
@@ -342,7 +345,7 @@ class ShareGroups:
     async def alter_offsets(
         self, group: str, offsets: Sequence[tuple[NamedPartitions, Sequence[int]]]
     ) -> tuple[ListShareStatesResponse, list[StateResponse]]:
-        """Let states begin anew at the given offsets.  The group must be empty."""
+        """Initialize states again, at the given offsets.  The group must be empty."""
         reset = await self._ask_group(group, ResetShareStates(group, tuple(topic for topic, _ in offsets)))
         if reset.error is not KafkaCode.NONE:
             return reset, []

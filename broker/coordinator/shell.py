@@ -120,7 +120,7 @@ class CoordinatorShell(Generic[M]):
         return found.call(operation, size, is_read=is_read)
 
     def producers(self, partition: int) -> ProducerState | None:
-        """Return the producers in the log of a partition; None unless this broker coordinates it.
+        """Return the producers in the log of a partition; None if this broker does not coordinate it.
 
         Raises: CorruptStoreError, DiskError.
         """
@@ -129,13 +129,13 @@ class CoordinatorShell(Generic[M]):
         return None if log is None else log.producers
 
     def tell(self, partition: int, operation: Operation[M]) -> None:
-        """Have an operation applied in a partition, as `Coordinator.tell`, if this broker coordinates it."""
+        """Queue an operation in a partition, as `Coordinator.tell` does, if this broker coordinates it."""
         found = self._by_index.get(partition)
         if found is not None:
             found.tell(operation)
 
     def tell_all(self, operation: Operation[M]) -> None:
-        """Have an operation applied in every partition, as `Coordinator.tell`."""
+        """Queue an operation in every partition that this broker coordinates, as `Coordinator.tell` does."""
         for each in self:
             each.tell(operation)
 

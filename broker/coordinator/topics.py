@@ -1,4 +1,4 @@
-"""Topics as the coordinators of groups see them."""
+"""Answers the questions of group coordinators about topics, from the newest metadata of this broker."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from broker.replica.cluster_view import ClusterView
 from metadata.image.internal_topics import is_internal
 
 REGEXES_MAX: Final = 1_000
-"""Regular expressions whose topics are remembered.  Beyond it, the one that was asked for least recently is dropped."""
+"""Regular expressions whose topics are cached.  Beyond it, the least recently used one is dropped."""
 
 REGEX_MEMORY_MAX_BYTES: Final = 1 << 20
-"""Memory of one compiled regular expression.  One that needs more is refused as invalid."""
+"""Bytes of memory of one compiled regular expression.  An expression that needs more is refused as invalid."""
 
 
 class _Matched(NamedTuple):
-    """pattern: None if it is invalid.  version: of the topics that were compared."""
+    """The result for one regular expression.
+
+    pattern: None if the expression is invalid.  version: the version of the topics that were compared with it.
+    """
 
     pattern: Any
     version: int
@@ -32,10 +35,11 @@ class ImageTopics:
     """The `Topics` of the machines.  It uses the newest metadata, so that no offset of a deleted topic is committed.
 
     A coordinator deletes the offsets of partitions that its newest image lacks.  So a commit must not depend on
-    metadata that the next coordinator may not have yet.  While a replica leads under an epoch, the change that ends
-    this epoch is not applied here, and the next leader has it.  So the next leader knows all that is applied here.
+    metadata that the next coordinator may not have yet.  This holds: the next leader is elected by a metadata change
+    that this broker has not applied while it leads, so the next leader has applied everything that is applied here.
 
-    Regular expressions are RE2's, as in Kafka: their time is linear in the text, so that no client can stop a broker.
+    Regular expressions use RE2's syntax, as in Kafka.  Matching takes time linear in the text, so that no client can
+    block a broker.
     """
 
     def __init__(self, cluster: ClusterView) -> None:

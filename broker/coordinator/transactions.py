@@ -72,7 +72,7 @@ class TransactionCoordinators:
     """The coordinators of transactions of one broker.
 
     take_id: returns an unused producer id; None if there is none at present.
-    resolve: returns the address of a broker's inter-broker listener.
+    resolve: returns the address of a broker's inter-broker listener; None while it is not registered.
     """
 
     def __init__(
@@ -97,7 +97,8 @@ class TransactionCoordinators:
         self._creation = TopicCreation(TRANSACTION_STATE, self._cluster, call, wait_applied, limits)
         self._links = BrokerLinks(resolve)
         self._writer = MarkerWriter(table, groups, sources.wall_ms, limits.marker_timeout_ms)
-        # Answers of a connection keep their order, and a marker may wait for replicas: it must not delay verifications.
+        # Markers have connections of their own: a connection answers in order, and a marker, which may wait for
+        # replicas, must not delay verifications.
         self._marker_links = BrokerLinks(resolve)
         self._hanging = HangingTransactions(table, self._links, sources.wall_ms, limits)
         self._looking: asyncio.Future[None] | None = None
@@ -151,7 +152,7 @@ class TransactionCoordinators:
         return await self._creation.ensure()
 
     def partition(self, transactional_id: str) -> int:
-        """Return the partition of an id, which its scope chooses if it has one (`quorumlog.wire.scope_names`)."""
+        """Return the partition of a transactional id.  An id in a scope is in the scope's partition (`scope_names`)."""
         return self.shell.partition(placement_key(transactional_id))
 
     def led(self) -> Sequence[int]:
@@ -208,8 +209,8 @@ class TransactionCoordinators:
     ) -> KafkaCode:
         """Ask the coordinator whether a partition is part of a producer's open transaction, or add it (KIP-890).
 
-        A partition can be added once the markers of the former transaction are written, for which this waits.  The
-        wait is bounded.  Return NONE, or the error of a produce.
+        A partition can be added once the markers of the producer's previous transaction are written.  This call waits
+        for that, with a bound.  Return NONE, or the error code for the Produce request.
         """
         limits = self._limits
         backoff = Backoff(limits.addition_retry_min_ms / 1000, limits.addition_retry_max_ms / 1000)
@@ -224,7 +225,7 @@ class TransactionCoordinators:
                 break
             await asyncio.sleep(backoff.next_s())
         if code in _UNAVAILABLE:
-            return KafkaCode.NOT_ENOUGH_REPLICAS  # every producer tries again after this one
+            return KafkaCode.NOT_ENOUGH_REPLICAS  # every producer retries after this error
         if code is KafkaCode.TRANSACTION_ABORTABLE and support is TransactionSupport.OLDEST:
             return KafkaCode.INVALID_TXN_STATE
         return KafkaCode.INVALID_PRODUCER_EPOCH if code is KafkaCode.PRODUCER_FENCED else code

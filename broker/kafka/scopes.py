@@ -83,7 +83,7 @@ def abort_scope(asked: Asked) -> Pending:
 
 
 def describe_scopes(asked: Asked) -> Pending:
-    """Describe scopes, each at its coordinator.  A repeated one is described once: the answer may be large."""
+    """Describe scopes, each at its coordinator.  A repeated name is described once, because an answer may be large."""
     names = tuple(dict.fromkeys(asked.request.scopes))
     size = asked.size // max(1, len(names))
     futures = [_call(asked, name, DescribeScopes((name,)), size) for name in names]

@@ -38,7 +38,7 @@ from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import milliseconds
 
 _EXACT: Final = 1
-"""The acquire mode of a member that wants no more records than it names."""
+"""The acquire mode of a member that gets no more records than it requests, even if that divides a batch."""
 _ASSIGNOR: Final = "simple"
 _NO_TOPIC: Final = UUID(int=0)
 

@@ -118,7 +118,7 @@ def add_partitions(asked: Asked) -> Pending:
                     (each.producer_id, each.producer_epoch),
                     _partitions_of(each.topics),
                     each.verify_only,
-                    EPOCH_RISES,  # only a leader sends this, for a client that leaves it to the leader
+                    EPOCH_RISES,  # only a leader sends this version, for a client that does not add partitions itself
                 ),
                 each.topics,
             )

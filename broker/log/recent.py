@@ -1,11 +1,12 @@
-"""Keeps in memory what leaders appended last, because nearly all reads are of records that have just been appended.
+"""Keeps the last appends of leaders in memory, because most reads are of records that have just been appended.
 
-Theory of operation.  A leader's followers, and consumers that keep up, read each produce within moments of its append,
-as one piece or not at all.  So `RecentAppends` keeps whole appends, in the memory in which they arrived, and finds a
-read that begins where an append began.  Every other read takes its bytes from the file, that is from the page cache.
+Theory of operation.  A leader's followers, and consumers that keep up, read each append soon after it was made, and
+usually as a whole.  So `RecentAppends` keeps whole appends, in the memory in which they arrived.  It serves a read that
+begins at the beginning of an append.  Every other read takes its bytes from the file, usually from the page cache.
 
-One instance serves all logs of a broker.  It drops the oldest append when it is full.  Segments are told apart by
-identity: a segment that replaces another one is a new object.  `LogSegments` forgets what it truncates or removes.
+One instance serves all logs of a broker.  It drops the oldest append when it is full.  Segments are distinguished by
+object identity: a segment that replaces another one is a new object.  `LogSegments` calls `forget` for bytes that it
+truncates or removes.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from collections.abc import Hashable
 from typing import Final
 
 SIZE_MAX: Final = 32 << 20
-"""Bytes of memory of all logs together.  Two seconds of a leader's appends at 16 MB/s; more when they come slower."""
+"""Bytes of memory of all logs together: two seconds of appends at 16 MB/s."""
 
 
 class RecentAppends:
-    """The last appends of all leaders, up to `size_max` bytes of memory; with 0, none are kept."""
+    """The last appends of all leaders, up to `size_max` bytes of memory; 0 keeps none."""
 
     def __init__(self, size_max: int = SIZE_MAX) -> None:
         self._size_max = size_max
@@ -47,12 +48,12 @@ class RecentAppends:
             self._drop(oldest, self._positions[oldest].popleft())
 
     def find(self, segment: Hashable, start: int, end: int) -> memoryview | None:
-        """Return the bytes from position `start` to `end` if they are the beginning, or all, of one kept append."""
+        """Return the bytes from `start` to `end` (exclusive) if one kept append begins with them; None otherwise."""
         data = self._appends.get((segment, start))
         return data[: end - start] if data is not None and len(data) >= end - start else None
 
     def forget(self, segment: Hashable, position: int = 0) -> None:
-        """Drop what was appended to `segment` and reaches beyond `position`."""
+        """Drop the appends to `segment` that reach beyond `position`."""
         positions = self._positions.get(segment)
         while positions and positions[-1] + len(self._appends[segment, positions[-1]]) > position:
             self._drop(segment, positions.pop())

@@ -42,13 +42,13 @@ class TopicConfigs:
         self._leader_limits.pop(topic_id, None)
 
     def forget_all(self) -> None:
-        """Settings that topics inherit changed."""
+        """Drop the settings of all topics, because settings that they inherit have changed."""
         self._log_configs.clear()
         self._leader_limits.clear()
 
 
 def _limit(text: str) -> int:
-    """Return a limit of a topic as a log takes it; the largest number means no limit."""
+    """Return a limit of a topic as a log takes it: -1 for no limit, which the largest number means in a config."""
     return -1 if int(text) == INT64_MAX else int(text)
 
 

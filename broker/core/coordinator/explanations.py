@@ -1,4 +1,4 @@
-"""Why the last rebalances of a group happened, for administrators: the answer to ExplainGroups."""
+"""Explains the last rebalances of a group to administrators: the answer to ExplainGroups."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Times(NamedTuple):
 def explain(
     name: str, group: Group | ConsumerGroup | None, last_commit_ms: int | None, times: Times
 ) -> GroupExplanation:
-    """Return what is known of a group.
+    """Return the explanation of a group's last rebalances.
 
     last_commit_ms: time of its newest committed offset; None if it has none.  A group of simple consumers has only
     offsets, so it counts as empty since then.

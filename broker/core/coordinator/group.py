@@ -13,8 +13,8 @@ A group moves through its states only along `TRANSITIONS`.
 **What is stored.**  A group is stored when it becomes Stable, when it becomes Empty, and when another process takes
 over the name of a static member.  All else is soft state.  A rebalance in progress is therefore lost when the
 coordinator changes: the group is loaded as it was last stored, members of the lost generation get ILLEGAL_GENERATION
-and join again.  Nobody has an assignment of the lost generation, because assignments are sent only when they are
-committed.  So a generation whose number is used again has no owner yet.
+and join again.  No member has an assignment of the lost generation, because assignments are sent only when they are
+committed.  So its number can be used again.
 
 **Static members.**  Their name (`group.instance.id`) survives a restart of the process; its member id does not.  The
 latest process to join under a name has it, and an older one is fenced.  The record names that latest process even if
@@ -161,7 +161,7 @@ class Group:
 
     @property
     def is_vacant(self) -> bool:
-        """Return whether nothing is lost when the coordinator no longer has this object."""
+        """Return whether the coordinator can drop this object without a loss."""
         return self.state is GroupState.EMPTY and not self.pending and self.stored is None
 
     def record_keys(self) -> list[GroupKey]:
@@ -188,7 +188,7 @@ class Group:
         self._count(member, -1)
 
     def update(self, member: Member, request: JoinGroup) -> None:
-        """Change what a member says about itself when it joins again."""
+        """Update a member's description of itself when it joins again."""
         self._count(member, -1)
         member.client, member.protocols = request.client, request.protocols
         member.session_timeout_ms = request.session_timeout_ms
@@ -210,7 +210,7 @@ class Group:
         self.record_bytes += by * member.record_bytes
 
     def member_error(self, member_id: str, instance_id: str | None) -> KafkaCode:
-        """Return NONE if the ids name a member, else why they do not."""
+        """Return NONE if the ids name a member, and the error otherwise."""
         if instance_id is not None:
             current = self.static.get(instance_id)
             if current is not None and current != member_id:

@@ -3,15 +3,15 @@
 Theory of operation
 -------------------
 **State.**  A partition holds records of groups and of committed offsets.  `replay` applies a record, and is the only
-writer of what is stored: when a request makes a record, the record is applied as soon as it is appended.  Requests so
-see what was appended and is not committed yet.  No client learns of it too early, because each answer waits until all
-that was appended before it is committed.  If an append fails, the shell drops this object.
+writer of stored state: when a request makes a record, the record is applied as soon as it is appended.  So requests see
+records that are not committed yet.  Clients do not, because each answer waits until all records before it are
+committed.  If an append fails, the shell drops this object.
 
-**Soft state** is what no record holds: sessions, calls that wait, and rebalances in progress.  `loaded` builds it anew:
-each stored member gets a fresh session, and a group that was Stable continues without a rebalance.
+**Soft state** is in no record: sessions, calls that wait, and rebalances in progress.  `loaded` initializes it: each
+stored member gets a fresh session, and a group that was Stable continues without a rebalance.
 
-**Groups and offsets** are separate.  A group of simple consumers has offsets and no `Group`.  A `Group` without
-members, pending member ids and a record is dropped after the operation that left it so.
+**Groups and offsets** are separate.  A group of simple consumers has offsets and no `Group`.  A `Group` is dropped at
+the end of an operation if it has no members, no pending member ids, and no record.
 
 **Time.**  Each group has one entry in a heap, at a time that is not later than its next deadline.  A heartbeat moves a
 deadline back and leaves the entry alone; the tick at the old time finds nothing due and queues the group anew.  So a
@@ -383,7 +383,7 @@ class GroupMachine:
         if group is not None and group.state is not GroupState.EMPTY:
             return KafkaCode.NON_EMPTY_GROUP
         if self._pending_offsets.has_group(name):
-            return KafkaCode.NON_EMPTY_GROUP  # its transaction would bring back the group's offsets
+            return KafkaCode.NON_EMPTY_GROUP  # its transaction would restore the group's offsets
         return KafkaCode.NONE
 
     def _describe(self, name: str, report_missing: bool) -> GroupDescription:
@@ -394,7 +394,7 @@ class GroupMachine:
         return offset_requests.fetch(self._groups.get(request.group), request, self._offsets, unstable)
 
     def explain(self, group: str) -> tuple[Rebalance, ...]:
-        """Return the last rebalances of a group, the oldest first.  The coordinator forgets them when it changes."""
+        """Return the last rebalances of a group, the oldest first.  A change of the coordinator loses them."""
         known = self._groups.get(group)
         return () if known is None else known.history.rebalances()
 
@@ -471,7 +471,7 @@ class GroupMachine:
     # -- time
 
     def tick(self, now_ms: int) -> Step:
-        """Do what is due, as much of it as fits into a batch."""
+        """Perform the work that is due, as much as fits into a batch."""
         assert self._expiry_ms is not None, "not loaded"
         turn = self._turn(now_ms)
         matched = 0
@@ -519,7 +519,7 @@ class GroupMachine:
         return due
 
     def _settle(self, group: Group | ConsumerGroup) -> None:
-        """Queue a group for its next deadline after an operation, or drop it if nothing is left of it."""
+        """Queue a group for its next deadline after an operation, or drop it if it has no state left."""
         if self._groups.get(group.name) is not group:
             return  # it has become a group of the other kind
         if group.is_vacant:

@@ -553,7 +553,7 @@ class LastJoin(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
-    """One rebalance of a group, for people.  It is soft state: a change of the coordinator forgets it.
+    """One rebalance of a group, for people.  It is soft state: a change of the coordinator loses it.
 
     started_ms: wall clock.  duration_ms: None while it is in progress.
     generation: the generation that it made; while it is in progress, the one that it will make.
@@ -576,7 +576,7 @@ class Rebalance:
 
 @dataclass(frozen=True, slots=True)
 class GroupExplanation:
-    """What the coordinator knows of a group's rebalances since it was loaded.  Times are of the wall clock.
+    """A group's rebalances since its coordinator was loaded.  Times: ms since the epoch (wall clock).
 
     generation: the last one; NO_GENERATION if there was none.
     loaded_ms: when this coordinator took over.  It does not know earlier rebalances and joins.

@@ -52,7 +52,7 @@ class Step:
     """The result of one operation: records to append, and answers to send when the records are committed.
 
     notes: changes of state, each as a line for the log.
-    effects: what the shell's owner does once the records are committed; in the order of the steps.
+    effects: actions of the shell's owner once the records are committed; in the order of the steps.
     """
 
     records: tuple[Record, ...] = ()
@@ -64,7 +64,7 @@ class Step:
 class Machine(Protocol[Request_contra, Limits_contra]):
     """The state of one partition of an internal topic.
 
-    Times of calls (`now_ms`) are ms of a clock that never goes back.  They never move back from one call to the next.
+    Times of calls (`now_ms`) are in ms, of one monotonic clock for all calls.
     """
 
     def replay(self, record: Record) -> None:
@@ -91,7 +91,7 @@ class Machine(Protocol[Request_contra, Limits_contra]):
         ...
 
     def tick(self, now_ms: int) -> Step:
-        """Do what is due at `now_ms`.  Afterwards `deadline_ms` is later than `now_ms`."""
+        """Perform the work that is due at `now_ms`.  Afterwards `deadline_ms` is later than `now_ms`."""
         ...
 
     @property

@@ -293,7 +293,7 @@ def heartbeat(turn: Turn, group: Group, call: int, request: Heartbeat) -> None:
 
 
 def leave(turn: Turn, group: Group, call: int, request: LeaveGroup) -> None:
-    """Apply a LeaveGroup.  Members that may leave do, whatever the others get."""
+    """Apply a LeaveGroup.  Each member has its own outcome: an error for one does not keep the others in the group."""
     if group.state is GroupState.DEAD:
         turn.answer(call, LeaveGroupResponse(KafkaCode.COORDINATOR_NOT_AVAILABLE))
         return

@@ -2,7 +2,7 @@
 
 A coordinator may hold millions of offsets, and loads them all before it serves.  So an offset is kept as the bytes of
 its record: the part of the key behind the group, and the value.  They are checked when they are replayed, and their
-fields are read when somebody asks.  An offset so costs about 200 bytes, and the garbage collector has nothing to visit.
+fields are decoded on demand.  So an offset costs about 200 bytes, and the garbage collector need not visit it.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Offsets:
         return max((read_offset(value).commit_ms for value in offsets.values()), default=None)
 
     def places(self, group: str) -> list[bytes]:
-        """Return where the group has offsets, as of now."""
+        """Return the places for which the group has offsets, as a copy."""
         return list(self._groups.get(group.encode(), {}))
 
     def raw(self, group: str, place: bytes) -> bytes | None:

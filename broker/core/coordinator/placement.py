@@ -1,4 +1,4 @@
-"""Which partition of an internal topic holds the state of a key, by Kafka's rule."""
+"""Finds the partition of an internal topic that holds the state of a key, by Kafka's rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a group comes to a new generation, and what time does to it.
+"""Rebalances of a classic group: the way to a new generation, and its deadlines.
 
 A rebalance has two parts.  In the first, all members send JoinGroup.  It ends when all of them have, or at its
 deadline, which is the longest rebalance timeout of a member; dynamic members that have not joined by then are removed.
@@ -9,8 +9,8 @@ within the longest rebalance timeout is removed, and so a leader that never send
 
 A member whose call waits cannot send heartbeats, so its session does not run.  Its call has the deadline of the group.
 If its client hangs up, its session runs again and it counts as a member that has not joined.  A new member whose client
-does not know its member id cannot come back, so it is removed at once; and it is removed in any case after
-NEW_MEMBER_JOIN_TIMEOUT_MS, because a client that timed out unnoticed would leave another such member with each retry.
+does not know its member id cannot rejoin as this member, so it is removed at once.  It is also removed after
+NEW_MEMBER_JOIN_TIMEOUT_MS, because a client whose time-out went unnoticed would add one more member with each retry.
 """
 
 from __future__ import annotations
@@ -79,13 +79,13 @@ def answer_sync(turn: Turn, group: Group, member: Member, response: SyncGroupRes
 
 
 def refuse_calls(turn: Turn, group: Group, member: Member, error: KafkaCode) -> None:
-    """Answer whatever waits for a member with an error."""
+    """Answer the waiting calls of a member with an error."""
     _answer_join(turn, group, member, JoinGroupResponse(error, ""))
     answer_sync(turn, group, member, SyncGroupResponse(error))
 
 
 def hang_up(turn: Turn, group: Group, member: Member) -> None:
-    """Go on without the call that waits for a member: `parked` no longer has it, and no answer follows.
+    """Drop the waiting call of a member whose client hung up.  `parked` no longer has the call, and no answer follows.
 
     This makes no record.  A member that must be removed at once is removed by the next tick, which is due now.
     """
@@ -262,7 +262,7 @@ def store_instance(turn: Turn, group: Group, instance_id: str, member_id: str) -
 
 
 def members_left(turn: Turn, group: Group, cause: str, reason: RebalanceReason, first: Member) -> None:
-    """Go on without members that were removed.  first: one of them."""
+    """Continue the group, or its rebalance, without removed members.  first: one of them."""
     if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
         prepare(turn, group, cause, first.client, reason, first)
     else:
@@ -276,7 +276,7 @@ def remove(turn: Turn, group: Group, member: Member, error: KafkaCode = KafkaCod
 
 
 def on_time(turn: Turn, group: Group) -> None:
-    """Do what is due in a group."""
+    """Apply the deadlines of a group that have passed."""
     late = [member_id for member_id, end_ms in group.pending.items() if end_ms <= turn.now_ms]
     for member_id in late:
         del group.pending[member_id]

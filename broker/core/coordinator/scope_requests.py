@@ -21,9 +21,10 @@ class ScopeLimits:
     scopes_max: one more gets POLICY_VIOLATION.
     producers_max: producers of one scope that are not complete; one more gets POLICY_VIOLATION.  The winners of an end
         are some of them, so their names fit into one record.
-    expiration_ms: a scope that has ended, and that nobody uses for this long, is deleted.  It would then take an old
-        sequence for a new one, so this is a long time.  One that never ended is deleted like a transactional id.
-    free_ids_max: producer ids of complete producers that wait for the next one; above it, ids are dropped.
+    expiration_ms: a scope that has ended, and that is not used for this long, is deleted.  A scope of the same name
+        would then accept an old sequence as new, so the time is long.  A scope that never ended expires like a
+        transactional id.
+    free_ids_max: producer ids of complete producers that are kept for later producers; above it, ids are dropped.
     """
 
     scopes_max: int = 100_000
@@ -36,7 +37,7 @@ class ScopeLimits:
 class InitScope:
     """Begin a run of a scope: fence earlier runs, and abort their producers.  The same run again changes nothing.
 
-    reset: take the scope over from any owner, and forget its sequence.
+    reset: take the scope over from any owner, and delete its sequence.
     """
 
     scope: str
@@ -47,7 +48,7 @@ class InitScope:
 
 @dataclass(frozen=True, slots=True)
 class InitScopeResponse:
-    """owner: the present one, also in a refusal of another."""
+    """owner: the current owner; also set if the request of another owner was refused."""
 
     error: KafkaCode
     message: str = ""

@@ -1,17 +1,17 @@
 """Deletions that may concern millions of offsets: of expired offsets, groups, and the offsets of deleted topics.
 
-They are done in slices, so that a batch stays within its limit and the coordinator stays responsive.  Each slice judges
-the state as it is then.  A group that is being deleted is Dead, and a commit for a topic whose offsets are being
-deleted is refused with COORDINATOR_LOAD_IN_PROGRESS.  So nothing that a client commits in the meantime is deleted.
+They are done in slices, so that a batch stays within its limit and the coordinator stays responsive.  Each slice
+examines the state at its own time.  A group that is being deleted is Dead, and a commit for a topic whose offsets are
+being deleted is refused with COORDINATOR_LOAD_IN_PROGRESS.  So no offset that is committed in the meantime is deleted.
 
-**Missing topics.**  No coordinator may be loaded when a topic is deleted, and a coordinator that ends forgets what it
-had still to delete.  So each one, once it is loaded, deletes the offsets of partitions that do not exist.
+**Missing topics.**  When a topic is deleted, its coordinator may not be loaded, or may end before it has deleted all
+offsets.  So each coordinator, once it is loaded, deletes the offsets of partitions that do not exist.
 
 **Expiry** (KIP-211).  Offsets of a group that subscribes expire `offsets_retention_ms` after the group became empty, or
 after their commit if that was later: an administrator may set offsets of a group that has long been empty.  While the
 group is Stable, offsets of topics to which no member is subscribed expire by their commit time.  During a rebalance
 nothing expires.  Offsets of simple consumers expire by their commit time.  An offset that has a retention of its own
-expires at the time in its record instead, when its group permits it at all.  An empty group without offsets is deleted.
+expires at the time in its record instead, if its group permits expiry.  An empty group without offsets is deleted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from broker.core.coordinator.turn import Turn
 from quorumlog.wire.errors import KafkaCode
 
 OFFSETS_PER_SLICE_MAX = 2_000
-"""Offsets that a slice looks at.  The next slice follows with the next tick."""
+"""Offsets that one slice examines.  The next slice follows with the next tick."""
 
 
 _END = object()

@@ -18,11 +18,11 @@ a leader or coordinator failed.
 transaction that they abort, and the markers carry the new epoch.  So batches of the old producer are refused from the
 marker on.  A client never gets an epoch above `EPOCH_MAX`; after it, the id gets another producer id.
 
-**Versions.**  Each request says by which version of the protocol its client works, so the state is decidable whatever
-version the cluster recommends, and clients of both may take turns.  From `EPOCH_RISES` on (KIP-890), each end raises
-the epoch: the markers carry the new one, and the client continues with it.  So a batch that arrives after its
-transaction has ended is refused everywhere.  A client that lost the answer repeats its request with the former epoch;
-`_is_repeated` recognises that.  If the epoch is exhausted, the client continues with another producer id
+**Versions.**  Each request names the transaction version of its client.  So the rules of a request do not depend on the
+version that the cluster recommends, and clients of both versions may alternate.  From `EPOCH_RISES` on (KIP-890), each
+end raises the epoch: the markers carry the new one, and the client continues with it.  So a batch that arrives after
+its transaction has ended is refused everywhere.  A client that lost the answer repeats its request with the former
+epoch; `_is_repeated` recognises that.  If the epoch is exhausted, the client continues with another producer id
 (`TransactionValue.next_id`).
 
 **Scopes** (`scopes.py`) decide many producers by one record.  Their producers are transactional ids as well, so
@@ -105,14 +105,14 @@ class TransactionMachine:
         self._pending: Final[dict[str, set[Partition]]] = {}
         """The partitions of each decided transaction whose marker is not confirmed; soft state."""
         self._heap: list[tuple[int, str]] = []
-        """When the time of an open transaction may be up.  `_watched` has the entry of each id that is valid."""
+        """Times at which open transactions are checked.  Only the entry of an id that `_watched` has, too, is valid."""
         self._watched: Final[dict[str, int]] = {}
         self._continued: Final[dict[str, tuple[int, int]]] = {}
         """The producer that the last InitProducer of an id continued, to recognise its repetition; soft state.  A new
         producer of the id removes the entry: the earlier one must not get the same epoch."""
         self._sweep_ms: int | None = None
         self._sweep: list[str] = []
-        """Ids that the sweep in progress has not looked at."""
+        """Ids that the sweep in progress has not examined yet."""
         self._next_tick_ms = 0
 
     # -- the log
@@ -370,7 +370,7 @@ class TransactionMachine:
     # -- events
 
     def markers_written(self, report: MarkersWritten, now_ms: int) -> Step:
-        """Take in that partitions of a decided transaction have their markers."""
+        """Apply a report that partitions of a decided transaction have their markers."""
         turn = self._turn(now_ms)
         self._written(turn, report)
         return turn.step()
@@ -439,10 +439,10 @@ class TransactionMachine:
         return max(due_ms, self._next_tick_ms)
 
     def _watch(self, turn: _Turn, name: str, value: TransactionValue) -> None:
-        """Have a tick look at an open transaction when its time may be up."""
+        """Schedule a check of an open transaction for the time at which it may exceed its time-out."""
         left_ms = value.started_ms + value.timeout_ms - turn.wall_ms
         due_ms = turn.now_ms + max(1, min(left_ms, value.timeout_ms))
-        if self._watched.get(name, due_ms + 1) > due_ms:  # else an earlier entry is there, and its tick watches on
+        if self._watched.get(name, due_ms + 1) > due_ms:  # else an earlier entry is there, and its tick looks again
             self._watched[name] = due_ms
             heappush(self._heap, (due_ms, name))
 

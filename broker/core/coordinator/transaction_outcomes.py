@@ -1,8 +1,8 @@
 """The outcome of a transaction that is still open in a partition, although it may have ended.
 
 A partition can lose a marker: an unclean election drops records that the former leader had committed.  The coordinator
-has forgotten the partitions of the transaction by then, so it does not write the marker again.  The leader of the
-partition asks for the outcome instead.
+no longer knows the partitions of the transaction then, so it does not write the marker again.  Instead, the leader of
+the partition asks for the outcome.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ NO_PRODUCER = (-1, -1)
 
 
 class TransactionSupport(IntEnum):
-    """What the client of a request to a leader knows of transactions, which the version of its request shows.
+    """The errors and the protocol that a client of a partition leader supports, by the version of its request.
 
     OLDEST: nothing of TRANSACTION_ABORTABLE; it gets INVALID_TXN_STATE instead.
     ABORTABLE: the error TRANSACTION_ABORTABLE.
@@ -43,7 +43,7 @@ class TransactionLimits:
 
     timeout_max_ms: a producer that asks for more gets INVALID_TRANSACTION_TIMEOUT.
     expiration_ms: an id without a transaction is deleted after this time without a change.
-    sweep_interval_ms: time between two looks for such ids.
+    sweep_interval_ms: time between two searches for such ids.
     ids_max: ids of one coordinator; one more gets POLICY_VIOLATION.
     partitions_max: partitions of one transaction; more get INVALID_REQUEST.
     name_max_bytes: of a transactional id; a longer one gets INVALID_REQUEST.

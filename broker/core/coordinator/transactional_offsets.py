@@ -1,8 +1,8 @@
 """Offsets that producers commit within transactions (TxnOffsetCommit).
 
 They are records of the producer's transaction in the log.  Until its marker, they are *pending*: a group does not see
-them, but a client that asks for stable offsets is told to ask again.  With the marker they become offsets of the group,
-or are dropped.
+them, but a client that asks for stable offsets gets an error and retries.  The marker makes them offsets of the group,
+or drops them.
 
 The newest offset of a place wins, by the order of the records and not of the markers: an offset that was written after
 a pending one supersedes it.  Compaction keeps the newest record of a key, so replay gives the same offsets.

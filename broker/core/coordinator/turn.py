@@ -86,14 +86,14 @@ class Turn:
         self._notes.append(line)
 
     def order(self, effect: Any) -> None:
-        """Have the shell's owner do something once the records are committed."""
+        """Order an effect, which the shell's owner performs once the records are committed."""
         self._effects.append(effect)
 
     @property
     def is_full(self) -> bool:
         """Return whether a step of many small records must not begin another one.
 
-        Half a batch is left, so that what was begun last still fits.
+        Half a batch stays free, so that the change that was begun last still fits.
         """
         return 2 * self._size_bytes >= self.limits.batch_max_bytes
 

@@ -56,7 +56,7 @@ class Delivery(IntEnum):
 
 
 class AckType(IntEnum):
-    """What a member says about a record.  GAP: there is no record at this offset.  RENEW: it needs more time."""
+    """The type of an acknowledgement.  GAP: there is no record at this offset.  RENEW: the member needs more time."""
 
     GAP = 0
     ACCEPT = 1
@@ -125,7 +125,7 @@ class Save(NamedTuple):
 class Status:
     """The state of a run.
 
-    member, deadline_ms: who has acquired the records, and until when.
+    member, deadline_ms: the member that has acquired the records, and the time at which its lock expires.
     next, save: the state that an acknowledgement gives them once the save with this number is durable; else None and 0.
     """
 
@@ -155,7 +155,7 @@ class SharePartition:
         for each in batches:
             self._runs.assign(max(each.first, start_offset), each.end, Status(each.state, each.deliveries))
         self._changes: list[StateBatch] = []
-        """What the next save contains, in the order of the changes."""
+        """The changes of the next save, in their order."""
         self._next_save = FIRST_SAVE
         self._in_progress: int | None = None
         self._advance_start()
@@ -181,7 +181,8 @@ class SharePartition:
         """Lock available records for a member, and return them, ascending.
 
         batches: the ranges of the record batches that were read, ascending, each as first offset and exclusive end.
-        max_records: no further batch is begun beyond it.  is_exact: nor is a batch completed.
+        max_records: once this many records are acquired, no further batch is begun.  is_exact: acquire no more than
+            `max_records`, even if that divides a batch.
         """
         room_end = self.start_offset + self.limits.max_in_flight
         deadline_ms = now_ms + self.limits.lock_ms

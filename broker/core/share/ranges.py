@@ -39,7 +39,7 @@ class RangeMap(Generic[V]):
         return self._runs[-1].end if self._runs else None
 
     def within(self, first: int, end: int) -> list[Run[V]]:
-        """Return the runs in [first, end), cut to this range."""
+        """Return the runs in [first, end), clipped to this range."""
         runs = self._runs
         found: list[Run[V]] = []
         at = self._index(first)

@@ -9,7 +9,7 @@ from broker.core.share.partition import Acknowledgement, Acquired
 from quorumlog.wire.errors import KafkaCode
 
 SharePlace = tuple[UUID, int]
-"""A partition in requests of share groups: topic id and index."""
+"""A partition in requests of share groups: topic id and partition index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class ShareFetchPlan:
     places, forgotten: partitions that join and leave the session.
     is_exact: return no more than `max_records`, even if that divides a batch.
     is_renewal: acknowledgements may renew locks; nothing is fetched.
-    peer: the client's address and port, which its connection alone has.
+    peer: the client's address and port, which identify its connection.
     """
 
     group: str
@@ -39,7 +39,7 @@ class ShareFetchPlan:
 
 @dataclass(frozen=True, slots=True)
 class ShareAcknowledgePlan:
-    """A whole ShareAcknowledge request.  peer: the client's address and port, which its connection alone has."""
+    """A whole ShareAcknowledge request.  peer: the client's address and port, which identify its connection."""
 
     group: str
     member_id: str

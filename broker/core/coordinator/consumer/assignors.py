@@ -8,7 +8,7 @@ from those that have them.  If members are subscribed to different topics, no pa
 two fewer than its present one.
 
 **range** gives each member a contiguous range of each topic, in the order of the members.  So members with the same
-subscription get the same indexes of each topic, which joins of topics need.  It does not regard the last target.
+subscription get the same indexes of each topic, which joins of topics need.  It ignores the last target.
 
 A static member is ordered by its instance id, which survives a restart; any other member by its member id.
 """
@@ -127,7 +127,7 @@ def _numbers(partitions: Partitions, starts: Mapping[UUID, int], counts: Mapping
 def _unchanged_or_new(
     last: Partitions, numbers: list[int], starts: Mapping[UUID, int], counts: Mapping[UUID, int]
 ) -> Partitions:
-    """Return the partitions with these numbers: the last ones themselves if they are the same."""
+    """Return the partitions with these numbers; the object `last` itself if they are equal to it."""
     if len(numbers) == count(last) and _numbers(last, starts, counts) == sorted(numbers):
         return last
     topics, firsts = list(starts), list(starts.values())
@@ -150,7 +150,7 @@ class _Balancing:
         for place, each in enumerate(ordered):
             for topic in each.topics:
                 self._subscribers.setdefault(topic, []).append(place)
-        # Topics with few subscribers come first, because the others have more places to go.
+        # Topics with few subscribers come first, because the partitions of the others can go to more members.
         self._topics = sorted(self._subscribers, key=lambda topic: (len(self._subscribers[topic]), topic))
         free = {topic: set(range(counts[topic])) for topic in self._topics}
         for place, each in enumerate(ordered):

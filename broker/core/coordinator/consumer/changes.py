@@ -82,7 +82,7 @@ def put_current(turn: Turn, group: ConsumerGroup, member_id: str, current: Curre
 
 
 def delete_records(turn: Turn, group: ConsumerGroup) -> None:
-    """Append a tombstone for each record of a group.  The coordinator then no longer has it."""
+    """Append a tombstone for each record of a group, which removes the group from the coordinator."""
     for key in group.record_keys():
         turn.append(write_key(key), None)
 
@@ -91,7 +91,7 @@ def delete_records(turn: Turn, group: ConsumerGroup) -> None:
 
 
 def has_room(group: ConsumerGroup, value: MemberValue, limits: GroupLimits, topics: SubscribedTopics) -> bool:
-    """Return whether the targets of all members fit into a step, also with a new member like this one."""
+    """Return whether the targets of all members, and of one more member with this value, fit into a step."""
     names = group.subscribed_topics() | frozenset(value.topics)
     counts = [topic.partitions for topic in map(topics.topic, names) if topic is not None]
     members = len(group.members) + 1
@@ -168,7 +168,7 @@ def refresh(turn: Turn, group: ConsumerGroup, topics: SubscribedTopics) -> None:
 
 
 def preferred_assignor(group: ConsumerGroup, limits: GroupLimits) -> str:
-    """Return the assignor that most members prefer; of several, the one that the config names first."""
+    """Return the assignor that most members prefer; if there are several, the one that the config names first."""
     known = limits.consumer.assignors
     votes = Counter(member.known.assignor for member in group.members.values())
     return max(known, key=lambda name: (votes[name], -known.index(name)))
@@ -238,7 +238,7 @@ def replace_static(turn: Turn, group: ConsumerGroup, old: ConsumerMember, member
     remove(turn, group, [old])
     member = put_member(turn, group, member_id, value)
     put_target(turn, group, member_id, target)
-    # Its process is new, so it has given everything up.
+    # The new process has nothing to give up.
     state = MemberState.STABLE if current.state is MemberState.UNREVOKED else current.state
     put_current(turn, group, member_id, CurrentValue(0, 0, state, current.assigned, NO_PARTITIONS))
     turn.note(f"group={group.name!r} static member {member.name} replaced {old.member_id!r}")

@@ -1,9 +1,10 @@
 """Members of a consumer group that still use the classic protocol, while the group changes its protocol.
 
-Such a member joins, asks for its assignment, and sends heartbeats as ever.  No call waits: the coordinator assigns, so
-JoinGroup is answered at once, with the epoch of the member as its generation, and SyncGroup returns what the member may
-use.  A heartbeat reports REBALANCE_IN_PROGRESS when the member should join again: to follow a new target, to confirm
-that it gave partitions up, or to get those that others gave up.  Then its rebalance timeout begins.
+Such a member joins, asks for its assignment, and sends heartbeats as in a classic group.  No call waits, because the
+coordinator assigns: JoinGroup is answered at once, with the epoch of the member as its generation, and SyncGroup
+returns the partitions that the member may use.  A heartbeat reports REBALANCE_IN_PROGRESS when the member should join
+again: to follow a new target, to confirm that it gave partitions up, or to get partitions that others gave up.  Its
+rebalance timeout begins with that report.
 """
 
 from __future__ import annotations

@@ -6,13 +6,12 @@ Theory of operation
 The target assignment is then computed for that epoch, in the same step.  Each member moves towards its target on its
 own, with its heartbeats (`reconcile`); its member epoch is that of the target which it follows.
 
-**What is stored** is everything except time: records contain the members, and the
-current and the target assignment of each.
-`apply` is the only writer of it, for records of the log and for new ones.  A coordinator that takes over therefore
-continues where the last one stopped.  Members keep their partitions meanwhile, and get a new session each.
+**Stored state** is everything except time: records contain the members, with the current and the target assignment of
+each.  `apply` is its only writer, for records of the log and for new ones.  A coordinator that takes over therefore
+continues where the last one stopped.  Members keep their partitions meanwhile, and each gets a new session.
 
 **The order of records.**  Compaction keeps the last record of each key, so a record of a member may come before that
-of its group.  Any record makes the group or the member that it is about; an object is dropped with its last record.
+of its group.  Any record creates the group or member that it concerns; an object is dropped with its last record.
 """
 
 from __future__ import annotations
@@ -106,7 +105,7 @@ class ConsumerGroup:
 
     protocol_type: Final = CONSUMER
     pending: Final = ()
-    """Member ids that were given out and not used: there are none, because members make their own."""
+    """As in `group.Group`, but always empty: members of the newer protocol make their own ids."""
 
     __slots__ = (
         "_has_record",
@@ -254,7 +253,7 @@ class ConsumerGroup:
 
     @property
     def is_vacant(self) -> bool:
-        """Return whether nothing is lost when the coordinator no longer has this object."""
+        """Return whether the coordinator can drop this object without a loss."""
         return not self.is_stored and not self._is_dead
 
     def die(self) -> None:
@@ -282,7 +281,7 @@ class ConsumerGroup:
         return None if member_id is None else self.members[member_id]
 
     def member_error(self, member_id: str, instance_id: str | None) -> KafkaCode:
-        """Return NONE if the ids name a member, else why they do not."""
+        """Return NONE if the ids name a member, and the error otherwise."""
         if instance_id is not None:
             holder = self.static.get(instance_id)
             if holder is None:

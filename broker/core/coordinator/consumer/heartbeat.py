@@ -1,4 +1,4 @@
-"""ConsumerGroupHeartbeat, the only request of members of the newer protocol, and the time that passes without it."""
+"""ConsumerGroupHeartbeat, the only request of members of the newer protocol, and the expiry of their timeouts."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def join_refusal(
     """Return why a group does not accept a member that joins, or None; change nothing."""
     member = _member(group, request)
     if member is None and request.member_id in group.members:
-        # It has this id without, or with another, instance id.
+        # The member with this id has another instance id, or none.
         return KafkaCode.INVALID_REQUEST, f"the member {request.member_id!r} is in the group with another instance id"
     if member is None:
         if len(group.members) >= turn.limits.consumer.members_max:
@@ -160,8 +160,8 @@ def _epoch_refusal(group: ConsumerGroup, request: ConsumerHeartbeat, member: Con
         return KafkaCode.UNKNOWN_MEMBER_ID, f"the member {request.member_id!r} uses the classic protocol"
     if request.epoch == current.epoch:
         return None
-    # The answer with the present epoch was lost, and the member has not gone on without it.
-    # One that left for a while is back only when it joins: a late heartbeat must not take its instance id again.
+    # A member that missed the last answer sends its previous epoch.  It may own no partition outside its assignment.
+    # A static member that left for a while must join again: a late heartbeat must not claim its instance id.
     is_previous = request.epoch == current.previous_epoch and current.epoch != AWAY
     if is_previous and _is_part(request.owned, current.assigned):
         return None
@@ -210,7 +210,7 @@ def _describe(
     request: ConsumerHeartbeat,
     topics: SubscribedTopics,
 ) -> None:
-    """Store what the member says about itself, and begin the next epoch if that concerns the assignment."""
+    """Store a member's description of itself, and begin the next epoch if a change affects the assignment."""
     old = None if member is None else member.known
     value = _value(old, request)
     if value == old:
@@ -255,7 +255,7 @@ def left(turn: Turn, call: int, request: ConsumerHeartbeat) -> None:
 
 
 def expired(turn: Turn, group: ConsumerGroup) -> list[tuple[ConsumerMember, str]]:
-    """Return the members whose time is over, each with the reason."""
+    """Return the members whose session or rebalance timeout has expired, each with the reason."""
     found = []
     for member in group.members.values():
         if member.expires_ms is not None and member.expires_ms <= turn.now_ms:

@@ -1,4 +1,4 @@
-"""A live group moves from one protocol to the other, and back, while its members go on (KIP-848, "migration").
+"""Converts a live group from one protocol to the other, while its members keep working (KIP-848, "migration").
 
 **Upgrade**: the first member of the newer protocol joins a classic group of consumers.  The members become classic
 members of a consumer group with what the last leader assigned to them; the epoch continues their generation.

@@ -1,9 +1,10 @@
-"""How a member comes from the partitions that it has to those of its target (KIP-848).
+"""Moves a member from its current partitions to those of its target (KIP-848).
 
-A partition has one owner: the member in whose current assignment it is, assigned or to be given up.  A member first
-gives up what is not in its target; until its heartbeat shows that it has done so, it keeps its epoch, and others wait.
-Then it takes the epoch of the target, and those partitions of it that nobody owns.  The others follow as their owners
-give them up.  So no partition ever has two owners, whatever happens to the messages in between.
+A partition has one owner: the member whose current assignment contains it, either to use or to give up.  A member first
+gives up the partitions that are not in its target.  It keeps its epoch, and other members wait, until its heartbeat
+shows that it has given them up.  Then it takes the epoch of the target, and the partitions of the target that have no
+owner.  It gets the remaining ones as their owners give them up.  So no partition ever has two owners, even if messages
+are lost, repeated or reordered.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ def reconcile(
     owned: Partitions | None,
     is_free: Callable[[UUID, int], bool],
 ) -> CurrentValue:
-    """Return the next assignment of a member; the same one if it cannot go on.
+    """Return the next assignment of a member; the current one if there is no next step yet.
 
-    owned: the partitions that the member reports; None if it reports none, so that they are as before.
+    owned: the partitions that the member reports; None if its request has no such list, because nothing has changed.
     is_free: whether no other member owns a partition.
     """
     if current.state is MemberState.STABLE and current.epoch == target_epoch:

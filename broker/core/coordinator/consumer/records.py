@@ -2,7 +2,7 @@
 
 A group has one record of each of these: its epoch (3), and the epoch of its target assignment (6).  Each member has up
 to three: its subscription (5), its target (7), and its current assignment (8).  Each regular expression has the topics
-that it matches (16).  Releases of Kafka before 4.1 stored the partitions of the topics (4); this is read over.
+that it matches (16).  Releases of Kafka before 4.1 stored the partitions of the topics (4); such records are skipped.
 
 All values have version 0, which is flexible.  Tagged fields of later releases are skipped.
 """
@@ -115,9 +115,9 @@ class MemberValue:
 
 @dataclass(frozen=True, slots=True)
 class CurrentValue:
-    """What a member has: the partitions that it may use, and those that it must still give up.
+    """The current assignment of a member: the partitions that it may use, and those that it must still give up.
 
-    previous_epoch: the epoch before `epoch`, with which a member comes that did not get the last answer.
+    previous_epoch: the epoch before `epoch`.  A member that did not get the last answer still sends it.
     """
 
     epoch: int = 0

@@ -32,7 +32,7 @@ class ConsumerLimits:
     """The limits of groups of the newer protocol.  Times in ms.
 
     session_timeout_ms: a member without a heartbeat for this long is removed.
-    heartbeat_interval_ms: the interval that members are told to use.
+    heartbeat_interval_ms: the interval that the coordinator sends to members.
     members_max: `group.consumer.max.size`; a member beyond it gets GROUP_MAX_SIZE_REACHED.
     assignors: those that members may choose; the first is used if they choose none.
     may_upgrade, may_downgrade: whether a classic group with members may become a consumer group, and the reverse.
@@ -145,9 +145,10 @@ class NamedPartitions(NamedTuple):
 
 
 class ConsumerMemberDescription(NamedTuple):
-    """assignment: what it owns, also what it must still give up.  target: what it will have.
+    """One member of a consumer group.
 
-    Topics that no longer exist are left out of both.
+    assignment: the partitions that it owns, including those that it must still give up.
+    target: the partitions that it will own.  Topics that no longer exist are left out of both.
     """
 
     member_id: str

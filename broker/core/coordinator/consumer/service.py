@@ -1,4 +1,4 @@
-"""Requests that concern consumer groups, and the moments at which a group changes its protocol."""
+"""Applies the requests that concern consumer groups, and converts groups between the two protocols."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class ConsumerService:
         return group
 
     def on_time(self, turn: Turn, group: ConsumerGroup) -> Group | ConsumerGroup:
-        """Follow changes of the subscribed topics, and remove the members whose time is over."""
+        """Follow changes of the subscribed topics, and remove expired members."""
         changes.refresh(turn, group, self._topics)
         expired = heartbeat.expired(turn, group)
         if not expired:

@@ -1,12 +1,12 @@
 """One share group: its members, their assignments, and the share partitions that have a state.
 
-A share group has no owners: a partition may be assigned to many members, so an assignment changes at once, without
-anybody giving something up.  Records in Kafka's format (key types 10 to 15) contain all its state except time; `apply`
-is their only reader.
+A share partition has no owner: it may be assigned to many members.  So an assignment changes at once, and no member has
+to give partitions up before.  Records in Kafka's format (key types 10 to 15) contain all state except time; `apply` is
+their only reader.
 
 **Share partitions are initialized before they are assigned.**  The share coordinator gets the state epoch of each, and
-the record of type 15 remembers those that it has.  So a group knows which states to delete, and a state that a deleted
-group of this name left behind is begun anew.
+the record of type 15 lists the share partitions that have a state.  So a group knows which states to delete.  A state
+that a deleted group of the same name left behind is replaced.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ShareMemberValue(NamedTuple):
 
 
 class StateTopic(NamedTuple):
-    """The partitions of a topic that have a state.  The name serves people: the id counts."""
+    """The partitions of a topic that have a state.  The id identifies the topic; the name is for people."""
 
     name: str
     partitions: frozenset[int]
@@ -157,7 +157,7 @@ class ShareGroup:
 
     @property
     def is_vacant(self) -> bool:
-        """Return whether nothing is lost when the coordinator no longer has this object."""
+        """Return whether the coordinator can drop this object without a loss."""
         return not self._kinds and not self.members
 
     def record_keys(self) -> list[ShareGroupKey]:
@@ -332,7 +332,7 @@ def _write_partitions(partitions: Partitions) -> bytes:
 def read_state_partitions(data: bytes) -> tuple[dict[UUID, StateTopic], dict[UUID, str]]:
     """Return the share partitions that have a state, and the topics whose states are being deleted.
 
-    Those that are being initialized are read over: they are initialized again.  Raise BadRecord.
+    Share partitions that are being initialized are skipped, and are then initialized again.  Raise BadRecord.
     """
     reader = _open(data)
     _read_state_topics(reader)

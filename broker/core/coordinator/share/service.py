@@ -282,7 +282,7 @@ class ShareService:
         return ListShareStatesResponse(KafkaCode.NONE, None, group.epoch, _named(group.initialized))
 
     def reset(self, turn: Turn, request: ResetShareStates) -> ListShareStatesResponse:
-        """Begin an epoch at which states will begin anew."""
+        """Begin an epoch, at which the share coordinators will initialize the states again."""
         found = self.list_states(ListShareStates(request.group, must_be_empty=True))
         if found.error is not KafkaCode.NONE:
             return found
@@ -296,7 +296,7 @@ class ShareService:
         return ListShareStatesResponse(KafkaCode.NONE, None, group.epoch, request.partitions)
 
     def forget(self, turn: Turn, request: ForgetShareStates) -> ListShareStatesResponse:
-        """Note that states are deleted.  They are initialized anew before they are assigned again."""
+        """Note that states are deleted.  They are initialized again before their partitions are assigned."""
         group = self.groups.get(request.group)
         if group is not None:
             gone = {each.topic_id for each in request.topics}

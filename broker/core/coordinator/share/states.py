@@ -41,8 +41,8 @@ _BATCH_BYTES: Final = 20
 class ShareStateLimits:
     """states_max: share partitions of one coordinator; one more gets POLICY_VIOLATION.
 
-    batches_max: state batches of one share partition; a write that leads to more gets INVALID_REQUEST.  Leaders bound
-    the records in flight far below.
+    batches_max: state batches of one share partition; a write that leads to more gets INVALID_REQUEST.  The limit of
+    leaders for records in flight is far lower.
     name_max_bytes: a longer group id gets INVALID_REQUEST.
     """
 
@@ -92,8 +92,8 @@ def merged(
 ) -> tuple[int, tuple[StateBatch, ...]]:
     """Return start and batches after changes.
 
-    The start never moves back, and passes what is done.  What is done stays done: a change that arrives late, after its
-    sender had given it up, cannot make an accepted record available again.
+    The start never moves back, and moves past offsets whose delivery is complete.  A complete delivery stays complete:
+    a change that arrives late, after its sender stopped waiting, cannot make an accepted record available again.
     """
     start = max(start_offset, new_start)
     runs: RangeMap[tuple[Delivery, int]] = RangeMap()
@@ -136,7 +136,8 @@ class WriteState:
 class InitializeState:
     """Begin the state anew at `start_offset`.
 
-    NO_START lets the leader choose.  It keeps a state that exists: the request may be a repetition that arrives late.
+    With NO_START, the leader of the partition chooses the offset.  An existing state is kept then, because the request
+    may be a late repetition.
     """
 
     key: ShareKey
@@ -151,7 +152,7 @@ class DeleteState:
 
 @dataclass(frozen=True, slots=True)
 class SummarizeState:
-    """Read the state as a stranger.  A state that does not exist is no error."""
+    """Read the state for an administrator: no writer is fenced, and a missing state is no error."""
 
     key: ShareKey
     leader_epoch: int = NO_EPOCH
