@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from quorum.core.core import RaftCore
 
 QUESTIONS_MAX = 8192
-"""The limit of open questions.  A further one is refused."""
+"""Maximum number of open questions.  Further questions are refused."""
 
 QUESTION_GRACE_MS = 500
 """A caller waits this much longer than the core, because the core's answer says more about the outcome."""

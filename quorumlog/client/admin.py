@@ -45,7 +45,7 @@ from quorumlog.wire.kafka.codec import Api
 
 TIMEOUT_S: Final = 60.0
 _RESERVE_S: Final = 0.2
-"""Parts of a call end this much before it (at most a tenth of its time): their errors say more than its own."""
+"""Parts of a call end this much before it (at most a tenth of its time), because their errors are more precise."""
 _SET, _DELETE = 0, 1
 _TO_THE_END: Final = -1
 
@@ -170,7 +170,7 @@ class Admin:
     async def add_partitions(
         self, name: str, total: int, *, validate_only: bool = False, timeout_s: float | None = None
     ) -> None:
-        """Add partitions to a topic until it has `total`.  Records keep their places; keys may map to others."""
+        """Add partitions to a topic until it has `total`.  Records stay in place; keys may map to other partitions."""
         async with self._call(f"topic {name}", timeout_s) as left_s:
             changes = await self._brokers.change_topics(
                 Api.CREATE_PARTITIONS,
@@ -225,7 +225,7 @@ class Admin:
         validate_only: bool = False,
         timeout_s: float | None = None,
     ) -> None:
-        """Return configs to the value that they inherit; all of them or none.  One that is not set is no error."""
+        """Reset configs to the values that they inherit; all of them or none.  A config that is not set is no error."""
         given = [names] if isinstance(names, str) else list(names)
         await self._alter([(name, _DELETE, None) for name in given], topic, broker, validate_only, timeout_s)
 
@@ -334,8 +334,8 @@ class Admin:
     ) -> dict[TopicPartition, OffsetMove]:
         """Move a group without members to the start, to the end, or to a time (in ms since 1970, if a number).
 
-        partitions: None: those with a committed offset.  A partition without a record as new as the time is moved to
-        its end.  dry_run: return the moves, and commit nothing.
+        partitions: None: those with a committed offset.  If all records of a partition are older than the time, it is
+        moved to its end.  dry_run: return the moves, and commit nothing.
         """
         place = end_of(to) if isinstance(to, str) else as_time_ms(to)
         async with self._call(f"group {group}", timeout_s) as left_s:

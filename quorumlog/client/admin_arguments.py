@@ -1,4 +1,4 @@
-"""Checks of what users give to `Admin`, and its form in requests."""
+"""Checks the arguments that users pass to `Admin`, and converts them for requests."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ BROKER: Final = 4
 
 
 def positive(timeout_s: float) -> float:
-    """Return it.  Raises: ConfigError: it is no deadline."""
+    """Return `timeout_s`, in seconds.  Raises: ConfigError: it is not above 0, or not finite."""
     if not (timeout_s > 0 and isfinite(timeout_s)):
         raise ConfigError(f"timeout_s is {timeout_s}, not a number above 0")
     return timeout_s
 
 
 def distinct(what: str, names: Sequence[str]) -> None:
-    """Raises: ConfigError: there are none, or one of them is named twice."""
+    """Check a list of names.  Raises: ConfigError: it is empty, or it has a name twice."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if not names:
         raise ConfigError(f"{what} is empty")
@@ -52,7 +52,7 @@ def resource_of(topic: str | None, broker: int | str | None) -> tuple[int, str, 
 
 
 def new_topics(topics: Iterable[NewTopic]) -> dict[str, NewTopic]:
-    """Return topics by name.  Raises: ConfigError: there are none, or one of them contradicts itself."""
+    """Return topics by name.  Raises: ConfigError: there are none, or two arguments of a topic exclude each other."""
     given = list(topics)
     distinct("topics", [each.name for each in given])
     for each in given:

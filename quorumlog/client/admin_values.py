@@ -1,4 +1,4 @@
-"""What `Admin` gives and gets, and how it reports refusals."""
+"""The arguments and results of `Admin`, and the errors with which it reports refusals."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ They have Kafka's names, because the members of a group agree on one by its name
 member could rely on them: `range` and `roundrobin` give exactly what Kafka's give.  The sticky ones promise balance,
 and that as few partitions as possible move.
 
-`cooperative-sticky` gives a partition to a new owner only once its old owner has given it up.  Until then nobody gets
-it; the old owner revokes it and joins again, and the rebalance after that assigns it.
+`cooperative-sticky` gives a partition to a new owner only once its old owner has given it up.  Until then no member
+gets it: the old owner revokes it and joins again, and the next rebalance assigns it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Style(Enum):
 
 
 class Assignor(NamedTuple):
-    """instance ids decide the order of members where they have one, so that a static member keeps its partitions."""
+    """An assignor.  Instance ids order static members, so that a static member keeps its partitions after a restart."""
 
     style: Style
     assign: Callable[[Members, Counts, Mapping[str, str]], Assignment]
@@ -94,8 +94,8 @@ def assign_cooperatively(members: Members, counts: Counts, instances: Mapping[st
 
 
 def _owners(members: Members) -> dict[TopicPartition, str]:
-    """Return the owner of each partition.  Of two that claim it, the one with the later generation has it; without a
-    difference nobody can know, and the first by its id counts."""
+    """Return the owner of each partition.  Of two members that claim it, the one with the later generation owns it; if
+    the generations are equal, the one with the lower member id."""
     owners: dict[TopicPartition, str] = {}
     for member in sorted(members):
         for partition in members[member].owned:
@@ -106,7 +106,7 @@ def _owners(members: Members) -> dict[TopicPartition, str]:
 
 
 def _kept(members: Members, counts: Counts, order: list[str]) -> Assignment:
-    """Return what each member owns and may keep, in order."""
+    """Return the partitions that each member owns and may keep, in order."""
     kept: Assignment = {member: [] for member in order}
     for partition, member in sorted(_owners(members).items()):
         if partition.topic in members[member].topics and 0 <= partition.partition < counts.get(partition.topic, 0):
@@ -120,7 +120,7 @@ def _partitions(members: Members, counts: Counts) -> list[TopicPartition]:
 
 
 def _level(members: Members, counts: Counts, order: list[str], kept: Assignment) -> Assignment:
-    """The members subscribe to the same topics: each gets `share` partitions, and some one more."""
+    """Distribute the rest if subscriptions are equal: each member gets `share` partitions, and some get one more."""
     every = _partitions(members, counts)
     share, extra = divmod(len(every), len(order))
     assigned: Assignment = {}
@@ -140,7 +140,7 @@ def _level(members: Members, counts: Counts, order: list[str], kept: Assignment)
 
 
 def _level_unequal(members: Members, counts: Counts, order: list[str], kept: Assignment) -> Assignment:
-    """The members subscribe to different topics: move partitions while that makes two members more equal."""
+    """Distribute the rest if subscriptions differ: move partitions while a move makes two members more equal."""
     subscribers: dict[str, list[str]] = defaultdict(list)
     for member in order:
         for topic in members[member].topics:

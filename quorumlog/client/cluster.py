@@ -235,7 +235,7 @@ class Cluster:
     async def ask(
         self, connection: KafkaConnection, api: Api, version: int, values: dict[str, Any], timeout_s: float
     ) -> Any:
-        """`KafkaConnection.ask`; after a failure, the connection is dropped and its broker is asked last."""
+        """As `KafkaConnection.ask`; after a failure, the connection is dropped and its broker is asked last."""
         return await self._ask(connection, api, version, values, timeout_s)
 
     async def ask_any_broker(self, api: Api, version: int, values: dict[str, Any], timeout_s: float) -> Any:

@@ -23,7 +23,7 @@ class Commits:
     """The offsets of one group.
 
     positions: of the consumer; a commit is noted there.
-    committed_only: a position begins at a committed offset once no open transaction can replace that.
+    committed_only: before reading begins at a committed offset, wait for open transactions that may replace it.
     member: the consumer's membership; None if it only uses the group's offsets.
     """
 

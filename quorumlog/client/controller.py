@@ -376,7 +376,7 @@ class _Attempts:
 
     @property
     def look_timeout_s(self) -> float:
-        """Return how long a node of this round may take to show that it answers."""
+        """Return the time, in seconds, that a node of this round has to show that it answers."""
         return max(min(self._look_timeout_s, self._deadline - _now()), 0.001)
 
     def _begin_round(self) -> None:

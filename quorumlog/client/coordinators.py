@@ -30,9 +30,9 @@ from quorumlog.wire.kafka.codec import Api
 LOOK_AFTER_S: Final = 1.0
 """If an answer takes this long, other brokers are asked for the coordinator, and again at this interval."""
 AT_ONCE_MAX: Final = 64
-"""Requests of one call that are under way at a time; others wait."""
+"""Requests of one call that are in flight at a time; others wait."""
 COORDINATORS_MAX: Final = 100_000
-"""Names whose coordinator is remembered.  Beyond it, all are forgotten and looked up again."""
+"""Names whose coordinator is cached.  Beyond it, the cache is emptied, and all are looked up again."""
 
 _API_VERSIONS_VERSION: Final = 3
 _FIND_COORDINATOR_VERSION: Final = 4
@@ -271,7 +271,7 @@ async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
     results = await asyncio.gather(*map(one, work), return_exceptions=True)
     failures = [each for each in results if isinstance(each, BaseException)]
-    # A final refusal, or our own bug, says more than a broker that may answer later.
+    # A final refusal, or a bug in this code, says more than the error of a broker that may answer later.
     failures.sort(key=lambda each: isinstance(each, ClusterError) and each.retriable)
     if failures:
         raise failures[0]

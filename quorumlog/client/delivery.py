@@ -159,7 +159,7 @@ class BatchDelivery:
 
 
 def _sequence_lost(sequence: Sequence, code: int) -> ClusterError:
-    """The broker does not know the previous batch, although it had acknowledged it."""
+    """Return the error if the broker does not know the previous batch, although it had acknowledged it."""
     what = f"sequence {sequence.next_sequence} (attempt {sequence.attempts})"
     error = refusal(code, sequence.topic, sequence.index, what)
     why = "the log no longer holds this producer's last batch: acknowledged records were deleted or lost"

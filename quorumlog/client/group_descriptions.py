@@ -79,7 +79,7 @@ class Rebalance(NamedTuple):
     """One rebalance of a group.
 
     started_ms: wall clock of the coordinator.  duration_ms: None while it is in progress.
-    generation: that it made, or will make.  members: of that generation; 0 while they join.
+    generation: the one that the rebalance made, or will make.  members: of that generation; 0 while they join.
     interrupted: another rebalance began before this one ended.
     reason: one word, such as "joined", "left" or "session_expired".  cause: a clause for people.
     caused_by: None if no member caused it.
@@ -96,7 +96,7 @@ class Rebalance(NamedTuple):
 
 
 class GroupExplanation(NamedTuple):
-    """What the coordinator knows of a group's rebalances.  Times are of its wall clock.
+    """A group's rebalances since its coordinator was loaded.  Times are of the coordinator's wall clock.
 
     loaded_ms: when it took over.  It does not know earlier rebalances and joins.  now_ms: when it answered.
     empty_since_ms: since when the group has no members; None if it has some, or if that is unknown.

@@ -28,7 +28,7 @@ from quorumlog.wire.kafka.codec import Api
 REQUEST_TIMEOUT_S: Final = 5.0
 LEAVE_TIMEOUT_S: Final = 2.0
 TOPICS_PAUSE_MIN_S: Final = 0.5
-"""The first pause after topics could not be looked up, which has already taken its whole time limit."""
+"""The first pause after a failed look-up of topics, which has already taken its whole time limit."""
 COUNT_TIMEOUT_S: Final = 30.0
 JOIN_MARGIN_S: Final = 5.0
 """How much longer than the rebalance timeout the answer to JoinGroup may take."""
@@ -57,7 +57,7 @@ class Owner(Protocol):
         """Give up partitions that may belong to others already."""
 
     async def assigned(self, partitions: frozenset[TopicPartition]) -> None:
-        """Begin with these partitions in addition."""
+        """Begin to read these partitions, in addition to those that were kept."""
 
     def out_of_group(self, error: ClusterError) -> None:
         """Report that the member cannot be in the group."""
@@ -67,7 +67,10 @@ class Owner(Protocol):
 
 
 class GroupMember:
-    """topics: returns the wanted topics that exist, with their number of partitions."""
+    """One member of a group: runs `Membership`, and its requests.
+
+    topics: returns the subscribed topics that exist, with their numbers of partitions.
+    """
 
     def __init__(
         self,

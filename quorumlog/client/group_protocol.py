@@ -1,8 +1,8 @@
-"""What the members of a consumer group tell each other: subscriptions and assignments, in Kafka's format.
+"""The data that the members of a consumer group send to each other: subscriptions and assignments, in Kafka's format.
 
-A coordinator passes these bytes on unread, so any client may have put anything into them.  Bytes in another format are
-an answer here (None), not an error.  Each version appends fields to the one before it.  So a version that is newer than
-what a function needs is read as the one that it needs, with bytes after its end.
+A coordinator forwards these bytes without reading them, so they may have any content.  For bytes in another format, a
+function returns None and raises no error.  Each version appends fields to the one before it.  So a newer version is
+read as the version that a function needs, with further bytes at its end.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _SUBSCRIPTIONS: Final = (ConsumerProtocolSubscription, Subscription1, Subscripti
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What one member of a group wants and has.
+    """The topics to which a member subscribes, and the partitions that it owns.
 
-    owned: the partitions that it has from earlier rebalances.  generation: of the assignment that gave it those.
+    owned: the partitions from earlier rebalances.  generation: of the assignment that contained them.
     """
 
     topics: frozenset[str]
@@ -72,7 +72,7 @@ def assigned_partitions(assignment: bytes) -> tuple[tuple[str, tuple[int, ...]],
 def encode_subscription(subscription: Subscription, assignor: str) -> bytes:
     """Return a member's metadata for one assignor.
 
-    The sticky assignors of older clients have no other place than the user data for what a member owned.
+    For the sticky assignors of older clients, the user data contains the partitions that the member owns.
     """
     user_data = None
     if assignor == STICKY:

@@ -125,7 +125,7 @@ class GroupClient:
         return await self.calls.call(group, timeout_s, attempt)
 
     async def explain(self, group: str, timeout_s: float) -> GroupExplanation:
-        """Return why the last rebalances of a group happened.
+        """Return the last rebalances of a group, with their causes.
 
         Raises:
             ClusterError: GROUP_ID_NOT_FOUND, TIMED_OUT; UNSUPPORTED_VERSION by a broker that is not of quorumlog.

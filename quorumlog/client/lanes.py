@@ -18,10 +18,10 @@ from quorumlog.client.record_codec import NewRecord
 from quorumlog.errors import ClusterError
 
 Piece = tuple[int, Delivered | ClusterError]
-"""Index of the first record, and what became of it and the following ones."""
+"""Index of the first record, and the outcome of this record and those after it."""
 
 RECORD_OVERHEAD_BYTES: Final = 24
-"""What a record costs beside its key, value and headers; not less than its framing on the wire."""
+"""Bytes that a record counts in addition to its key, value and headers; at least its framing on the wire."""
 
 
 class Batch:
@@ -58,8 +58,8 @@ class Batch:
 class Delivery:
     """The future delivery of one record: `await` it for the record's `RecordMetadata`.
 
-    Need not be awaited, because `flush` raises the error of a record whose delivery nobody looked at.  To cancel the
-    waiting does not cancel the delivery.
+    It need not be awaited, because `flush` raises the error of a delivery that the user has not read.  Cancelling the
+    wait does not cancel the delivery.
     """
 
     __slots__ = ("_batch", "_index")
@@ -106,7 +106,7 @@ class Lane:
         self.size_max = size_max
         self.queue: deque[Batch] = deque()
         self.changed = asyncio.Event()
-        """Set when a batch was added, or the lane shall look again."""
+        """Set when a batch was added, or when the task of the lane must check its state again."""
         self.task: asyncio.Task[None] | None = None
 
 

@@ -121,7 +121,7 @@ class Beaten:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A commit of this generation was refused with a code that says that the member is out of the group."""
+    """A commit of this generation was refused with a code that shows that the member is out of the group."""
 
     generation: int
     code: str
@@ -222,7 +222,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class FindCoordinator:
-    """Forget the coordinator: the next request looks it up."""
+    """Drop the cached coordinator: the next request looks it up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,7 +415,7 @@ class Membership:
         return None
 
     def _failed_to_join(self, error: ClusterError, now: float, effects: list[Effect]) -> None:
-        """Decide after a refusal of JoinGroup or SyncGroup."""
+        """Decide the next step after a refusal of JoinGroup or SyncGroup."""
         code = error.code
         if code in _UNKNOWN:
             self._forget(code, effects)
@@ -493,7 +493,7 @@ class Membership:
             self._on_refusal(event.error.code, now, effects, event.error)
 
     def _on_refusal(self, code: str, now: float, effects: list[Effect], error: ClusterError | None = None) -> None:
-        """Decide after a heartbeat or a commit was refused."""
+        """Decide the next step after a refusal of a heartbeat or a commit."""
         if code == _REBALANCE:
             if self.phase is Phase.STABLE:
                 self._rejoin(now, effects)
@@ -504,7 +504,7 @@ class Membership:
             self._fail(error or ClusterError(code, f"the group refused this member: {code}"), effects)
 
     def _forget(self, code: str, effects: list[Effect]) -> None:
-        """The coordinator does not know this member, or has a later generation: others may own its partitions."""
+        """Lose all partitions: the coordinator does not know this member, or has a later generation."""
         self.generation = NO_GENERATION
         self._owned_generation = NO_GENERATION
         if code == "UNKNOWN_MEMBER_ID":

@@ -1,4 +1,4 @@
-"""The values that users of the clients give and get."""
+"""The values that users pass to the clients, and get from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a consumer is in each of its partitions, and the records that it has fetched ahead.
+"""The position of a consumer in each of its partitions, and the records that it has fetched ahead.
 
 The offsets of a partition are ordered: committed <= processed <= next <= fetch.  `next_offset` is the position: the
 next record that the user gets.  `fetch_offset` is the end of what has been fetched.  A change of the position (a seek,
@@ -34,7 +34,7 @@ class Position:
 
     next_offset: None until it is known.
     high_watermark: the end of the committed records, of the last answer; -1 before that.
-    error: for the user, who gets it at the next look for records.
+    error: raised when the user next asks for records.
     is_held: the position is not looked up yet, because the user's callback may set it.
     failing_since: loop time since when nothing could be fetched; retry_at: when to try again.
     """
@@ -113,7 +113,7 @@ class Position:
         try:
             end = end_offset(records)
         except UnreadableBatchError:
-            end = self.fetch_offset  # `take` meets it again
+            end = self.fetch_offset  # `take` reports the damage
         if end is None:
             return False
         self.chunks.append(_Chunk(records, end, aborted))

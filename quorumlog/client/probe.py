@@ -77,7 +77,7 @@ async def probe(address: str, timeout_s: float, connect: Connect = open_stream) 
 
 
 async def why_silent(address: str, timeout_s: float, connect: Connect = open_stream) -> Silence:
-    """Return why an address did not answer a gRPC call.  Takes at most twice `timeout_s`."""
+    """Return the reason why an address did not answer a gRPC call.  Takes at most twice `timeout_s`."""
     text = await probe(address, timeout_s, connect)
     if text is not None:
         return Silence(text)

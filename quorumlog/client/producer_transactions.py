@@ -30,7 +30,7 @@ _OF_TRANSACTIONS: Final = {
     Api.ADD_OFFSETS_TO_TXN: 3,
     Api.END_TXN: 3,
 }
-"""These versions leave the epoch as it is when a transaction ends, which Kafka from 3.0 on and quorumlog serve."""
+"""With these versions, the end of a transaction does not raise the epoch.  Kafka from 3.0 on serves them, too."""
 _OF_GROUPS: Final = {Api.TXN_OFFSET_COMMIT: 3}
 _NOT_STARTED: Final = (-1, -1)
 _FENCED: Final = (ApiError.PRODUCER_FENCED, ApiError.INVALID_PRODUCER_EPOCH, ApiError.INVALID_PRODUCER_ID_MAPPING)

@@ -199,7 +199,7 @@ class Consumer:
             self._commits.member = self._member
         self._batch: list[Record] = []
         self._at = 0
-        """Index of the next record of the batch."""
+        """The index, in the batch, of the next record that the user gets."""
         self._current: Position | None = None
         """The partition of the records that are in progress, and of the batch."""
         self._open_offset: int | None = None

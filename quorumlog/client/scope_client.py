@@ -22,7 +22,7 @@ from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka.codec import Api
 
 TRANSACTION_TIMEOUT_MS: Final = 900_000
-"""Until a producer is aborted whose scope does not end.  The cluster's default for the longest time it permits."""
+"""Time until a producer is aborted if its scope does not end: Kafka's default of `transaction.max.timeout.ms`."""
 
 _NEWEST: Final = {
     Api.INIT_SCOPE: 0,
@@ -109,9 +109,9 @@ class ScopeClient:
     async def open(self, scope: str, owner: str, run: str, timeout_s: float, *, reset: bool = False) -> OpenScope:
         """Begin a run of a scope.  An earlier run is fenced, and its producers are aborted.
 
-        owner: who may use the scope; it is remembered from the first run on.
+        owner: the owner of the scope, which its first run sets; other owners are refused.
         run: names this run; unique to this call.  Repeating it changes nothing.
-        reset: take the scope over from any owner, and forget its sequence.
+        reset: take the scope over from any owner, and delete its sequence.
 
         Raises: ClusterError: DUPLICATE_RESOURCE: another owner has the scope; INVALID_REQUEST; POLICY_VIOLATION.
         """
@@ -122,7 +122,7 @@ class ScopeClient:
     async def begin(
         self, scope: OpenScope, attempt: str, timeout_s: float, transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
     ) -> StagedProducer:
-        """Begin as a producer of the scope.  A producer that has this attempt's name already is fenced and aborted.
+        """Begin as a producer of the scope.  An earlier producer with the name of this attempt is fenced and aborted.
 
         transaction_timeout_ms: until the producer is aborted, from its first record on, unless the scope ends before.
 
@@ -235,7 +235,7 @@ class StagedProducer:
         return not self._added
 
     async def enlist(self, topic: str, index: int, timeout_s: float) -> None:
-        """Have the partition added to the transaction.  Calls that wait at the same time share a request.
+        """Add the partition to the transaction.  Calls that wait at the same time share a request.
 
         Raises: ClusterError: the producer was fenced or aborted, or as `PartitionCalls.call`.
         """

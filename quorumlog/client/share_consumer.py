@@ -162,15 +162,15 @@ class ShareConsumer:
         await self._acknowledge(record, _ACCEPT)
 
     async def release(self, record: ShareRecord) -> None:
-        """Give a record back, for another attempt.  Raises: as `accept`."""
+        """Make a record available again, for another delivery.  Raises: as `accept`."""
         await self._acknowledge(record, _RELEASE)
 
     async def reject(self, record: ShareRecord) -> None:
-        """Give a record up: no member gets it again.  Raises: as `accept`."""
+        """Reject a record: no member gets it again.  Raises: as `accept`."""
         await self._acknowledge(record, _REJECT)
 
     async def renew(self, record: ShareRecord) -> None:
-        """Begin the lock of a record anew, during long work.  Raises: as `accept`."""
+        """Renew the lock of a record, whose processing takes long.  Raises: as `accept`."""
         await self._acknowledge(record, _RENEW)
 
     # --- membership ---
@@ -186,7 +186,7 @@ class ShareConsumer:
                     self._failure = error
                     self._news.set()
                     return
-            # A member without partitions looks again soon: their states may be initialized by then.
+            # A member without partitions sends its next heartbeat early: share partitions may be initialized by then.
             await asyncio.sleep(self._interval_s if self._assigned else min(self._interval_s, RETRY_PAUSE_S))
 
     async def _heartbeat(self, epoch: int, timeout_s: float) -> None:
@@ -217,7 +217,7 @@ class ShareConsumer:
     # --- sessions ---
 
     async def _look(self) -> None:
-        """Have every leader of an assigned partition look for records."""
+        """Begin a fetch at every leader of an assigned partition."""
         by_leader: dict[Address, set[Place]] = {}
         try:
             for topic_id, index in sorted(self._assigned):
@@ -246,7 +246,7 @@ class ShareConsumer:
             self._news.set()
 
     def _forget_leaders(self, places: Iterable[Place]) -> None:
-        """Look these partitions up anew: the broker that led them does not answer, or no longer leads them."""
+        """Look these partitions up again: the broker that led them does not answer, or no longer leads them."""
         for topic_id, index in places:
             self._cluster.forget_leader(self._names[topic_id], index)
 
@@ -368,7 +368,7 @@ class ShareConsumer:
         return reply
 
     async def _drop(self, session: _Session) -> None:
-        """Close a session: its records are no longer ours."""
+        """Close a session: its locks are lost."""
         if self._sessions.get(session.address) is session:
             del self._sessions[session.address]
         names = {(self._names.get(topic_id), index) for topic_id, index in session.places}

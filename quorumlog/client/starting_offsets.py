@@ -1,7 +1,7 @@
-"""Decides where a consumer begins in a partition: at the group's committed offset, or where its policy says.
+"""Decides where a consumer begins in a partition: at the group's committed offset, or according to its policy.
 
-Also where it goes on if its offset is out of range: the log no longer has it, because retention or DeleteRecords
-deleted the records, or no longer, because it was truncated.
+It also decides where a consumer continues whose offset is out of range.  An offset is below the log start after
+retention or DeleteRecords deleted records, and above the log end after a truncation.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ because an unclean election lost its marker.  A transaction that is open for lon
 because its coordinator should have aborted it.
 
 Theory of operation.  A leader asks the coordinator before it appends the first record of a transaction (KIP-890), and
-the coordinator forgets a transaction only after all its markers are committed.  So a log in which the same transaction
-was open before and after the coordinator was asked has one that the coordinator must know.  If it does not, nobody ends
-it.  No clock is involved, and a transaction that begins or ends meanwhile is never reported.
+the coordinator drops a transaction only after all its markers are committed.  So the coordinator must know a
+transaction that was open in a log both before and after the coordinator was asked.  If it does not, nothing will end
+the transaction.  No clock is involved, and a transaction that begins or ends meanwhile is never reported.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class StableRange(NamedTuple):
 class Hanging(NamedTuple):
     """A transaction that nothing will end.
 
-    known: what the coordinator knows of the producer; None: it does not know the producer.
+    known: the coordinator's description of the producer; None if it does not know the producer.
     overdue: the coordinator knows the transaction, and it is open for longer than its time-out.
     stable: how far the partition's readers of committed records can read.
     """
@@ -203,7 +203,7 @@ async def _opened(
 async def producers_known(
     client: TransactionClient, producer_ids: Collection[int], timeout_s: float
 ) -> dict[int, TransactionDescription]:
-    """Return what coordinators know of producers, by producer id.
+    """Return the coordinators' descriptions of producers, by producer id.
 
     Raises:
         ClusterError: TIMED_OUT: a coordinator does not answer.

@@ -39,12 +39,12 @@ TRANSACTIONS_S = 10.0
 GROUPS_S = 20.0
 """Time limit of all questions about groups, including the samples of lag that grows."""
 SECOND_LOOK_S = 2.0
-"""Time between the first and the second look."""
+"""Time, in seconds, between the first and the second examination."""
 ELECTION_S = 5.0
 """How long a majority of answering voters may take to elect a leader, from the first observation without one."""
 ELECTION_LOOK_S = 0.5
 AT_ONCE_MAX = 32
-"""Requests under way at a time; others wait."""
+"""Requests that are in flight at a time; others wait."""
 HOPS_MAX = 3
 """How often newly learnt addresses are asked in turn; nodes that are further away are not found."""
 METADATA_NODES_MAX = 3

@@ -1,4 +1,4 @@
-"""Why a transaction hangs, and the command that ends it, for people."""
+"""Explains in words why a transaction hangs, and names the command that ends it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings about transactions: those that hang, that do not end, or that hold back readers for long."""
+"""Findings about transactions that hang, that lack markers, or that hold back readers for a long time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 STATE_TOPIC = "__transaction_state"
 LONG_MS = 300_000
-"""A transaction that is open for longer than this holds back readers for long.  Most clients limit theirs to 60 s."""
+"""A transaction that has been open for longer than this is reported.  Most clients limit theirs to 60 s."""
 ABORTED_AT_ONCE_MAX = 20
 """Transactions that one step aborts; the next run of doctor names further ones."""
 

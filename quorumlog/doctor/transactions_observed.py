@@ -1,4 +1,4 @@
-"""What was seen of transactions: those that hold back readers of committed records, and those that hang."""
+"""Observations of transactions: those that hold back readers of committed records, and those that hang."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from quorumlog.words import Key
 LOOK_S = 3.0
 """Time limit of each question.  A leader that has not answered by then is left out; a coordinator is reported."""
 PARTITIONS_MAX = 20_000
-"""Partitions that are examined, by name.  Others are not."""
+"""Maximum number of partitions that are examined, in the order of their names.  The others are not examined."""
 
 
 @dataclass(slots=True)
 class ObservedTransactions:
     """problem: why the transactions are unknown; empty if they are known.
 
-    now_ms: the time of the look, in ms since the epoch.
+    now_ms: the time of the observation, in ms since the epoch.
     """
 
     problem: str = ""

@@ -1,4 +1,4 @@
-"""kctl completion: the script that a shell sources."""
+"""kctl completion: prints the script with which a shell completes kctl's commands and options."""
 
 from __future__ import annotations
 
