@@ -181,7 +181,7 @@ class _Binary:
 
     @classmethod
     def empty(cls, rows: int, size: int) -> _Binary:
-        """Return room for `rows` with `size` bytes in total; memory that is not filled is never touched."""
+        """Return arrays with room for `rows` and `size` bytes in total.  Their memory is not initialized."""
         offsets = np.empty(rows + 1, np.int32)
         offsets[0] = 0
         return cls(offsets, np.empty(size, np.uint8), np.empty(rows, np.uint8))

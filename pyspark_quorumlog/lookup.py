@@ -1,7 +1,7 @@
 """Asks the brokers, in the driver, which partitions a query reads and which offsets they have.
 
-A broker whose metadata is behind does not know a new topic or partition yet.  So one answer without it proves nothing:
-the brokers are asked again, another one each time, before it counts as missing.
+A broker whose metadata is behind does not know a new topic or partition yet.  So a topic or partition counts as missing
+only after several answers without it, each from another broker.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from quorumlog.client.sync import runner
 from quorumlog.wire.kafka.codec import Api
 
 DELETED_AFTER_S = 10.0
-"""A partition that the query reads counts as deleted once every broker that was asked for so long did not know it."""
+"""A partition that the query reads counts as deleted if no broker that was asked during this time knows it."""
 OWN_REQUESTS_FROM = 10_000
-"""Brokers of quorumlog, and no others, list requests with keys from here on."""
+"""Only brokers of quorumlog list requests with this API key or a higher one."""
 _API_VERSIONS_VERSION = 3
 PAUSE_MIN_S = 0.05
-"""Shortest pause between two asks, whatever `fetchOffset.retryIntervalMs` is."""
+"""Shortest pause between two requests; a lower `fetchOffset.retryIntervalMs` is raised to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ def consumer_of(options: ReadOptions, read_committed: bool) -> Consumer:
 
 
 async def is_committed_only(options: ReadOptions) -> bool:
-    """Return whether the query leaves out aborted and undecided transactions: if asked to, or by default if the
-    brokers are those of quorumlog."""
+    """Return whether the query reads committed records only: as its option says, or by default if the brokers are those
+    of quorumlog."""
     if options.read_committed is not None:
         return options.read_committed
     cluster = cluster_of(options)
@@ -70,7 +70,7 @@ async def is_committed_only(options: ReadOptions) -> bool:
 
 
 async def before_another_ask(options: ReadOptions) -> None:
-    """Wait for the pause between two asks, and direct the next metadata request to another broker."""
+    """Wait for the pause between two requests, and direct the next metadata request to another broker."""
     cluster_of(options).ask_another_broker()
     await asyncio.sleep(max(options.lookup_pause_s, PAUSE_MIN_S))
 
@@ -154,10 +154,10 @@ async def list_times(consumer: Consumer, times: Mapping[Partition, int]) -> dict
 async def ends_at_least(
     options: ReadOptions, ends: Mapping[Partition, int], reached: Mapping[Partition, int]
 ) -> dict[Partition, int]:
-    """Return `ends` for a query of committed records, raised to `reached` where the log has so many offsets.
+    """Return `ends` for a query of committed records, raised to `reached` where the high watermark is not below it.
 
-    A position between the last stable offset and the watermark lies in transactions that are not decided yet.  These
-    records are not lost: a task waits for the decision.
+    A position between the last stable offset and the high watermark belongs to transactions that are not decided yet.
+    These records are not lost: a task waits for the decision.
     """
     beyond = [one for one, end in ends.items() if end < reached.get(one, -1)]
     watermarks = await list_offsets(consumer_of(options, read_committed=False), beyond, LATEST)

@@ -1,9 +1,9 @@
 """The options of the data source, which are checked before any request to a cluster.
 
-They are those of Spark's Kafka source, so that a user changes one word.  Spark passes them with lower-cased names.  An
-unknown name is refused with the most similar one, because a mistyped `startingOffsets` that is silently ignored would
-read the wrong data.  A known option without effect is accepted with a warning, as Spark's source accepts it.  All
-problems are reported together.
+They are those of Spark's Kafka source, so that a user only changes the name of the format.  Spark passes them with
+lower-cased names.  An unknown name is refused with the most similar one, because a mistyped `startingOffsets` that is
+silently ignored would read the wrong data.  A known option without effect is accepted with a warning, as Spark's source
+accepts it.  All problems are reported together.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Positions:
     """The start or end position in each partition.
 
     everywhere: an offset (or EARLIEST, LATEST) or time for partitions that are not in `by_partition`.
-    by_time: the numbers are milliseconds since 1970, and mean the first record that is not older.
+    by_time: the numbers are ms since 1970; the position is that of the first record that is not older.
     or_latest: a time later than all records means the end; otherwise it is an error.
     option: the name of the option, for messages.
     """
@@ -81,13 +81,13 @@ class Positions:
 
     @property
     def may_move(self) -> bool:
-        """Whether the position may be a later one if it is looked up again, although no record was deleted."""
+        """Return whether another look-up may give a later position, although no record was deleted."""
         return self.or_latest if self.by_time else LATEST in (self.everywhere, *self.by_partition.values())
 
 
 @dataclass(frozen=True, slots=True)
 class TriggerLimits:
-    """Limits of a stream's batches.  offsets_min: a batch waits until so many are available, at most `delay_max_s`."""
+    """Limits of a stream's batches.  offsets_min: a batch waits for this many offsets, for at most `delay_max_s`."""
 
     offsets_max: int | None = None
     offsets_min: int | None = None
@@ -149,7 +149,11 @@ class WriteOptions:
 
 
 def parse_read(options: Mapping[str, str], query: Query) -> ReadOptions:
-    """Raises OptionError with all problems.  For a query of any kind, only with those that all kinds have."""
+    """Return the options of a read.
+
+    Raises:
+        OptionError: with all problems; for `Query.ANY`, only with the problems that batches and streams share.
+    """
     reader = _Reader(options, READ_OPTIONS, query.value)
     for name in TRIGGER_OPTIONS:
         if query is Query.BATCH and reader.text(name) is not None:
@@ -188,7 +192,11 @@ def parse_read(options: Mapping[str, str], query: Query) -> ReadOptions:
 
 
 def parse_write(options: Mapping[str, str]) -> WriteOptions:
-    """Raises OptionError with all problems."""
+    """Return the options of a write.
+
+    Raises:
+        OptionError: with all problems.
+    """
     reader = _Reader(options, WRITE_OPTIONS, "writing")
     acks = reader.text("kafka.acks") or "all"
     if acks not in ("all", "-1", "1"):

@@ -12,8 +12,8 @@ from typing import NamedTuple
 class Option(NamedTuple):
     """names: alternatives that exclude each other, or settings that are explained together.
 
-    value: its meaning, as Markdown.  defaults: as a user would write them, by name; a name without one has none.
-    shown: the default for the reader, if `defaults` does not say it.
+    value: the meaning, as Markdown.  defaults: by name, as a user would write them; other names have no default.
+    shown: the default in words, if `defaults` does not show it.
     """
 
     names: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Errors as Spark shows them: only their text, so the text contains the next step and the option that decides."""
+"""Prepares errors for Spark, which shows only their text: the text then contains the next step."""
 
 from __future__ import annotations
 

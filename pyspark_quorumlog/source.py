@@ -166,7 +166,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._at_driver().initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return a limit of rows in any case, so that ReadAllAvailable means a query of only one batch."""
+        """Return a limit of rows even if none is set, so that only a query of one batch gets ReadAllAvailable."""
         return ReadMaxRows(self.options.trigger.offsets_max or _UNLIMITED)
 
     def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:
@@ -250,7 +250,7 @@ class Writer(DataSourceArrowWriter):
         commit_write(self.options, _staged(self.options, messages), 1, last=True)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Abort the transactions of all tasks.  Those that were killed reported none, so the scope is looked up."""
+        """Abort the transactions of all tasks, by their scope, because killed tasks did not report a transaction."""
         if self.options.atomic is not False:
             from pyspark_quorumlog.writing import abort_batch
 
@@ -296,7 +296,7 @@ def _write(
 
 
 def _staged(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
-    """Return the transactions of the tasks; warn if rows were written without one, and the options do not say so."""
+    """Return the transactions of the tasks.  Warn if rows were written without one, unless `atomic` is false."""
     written = [message for message in messages if isinstance(message, Written)]
     if options.atomic is None and any(one.record_count and one.staged.scope is None for one in written):
         warn_once(

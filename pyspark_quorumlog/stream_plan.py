@@ -8,9 +8,9 @@ partition that is missing in the start begins at the start of its log.
 
 - **The first batch of a new query is empty.**  Spark does not log the initial offset: it asks again if the first batch
   is repeated after a restart.  The answer could then be a later offset, because the latest offset advanced or because
-  old records were deleted, and nobody would notice the records in between.  The end of an empty batch is logged and
-  holds the position.  A query of only one batch (`Trigger.Once`) would read nothing; so its batch has records, unless
-  it begins at the latest offsets, where nothing could be read yet.
+  old records were deleted, and the records in between would be skipped silently.  Spark logs the end of an empty batch,
+  which preserves the position.  A query of only one batch (`Trigger.Once`) would read nothing.  So its batch has
+  records, unless it begins at the latest offsets, where there are no records yet.
 - **A log that ends below the start** lost its records, or its topic was created again.  If the query permits losses,
   one empty batch moves the position back to the start of the log.  The same applies to a topic that was created again
   and already grew beyond the position, as long as the caller knows of it.
@@ -73,7 +73,7 @@ class BatchEnd(NamedTuple):
 
 
 class StreamPlanner:
-    """Decides the end of each micro-batch.  It forgets nothing that a restart needs: Spark's checkpoint holds it."""
+    """Decides the end of each micro-batch.  A restart may lose this object: Spark's checkpoint has what it needs."""
 
     def __init__(self, limits: TriggerLimits) -> None:
         self._offsets_min = limits.offsets_min
@@ -94,7 +94,7 @@ class StreamPlanner:
         self._held, self._holds_single_batch = initial, may_move
 
     def release(self) -> None:
-        """Note that the end of the first batch was logged, so that nothing is held any more."""
+        """Note that Spark has logged the end of the first batch, so that further batches need not be empty."""
         self._held = None
 
     def pin(self, ends: Offsets) -> None:

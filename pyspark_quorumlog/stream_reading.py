@@ -98,7 +98,7 @@ class StreamDriver:
         return split(ranges, self._options.partitions_min, self._options.records_per_partition_max)
 
     def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Return the result of `work`, which is repeated if a partition was deleted after the look at all of them.
+        """Return the result of `work`, which is repeated if a partition was deleted after the partitions were listed.
 
         A request notices a deletion after UNKNOWN_TOPIC_TIMEOUT_S or at its deadline, so repetitions are rare.
         """
@@ -139,7 +139,7 @@ class StreamDriver:
         if (problem := missing_names(self._options, found, start.keys())) is not None:
             if self._options.fail_on_data_loss:
                 raise problem
-            warn_once(problem.message)  # it may have been deleted: the offsets do not remember it
+            warn_once(problem.message)  # the topic may have been deleted; the offsets do not show that
         self._ends = ends = {one: known_ends[one] for one in found.subscribed}
         if self._pins:
             self._planner.pin(ends)

@@ -1,13 +1,13 @@
-"""Exactly-once writes: every task attempt is a producer of a transaction scope, and the driver decides about all.
+"""Exactly-once writes: every task attempt is a producer of a transaction scope, and the driver commits the scope.
 
 Theory of operation.  A task attempt writes its rows in a transaction of its own, and reports it to the driver
 (`Staged`).  The driver's commit is one record of the scope's coordinator: it commits the attempts that Spark chose,
 aborts all other producers of the scope, and stores a sequence number.
 
 - **A stream** has a scope for the whole query: the query id, which its checkpoint holds, or the option
-  `transactionScope`.  The sequence is the batch id + 1.  If Spark repeats a batch whose commit it has forgotten, the
-  stored sequence shows it: the tasks write nothing, and the commit changes nothing.  Each run of the query has a run of
-  the scope, which fences the producers and the commits of the run before it.
+  `transactionScope`.  The sequence is the batch id + 1.  If Spark repeats a batch that was committed, for example after
+  a crash, the stored sequence shows that: the tasks write nothing, and the commit changes nothing.  Each run of the
+  query has a run of the scope, which fences the producers and the commits of the previous run.
 - **A batch write** has a scope of its own, which is deleted at the end.
 
 The driver's hooks run in another process than the planner, and know only what the tasks report.  A task without rows
@@ -33,7 +33,7 @@ RUN_ID = "spark.jobGroup.id"
 GIVE_UP_TIMEOUT_S = 5.0
 """How long a failed task tries to abort its transaction.  Otherwise the next commit, run or time-out aborts it."""
 LOOK_MIN_S, LOOK_MAX_S = 0.005, 0.2
-"""Pause between two looks for the end of a commit, which doubles."""
+"""The first and the longest pause, in seconds, between two checks that a commit is complete.  The pause doubles."""
 _OPEN = "Open"
 
 
@@ -59,7 +59,7 @@ class Attempt(NamedTuple):
     """A task attempt, as a producer of a scope.
 
     scope, owner, run: as for `ScopeClient.open`.
-    sequence: that the commit of this write stores.
+    sequence: the number that the commit of this write stores.
     name: unique among the attempts of the write.
     is_first: whether no earlier attempt of the task failed.
     may_reset: take the scope over from another owner.

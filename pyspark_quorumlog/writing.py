@@ -1,4 +1,4 @@
-"""Writes rows in an executor's task."""
+"""Writes the rows of a task to the brokers, in an executor, and decides about its transactions, in the driver."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class _Chunk(NamedTuple):
 
 
 def spread(asked_ms: int, arrived_ms: int, count: int) -> Int64s:
-    """Return the timestamps of the rows of an Arrow batch, spread evenly over the time that Spark took for it.
+    """Return the timestamps of the rows of an Arrow batch, in ms since 1970, spread evenly over the time that it took.
 
-    Rows that waited for a slow one get times of at most SPREAD_MAX_MS before the arrival.
+    If the batch took longer than SPREAD_MAX_MS, the timestamps cover only this time before its arrival.
     """
     span_ms = min(max(arrived_ms - asked_ms, 0), SPREAD_MAX_MS)
     return arrived_ms - span_ms * np.arange(count - 1, -1, -1, dtype=np.int64) // count
