@@ -39,7 +39,7 @@ MODES: Mapping[tuple[str, str], Mapping[str, str]] = {
 }
 """Topic configs that give both clusters the same durability."""
 JVM = ("-Xmx512m", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
-"""What Kafka's own start script sets, with half of its heap, because six processes share a small machine."""
+"""The JVM options of Kafka's start script, with half of its heap, because six processes share a small machine."""
 _CONTROLLER_IS_MISSING = (KafkaError.NOT_CONTROLLER, KafkaError.REQUEST_TIMED_OUT, KafkaError._TIMED_OUT)
 CONTROLLERS, BROKERS = (1, 2, 3), (11, 12, 13)
 
@@ -75,7 +75,7 @@ class Cluster:
     def create(self, topic: str, partitions: int, mode: str) -> None:
         """Create a topic with three replicas, and wait for them."""
         new = NewTopic(topic, partitions, 3, config={**MODES[self.name, mode], "min.insync.replicas": "2"})
-        admin = self._admin()  # a client that is collected before its answer arrives gives none
+        admin = self._admin()  # keep the client until its answer arrives
         deadline = time.monotonic() + TIMEOUT_S
         while True:
             try:

@@ -1,8 +1,8 @@
 """quorumlog beside Apache Kafka: throughput, latency, processor time and memory, with one unmodified client.
 
-3 controllers and 3 brokers each, confluent-kafka, acks=all, idempotent, 3 replicas, 2 of them in sync.  Both clusters
-run during the whole bench.  While one is measured, the other one is stopped.  Each round measures both, and every other
-round begins with the other one.  Every record that was acknowledged is read and counted.
+Each cluster has 3 controllers and 3 brokers; topics have 3 replicas and min.insync.replicas=2.  The client is
+confluent-kafka, idempotent, with acks=all.  Both clusters run during the whole bench.  While one is measured, the other
+one is stopped.  Each round measures both, in alternating order.  Every acknowledged record is read and counted.
 
 page cache: a record is acknowledged when all replicas in sync have it in memory (Kafka's default; write.caching here).
 fsync: when it is durable on them (the default here; flush.messages=1 in Kafka).

@@ -1,4 +1,4 @@
-"""What this machine can do at best: the floors below which no figure of a cluster can fall."""
+"""Measures the limits of this machine: no figure of a cluster can be better than these."""
 
 from __future__ import annotations
 

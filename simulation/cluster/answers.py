@@ -35,7 +35,7 @@ class AnswerWatch:
         self._raise_latest(client, spot, offset + len(marks))
 
     def skipped(self, client: str, spot: Spot, batch: Committed, now_s: float, wall_ms: int) -> None:
-        """I32: check the records that a batch lacks which a consumer has received."""
+        """I32: check the records that are missing in a batch that a consumer has received."""
         if not self._may_lose(spot):
             problem = self._evidence.named(spot)[0].lost(batch, now_s, wall_ms)
             self._evidence.check(problem is None, lambda: f"I32: a consumer of {spot} receives {batch}: {problem}")
@@ -71,7 +71,10 @@ class AnswerWatch:
         return any(one.unclean_epoch >= 0 for one in self._evidence.histories.values() if one.spot.topic == topic)
 
     def _is_committed(self, spot: Spot, offset: int, marks: Sequence[Mark | None]) -> bool:
-        """After an unclean election every answer counts, because a deposed leader does not know immediately."""
+        """Return whether the records are committed.
+
+        After an unclean election, every answer is accepted, because a deposed leader learns of its successor later.
+        """
         return any(history.holds(offset, marks) or history.unclean_epoch >= 0 for history in self._evidence.named(spot))
 
     def _check_deleted(self, client: str, spot: Spot, below: int) -> None:

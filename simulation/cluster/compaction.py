@@ -75,7 +75,7 @@ class KeyedRecords:
         """Note records that became committed, even if they do not belong to the history.
 
         A leader that an unclean election has deposed may commit, and compact, until it learns of its successor.  If it
-        leads again, its records may belong to the history after all, without those that it has compacted rightly.
+        leads again, its records may become part of the history, without those that it was permitted to compact.
         """
         for offset, entry in entries:
             if entry.key is not None:
@@ -98,7 +98,7 @@ class KeyedRecords:
                 self.aborted.update(offset for offset, _ in decided)
 
     def cut_to(self, end: int) -> None:
-        """Forget the records from `end` on, which an unclean election has removed."""
+        """Drop the records from `end` on, which an unclean election has removed."""
         self.entries = {offset: entry for offset, entry in self.entries.items() if offset < end}
 
     def differing(self, entries: Entries) -> int | None:

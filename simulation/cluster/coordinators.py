@@ -105,7 +105,7 @@ class CoordinatorLink:
         retried: tuple[KafkaCode, ...],
         time_s: float,
     ) -> Any:
-        """Return the first answer whose code, as `code_of` finds it, is not retried.
+        """Return the first answer whose code is not one of the retried ones.  code_of: returns the code of an answer.
 
         Raises:
             GivenUpError: there was none within `time_s`.

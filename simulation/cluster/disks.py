@@ -1,6 +1,6 @@
 """D1 and D2: data that a broker reported as durable exists after a crash, and only damaged replicas count as damaged.
 
-The watch remembers the durable end of each log when the broker's process has ended.
+When a broker's process ends, the watch stores the durable end of each of its logs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class DiskWatch:
     # Stops and lost disks
 
     def ended(self, run: BrokerRun | None, node_id: int, *, clean: bool, power: bool) -> None:
-        """Remember the durable ends when a process ended.
+        """Store the durable ends when a process has ended.
 
         clean: it has left the mark of a clean stop.  power: data that was not durable may be lost.
         """
@@ -73,7 +73,7 @@ class DiskWatch:
         self._durable[node_id] = {**kept, **{key: (end, directory_id) for key, end in ends.items() if key not in kept}}
 
     def forget_above(self, node_id: int, key: LogKey, offset: int) -> None:
-        """Forget the durable records from this offset on, because the log was truncated there."""
+        """Drop the durable records from this offset on, because the log was truncated there."""
         known = self._durable.get(node_id, {})
         if key in known and known[key][0] > offset:
             known[key] = (offset, known[key][1])

@@ -51,7 +51,7 @@ class Evidence:
     """The shared state.  The checks read all of it; each field states which check writes it."""
 
     def __init__(self, unclean: frozenset[str], compacted: Mapping[str, Callable[[], KeyedRecords]]) -> None:
-        """compacted: by name of a compacted topic, what makes the records of a new partition."""
+        """compacted: by name of a compacted topic, the function that makes the records of a new partition."""
         self.checks = 0
         self.seen: Counter[str] = Counter()
         self.closed = False

@@ -6,8 +6,8 @@ coordinator lost records because its last replica was restored from a backup.)  
 stable generation that owns every partition.
 
 A member never commits a lower offset than was ever sent for the partition, so an offset that a coordinator returns may
-be higher than the last acknowledged one, but not lower.  After a commit without an answer, a member joins anew under
-another member id: the old one's commit may still arrive, but not after a later generation has begun.
+be higher than the last acknowledged one, but not lower.  After a commit without an answer, a member joins again under a
+new member id: the old commit may still be applied, but not after a later generation has begun.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ class GroupWatch:
             )
 
     def fetched(self, partition: int, offset: int, least: int) -> None:
-        """least: the highest offset that was acknowledged when the request was sent."""
+        """Check a committed offset.  least: the highest offset that was acknowledged when the request was sent."""
         self.check(offset >= least, lambda: f"I30: offset {least} of partition {partition} is committed, not {offset}")
 
     def committed(self, partition: int, offset: int, generation: int, newest: int) -> None:
-        """newest: the newest generation that a member had joined when the request was sent."""
+        """Check an acknowledged commit.  newest: the newest generation that was joined when the request was sent."""
         self.commits += 1
         self.acknowledged[partition] = max(self.acknowledged.get(partition, -1), offset)
         self.check(
@@ -125,7 +125,7 @@ class Group:
 
 
 class _Member:
-    """member_id: empty until the coordinator has given one."""
+    """One member of the group, as a client.  Its member id is empty until the coordinator has given one."""
 
     def __init__(self, group: Group, name: str, random: Random) -> None:
         self._group = group
@@ -146,7 +146,7 @@ class _Member:
             pass
 
     async def _attempt(self, cluster: Cluster, work: Any) -> bool:
-        """Do `work` at the coordinator; return whether it succeeded."""
+        """Run `work` at the coordinator; return whether it succeeded."""
         try:
             async with await self._find(cluster) as self._connection:
                 await work()

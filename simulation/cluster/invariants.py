@@ -9,7 +9,7 @@ comparison remains valid.
 An unclean election is the exception, for the topics that permit it (`elections.py`).  The history then ends where the
 new leader's log differs from it, and changes by leaders of earlier epochs are no longer checked.
 
-`disks.py` remembers the durable data on each broker's disks, so that brokers that restart can be checked as well.
+`disks.py` stores the durable ends on each broker's disks, so that brokers that restart can be checked as well.
 `deletions.py` checks retention.  These parts share one `Evidence`, and `ClusterWatch` connects them to the processes.
 """
 
@@ -50,7 +50,7 @@ class ClusterWatch:
     ) -> None:
         """clock: true time.  forgets_s: how long a silent producer is remembered at least.
 
-        compacted: by name of a compacted topic, what makes the records of a new partition.
+        compacted: by name of a compacted topic, the function that makes the records of a new partition.
         """
         self.evidence = evidence = Evidence(unclean, compacted)
         self.disks = DiskWatch(evidence)

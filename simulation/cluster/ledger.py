@@ -1,18 +1,18 @@
-"""Checks of transactions: what their clients did and heard, compared with the committed logs and with each reader.
+"""Checks of transactions: the requests and answers of clients, compared with the committed logs and with each reader.
 
 I33: A reader of committed records gets exactly the records of committed transactions, at their offsets: none of an
 aborted and none of an undecided transaction, and it skips none.  I34: A transaction ends in the same way in every
-partition.  If its end was acknowledged, it is that one; a transaction commits only if its producer asked for that, and
-then it has all its acknowledged records.  None of its records comes after its end.  I35: Once a producer has begun, no
+partition, and in the way that was acknowledged.  It commits only if its producer asked for that, and then it has all
+its acknowledged records.  None of its records comes after its end.  I35: Once a producer has begun, no
 record of an earlier producer with the same transactional id becomes committed, and no two producers have the same id
 and epoch.  I36: The last stable offset does not decrease within a leader epoch, nor for a client that asks for it;
 every record below it is decided.  I37: The offsets of a transaction become visible if it commits, and never if it
-aborts; at the end, the newest one that was committed is there.  L10: After healing, every transactional id commits a
-transaction, and no transaction remains open.
+aborts; at the end of a run, the newest committed offset is visible.  L10: After healing, every transactional id commits
+a transaction, and no transaction remains open.
 
 Theory of operation.  A record's mark names its transaction.  `committed` sees each batch as it becomes committed, so
-for each partition it knows the open transactions and, from the markers, how the others ended.  That is compared with
-the requests and answers of the producers (`Transaction`), and with what readers make of their answers.
+for each partition it knows the open transactions and, from the markers, how the others ended.  The ledger compares this
+with the requests and answers of the producers (`Transaction`), and with the records that readers get.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from simulation.cluster.metadata import Spot
 from simulation.cluster.plan import LEDGER
 
 NOTHING = -1
-"""The committed offset of a place that has none."""
+"""Stands for the committed offset of a place without one."""
 
 
 @dataclass(eq=False)
@@ -56,7 +56,7 @@ class Transaction:
 
     @property
     def is_committed(self) -> bool | None:
-        """How it ended according to its markers, or else to the answer; None if that is unknown."""
+        """The outcome according to the markers, or to the answer if there are none; None if it is unknown."""
         return next(iter(self.ends.values()), self.outcome)
 
 
@@ -99,7 +99,7 @@ class Ledger:
     # What producers do
 
     def begun(self, name: str, producer: tuple[int, int]) -> None:
-        """A client was given a producer id and epoch."""
+        """Note, and check, that a client got a producer id and epoch."""
         self.check(producer not in self._given, lambda: f"I35: two producers of {name} have the identity {producer}")
         self._given.add(producer)
         producer_id, epoch = producer
@@ -111,17 +111,17 @@ class Ledger:
         return transaction
 
     def sends(self, transaction: Transaction, marks: Sequence[Mark]) -> None:
-        """The producer will send these records."""
+        """Note that the producer will send these records."""
         for mark in marks:
             self._by_mark[mark] = transaction
 
     def sends_offset(self, transaction: Transaction, offset: int) -> None:
-        """The producer will commit this offset in the transaction."""
+        """Note that the producer will commit this offset in the transaction."""
         transaction.offset = offset
         self._by_offset[transaction.place, offset] = transaction
 
     def ended(self, transaction: Transaction, is_committed: bool) -> None:
-        """The end of a transaction was acknowledged."""
+        """Note, and check, that the end of a transaction was acknowledged."""
         transaction.outcome = is_committed
         self._seen["transaction committed" if is_committed else "transaction aborted"] += 1
         self._check_ends(transaction)

@@ -72,7 +72,7 @@ class MemberWatch:
             self.last[partition] = max(self.last.get(partition, (-1, "")), (epoch, member_id))
 
     def fetched(self, partition: int, offset: int, least: int) -> None:
-        """least: the highest offset that was acknowledged when the request was sent."""
+        """Check a committed offset.  least: the highest offset that was acknowledged when the request was sent."""
         self.check(offset >= least, lambda: f"I39: offset {least} of partition {partition} is committed, not {offset}")
 
     def successor(self, partition: int, member_id: str, epoch: int) -> str | None:
@@ -81,7 +81,7 @@ class MemberWatch:
         return owner if later > epoch and owner != member_id else None
 
     def committed(self, partition: int, offset: int, successor: str | None) -> None:
-        """successor: as `successor` returned it when the request was sent."""
+        """Check an acknowledged commit.  successor: the result of `successor` when the request was sent."""
         self.acknowledged[partition] = max(self.acknowledged.get(partition, -1), offset)
         self.check(
             successor is None, lambda: f"I39: offset {offset} of partition {partition} is accepted, {successor} owns it"

@@ -38,7 +38,7 @@ class Spot(NamedTuple):
     """A partition by its name and index, as clients identify it."""
 
     topic: str
-    index: int  # type: ignore[assignment]  # of the partition; a tuple's own method is of no use here
+    index: int  # type: ignore[assignment]  # of the partition; it hides the method of tuples
 
 
 class Election(NamedTuple):

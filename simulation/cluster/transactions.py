@@ -1,12 +1,12 @@
 """Transactional producers, and readers of committed records, each on a host of its own.  `ledger.py` checks them.
 
-Each transactional id has one producer or two, which fence each other.  A producer begins, writes transactions into
-several partitions, in some of them with an offset of a consumer group, and commits or aborts them.  Now and then it
-waits for longer than its time-out before it does so, or begins anew without an end.
+Each transactional id has one producer, or two that fence each other.  A producer gets its epoch, writes transactions
+into several partitions, some of them with an offset of a consumer group, and commits or aborts them.  Now and then it
+waits for longer than its time-out before the end, or gets a new epoch without an end.
 
 A request without an answer may still reach a broker much later.  With the first version of transactions, such an EndTxn
-could end the next transaction of the same epoch (KIP-890).  So a producer begins anew, with the next epoch, after a
-transaction in which a request had no answer.
+could end the next transaction of the same epoch (KIP-890).  So a producer gets the next epoch after a transaction in
+which a request had no answer.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _UNKNOWN = (*_BUSY, KafkaCode.UNKNOWN_TOPIC_OR_PARTITION, KafkaCode.OPERATION_NO
 
 
 class _FencedError(Exception):
-    """The producer must begin anew."""
+    """The producer must get a new epoch."""
 
 
 class Transactions:
@@ -138,7 +138,7 @@ class Transactions:
 
 
 class _Producer:
-    """name: t, the number of its transactional id, and a or b."""
+    """A transactional producer.  Its name is "t", the number of its transactional id, and "a" or "b"."""
 
     def __init__(self, transactions: Transactions, name: str, random: Random) -> None:
         self._transactions = transactions
@@ -253,7 +253,7 @@ class _Producer:
         return await self._end(transaction, commits=not 0.7 < wanted <= 0.93)
 
     async def _pause(self) -> None:
-        """Wait at times, and seldom for longer than the time-out of the transaction."""
+        """Wait in some cases; in a few, for longer than the time-out of the transaction."""
         kind = self._random.random()
         if kind < 0.3:
             await asyncio.sleep(LATE_S if kind < 0.02 else self._random.uniform(0, 0.4))

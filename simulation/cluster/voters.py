@@ -155,7 +155,7 @@ class VoterOrders:
             await self._ask(cancel, CANCELLED_S, world.fresh_random())
 
     def unsettled(self) -> list[str]:
-        """Return the differences between the nodes' voters and the log, and a target that is left."""
+        """Return the differences between the nodes' voters and the log, and a target that is not reached."""
         watched = self._world.watch.metadata.voters
         found = [] if watched.target is None else [f"the target {watched.target} was neither reached nor cancelled"]
         for host in self._world.hosts.values():

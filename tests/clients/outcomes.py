@@ -1,4 +1,4 @@
-"""What became of a row."""
+"""The outcomes of rows, and the exceptions that lead to them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Word(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """detail: why, unless the row passed.  version: of the client, if it was started."""
+    """The outcome of one row.  detail: the reason, unless the row passed.  version: the client's, if it was started."""
 
     program: str
     row: str
@@ -42,9 +42,10 @@ class Skipped(Exception):
 
 
 def expect(what: str, found: object, wanted: object) -> None:
-    """
+    """Compare two values.  what: their name for the error.
+
     Raises:
-        RowFailed: the two differ.
+        RowFailed: they differ.
     """
     if found != wanted:
         raise RowFailed(f"{what}: {shortened(found)}, not {shortened(wanted)}")

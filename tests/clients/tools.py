@@ -28,7 +28,7 @@ _numbers = count()
 
 @dataclass(frozen=True)
 class Call:
-    """What a check works with.  tool: runs one of the tools and returns its output."""
+    """The context of a check: it runs tools against a cluster, and makes topics and files for them."""
 
     peer: Peer
     harness: Harness

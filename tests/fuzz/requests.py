@@ -56,7 +56,7 @@ def damaged(body: bytes, random: Random) -> bytes:
 
 
 def requests(random: Random, wanted: str) -> Iterator[tuple[Api, int, bytes]]:
-    """Return damaged requests without end, of each served API and version in turn."""
+    """Yield damaged requests endlessly, of each served API and version in turn."""
     chosen = [(which, version) for which, version in EVERY if wanted.upper() in which.name]
     while True:
         for which, version in chosen:
@@ -68,7 +68,7 @@ def requests(random: Random, wanted: str) -> Iterator[tuple[Api, int, bytes]]:
 
 
 async def outcome(client: RawClient, which: Api, version: int, body: bytes) -> str:
-    """Send a request, and one that is certainly answered; return what became of the first.  Raises: RequestFailed.
+    """Send a request, then one that must be answered; return the outcome of the first.  Raises: RequestFailed.
 
     A Produce with acks=0 has no answer.
     """

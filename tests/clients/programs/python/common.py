@@ -1,4 +1,4 @@
-"""What the Python programs share: their action, their events, and the contents of records."""
+"""The shared parts of the Python programs: their action, their events, and the contents of records."""
 
 from __future__ import annotations
 
@@ -73,7 +73,10 @@ class Partitions:
 
 
 def settled(look: Callable[[], T], wanted: T) -> T:
-    """Return what `look` returns: `wanted` as soon as it does.  Brokers learn of a change one after another."""
+    """Call `look` until it returns `wanted` or the time is up; return its last result.
+
+    Brokers learn of a change one after another.
+    """
     deadline = time.monotonic() + SETTLE_S
     while (found := look()) != wanted and time.monotonic() < deadline:
         time.sleep(POLL_S)
