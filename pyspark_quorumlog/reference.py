@@ -139,13 +139,13 @@ WRITING: Sequence[Option] = (
     ),
     Option(
         ("transactionScope",),
-        "a stream with `atomic`: the name under which the brokers remember its last batch, up to 249 bytes",
+        "a stream with `atomic`: the name under which the brokers store the number of its last batch, up to 249 bytes",
         shown="the id of the query, which its checkpoint holds",
     ),
     Option(
         ("resetTransactionScope",),
-        "true: take `transactionScope` over from another query, whose last batch is forgotten; it has no effect on a "
-        "scope that this query has already",
+        "true: take `transactionScope` over from another query, and delete the number of its last batch; it has no "
+        "effect on a scope that this query has already",
         {"resetTransactionScope": "false"},
     ),
     Option(

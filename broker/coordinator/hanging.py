@@ -71,7 +71,7 @@ class HangingTransactions:
         self._wall_ms = wall_ms
         self._limits = limits
         self._since_ms: dict[_Open, int] = {}
-        """When each open transaction was first seen, or its coordinator last confirmed that it will end."""
+        """The time at which each open transaction was first seen, or last confirmed by its coordinator."""
 
     async def run(self) -> None:
         """Check the open transactions every `hanging_interval_ms`, until the task is cancelled."""

@@ -16,7 +16,7 @@ logger = get_logger("log")
 
 
 class RetentionClock:
-    """`load` each directory at start, then `read` and `save` at each upkeep."""
+    """A clock for retention.  At start, `load` each directory; at each upkeep, `read` the time and `save` it."""
 
     def __init__(self) -> None:
         self._clock = CautiousClock()

@@ -323,7 +323,7 @@ def _report(
     planned: str,
     under_way: Container[Key] = (),
 ) -> None:
-    """under_way: partitions that were already moving to the target before the request."""
+    """Print the result of a request.  under_way: partitions that were moving to the same target before it."""
     wanted = {(move.topic, move.partition): list(move.replicas) or None for move in moves}
     if context.output.is_json:
         rows = [
@@ -509,7 +509,10 @@ async def _actual(client: Caller, context: Context, topics: Sequence[str]) -> di
 
 
 def _verified(move: Move, found: Any, exact: bool) -> dict[str, Any]:
-    """exact: the replicas must be the same in the same order; else each replica must be on one of the brokers."""
+    """Compare a partition with its plan.
+
+    exact: the replicas must be the same in the same order; otherwise each one must be on a broker of the plan.
+    """
     if found is None:
         state, replicas, target = "missing", [], ()
     else:

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 PREFIX = "__scope/"
 SCOPE_MAX_BYTES = 249
-"""Size of a scope's name in UTF-8; as of the name of a topic."""
+"""Size of a scope's name in UTF-8; the same as for a topic."""
 ATTEMPT_MAX_BYTES = 64
-"""Size of an attempt's name in UTF-8.  All winners of an end are in one record, so that they must be short."""
+"""Size of an attempt's name in UTF-8.  One record has the names of all winners of an end, so they are short."""
 LABEL_MAX_BYTES = 249
 """Size of the name of an owner, and of a run."""
 

@@ -516,7 +516,7 @@ GroupRequest = (
 
 
 class RebalanceReason(StrEnum):
-    """Why a rebalance began, as a word for scripts."""
+    """The reason for a rebalance, as a word for scripts."""
 
     JOINED = "joined"
     LEFT = "left"

@@ -35,7 +35,7 @@ _TIME_MAX_MS = 2**63 - 1
 
 
 def commit_error(group: Group | ConsumerGroup | None, request: OffsetCommit, exists: bool) -> KafkaCode:
-    """Return why a client may not commit for a group; NONE if it may.  exists: the group has a `Group` or offsets."""
+    """Return the error if a client may not commit for a group, else NONE.  exists: it has a `Group` or offsets."""
     if group is None and not exists:
         # An unknown group has no members that could commit, so the generation is an old one.
         if request.generation < 0:

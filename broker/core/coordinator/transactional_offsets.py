@@ -35,7 +35,7 @@ class PendingOffsets:
     def __init__(self) -> None:
         self._by_producer: Final[dict[int, dict[tuple[bytes, bytes], _Pending]]] = {}
         self._by_group: Final[dict[bytes, dict[bytes, int]]] = {}
-        """How many producers have a pending offset for a place of a group."""
+        """The number of producers with a pending offset, by group and place."""
         self._number = 0
         self.count = 0
 

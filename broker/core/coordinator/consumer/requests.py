@@ -112,7 +112,7 @@ class ConsumerHeartbeat:
 
     @property
     def is_full(self) -> bool:
-        """Return whether the member repeats all that it knows, because it may have missed an answer."""
+        """Return whether the request has every field, because the member may have missed an answer."""
         is_subscribed = self.topics is not None or self.regex is not None
         return self.rebalance_timeout_ms != NO_TIMEOUT and is_subscribed and self.owned is not None
 

@@ -118,7 +118,7 @@ class ListShareStatesResponse:
 
 @dataclass(frozen=True, slots=True)
 class ResetShareStates:
-    """Note that states of a group will begin anew, at a new epoch, which the response has."""
+    """Begin a new epoch, at which the states will be initialized again.  The response contains it."""
 
     group: str
     partitions: tuple[NamedPartitions, ...]
