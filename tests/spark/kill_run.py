@@ -25,7 +25,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from examples.demo.servers import Killed, Servers, started
 from quorumlog.client.producer import Producer
@@ -36,6 +35,7 @@ from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.spark import kill_check
 from tests.spark.kill_check import Repeated, Row
 from tests.spark.kill_queries import COPY, TABLE
+from tests.transactions.reading import contents
 
 PARTITIONS = 6
 BATCH_RECORDS = 50
@@ -254,10 +254,11 @@ class KillRun:
 
     def _check(self) -> None:
         source: dict[Row, str] = {
-            (partition, offset): value for partition, offset, value in _contents(self._servers.bootstrap, "in")
+            (partition, offset): value
+            for partition, offset, value in contents(self._servers.bootstrap, "in", PARTITIONS)
         }
         copied = []
-        for _, _, text in _contents(self._servers.bootstrap, "out"):
+        for _, _, text in contents(self._servers.bootstrap, "out", PARTITIONS):
             partition, offset, value = text.split(":")
             copied.append(((int(partition), int(offset)), value))
         table = pq.read_table(self._folder / "table.parquet").to_pydict()
@@ -275,32 +276,6 @@ class KillRun:
 
 def _by_partition(value: dict[str, int]) -> dict[int, int]:
     return {int(partition): offset for partition, offset in value.items()}
-
-
-def _contents(bootstrap: str, topic: str) -> list[tuple[int, int, str]]:
-    """Return partition, offset and value of all committed records, as another client reads them."""
-    settings = {"bootstrap.servers": bootstrap, "group.id": "check", "isolation.level": "read_committed"}
-    consumer = Consumer({**settings, "auto.offset.reset": "earliest", "enable.partition.eof": True})
-    found, ended = [], set[int]()
-    try:
-        consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
-        deadline = time.monotonic() + CALL_TIMEOUT_S
-        while len(ended) < PARTITIONS:
-            for message in consumer.consume(10_000, timeout=1.0):
-                partition, offset, value = message.partition(), message.offset(), message.value()
-                assert partition is not None
-                if (error := message.error()) is not None:
-                    assert error.code() == KafkaError._PARTITION_EOF, error
-                    ended.add(partition)
-                    continue
-                assert offset is not None
-                assert value is not None
-                found.append((partition, offset, value.decode()))
-                deadline = time.monotonic() + CALL_TIMEOUT_S
-            assert time.monotonic() < deadline, f"{topic}: only partitions {ended} were received to their ends"
-    finally:
-        consumer.close()
-    return found
 
 
 @contextlib.asynccontextmanager

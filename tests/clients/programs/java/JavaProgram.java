@@ -7,6 +7,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Properties;
+import java.util.Random;
 import java.util.Set;
 import java.util.TreeSet;
 import java.util.concurrent.Callable;
@@ -35,6 +36,7 @@ import org.apache.kafka.common.TopicIdPartition;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.errors.RebalanceInProgressException;
+import org.apache.kafka.common.errors.TimeoutException;
 import org.apache.kafka.common.errors.TopicExistsException;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.header.internals.RecordHeader;
@@ -71,6 +73,7 @@ public final class JavaProgram {
             case "admin" -> program.admin();
             case "transact" -> program.transact();
             case "share" -> program.share();
+            case "transactions" -> program.transactions();
             default -> throw new IllegalArgumentException(arguments[0]);
         }
     }
@@ -173,6 +176,20 @@ public final class JavaProgram {
         }
     }
 
+    /** Returns a thread that ends with the standard input. */
+    private static Thread input() {
+        Thread input = new Thread(() -> {
+            try {
+                System.in.readAllBytes();
+            } catch (IOException error) {
+                error.printStackTrace();
+            }
+        });
+        input.setDaemon(true);
+        input.start();
+        return input;
+    }
+
     private void member() {
         String strategy = text("strategy");
         Properties settings = settings(
@@ -189,15 +206,7 @@ public final class JavaProgram {
         if (!action.get("instance").isNull()) {
             settings.put("group.instance.id", text("instance"));
         }
-        Thread input = new Thread(() -> {
-            try {
-                System.in.readAllBytes();
-            } catch (IOException error) {
-                error.printStackTrace();
-            }
-        });
-        input.setDaemon(true);
-        input.start();
+        Thread input = input();
         Set<Integer> known = Set.of();
         try (KafkaConsumer<String, String> consumer =
                 new KafkaConsumer<>(settings, new StringDeserializer(), new StringDeserializer())) {
@@ -229,15 +238,7 @@ public final class JavaProgram {
     /** Releases each record whose value begins with "retry" at its first delivery, and rejects those with "bad". */
     private void share() throws Exception {
         boolean holds = text("mode").equals("hold");
-        Thread input = new Thread(() -> {
-            try {
-                System.in.readAllBytes();
-            } catch (IOException error) {
-                error.printStackTrace();
-            }
-        });
-        input.setDaemon(true);
-        input.start();
+        Thread input = input();
         Properties settings = settings("group.id", text("group"), "share.acknowledgement.mode", "explicit");
         try (KafkaShareConsumer<String, String> consumer =
                 new KafkaShareConsumer<>(settings, new StringDeserializer(), new StringDeserializer())) {
@@ -345,5 +346,64 @@ public final class JavaProgram {
             }
         }
         report("done", Map.of());
+    }
+
+    /** Begins transactions until its input ends; `tests/transactions/workers.py` has the same in Python. */
+    private void transactions() throws Exception {
+        Thread input = input();
+        Random choices = new Random(action.get("seed").asLong());
+        int number = action.get("first").asInt();
+        while (input.isAlive()) {
+            try (KafkaProducer<String, String> producer = producer(
+                    "transactional.id", text("id"), "transaction.timeout.ms", "20000", "max.block.ms", "30000")) {
+                repeated(producer::initTransactions);
+                while (input.isAlive()) {
+                    number++;
+                    int size = 1 + choices.nextInt(12);
+                    boolean aborts = choices.nextInt(5) == 0;
+                    report("begun", Map.of("number", number, "size", size, "aborts", aborts));
+                    String fate = transaction(producer, number, size, aborts, choices);
+                    report("ended", Map.of("number", number, "fate", fate));
+                    Thread.sleep(choices.nextInt(100));
+                }
+            } catch (KafkaException error) {
+                report("restarted", Map.of("why", error.toString()));
+            }
+        }
+    }
+
+    private String transaction(
+            KafkaProducer<String, String> producer, int number, int size, boolean aborts, Random choices) {
+        try {
+            producer.beginTransaction();
+            for (int index = 0; index < size; index++) {
+                String value = text("id") + ":" + number + ":" + size + ":" + index;
+                int partition = choices.nextInt(action.get("partitions").asInt());
+                producer.send(new ProducerRecord<>(text("topic"), partition, null, value));
+            }
+            if (!aborts) {
+                repeated(producer::commitTransaction);
+                return "committed";
+            }
+            producer.flush();  // so that the logs have records to abort
+        } catch (KafkaException error) {
+            report("failed", Map.of("why", error.toString()));
+        }
+        repeated(producer::abortTransaction);  // fails after a fatal error
+        return "aborted";
+    }
+
+    private static void repeated(Runnable call) {
+        long deadline = System.nanoTime() + TimeUnit.SECONDS.toNanos(8 * TIMEOUT_S);
+        while (true) {
+            try {
+                call.run();
+                return;
+            } catch (TimeoutException error) {
+                if (System.nanoTime() > deadline) {
+                    throw new IllegalStateException("no outcome within " + 8 * TIMEOUT_S + " s", error);
+                }
+            }
+        }
     }
 }
