@@ -39,7 +39,8 @@ from quorumlog.client.starting_offsets import OffsetReset, StartingOffsets
 from quorumlog.errors import ClusterError, ConfigError
 from quorumlog.runtime.clock import Sources
 from quorumlog.wire._record_scan import Record
-from quorumlog.wire.errors import ApiError
+from quorumlog.wire.errors import ApiError, KafkaCode
+from quorumlog.words import listed
 
 ASSIGNORS_DEFAULT: Final = ("range", "cooperative-sticky")
 """As in Kafka's clients: rebalances are eager, and a group can move to cooperative ones by dropping `range`."""
@@ -204,6 +205,10 @@ class Consumer:
         """The partition of the records that are in progress, and of the batch."""
         self._open_offset: int | None = None
         """The first offset in progress; None if nothing is in progress."""
+        self._unsent: set[TopicPartition] = set()
+        """The partitions of which records were handed out since the last `offsets_to_send`."""
+        self._taken: set[TopicPartition] = set()
+        """Those of them that the group has taken from us."""
         self._looks = 0
         self._is_looking = False
         self._must_yield = False
@@ -425,6 +430,7 @@ class Consumer:
             if records:
                 self._turn += number + 1
                 self._batch, self._at, self._current = records, 0, position
+                self._unsent.add(position.partition)
                 return True
         self._raise_failures()
         return False
@@ -549,6 +555,7 @@ class Consumer:
         self._drop_batch({position.partition})
         if position is self._current:
             self._open_offset = None
+        self._unsent.discard(position.partition)
         position.is_held = False
         position.move(offset)
         self._fetcher.wake()
@@ -667,6 +674,23 @@ class Consumer:
         """Return the offsets after everything handed out so far, by assigned partition."""
         return {TopicPartition(*key): each for key, each in self._uncommitted(includes_open=True).items()}
 
+    def offsets_to_send(self) -> tuple[GroupMetadata, dict[TopicPartition, int]]:
+        """Return `group_metadata` and `offsets_to_commit` for a transaction that has all records handed out so far.
+
+        Raises:
+            ClusterError: INVALID_REQUEST, as `group_metadata`; ILLEGAL_GENERATION, once: the group has taken partitions
+                of such records, so that their next owner reads the records again.
+        """
+        membership = self.group_metadata()
+        taken = sorted(self._taken)
+        self._unsent.clear()
+        self._taken.clear()
+        if taken:
+            text = f"{listed(map(str, taken))} were taken from the consumer before the offsets of its records were sent"
+            step = "abort the transaction, and seek to the committed offsets of the assigned partitions"
+            raise ClusterError(KafkaCode.ILLEGAL_GENERATION.name, text, step)
+        return membership, self.offsets_to_commit()
+
     async def committed(
         self, partitions: Iterable[tuple[str, int]] | None = None, timeout_s: float = CALL_TIMEOUT_S
     ) -> dict[TopicPartition, int]:
@@ -717,6 +741,7 @@ class Consumer:
                 async with asyncio.timeout(self._poll_interval_s):
                     await self._idle.wait()
                     await self._give_up(partitions & self._positions.keys())
+            self._taken |= partitions & self._unsent
             self._remove(partitions)
         finally:
             self._revoking -= 1
@@ -725,6 +750,7 @@ class Consumer:
     def lose(self, partitions: frozenset[TopicPartition]) -> None:
         """For the membership."""
         mine = partitions & self._positions.keys()
+        self._taken |= mine & self._unsent
         self._remove(mine)
         if mine:
             self._begin(self._call("lost" if self._listeners["lost"] is not None else "revoked", mine))

@@ -375,16 +375,22 @@ class Producer:
 
         Raises:
             ClusterError: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID: the consumer is out of its group,
-                and others may process these records; INVALID_REQUEST: it commits on its own, or has no group;
-                TIMED_OUT; INVALID_TXN_STATE; PRODUCER_FENCED.  Afterwards the transaction can only be aborted, except
-                after INVALID_REQUEST and INVALID_TXN_STATE.
+                or was since it read these records, and others may process them; INVALID_REQUEST: it commits on its
+                own, or has no group; TIMED_OUT; INVALID_TXN_STATE; PRODUCER_FENCED.  Afterwards the transaction can
+                only be aborted, except after INVALID_REQUEST and INVALID_TXN_STATE.
         """
-        group, positions = consumer.group_metadata(), consumer.offsets_to_commit()
+        transactions = self._of_transactions()
+        if transactions.refusal is not None:
+            raise transactions.refusal
+        try:
+            group, positions = consumer.offsets_to_send()
+        except ClusterError as error:
+            if error.code != ApiError.INVALID_REQUEST:
+                transactions.failed(error)
+            raise
         wanted = positions if offsets is None else offsets
         if wanted:
-            await self._of_transactions().send_offsets(
-                group, {(*key,): each for key, each in wanted.items()}, timeout_s
-            )
+            await transactions.send_offsets(group, {(*key,): each for key, each in wanted.items()}, timeout_s)
 
     async def commit_transaction(self, timeout_s: float = MAX_BLOCK_S) -> None:
         """Deliver all records, then commit; return once the decision is durable.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from quorumlog.client import ClusterError, Consumer, NewRecord, Producer
+from quorumlog.client import ClusterError, Consumer, NewRecord, Producer, TopicPartition
 from quorumlog.kctl.context import wait_until
 from tests.integration.kafka.clients import TIMEOUT_S
 from tests.integration.kafka.conftest import Standalone
@@ -162,3 +163,30 @@ async def test_consume_transform_produce_is_exact_with_our_clients(standalone: S
     assert await committed(bootstrap, target) == [b"%d!" % number for number in range(30)]
     with pytest.raises(ClusterError, match="commits on its own"):
         Consumer(bootstrap, topics=[source], group=f"group-{target}").group_metadata()
+
+
+async def test_records_of_a_partition_that_was_lost_meanwhile_cannot_be_committed(standalone: Standalone) -> None:
+    bootstrap = standalone.bootstrap
+    source, target = [await asyncio.to_thread(topic_on, bootstrap) for _ in range(2)]
+    async with Producer(bootstrap) as plain:
+        await plain.send_many(source, [b"0", b"1"])
+    settings: dict[str, Any] = {"group": f"group-{target}", "auto_commit": False, "auto_offset_reset": "earliest"}
+    async with (
+        Consumer(bootstrap, topics=[source], **settings) as consumer,
+        Producer(bootstrap, transactional_id=f"lost-{target}") as producer,
+    ):
+
+        async def copy(count: int, *, loses: bool) -> None:
+            async with producer.transaction():
+                for value in await values_of(consumer, count):
+                    await producer.send(target, value)
+                if loses:  # as after a session that ended, while the records are processed
+                    consumer.lose(consumer.assignment())
+                await producer.send_offsets(consumer)
+
+        with pytest.raises(ClusterError, match="were taken from the consumer") as refused:
+            await copy(1, loses=True)
+        assert refused.value.code == "ILLEGAL_GENERATION"
+        await consumer.assigned(frozenset({TopicPartition(source, 0)}))
+        await copy(2, loses=False)
+    assert await committed(bootstrap, target) == [b"0", b"1"]
