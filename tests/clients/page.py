@@ -25,16 +25,16 @@ CELLS: Final = {
 INTRODUCTION: Final = """\
 # Clients and tools
 
-These clients and tools run unmodified against a cluster of 3 voters and 3 brokers. This command starts a fresh cluster and
-runs them:
+These clients and tools run unmodified against a cluster of 3 voters and 3 brokers. This command starts a fresh cluster
+and runs them:
 
 ```
 python -m tests.clients [--peer kafka] [--program TEXT] [--row TEXT]
 ```
 
 With `--update` it also stores the results and writes this page. With `--peer kafka` it runs the same programs against
-Apache Kafka, which shows whether a failure is caused by the brokers. It needs Java and Maven, Go, Node.js and npm, Cargo
-with CMake and a C compiler, and kcat. A program whose tools are missing is not run.
+Apache Kafka, which shows whether a failure is caused by the brokers. It needs Java and Maven, Go, Node.js and npm,
+Cargo with CMake and a C compiler, and kcat. A program whose tools are missing is not run.
 
 Each check compares data: another client reads the records that a client produces, and the reverse. The checks of groups
 have two members that share four partitions. One leaves, and a successor resumes at the committed offsets.
@@ -102,7 +102,8 @@ def text(ours: list[Outcome], kafka: list[Outcome]) -> str:
     theirs = {(each.program, each.row): each for each in kafka}
     parts = [INTRODUCTION, "\n## Clients\n\n", *_client_table(clients)]
     if tools:
-        parts += ["\n## Command-line tools\n\nThe tools of Apache Kafka, from its jars.\n\n", *_tool_table(tools, theirs)]
+        parts += ["\n## Command-line tools\n\nThe tools of Apache Kafka, from its jars.\n\n"]
+        parts += _tool_table(tools, theirs)
     parts += ["\n## Differences\n\n", *_differences(ours, theirs)]
     return "".join(parts)
 
