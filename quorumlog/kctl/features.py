@@ -53,9 +53,9 @@ async def describe(context: Context) -> None:
 @click.option("--wait", is_flag=True, help=WAIT_HELP)
 @with_loop
 async def upgrade(context: Context, name: str, level: int | None, dry_run: bool, wait: bool) -> None:
-    """Raise a feature to the highest level that all brokers support.
+    """Set the level of a feature, by default to the highest that all brokers support.
 
-    A level can never be lowered again.
+    The level of metadata.version cannot be lowered.  The level of transaction.version can.
     """
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2 as pb
