@@ -229,10 +229,12 @@ class KillRun:
         await self._suspended((await self._servers.active_controller()).id)
 
     async def _kill_spark(self) -> None:
+        await self._first_batches()
         await self._spark.kill()
         await self._spark.start()
 
     async def _kill_forgetful_spark(self) -> None:
+        await self._first_batches()
         await self._spark.kill()
         commits = self._folder / f"checkpoint-{COPY}" / "commits"
         numbers = [int(file.name) for file in commits.glob("[0-9]*") if file.name.isdecimal()]
@@ -240,6 +242,19 @@ class KillRun:
             (commits / str(max(numbers))).unlink()
             (commits / f".{max(numbers)}.crc").unlink(missing_ok=True)
         await self._spark.start()
+
+    async def _first_batches(self) -> None:
+        """Wait until each query has committed a batch.
+
+        A query that is killed while it writes its first batch to the checkpoint leaves a temporary file there, and
+        Spark refuses that checkpoint.
+        """
+        firsts = [self._folder / f"checkpoint-{name}" / "commits" / "0" for name in (COPY, TABLE)]
+        async with asyncio.timeout(SPARK_TIMEOUT_S):
+            while True:
+                if all(first.exists() for first in firsts):
+                    return
+                await asyncio.sleep(0.2)  # no event reports it
 
     async def _whole(self) -> None:
         """Wait until every partition has all its replicas in sync, so that the next fault cannot stop the writes."""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import wait_until
 from quorumlog.kctl.dev_cluster import DevCluster
 from tests.integration.cli.test_doctor import FAST, examined
@@ -32,15 +33,18 @@ def flap(group: Group) -> None:
 
 async def shown(cluster: DevCluster, word: str) -> Any:
     """Wait for a finding."""
-    seen: list[Any] = []
+    seen: dict[str, list[Any]] = {}
 
     async def is_so() -> bool:
-        _, findings, _ = await examined(cluster)
-        seen[:] = findings.get(word, [])
-        return bool(seen)
+        nonlocal seen
+        _, seen, _ = await examined(cluster)
+        return word in seen
 
-    await wait_until(is_so, 2 * TIMEOUT_S, f"found: {word}")
-    return seen[0]
+    try:
+        await wait_until(is_so, 2 * TIMEOUT_S, f"found: {word}")
+    except ClusterError as error:
+        raise AssertionError(f"instead of {word}: {seen}") from error
+    return seen[word][0]
 
 
 def produce_until(group: Group, stop: threading.Event) -> None:
