@@ -1,6 +1,6 @@
 """Run a program in a folder that is deleted with it, for as long as the process that requested it runs.
 
-`python -m quorumlog.testing.guard FOLDER COMMAND…` prints the program's pid; the program's output follows.  When
+`python -m quorumlog.testing.guard FOLDER COMMAND…` prints the program's pid before all output of the program.  When
 standard input ends, or the parent has ended (by kill -9 as well), it stops the program and deletes the folder.  The end
 of the pipe works on every system; the parent's id is also watched, because a fork of the parent may keep the pipe open.
 """
@@ -27,14 +27,18 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)  # the parent decides when this ends
     try:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
-        os.write(1, b"%d\n" % process.pid)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_print_pid)
         os.close(1)  # otherwise the reader of the program's output would wait for this process
         while process.poll() is None and not _is_asked_to_stop(parent):
             continue
         return _stop(process)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _print_pid() -> None:
+    """Print the pid of this process, which becomes the program: the guard itself could print it too late."""
+    os.write(1, b"%d\n" % os.getpid())
 
 
 def _is_asked_to_stop(parent: int) -> bool:

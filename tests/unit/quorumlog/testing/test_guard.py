@@ -54,13 +54,12 @@ def test_the_guard_waits_a_bounded_time_for_its_program(signals: int, status: in
     assert program.waits == waits
 
 
-def test_the_guard_runs_without_a_warning_and_deletes_its_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "folder"
-    folder.mkdir()
+def run_guard(folder: Path, *python: str) -> subprocess.CompletedProcess[str]:
+    """Run the guard of a program that prints `served`."""
     ours, parents = os.pipe()  # open until the program has ended by itself
     try:
-        finished = subprocess.run(
-            [sys.executable, "-m", "quorumlog.testing.guard", str(folder), sys.executable, "-c", "print('served')"],
+        return subprocess.run(
+            [sys.executable, *python, str(folder), sys.executable, "-c", "print('served')"],
             stdin=ours,
             capture_output=True,
             env={**os.environ, "PYTHONPATH": ROOT},
@@ -70,11 +69,31 @@ def test_the_guard_runs_without_a_warning_and_deletes_its_folder(tmp_path: Path)
     finally:
         os.close(ours)
         os.close(parents)
+
+
+def test_the_guard_runs_without_a_warning_and_deletes_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    finished = run_guard(folder, "-m", "quorumlog.testing.guard")
     assert (finished.returncode, finished.stderr) == (0, "")
     pid, line = finished.stdout.split()
     assert int(pid) > 0
     assert line == "served"
     assert not folder.exists()
+
+
+def test_the_pid_comes_before_the_output_of_a_program_that_is_faster_than_its_guard(tmp_path: Path) -> None:
+    program = (
+        "import subprocess, sys; from quorumlog.testing import guard\n"
+        "class Slow(subprocess.Popen):\n"
+        "    def __init__(self, *args, **kwargs): super().__init__(*args, **kwargs); self.wait()\n"
+        "subprocess.Popen = Slow; sys.exit(guard.main())"
+    )
+    finished = run_guard(tmp_path / "folder", "-c", program)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    pid, line = finished.stdout.split()
+    assert int(pid) > 0
+    assert line == "served"
 
 
 def test_a_broker_that_ends_at_once_is_not_reported_as_late() -> None:
