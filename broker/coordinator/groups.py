@@ -102,6 +102,7 @@ def _consumer_limits(image: ClusterImage) -> ConsumerLimits:
     return ConsumerLimits(
         session_timeout_ms=bounded("session.timeout"),
         heartbeat_interval_ms=bounded("heartbeat.interval"),
+        assignment_interval_ms=bounded("assignment.interval"),
         members_max=int(image.cluster_config("group.consumer.max.size")),
         assignors=tuple(image.cluster_config("group.consumer.assignors").split(",")),
         may_upgrade=policy in ("bidirectional", "upgrade"),

@@ -186,12 +186,15 @@ CLUSTER_CONFIGS: dict[str, ConfigKey] = {
         _boolean("auto.create.topics.enable", "false"),
         _boolean("auto.leader.rebalance.enable", "true"),
         _int("default.replication.factor", 3, 1, 32_767),
+        _int("group.consumer.assignment.interval.ms", 1_000, 0, INT32_MAX),
         ConfigKey("group.consumer.assignors", Kind.POLICIES, "uniform,range", choices=("uniform", "range")),
         _int("group.consumer.heartbeat.interval.ms", 5_000, 1, INT32_MAX),
+        _int("group.consumer.max.assignment.interval.ms", 15_000, 0, INT32_MAX),
         _int("group.consumer.max.heartbeat.interval.ms", 15_000, 1, INT32_MAX),
         _int("group.consumer.max.session.timeout.ms", 60_000, 1, INT32_MAX),
         _int("group.consumer.max.size", 10_000, 1, INT32_MAX),
         ConfigKey("group.consumer.migration.policy", Kind.CHOICE, "bidirectional", choices=_MIGRATION_POLICIES),
+        _int("group.consumer.min.assignment.interval.ms", 0, 0, INT32_MAX),
         _int("group.consumer.min.heartbeat.interval.ms", 5_000, 1, INT32_MAX),
         _int("group.consumer.min.session.timeout.ms", 45_000, 1, INT32_MAX),
         _int("group.consumer.session.timeout.ms", 45_000, 1, INT32_MAX),
@@ -229,7 +232,8 @@ CLUSTER_CONFIGS: dict[str, ConfigKey] = {
 auto.create.topics.enable: whether a broker creates a topic that a client names in a Metadata request.  The default is
 off, unlike Kafka's: a misspelt name would become a topic, with settings that were not chosen.
 group.consumer.*: of groups of the newer protocol (KIP-848).  group.consumer.assignors: those that members may choose,
-the default first.  group.consumer.migration.policy: whether a group with members may change its protocol.
+the default first.  group.consumer.assignment.interval.ms: between two assignments of a group (KIP-1263).
+group.consumer.migration.policy: whether a group with members may change its protocol.
 group.share.*: of share groups (KIP-932).  group.share.delivery.count.limit: a record that was delivered this often
 without being accepted is archived.  group.share.record.lock.duration.ms: how long a member may keep a record.
 group.share.partition.max.record.locks: records of a partition that may be in flight in a share group.

@@ -63,6 +63,7 @@ QUICK_NEW = {
     "group.consumer.session.timeout.ms": "2000",
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.heartbeat.interval.ms": "300",
+    "group.consumer.assignment.interval.ms": "400",
 }
 """The times of the newer group protocol."""
 

@@ -8,6 +8,7 @@ FOLDER = "broker/core/coordinator/consumer"
 TESTS = "tests/unit/broker/core/coordinator/consumer"
 GROUPS = f"{TESTS}/test_consumer_groups.py"
 MIGRATION = f"{TESTS}/test_migration.py"
+INTERVAL = f"{TESTS}/test_assignment_interval.py"
 RECORDS = f"{TESTS}/test_consumer_records.py"
 ASSIGNORS = f"{TESTS}/test_assignors.py"
 
@@ -129,6 +130,98 @@ MUTANTS = (
         (f"{GROUPS}::test_a_target_that_does_not_fit_leaves_the_last_one_in_force",),
     ),
     Mutant(
+        "each change makes a target at once",
+        f"{FOLDER}/changes.py",
+        "        if due_ms is None or due_ms <= turn.now_ms:",
+        "        if True:",
+        (f"{INTERVAL}::test_changes_within_an_interval_share_one_target",),
+    ),
+    Mutant(
+        "no timer computes a target that waits",
+        f"{FOLDER}/group.py",
+        "        if self.assign_at_ms is not None:\n            yield self.assign_at_ms\n",
+        "",
+        (f"{INTERVAL}::test_changes_of_topics_wait_for_the_next_target",),
+    ),
+    Mutant(
+        "the timer does not wake for a target that waits",
+        f"{FOLDER}/group.py",
+        "        self.assign_at_ms = until_ms\n        self.wake(until_ms)\n",
+        "        self.assign_at_ms = until_ms\n",
+        (f"{INTERVAL}::test_the_timer_computes_a_target_without_any_heartbeat",),
+    ),
+    Mutant(
+        "a heartbeat computes a target before it is due",
+        f"{FOLDER}/changes.py",
+        "group.assign_at_ms is not None and group.assign_at_ms <= turn.now_ms:",
+        "group.assign_at_ms is not None:",
+        (f"{INTERVAL}::test_a_heartbeat_computes_a_target_that_is_due_and_none_before",),
+    ),
+    Mutant(
+        "the first member of an empty group waits for its partitions",
+        f"{FOLDER}/group.py",
+        "self.assigned_ms = now_ms if self.members else None",
+        "self.assigned_ms = now_ms",
+        (f"{INTERVAL}::test_the_first_member_of_an_empty_group_is_assigned_at_once",),
+    ),
+    Mutant(
+        "a group that becomes empty waits for its target",
+        f"{FOLDER}/group.py",
+        "if self.assigned_ms is None or not self.members:",
+        "if self.assigned_ms is None:",
+        (f"{INTERVAL}::test_a_group_that_becomes_empty_while_a_target_waits_is_empty",),
+    ),
+    Mutant(
+        "a member keeps a topic to which it is no longer subscribed until the next target",
+        f"{FOLDER}/changes.py",
+        "member.target if group.epoch == group.assignment_epoch else",
+        "member.target if group.epoch >= group.assignment_epoch else",
+        (f"{INTERVAL}::test_a_member_gives_up_a_topic_at_once_when_it_no_longer_subscribes_to_it",),
+    ),
+    Mutant(
+        "a member that has reached the last target ignores what it must give up",
+        f"{FOLDER}/reconcile.py",
+        "    if is_stable and (current.assigned == target or not minus(current.assigned, target)):",
+        "    if is_stable:",
+        (f"{INTERVAL}::test_a_member_gives_up_a_topic_at_once_when_it_no_longer_subscribes_to_it",),
+    ),
+    Mutant(
+        "a classic member joins again and again while a target waits",
+        f"{FOLDER}/classic.py",
+        "current.epoch < group.assignment_epoch:",
+        "current.epoch < group.epoch:",
+        (f"{INTERVAL}::test_a_classic_member_joins_again_only_once_there_is_a_new_target",),
+    ),
+    Mutant(
+        "a classic member gets no assignment while a target waits",
+        f"{FOLDER}/classic.py",
+        "    if group.assignment_epoch > member.current.epoch and",
+        "    if group.epoch > member.current.epoch and",
+        (f"{INTERVAL}::test_a_classic_member_joins_again_only_once_there_is_a_new_target",),
+    ),
+    Mutant(
+        "a member that joins waits a whole heartbeat interval for its partitions",
+        f"{FOLDER}/heartbeat.py",
+        "    return min(interval_ms, group.assign_at_ms - turn.now_ms)",
+        "    return interval_ms",
+        (f"{INTERVAL}::test_a_member_that_joins_asks_again_when_the_target_is_due",),
+    ),
+    Mutant(
+        "expired members get a target before they are removed",
+        f"{FOLDER}/service.py",
+        "        expired = heartbeat.expired(turn, group)\n        if not expired:",
+        "        changes.refresh(turn, group, self._topics)\n"
+        "        expired = heartbeat.expired(turn, group)\n        if not expired:",
+        (f"{INTERVAL}::test_expired_members_and_others_that_wait_share_one_target",),
+    ),
+    Mutant(
+        "the members that have reached the target are miscounted after a removal",
+        f"{FOLDER}/group.py",
+        "        self.census.place(NEW, -1)\n",
+        "",
+        (f"{INTERVAL}::test_the_partitions_of_a_member_that_left_wait_for_the_next_target",),
+    ),
+    Mutant(
         "a log with two owners of a partition is accepted",
         f"{FOLDER}/group.py",
         "            if self.owners.get(place, own) != own:",
@@ -166,7 +259,7 @@ MUTANTS = (
     Mutant(
         "a classic member that owns partitions of a new target is not asked to give them up",
         f"{FOLDER}/classic.py",
-        "if current.state is MemberState.UNREVOKED or current.epoch < group.epoch:",
+        "if current.state is MemberState.UNREVOKED or current.epoch < group.assignment_epoch:",
         "if current.state is MemberState.UNREVOKED:",
         (f"{MIGRATION}::test_a_live_classic_group_becomes_a_consumer_group_and_its_members_go_on",),
     ),

@@ -6,7 +6,6 @@ is never seen between two records of a change.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
@@ -95,7 +94,7 @@ def has_room(group: ConsumerGroup, value: MemberValue, limits: GroupLimits, topi
     names = group.subscribed_topics() | frozenset(value.topics)
     counts = [topic.partitions for topic in map(topics.topic, names) if topic is not None]
     members = len(group.members) + 1
-    name_bytes = len(group.name.encode()) + max(map(len, group.members), default=0) + _RECORD_BYTES
+    name_bytes = len(group.name.encode()) + max(group.census.id_sizes, default=0) + _RECORD_BYTES
     places = min(sum(counts), members * len(counts))
     partitions = _PARTITION_BYTES * sum(counts) + _TOPIC_BYTES * places
     return members * name_bytes + partitions <= targets_max_bytes(limits)
@@ -109,12 +108,12 @@ def resolve(turn: Turn, group: ConsumerGroup, topics: SubscribedTopics) -> bool:
 
     Return whether any result has changed.
     """
-    used = {member.known.regex for member in group.members.values() if member.known.regex}
+    used = group.census.regexes
     has_changed = False
     for regex in [each for each in group.regexes if each not in used]:
         put(turn, Kind.REGEX, group.name, None, regex)
         has_changed = True
-    for regex in sorted(each for each in used if each):
+    for regex in sorted(used):
         found = tuple(topics.matching(regex) or ())
         known = group.regexes.get(regex)
         if known is not None and sum(map(len, found)) > subscription_max_bytes(turn.limits):
@@ -140,7 +139,7 @@ def settle(
     reason: RebalanceReason = RebalanceReason.OTHER,
     member: MemberName | None = None,
 ) -> None:
-    """Begin the next epoch with a new target if the subscriptions or the topics of the group have changed.
+    """Begin the next epoch if the subscriptions or the topics of the group have changed, and assign if it is due.
 
     cause: a clause for people; client: the client that caused it.  reason: the cause in one word; member: the
     member that caused it, if any.
@@ -155,22 +154,28 @@ def settle(
         group.history.joined(group.epoch, len(group.members))
         note(turn, group, cause)
     if group.epoch > group.assignment_epoch:
-        _assign(turn, group, existing)
+        due_ms = group.assignment_due_ms(turn.limits.consumer.assignment_interval_ms)
+        if due_ms is None or due_ms <= turn.now_ms:
+            _assign(turn, group, existing)
+        else:
+            group.postpone_assignment(due_ms)
     if not group.members:
         group.state_ms = turn.wall_ms
 
 
 def refresh(turn: Turn, group: ConsumerGroup, topics: SubscribedTopics) -> None:
-    """Begin the next epoch if the topics of the group have changed since they were compared last."""
+    """Begin the next epoch if the topics have changed since they were compared last, and assign if it is due."""
     if group.is_outdated and group.members:
         cause = "the subscribed topics or their partitions changed"
         settle(turn, group, topics, cause, None, has_changed=False, reason=RebalanceReason.PARTITIONS_CHANGED)
+    elif group.assign_at_ms is not None and group.assign_at_ms <= turn.now_ms:
+        _assign(turn, group, group.existing_topics(topics))
 
 
 def preferred_assignor(group: ConsumerGroup, limits: GroupLimits) -> str:
     """Return the assignor that most members prefer; if there are several, the one that the config names first."""
     known = limits.consumer.assignors
-    votes = Counter(member.known.assignor for member in group.members.values())
+    votes = group.census.assignors
     return max(known, key=lambda name: (votes[name], -known.index(name)))
 
 
@@ -179,6 +184,7 @@ def _assign(turn: Turn, group: ConsumerGroup, existing: dict[str, Topic]) -> Non
 
     If it does not fit into a batch, the previous target stays.  It is tried again when the group or its topics change.
     """
+    group.note_assignment(turn.now_ms)
     ids = {name: topic.topic_id for name, topic in existing.items()}
     counts = {topic.topic_id: topic.partitions for topic in existing.values()}
     by_subscription: dict[frozenset[str], frozenset[UUID]] = {}
@@ -204,12 +210,14 @@ def _assign(turn: Turn, group: ConsumerGroup, existing: dict[str, Topic]) -> Non
     put(turn, Kind.TARGET, group.name, write_target(group.epoch))
 
 
-def advance(turn: Turn, group: ConsumerGroup, member: ConsumerMember, owned: Partitions | None) -> bool:
+def advance(
+    turn: Turn, group: ConsumerGroup, member: ConsumerMember, owned: Partitions | None, topics: SubscribedTopics
+) -> bool:
     """Bring a member as far towards its target as possible.  Return whether the partitions that it may use changed."""
     before = member.current
     after = reconcile(
         before,
-        member.target,
+        member.target if group.epoch == group.assignment_epoch else _still_wanted(group, member, topics),
         group.assignment_epoch,
         owned,
         lambda topic, partition: group.is_free(topic, partition, member.member_id),
@@ -220,6 +228,14 @@ def advance(turn: Turn, group: ConsumerGroup, member: ConsumerMember, owned: Par
             group.history.end(turn.now_ms)
             note(turn, group, "every member has its target")
     return after.assigned != before.assigned
+
+
+def _still_wanted(group: ConsumerGroup, member: ConsumerMember, topics: SubscribedTopics) -> Partitions:
+    """Return the last target of a member, without topics to which the member is no longer subscribed."""
+    if not member.target:
+        return member.target
+    wanted = group.topics_of(member)
+    return {topic: indexes for topic, indexes in member.target.items() if topics.topic_name(topic) in wanted}
 
 
 # -- members

@@ -62,7 +62,7 @@ def join(
         changes.settle(turn, group, topics, cause, request.client, reason=reason, member=member.names)
     else:
         changes.refresh(turn, group, topics)
-    changes.advance(turn, group, member, _owned(request, topics))
+    changes.advance(turn, group, member, _owned(request, topics), topics)
     group.renew(member, turn.now_ms, turn.limits.consumer.session_timeout_ms)
     member.rejoin_by_ms = None
     group.expect(member, turn.now_ms)
@@ -170,7 +170,7 @@ def sync(turn: Turn, group: ConsumerGroup, call: int, request: SyncGroup, topics
         turn.answer(call, SyncGroupResponse(KafkaCode.ILLEGAL_GENERATION))
         return
     group.renew(member, turn.now_ms, turn.limits.consumer.session_timeout_ms)
-    if group.epoch > member.current.epoch and member.current.state is not MemberState.UNREVOKED:
+    if group.assignment_epoch > member.current.epoch and member.current.state is not MemberState.UNREVOKED:
         group.expect(member, turn.now_ms)
         turn.answer(call, SyncGroupResponse(KafkaCode.REBALANCE_IN_PROGRESS))
         return
@@ -200,7 +200,7 @@ def heartbeat(turn: Turn, group: ConsumerGroup, call: int, request: Heartbeat) -
 
 def _should_join_again(group: ConsumerGroup, member: ConsumerMember) -> bool:
     current = member.current
-    if current.state is MemberState.UNREVOKED or current.epoch < group.epoch:
+    if current.state is MemberState.UNREVOKED or current.epoch < group.assignment_epoch:
         return True
     if current.state is not MemberState.UNRELEASED:
         return False

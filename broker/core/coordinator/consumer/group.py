@@ -3,8 +3,14 @@
 Theory of operation
 -------------------
 **Three epochs.**  The group epoch grows when the members, their subscriptions, or the partitions of the topics change.
-The target assignment is then computed for that epoch, in the same step.  Each member moves towards its target on its
-own, with its heartbeats (`reconcile`); its member epoch is that of the target which it follows.
+The target assignment for that epoch is computed in the same step, or later (below).  Each member moves towards its
+target on its own, with its heartbeats (`reconcile`); its member epoch is that of the target which it follows.
+
+**At most one target per interval** (KIP-1263).  A target costs time in proportion to all members, so a target for each
+of 1,000 joins would cost a thousand times as much as the last one.  The first target of a group without members is
+computed at once.  Further changes only raise the group epoch until the interval since the last target has passed; then
+one target, computed by the next heartbeat or tick, follows them all.  Meanwhile the last target stays in force, except
+for topics to which a member is no longer subscribed.
 
 **Stored state** is everything except time: records contain the members, with the current and the target assignment of
 each.  `apply` is its only writer, for records of the log and for new ones.  A coordinator that takes over therefore
@@ -22,6 +28,7 @@ from hashlib import blake2b
 from typing import Final
 from uuid import UUID
 
+from broker.core.coordinator.consumer.census import Census
 from broker.core.coordinator.consumer.partitions import NO_PARTITIONS, Partitions, each
 from broker.core.coordinator.consumer.records import (
     ConsumerKey,
@@ -100,6 +107,8 @@ class ConsumerGroup:
     static: member ids by the instance id.
     state_ms: wall clock at which the group became empty, or was loaded; NO_TIME if unknown.  Soft state.
     is_outdated: the subscribed topics may have changed since `metadata_hash` was compared.  Soft state.
+    assigned_ms: when the last target was computed; None if the group was empty or loaded since.  Soft state.
+    assign_at_ms: when the target of the present epoch is to be computed; None if it was, or did not fit.  Soft state.
     wake_ms, queued_ms: as in `group.Group`.
     """
 
@@ -112,7 +121,10 @@ class ConsumerGroup:
         "_has_target",
         "_is_dead",
         "_subscribed",
+        "assign_at_ms",
+        "assigned_ms",
         "assignment_epoch",
+        "census",
         "epoch",
         "history",
         "is_outdated",
@@ -137,9 +149,12 @@ class ConsumerGroup:
         self.regexes: Final[dict[str, RegexValue]] = {}
         self.owners: Final[dict[tuple[UUID, int], str]] = {}
         """The member in whose current assignment a partition is."""
+        self.census: Final = Census()
         self.history: Final = History()
         self.state_ms = NO_TIME
         self.is_outdated = True
+        self.assigned_ms: int | None = None
+        self.assign_at_ms: int | None = None
         self.wake_ms: int | None = None
         self.queued_ms: int | None = None
         self._has_record = False
@@ -175,7 +190,8 @@ class ConsumerGroup:
                 pass
 
     def _apply_to_member(self, key: ConsumerKey, value: bytes | None) -> None:
-        member = self.members.get(key.name) or ConsumerMember(key.name)
+        known = self.members.get(key.name)
+        member = known or ConsumerMember(key.name)
         match key.kind:
             case Kind.MEMBER:
                 self._set_value(member, None if value is None else read_member(value))
@@ -183,10 +199,19 @@ class ConsumerGroup:
                 member.target = NO_PARTITIONS if value is None else read_target_member(value)
             case _:
                 self._set_current(member, NEW if value is None else read_current(value))
-        if member.is_vacant:
-            self.members.pop(key.name, None)
-        else:
-            self.members[key.name] = member
+        if known is None and not member.is_vacant:
+            self._enter(member)
+        elif known is not None and member.is_vacant:
+            self._exit(member)
+
+    def _enter(self, member: ConsumerMember) -> None:
+        """Add a member.  Its value and its current assignment are counted where they change."""
+        self.members[member.member_id] = member
+        self.census.place(NEW, 1)
+
+    def _exit(self, member: ConsumerMember) -> None:
+        del self.members[member.member_id]
+        self.census.place(NEW, -1)
 
     def _set_value(self, member: ConsumerMember, value: MemberValue | None) -> None:
         instance_id = None if value is None else value.instance_id
@@ -198,6 +223,8 @@ class ConsumerGroup:
             del self.static[old]
         if instance_id is not None:
             self.static[instance_id] = member.member_id
+        self.census.describe(member.member_id, member.value, -1)
+        self.census.describe(member.member_id, value, 1)
         member.value = value
         self._subscribed = None
 
@@ -210,6 +237,8 @@ class ConsumerGroup:
         for place in (*each(member.current.assigned), *each(member.current.revoking)):
             del self.owners[place]
         self.owners.update(dict.fromkeys(held, own))
+        self.census.place(member.current, -1)
+        self.census.place(current, 1)
         member.current = current
 
     @property
@@ -237,13 +266,13 @@ class ConsumerGroup:
             return GroupState.EMPTY
         if self.epoch > self.assignment_epoch:
             return GroupState.ASSIGNING
-        if all(member.is_reconciled(self.assignment_epoch) for member in self.members.values()):
+        if self.census.reconciled[self.assignment_epoch] == len(self.members):
             return GroupState.STABLE
         return GroupState.RECONCILING
 
     @property
     def is_dead(self) -> bool:
-        """Return whether the group is being deleted.  It costs less than `state`, which looks at each member."""
+        """Return whether the group is being deleted."""
         return self._is_dead
 
     @property
@@ -266,7 +295,7 @@ class ConsumerGroup:
         for member_id in [name for name, member in self.members.items() if member.value is None]:
             # The log keeps no such member.  Without a subscription, it could neither stay nor be removed.
             self._set_current(self.members[member_id], NEW)
-            del self.members[member_id]
+            self._exit(self.members[member_id])
         self.state_ms = wall_ms
         self.outdate(now_ms)
         for member in self.members.values():
@@ -297,7 +326,7 @@ class ConsumerGroup:
     @property
     def consumer_members(self) -> int:
         """Return how many members use the newer protocol."""
-        return sum(not member.is_classic for member in self.members.values())
+        return len(self.members) - self.census.classic
 
     # -- subscriptions
 
@@ -310,10 +339,8 @@ class ConsumerGroup:
     def subscribed_topics(self) -> frozenset[str]:
         """Return the topics to which any member is subscribed."""
         if self._subscribed is None:
-            found: set[str] = set()
-            for member in self.members.values():
-                found.update(self.topics_of(member))
-            self._subscribed = frozenset(found)
+            matched = (self.regexes[regex].topics for regex in self.census.regexes if regex in self.regexes)
+            self._subscribed = frozenset(self.census.topics).union(*matched)
         return self._subscribed
 
     def concerns(self, topics: Collection[str] | None) -> bool:
@@ -352,7 +379,25 @@ class ConsumerGroup:
             self.is_outdated = True
             self.wake(now_ms)
 
+    def assignment_due_ms(self, interval_ms: int) -> int | None:
+        """Return the earliest time of the next target; None if it may be computed at once."""
+        if self.assigned_ms is None or not self.members:
+            return None
+        return self.assigned_ms + interval_ms
+
+    def postpone_assignment(self, until_ms: int) -> None:
+        """Note when the target of the present epoch is to be computed."""
+        self.assign_at_ms = until_ms
+        self.wake(until_ms)
+
+    def note_assignment(self, now_ms: int) -> None:
+        """Note that a target was computed.  The next one waits for its interval, unless the group is empty."""
+        self.assign_at_ms = None
+        self.assigned_ms = now_ms if self.members else None
+
     def deadlines(self) -> Iterator[int]:
+        if self.assign_at_ms is not None:
+            yield self.assign_at_ms
         for member in self.members.values():
             if member.expires_ms is not None:
                 yield member.expires_ms
@@ -366,7 +411,11 @@ class ConsumerGroup:
     def check(self) -> None:
         """Assert what must hold after each operation.  It looks at each member, so only tests call it."""
         owners: dict[tuple[UUID, int], str] = {}
+        census = Census()
+        assert self.assign_at_ms is None or (self.members and self.epoch > self.assignment_epoch), self.assign_at_ms
         for member_id, member in self.members.items():
+            census.describe(member_id, member.value, 1)
+            census.place(member.current, 1)
             assert member.value is not None, member_id
             assert member.expires_ms is not None, member_id
             current = member.current
@@ -377,6 +426,8 @@ class ConsumerGroup:
                 assert place not in owners, f"{place} has two owners"
                 owners[place] = member_id
         assert owners == self.owners, self.name
+        for name in Census.__slots__:
+            assert getattr(census, name) == getattr(self.census, name), name
         instances = {member.known.instance_id: member_id for member_id, member in self.members.items()}
         instances.pop(None, None)
         assert instances == self.static, self.name

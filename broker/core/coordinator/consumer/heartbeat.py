@@ -103,7 +103,7 @@ def heartbeat(
         member_id = member.member_id
     _describe(turn, group, member, member_id, request, topics)
     member = group.members[member_id]
-    has_changed = changes.advance(turn, group, member, request.owned)
+    has_changed = changes.advance(turn, group, member, request.owned, topics)
     if not member.current.revoking:
         member.rejoin_by_ms = None
     else:
@@ -117,10 +117,18 @@ def heartbeat(
             None,
             member_id,
             member.current.epoch,
-            turn.limits.consumer.heartbeat_interval_ms,
+            _interval_ms(turn, group, request),
             member.current.assigned if includes_assignment else None,
         ),
     )
+
+
+def _interval_ms(turn: Turn, group: ConsumerGroup, request: ConsumerHeartbeat) -> int:
+    """Return the time until the next heartbeat: a member that joins and waits for a target asks when it is due."""
+    interval_ms = turn.limits.consumer.heartbeat_interval_ms
+    if request.epoch != JOINING or group.assign_at_ms is None:
+        return interval_ms
+    return min(interval_ms, group.assign_at_ms - turn.now_ms)
 
 
 def _member(group: ConsumerGroup, request: ConsumerHeartbeat) -> ConsumerMember | None:

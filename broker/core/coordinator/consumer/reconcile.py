@@ -29,7 +29,8 @@ def reconcile(
     owned: the partitions that the member reports; None if its request has no such list, because nothing has changed.
     is_free: whether no other member owns a partition.
     """
-    if current.state is MemberState.STABLE and current.epoch == target_epoch:
+    is_stable = current.state is MemberState.STABLE and current.epoch == target_epoch
+    if is_stable and (current.assigned == target or not minus(current.assigned, target)):
         return current
     if current.state is MemberState.UNREVOKED and _still_owns(owned, current.revoking):
         return current

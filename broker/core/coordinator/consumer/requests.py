@@ -33,6 +33,7 @@ class ConsumerLimits:
 
     session_timeout_ms: a member without a heartbeat for this long is removed.
     heartbeat_interval_ms: the interval that the coordinator sends to members.
+    assignment_interval_ms: between two targets of a group (KIP-1263); 0: each change makes a target at once.
     members_max: `group.consumer.max.size`; a member beyond it gets GROUP_MAX_SIZE_REACHED.
     assignors: those that members may choose; the first is used if they choose none.
     may_upgrade, may_downgrade: whether a classic group with members may become a consumer group, and the reverse.
@@ -41,6 +42,7 @@ class ConsumerLimits:
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
+    assignment_interval_ms: int = 1_000
     members_max: int = 10_000
     assignors: tuple[str, ...] = ASSIGNORS
     may_upgrade: bool = True
@@ -50,6 +52,7 @@ class ConsumerLimits:
     def __post_init__(self) -> None:
         assert self.session_timeout_ms >= 1, self
         assert self.heartbeat_interval_ms >= 1, self
+        assert self.assignment_interval_ms >= 0, self
         assert self.members_max >= 1, self
         assert self.assignors, self
         assert set(self.assignors) <= set(ASSIGNORS), self

@@ -132,10 +132,10 @@ class ConsumerService:
         return group
 
     def on_time(self, turn: Turn, group: ConsumerGroup) -> Group | ConsumerGroup:
-        """Follow changes of the subscribed topics, and remove expired members."""
-        changes.refresh(turn, group, self._topics)
+        """Remove expired members, follow changes of the subscribed topics, and assign if it is due."""
         expired = heartbeat.expired(turn, group)
         if not expired:
+            changes.refresh(turn, group, self._topics)
             return group
         first, cause = expired[0]
         cause += f", and {len(expired) - 1} others" if len(expired) > 1 else ""

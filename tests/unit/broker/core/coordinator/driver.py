@@ -9,7 +9,7 @@ from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 from broker.core.coordinator import group_requests as g
-from broker.core.coordinator.consumer.requests import Topic
+from broker.core.coordinator.consumer.requests import ConsumerLimits, Topic
 from broker.core.coordinator.fields import int16, int32, string
 from broker.core.coordinator.group_machine import GroupMachine
 from broker.core.coordinator.group_requests import GroupRequest
@@ -19,7 +19,11 @@ from quorumlog.wire.errors import KafkaCode
 GROUP = "orders"
 WALL_MS = 1_700_000_000_000
 LIMITS = g.GroupLimits(
-    session_timeout_min_ms=1_000, session_timeout_max_ms=60_000, members_max=100, offsets_retention_ms=86_400_000
+    session_timeout_min_ms=1_000,
+    session_timeout_max_ms=60_000,
+    members_max=100,
+    offsets_retention_ms=86_400_000,
+    consumer=ConsumerLimits(assignment_interval_ms=0),
 )
 DELAY_MS = LIMITS.initial_rebalance_delay_ms
 SESSION_MS = 10_000

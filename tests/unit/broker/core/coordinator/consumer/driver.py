@@ -30,7 +30,10 @@ Named = set[tuple[str, int]]
 
 def limits(**consumer: Any) -> g.GroupLimits:
     return g.GroupLimits(
-        **{**{name: getattr(LIMITS, name) for name in LIMITS.__slots__}, "consumer": ConsumerLimits(**consumer)}
+        **{
+            **{name: getattr(LIMITS, name) for name in LIMITS.__slots__},
+            "consumer": ConsumerLimits(**{"assignment_interval_ms": 0, **consumer}),
+        }
     )
 
 

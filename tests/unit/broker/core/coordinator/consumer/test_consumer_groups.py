@@ -378,11 +378,13 @@ def test_a_target_that_does_not_fit_leaves_the_last_one_in_force() -> None:
     client = ConsumerClient(home, "m1")
     joined(home, client)
     home.change_topics(sales=5_000)
+    home.pass_time(small.consumer.assignment_interval_ms)
     assert client.beat() == "NONE"
     assert client.has == sales(0, 1)
     assert described(home).state == "Assigning"
     assert any("does not fit" in note for note in home.notes)
     home.change_topics(sales=3)
+    home.pass_time(small.consumer.assignment_interval_ms)
     go_on(client)
     assert client.has == sales(0, 1, 2)
 
