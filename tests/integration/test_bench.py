@@ -14,7 +14,6 @@ from bench.__main__ import BENCHES, RESULTS
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", BENCHES)
 def test_its_tiny_size_runs(name: str) -> None:
     kept = RESULTS / f"{name}.json"

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from quorumlog.client.records import NewRecord, build_batch
 from tests.unit.quorumlog.client.fake_cluster import ThreadedBrokers
 
-pytestmark = [pytest.mark.quiet, pytest.mark.timeout(400)]  # Spark alone keeps two cores busy
+pytestmark = pytest.mark.quiet  # Spark alone keeps two cores busy
 
 NOW = 1_700_000_000_000
 SHORT = {"kafkaConsumer.pollTimeoutMs": "1500", "fetchOffset.retryIntervalMs": "50", "fetchOffset.numRetries": "1"}

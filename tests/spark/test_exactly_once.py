@@ -21,7 +21,7 @@ from quorumlog.errors import ClusterError
 from quorumlog.testing import Broker
 from quorumlog.wire.errors import KafkaCode
 
-pytestmark = [pytest.mark.quiet, pytest.mark.timeout(400)]  # Spark alone keeps two cores busy
+pytestmark = pytest.mark.quiet  # Spark alone keeps two cores busy
 
 _topics = (f"once-{number}" for number in itertools.count())
 

@@ -37,7 +37,6 @@ def test_words_are_counted_across_a_restart(spark: SparkSession, cluster: Thread
     assert run() == {b"that": b"1", b"is": b"1", b"be": b"3"}, "only the counts that changed"
 
 
-@pytest.mark.timeout(400)
 def test_the_notebook_runs_from_its_first_cell_to_its_last(
     spark: SparkSession, cluster: ThreadedBrokers, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

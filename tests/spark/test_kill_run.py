@@ -17,7 +17,6 @@ ROWS: dict[Row, str] = {(0, 0): "a", (0, 1): "b", (1, 0): "c"}
 
 
 @pytest.mark.quiet
-@pytest.mark.timeout(400)
 async def test_no_row_is_lost_when_leaders_the_controller_and_spark_are_killed() -> None:
     said: list[str] = []
     async with prepared(7, said.append, pauses=SHORT) as run:

@@ -7,14 +7,11 @@ import os
 import signal
 from pathlib import Path
 
-import pytest
-
 from quorumlog.kctl import processes
 
 from .conftest import run
 
 
-@pytest.mark.timeout(300)
 def test_up_status_again_and_down(tmp_path: Path) -> None:
     home = tmp_path / "dev"
     base = 20_000 + os.getpid() % 20_000
@@ -75,7 +72,6 @@ def test_up_status_again_and_down(tmp_path: Path) -> None:
     assert run("kctl", "dev", "status", "--dir", str(home)).returncode == 3
 
 
-@pytest.mark.timeout(300)
 def test_a_small_dev_cluster_serves_consumer_groups(tmp_path: Path) -> None:
     from confluent_kafka import Consumer, TopicPartition
 

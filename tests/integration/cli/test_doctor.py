@@ -6,8 +6,6 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from quorumlog.kctl import processes
 from quorumlog.kctl.context import wait_until
 from quorumlog.kctl.dev_cluster import DevCluster, Node
@@ -52,7 +50,6 @@ async def start(cluster: DevCluster, node: Node) -> None:
     await clusters.ready(node)
 
 
-@pytest.mark.timeout(400)
 async def test_findings_about_a_cluster_under_failures(tmp_path: Path) -> None:
     async with running(tmp_path, brokers=3, **FAST) as cluster:
         await done(cluster, "topics", "create", "orders", "--partitions", "3", "--replication-factor", "3", "--wait")
@@ -96,7 +93,6 @@ async def test_findings_about_a_cluster_under_failures(tmp_path: Path) -> None:
         await until(cluster, {"REPLICATION_FACTOR_1"})
 
 
-@pytest.mark.timeout(400)
 async def test_voters_that_fail_one_after_the_other(tmp_path: Path) -> None:
     async with running(tmp_path, brokers=1) as cluster:
         await until(cluster, set())
@@ -132,7 +128,6 @@ async def test_voters_that_fail_one_after_the_other(tmp_path: Path) -> None:
         await until(cluster, set())
 
 
-@pytest.mark.timeout(400)
 async def test_a_reassignment_that_is_blocked(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=3, **FAST) as cluster:
         await until(cluster, {"ONE_VOTER"})

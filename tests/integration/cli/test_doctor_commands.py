@@ -13,8 +13,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from quorumlog.kctl.context import wait_until
 from quorumlog.kctl.dev_cluster import DevCluster, Node
 from tests.integration.cli.test_doctor import FAST, examined, start, until
@@ -103,7 +101,6 @@ async def led(cluster: DevCluster, topic: str, leader: int | None, *, isr: list[
     await wait_until(is_so, TIMEOUT_S, f"{topic}-0: leader {leader}, in sync {isr}")
 
 
-@pytest.mark.timeout(400)
 async def test_commands_of_advice_run_as_printed(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=3, **FAST) as cluster:
         await done(cluster, "topics", "create", "alone", "--assignment", "12", "--wait")
@@ -124,7 +121,6 @@ async def test_commands_of_advice_run_as_printed(tmp_path: Path) -> None:
         await until(cluster, ALWAYS)
 
 
-@pytest.mark.timeout(400)
 async def test_brokers_that_are_lost_are_replaced(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=4, **FAST) as cluster:
         for topic in ("a", "b"):
@@ -141,7 +137,6 @@ async def test_brokers_that_are_lost_are_replaced(tmp_path: Path) -> None:
         await until(cluster, ALWAYS, besides=frozenset({"MIN_ISR_IS_ALL"}))
 
 
-@pytest.mark.timeout(400)
 async def test_the_records_of_a_lost_last_replica_are_given_up(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=3, **FAST) as cluster:
         await done(cluster, "topics", "create", "pair", "--assignment", "12:13", "--wait")
@@ -154,7 +149,6 @@ async def test_the_records_of_a_lost_last_replica_are_given_up(tmp_path: Path) -
         await heal(cluster, "OFFLINE")
 
 
-@pytest.mark.timeout(400)
 async def test_lost_replicas_are_recreated(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=3, **FAST) as cluster:
         await done(cluster, "topics", "create", "t", "--assignment", "11:12:13", "--wait")
@@ -182,7 +176,6 @@ async def test_lost_replicas_are_recreated(tmp_path: Path) -> None:
         await until(cluster, ALWAYS | {"REPLICATION_FACTOR_1"})
 
 
-@pytest.mark.timeout(400)
 async def test_voters_are_made_and_replaced(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=3, **FAST) as cluster:
         await heal(cluster, "ONE_VOTER")
@@ -206,7 +199,6 @@ async def test_voters_are_made_and_replaced(tmp_path: Path) -> None:
         await until(cluster, set())
 
 
-@pytest.mark.timeout(400)
 async def test_a_partition_below_its_minimum_is_writable_again(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=3, **FAST) as cluster:
         await done(
@@ -225,7 +217,6 @@ async def test_a_partition_below_its_minimum_is_writable_again(tmp_path: Path) -
         assert sorted(topic["partitions"][0]["isr"]) == [11, 13]
 
 
-@pytest.mark.timeout(400)
 async def test_without_another_broker_the_minimum_is_lowered(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=2, **FAST) as cluster:
         for topic in ("tight", "tight-too"):
@@ -238,7 +229,6 @@ async def test_without_another_broker_the_minimum_is_lowered(tmp_path: Path) -> 
         await until(cluster, ALWAYS)
 
 
-@pytest.mark.timeout(400)
 async def test_a_reassignment_to_a_broker_that_is_down_continues_or_is_cancelled(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=3, **FAST) as cluster:
         await done(cluster, "topics", "create", "t", "--assignment", "11:12", "--wait")
@@ -270,7 +260,6 @@ async def _replicas(cluster: DevCluster) -> list[int]:
     return sorted(topic["partitions"][0]["replicas"])
 
 
-@pytest.mark.timeout(400)
 async def test_a_live_replica_is_kept_when_none_is_known_to_hold_all_records(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=2, **FAST) as cluster:
         await done(cluster, "topics", "create", "t", "--assignment", "11:12", "--wait")
@@ -288,7 +277,6 @@ async def test_a_live_replica_is_kept_when_none_is_known_to_hold_all_records(tmp
         await heal(cluster, "OFFLINE")
 
 
-@pytest.mark.timeout(400)
 async def test_replicas_that_a_rebuilt_quorum_does_not_know_are_purged(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=1, **FAST) as cluster:
         voter, broker = node_of(cluster, 1), node_of(cluster, 11)
@@ -317,7 +305,6 @@ async def test_replicas_that_a_rebuilt_quorum_does_not_know_are_purged(tmp_path:
         assert (await done(cluster, "brokers", "purge-strays", "--dry-run"))["strays"] == []
 
 
-@pytest.mark.timeout(400)
 async def test_a_voter_that_is_down_is_started_or_replaced(tmp_path: Path) -> None:
     async with running(tmp_path, voters=3, **FAST) as cluster:
         leader = await leader_of(cluster)
@@ -338,7 +325,6 @@ async def test_a_voter_that_is_down_is_started_or_replaced(tmp_path: Path) -> No
         await until(cluster, {"NO_BROKERS"})
 
 
-@pytest.mark.timeout(400)
 async def test_one_of_four_voters_is_removed(tmp_path: Path) -> None:
     async with running(tmp_path, voters=4, **FAST) as cluster:
         finding = await heal(cluster, "EVEN_VOTERS")
@@ -347,7 +333,6 @@ async def test_one_of_four_voters_is_removed(tmp_path: Path) -> None:
         await until(cluster, {"NO_BROKERS"})
 
 
-@pytest.mark.timeout(400)
 async def test_a_target_that_is_not_reached_continues_or_is_cancelled(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, joining=2, **FAST) as cluster:
         newcomer = node_of(cluster, 3)

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
 from confluent_kafka import Producer
 
 from quorumlog.errors import ClusterError
@@ -55,7 +54,6 @@ def produce_until(group: Group, stop: threading.Event) -> None:
     producer.flush(TIMEOUT_S)
 
 
-@pytest.mark.timeout(400)
 async def test_findings_about_groups(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=3, **FAST) as cluster:
         await done(cluster, *MAKE_QUICK, "default.replication.factor=2", "offsets.topic.num.partitions=4")

@@ -11,8 +11,6 @@ from pathlib import Path
 from signal import SIGKILL
 from typing import Any
 
-import pytest
-
 from broker.core.coordinator.placement import partition_of
 from quorumlog.kctl import processes
 from quorumlog.kctl.context import wait_until
@@ -36,7 +34,6 @@ def read_half(group: Group) -> None:
     group.produce(RECORDS)
 
 
-@pytest.mark.timeout(300)
 async def test_a_group_is_shown_reset_and_deleted(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=2, **FAST) as cluster:
         await done(cluster, "configs", "set", "--cluster", "default.replication.factor=2")
@@ -132,7 +129,6 @@ class Following:
             await self._reader
 
 
-@pytest.mark.timeout(300)
 async def test_lag_is_followed_through_the_death_of_the_coordinator(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=3, **FAST) as cluster:
         await done(cluster, *MAKE_QUICK)

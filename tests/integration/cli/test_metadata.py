@@ -12,8 +12,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from quorumlog.kctl.context import wait_until
 from quorumlog.kctl.dev_cluster import DevCluster
 from tests.integration.quorum import clusters
@@ -69,7 +67,6 @@ async def tailing(cluster: DevCluster, *arguments: str) -> AsyncIterator[Tail]:
             await process.wait()
 
 
-@pytest.mark.timeout(300)
 async def test_tail_continues_when_leaders_are_killed(tmp_path: Path) -> None:
     async with running(tmp_path, brokers=1) as cluster, tailing(cluster, "--from", "beginning") as tail:
         await tail.until("broker_change")
@@ -105,7 +102,6 @@ async def test_tail_continues_when_leaders_are_killed(tmp_path: Path) -> None:
             assert parsed(said.out)[: len(tail.records)] == tail.records, node.name
 
 
-@pytest.mark.timeout(300)
 async def test_at_and_diff_of_a_real_cluster(tmp_path: Path) -> None:
     settings = {"broker_session_timeout_ms": 1500, "broker_heartbeat_interval_ms": 200}
     async with running(tmp_path, voters=1, brokers=2, **settings) as cluster:
@@ -141,7 +137,6 @@ async def test_at_and_diff_of_a_real_cluster(tmp_path: Path) -> None:
         assert "contains offsets 0 to " in error["message"]
 
 
-@pytest.mark.timeout(300)
 async def test_the_start_of_history_and_the_dump_of_a_stopped_node(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, **SMALL) as cluster:
         node = node_of(cluster, 1)

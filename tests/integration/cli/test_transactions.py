@@ -24,7 +24,6 @@ from tests.integration.kafka.test_transactions import producer_of, read, topic_o
 from tests.integration.quorum import clusters
 from tests.integration.quorum.clusters import done, kctl, node_of, running
 
-pytestmark = pytest.mark.timeout(300)
 WAIT_S = 60.0
 PATIENT = """\
 import asyncio
@@ -194,7 +193,6 @@ async def lose_a_marker(cluster: DevCluster, topic: str) -> None:
     await wait_until(is_led, WAIT_S, f"13 leads {topic}-0")
 
 
-@pytest.mark.timeout(400)
 async def test_a_transaction_that_lost_its_marker_is_found_and_aborted(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=3, **FAST) as cluster:
         await done(cluster, "configs", "set", "--cluster", "transaction.state.log.num.partitions=2")

@@ -13,8 +13,6 @@ from tests.integration.kafka.clients import TIMEOUT_S
 from tests.integration.kafka.conftest import Standalone
 from tests.integration.kafka.test_transactions import producer_of, read, topic_on
 
-pytestmark = pytest.mark.timeout(180)
-
 
 async def values_of(consumer: Consumer, count: int) -> list[bytes | None]:
     async with asyncio.timeout(TIMEOUT_S):

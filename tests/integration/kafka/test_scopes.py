@@ -22,7 +22,6 @@ from tests.integration.kafka.conftest import Standalone
 from tests.integration.kafka.test_transactions import read, topic_on
 from tests.integration.quorum.clusters import done, node_of, running, start
 
-pytestmark = pytest.mark.timeout(180)
 PARTITIONS = 3
 
 

@@ -33,7 +33,6 @@ from tests.integration.kafka.conftest import Standalone
 from tests.integration.quorum.clusters import done, node_of, running, start
 from tests.unit.broker.log.batches import make_batch
 
-pytestmark = pytest.mark.timeout(180)
 _numbers = count()
 
 

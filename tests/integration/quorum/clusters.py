@@ -265,7 +265,7 @@ async def reigns(node: Node) -> list[tuple[int, int]]:
     request = node_pb2.ReadMetadataRequest(from_offset=0)
     async with ControllerClient([node.control]) as client:
         while True:
-            reply = await client.ask_node(node.control, rpcs.READ_METADATA, request, 10.0)
+            reply = await client.ask_any(rpcs.READ_METADATA, request, TIMEOUT_S)
             for batch in reply.batches:
                 if match := _LEADER_CHANGE.match(batch.control):
                     found.append((int(match[2]), int(match[1])))

@@ -82,7 +82,7 @@ async def strays(cluster: DevCluster, *arguments: str) -> list[tuple[int, str, b
 async def digest_offset(node: Node) -> int:
     """Return the end of this node's metadata."""
     async with ControllerClient([node.control]) as client:
-        reply = await client.ask_node(node.control, rpcs.DESCRIBE_NODE, node_pb2.DescribeNodeRequest(), 10.0)
+        reply = await client.ask_any(rpcs.DESCRIBE_NODE, node_pb2.DescribeNodeRequest(), TIMEOUT_S)
         return int(reply.applied_offset)
 
 

@@ -152,7 +152,7 @@ async def progress(history: History, count: int) -> None:
     await wait_until(enough, TIMEOUT_S, f"{count} more operations are answered", 0.05)
 
 
-@pytest.mark.timeout(120 + KILLS * 60)
+@pytest.mark.timeout(400 + KILLS * 60)
 async def test_the_history_of_clients_is_linearizable_across_kills(tmp_path: Path) -> None:
     history = History(Random(SEED))
     async with running(tmp_path, voters=3, brokers=1) as cluster:

@@ -66,13 +66,13 @@ async def writes(cluster: DevCluster) -> AsyncIterator[None]:
 async def metadata(node: Node) -> node_pb2.DescribeMetadataReply:
     async with ControllerClient([node.control]) as client:
         request = node_pb2.DescribeMetadataRequest(at_offset=-1)
-        return await client.ask_node(node.control, rpcs.DESCRIBE_METADATA, request, 10.0)
+        return await client.ask_any(rpcs.DESCRIBE_METADATA, request, TIMEOUT_S)
 
 
 async def history_begins(node: Node) -> int:
     async with ControllerClient([node.control]) as client:
         request = node_pb2.ReadMetadataRequest(from_offset=-1)
-        return int((await client.ask_node(node.control, rpcs.READ_METADATA, request, 10.0)).log_start)
+        return int((await client.ask_any(rpcs.READ_METADATA, request, TIMEOUT_S)).log_start)
 
 
 async def same(cluster: DevCluster, *nodes: Node) -> None:

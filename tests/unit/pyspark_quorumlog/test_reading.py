@@ -13,6 +13,7 @@ import pytest
 from pyspark_quorumlog.options import Query, ReadOptions, parse_read
 from pyspark_quorumlog.plan import DataLossError, OffsetRange
 from pyspark_quorumlog.reading import read_range
+from quorumlog.client import partitions
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import KafkaCode
@@ -84,7 +85,13 @@ def test_a_deleted_topic_is_a_loss_or_the_end_of_a_range(filled: ThreadedBrokers
     with pytest.raises(DataLossError, match="t-0 does not exist"):
         values(read(filled, 4))
     assert values(read(filled, 4, failOnDataLoss="false")) == []
-    assert values(read(filled, 4, **{"failOnDataLoss": "false", "kafkaConsumer.pollTimeoutMs": "90"})) == []
+
+
+def test_a_topic_counts_as_deleted_if_it_is_unknown_for_half_of_a_short_poll_timeout(filled: ThreadedBrokers) -> None:
+    filled.run(filled.brokers.delete("t"))
+    timeout_ms = 3000
+    assert timeout_ms / 1000 < partitions.UNKNOWN_TOPIC_TIMEOUT_S
+    assert values(read(filled, 4, **{"failOnDataLoss": "false", "kafkaConsumer.pollTimeoutMs": str(timeout_ms)})) == []
 
 
 @pytest.mark.usefixtures("short_unknown")
