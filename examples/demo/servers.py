@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -27,7 +28,7 @@ CALL_TIMEOUT_S = 30.0
 WATCH_PAUSE_S = 0.05
 _PROBE_TIMEOUT_S = 2.0
 _PROBE_TOPIC = "demo-probe"
-_FIRST_PORT = 29_090
+_PORT_BASE, _PORTS_PER_RUN, _RUNS_MAX = 20_000, 20, 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,17 +202,16 @@ class Progress:
 
 
 @asynccontextmanager
-async def started(
-    directory: Path, say: Say, logs_to: Path | None = None, first_port: int = _FIRST_PORT
-) -> AsyncIterator[Servers]:
+async def started(directory: Path, say: Say, logs_to: Path | None = None) -> AsyncIterator[Servers]:
     """Three voters and three brokers under `directory`.  Leaving the context ends the processes and deletes their
     files.
 
     Args:
         logs_to: where to copy their logs to before they are removed.
-        first_port: their ports are the free ones from here on.
     """
     directory.mkdir()  # noqa: ASYNC240
+    # A run of the demo must not take the ports of another run whose node was just killed.
+    first_port = _PORT_BASE + os.getpid() % _RUNS_MAX * _PORTS_PER_RUN
     cluster = dev_cluster.plan(directory, voters=3, brokers=3, port_base=first_port, made_dir=True)
     cluster.save()
     try:

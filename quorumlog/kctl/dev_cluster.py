@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -222,13 +223,15 @@ async def start(cluster: DevCluster, timeout_s: float, say: Say) -> None:
     """Start the nodes that do not run, and wait until every node is ready.
 
     Raises:
-        QuorumlogError: a node ended or was not ready in time.  The nodes that this call started have been stopped.
+        QuorumlogError: a port of a node is in use, or a node ended or was not ready in time.  The nodes that this call
+            started have been stopped.
     """
     started: list[Node] = []
     try:
         for node in cluster.nodes:
             if node.is_running:
                 continue
+            _refuse_used_ports(node)
             Path(node.data_dir).parent.mkdir(parents=True, exist_ok=True)
             process = processes.spawn(node.command, Path(node.log), environment())
             node.pid, node.mark = process.pid, processes.start_mark(process.pid) or ""
@@ -240,6 +243,23 @@ async def start(cluster: DevCluster, timeout_s: float, say: Say) -> None:
     except BaseException:
         await stop_nodes(started, say)
         raise
+
+
+def _refuse_used_ports(node: Node) -> None:
+    """Raise QuorumlogError if another program has a port of the node.
+
+    That program may be a node of another cluster, and its /readyz would be treated as the answer of this node.
+    """
+    for address in filter(None, (node.control, node.http, node.listen)):
+        where = parse_address(address)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((where.host, where.port))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    text = f"{node.name} cannot start: another program uses its address {address}"
+                    raise QuorumlogError(text, "stop that program, or create the cluster anew") from error
 
 
 async def _all_ready(cluster: DevCluster, timeout_s: float, say: Say) -> None:

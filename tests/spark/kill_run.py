@@ -301,7 +301,7 @@ async def prepared(
     with tempfile.TemporaryDirectory(prefix="quorumlog-kill-run-") as name:
         folder = Path(name)
         try:
-            async with started(folder / "cluster", say, logs_to, first_port=20_000 + os.getpid() % 8_000) as servers:
+            async with started(folder / "cluster", say, logs_to) as servers:
                 yield KillRun(servers, folder, seed, say, pauses or Pauses())
         finally:
             if logs_to is not None and (folder / "spark.log").exists():

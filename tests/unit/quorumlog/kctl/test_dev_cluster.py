@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,25 @@ def test_ports_in_use_are_skipped(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         cluster = dev_cluster.plan(tmp_path, 1, 0, port, made_dir=False)
     assert cluster.nodes[0].control != f"127.0.0.1:{port}"
+
+
+async def test_a_node_whose_port_another_program_has_is_not_started(tmp_path: Path) -> None:
+    """The other program might be a node of another cluster, which would report that it is ready."""
+    cluster = dev_cluster.plan(tmp_path, 1, 1, 22_000, made_dir=False)
+    broker = cluster.nodes[1]
+    assert broker.listen is not None
+    for attribute in ("control", "http", "listen"):
+        with socket.socket() as taken:
+            taken.bind((dev_cluster.HOST, 0))
+            taken.listen()
+            address = f"{dev_cluster.HOST}:{taken.getsockname()[1]}"
+            broken = replace(broker)
+            setattr(broken, attribute, address)
+            with pytest.raises(
+                QuorumlogError, match=f"broker-11 cannot start: another program uses its address {address}"
+            ):
+                await dev_cluster.start(replace(cluster, nodes=[broken]), 1, lambda _line: None)
+            assert broken.pid == 0
 
 
 def test_no_free_ports(tmp_path: Path) -> None:
