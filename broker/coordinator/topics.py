@@ -56,7 +56,13 @@ class ImageTopics:
     def may_commit(self, topic: str, partition: int) -> bool:
         applied = self._cluster.applied.topic(topic)
         is_applied = applied is not None and applied.partition(partition) is not None
-        return is_applied and self.has_partition(topic, partition)
+        # The topic may have been created again since.  A later coordinator may not know that yet.
+        is_same = applied is not None and applied.origin == self.origin(topic)
+        return is_applied and is_same and self.has_partition(topic, partition)
+
+    def origin(self, topic: str) -> UUID | None:
+        found = self._cluster.newest.topic(topic)
+        return None if found is None else found.origin
 
     # -- `SubscribedTopics`
 

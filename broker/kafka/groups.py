@@ -8,7 +8,8 @@ The answer to a group may be far larger than its name.  So a repeated group is a
 answers it at its first occurrence, and OffsetFetch refuses it there with INVALID_REQUEST.  A partition that a group of
 an OffsetFetch repeats is answered once.
 
-Topics have names, or ids from version 10 of OffsetCommit and OffsetFetch on.  Coordinators know only names.
+Topics have names, or ids from version 10 of OffsetCommit and OffsetFetch on.  Coordinators know topics by name.  They
+get the id of a request as well, because the topic may be deleted and created again before they apply the request.
 """
 
 from __future__ import annotations
@@ -368,6 +369,7 @@ def offset_commit(asked: Asked) -> Pending:
                 each.committed_offset,
                 getattr(each, "committed_leader_epoch", -1),
                 each.committed_metadata or "",
+                getattr(topic, "topic_id", None),
             )
             for topic, name in zip(request.topics, names, strict=True)
             if name is not None
@@ -460,7 +462,13 @@ def _to_fetch(asked: Asked, group: Any) -> _FetchedTopics:
         topics = tuple(
             [_TopicToFetch(topic, _named(asked, topic), tuple(indexes)) for topic, indexes in by_topic.values()]
         )
-        partitions = tuple([TopicPartitions(each.name, each.partitions) for each in topics if each.name is not None])
+        partitions = tuple(
+            [
+                TopicPartitions(each.name, each.partitions, getattr(each.topic, "topic_id", None))
+                for each in topics
+                if each.name is not None
+            ]
+        )
     member_id, member_epoch = getattr(group, "member_id", None), getattr(group, "member_epoch", -1)
     return _FetchedTopics(GroupToFetch(group.group_id, partitions, member_id, member_epoch), topics)
 

@@ -23,9 +23,16 @@ MUTANTS = (
     Mutant(
         "an offset is committed for a topic that the next coordinator may not know",
         TOPICS,
-        "return is_applied and self.has_partition(topic, partition)",
+        "return is_applied and is_same and self.has_partition(topic, partition)",
         "return self.has_partition(topic, partition)",
         (f"{GROUP_TESTS}::test_a_commit_waits_until_its_topic_is_applied",),
+    ),
+    Mutant(
+        "an offset is committed for a topic that was created again, which the next coordinator may not know",
+        TOPICS,
+        "return is_applied and is_same and self.has_partition(topic, partition)",
+        "return is_applied and self.has_partition(topic, partition)",
+        ("tests/unit/broker/coordinator/test_topics.py::test_no_offset_is_committed_between_two_topics_of_one_name",),
     ),
     Mutant(
         "a topic that continues under another id loses its committed offsets",

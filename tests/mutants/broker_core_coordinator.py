@@ -22,8 +22,58 @@ EXPLANATIONS = "broker/core/coordinator/explanations.py"
 EXPLANATION_TESTS = "tests/unit/broker/core/coordinator/test_explanations.py"
 STATIC_TESTS = "tests/unit/broker/core/coordinator/test_static_members.py"
 RECORD_TESTS = "tests/unit/broker/core/coordinator/test_records.py"
+RECREATED = "tests/unit/broker/core/coordinator/test_recreated_topics.py"
 
 MUTANTS = (
+    Mutant(
+        "a fetch returns the offset of a deleted topic of the same name",
+        OFFSET_REQUESTS,
+        "return origin is not None and value.topic_id not in (None, origin)",
+        "return False",
+        (f"{RECREATED}::test_a_coordinator_that_loads_after_the_topic_was_recreated_has_none_of_its_offsets",),
+    ),
+    Mutant(
+        "the offsets of a deleted topic stay if there is another one of its name",
+        SWEEP,
+        "return not exists or is_of_other_topic(value, self._image.origin(topic))",
+        "return not exists",
+        (f"{RECREATED}::test_a_coordinator_that_loads_after_the_topic_was_recreated_has_none_of_its_offsets",),
+    ),
+    Mutant(
+        "an offset without a topic id counts as one of another topic",
+        OFFSET_REQUESTS,
+        "return origin is not None and value.topic_id not in (None, origin)",
+        "return origin is not None and value.topic_id != origin",
+        (f"{RECREATED}::test_offsets_of_earlier_releases_have_no_topic_id_and_stay",),
+    ),
+    Mutant(
+        "an offset is stored without the id of its topic",
+        RECORDS,
+        "    if value.expire_ms == NO_TIME and value.topic_id is not None:",
+        "    if value.expire_ms == NO_TIME and value.topic_id is None:",
+        (f"{RECREATED}::test_the_id_of_a_topic_is_in_the_field_that_kafka_has_for_it",),
+    ),
+    Mutant(
+        "the offset of a transaction stays although its topic was deleted meanwhile",
+        MACHINE,
+        "                self._sweeper.transaction_ended(places)\n",
+        "",
+        (f"{RECREATED}::test_a_pending_offset_of_the_deleted_topic_is_none_of_the_recreated_one",),
+    ),
+    Mutant(
+        "a commit by the id of a deleted topic counts for the next one of its name",
+        OFFSET_REQUESTS,
+        "    if _is_other_topic(offset.topic, offset.topic_id, topics):",
+        "    if False:",
+        (f"{RECREATED}::test_a_commit_by_the_id_of_the_deleted_topic_is_refused",),
+    ),
+    Mutant(
+        "a fetch by the id of a deleted topic gets the offset of the next one of its name",
+        OFFSET_REQUESTS,
+        "        if _is_other_topic(each.topic, each.topic_id, topics):",
+        "        if False:",
+        (f"{RECREATED}::test_a_fetch_by_the_id_of_the_deleted_topic_gets_no_offset_of_the_recreated_one",),
+    ),
     Mutant(
         "an explanation awaits the members that have joined",
         EXPLANATIONS,

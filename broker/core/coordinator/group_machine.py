@@ -238,8 +238,10 @@ class GroupMachine:
             case TxnOffsetCommit():
                 self._commit(turn, call, request.commit, request.producer)
             case EndOffsetTransaction():
+                places = self._pending_offsets.of_producer(request.producer[0])
                 turn.append(b"", None, request.producer, request.ends)
                 turn.answer(call, None)
+                self._sweeper.transaction_ended(places)
             case OffsetDelete():
                 self._delete_offsets(turn, call, request)
             case JoinGroup() | SyncGroup() | Heartbeat() | LeaveGroup():
@@ -391,7 +393,7 @@ class GroupMachine:
 
     def _fetch(self, request: GroupToFetch, require_stable: bool) -> FetchedGroup:
         unstable = self._pending_offsets.places(request.group) if require_stable else frozenset()
-        return offset_requests.fetch(self._groups.get(request.group), request, self._offsets, unstable)
+        return offset_requests.fetch(self._groups.get(request.group), request, self._offsets, self._topics, unstable)
 
     def explain(self, group: str) -> tuple[Rebalance, ...]:
         """Return the last rebalances of a group, the oldest first.  A change of the coordinator loses them."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol
+from uuid import UUID
 
 from broker.core.coordinator.consumer.requests import (
     ConsumerHeartbeat,
@@ -69,6 +70,13 @@ class Topics(SubscribedTopics, Protocol):
 
     def may_commit(self, topic: str, partition: int) -> bool:
         """Return whether the partition exists, also for each later coordinator, unless it is deleted in between."""
+        ...
+
+    def origin(self, topic: str) -> UUID | None:
+        """Return the id with which the topic was created, which no other topic of this name has; None if it is missing.
+
+        It is that of the newest image, and if `may_commit` returns true, also that of each later coordinator.
+        """
         ...
 
 
@@ -267,13 +275,14 @@ class LeaveGroupResponse:
 
 
 class OffsetToCommit(NamedTuple):
-    """leader_epoch: -1 if the client does not know it."""
+    """leader_epoch: -1 if the client does not know it.  topic_id: the id that the client named; None if a name."""
 
     topic: str
     partition: int
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
+    topic_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,10 +339,11 @@ class OffsetCommitResponse:
 
 
 class TopicPartitions(NamedTuple):
-    """Partitions of one topic."""
+    """Partitions of one topic.  topic_id: the id that the client named; None if a name."""
 
     topic: str
     partitions: tuple[int, ...]
+    topic_id: UUID | None = None
 
 
 class GroupToFetch(NamedTuple):

@@ -1,11 +1,15 @@
 """Requests about committed offsets: OffsetCommit, OffsetFetch and OffsetDelete.
 
 A simple consumer commits without being a member.  Its group needs no `Group`: it exists because it has offsets.
+
+**Topics that are created again.**  The key of an offset has the name of the topic, so its value has the id, as in Kafka
+4.1.  An offset with the id of an earlier topic of the same name counts as missing at once; the `Sweeper` deletes it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from uuid import UUID
 
 from broker.core.coordinator.consumer import offset_errors
 from broker.core.coordinator.consumer.group import ConsumerGroup
@@ -70,6 +74,7 @@ def commit(
     keeps_default = request.retention_ms <= NO_RETENTION
     expire_ms = NO_TIME if keeps_default else min(turn.wall_ms + request.retention_ms, _TIME_MAX_MS)
     errors = [_offset_error(turn, each, topics) for each in request.offsets]
+    origins = {topic: topics.origin(topic) for topic in {each.topic for each in request.offsets}}
     records = []
     size_bytes = 0
     added: set[bytes] = set()
@@ -77,7 +82,7 @@ def commit(
         if error is not KafkaCode.NONE:
             continue
         place = offset_rest(each.topic, each.partition)
-        value = OffsetValue(each.offset, each.leader_epoch, each.metadata, turn.wall_ms, expire_ms)
+        value = OffsetValue(each.offset, each.leader_epoch, each.metadata, turn.wall_ms, expire_ms, origins[each.topic])
         records.append((key_of(request.group, place), write_offset(value)))
         size_bytes += len(records[-1][0]) + len(records[-1][1])
         if not offsets.has(request.group, place):
@@ -102,11 +107,19 @@ def _has_room(turn: Turn, group: str, added: int, offsets: Offsets) -> bool:
 
 def _offset_error(turn: Turn, offset: OffsetToCommit, topics: Topics) -> KafkaCode:
     has_place = place_of(offset.topic, offset.partition) is not None
+    if _is_other_topic(offset.topic, offset.topic_id, topics):
+        return KafkaCode.UNKNOWN_TOPIC_ID
     if not has_place or not topics.may_commit(offset.topic, offset.partition):
         return KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
     if len(offset.metadata.encode()) > turn.limits.offset_metadata_max_bytes:
         return KafkaCode.OFFSET_METADATA_TOO_LARGE
     return KafkaCode.OFFSET_OUT_OF_RANGE if offset.offset < 0 else KafkaCode.NONE
+
+
+def _is_other_topic(name: str, topic_id: UUID | None, topics: Topics) -> bool:
+    """Return whether the topic that a client named by its id was deleted after the name was looked up."""
+    topic = topics.topic(name) if topic_id is not None else None
+    return topic_id is not None and (topic is None or topic.topic_id != topic_id)
 
 
 def commit_response(request: OffsetCommit, errors: list[KafkaCode]) -> OffsetCommitResponse:
@@ -119,6 +132,7 @@ def fetch(
     group: Group | ConsumerGroup | None,
     request: GroupToFetch,
     offsets: Offsets,
+    topics: Topics,
     unstable: frozenset[bytes] = frozenset(),
 ) -> FetchedGroup:
     """Return the committed offsets of a group, also of one that does not exist.
@@ -132,22 +146,30 @@ def fetch(
         error = offset_errors.fetch_error(group, request)
         if error is not KafkaCode.NONE:
             return FetchedGroup(request.group, error)
+    found: list[FetchedOffset] = []
     if request.topics is None:
-        return FetchedGroup(
-            request.group,
-            KafkaCode.NONE,
-            tuple(
-                _fetched(topic, partition, value, unstable) for topic, partition, value in offsets.all_of(request.group)
-            ),
-        )
-    return FetchedGroup(
-        request.group,
-        KafkaCode.NONE,
-        tuple(
-            _fetched(topic, partition, offsets.value(request.group, topic, partition), unstable)
-            for topic, partition in partitions_of(request.topics)
-        ),
-    )
+        origins: dict[str, UUID | None] = {}
+        for topic, partition, value in offsets.all_of(request.group):
+            if topic not in origins:
+                origins[topic] = topics.origin(topic)
+            if not _is_stale(value, origins[topic]):
+                found.append(_fetched(topic, partition, value, unstable))
+    for each in request.topics or ():
+        if _is_other_topic(each.topic, each.topic_id, topics):
+            unknown = KafkaCode.UNKNOWN_TOPIC_ID
+            found += [FetchedOffset(each.topic, partition, error=unknown) for partition in each.partitions]
+            continue
+        origin = topics.origin(each.topic)
+        for partition in each.partitions:
+            stored = offsets.value(request.group, each.topic, partition)
+            value_now = None if stored is None or _is_stale(stored, origin) else stored
+            found.append(_fetched(each.topic, partition, value_now, unstable))
+    return FetchedGroup(request.group, KafkaCode.NONE, tuple(found))
+
+
+def _is_stale(value: OffsetValue, origin: UUID | None) -> bool:
+    """Return whether an offset was committed for an earlier topic of the same name."""
+    return origin is not None and value.topic_id not in (None, origin)
 
 
 def _fetched(topic: str, partition: int, value: OffsetValue | None, unstable: frozenset[bytes]) -> FetchedOffset:

@@ -1,15 +1,27 @@
 """Keys and values of `__consumer_offsets`, in Kafka's format.
 
-Versions 0 to 4 of the values are read.  They are written as version 3, or 1 for an offset that has its own expiry time:
-other tools read these.  Version 4 is the first flexible one, and its tagged fields are skipped.
+Versions 0 to 4 of the values are read.  An offset is written as version 4 with the id of its topic, as by Kafka 4.1, or
+as version 1 if it has its own expiry time; a group, as version 3.  Version 4 is the first flexible one.  Other tagged
+fields are skipped.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from struct import Struct
+from uuid import UUID
 
-from broker.core.coordinator.fields import BadRecord, Reader, binary, int16, int32, int64, string
+from broker.core.coordinator.fields import (
+    BadRecord,
+    Reader,
+    binary,
+    compact_string,
+    int16,
+    int32,
+    int64,
+    string,
+    tagged,
+)
 
 NO_TIME = -1
 _FLEXIBLE = 4
@@ -18,6 +30,11 @@ _OFFSET_KEY_HEAD = Struct(">hh")  # version, length of the group
 _OFFSET_KEY_BYTES_MIN = 10
 _PLAIN_OFFSET_BYTES = 24
 """Size of an offset in version 3 with empty metadata."""
+_TOPIC_TAG = 0
+_TOPIC_FIELD = b"\1\0\x10"
+"""The bytes before a topic id: one tagged field, its number, and its size."""
+_PLAIN_OFFSET_WITH_TOPIC_BYTES = 42
+"""Size of an offset in version 4 with empty metadata and a topic id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +55,18 @@ class GroupKey:
 
 @dataclass(frozen=True, slots=True)
 class OffsetValue:
-    """A committed offset.  Times: ms since the epoch; expire_ms is NO_TIME unless the client set a retention."""
+    """A committed offset.  Times: ms since the epoch; expire_ms is NO_TIME unless the client set a retention.
+
+    topic_id: the id with which the topic was created (`TopicImage.origin`), so that a topic that is created again under
+    the same name is another one; None if unknown.
+    """
 
     offset: int
     leader_epoch: int
     metadata: str
     commit_ms: int
     expire_ms: int = NO_TIME
+    topic_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +161,8 @@ def offset_times(value: bytes) -> tuple[int, int]:
     """Return the commit time of an offset, and its expiry time or NO_TIME.  value: as `check_offset` accepts it."""
     if value[:2] == b"\0\3":
         return int.from_bytes(value[-8:], "big", signed=True), NO_TIME
+    if _is_plain_with_topic(value):
+        return int.from_bytes(value[15:23], "big", signed=True), NO_TIME
     read = read_offset(value)
     return read.commit_ms, read.expire_ms
 
@@ -146,8 +170,26 @@ def offset_times(value: bytes) -> tuple[int, int]:
 def check_offset(value: bytes) -> None:
     """Check the bytes of a committed offset.  Raise BadRecord."""
     is_plain = value[:2] == b"\0\3" and len(value) == _PLAIN_OFFSET_BYTES and value[14:16] == b"\0\0"
-    if not is_plain:
+    if not (is_plain or _is_plain_with_topic(value)):
         read_offset(value)
+
+
+def _is_plain_with_topic(value: bytes) -> bool:
+    """Return whether an offset has empty metadata and a topic id.  Almost all have, and a load checks millions."""
+    is_size = len(value) == _PLAIN_OFFSET_WITH_TOPIC_BYTES and value[:2] == b"\0\4"
+    return is_size and value[14] == 1 and value[23:26] == _TOPIC_FIELD
+
+
+def is_of_other_topic(value: bytes, origin: UUID | None) -> bool:
+    """Return whether an offset was committed for a topic with another id.  value: as `check_offset` accepts it.
+
+    origin: the id with which the topic of this name was created; None if there is none.
+    """
+    if origin is None or value[:2] != b"\0\4":
+        return False
+    if _is_plain_with_topic(value):
+        return value[26:] != origin.bytes
+    return read_offset(value).topic_id not in (None, origin)
 
 
 def _open_value(data: bytes) -> tuple[Reader, int]:
@@ -164,14 +206,23 @@ def read_offset(data: bytes) -> OffsetValue:
     reader, version = _open_value(data)
     offset = reader.int64()
     epoch = reader.int32() if version >= 3 else -1
-    value = OffsetValue(offset, epoch, reader.string(), reader.int64(), reader.int64() if version == 1 else NO_TIME)
-    reader.skip_tags()
+    metadata, commit_ms, expire_ms = reader.string(), reader.int64(), reader.int64() if version == 1 else NO_TIME
+    tag = reader.tags().get(_TOPIC_TAG) if reader.flexible else None
     reader.end()
-    return value
+    topic_id = None
+    if tag is not None:
+        field = Reader(tag)
+        topic_id = field.uuid()
+        field.end()
+    return OffsetValue(offset, epoch, metadata, commit_ms, expire_ms, topic_id)
 
 
 def write_offset(value: OffsetValue) -> bytes:
-    """Return the bytes of a committed offset.  Version 1, for an own expiry time, has no leader epoch."""
+    """Return the bytes of a committed offset.  Version 1, for an own expiry time, lacks leader epoch and topic id."""
+    if value.expire_ms == NO_TIME and value.topic_id is not None:
+        head = int16(_FLEXIBLE) + int64(value.offset) + int32(value.leader_epoch)
+        tags = tagged({_TOPIC_TAG: value.topic_id.bytes})
+        return head + compact_string(value.metadata) + int64(value.commit_ms) + tags
     if value.expire_ms == NO_TIME:
         head = int16(3) + int64(value.offset) + int32(value.leader_epoch)
         return head + string(value.metadata) + int64(value.commit_ms)

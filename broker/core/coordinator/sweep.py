@@ -5,7 +5,8 @@ examines the state at its own time.  A group that is being deleted is Dead, and 
 being deleted is refused with COORDINATOR_LOAD_IN_PROGRESS.  So no offset that is committed in the meantime is deleted.
 
 **Missing topics.**  When a topic is deleted, its coordinator may not be loaded, or may end before it has deleted all
-offsets.  So each coordinator, once it is loaded, deletes the offsets of partitions that do not exist.
+offsets.  So each coordinator, once it is loaded, deletes the offsets of partitions that do not exist, and of partitions
+that belong to a later topic of the same name.
 
 **Expiry** (KIP-211).  Offsets of a group that subscribes expire `offsets_retention_ms` after the group became empty, or
 after their commit if that was later: an administrator may set offsets of a group that has long been empty.  While the
@@ -17,7 +18,7 @@ expires at the time in its record instead, if its group permits expiry.  An empt
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from broker.core.coordinator.consumer.group import ConsumerGroup
@@ -32,7 +33,7 @@ from broker.core.coordinator.group_requests import (
     Topics,
 )
 from broker.core.coordinator.offsets import Offsets, key_of
-from broker.core.coordinator.records import NO_TIME, offset_place, offset_times, write_key
+from broker.core.coordinator.records import NO_TIME, is_of_other_topic, offset_place, offset_times, write_key
 from broker.core.coordinator.subscription import CONSUMER
 from broker.core.coordinator.turn import Turn
 from quorumlog.wire.errors import KafkaCode
@@ -100,9 +101,17 @@ class Sweeper:
         self._topics_later |= frozenset(topics)
 
     def delete_missing(self) -> None:
-        """Begin to delete the stored offsets of partitions that do not exist."""
+        """Begin to delete the offsets of partitions that do not exist, or that belong to a later topic of the name."""
         if self._offsets.count:
             self._deleting_missing = self._delete_missing()
+
+    def transaction_ended(self, places: Iterable[tuple[bytes, bytes]]) -> None:
+        """Delete offsets of an ended transaction if their topics were deleted while it was open.
+
+        places: groups and places of its offsets.
+        """
+        if any(self._is_missing(group.decode(), place) for group, place in places):
+            self.delete_missing()
 
     def expire(self) -> None:
         """Begin to look for expired offsets.  If a search is in progress, it continues instead."""
@@ -188,9 +197,17 @@ class Sweeper:
     def _delete_missing(self) -> Iterator[None]:
         for name in self._offsets.groups():
             for place in self._offsets.places(name):
-                if self._offsets.has(name, place) and not self._image.has_partition(*offset_place(place)):
+                if self._is_missing(name, place):
                     self._append(key_of(name, place))
                 yield
+
+    def _is_missing(self, name: str, place: bytes) -> bool:
+        value = self._offsets.raw(name, place)
+        if value is None:
+            return False
+        topic, partition = offset_place(place)
+        exists = self._image.has_partition(topic, partition)
+        return not exists or is_of_other_topic(value, self._image.origin(topic))
 
     def _expire(self) -> Iterator[None]:
         for name in sorted({*self._offsets.groups(), *self._groups}):

@@ -81,6 +81,10 @@ class PendingOffsets:
                 offsets.apply(group, place, pending.value)
                 self.supersede(group, place, pending.number)
 
+    def of_producer(self, producer_id: int) -> list[tuple[bytes, bytes]]:
+        """Return the groups and places of the pending offsets of a producer."""
+        return list(self._by_producer.get(producer_id, ()))
+
     def has_group(self, group: str) -> bool:
         return group.encode() in self._by_group
 

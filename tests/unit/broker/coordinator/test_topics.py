@@ -10,7 +10,7 @@ from broker.coordinator import topics
 from broker.coordinator.topics import ImageTopics
 from broker.core.coordinator.consumer.requests import Topic
 from broker.replica.cluster_view import ClusterView
-from metadata.records import Record, RemoveTopic
+from metadata.records import Partition, Record, RemoveTopic, Replica
 from metadata.records import Topic as TopicRecord
 
 SALES, OTHER = UUID(int=1), UUID(int=2)
@@ -48,6 +48,23 @@ def test_a_regular_expression_matches_whole_names(bench: Bench) -> None:
 
 def test_internal_topics_do_not_match(bench: Bench) -> None:
     assert bench.topics.matching(".*") == ["resales", "sales"]
+
+
+def test_no_offset_is_committed_between_two_topics_of_one_name(bench: Bench) -> None:
+    """The next coordinator knows everything that is applied here, but perhaps not the newest metadata."""
+    bench.apply(Partition(SALES, 0, (Replica(1, SALES),), (1,), 1))
+    bench.cluster.applied = bench.cluster.newest
+    assert bench.topics.may_commit("sales", 0)
+    assert bench.topics.origin("sales") == SALES
+    bench.apply(RemoveTopic(SALES))
+    assert bench.topics.origin("sales") is None
+    again = UUID(int=9)
+    bench.create("sales", again)
+    bench.apply(Partition(again, 0, (Replica(1, again),), (1,), 1))
+    assert bench.topics.origin("sales") == again
+    assert not bench.topics.may_commit("sales", 0)
+    bench.cluster.applied = bench.cluster.newest
+    assert bench.topics.may_commit("sales", 0)
 
 
 def test_later_topics_match_as_well(bench: Bench) -> None:

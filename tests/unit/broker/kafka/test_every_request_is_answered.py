@@ -100,6 +100,10 @@ class MachineGroups:
         found = self._plane.replay.image.topic(topic)
         return found is not None and found.partition(partition) is not None
 
+    def origin(self, topic: str) -> UUID | None:
+        found = self._plane.replay.image.topic(topic)
+        return None if found is None else found.origin
+
     @property
     def version(self) -> int:
         return self._plane.replay.image.end_offset

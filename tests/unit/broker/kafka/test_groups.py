@@ -248,13 +248,13 @@ async def test_commit(bench: Bench, version: int) -> None:
     }
     results = (group.PartitionResult("t", 0, NONE), group.PartitionResult("t", 1, KafkaCode.ILLEGAL_GENERATION))
     response = await bench.ask(Api.OFFSET_COMMIT, version, values, group.OffsetCommitResponse(results))
-    epoch = 2 if version >= 6 else -1
+    epoch, named = 2 if version >= 6 else -1, topic_id if version >= 10 else None
     assert bench.request == group.OffsetCommit(
         group="g",
         member_id="m",
         instance_id="i" if version >= 7 else None,
         generation=3,
-        offsets=(group.OffsetToCommit("t", 0, 7, epoch), group.OffsetToCommit("t", 1, 7, epoch)),
+        offsets=tuple(group.OffsetToCommit("t", index, 7, epoch, topic_id=named) for index in (0, 1)),
         retention_ms=5_000 if version <= 4 else -1,
         knows_epochs=version >= 9,
     )
@@ -273,7 +273,7 @@ async def test_a_commit_for_an_unknown_topic_id_is_refused_alone(bench: Bench) -
     }
     answer = group.OffsetCommitResponse((group.PartitionResult("t", 0, NONE),))
     response = await bench.ask(Api.OFFSET_COMMIT, 10, values, answer)
-    assert bench.request.offsets == (group.OffsetToCommit("t", 0, 7, -1, "x"),)
+    assert bench.request.offsets == (group.OffsetToCommit("t", 0, 7, -1, "x", topic_id),)
     assert [each.partitions[0].error_code for each in response.topics] == [100, 0]
 
 
@@ -296,7 +296,8 @@ async def test_fetch_offsets(bench: Bench, version: int) -> None:
     answer = group.OffsetFetchResponse((group.FetchedGroup("g", NONE, offsets),))
     response = await bench.ask(Api.OFFSET_FETCH, version, _fetched_values(version, "g", topics=topics), answer)
     member = ("m", 4) if version >= 9 else (None, -1)
-    wanted = group.GroupToFetch("g", (group.TopicPartitions("t", (0, 1)),), *member)
+    named = topic_id if version >= 10 else None
+    wanted = group.GroupToFetch("g", (group.TopicPartitions("t", (0, 1), named),), *member)
     assert bench.request == group.OffsetFetch((wanted,), version >= 7)
     [found] = _fetched_groups(version, response)
     [topic] = found.topics
@@ -361,7 +362,11 @@ async def test_partitions_that_a_fetch_repeats_are_answered_once(bench: Bench, v
     def answer(_: int, request: group.GroupRequest) -> Any:
         assert isinstance(request, group.OffsetFetch)
         [wanted] = request.groups
-        assert wanted.topics == (group.TopicPartitions("t", (1, 0)), group.TopicPartitions("u", (0,)))
+        named = ids if version >= 10 else {}
+        assert wanted.topics == (
+            group.TopicPartitions("t", (1, 0), named.get("t")),
+            group.TopicPartitions("u", (0,), named.get("u")),
+        )
         offsets = [group.FetchedOffset(each.topic, index, 7) for each in wanted.topics for index in each.partitions]
         return group.OffsetFetchResponse((group.FetchedGroup("g", NONE, tuple(offsets)),))
 

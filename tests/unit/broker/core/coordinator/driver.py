@@ -39,12 +39,32 @@ class Cluster:
     """Every partition below 10 of a topic exists, unless the topic is missing.
 
     partitions: the topics that consumer groups see, each with its number of partitions.
+    ids: the ids of topics that were created again or renewed; the others have `topic_id`.
     """
 
     def __init__(self, **partitions: int) -> None:
         self.missing: set[str] = set()
         self.partitions = partitions
         self.version = 0
+        self.ids: dict[str, UUID] = {}
+        self.origins: dict[str, UUID] = {}
+
+    def id_of(self, name: str) -> UUID:
+        return self.ids.get(name, topic_id(name))
+
+    def renew(self, name: str) -> UUID:
+        """Give a topic another id, and return it."""
+        self.version += 1
+        self.ids[name] = topic_id(f"{name} {self.version}")
+        return self.ids[name]
+
+    def recreate(self, name: str) -> UUID:
+        """Delete a topic and create it again, and return its id.  The groups do not learn of it."""
+        self.origins[name] = self.renew(name)
+        return self.ids[name]
+
+    def origin(self, topic: str) -> UUID | None:
+        return None if topic in self.missing else self.origins.get(topic, topic_id(topic))
 
     def has_partition(self, topic: str, partition: int) -> bool:
         return topic not in self.missing and 0 <= partition < 10
@@ -53,10 +73,10 @@ class Cluster:
         return self.has_partition(topic, partition)
 
     def topic(self, name: str) -> Topic | None:
-        return Topic(topic_id(name), self.partitions[name]) if name in self.partitions else None
+        return Topic(self.id_of(name), self.partitions[name]) if name in self.partitions else None
 
     def topic_name(self, topic: UUID) -> str | None:
-        return next((name for name in self.partitions if topic_id(name) == topic), None)
+        return next((name for name in self.partitions if self.id_of(name) == topic), None)
 
     def matching(self, regex: str) -> list[str] | None:
         try:

@@ -21,6 +21,7 @@ from tests.unit.broker.core.coordinator.driver import (
     Coordinator,
     Member,
     subscription,
+    topic_id,
 )
 
 RETENTION_MS = LIMITS.offsets_retention_ms
@@ -61,7 +62,9 @@ def test_a_simple_consumer_commits_without_a_group(coordinator: Coordinator) -> 
         g.FetchedOffset("sales", 4, g.NO_OFFSET, -1, ""),
     )
     assert coordinator.state() == "Empty"
-    assert r.read_offset(coordinator.log[0].value or b"") == r.OffsetValue(42, 5, "note", WALL_MS)
+    assert r.read_offset(coordinator.log[0].value or b"") == r.OffsetValue(
+        42, 5, "note", WALL_MS, topic_id=topic_id("sales")
+    )
 
 
 def test_a_member_commits_in_its_generation_and_renews_its_session(member: Member) -> None:

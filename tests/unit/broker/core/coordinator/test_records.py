@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -27,12 +28,13 @@ GROUPS = {
     + b"\x02\x02m\0\x02c\x03/h\0\0\0\x05\0\0\0\x06\x02s\x01\0\0",
 }
 AT = b"\0\0\0\0\0\0\0\x2a"
+TOPIC = UUID(int=5)
 OFFSETS = {
     0: b"\0\0" + AT + b"\0\x01x" + TIME,
     1: b"\0\x01" + AT + b"\0\x01x" + TIME + AT,
     2: b"\0\x02" + AT + b"\0\x01x" + TIME,
     3: b"\0\x03" + AT + b"\0\0\0\x03\0\x01x" + TIME,
-    4: b"\0\x04" + AT + b"\0\0\0\x03\x02x" + TIME + b"\x01\0\x02ab",
+    4: b"\0\x04" + AT + b"\0\0\0\x03\x02x" + TIME + b"\x02\0\x10" + TOPIC.bytes + b"\x01\x02ab",
 }
 
 
@@ -49,7 +51,9 @@ def test_each_version_of_a_group_is_read(version: int) -> None:
 @pytest.mark.parametrize("version", OFFSETS)
 def test_each_version_of_an_offset_is_read(version: int) -> None:
     epoch, expire_ms = (3 if version >= 3 else -1), (42 if version == 1 else r.NO_TIME)
-    assert r.read_offset(OFFSETS[version]) == r.OffsetValue(42, epoch, "x", 9, expire_ms)
+    assert r.read_offset(OFFSETS[version]) == r.OffsetValue(
+        42, epoch, "x", 9, expire_ms, TOPIC if version == 4 else None
+    )
 
 
 def test_values_are_written_in_the_bytes_that_other_tools_read() -> None:

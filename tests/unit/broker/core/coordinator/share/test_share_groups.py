@@ -65,6 +65,9 @@ class Image:
 
     may_commit = has_partition
 
+    def origin(self, topic: str) -> UUID | None:
+        return self.topics[topic].topic_id if topic in self.topics else None
+
 
 class Driver:
     """A machine with its log.  effects: those that were ordered; `initialize` performs the last one."""

@@ -1,0 +1,197 @@
+"""A topic that was deleted and created again under the same name inherits no committed offset."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from broker.core.coordinator import group_requests as g
+from broker.core.coordinator import records as r
+from broker.core.coordinator.machine import TransactionEnd
+from broker.core.coordinator.sweep import OFFSETS_PER_SLICE_MAX
+from tests.unit.broker.core.coordinator.consumer.driver import ConsumerClient
+from tests.unit.broker.core.coordinator.consumer.driver import joined as consumers_joined
+from tests.unit.broker.core.coordinator.driver import GROUP, LIMITS, WALL_MS, Cluster, Coordinator, Member, topic_id
+
+PRODUCER = (7, 0)
+
+
+def at(partition: int, offset: int = 42) -> g.OffsetToCommit:
+    return g.OffsetToCommit("sales", partition, offset)
+
+
+def commit_in_transaction(coordinator: Coordinator, offset: g.OffsetToCommit) -> str:
+    wanted = g.OffsetCommit(GROUP, "", None, g.NO_GENERATION, (offset,))
+    (result,) = coordinator.ask(g.TxnOffsetCommit(wanted, PRODUCER)).results
+    return str(result.error.name)
+
+
+def end_transaction(coordinator: Coordinator) -> None:
+    coordinator.ask(g.EndOffsetTransaction(PRODUCER, TransactionEnd(True, 0)))
+
+
+@pytest.fixture
+def coordinator() -> Coordinator:
+    return Coordinator(cluster=Cluster(sales=4))
+
+
+# -- while no coordinator is loaded
+
+
+def test_a_coordinator_that_loads_after_the_topic_was_recreated_has_none_of_its_offsets(
+    coordinator: Coordinator,
+) -> None:
+    assert coordinator.commit(at(0), at(1), g.OffsetToCommit("other", 0, 9)) == ["NONE"] * 3
+    coordinator.cluster.recreate("sales")
+    after = coordinator.reload()
+    assert after.offsets() == {("other", 0): 9}, "a fetch before the search for missing partitions"
+    (fetched,) = after.ask(g.OffsetFetch((g.GroupToFetch(GROUP, (g.TopicPartitions("sales", (0, 1)),)),))).groups
+    assert [each.offset for each in fetched.offsets] == [-1, -1]
+    after.pass_time(1)
+    assert [(record.key, record.value) for record in after.log[len(coordinator.log) :]] == [
+        (r.write_key(r.OffsetKey(GROUP, "sales", partition)), None) for partition in (0, 1)
+    ]
+
+
+def test_offsets_of_a_recreated_topic_are_deleted_in_slices_and_seen_at_no_time() -> None:
+    coordinator = Coordinator()
+    for group in range(OFFSETS_PER_SLICE_MAX // 10 + 1):
+        assert coordinator.commit(*map(at, range(10)), group=f"g{group}") == ["NONE"] * 10
+    coordinator.cluster.recreate("sales")
+    after = coordinator.reload()
+    while after.machine._sweeper.is_busy:
+        assert after.offsets("g0") == after.offsets(f"g{OFFSETS_PER_SLICE_MAX // 10}") == {}
+        after.pass_time(1)
+    assert after.machine._offsets.count == 0
+
+
+def test_offsets_of_the_recreated_topic_stay(coordinator: Coordinator) -> None:
+    coordinator.commit(at(0), at(1))
+    coordinator.cluster.recreate("sales")
+    after = coordinator.reload()
+    assert after.commit(at(0, 5)) == ["NONE"]
+    after.pass_time(1)
+    assert after.offsets() == {("sales", 0): 5}
+    assert after.reload().offsets() == {("sales", 0): 5}
+
+
+def test_a_topic_that_continues_under_another_id_keeps_its_offsets(coordinator: Coordinator) -> None:
+    coordinator.commit(at(0))
+    coordinator.cluster.renew("sales")
+    after = coordinator.reload()
+    after.pass_time(1)
+    assert after.offsets() == {("sales", 0): 42}
+
+
+def test_offsets_of_earlier_releases_have_no_topic_id_and_stay(coordinator: Coordinator) -> None:
+    coordinator.commit(at(0))
+    (record,) = coordinator.log
+    old = Coordinator(
+        LIMITS, [replace(record, value=r.write_offset(r.OffsetValue(42, -1, "", WALL_MS)))], cluster=Cluster(sales=4)
+    )
+    old.pass_time(1)
+    assert old.offsets() == {("sales", 0): 42}
+
+
+def test_members_of_both_protocols_start_anew_in_a_recreated_topic(coordinator: Coordinator) -> None:
+    classic = Member(coordinator, "a", group="classic")
+    coordinator.stable(classic)
+    assert classic.commit(42) == "NONE"
+    consumer = ConsumerClient(coordinator, "m1", group="consumer")
+    consumers_joined(coordinator, consumer)
+    assert consumer.commit(42) == "NONE"
+    coordinator.cluster.recreate("sales")
+    after = coordinator.reload()
+    assert after.offsets("classic") == after.offsets("consumer") == {}
+
+
+# -- transactions
+
+
+def test_a_pending_offset_of_the_deleted_topic_is_none_of_the_recreated_one(coordinator: Coordinator) -> None:
+    assert commit_in_transaction(coordinator, at(0)) == "NONE"
+    coordinator.cluster.recreate("sales")
+    after = coordinator.reload()
+    after.pass_time(1)
+    end_transaction(after)
+    assert after.offsets() == {}
+    after.pass_time(1)
+    assert after.machine._offsets.count == 0, "the offset is deleted as well"
+    assert after.reload().offsets() == {}
+
+
+def test_an_offset_of_the_recreated_topic_survives_the_end_of_an_older_transaction(coordinator: Coordinator) -> None:
+    commit_in_transaction(coordinator, at(0))
+    coordinator.cluster.recreate("sales")
+    after = coordinator.reload()
+    assert after.commit(at(0, 5)) == ["NONE"]
+    end_transaction(after)
+    after.pass_time(1)
+    assert after.offsets() == {("sales", 0): 5}
+
+
+def test_an_offset_of_a_transaction_in_the_recreated_topic_counts(coordinator: Coordinator) -> None:
+    coordinator.commit(at(0))
+    coordinator.cluster.recreate("sales")
+    after = coordinator.reload()
+    assert commit_in_transaction(after, at(0, 5)) == "NONE"
+    end_transaction(after)
+    after.pass_time(1)
+    assert after.offsets() == {("sales", 0): 5}
+
+
+# -- requests that name the topic by its id
+
+
+def test_a_commit_by_the_id_of_the_deleted_topic_is_refused(coordinator: Coordinator) -> None:
+    """The name was resolved before the topic was deleted, and the request waited for its turn."""
+    old, new = topic_id("sales"), coordinator.cluster.recreate("sales")
+    by_old_id, by_new_id = (at(0)._replace(topic_id=each) for each in (old, new))
+    assert coordinator.commit(by_old_id, by_new_id) == ["UNKNOWN_TOPIC_ID", "NONE"]
+    coordinator.cluster.missing.add("sales")
+    del coordinator.cluster.partitions["sales"]
+    assert coordinator.commit(by_new_id) == ["UNKNOWN_TOPIC_ID"]
+
+
+def test_a_fetch_by_the_id_of_the_deleted_topic_gets_no_offset_of_the_recreated_one(coordinator: Coordinator) -> None:
+    old, new = topic_id("sales"), coordinator.cluster.recreate("sales")
+    assert coordinator.commit(at(0)) == ["NONE"]
+
+    def fetched(wanted: UUID) -> g.FetchedOffset:
+        asked = g.GroupToFetch(GROUP, (g.TopicPartitions("sales", (0,), wanted),))
+        (offset,) = coordinator.ask(g.OffsetFetch((asked,))).groups[0].offsets
+        assert isinstance(offset, g.FetchedOffset)
+        return offset
+
+    assert fetched(old).error.name == "UNKNOWN_TOPIC_ID"
+    assert fetched(old).offset == -1
+    assert fetched(new).offset == 42
+
+
+# -- records
+
+
+def test_the_id_of_a_topic_is_in_the_field_that_kafka_has_for_it() -> None:
+    value = r.OffsetValue(42, 3, "", 9, topic_id=UUID(int=5))
+    written = r.write_offset(value)
+    assert written == b"".join(
+        (
+            *(b"\0\x04", (42).to_bytes(8, "big"), (3).to_bytes(4, "big"), b"\x01", (9).to_bytes(8, "big")),
+            *(b"\x01", b"\0", b"\x10", UUID(int=5).bytes),
+        )
+    )
+    assert r.read_offset(written) == value
+    assert r.offset_times(written) == (9, r.NO_TIME)
+    assert r.is_of_other_topic(written, UUID(int=6))
+    assert not r.is_of_other_topic(written, UUID(int=5))
+    with_text = r.write_offset(r.OffsetValue(42, 3, "text", 9, topic_id=UUID(int=5)))
+    assert r.is_of_other_topic(with_text, UUID(int=6))
+    assert r.offset_times(with_text) == (9, r.NO_TIME)
+
+
+def test_an_offset_with_an_expiry_time_of_its_own_has_no_room_for_a_topic_id() -> None:
+    written = r.write_offset(r.OffsetValue(42, 3, "", 9, 99, UUID(int=5)))
+    assert r.read_offset(written) == r.OffsetValue(42, -1, "", 9, 99)
+    assert not r.is_of_other_topic(written, UUID(int=6))
