@@ -27,7 +27,8 @@ the committed ISR itself is proposed, and its acceptance moves the partition epo
 **Joining.**  A follower may join under these conditions.  It has everything below the watermark.  It has reached the
 offset at which this leader began; otherwise it could lack records that the previous leader acknowledged (KIP-279).  Its
 fetch came under the broker epoch of the image; otherwise a fetch from before a reboot could vouch for it (KAFKA-15221).
-It is not fenced.
+It is not fenced.  Its durable log start has reached every deletion that was answered without it, because its broker was
+not active; otherwise deleted records could reappear if it became leader.
 
 **Leaving.** A follower leaves when it has not been caught up for `lag_max_ms`.  A follower that has stopped fetching is
 never caught up, even if nothing is written.  If `lag_max_bytes` is set, a follower leaves immediately when it lacks
@@ -158,6 +159,7 @@ class LeaderState:
     """The state of a leader.  Offsets are ends, exclusive.
 
     size_from: returns the bytes of the log from an offset on; called only if `lag_max_bytes` is set.
+    log_start: the durable log start.  It covers every deletion that an earlier leader has answered.
     """
 
     def __init__(
@@ -172,6 +174,7 @@ class LeaderState:
         limits: Limits,
         now_ms: int,
         size_from: Callable[[int], int] = lambda offset: 0,
+        log_start: int = 0,
     ) -> None:
         assert assignment.leader == broker_id, (assignment, broker_id)
         assert high_watermark <= log_end, (high_watermark, log_end)
@@ -190,6 +193,7 @@ class LeaderState:
         self.cluster = cluster
         self.limits = limits
         self._size_from = size_from
+        self._deleted_below = log_start
         self.followers = {id_: FollowerPosition(now_ms) for id_ in assignment.replicas if id_ != broker_id}
         self._pending = PendingIsr()
         self.advance()
@@ -264,6 +268,7 @@ class LeaderState:
             # Another incarnation: the state of the previous one proves nothing about its log.
             follower.broker_epoch = broker_epoch
             follower.leader_end_seen = UNKNOWN_END
+            follower.log_start = UNKNOWN_END
         if end >= self.log_end:
             follower.caught_up_ms = max(follower.caught_up_ms, now_ms)
         elif follower.leader_end_seen != UNKNOWN_END and end >= follower.leader_end_seen:
@@ -285,10 +290,20 @@ class LeaderState:
     def low_watermark(self, own_start: int) -> int:
         """Return the offset below which no replica has records any more, except replicas whose broker is not active.
 
-        own_start: the leader's durable log start.  UNKNOWN_END if an active follower has not fetched yet.
+        A replica that an undecided proposal may still admit counts, even if its broker is not active.
+        own_start: the leader's durable log start.  UNKNOWN_END if one of these followers has not fetched yet.
         """
-        starts = [follower.log_start for id_, follower in self.followers.items() if self.cluster.may_join(id_)]
+        members = self.maximal_isr()
+        starts = [
+            follower.log_start
+            for id_, follower in self.followers.items()
+            if id_ in members or self.cluster.may_join(id_)
+        ]
         return min([own_start, *starts])
+
+    def on_deleted(self, offset: int) -> None:
+        """Note that a deletion below `offset` is answered.  Replicas without it join only once they have made it."""
+        self._deleted_below = max(self._deleted_below, offset)
 
     def on_fetch_stopped(self, broker_id: int, contact: Contact | None) -> None:
         """Note that a session no longer lists this partition.  A newer session that lists it is not affected."""
@@ -411,6 +426,7 @@ class LeaderState:
         return (
             follower.end >= self.high_watermark
             and follower.end >= self.epoch_start
+            and max(follower.log_start, 0) >= self._deleted_below
             and follower.broker_epoch == self.cluster.broker_epoch(broker_id)
             and self.cluster.may_join(broker_id)
         )

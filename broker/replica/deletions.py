@@ -3,8 +3,8 @@
 Theory of operation.  The leader raises its log start at once, so its consumers do not see the records any more.
 `LogStarts` makes the new start durable.  Followers receive it with the reply to their next fetch, make it durable, and
 name it in the fetch after that.  The deletion is answered when the lowest of these starts has reached the offset:
-then no replica that can become leader shows the records again.  A replica whose broker is not active is not waited for,
-as in Kafka: it receives the start when it fetches again.
+then no member of the ISR shows the records again.  A replica whose broker is not active is not waited for, as in Kafka:
+it receives the start when it fetches again, and joins the ISR once that start is durable (`LeaderState`).
 """
 
 from __future__ import annotations
@@ -118,7 +118,10 @@ class DeletionService:
         if replica.log is None or replica.leader is not waiting.leader:
             return DeletedRecords(int(KafkaCode.NOT_LEADER_OR_FOLLOWER))
         low = waiting.leader.low_watermark(replica.log.durable_start_offset)
-        return DeletedRecords(int(KafkaCode.NONE), low) if low >= waiting.offset else None
+        if low < waiting.offset:
+            return None
+        waiting.leader.on_deleted(waiting.offset)
+        return DeletedRecords(int(KafkaCode.NONE), low)
 
 
 def _answer(waiting: _Waiting, answer: DeletedRecords | None) -> None:

@@ -199,6 +199,7 @@ class Replica:
             limits=limits,
             now_ms=now_ms(),
             size_from=partial(_size_from, partition_log),
+            log_start=partition_log.durable_start_offset,
         )
         self.role_epoch = image.leader_epoch
         self._context.events.role_changed(self)
@@ -571,9 +572,12 @@ class Replica:
             self._context.events.isr_candidate(self)
 
     def on_log_start(self, broker_id: int, broker_epoch: int, log_start: int) -> None:
-        """A follower has made this log start durable."""
-        if self.leader is not None and self.leader.on_log_start(broker_id, broker_epoch, log_start):
+        """A follower has made this log start durable, after `on_fetch`."""
+        leader = self.leader
+        if leader is not None and leader.on_log_start(broker_id, broker_epoch, log_start):
             self._context.events.low_watermark_moved(self)
+            if broker_id not in leader.isr:
+                self._context.events.isr_candidate(self)
 
     def advance_start(self, offset: int) -> None:
         """Raise the log start, as far as the watermark.  `start_moved` reports a start that is not durable yet.

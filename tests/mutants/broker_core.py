@@ -16,6 +16,27 @@ SESSION_TESTS = "tests/unit/broker/core/test_fetch_session.py"
 
 MUTANTS = (
     Mutant(
+        "a replica joins the ISR without a deletion that was answered while it was away",
+        PARTITION,
+        "            and max(follower.log_start, 0) >= self._deleted_below\n",
+        "",
+        (f"{PARTITION_TESTS}::test_a_replica_that_missed_a_deletion_joins_once_its_log_start_is_durable",),
+    ),
+    Mutant(
+        "a new leader admits replicas that missed the deletions of the leader before it",
+        PARTITION,
+        "self._deleted_below = log_start",
+        "self._deleted_below = 0",
+        (f"{PARTITION_TESTS}::test_a_replica_that_missed_a_deletion_by_an_earlier_leader_does_not_join",),
+    ),
+    Mutant(
+        "a deletion does not wait for a replica that a proposal may still admit",
+        PARTITION,
+        "if id_ in members or self.cluster.may_join(id_)",
+        "if self.cluster.may_join(id_)",
+        (f"{PARTITION_TESTS}::test_a_deletion_waits_for_a_replica_that_a_proposal_may_still_admit",),
+    ),
+    Mutant(
         "a session does not repeat the state of a partition whose error ended",
         SESSION,
         "is_error = code != KafkaCode.NONE",

@@ -47,7 +47,12 @@ class Leader:
     """Leader 1 of replicas (1, 2, 3) with a log of `log_end` flushed records."""
 
     def __init__(
-        self, isr: tuple[int, ...] = (1, 2, 3), log_end: int = 0, watermark: int = 0, min_isr: int = 2
+        self,
+        isr: tuple[int, ...] = (1, 2, 3),
+        log_end: int = 0,
+        watermark: int = 0,
+        min_isr: int = 2,
+        log_start: int = 0,
     ) -> None:
         self.now_ms = 1_000
         self.cluster = FakeCluster()
@@ -60,6 +65,7 @@ class Leader:
             cluster=self.cluster,
             limits=Limits(lag_max_ms=10_000, min_isr=min_isr, retry_ms=500, overdue_ms=5_000),
             now_ms=self.now_ms,
+            log_start=log_start,
         )
         self.contacts = {2: Contact(self.now_ms), 3: Contact(self.now_ms)}
 
@@ -238,6 +244,52 @@ def test_a_fenced_replica_or_another_broker_epoch_does_not_join() -> None:
     assert leader.members() is None, "the image does not know that incarnation yet"
     leader.cluster.epochs[3] = 700
     assert leader.members() == (1, 2, 3)
+
+
+def test_a_replica_that_missed_a_deletion_joins_once_its_log_start_is_durable() -> None:
+    leader = Leader(isr=(1, 2), log_end=10, watermark=10)
+    leader.cluster.fenced.add(3)
+    leader.fetch(2, 10)
+    leader.state.on_log_start(2, 102, 4)
+    assert leader.state.low_watermark(4) == 4, "3 is not active"
+    leader.state.on_deleted(4)
+    leader.cluster.fenced.clear()
+    leader.fetch(3, 10)
+    assert leader.members() is None
+    leader.state.on_log_start(3, 103, 3)
+    assert leader.members() is None
+    leader.state.on_log_start(3, 103, 4)
+    assert leader.members() == (1, 2, 3)
+
+
+def test_a_replica_that_missed_a_deletion_by_an_earlier_leader_does_not_join() -> None:
+    leader = Leader(isr=(1, 2), log_end=10, watermark=10, log_start=4)
+    leader.fetch(3, 10)
+    assert leader.members() is None
+    leader.state.on_log_start(3, 103, 4)
+    assert leader.members() == (1, 2, 3)
+
+
+def test_the_log_start_of_an_earlier_incarnation_proves_nothing() -> None:
+    leader = Leader(isr=(1, 2), log_end=10, watermark=10, log_start=4)
+    leader.fetch(3, 10)
+    leader.state.on_log_start(3, 103, 4)
+    leader.cluster.epochs[3] = 700
+    leader.fetch(3, 10)
+    assert leader.members() is None
+
+
+def test_a_deletion_waits_for_a_replica_that_a_proposal_may_still_admit() -> None:
+    leader = Leader(isr=(1, 2), log_end=10, watermark=10)
+    leader.fetch(2, 10)
+    leader.state.on_log_start(2, 102, 4)
+    leader.fetch(3, 10)
+    leader.state.on_log_start(3, 103, 0)
+    assert leader.members() == (1, 2, 3)
+    leader.cluster.fenced.add(3)
+    assert leader.state.low_watermark(4) == 0
+    leader.log_shows((1, 2), 8)
+    assert leader.state.low_watermark(4) == 4
 
 
 def test_a_follower_that_lags_for_too_long_leaves_the_isr() -> None:
