@@ -58,6 +58,9 @@ class CoordinatorLimits:
     fetch reports that the state cannot be read."""
     share_state_retry_ms: int = 50
     """Time before a request to the share coordinator is repeated, while no broker has this role."""
+    share_log_end_timeout_ms: int = 1_500
+    """How long the description of a share group's offsets waits for the leaders of its partitions.  Then the lag of the
+    other partitions is unknown.  It is shorter than the 3 s that `kctl doctor` waits for the whole answer."""
     share_wait_max_ms: int = 60_000
     """The longest time that a ShareFetch waits for records, even if the client asks for more."""
     share_read_max_bytes: int = 1 << 20

@@ -75,7 +75,8 @@ class ShareStates:
     ) -> None:
         self._limits = limits or CoordinatorLimits()
         self._cluster = table.context.cluster
-        self._links = BrokerLinks(resolve)
+        self.links: Final = BrokerLinks(resolve)
+        """Closed with this object."""
         self._creation = TopicCreation(SHARE_GROUP_STATE, self._cluster, call, wait_applied, self._limits)
         self.shell: CoordinatorShell[ShareStateMachine] = CoordinatorShell(
             SHARE_GROUP_STATE,
@@ -94,7 +95,7 @@ class ShareStates:
         """Refuse all calls, and end all tasks.  Idempotent."""
         await self._creation.close()
         await self.shell.close()
-        await self._links.close()
+        await self.links.close()
 
     async def prepare(self) -> str:
         return await self._creation.ensure()
@@ -145,9 +146,7 @@ class ShareStates:
         api, version = _APIS[type(request)]
         values = {"group_id": request.key.group, "topics": [_topic(request)]}
         try:
-            reply = await self._links.ask(
-                state.leader, api, version, values, self._limits.share_state_timeout_ms / 1000
-            )
+            reply = await self.links.ask(state.leader, api, version, values, self._limits.share_state_timeout_ms / 1000)
         except ClusterError as error:
             return StateResponse(KafkaCode.COORDINATOR_NOT_AVAILABLE, error.message)
         results: Iterable[Any] = [each for topic in reply.results for each in topic.partitions]

@@ -7,11 +7,12 @@ and deletes the states of their share partitions at the share coordinators.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
 from broker.coordinator.groups import GroupCoordinators
 from broker.coordinator.limits import CoordinatorLimits
+from broker.coordinator.log_ends import LogEnds
 from broker.coordinator.share_partitions import LedShare, ShareConfig, SharePartitions
 from broker.coordinator.share_sessions import END_SESSION, NEW_SESSION, Place, SessionKey, ShareSession, ShareSessions
 from broker.coordinator.share_states import ShareStates
@@ -33,6 +34,7 @@ from broker.core.coordinator.share.states import (
     StateResponse,
     SummarizeState,
 )
+from broker.core.fetch_session import PartitionKey
 from broker.core.share.partition import Acknowledgement, ShareLimits, problem_of
 from broker.core.share.requests import (
     ShareAcknowledged,
@@ -94,6 +96,7 @@ class ShareGroups:
         self._groups = groups
         self.states = ShareStates(table, call, wait_applied, resolve, sources, self._limits)
         self.partitions = SharePartitions(table, self.states, self._limits)
+        self._log_ends = LogEnds(table, self.states.links, self._limits)
         self.sessions = ShareSessions(self._on_session_end)
         self._tasks: set[asyncio.Task[None]] = set()
         self._group: asyncio.TaskGroup | None = None
@@ -341,6 +344,9 @@ class ShareGroups:
         topics = list(listed.partitions if wanted is None else wanted)
         found = iter(await self.states.ask_all([SummarizeState(key) for key in _keys(group, topics)]))
         return listed, [(topic, [next(found) for _ in topic.partitions]) for topic in topics]
+
+    async def log_ends(self, partitions: Iterable[PartitionKey]) -> dict[PartitionKey, int]:
+        return await self._log_ends.of(partitions)
 
     async def alter_offsets(
         self, group: str, offsets: Sequence[tuple[NamedPartitions, Sequence[int]]]

@@ -17,7 +17,7 @@ Rules for handlers:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         TransactionRequest,
         TransactionSupport,
     )
+    from broker.core.fetch_session import PartitionKey
     from broker.core.share.requests import ShareAcknowledgePlan, ShareFetchPlan, ShareReply
     from broker.core.transactions import AbortedTransaction
     from metadata.image import ClusterImage
@@ -318,6 +319,13 @@ class Shares(Protocol):
         self, group: str, wanted: Sequence[NamedPartitions] | None
     ) -> tuple[ListShareStatesResponse, list[tuple[NamedPartitions, list[StateResponse]]]]:
         """Return the states of a group, by topic.  wanted: None for all that exist."""
+        ...
+
+    async def log_ends(self, partitions: Iterable[PartitionKey]) -> dict[PartitionKey, int]:
+        """Return the high watermarks of partitions, also of those that other brokers lead, within a deadline.
+
+        A partition whose high watermark cannot be found is missing from the result.
+        """
         ...
 
     async def alter_offsets(

@@ -28,9 +28,9 @@ from broker.core.coordinator.share.states import (
     SummarizeState,
     WriteState,
 )
+from broker.core.fetch_session import PartitionKey
 from broker.core.share.partition import Acknowledgement, Delivery, StateBatch
 from broker.core.share.requests import ShareAcknowledgePlan, ShareFetched, ShareFetchPlan, SharePlace, ShareReply
-from broker.kafka.api import LATEST_TIMESTAMP
 from broker.kafka.connection import Pending, Reply
 from broker.kafka.groups import Asked, Split, Values
 from broker.kafka.metadata import node_endpoints
@@ -78,6 +78,9 @@ class NoShares:
         self, group: str, wanted: Sequence[NamedPartitions] | None
     ) -> tuple[ListShareStatesResponse, list[tuple[NamedPartitions, list[StateResponse]]]]:
         return ListShareStatesResponse(KafkaCode.NOT_COORDINATOR), []
+
+    async def log_ends(self, partitions: Iterable[PartitionKey]) -> dict[PartitionKey, int]:
+        return {}
 
     async def alter_offsets(
         self, group: str, offsets: Sequence[tuple[NamedPartitions, Sequence[int]]]
@@ -357,117 +360,3 @@ def delete_state(asked: Asked) -> Pending:
 
 def read_state_summary(asked: Asked) -> Pending:
     return _state_calls(asked, lambda key, each: SummarizeState(key, each.leader_epoch), _summary)
-
-
-# -- administrators
-
-
-def _named(asked: Asked, topic: str, indexes: Iterable[int]) -> NamedPartitions | None:
-    topic_id = asked.topic_id(topic)
-    return None if topic_id is None else NamedPartitions(topic_id, topic, tuple(dict.fromkeys(indexes)))
-
-
-async def describe_offsets(asked: Asked) -> Reply:
-    """Answer with the start of each share partition, and with its lag where this broker can find the log's end."""
-    groups = []
-    for group in asked.request.groups:
-        unknown: list[Values] = []
-        wanted: list[NamedPartitions] | None = None
-        if group.topics is not None:
-            wanted = []
-            for topic in group.topics:
-                found = _named(asked, topic.topic_name, topic.partitions)
-                if found is not None:
-                    wanted.append(found)
-                else:
-                    unknown.append(_unknown_topic(topic))
-        listed, topics = await asked.shares.describe_offsets(group.group_id, wanted)
-        values: Values = {"group_id": group.group_id, "error_code": listed.error, "error_message": listed.message}
-        described = [await _described_topic(asked, topic, states) for topic, states in topics]
-        groups.append({**values, "topics": [*described, *unknown] if listed.error is KafkaCode.NONE else []})
-    return asked.reply({"groups": groups})
-
-
-def _unknown_topic(topic: Any) -> Values:
-    partitions = [
-        {
-            "partition_index": index,
-            "start_offset": NO_START,
-            "leader_epoch": NO_EPOCH,
-            "error_code": KafkaCode.UNKNOWN_TOPIC_OR_PARTITION,
-        }
-        for index in topic.partitions
-    ]
-    return {"topic_name": topic.topic_name, "topic_id": None, "partitions": partitions}
-
-
-async def _described_topic(asked: Asked, topic: NamedPartitions, states: Sequence[StateResponse]) -> Values:
-    partitions = []
-    for index, response in zip(topic.partitions, states, strict=True):
-        state = response.state
-        lag = -1
-        if state is not None and state.start_offset >= 0:
-            end = await asked.replicas.list_offset(topic.topic, index, LATEST_TIMESTAMP)
-            if end.error_code == KafkaCode.NONE:
-                lag = max(0, end.offset - state.start_offset - state.done_count)
-        partitions.append(
-            {
-                "partition_index": index,
-                "start_offset": NO_START if state is None else state.start_offset,
-                "leader_epoch": 0 if state is None else max(state.leader_epoch, 0),
-                "lag": lag,
-                "error_code": response.error,
-                "error_message": response.message,
-            }
-        )
-    return {"topic_name": topic.topic, "topic_id": topic.topic_id, "partitions": partitions}
-
-
-async def alter_offsets(asked: Asked) -> Reply:
-    request = asked.request
-    known: list[tuple[NamedPartitions, list[int]]] = []
-    unknown: list[Values] = []
-    for topic in request.topics:
-        topic_image = asked.replicas.image.topic(topic.topic_name)
-        starts = {
-            each.partition_index: each.start_offset
-            for each in topic.partitions
-            if topic_image is not None and topic_image.partition(each.partition_index) is not None
-        }
-        refused = [
-            {"partition_index": each.partition_index, "error_code": KafkaCode.UNKNOWN_TOPIC_OR_PARTITION}
-            for each in topic.partitions
-            if each.partition_index not in starts
-        ]
-        if refused:
-            unknown.append({"topic_name": topic.topic_name, "topic_id": None, "partitions": refused})
-        if starts and topic_image is not None:
-            named = NamedPartitions(topic_image.topic_id, topic.topic_name, tuple(starts))
-            known.append((named, list(starts.values())))
-    reset, states = await asked.shares.alter_offsets(request.group_id, known)
-    if reset.error is not KafkaCode.NONE:
-        return asked.reply({"error_code": reset.error, "error_message": reset.message, "responses": []})
-    found = iter(states)
-    responses = []
-    for topic, _ in known:
-        partitions = []
-        for index in topic.partitions:
-            response = next(found)
-            partitions.append(
-                {"partition_index": index, "error_code": response.error, "error_message": response.message}
-            )
-        responses.append({"topic_name": topic.topic, "topic_id": topic.topic_id, "partitions": partitions})
-    return asked.reply({"error_code": 0, "error_message": None, "responses": [*responses, *unknown]})
-
-
-async def delete_offsets(asked: Asked) -> Reply:
-    request = asked.request
-    names = list(dict.fromkeys(topic.topic_name for topic in request.topics))
-    found = await asked.shares.delete_offsets(request.group_id, names)
-    if isinstance(found, ListShareStatesResponse):
-        return asked.reply({"error_code": found.error, "error_message": found.message, "responses": []})
-    responses = [
-        {"topic_name": name, "topic_id": asked.topic_id(name), "error_code": found[name], "error_message": None}
-        for name in names
-    ]
-    return asked.reply({"error_code": 0, "error_message": None, "responses": responses})

@@ -8,6 +8,7 @@ from quorumlog.client.coordinators import Coordinator
 from quorumlog.client.group_protocol import CONSUMER, assigned_partitions, subscribed_topics
 
 CLASSIC: Final = "classic"
+SHARE: Final = "share"
 EMPTY: Final = "Empty"
 DEAD: Final = "Dead"
 
@@ -18,7 +19,8 @@ Partition = tuple[str, int]
 class ListedGroup(NamedTuple):
     """A group in a list.
 
-    group_type: "classic" or "consumer" (KIP-848), or a later type; None if the broker does not report types.
+    group_type: "classic", "consumer" (KIP-848) or "share" (KIP-932), or a later type; None if the
+        broker does not report types.
     protocol_type: "consumer" for consumers; empty for groups that only have offsets.
     """
 
@@ -28,6 +30,11 @@ class ListedGroup(NamedTuple):
     protocol_type: str
     coordinator: int
 
+    @property
+    def is_share(self) -> bool:
+        """Return whether its members share partitions, so that it commits no offsets (KIP-932)."""
+        return self.group_type == SHARE
+
 
 class GroupMember(NamedTuple):
     """A member of a group.
@@ -35,7 +42,7 @@ class GroupMember(NamedTuple):
     instance_id: the name of a static member; None of a dynamic one.
     subscription: topics, ascending; None if the member's client does not use Kafka's format.
     assignment: topics with partitions, ascending; None likewise.  Empty until a rebalance has ended.
-    epoch: of a member of a KIP-848 group.  None of a classic member, which has the generation of its group.
+    epoch: of a member of a KIP-848 or share group.  None of a classic member, which has the generation of its group.
     """
 
     member_id: str
@@ -52,7 +59,7 @@ class GroupMember(NamedTuple):
 
 
 class GroupDescription(NamedTuple):
-    """A group.  assignor: empty while the members have not agreed.  epoch: of a KIP-848 group, else None."""
+    """A group.  assignor: empty while the members have not agreed.  epoch: of a KIP-848 or share group, else None."""
 
     group: str
     group_type: str
@@ -62,6 +69,11 @@ class GroupDescription(NamedTuple):
     coordinator: Coordinator
     members: tuple[GroupMember, ...]
     epoch: int | None = None
+
+    @property
+    def is_share(self) -> bool:
+        """Return whether its members share partitions, so that it commits no offsets (KIP-932)."""
+        return self.group_type == SHARE
 
 
 class CommittedOffset(NamedTuple):
@@ -179,12 +191,12 @@ def classic_group(described: Any, coordinator: Coordinator) -> GroupDescription:
     )
 
 
-def new_group(described: Any, coordinator: Coordinator) -> GroupDescription:
-    """Return a group in an answer to ConsumerGroupDescribe."""
+def new_group(described: Any, coordinator: Coordinator, group_type: str) -> GroupDescription:
+    """Return a group in an answer to ConsumerGroupDescribe or ShareGroupDescribe, whose members are alike."""
     members = tuple(
         GroupMember(
             each.member_id,
-            each.instance_id,
+            getattr(each, "instance_id", None),  # members of a share group have none
             each.client_id,
             each.client_host,
             tuple(sorted(each.subscribed_topic_names)),
@@ -199,9 +211,9 @@ def new_group(described: Any, coordinator: Coordinator) -> GroupDescription:
     )
     return GroupDescription(
         described.group_id,
-        CONSUMER,
+        group_type,
         described.group_state,
-        CONSUMER,
+        group_type,
         described.assignor_name,
         coordinator,
         members,

@@ -2,6 +2,8 @@
 
 The log end is the high watermark, as in Kafka's own tool.  Commits are read before log ends: the other way round, a
 fast consumer could seem to be ahead of the log.
+
+Share groups commit no offsets.  Their coordinators report the start and the lag of each share partition.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from quorumlog.client.group_descriptions import (
 )
 from quorumlog.client.groups import GroupClient
 from quorumlog.client.log_offsets import Found, list_offsets
+from quorumlog.client.share_groups import ShareOffset
 from quorumlog.errors import ClusterError
+from quorumlog.wire.errors import ApiError
 
 LOG_S: Final = 5.0
 """How long leaders that do not answer are asked for their log's offsets.  Then the lag of their partitions is unknown,
@@ -35,6 +39,7 @@ class PartitionLag(NamedTuple):
     log_start, log_end: first offset kept, and high watermark; None if unknown.
     member: the member that is assigned the partition, if any.
     problem: why the figures are incomplete, or what the consumer will meet; in words.
+    share: of a share group, where it is; None if no member has been assigned the partition yet.
     """
 
     topic: str
@@ -44,10 +49,21 @@ class PartitionLag(NamedTuple):
     log_end: int | None
     member: GroupMember | None
     problem: str | None
+    share: ShareOffset | None = None
+
+    @property
+    def has_lag(self) -> bool:
+        """Return whether the group has read from the partition, so that it has a lag, known or not."""
+        return self.committed is not None or (self.share is not None and _has_lag(self.share))
 
     @property
     def lag(self) -> int | None:
-        """Return the number of offsets from the committed one to the log end; None if one of them is unknown."""
+        """Return the number of offsets from the committed one to the log end; None if one of them is unknown.
+
+        Of a share group: the number of records that are not done, as its coordinator reports it.
+        """
+        if self.share is not None:
+            return self.share.lag
         if self.committed is None or self.log_end is None:
             return None
         return max(self.log_end - self.committed.offset, 0)
@@ -102,12 +118,48 @@ async def lag_of(client: GroupClient, cluster: Cluster, group: str, timeout_s: f
         ClusterError: GROUP_ID_NOT_FOUND, TIMED_OUT: no coordinator, or no broker answers.
     """
     description = await client.describe(group, timeout_s)
+    if description.is_share:
+        return await _lag_of_shares(client, cluster, description, timeout_s)
     committed = await client.committed(group, timeout_s)
     owners = {key: member for member in description.members for key in member.partitions()}
     keys = sorted(committed.keys() | owners.keys())
     starts, ends = await log_ranges(cluster, keys, min(timeout_s, LOG_S))
     found = (partition_lag(key, committed.get(key), starts[key], ends[key], owners.get(key)) for key in keys)
     return GroupLag(description, tuple(found))
+
+
+async def _lag_of_shares(
+    client: GroupClient, cluster: Cluster, description: GroupDescription, timeout_s: float
+) -> GroupLag:
+    shares = await client.shares.describe(description.group, timeout_s)
+    keys = sorted(shares.keys() | {key for member in description.members for key in member.partitions()})
+    starts, ends = await log_ranges(cluster, keys, min(timeout_s, LOG_S))
+    return GroupLag(
+        description, tuple(share_partition_lag(key, shares.get(key), starts[key], ends[key]) for key in keys)
+    )
+
+
+def share_partition_lag(
+    key: Partition, share: ShareOffset | None, start: int | ClusterError, end: int | ClusterError
+) -> PartitionLag:
+    """Return the lag of a share partition.  It has no owner: several members may read it at a time."""
+    error = next((each for each in (end, start) if isinstance(each, ClusterError)), None)
+    problem = None
+    if share is not None and share.problem is not None:
+        problem = share.problem
+    elif error is not None:
+        problem = error.message
+    elif share is None or share.start is None:
+        problem = "no member has read it yet"
+    elif share.lag is None:
+        problem = "the coordinator reports no lag; the leader of the partition may not answer it"
+    log_start = start if isinstance(start, int) else None
+    log_end = end if isinstance(end, int) else None
+    return PartitionLag(*key, None, log_start, log_end, None, problem, share)
+
+
+def _has_lag(share: ShareOffset) -> bool:
+    return share.start is not None or share.problem is not None
 
 
 async def log_ranges(cluster: Cluster, keys: Iterable[Partition], timeout_s: float) -> tuple[Found, Found]:
@@ -128,10 +180,32 @@ async def lag_of_all(
         ClusterError: TIMED_OUT: a coordinator, or all brokers, do not answer.
     """
     listed = list(groups)
-    committed = await all_of(client.committed(each.group, timeout_s) for each in listed)
-    keys = sorted({key for offsets in committed for key in offsets})
+    commits = [each.group for each in listed if not each.is_share]
+    committed = dict(zip(commits, await all_of(client.committed(each, timeout_s) for each in commits), strict=True))
+    sharing = [each.group for each in listed if each.is_share]
+    shares = dict(zip(sharing, await all_of(_shares_of(client, each, timeout_s) for each in sharing), strict=True))
+    keys = sorted({key for offsets in committed.values() for key in offsets})
     ends = await list_offsets(cluster, dict.fromkeys(keys, LATEST), min(timeout_s, LOG_S))
-    return [lag_sum(group, offsets, ends) for group, offsets in zip(listed, committed, strict=True)]
+    return [
+        share_sum(each, shares[each.group]) if each.group in shares else lag_sum(each, committed[each.group], ends)
+        for each in listed
+    ]
+
+
+async def _shares_of(client: GroupClient, group: str, timeout_s: float) -> dict[Partition, ShareOffset]:
+    """Return none for a group that was deleted since it was listed, like its committed offsets."""
+    try:
+        return await client.shares.describe(group, timeout_s)
+    except ClusterError as error:
+        if error.code != ApiError.GROUP_ID_NOT_FOUND:
+            raise
+        return {}
+
+
+def share_sum(group: ListedGroup, shares: Mapping[Partition, ShareOffset]) -> LagSum:
+    """Return the lag of a share group in one number."""
+    read = {key: share for key, share in shares.items() if _has_lag(share)}
+    return _sum(group, len(read), {key: share.lag for key, share in read.items() if share.lag is not None})
 
 
 def lag_sum(group: ListedGroup, committed: Mapping[Partition, CommittedOffset], ends: Found) -> LagSum:
@@ -141,7 +215,12 @@ def lag_sum(group: ListedGroup, committed: Mapping[Partition, CommittedOffset], 
         end = ends[key]
         if isinstance(end, int):
             lags[key] = max(end - offset.offset, 0)
+    return _sum(group, len(committed), lags)
+
+
+def _sum(group: ListedGroup, partitions: int, lags: Mapping[Partition, int]) -> LagSum:
+    """lags: those that are known, of `partitions` partitions."""
     worst = max(lags, key=lambda key: (lags[key], key), default=None)
     worst_lag = 0 if worst is None else lags[worst]
-    unknown = len(committed) - len(lags)
-    return LagSum(group, len(committed), sum(lags.values()), unknown, worst if worst_lag else None, worst_lag)
+    unknown = partitions - len(lags)
+    return LagSum(group, partitions, sum(lags.values()), unknown, worst if worst_lag else None, worst_lag)

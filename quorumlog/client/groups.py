@@ -4,7 +4,7 @@ All calls here can be repeated: a repeated commit stores the same offsets, and a
 delete.  So `CoordinatorCalls` (`coordinators`) retries them, also at the next coordinator.
 
 The client also talks to Apache Kafka from 3.0 on.  Groups of KIP-848 are described as soon as a broker serves
-ConsumerGroupDescribe.
+ConsumerGroupDescribe, and share groups (KIP-932) as soon as it serves ShareGroupDescribe.
 
 A refusal is a `ClusterError` whose code is Kafka's name of it.  A coordinator that cannot be found or does not answer
 in time is TIMED_OUT, with the last refusal in its message.
@@ -19,6 +19,7 @@ from quorumlog.client.cluster import Cluster
 from quorumlog.client.coordinators import Coordinator, CoordinatorCalls, Kind, check, refused
 from quorumlog.client.group_descriptions import (
     DEAD,
+    SHARE,
     CommittedOffset,
     GroupDescription,
     GroupExplanation,
@@ -28,7 +29,10 @@ from quorumlog.client.group_descriptions import (
     explained_group,
     new_group,
 )
+from quorumlog.client.group_protocol import CONSUMER
 from quorumlog.client.kafka import KafkaConnection
+from quorumlog.client.share_groups import NEWEST as NEWEST_OF_SHARES
+from quorumlog.client.share_groups import ShareOffsets
 from quorumlog.errors import ClusterError, RemoteProtocolError
 from quorumlog.runtime.addresses import Address
 from quorumlog.wire.errors import ApiError, KafkaCode
@@ -50,8 +54,14 @@ _NEWEST: Final = {
     Api.SYNC_GROUP: 5,
     Api.HEARTBEAT: 4,
     Api.LEAVE_GROUP: 4,
+    **NEWEST_OF_SHARES,
 }
 """The newest version of each request that is sent.  Later ones of OffsetCommit and OffsetFetch name topics by id."""
+_LATER_DESCRIPTIONS: Final = (
+    (Api.CONSUMER_GROUP_DESCRIBE, CONSUMER),
+    (Api.SHARE_GROUP_DESCRIBE, SHARE),
+)
+"""Requests for groups that DescribeGroups does not know, each with the type of its groups."""
 _FIRST_FETCH_OF_STABLE: Final = 7
 _FIRST_FETCH_WITH_GROUPS: Final = 8
 
@@ -66,6 +76,7 @@ class GroupClient:
         self._cluster = cluster
         self.calls: Final = CoordinatorCalls(cluster, Kind.GROUP, _NEWEST)
         """Sends requests of members as well."""
+        self.shares: Final = ShareOffsets(self.calls)
 
     # -- groups
 
@@ -115,12 +126,15 @@ class GroupClient:
             if not is_missing:
                 check(described.error_code, f"group {group}")
                 return classic_group(described, coordinator)
-            if await self.calls.version(connection, Api.CONSUMER_GROUP_DESCRIBE, left_s) is None:
-                raise refused(KafkaCode.GROUP_ID_NOT_FOUND, f"group {group}")
-            reply = await self.calls.ask(connection, Api.CONSUMER_GROUP_DESCRIBE, {"group_ids": [group]}, left_s)
-            described = _only(connection, reply.groups, group)
-            check(described.error_code, f"group {group}")
-            return new_group(described, coordinator)
+            for api, group_type in _LATER_DESCRIPTIONS:
+                if await self.calls.version(connection, api, left_s) is None:
+                    continue
+                reply = await self.calls.ask(connection, api, {"group_ids": [group]}, left_s)
+                described = _only(connection, reply.groups, group)
+                if described.error_code != KafkaCode.GROUP_ID_NOT_FOUND:
+                    check(described.error_code, f"group {group}")
+                    return new_group(described, coordinator, group_type)
+            raise refused(KafkaCode.GROUP_ID_NOT_FOUND, f"group {group}")
 
         return await self.calls.call(group, timeout_s, attempt)
 

@@ -131,6 +131,8 @@ def _growing(groups: ObservedGroups) -> Iterator[Finding]:
         f"{quoted(name)} ({samples[-1].group.state}): from {samples[0].lag} to {samples[-1].lag}"
         for name, samples in found[:SHOWN_MAX]
     ]
+    # The members of a share group share partitions, so their number is not limited.
+    limit = "" if found[0][1][-1].group.is_share else ", up to the number of partitions"
     is_empty = any(samples[-1].group.state == "Empty" for _, samples in found)
     yield Finding(
         ADVICE,
@@ -138,7 +140,7 @@ def _growing(groups: ObservedGroups) -> Iterator[Finding]:
         what=f"the lag of {counted(len(found), 'group')} only grew for {groups.watched_s:.0f} s, in each of "
         f"{len(found[0][1])} samples",
         cause="; ".join(shown) + _rest(len(found)),
-        next=f"kctl groups lag {_word(found[0][0])} --follow; add members, up to the number of partitions"
+        next=f"kctl groups lag {_word(found[0][0])} --follow; add members{limit}"
         + (", and start those of the groups that have none" if is_empty else ""),
     )
 

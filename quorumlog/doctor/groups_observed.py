@@ -60,7 +60,11 @@ async def look_at_groups(addresses: Iterable[str], timeout_s: float) -> Observed
 
 
 async def _explain(client: GroupClient, seen: ObservedGroups, timeout_s: float) -> None:
-    """Ask why each group is as it is.  A group that was deleted since, or whose broker is older, is left out."""
+    """Ask why each group is as it is.
+
+    Share groups are left out, because they never rebalance.  So are groups that were deleted since, or whose broker is
+    older.
+    """
     slots = asyncio.Semaphore(AT_ONCE_MAX)
 
     async def ask(name: str) -> None:
@@ -71,7 +75,8 @@ async def _explain(client: GroupClient, seen: ObservedGroups, timeout_s: float) 
             if error.retriable:
                 raise
 
-    wanted = sorted(seen.listed, key=lambda each: (not each.state.endswith("Rebalance"), each.group))
+    listed = [each for each in seen.listed if not each.is_share]
+    wanted = sorted(listed, key=lambda each: (not each.state.endswith("Rebalance"), each.group))
     results = await asyncio.gather(*(ask(each.group) for each in wanted[:EXPLAINED_MAX]), return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):

@@ -84,6 +84,16 @@ def refuse_active(group: GroupDescription, what: str) -> None:
     )
 
 
+def refuse_share(group: GroupDescription, what: str, next_step: str) -> None:
+    """Raise an error if the group is a share group.  what: why that matters, as the rest of a sentence.
+
+    Raises:
+        ClusterError: UNSUPPORTED_GROUP_TYPE.
+    """
+    if group.is_share:
+        raise ClusterError(ApiError.UNSUPPORTED_GROUP_TYPE, f"group {group.group} is a share group, {what}", next_step)
+
+
 def partition_refusals(group: str, refusals: dict[tuple[str, int], ClusterError]) -> ClusterError:
     """Return one error for the partitions that a coordinator refused."""
     first = next(iter(refusals.values()))

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import Command, Context, with_loop
-from quorumlog.kctl.group_access import member_text, open_groups
+from quorumlog.kctl.group_access import member_text, open_groups, refuse_share
 from quorumlog.kctl.output import duration_text
 from quorumlog.runtime.logging import rfc3339
+from quorumlog.wire.errors import ApiError
 from quorumlog.words import counted
 
 if TYPE_CHECKING:
@@ -27,7 +29,13 @@ async def explain(context: Context, group_id: str) -> None:
     The coordinator answers from its memory: it does not know what happened before it took over.
     """
     async with open_groups(context) as (_, client):
-        found = await client.explain(group_id, context.left_s)
+        try:
+            found = await client.explain(group_id, context.left_s)
+        except ClusterError as error:
+            if error.code == ApiError.GROUP_ID_NOT_FOUND:
+                described = await client.describe(group_id, context.left_s)
+                refuse_share(described, "whose rebalances are not recorded", f"kctl groups describe {group_id}")
+            raise
     document = explanation_document(found)
     if context.output.is_json:
         context.output.document(document)

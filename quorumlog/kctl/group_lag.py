@@ -24,6 +24,7 @@ SAMPLE_S = 5.0
 """Time limit of a sample of --follow, at least.  After it, the error is shown, and the next sample begins."""
 
 _COLUMNS = ("topic", "partition", "committed_offset", "log_end_offset", "lag", "member_id", "client_id", "host")
+_SHARE_COLUMNS = ("topic", "partition", "start_offset", "log_end_offset", "lag")
 _SUMS = ("group", "type", "state", "partitions", "lag", "unknown", "worst", "worst_lag")
 
 
@@ -40,6 +41,8 @@ _SUMS = ("group", "type", "state", "partitions", "lag", "unknown", "worst", "wor
 @with_loop
 async def lag(context: Context, group_id: str | None, follow: bool, interval_s: float | None) -> None:
     """Show how far a group, or each group, is behind the ends of the logs.
+
+    The lag of a share group is the number of records that are neither accepted nor archived.
 
     With --follow, the command shows samples until Ctrl-C, and waits while a coordinator or leader fails over.
     --timeout, if given, then limits the whole command.
@@ -74,7 +77,8 @@ async def _show(context: Context, cluster: Cluster, client: GroupClient, group_i
     count = f", {unknown} unknown" if unknown else ""
     head = f"{description.group}  type={description.group_type} state={description.state} lag={total}{count}"
     context.output.text(head)
-    context.output.table(_COLUMNS, [[row[column] for column in _COLUMNS] for row in rows])
+    columns = _SHARE_COLUMNS if description.is_share else _COLUMNS
+    context.output.table(columns, [[row[column] for column in columns] for row in rows])
     for row in rows:
         if row["problem"] is not None:
             context.output.message(f"{row['topic']}-{row['partition']}: {row['problem']}")
@@ -101,6 +105,7 @@ def _row(found: GroupLag, each: PartitionLag) -> dict[str, Any]:
         "topic": each.topic,
         "partition": each.partition,
         "committed_offset": None if each.committed is None else each.committed.offset,
+        "start_offset": None if each.share is None else each.share.start,
         "log_start_offset": each.log_start,
         "log_end_offset": each.log_end,
         "lag": each.lag,
@@ -132,8 +137,8 @@ def _sum_cell(row: dict[str, Any], column: str) -> object:
 
 
 def _total(found: GroupLag) -> tuple[int, int]:
-    """Return the sum of the lags that are known, and the number of committed partitions without one."""
-    lags = [each.lag for each in found.partitions if each.committed is not None]
+    """Return the sum of the lags that are known, and the number of partitions without one."""
+    lags = [each.lag for each in found.partitions if each.has_lag]
     return sum(each for each in lags if each is not None), sum(each is None for each in lags)
 
 

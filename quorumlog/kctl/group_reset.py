@@ -18,6 +18,7 @@ from quorumlog.kctl.group_access import (
     parse_topic,
     partition_refusals,
     refuse_active,
+    refuse_share,
 )
 from quorumlog.kctl.group_reset_plan import (
     OFFSET_MAX,
@@ -169,6 +170,8 @@ async def _refuse(context: Context, client: GroupClient, group_id: str, create: 
             text = f"{error.message}, so it has no offsets"
             raise ClusterError(error.code, text, "kctl groups list, or --create to set its first offsets") from error
         return None
+    tool = f"kafka-share-groups.sh --group {group_id} --reset-offsets sets the starts of its share partitions"
+    refuse_share(described, "which commits no offsets", tool)
     refuse_active(described, "its offsets cannot be set")
     return described.state
 

@@ -15,6 +15,7 @@ from quorumlog.kctl.group_access import (
     parse_topic,
     partition_refusals,
     refuse_active,
+    refuse_share,
 )
 from quorumlog.kctl.streams import can_ask
 from quorumlog.kctl.topics import dry_run_option
@@ -31,7 +32,7 @@ UNKNOWN = "unknown"
 
 @click.group("groups", cls=Group)
 def group() -> None:
-    """Show consumer groups and their lag, set and delete their offsets."""
+    """Show consumer groups and share groups with their lag, set and delete their offsets."""
 
 
 @group.command("list")
@@ -199,7 +200,8 @@ async def _deleted(context: Context, client: GroupClient, group: str, dry_run: b
 async def delete_offsets(context: Context, group_id: str, topic: TopicChoice, if_exists: bool, dry_run: bool) -> None:
     """Delete the offsets that a group has committed in a topic.
 
-    The group may have members, if none of them is subscribed to the topic.
+    The group may have members, if none of them is subscribed to the topic.  A share group must have no members, and
+    loses the starts of all its share partitions of the topic.
     """
     async with open_groups(context) as (_, client):
         try:
@@ -208,6 +210,10 @@ async def delete_offsets(context: Context, group_id: str, topic: TopicChoice, if
             if not (if_exists and error.code == ApiError.GROUP_ID_NOT_FOUND):
                 raise
             _show_deleted(context, group_id, topic.topic, [], dry_run)
+            return
+        if described.is_share:
+            keys = await _delete_share_offsets(context, client, described, topic, dry_run)
+            _show_deleted(context, group_id, topic.topic, [index for _, index in keys], dry_run)
             return
         keys, _ = chosen([topic], await client.committed(group_id, context.left_s))
         subscribed = [m for m in described.members if m.subscription is None or topic.topic in m.subscription]
@@ -220,13 +226,32 @@ async def delete_offsets(context: Context, group_id: str, topic: TopicChoice, if
     _show_deleted(context, group_id, topic.topic, [index for _, index in keys], dry_run)
 
 
+async def _delete_share_offsets(
+    context: Context, client: GroupClient, group: GroupDescription, topic: TopicChoice, dry_run: bool
+) -> list[tuple[str, int]]:
+    """Return the share partitions whose offsets are, or would be, deleted.
+
+    Raises:
+        ClusterError: UNSUPPORTED_GROUP_TYPE: partitions are named; NON_EMPTY_GROUP; or the refusal of the coordinator.
+    """
+    if topic.partitions is not None:
+        command = f"kctl groups delete-offsets {group.group} {topic.topic}"
+        refuse_share(group, "whose offsets can only be deleted for whole topics", command)
+    refuse_active(group, f"offsets of {topic.topic} cannot be deleted")
+    keys, _ = chosen([topic], await client.shares.describe(group.group, context.left_s))
+    if keys and not dry_run:
+        for error in (await client.shares.delete(group.group, [topic.topic], context.left_s)).values():
+            raise error
+    return keys
+
+
 def _show_deleted(context: Context, group: str, topic: str, indexes: list[int], dry_run: bool) -> None:
     changed = bool(indexes) and not dry_run
     if context.output.is_json:
         document = {"changed": changed, "offset": None, "group": group, "topic": topic, "partitions": indexes}
         context.output.document(document)
     elif not indexes:
-        context.output.text(f"group {group} has no committed offsets in {topic}")
+        context.output.text(f"group {group} has no offsets in {topic}")
     else:
         count = counted(len(indexes), "offset")
         what = f"{count} of group {group}: {named((topic, index) for index in indexes)}"

@@ -424,6 +424,7 @@ class ApiError(StrEnum):
     )
     INVALID_GROUP_ID = _row("INVALID_GROUP_ID", "The name of the group is not valid.", exit_code=ExitCode.USAGE)
     NON_EMPTY_GROUP = _row("NON_EMPTY_GROUP", "The group has members.", next_step="stop its members, then retry")
+    UNSUPPORTED_GROUP_TYPE = _row("UNSUPPORTED_GROUP_TYPE", "The command does not apply to groups of this type.")
     OFFSET_NOT_COMMITTED = _row("OFFSET_NOT_COMMITTED", "The group has not committed an offset of the partition.")
     NOT_COORDINATOR = _row(
         "NOT_COORDINATOR", "The broker does not coordinate the group or transactional id.", retriable=True

@@ -12,6 +12,8 @@ GROUPS = "broker/coordinator/groups.py"
 TOPICS = "broker/coordinator/topics.py"
 GROUP_TESTS = "tests/unit/broker/coordinator/test_groups.py"
 
+LOG_END_TESTS = "tests/unit/broker/coordinator/test_log_ends.py"
+
 MUTANTS = (
     Mutant(
         "the committed offsets of a removed partition stay",
@@ -159,5 +161,33 @@ MUTANTS = (
         "            if known is waited:\n                break",
         "            break",
         ("tests/unit/broker/coordinator/test_links.py::test_calls_that_reconnect_at_the_same_time_share_a_connection",),
+    ),
+    Mutant(
+        "a leader that hangs leaves the lag of all partitions unknown",
+        "broker/coordinator/log_ends.py",
+        "except (ClusterError, TimeoutError):",
+        "except ClusterError:",
+        (f"{LOG_END_TESTS}::test_a_leader_that_fails_or_hangs_costs_only_its_own_partitions",),
+    ),
+    Mutant(
+        "the offset of a refusal is a log end",
+        "broker/coordinator/log_ends.py",
+        "if each.error_code == KafkaCode.NONE",
+        "if True",
+        (f"{LOG_END_TESTS}::test_a_partition_that_its_leader_refuses_is_missing",),
+    ),
+    Mutant(
+        "a new leader reports a log end below one that its predecessor has shown",
+        "broker/coordinator/log_ends.py",
+        " or not leading.leader.latest_known():",
+        ":",
+        (f"{LOG_END_TESTS}::test_a_new_leader_does_not_report_an_end_that_may_be_below_one_that_was_shown",),
+    ),
+    Mutant(
+        "a broker asks itself over the network",
+        "broker/coordinator/log_ends.py",
+        "if partition.leader != self._cluster.broker_id:",
+        "if True:",
+        (f"{LOG_END_TESTS}::test_no_other_broker_is_asked_about_own_partitions",),
     ),
 )

@@ -166,4 +166,28 @@ MUTANTS = (
         "            if True:\n",
         ("tests/unit/broker/kafka/test_admin.py::test_the_removal_of_a_config_that_is_not_set_succeeds",),
     ),
+    Mutant(
+        "records that a share group has accepted out of order count as its lag",
+        "broker/kafka/share_offsets.py",
+        "ends[key] - state.start_offset - state.done_count)",
+        "ends[key] - state.start_offset)",
+        ("tests/unit/broker/kafka/test_share_offsets.py::test_the_lag_counts_the_records_that_are_not_done",),
+    ),
+    Mutant(
+        "one leader that does not answer fails the description of a share group",
+        "broker/kafka/share_offsets.py",
+        " and state.start_offset >= 0 and key in ends:",
+        " and state.start_offset >= 0:",
+        (
+            "tests/unit/broker/kafka/test_share_offsets.py"
+            "::test_a_partition_whose_leader_does_not_answer_has_an_unknown_lag_and_a_start",
+        ),
+    ),
+    Mutant(
+        "a share partition that nobody has read has a lag",
+        "broker/kafka/share_offsets.py",
+        "    return response.state is not None and response.state.start_offset >= 0",
+        "    return response.state is not None",
+        ("tests/unit/broker/kafka/test_share_offsets.py::test_only_partitions_with_a_start_have_a_lag",),
+    ),
 )

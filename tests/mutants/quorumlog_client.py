@@ -19,6 +19,8 @@ LOG_TESTS = "tests/unit/quorumlog/client/test_transaction_logs.py"
 TRANSACTION_TESTS = "tests/unit/quorumlog/client/test_producer_transactions.py"
 PRODUCER_TESTS = "tests/unit/quorumlog/client/test_record_producer.py"
 
+SHARE_TESTS = "tests/unit/quorumlog/client/test_share_groups.py"
+
 MUTANTS = (
     Mutant(
         "a transaction that its coordinator did not know once hangs, although it has ended",
@@ -131,5 +133,50 @@ MUTANTS = (
         "if self._state is not _State.NONE or self._fenced is not None:",
         "if False:",
         (f"{TRANSACTION_TESTS}::test_a_fenced_producer_stays_refused",),
+    ),
+    Mutant(
+        "an unknown lag of a share group is the number -1",
+        "quorumlog/client/share_groups.py",
+        "lag if lag >= 0 else None",
+        "lag",
+        (f"{SHARE_TESTS}::test_an_error_an_unread_partition_and_an_old_broker_have_no_figures",),
+    ),
+    Mutant(
+        "a share partition that nobody has read starts at -1",
+        "quorumlog/client/share_groups.py",
+        "if answer.start_offset < 0:",
+        "if False:",
+        (f"{SHARE_TESTS}::test_share_offsets_have_starts_lags_and_problems",),
+    ),
+    Mutant(
+        "the repeated deletion of a share group's offsets is refused",
+        "quorumlog/client/share_groups.py",
+        "if code not in (KafkaCode.NONE, KafkaCode.UNKNOWN_TOPIC_OR_PARTITION)",
+        "if code != KafkaCode.NONE",
+        (f"{SHARE_TESTS}::test_offsets_are_deleted_once_and_a_repetition_is_no_refusal",),
+    ),
+    Mutant(
+        "a share group that is deleted between list and lag fails the lag of all groups",
+        "quorumlog/client/group_lag.py",
+        "if error.code != ApiError.GROUP_ID_NOT_FOUND:",
+        "if True:",
+        (f"{SHARE_TESTS}::test_a_share_group_that_was_deleted_since_it_was_listed_has_no_lag",),
+    ),
+    Mutant(
+        "a share group whose coordinator loads has no lag",
+        "quorumlog/client/group_lag.py",
+        "if error.code != ApiError.GROUP_ID_NOT_FOUND:",
+        "if False:",
+        (f"{SHARE_TESTS}::test_a_share_group_whose_coordinator_loads_is_not_treated_as_deleted",),
+    ),
+    Mutant(
+        "a share partition whose state cannot be read is left out of the sum",
+        "quorumlog/client/group_lag.py",
+        "return share.start is not None or share.problem is not None",
+        "return share.start is not None",
+        (
+            "tests/unit/quorumlog/kctl/test_share_groups.py"
+            "::test_the_sum_of_a_share_group_counts_what_is_unknown_and_skips_what_is_unread",
+        ),
     ),
 )

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 from uuid import UUID
 
-from broker.kafka.api import Groups
+from broker.kafka.api import Groups, Shares
 from broker.kafka.listener import KafkaServer
 from metadata.image import ClusterImage
 from metadata.records import Endpoint, Partition, PartitionChange, Reason, RemovePartition, RenewTopic, Replica, Topic
@@ -60,10 +60,12 @@ class FakeBrokers:
     """Brokers 1 to n on the running loop.
 
     groups_of: makes the coordinators of one broker; None: the brokers coordinate no groups.
+    shares: the share groups of the brokers that start from now on; None: they serve none.
     """
 
     def __init__(self, groups_of: Callable[[int, FakeReplicas], Groups] | None = None) -> None:
         self._groups_of = groups_of
+        self.shares: Shares | None = None
         self.shared = _Shared()
         self.replicas: dict[int, _Replicas] = {}
         self.servers: dict[int, KafkaServer] = {}
@@ -81,6 +83,7 @@ class FakeBrokers:
             node_id=node_id,
             cluster_id="fake",
             groups=None if self._groups_of is None else self._groups_of(node_id, replicas),
+            shares=self.shares,
         )
         await server.start()
         if node_id not in self.addresses:  # otherwise it restarts unchanged

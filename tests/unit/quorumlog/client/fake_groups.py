@@ -16,7 +16,7 @@ from broker.core.coordinator.fields import int16, int32, string
 from broker.core.coordinator.placement import partition_of
 from broker.kafka.api import Groups
 from quorumlog.wire.errors import KafkaCode
-from tests.unit.broker.core.coordinator.driver import Coordinator, subscription
+from tests.unit.broker.core.coordinator.driver import Cluster, Coordinator, subscription
 from tests.unit.broker.kafka.fake import FakeReplicas
 from tests.unit.quorumlog.client.fake_cluster import FakeBrokers
 
@@ -28,7 +28,8 @@ class GroupsOfCluster:
     """The coordinators of all brokers.
 
     refusal: given instead of any answer while it is set.  hangs: brokers whose calls are never answered.  lost: this
-    many answers are replaced by COORDINATOR_NOT_AVAILABLE, although the requests were applied.
+    many answers are replaced by COORDINATOR_NOT_AVAILABLE, although the requests were applied.  topics: those that
+    consumer groups and share groups see, each with its number of partitions.
     """
 
     def __init__(self) -> None:
@@ -36,6 +37,7 @@ class GroupsOfCluster:
         self.refusal: KafkaCode | None = None
         self.hangs: set[int] = set()
         self.lost = 0
+        self.topics: dict[str, int] = {}
         self.asked: list[tuple[int, g.GroupRequest]] = []
         self.waiting: list[tuple[Coordinator, int, asyncio.Future[Any]]] = []
 
@@ -44,7 +46,7 @@ class GroupsOfCluster:
         found = self.by_place.get((partition, epoch))
         if found is None:
             earlier = [each for (index, _), each in self.by_place.items() if index == partition]
-            found = earlier[-1].reload() if earlier else Coordinator()
+            found = earlier[-1].reload() if earlier else Coordinator(cluster=Cluster(**self.topics))
             self.by_place[partition, epoch] = found
         return found
 

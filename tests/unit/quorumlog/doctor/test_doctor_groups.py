@@ -26,6 +26,7 @@ from quorumlog.doctor.groups_observed import ObservedGroups, grows, look_at_grou
 from quorumlog.runtime.addresses import Address
 from quorumlog.wire.errors import KafkaCode
 from tests.unit.quorumlog.client.fake_groups import begin_join, commit_offsets, group_brokers, join_member
+from tests.unit.quorumlog.client.fake_shares import share_brokers
 from tests.unit.quorumlog.doctor.clinic import Clinic, Diagnose
 
 NOW_MS = 1_700_000_000_000
@@ -108,8 +109,8 @@ def test_groups_that_are_long_empty_are_advice_which_deletes_nothing_by_itself(
     assert found["next"].endswith("kctl groups delete 'a c' b --yes")
 
 
-def total(lag: int, unknown: int = 0, state: str = "Stable") -> LagSum:
-    return LagSum(ListedGroup("billing", "classic", state, "consumer", 12), 3, lag, unknown, ("t", 0), lag)
+def total(lag: int, unknown: int = 0, state: str = "Stable", group_type: str = "classic") -> LagSum:
+    return LagSum(ListedGroup("billing", group_type, state, "consumer", 12), 3, lag, unknown, ("t", 0), lag)
 
 
 def test_lag_that_only_grows_is_advice(seen: ObservedGroups, diagnose: Diagnose) -> None:
@@ -119,7 +120,16 @@ def test_lag_that_only_grows_is_advice(seen: ObservedGroups, diagnose: Diagnose)
     assert (code, found["cause"]) == (0, '"billing" (Empty): from 5 to 9')
     assert found["what"] == "the lag of 1 group only grew for 12 s, in each of 2 samples"
     assert found["next"].startswith("kctl groups lag billing --follow; ")
-    assert "start those of the groups that have none" in found["next"]
+    assert "add members, up to the number of partitions, and start those of the groups that have none" in found["next"]
+
+
+def test_a_share_group_whose_lag_grows_may_get_more_members_than_partitions(
+    seen: ObservedGroups, diagnose: Diagnose
+) -> None:
+    seen.lags, seen.watched_s = {"billing": [total(5, group_type="share"), total(9, group_type="share")]}, 12.0
+    findings, code = diagnose()
+    assert (code, findings["LAG_GROWS"]["cause"]) == (0, '"billing" (Stable): from 5 to 9')
+    assert findings["LAG_GROWS"]["next"] == "kctl groups lag billing --follow; add members"
 
 
 def test_lag_grows_only_if_each_complete_sample_is_higher() -> None:
@@ -188,6 +198,26 @@ async def test_the_lag_of_a_group_that_reads_nothing_is_watched(monkeypatch: pyt
         monkeypatch.setattr(groups_observed, "lag_of_all", ask)
         assert (await look_at_groups(brokers.bootstrap.split(","), 10)).lags == {}
         assert (await look_at_groups(brokers.bootstrap.split(","), 0.04)).lags == {}
+
+
+async def test_the_lag_of_a_share_group_is_watched_unless_it_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch, SAMPLES_MAX=3)
+    async with share_brokers() as (brokers, _, shares):
+        shares.join("b")
+        shares.starts = {0: 2, 1: 3}
+        ask = lag_of_all
+
+        async def fill_and_ask(*arguments: Any) -> list[LagSum]:
+            await brokers.fill("orders", 0, build_batch([NewRecord(None, b"x", 1)]))
+            return await ask(*arguments)
+
+        monkeypatch.setattr(groups_observed, "lag_of_all", fill_and_ask)
+        seen = await look_at_groups(brokers.bootstrap.split(","), 10)
+        assert (seen.problem, [each.group_type for each in seen.listed]) == ("", ["share"])
+        assert {name: [each.lag for each in samples] for name, samples in seen.lags.items()} == {"b": [2, 3, 4]}
+        assert seen.explained == {}
+        shares.unknown.add(1)
+        assert (await look_at_groups(brokers.bootstrap.split(","), 10)).lags == {}
 
 
 async def test_groups_are_explained_and_a_coordinator_that_loads_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,109 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
 
 import pytest
 
 from quorumlog.client.group_descriptions import CommittedOffset, ListedGroup
 from quorumlog.client.group_lag import lag_sum, partition_lag
-from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.errors import ClusterError
-from quorumlog.kctl import group_access
-from quorumlog.kctl.main import run
 from quorumlog.wire.errors import KafkaCode
-from tests.unit.quorumlog.client.fake_cluster import FakeBrokers, ThreadedBrokers
-from tests.unit.quorumlog.client.fake_groups import (
-    OFFSETS,
-    GroupsOfCluster,
-    begin_join,
-    commit_offsets,
-    join_member,
-)
-
-T = TypeVar("T")
-G = "b"
-"""A group that broker 1 coordinates."""
-
-
-class Bench:
-    """Brokers 1 and 2 on a thread, topic orders with 4 and 2 records, and kctl."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self.groups = GroupsOfCluster()
-        self.threaded = ThreadedBrokers()
-        self.threaded.brokers = FakeBrokers(self.groups.of_broker)
-        self._capsys = capsys
-        self.errors = ""
-
-    def start(self) -> None:
-        self.threaded._thread.start()
-        brokers = self.threaded.brokers
-        for node_id in (1, 2):
-            self.threaded.run(brokers.start(node_id))
-        self.threaded.run(brokers.create(OFFSETS, [1, 2]))
-        self.threaded.run(brokers.create("orders", [1, 2]))
-        for index, count in enumerate((4, 2)):
-            batches = [build_batch([NewRecord(None, b"x", 1_000 * n)]) for n in range(count)]
-            self.threaded.run(brokers.fill("orders", index, *batches))
-
-    def stop(self) -> None:
-        self.threaded.run(self.threaded.brokers.close())
-        self.threaded.loop.call_soon_threadsafe(self.threaded.loop.stop)
-        self.threaded._thread.join(10)
-        self.threaded.loop.close()
-
-    def say(self, *arguments: str, timeout: str = "5") -> tuple[int, str]:
-        """Return the exit code and the output of a command."""
-        self._capsys.readouterr()
-        code = run(["--timeout", timeout, "groups", *arguments])
-        out, self.errors = self._capsys.readouterr()
-        return code, out
-
-    def json(self, *arguments: str) -> Any:
-        code, out = self.say(*arguments, "-o", "json")
-        assert code == 0, self.errors
-        return json.loads(out)
-
-    def refused(self, code: int, *arguments: str, timeout: str = "5") -> dict[str, Any]:
-        """Return the error of a command that must fail with this exit code."""
-        found, _ = self.say(*arguments, "-o", "json", timeout=timeout)
-        assert found == code, self.errors
-        error = json.loads(self.errors.splitlines()[-1])
-        assert isinstance(error, dict)
-        return error
-
-    def commit(self, *offsets: int) -> None:
-        """Commit offsets of the partitions of orders, from 0 on, as a client that is no member."""
-        self.threaded.run(_on_loop(lambda: commit_offsets(self.groups, G, *offsets)))
-
-    def join(self) -> str:
-        return self.threaded.run(_on_loop(lambda: join_member(self.groups, G)))
-
-    def offsets(self) -> list[int | None]:
-        return [row["committed_offset"] for row in self.json("lag", G)]
-
-
-async def _on_loop(work: Callable[[], T]) -> T:
-    return work()
-
-
-@pytest.fixture
-def bench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    bench = Bench(capsys)
-
-    async def addresses(_reads: Any) -> list[str]:
-        return bench.threaded.brokers.bootstrap.split(",")
-
-    monkeypatch.setattr(group_access, "broker_addresses", addresses)
-    bench.start()
-    try:
-        yield bench
-    finally:
-        bench.stop()
-
+from tests.unit.quorumlog.client.fake_groups import begin_join, commit_offsets
+from tests.unit.quorumlog.kctl.group_bench import Bench, G
 
 # -- list, describe
 
@@ -214,7 +121,7 @@ def test_the_last_rebalances_are_explained(bench: Bench) -> None:
 
 def test_a_rebalance_in_progress_names_the_members_that_it_waits_for(bench: Bench) -> None:
     member_id = bench.join()
-    bench.threaded.run(_on_loop(lambda: begin_join(bench.groups, G)))
+    bench.do(lambda: begin_join(bench.groups, G))
     _, out = bench.say("explain", G)
     assert "in progress" in out
     assert f"it waits for '{member_id}' ('app' at 10.0.0.7)" in out
@@ -434,7 +341,7 @@ def test_a_group_is_deleted_and_then_missing(bench: Bench) -> None:
 
 def test_a_group_with_members_is_not_deleted_and_does_not_keep_the_others(bench: Bench) -> None:
     bench.join()
-    bench.threaded.run(_on_loop(lambda: commit_offsets(bench.groups, "d", 1)))
+    bench.do(lambda: commit_offsets(bench.groups, "d", 1))
     code, out = bench.say("delete", G, "d", "-o", "json")
     document = json.loads(out)
     assert (code, document["changed"]) == (5, True)
@@ -447,7 +354,7 @@ def test_a_group_with_members_is_not_deleted_and_does_not_keep_the_others(bench:
 
 def test_offsets_of_a_topic_are_deleted_and_a_repetition_changes_nothing(bench: Bench) -> None:
     bench.commit(1, 2)
-    bench.threaded.run(_on_loop(lambda: commit_offsets(bench.groups, G, 1, topic="bills")))
+    bench.do(lambda: commit_offsets(bench.groups, G, 1, topic="bills"))
     assert bench.json("delete-offsets", G, "orders", "--dry-run")["changed"] is False
     document = bench.json("delete-offsets", G, "orders:1")
     expected = {"changed": True, "offset": None, "group": G, "topic": "orders", "partitions": [1]}

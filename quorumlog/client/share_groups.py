@@ -1,0 +1,111 @@
+"""Offsets of share groups (KIP-932), for administrators: where each share partition starts, and its lag.
+
+A share group has no committed offsets.  Its coordinator stores the start offset of each share partition: the first
+record that is neither accepted nor archived.  Some records after it may be done already, so the lag is smaller than the
+distance to the log end, and only the coordinator can tell it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final, NamedTuple
+
+from quorumlog.client.coordinators import CoordinatorCalls, check, refused
+from quorumlog.client.group_descriptions import Partition
+from quorumlog.client.kafka import KafkaConnection
+from quorumlog.errors import ClusterError, RemoteProtocolError
+from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.kafka.codec import Api
+
+NEWEST: Final = {
+    Api.SHARE_GROUP_DESCRIBE: 1,
+    Api.DESCRIBE_SHARE_GROUP_OFFSETS: 1,
+    Api.DELETE_SHARE_GROUP_OFFSETS: 0,
+}
+"""The newest version of each request about share groups that is sent."""
+
+
+class ShareOffset(NamedTuple):
+    """Where a share group is in a partition.
+
+    start: first offset that is not done; None if no member has read the partition yet, or if it is unknown.
+    lag: number of records that are not done; None if it is unknown.
+    problem: why the coordinator does not know the start, in words.
+    """
+
+    start: int | None
+    lag: int | None
+    problem: str | None = None
+
+
+class ShareOffsets:
+    """Asks the coordinators of share groups.  Every call ends within its `timeout_s`."""
+
+    def __init__(self, calls: CoordinatorCalls) -> None:
+        self._calls = calls
+
+    async def describe(self, group: str, timeout_s: float) -> dict[Partition, ShareOffset]:
+        """Return the share partitions of a group that have been assigned to members, ascending.
+
+        Raises:
+            ClusterError: GROUP_ID_NOT_FOUND (not a share group), TIMED_OUT.
+        """
+
+        async def attempt(connection: KafkaConnection, left_s: float) -> dict[Partition, ShareOffset]:
+            values = {"groups": [{"group_id": group, "topics": None}]}
+            reply = await self._calls.ask(connection, Api.DESCRIBE_SHARE_GROUP_OFFSETS, values, left_s)
+            answers = list(reply.groups)
+            with connection.judged():
+                if [each.group_id for each in answers] != [group]:
+                    raise RemoteProtocolError("the answer is about other groups than the request")
+            check(answers[0].error_code, f"group {group}: its offsets")
+            found = {
+                (str(topic.topic_name), int(each.partition_index)): share_offset(
+                    each, f"{topic.topic_name}-{each.partition_index}"
+                )
+                for topic in answers[0].topics
+                for each in topic.partitions
+            }
+            return dict(sorted(found.items()))
+
+        return await self._calls.call(group, timeout_s, attempt)
+
+    async def delete(self, group: str, topics: Collection[str], timeout_s: float) -> dict[str, ClusterError]:
+        """Delete the offsets of whole topics; return the refused topics.  The group must have no members.
+
+        A topic without offsets is not refused.
+
+        Raises:
+            ClusterError: GROUP_ID_NOT_FOUND (not a share group), NON_EMPTY_GROUP, TIMED_OUT.
+        """
+        values = {"group_id": group, "topics": [{"topic_name": topic} for topic in sorted(set(topics))]}
+
+        async def attempt(connection: KafkaConnection, left_s: float) -> dict[str, ClusterError]:
+            reply = await self._calls.ask(connection, Api.DELETE_SHARE_GROUP_OFFSETS, values, left_s)
+            check(reply.error_code, f"group {group}")
+            answered = {each.topic_name: each.error_code for each in reply.responses}
+            with connection.judged():
+                if answered.keys() != set(topics):
+                    raise RemoteProtocolError("the answer is about other topics than the request")
+            refusals = {
+                topic: refused(code, f"group {group}: the deletion of its offsets of {topic}")
+                for topic, code in sorted(answered.items())
+                if code not in (KafkaCode.NONE, KafkaCode.UNKNOWN_TOPIC_OR_PARTITION)
+            }
+            for error in refusals.values():
+                if error.retriable:
+                    raise error
+            return refusals
+
+        return await self._calls.call(group, timeout_s, attempt)
+
+
+def share_offset(answer: Any, name: str) -> ShareOffset:
+    """Return the offset in one partition of an answer.  name: of the partition, for messages."""
+    if answer.error_code:
+        reason = f": {answer.error_message}" if answer.error_message else ""
+        return ShareOffset(None, None, refused(answer.error_code, f"the offset of {name}", reason).message)
+    if answer.start_offset < 0:
+        return ShareOffset(None, None)
+    lag = getattr(answer, "lag", -1)  # version 0 has no lag
+    return ShareOffset(answer.start_offset, lag if lag >= 0 else None)

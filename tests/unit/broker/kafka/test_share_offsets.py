@@ -1,0 +1,121 @@
+"""DescribeShareGroupOffsets: starts and lags, in the protocol."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from broker.core.coordinator.consumer.requests import NamedPartitions
+from broker.core.coordinator.share.requests import ListShareStatesResponse
+from broker.core.coordinator.share.states import ShareState, StateResponse
+from broker.core.fetch_session import PartitionKey
+from broker.core.share.partition import Delivery, StateBatch
+from broker.kafka.listener import KafkaServer
+from broker.kafka.share_groups import NoShares
+from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.kafka.codec import Api
+from tests.unit.broker.kafka.fake import FakeController, FakeNode, FakeReplicas
+from tests.unit.broker.kafka.raw import RawClient
+
+TOPIC_ID = UUID(int=7)
+MISSING = "missing"
+"""A group that does not exist.  Every other group has a state of each partition of `orders`."""
+
+
+class Shares(NoShares):
+    """ends: the log ends that can be found.  asked: the indexes of each look-up."""
+
+    def __init__(self) -> None:
+        self.states: list[StateResponse] = []
+        self.ends: dict[int, int] = {}
+        self.asked: list[list[int]] = []
+
+    async def describe_offsets(
+        self, group: str, wanted: Sequence[NamedPartitions] | None
+    ) -> tuple[ListShareStatesResponse, list[tuple[NamedPartitions, list[StateResponse]]]]:
+        if group == MISSING:
+            return ListShareStatesResponse(KafkaCode.GROUP_ID_NOT_FOUND), []
+        topic = NamedPartitions(TOPIC_ID, "orders", tuple(range(len(self.states))))
+        return ListShareStatesResponse(KafkaCode.NONE), [(topic, self.states)]
+
+    async def log_ends(self, partitions: Iterable[PartitionKey]) -> dict[PartitionKey, int]:
+        keys = list(partitions)
+        self.asked.append([key.partition_index for key in keys])
+        return {key: self.ends[key.partition_index] for key in keys if key.partition_index in self.ends}
+
+
+class Served:
+    def __init__(self, shares: Shares, client: RawClient) -> None:
+        self.shares = shares
+        self._client = client
+
+    async def describe(self, *groups: str, version: int = 1) -> Any:
+        values = {"groups": [{"group_id": group, "topics": None} for group in groups]}
+        return (await self._client.ask(Api.DESCRIBE_SHARE_GROUP_OFFSETS, version, values)).groups
+
+    async def lags(self) -> list[int]:
+        (group,) = await self.describe("work")
+        return [each.lag for each in group.topics[0].partitions]
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    shares, replicas = Shares(), FakeReplicas()
+    call = FakeController(replicas).call
+    server = KafkaServer(replicas, call, ("127.0.0.1:0",), node=FakeNode(), node_id=1, cluster_id="test", shares=shares)
+    await server.start()
+    try:
+        async with RawClient(server.endpoints[0].port) as client:
+            yield Served(shares, client)
+    finally:
+        await server.close()
+
+
+def at(start: int, *done: tuple[int, int]) -> StateResponse:
+    """The state of a share partition.  done: ranges of accepted offsets after the start, with exclusive ends."""
+    batches = tuple(StateBatch(first, end, Delivery.ACKNOWLEDGED, 1) for first, end in done)
+    return StateResponse(KafkaCode.NONE, None, ShareState(0, 1, 3, start, batches))
+
+
+async def test_the_lag_counts_the_records_that_are_not_done(served: Served) -> None:
+    served.shares.states = [at(5), at(5, (6, 8), (9, 10)), at(5)]
+    served.shares.ends = {0: 12, 1: 12, 2: 5}
+    assert await served.lags() == [7, 4, 0]
+
+
+async def test_a_log_end_that_was_read_before_a_truncation_gives_no_negative_lag(served: Served) -> None:
+    served.shares.states, served.shares.ends = [at(5)], {0: 3}
+    assert await served.lags() == [0]
+
+
+async def test_a_partition_whose_leader_does_not_answer_has_an_unknown_lag_and_a_start(served: Served) -> None:
+    served.shares.states, served.shares.ends = [at(5), at(6)], {1: 7}
+    (group,) = await served.describe("work")
+    (topic,) = group.topics
+    assert [(each.start_offset, each.lag, int(each.error_code)) for each in topic.partitions] == [(5, -1, 0), (6, 1, 0)]
+
+
+async def test_only_partitions_with_a_start_have_a_lag(served: Served) -> None:
+    lost = StateResponse(KafkaCode.COORDINATOR_NOT_AVAILABLE, "no leader")
+    served.shares.states, served.shares.ends = [at(-1), lost, StateResponse(KafkaCode.NONE), at(0)], {3: 2}
+    assert await served.lags() == [-1, -1, -1, 2]
+    assert served.shares.asked == [[3]]
+
+
+async def test_all_groups_of_a_request_share_one_look_up(served: Served) -> None:
+    served.shares.states, served.shares.ends = [at(0)], {0: 2}
+    first, missing, second = await served.describe("work", MISSING, "play")
+    assert [each.group_id for each in (first, missing, second)] == ["work", MISSING, "play"]
+    assert int(missing.error_code) == KafkaCode.GROUP_ID_NOT_FOUND
+    assert [each.topics[0].partitions[0].lag for each in (first, second)] == [2, 2]
+    assert served.shares.asked == [[0, 0]]
+
+
+async def test_version_0_has_no_lag_so_no_leader_is_asked(served: Served) -> None:
+    served.shares.states, served.shares.ends = [at(5)], {0: 12}
+    (group,) = await served.describe("work", version=0)
+    assert group.topics[0].partitions[0].start_offset == 5
+    assert served.shares.asked == []

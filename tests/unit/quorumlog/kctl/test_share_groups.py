@@ -1,0 +1,175 @@
+"""kctl groups about share groups: what it shows and deletes, and what it refuses by name."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from quorumlog.client.group_descriptions import ListedGroup
+from quorumlog.client.group_lag import share_partition_lag, share_sum
+from quorumlog.client.share_groups import ShareOffset
+from quorumlog.errors import ClusterError
+from quorumlog.wire.errors import KafkaCode
+from tests.unit.quorumlog.client.fake_shares import FakeShares
+from tests.unit.quorumlog.kctl.group_bench import Bench, G
+
+
+@pytest.fixture
+def shares(bench: Bench) -> FakeShares:
+    """A share group with one member, which has read from orders-0 but not yet from orders-1."""
+    bench.do(lambda: bench.shares.join(G))
+    bench.shares.starts[0] = 1
+    return bench.shares
+
+
+def leave(bench: Bench) -> None:
+    bench.do(lambda: bench.shares.leave(G))
+
+
+# -- list, describe
+
+
+def test_a_share_group_is_listed_and_described(bench: Bench, shares: FakeShares) -> None:
+    (listed,) = bench.json("list")
+    assert (listed["group"], listed["type"], listed["state"]) == (G, "share", "Stable")
+    document = bench.json("describe", G)
+    assert (document["type"], document["assignor"], document["epoch"]) == ("share", "simple", 2)
+    assert document["members"] == [
+        {
+            "member_id": "m-1",
+            "instance_id": None,
+            "client_id": "app",
+            "host": "10.0.0.7",
+            "epoch": 2,
+            "subscription": ["orders"],
+            "assignment": [{"topic": "orders", "partitions": [0, 1]}],
+        }
+    ]
+
+
+# -- lag
+
+
+def test_the_lag_of_each_share_partition(bench: Bench, shares: FakeShares) -> None:
+    rows = bench.json("lag", G)
+    assert [(row["partition"], row["start_offset"], row["log_end_offset"], row["lag"]) for row in rows] == [
+        (0, 1, 4, 3),
+        (1, None, 2, None),
+    ]
+    assert [row["problem"] for row in rows] == [None, "no member has read it yet"]
+    assert {row["committed_offset"] for row in rows} == {None}
+    _, out = bench.say("lag", G)
+    assert out.splitlines()[0] == f"{G}  type=share state=Stable lag=3", "an unread partition has no lag"
+    assert out.splitlines()[1].split() == ["topic", "partition", "start_offset", "log_end_offset", "lag"]
+
+
+def test_a_lag_that_the_coordinator_does_not_know_is_unknown(bench: Bench, shares: FakeShares) -> None:
+    shares.starts = {0: 1, 1: KafkaCode.COORDINATOR_NOT_AVAILABLE}
+    shares.unknown.add(0)
+    first, second = bench.json("lag", G)
+    assert first["lag"] is None
+    assert first["problem"] == "the coordinator reports no lag; the leader of the partition may not answer it"
+    assert second["lag"] is None
+    assert second["problem"].startswith("the offset of orders-1: ")
+    assert bench.say("lag", G)[1].splitlines()[0] == f"{G}  type=share state=Stable lag=0, 2 unknown"
+
+
+def test_the_lags_of_all_groups_include_share_groups(bench: Bench, shares: FakeShares) -> None:
+    (row,) = bench.json("lag")
+    assert (row["group"], row["type"], row["partitions"], row["lag"], row["unknown"]) == (G, "share", 1, 3, 0)
+    assert row["worst"] == {"topic": "orders", "partition": 0}
+
+
+def test_the_lag_of_a_share_group_is_followed(bench: Bench, shares: FakeShares) -> None:
+    code, out = bench.say("lag", G, "--follow", "--interval", "0.1", "-o", "json", timeout="1")
+    samples = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert [(each["lag"], each["change"]) for each in samples[:2]] == [(3, None), (3, 0)]
+
+
+def test_a_share_partition_whose_figures_are_incomplete_has_a_problem() -> None:
+    lost = ClusterError("LEADER_NOT_AVAILABLE", "t-0: no leader", retriable=True)
+    key = ("t", 0)
+    complete = share_partition_lag(key, ShareOffset(5, 2), 0, 9)
+    assert (complete.lag, complete.has_lag, complete.problem, complete.log_end) == (2, True, None, 9)
+    headless = share_partition_lag(key, ShareOffset(5, None), 0, lost)
+    assert (headless.lag, headless.has_lag, headless.problem) == (None, True, "t-0: no leader")
+    unreadable = share_partition_lag(key, ShareOffset(None, None, "its state is lost"), 0, lost)
+    assert (unreadable.lag, unreadable.has_lag, unreadable.problem) == (None, True, "its state is lost")
+    for unread in (None, ShareOffset(None, None)):
+        found = share_partition_lag(key, unread, 0, 9)
+        assert (found.lag, found.has_lag, found.problem) == (None, False, "no member has read it yet")
+
+
+def test_the_sum_of_a_share_group_counts_what_is_unknown_and_skips_what_is_unread() -> None:
+    group = ListedGroup("g", "share", "Stable", "share", 1)
+    shares = {
+        ("t", 0): ShareOffset(5, 2),
+        ("t", 1): ShareOffset(5, 7),
+        ("t", 2): ShareOffset(5, None),
+        ("t", 3): ShareOffset(None, None, "its state is lost"),
+        ("t", 4): ShareOffset(None, None),
+    }
+    total = share_sum(group, shares)
+    assert (total.partitions, total.lag, total.unknown, total.worst, total.worst_lag) == (4, 9, 2, ("t", 1), 7)
+    assert share_sum(group, {("t", 4): ShareOffset(None, None)}).partitions == 0
+
+
+# -- deletions
+
+
+def test_a_share_group_with_members_is_not_deleted_nor_are_its_offsets(bench: Bench, shares: FakeShares) -> None:
+    for command in (("delete", G), ("delete-offsets", G, "orders")):
+        error = bench.refused(5, *command)
+        assert (error["error"], "'m-1' ('app' at 10.0.0.7)" in error["message"]) == ("NON_EMPTY_GROUP", True)
+    assert len(bench.json("lag", G)) == 2
+
+
+def test_an_empty_share_group_is_deleted(bench: Bench, shares: FakeShares) -> None:
+    leave(bench)
+    assert bench.json("delete", G, "--dry-run")["changed"] is False
+    assert bench.json("delete", G)["changed"] is True
+    assert bench.json("list") == []
+    assert bench.refused(3, "lag", G)["error"] == "GROUP_ID_NOT_FOUND"
+
+
+def test_the_offsets_of_an_empty_share_group_are_deleted_by_topic(bench: Bench, shares: FakeShares) -> None:
+    leave(bench)
+    planned = bench.json("delete-offsets", G, "orders", "--dry-run")
+    assert (planned["changed"], planned["partitions"]) == (False, [0, 1])
+    assert len(bench.json("lag", G)) == 2, "a dry run changes nothing"
+    assert bench.json("delete-offsets", G, "orders") == {**planned, "changed": True}
+    assert bench.json("lag", G) == []
+    again = bench.json("delete-offsets", G, "orders")
+    assert (again["changed"], again["partitions"]) == (False, [])
+
+
+# -- refusals
+
+
+@pytest.mark.parametrize(
+    ("command", "reason", "next_step"),
+    [
+        (("explain", G), "whose rebalances are not recorded", f"kctl groups describe {G}"),
+        (
+            ("reset-offsets", G, "--all-topics", "--to-latest"),
+            "which commits no offsets",
+            f"kafka-share-groups.sh --group {G} --reset-offsets sets the starts of its share partitions",
+        ),
+        (
+            ("delete-offsets", G, "orders:1"),
+            "whose offsets can only be deleted for whole topics",
+            f"kctl groups delete-offsets {G} orders",
+        ),
+    ],
+)
+def test_commands_for_other_groups_refuse_a_share_group_by_name(
+    bench: Bench, shares: FakeShares, command: tuple[str, ...], reason: str, next_step: str
+) -> None:
+    leave(bench)
+    error = bench.refused(5, *command)
+    assert (error["error"], error["retriable"]) == ("UNSUPPORTED_GROUP_TYPE", False)
+    assert error["message"] == f"group {G} is a share group, {reason}"
+    assert error["next"] == next_step
+    assert len(bench.json("lag", G)) == 2
