@@ -1,0 +1,118 @@
+"""Producers and consumers of confluent-kafka, with the settings that all comparisons use, and loads of records."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from bench.clusters import Cluster
+
+DEADLINE_S = 120.0
+VALUES = 64
+RECORDS_A_POLL = 200
+
+
+class Load(NamedTuple):
+    record_bytes: int
+    partitions: int
+    codec: str = "none"
+
+    def __str__(self) -> str:
+        codec = "" if self.codec == "none" else f", {self.codec}"
+        return f"{self.record_bytes:,} B, {count_of(self.partitions, 'partition')}{codec}"
+
+
+def count_of(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def producer(cluster: Cluster, linger_ms: int, codec: str = "none", **more: Any) -> Producer:
+    """Return an idempotent producer with acks=all.  more: further settings, with underscores for dots."""
+    settings = {
+        "bootstrap.servers": cluster.bootstrap,
+        "acks": "all",
+        "enable.idempotence": True,
+        "linger.ms": linger_ms,
+        "compression.type": codec,
+        "queue.buffering.max.messages": 500_000,
+        "queue.buffering.max.kbytes": 65_536,
+        "log_level": 0,
+    }
+    return Producer(settings | {name.replace("_", "."): value for name, value in more.items()})
+
+
+def consumer(cluster: Cluster, **more: Any) -> Consumer:
+    """Return a consumer without commits.  more: further settings, with underscores for dots."""
+    settings = {
+        "bootstrap.servers": cluster.bootstrap,
+        "group.id": "bench",
+        "enable.auto.commit": False,
+        "auto.offset.reset": "earliest",
+        "fetch.queue.backoff.ms": 1,  # by default the client sleeps for 1 s whenever its own queue is full
+        "log_level": 0,
+    }
+    return Consumer(settings | {name.replace("_", "."): value for name, value in more.items()})
+
+
+def values_of(record_bytes: int) -> list[bytes]:
+    """Return different values of this size, which compress to about half."""
+    return [bytes(random.Random(seed).choices(b"abcdefghijklmnop", k=record_bytes)) for seed in range(VALUES)]
+
+
+def produce(cluster: Cluster, topic: str, load: Load, seconds: float) -> tuple[int, float]:
+    """Produce for some seconds; return the number of records, and the seconds until the last acknowledgement."""
+    sender, values = producer(cluster, 5, load.codec), values_of(load.record_bytes)
+    count, began = 0, time.monotonic()
+    while time.monotonic() < began + seconds:
+        send(sender, topic, values, range(count, count + RECORDS_A_POLL))
+        count += RECORDS_A_POLL
+    flush(sender, topic)
+    return count, time.monotonic() - began
+
+
+def send(
+    sender: Producer,
+    topic: str,
+    values: Sequence[bytes],
+    numbers: range,
+    key: Callable[[int], bytes] | None = None,
+) -> None:
+    """Hand a record for each number to the producer; wait while its queue is full."""
+    for number in numbers:
+        while True:
+            try:
+                sender.produce(topic, values[number % len(values)], key and key(number))
+                break
+            except BufferError:
+                sender.poll(0.002)
+    sender.poll(0)
+
+
+def flush(sender: Producer, topic: str) -> None:
+    left = sender.flush(DEADLINE_S)
+    assert left == 0, f"{left} records of {topic} were not acknowledged within {DEADLINE_S:g} s"
+
+
+def consume(cluster: Cluster, topic: str, partitions: int, count: int, **settings: Any) -> float:
+    """Return the seconds from the assignment to the last of `count` records.  settings: of `consumer`."""
+    reader = consumer(cluster, **settings)
+    seen, began = 0, time.monotonic()
+    reader.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
+    while seen < count:
+        assert time.monotonic() < began + DEADLINE_S, f"{seen} of {count} records of {topic} in {DEADLINE_S:g} s"
+        for message in reader.consume(10_000, timeout=1.0):
+            assert message.error() is None, message.error()
+            seen += 1
+    took = time.monotonic() - began
+    reader.close()
+    assert seen == count, f"{topic}: {seen} records read, {count} acknowledged"
+    return took
+
+
+def at(sorted_values: Sequence[float], share: float) -> float:
+    """Return the percentile of sorted values."""
+    return sorted_values[min(int(len(sorted_values) * share), len(sorted_values) - 1)]

@@ -1,0 +1,127 @@
+"""Rounds that measure quorumlog and Apache Kafka alternately, and the rows of their results.
+
+Both clusters run during the whole bench.  While one is measured, the other one is stopped.  Each round measures both,
+in alternating order.  Without Java or Maven, only quorumlog is measured.
+
+`others_processor_share` is the share of the machine that neither the measured cluster nor the client took.  If it is
+more than a few percent, the round says little.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from bench.clusters import KAFKA, OURS, Cluster, kafka_cluster, quorumlog_cluster
+from bench.floors import floors
+from tests.clients.outcomes import Skipped
+
+TINY_WITH_KAFKA: Final = "BENCH_TINY_WITH_KAFKA"
+"""If this environment variable is set, tiny runs measure Apache Kafka, too."""
+Figures = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """The figures of all rounds by cluster, and the figures that were taken once, at the start.
+
+    missing: the reason why Apache Kafka was not measured, if it was not.
+    """
+
+    count: int
+    measured: Mapping[str, Sequence[Figures]]
+    once: Mapping[str, Figures]
+    others: Mapping[str, Sequence[float]]
+    missing: str | None = None
+
+    def result(self) -> dict[str, Any]:
+        """Return what a bench stores: medians of the rounds, their ratios and their ranges."""
+        return {
+            "rounds": self.count,
+            "floors": floors(),
+            "results": [*rows(self.measured), *rows({name: [found] for name, found in self.once.items()})],
+            "others_processor_share": {name: [round(one, 2) for one in shares] for name, shares in self.others.items()},
+            "missing": self.missing,
+        }
+
+
+@dataclass
+class _Measured:
+    figures: dict[str, list[Figures]] = field(default_factory=dict)
+    others: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, cluster: Cluster, measure: Callable[[], Figures]) -> None:
+        began, before = time.monotonic(), _foreign_s(cluster)
+        self.figures.setdefault(cluster.name, []).append(measure())
+        share = (_foreign_s(cluster) - before) / (time.monotonic() - began) / (os.cpu_count() or 1)
+        self.others.setdefault(cluster.name, []).append(share)
+
+
+def alternate(
+    port_base: int,
+    count: int,
+    measure: Callable[[Cluster, int], Figures],
+    *,
+    tiny: bool,
+    warm: Callable[[Cluster], None] | None = None,
+) -> Rounds:
+    """Start the clusters, warm each one up, and call `measure` with a cluster and the number of the round.
+
+    port_base: the first port of quorumlog's cluster; Kafka's takes free ones.
+    """
+    taken = _Measured()
+    with ExitStack() as stack:
+        clusters = [stack.enter_context(quorumlog_cluster(port_base))]
+        missing = None
+        if not tiny or os.environ.get(TINY_WITH_KAFKA):
+            try:
+                clusters.append(stack.enter_context(kafka_cluster()))
+            except Skipped as reason:
+                missing = str(reason)
+        once = {each.name: {"start_s": each.start_s, "idle_mib": each.resident_mib()} for each in clusters}
+        for cluster in clusters:
+            if warm is not None:
+                warm(cluster)
+            cluster.pause()
+        for number in range(count):
+            for cluster in clusters if number % 2 == 0 else reversed(clusters):
+                cluster.resume()
+                taken.add(cluster, lambda on=cluster, in_round=number: measure(on, in_round))  # type: ignore[misc]
+                cluster.pause()
+    return Rounds(count, taken.figures, once, taken.others, missing)
+
+
+def rows(measured: Mapping[str, Sequence[Figures]]) -> list[dict[str, Any]]:
+    """Return a row for each figure of quorumlog."""
+    return [
+        _row(name, {cluster: [one[name] for one in taken] for cluster, taken in measured.items()})
+        for name in measured[OURS][0]
+    ]
+
+
+def _row(name: str, found: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """Return the medians of one figure, their ratio, and the least and the greatest of each cluster."""
+    row: dict[str, Any] = {"figure": name}
+    for cluster, values in found.items():
+        row[cluster] = short(median(values))
+    row["ratio"] = round(median(found[OURS]) / median(found[KAFKA]), 2) if KAFKA in found else "-"
+    for cluster, values in found.items():
+        row[f"{cluster} range"] = f"{short(min(values)):g} to {short(max(values)):g}"
+    return row
+
+
+def short(value: float) -> float:
+    return round(value, 1 if value >= 10 else 2)
+
+
+def _foreign_s(cluster: Cluster) -> float:
+    """Return the processor time that this machine has spent on anything but the cluster, this client and waiting."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    busy = sum(int(value) for index, value in enumerate(fields) if index not in (3, 4)) / os.sysconf("SC_CLK_TCK")
+    return busy - cluster.processor_s() - sum(os.times()[:4])
