@@ -23,7 +23,8 @@ class Commits:
     """The offsets of one group.
 
     positions: of the consumer; a commit is noted there.
-    committed_only: before reading begins at a committed offset, wait for open transactions that may replace it.
+    committed_only: before reading begins at a committed offset, and before the user gets it, wait for open transactions
+        that may replace it.
     member: the consumer's membership; None if it only uses the group's offsets.
     """
 
@@ -77,7 +78,7 @@ class Commits:
 
     async def committed(self, partitions: Iterable[tuple[str, int]], timeout_s: float) -> dict[TopicPartition, int]:
         """Return committed offsets by partition; those without one are left out.  Raises: ClusterError."""
-        found = await self._groups.committed(self._group, timeout_s, partitions)
+        found = await self._groups.committed(self._group, timeout_s, partitions, stable=self._committed_only)
         return {TopicPartition(*partition): offset.offset for partition, offset in found.items()}
 
     async def to_begin_at(self, partitions: list[Partition], timeout_s: float) -> Mapping[Partition, CommittedOffset]:

@@ -694,7 +694,13 @@ class Consumer:
     async def committed(
         self, partitions: Iterable[tuple[str, int]] | None = None, timeout_s: float = CALL_TIMEOUT_S
     ) -> dict[TopicPartition, int]:
-        """Return the committed offsets of the group; of the assigned partitions if None.  Raises: ClusterError."""
+        """Return the committed offsets of the group; of the assigned partitions if None.
+
+        With `read_committed`, wait while a transaction that contains offsets of these partitions is open.
+
+        Raises:
+            ClusterError: TIMED_OUT, also if such a transaction stays open, as one of the caller's own does.
+        """
         if self._commits is None:
             raise no_group("has no committed offsets")
         return await self._commits.committed(list(self._positions) if partitions is None else partitions, timeout_s)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from tests.mutants import Mutant
 
+COMMITS = "quorumlog/client/consumer_commits.py"
+CONSUMER = "quorumlog/client/record_consumer.py"
 COORDINATORS = "quorumlog/client/coordinators.py"
 FETCHER = "quorumlog/client/fetcher.py"
 GROUPS = "quorumlog/client/groups.py"
 LOGS = "quorumlog/client/transaction_logs.py"
 POSITIONS = "quorumlog/client/positions.py"
 PRODUCER = "quorumlog/client/record_producer.py"
+TRANSACTION_ADMIN = "quorumlog/client/transaction_admin.py"
 TRANSACTIONS = "quorumlog/client/producer_transactions.py"
 
+ADMIN_OF_TRANSACTIONS = "tests/unit/quorumlog/client/test_transaction_admin.py"
 ADMIN_TESTS = "tests/unit/quorumlog/client/test_admin.py"
+COMMIT_TESTS = "tests/unit/quorumlog/client/test_consumer_commits.py"
 CONSUMER_TESTS = "tests/unit/quorumlog/client/test_record_consumer.py"
 GROUP_TESTS = "tests/unit/quorumlog/client/test_groups.py"
 LOG_TESTS = "tests/unit/quorumlog/client/test_transaction_logs.py"
@@ -22,6 +27,83 @@ PRODUCER_TESTS = "tests/unit/quorumlog/client/test_record_producer.py"
 SHARE_TESTS = "tests/unit/quorumlog/client/test_share_groups.py"
 
 MUTANTS = (
+    Mutant(
+        "committed offsets are returned although an open transaction may replace them",
+        COMMITS,
+        "found = await self._groups.committed(self._group, timeout_s, partitions, stable=self._committed_only)",
+        "found = await self._groups.committed(self._group, timeout_s, partitions)",
+        (f"{COMMIT_TESTS}::test_committed_names_the_transaction_when_it_stays_open",),
+    ),
+    Mutant(
+        "a reader of uncommitted records waits for transactions",
+        COMMITS,
+        "found = await self._groups.committed(self._group, timeout_s, partitions, stable=self._committed_only)",
+        "found = await self._groups.committed(self._group, timeout_s, partitions, stable=True)",
+        (f"{COMMIT_TESTS}::test_a_reader_of_uncommitted_records_gets_the_offset_before_the_transaction",),
+    ),
+    Mutant(
+        "offsets of records whose partition was lost are left out silently",
+        CONSUMER,
+        "        self._taken |= mine & self._unsent\n",
+        "",
+        (f"{COMMIT_TESTS}::test_offsets_of_records_that_were_lost_are_refused_once",),
+    ),
+    Mutant(
+        "offsets of records whose partition was revoked are left out silently",
+        CONSUMER,
+        "            self._taken |= partitions & self._unsent\n",
+        "",
+        (f"{COMMIT_TESTS}::test_offsets_of_records_that_were_revoked_are_refused",),
+    ),
+    Mutant(
+        "a partition without records in the transaction ends it when it is lost",
+        CONSUMER,
+        "        self._taken |= mine & self._unsent\n",
+        "        self._taken |= mine\n",
+        (f"{COMMIT_TESTS}::test_a_partition_without_records_in_the_transaction_may_be_lost",),
+    ),
+    Mutant(
+        "a partition that was lost once ends all later transactions",
+        CONSUMER,
+        "        self._taken.clear()\n",
+        "",
+        (f"{COMMIT_TESTS}::test_offsets_of_records_that_were_lost_are_refused_once",),
+    ),
+    Mutant(
+        "the records of the last transaction belong to the next one as well",
+        CONSUMER,
+        "        self._unsent.clear()\n",
+        "",
+        (f"{COMMIT_TESTS}::test_a_partition_may_be_lost_after_its_offsets_were_sent",),
+    ),
+    Mutant(
+        "records before a seek belong to the next transaction",
+        CONSUMER,
+        "        self._unsent.discard(position.partition)\n",
+        "",
+        (f"{COMMIT_TESTS}::test_records_before_a_seek_are_no_part_of_the_next_transaction",),
+    ),
+    Mutant(
+        "the abort of a transaction of a scope fails once the transaction is deleted",
+        TRANSACTION_ADMIN,
+        "                if error.code == ApiError.TRANSACTIONAL_ID_NOT_FOUND:\n                    return  # only",
+        "                if False:\n                    return  # only",
+        (f"{ADMIN_OF_TRANSACTIONS}::test_a_transactional_id_that_is_gone_has_ended",),
+    ),
+    Mutant(
+        "a coordinator that does not answer has aborted the transaction",
+        TRANSACTION_ADMIN,
+        "                if error.code == ApiError.TRANSACTIONAL_ID_NOT_FOUND:\n                    return  # only",
+        "                if True:\n                    return  # only",
+        (f"{ADMIN_OF_TRANSACTIONS}::test_an_error_of_the_coordinator_is_no_end",),
+    ),
+    Mutant(
+        "an abort waits for the next transaction of the id",
+        TRANSACTION_ADMIN,
+        "if not now.is_open or (now.producer_id, now.started_ms) != (found.producer_id, found.started_ms):",
+        "if not now.is_open:",
+        (f"{ADMIN_OF_TRANSACTIONS}::test_a_later_transaction_shows_that_the_aborted_one_has_ended",),
+    ),
     Mutant(
         "a transaction that its coordinator did not know once hangs, although it has ended",
         LOGS,

@@ -163,6 +163,59 @@ async def test_consume_transform_produce_is_exact_with_our_clients(standalone: S
         Consumer(bootstrap, topics=[source], group=f"group-{target}").group_metadata()
 
 
+async def test_a_rebalance_during_a_transaction_aborts_it_and_every_record_is_copied_once(
+    standalone: Standalone,
+) -> None:
+    bootstrap = standalone.bootstrap
+    source = await asyncio.to_thread(topic_on, bootstrap, 2)
+    target = await asyncio.to_thread(topic_on, bootstrap)
+    everything = {b"%d-%d" % (partition, number) for partition in (0, 1) for number in range(3)}
+    async with Producer(bootstrap) as plain:
+        for value in sorted(everything):
+            await plain.send(source, value, partition=int(value[:1]))
+
+    def member() -> Consumer:
+        settings: dict[str, Any] = {"group": f"group-{target}", "auto_commit": False, "heartbeat_interval_s": 0.3}
+        return Consumer(bootstrap, topics=[source], auto_offset_reset="earliest", **settings)
+
+    async def copy(consumer: Consumer, producer: Producer, count: int) -> None:
+        for value in await values_of(consumer, count):
+            await producer.send(target, value)
+
+    async def copy_all_and_rebalance(first: Consumer, second: Consumer, producer: Producer) -> None:
+        async with producer.transaction():
+            await copy(first, producer, 6)
+            await second.start()
+            async with asyncio.timeout(TIMEOUT_S):
+                while len(first.assignment()) != 1 or len(second.assignment()) != 1:
+                    await first.get(timeout_s=0.05)  # the members look for records, so that the group can rebalance
+            await producer.send_offsets(first)
+
+    async with (
+        member() as first,
+        Producer(bootstrap, transactional_id=f"first-{target}") as producer,
+        Producer(bootstrap, transactional_id=f"second-{target}") as other_producer,
+    ):
+        second = member()
+        try:
+            with pytest.raises(ClusterError, match="were taken from the consumer") as refused:
+                await copy_all_and_rebalance(first, second, producer)
+            assert refused.value.code == "ILLEGAL_GENERATION"
+            assert await first.committed([(source, 0), (source, 1)]) == {}
+            for consumer, own in ((first, producer), (second, other_producer)):
+                [partition] = consumer.assignment()
+                consumer.seek(partition, 0)
+                async with own.transaction():
+                    await copy(consumer, own, 3)
+                    await own.send_offsets(consumer)
+            assert sorted((await first.committed([(source, 0), (source, 1)])).values()) == [3, 3]
+        finally:
+            await second.close()
+    copied = await committed(bootstrap, target)
+    assert len(copied) == len(everything)
+    assert set(copied) == everything
+
+
 async def test_records_of_a_partition_that_was_lost_meanwhile_cannot_be_committed(standalone: Standalone) -> None:
     bootstrap = standalone.bootstrap
     source, target = [await asyncio.to_thread(topic_on, bootstrap) for _ in range(2)]

@@ -1,0 +1,136 @@
+"""Committed offsets of a consumer, and offsets for a transaction, against real machines of coordinators."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from broker.core.coordinator import group_requests as g
+from broker.core.coordinator.machine import TransactionEnd
+from quorumlog.client import ClusterError, Consumer, TopicPartition
+from quorumlog.client.records import NewRecord, build_batch
+from tests.unit.broker.kafka.wellness import until
+from tests.unit.quorumlog.client.fake_cluster import FakeBrokers
+from tests.unit.quorumlog.client.fake_groups import GroupsOfCluster, commit_offsets, coordinator_of, group_brokers
+
+GROUP = "b"
+PRODUCER = (7, 0)
+PLACES = TopicPartition("t", 0), TopicPartition("t", 1)
+TIMEOUT_S = 20.0
+
+
+@asynccontextmanager
+async def reading(**options: Any) -> AsyncIterator[tuple[Consumer, FakeBrokers, GroupsOfCluster]]:
+    """A consumer that uses the offsets of a group, and reads two partitions with four records each."""
+    async with group_brokers() as (brokers, groups):
+        await brokers.create("t", [1, 2])
+        for index in (0, 1):
+            await brokers.fill("t", index, build_batch([NewRecord(None, b"%d" % value, 1_000) for value in range(4)]))
+        chosen = {"group": GROUP, "auto_commit": False, "auto_offset_reset": "earliest", **options}
+        async with Consumer(brokers.bootstrap, **chosen) as consumer:
+            consumer.assign(PLACES)
+            yield consumer, brokers, groups
+
+
+async def read(consumer: Consumer, count: int) -> set[TopicPartition]:
+    """Take records, and return their partitions."""
+    found = set()
+    for _ in range(count):
+        record = await consumer.get(timeout_s=TIMEOUT_S)
+        assert record is not None
+        found.add(TopicPartition(record.topic, record.partition))
+    return found
+
+
+# -- committed offsets
+
+
+def begin_transaction(groups: GroupsOfCluster, offset: int) -> None:
+    """Let a producer commit an offset in a transaction that stays open."""
+    wanted = g.OffsetCommit(GROUP, "", None, g.NO_GENERATION, (g.OffsetToCommit("t", 0, offset),))
+    (result,) = coordinator_of(groups, GROUP).ask(g.TxnOffsetCommit(wanted, PRODUCER)).results
+    assert result.error.name == "NONE"
+
+
+def fetches(groups: GroupsOfCluster) -> int:
+    return sum(isinstance(request, g.OffsetFetch) for _, request in groups.asked)
+
+
+async def test_committed_waits_for_a_transaction_that_has_offsets() -> None:
+    """As in Kafka's clients: the offset before the transaction may be replaced, so the work may be done already."""
+    async with reading() as (consumer, _, groups):
+        await read(consumer, 8)
+        commit_offsets(groups, GROUP, 1, topic="t")
+        begin_transaction(groups, 3)
+        before = fetches(groups)
+        asking = asyncio.ensure_future(consumer.committed(PLACES, TIMEOUT_S))
+        await until(lambda: fetches(groups) >= before + 2)
+        assert not asking.done()
+        coordinator_of(groups, GROUP).ask(g.EndOffsetTransaction(PRODUCER, TransactionEnd(True, 0)))
+        assert await asking == {PLACES[0]: 3}
+
+
+async def test_committed_names_the_transaction_when_it_stays_open() -> None:
+    async with reading() as (consumer, _, groups):
+        await read(consumer, 8)
+        begin_transaction(groups, 3)
+        with pytest.raises(ClusterError, match="UNSTABLE_OFFSET_COMMIT") as failure:
+            await consumer.committed(PLACES, 0.3)
+        assert failure.value.code == "TIMED_OUT"
+
+
+async def test_a_reader_of_uncommitted_records_gets_the_offset_before_the_transaction() -> None:
+    async with reading(isolation_level="read_uncommitted") as (consumer, _, groups):
+        await read(consumer, 8)
+        commit_offsets(groups, GROUP, 1, topic="t")
+        begin_transaction(groups, 3)
+        assert await consumer.committed(PLACES, TIMEOUT_S) == {PLACES[0]: 1}
+
+
+# -- offsets for a transaction
+
+
+async def test_offsets_of_records_that_were_lost_are_refused_once() -> None:
+    async with reading() as (consumer, _, _):
+        assert await read(consumer, 8) == set(PLACES)
+        consumer.lose(frozenset(PLACES[:1]))
+        with pytest.raises(ClusterError, match="t-0 were taken from the consumer") as refused:
+            consumer.offsets_to_send()
+        assert refused.value.code == "ILLEGAL_GENERATION"
+        assert consumer.offsets_to_send()[1] == {PLACES[1]: 4}
+
+
+async def test_offsets_of_records_that_were_revoked_are_refused() -> None:
+    async with reading() as (consumer, _, _):
+        await read(consumer, 8)
+        assert await consumer.get(timeout_s=0.01) is None  # nothing is in progress, so nothing delays the revocation
+        await consumer.revoke(frozenset(PLACES[1:]))
+        with pytest.raises(ClusterError, match="t-1 were taken from the consumer"):
+            consumer.offsets_to_send()
+
+
+async def test_a_partition_without_records_in_the_transaction_may_be_lost() -> None:
+    async with reading() as (consumer, _, _):
+        (read_from,) = await read(consumer, 1)
+        consumer.lose(frozenset(PLACES) - {read_from})
+        assert consumer.offsets_to_send()[1] == {read_from: 1}
+
+
+async def test_a_partition_may_be_lost_after_its_offsets_were_sent() -> None:
+    async with reading() as (consumer, _, _):
+        await read(consumer, 8)
+        assert consumer.offsets_to_send()[1] == dict.fromkeys(PLACES, 4)
+        consumer.lose(frozenset(PLACES[:1]))
+        assert consumer.offsets_to_send()[1] == {PLACES[1]: 4}
+
+
+async def test_records_before_a_seek_are_no_part_of_the_next_transaction() -> None:
+    async with reading() as (consumer, _, _):
+        await read(consumer, 8)
+        consumer.seek(PLACES[0], 0)
+        consumer.lose(frozenset(PLACES[:1]))
+        assert consumer.offsets_to_send()[1] == {PLACES[1]: 4}
