@@ -7,7 +7,7 @@ and deletes the states of their share partitions at the share coordinators.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
 from broker.coordinator.groups import GroupCoordinators
@@ -23,6 +23,7 @@ from broker.core.coordinator.share.requests import (
     InitializeShareStates,
     ListShareStates,
     ListShareStatesResponse,
+    NoteShareStates,
     ResetShareStates,
 )
 from broker.core.coordinator.share.states import (
@@ -302,13 +303,7 @@ class ShareGroups:
         # FENCED_STATE_EPOCH shows that a state with a later epoch exists, so this partition is initialized, too.
         good = (KafkaCode.NONE, KafkaCode.FENCED_STATE_EPOCH)
         done = {key for key, response in zip(keys, found, strict=True) if response.error in good}
-        partitions = [
-            NamedPartitions(
-                topic_id, name, tuple(each for each in indexes if ShareKey(effect.group, topic_id, each) in done)
-            )
-            for topic_id, name, indexes in effect.partitions
-        ]
-        initialized = [each for each in partitions if each.partitions]
+        initialized = _of(effect.group, effect.partitions, done)
         if initialized:
             self._groups.tell(
                 effect.group, lambda machine, now: machine.share_initialized(effect.group, initialized, now)
@@ -351,14 +346,25 @@ class ShareGroups:
     async def alter_offsets(
         self, group: str, offsets: Sequence[tuple[NamedPartitions, Sequence[int]]]
     ) -> tuple[ListShareStatesResponse, list[StateResponse]]:
-        """Initialize states again, at the given offsets.  The group must be empty."""
+        """Initialize states again, at the given offsets.  The group must be empty; a missing one is created.
+
+        The group notes the share partitions after they have a state.  If its coordinator fails in between, the states
+        are there for the next member, whose subscription adds them to the group.
+        """
         reset = await self._ask_group(group, ResetShareStates(group, tuple(topic for topic, _ in offsets)))
         if reset.error is not KafkaCode.NONE:
             return reset, []
         starts = [start for _, each in offsets for start in each]
         keys = _keys(group, [topic for topic, _ in offsets])
         requests = [InitializeState(key, reset.epoch, start) for key, start in zip(keys, starts, strict=True)]
-        return reset, await self.states.ask_all(requests)
+        found = await self.states.ask_all(requests)
+        done = {key for key, response in zip(keys, found, strict=True) if response.error is KafkaCode.NONE}
+        partitions = _of(group, [topic for topic, _ in offsets], done)
+        if partitions:
+            noted = await self._ask_group(group, NoteShareStates(group, partitions))
+            if noted.error is not KafkaCode.NONE:
+                return noted, []
+        return reset, found
 
     async def delete_offsets(self, group: str, topics: Sequence[str]) -> dict[str, KafkaCode] | ListShareStatesResponse:
         """Delete the states of topics.  The group must be empty.  Return the error of each topic, or of the group."""
@@ -375,10 +381,19 @@ class ShareGroups:
         return results
 
     async def _ask_group(
-        self, group: str, request: ListShareStates | ForgetShareStates | ResetShareStates
+        self, group: str, request: ListShareStates | ForgetShareStates | ResetShareStates | NoteShareStates
     ) -> ListShareStatesResponse:
         found = await self._groups.call(self._groups.partition(group), request, _GROUP_BYTES)
         return ListShareStatesResponse(found) if isinstance(found, KafkaCode) else found
+
+
+def _of(group: str, topics: Sequence[NamedPartitions], keys: Collection[ShareKey]) -> tuple[NamedPartitions, ...]:
+    """Return the partitions of topics that `keys` contains."""
+    chosen = [
+        NamedPartitions(topic_id, name, tuple(index for index in indexes if ShareKey(group, topic_id, index) in keys))
+        for topic_id, name, indexes in topics
+    ]
+    return tuple(each for each in chosen if each.partitions)
 
 
 def _keys(group: str, topics: Sequence[NamedPartitions]) -> list[ShareKey]:

@@ -331,7 +331,7 @@ class Shares(Protocol):
     async def alter_offsets(
         self, group: str, offsets: Sequence[tuple[NamedPartitions, Sequence[int]]]
     ) -> tuple[ListShareStatesResponse, list[StateResponse]]:
-        """Let states of an empty group begin anew at the given offsets."""
+        """Let states of an empty group begin anew at the given offsets.  A missing group is created."""
         ...
 
     async def delete_offsets(self, group: str, topics: Sequence[str]) -> dict[str, KafkaCode] | ListShareStatesResponse:

@@ -144,8 +144,10 @@ async def delete_offsets(asked: Asked) -> Reply:
     found = await asked.shares.delete_offsets(request.group_id, names)
     if isinstance(found, ListShareStatesResponse):
         return asked.reply({"error_code": found.error, "error_message": found.message, "responses": []})
-    responses = [
-        {"topic_name": name, "topic_id": asked.topic_id(name), "error_code": found[name], "error_message": None}
-        for name in names
-    ]
+    responses = []
+    for name in names:
+        topic_id, error, message = asked.topic_id(name), found[name], None
+        if error is KafkaCode.UNKNOWN_TOPIC_OR_PARTITION and topic_id is not None:
+            message = "The group has no offsets in this topic."
+        responses.append({"topic_name": name, "topic_id": topic_id, "error_code": error, "error_message": message})
     return asked.reply({"error_code": 0, "error_message": None, "responses": responses})

@@ -22,6 +22,7 @@ from tests.clients.records import COUNT, Harness
 TIMEOUT_S = 60.0
 SETTLE_S = 20.0
 GROUP_COMMAND = "consumer.group.ConsumerGroupCommand"
+SHARE_COMMAND = "consumer.group.ShareGroupCommand"
 
 _numbers = count()
 
@@ -166,6 +167,27 @@ def _consumer_groups(call: Call) -> None:
     has(call.tool(GROUP_COMMAND, "--delete", *named), "was successful")
 
 
+def _share_groups(call: Call) -> None:
+    """A share group begins at the offsets that are set before its first member joins, and is deleted."""
+    topic, group = call.topic(filled=True), f"tool-share-{next(_numbers)}"
+    named = ("--group", group)
+    reset = ("--reset-offsets", *named, "--topic", topic, "--to-earliest")
+    has(call.tool(SHARE_COMMAND, *reset, "--dry-run"), f"{group} +{topic} +0 +0")
+    has(call.tool(SHARE_COMMAND, "--describe", *named), f"GroupIdNotFoundException: .*{group}")
+    has(call.tool(SHARE_COMMAND, *reset, "--execute"), f"{group} +{topic} +0 +0")
+    has(call.tool(SHARE_COMMAND, "--describe", *named), f"{group} +{topic} +0 +0 +{COUNT}")
+    to_end = ("--reset-offsets", *named, "--all-topics", "--to-latest", "--execute")
+    has(call.tool(SHARE_COMMAND, *to_end), f"{group} +{topic} +0 +{COUNT}")
+    has(call.tool(SHARE_COMMAND, "--describe", *named), f"{group} +{topic} +0 +{COUNT} +0")
+    has(call.tool(SHARE_COMMAND, "--list", "--state"), f"{group} +Empty")
+    has(call.tool(SHARE_COMMAND, "--describe", *named, "--members"), "has no active members")
+    has(call.tool(SHARE_COMMAND, "--describe", *named, "--state"), f"{group} .*Empty +0")
+    has(call.tool(SHARE_COMMAND, "--delete-offsets", *named, "--topic", topic), f"{topic} +Successful")
+    has(call.tool(SHARE_COMMAND, "--delete-offsets", *named, "--topic", topic), f"{topic} +Error: .*offset")
+    has(call.tool(SHARE_COMMAND, "--delete", *named), "was successful")
+    has(call.tool(SHARE_COMMAND, "--delete", *named), "GroupIdNotFoundException")
+
+
 def _reassignment(call: Call) -> None:
     command, topic = "reassign.ReassignPartitionsCommand", call.topic(filled=True)
     brokers = call.peer.brokers
@@ -296,6 +318,7 @@ TOOLS = (
     Tool("kafka-topics", _topics),
     Tool("kafka-configs", _configs),
     Tool("kafka-consumer-groups", _consumer_groups),
+    Tool("kafka-share-groups", _share_groups, (77, 90, 91, 92)),
     Tool("kafka-groups", _groups),
     Tool("kafka-reassign-partitions", _reassignment),
     Tool("kafka-metadata-quorum", _quorum),

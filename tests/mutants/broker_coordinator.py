@@ -190,4 +190,18 @@ MUTANTS = (
         "if True:",
         (f"{LOG_END_TESTS}::test_no_other_broker_is_asked_about_own_partitions",),
     ),
+    Mutant(
+        "a share partition without a state is noted, so it never gets one",
+        "broker/coordinator/shares.py",
+        "strict=True) if response.error is KafkaCode.NONE}",
+        "strict=True)}",
+        ("tests/unit/broker/coordinator/test_shares.py::test_a_share_partition_that_has_no_state_is_not_noted",),
+    ),
+    Mutant(
+        "start offsets of a share group are acknowledged before the group has noted them",
+        "broker/coordinator/shares.py",
+        "            if noted.error is not KafkaCode.NONE:\n",
+        "            if False:\n",
+        ("tests/unit/broker/coordinator/test_shares.py::test_states_that_the_group_cannot_note_are_an_error",),
+    ),
 )

@@ -106,4 +106,25 @@ MUTANTS = (
         "            if epoch > session.next_epoch:\n",
         (f"{SESSION_TESTS}::test_each_request_has_the_next_epoch",),
     ),
+    Mutant(
+        "a change of offsets takes the name of a consumer group",
+        SERVICE,
+        "        if is_taken:\n            return ListShareStatesResponse",
+        "        if False:\n            return ListShareStatesResponse",
+        (f"{GROUP_TESTS}::test_a_reset_creates_no_group_of_a_bad_or_taken_name",),
+    ),
+    Mutant(
+        "a change of no offsets creates a share group",
+        SERVICE,
+        "        if not request.partitions:\n",
+        "        if False:\n",
+        (f"{GROUP_TESTS}::test_a_reset_without_partitions_changes_nothing",),
+    ),
+    Mutant(
+        "changes of offsets create any number of share groups",
+        SERVICE,
+        "            return ListShareStatesResponse(*self._too_many())\n",
+        "            pass\n",
+        (f"{GROUP_TESTS}::test_a_reset_creates_no_group_above_the_limit",),
+    ),
 )

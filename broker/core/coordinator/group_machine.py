@@ -91,6 +91,8 @@ from broker.core.coordinator.share.requests import (
     DescribeShareGroupsResponse,
     ForgetShareStates,
     ListShareStates,
+    ListShareStatesResponse,
+    NoteShareStates,
     ResetShareStates,
     ShareHeartbeat,
     ShareRequest,
@@ -251,7 +253,12 @@ class GroupMachine:
             case DescribeConsumerGroups():
                 turn.answer(call, self._describe_consumers(request))
             case (
-                ShareHeartbeat() | DescribeShareGroups() | ListShareStates() | ResetShareStates() | ForgetShareStates()
+                ShareHeartbeat()
+                | DescribeShareGroups()
+                | ListShareStates()
+                | ResetShareStates()
+                | NoteShareStates()
+                | ForgetShareStates()
             ):
                 self._share_request(turn, call, request)
             case _:
@@ -276,7 +283,13 @@ class GroupMachine:
             case ListShareStates():
                 turn.answer(call, self._shares.list_states(request))
             case ResetShareStates():
-                turn.answer(call, self._shares.reset(turn, request))
+                error = self._name_error(request.group)
+                if error is KafkaCode.NONE:
+                    turn.answer(call, self._shares.reset(turn, request, is_taken=self._exists(request.group)))
+                else:
+                    turn.answer(call, ListShareStatesResponse(error))
+            case NoteShareStates():
+                turn.answer(call, self._shares.note(turn, request))
             case ForgetShareStates():
                 turn.answer(call, self._shares.forget(turn, request))
             case _:

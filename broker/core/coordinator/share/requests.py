@@ -118,7 +118,19 @@ class ListShareStatesResponse:
 
 @dataclass(frozen=True, slots=True)
 class ResetShareStates:
-    """Begin a new epoch, at which the states will be initialized again.  The response contains it."""
+    """Begin a new epoch, at which the states will be initialized again.  The response contains it.
+
+    The group has no members.  A group that does not exist is created, so that its first member finds its start offsets.
+    Without partitions, nothing changes.
+    """
+
+    group: str
+    partitions: tuple[NamedPartitions, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NoteShareStates:
+    """Note that these share partitions have a state now."""
 
     group: str
     partitions: tuple[NamedPartitions, ...]
@@ -149,4 +161,6 @@ class DeleteShareStates:
     partitions: tuple[NamedPartitions, ...]
 
 
-ShareRequest = ShareHeartbeat | DescribeShareGroups | ListShareStates | ResetShareStates | ForgetShareStates
+ShareRequest = (
+    ShareHeartbeat | DescribeShareGroups | ListShareStates | ResetShareStates | NoteShareStates | ForgetShareStates
+)

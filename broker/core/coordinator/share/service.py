@@ -37,6 +37,7 @@ from broker.core.coordinator.share.requests import (
     InitializeShareStates,
     ListShareStates,
     ListShareStatesResponse,
+    NoteShareStates,
     ResetShareStates,
     ShareGroupDescription,
     ShareHeartbeat,
@@ -99,7 +100,7 @@ class ShareService:
         if group is None and request.epoch != JOINING:
             return KafkaCode.UNKNOWN_MEMBER_ID, f"there is no share group {request.group!r}"
         if group is None and len(self.groups) >= turn.limits.groups_max:
-            return KafkaCode.POLICY_VIOLATION, f"there are {len(self.groups)} share groups in this partition already"
+            return self._too_many()
         group = group or ShareGroup(request.group)
         member = group.members.get(request.member_id)
         refusal = self._refusal(turn, group, member, request)
@@ -281,19 +282,32 @@ class ShareService:
             return ListShareStatesResponse(KafkaCode.NON_EMPTY_GROUP, message)
         return ListShareStatesResponse(KafkaCode.NONE, None, group.epoch, _named(group.initialized))
 
-    def reset(self, turn: Turn, request: ResetShareStates) -> ListShareStatesResponse:
-        """Begin an epoch, at which the share coordinators will initialize the states again."""
-        found = self.list_states(ListShareStates(request.group, must_be_empty=True))
-        if found.error is not KafkaCode.NONE:
-            return found
-        group = self.groups[request.group]
-        states = dict(group.initialized)
-        for topic_id, topic, indexes in request.partitions:
-            known = states.get(topic_id, StateTopic(topic, frozenset()))
-            states[topic_id] = StateTopic(topic, known.partitions | frozenset(indexes))
-        self._put_states(turn, group, states)
+    def reset(self, turn: Turn, request: ResetShareStates, *, is_taken: bool) -> ListShareStatesResponse:
+        """Begin an epoch, at which the share coordinators will initialize the states again.
+
+        They are not noted yet: a share partition that is noted without a state would never get one.
+
+        is_taken: a group of another kind has this name.
+        """
+        group = self.groups.get(request.group)
+        if group is not None and group.members:
+            return self.list_states(ListShareStates(request.group, must_be_empty=True))
+        if is_taken:
+            return ListShareStatesResponse(KafkaCode.GROUP_ID_NOT_FOUND, f"Group {request.group} is not a share group.")
+        if not request.partitions:
+            return ListShareStatesResponse(KafkaCode.NONE)
+        if group is None and len(self.groups) >= turn.limits.groups_max:
+            return ListShareStatesResponse(*self._too_many())
+        group = group or ShareGroup(request.group)
         self._begin_epoch(turn, group, group.metadata_hash, "an administrator changed offsets")
-        return ListShareStatesResponse(KafkaCode.NONE, None, group.epoch, request.partitions)
+        return ListShareStatesResponse(KafkaCode.NONE, None, self.groups[group.name].epoch, request.partitions)
+
+    def note(self, turn: Turn, request: NoteShareStates) -> ListShareStatesResponse:
+        self.initialized(turn, request.group, request.partitions)
+        return self.list_states(ListShareStates(request.group))
+
+    def _too_many(self) -> Refusal:
+        return KafkaCode.POLICY_VIOLATION, f"there are {len(self.groups)} share groups in this partition already"
 
     def forget(self, turn: Turn, request: ForgetShareStates) -> ListShareStatesResponse:
         """Note that states are deleted.  They are initialized again before their partitions are assigned."""

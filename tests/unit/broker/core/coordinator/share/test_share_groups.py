@@ -31,6 +31,7 @@ from broker.core.coordinator.share.requests import (
     ForgetShareStates,
     InitializeShareStates,
     ListShareStates,
+    NoteShareStates,
     ResetShareStates,
     ShareGroupLimits,
     ShareHeartbeat,
@@ -288,6 +289,58 @@ def test_a_reset_begins_a_new_state_epoch(driver: Driver) -> None:
     assert driver.ask(reset).error is KafkaCode.NON_EMPTY_GROUP
     driver.beat("a", -1)
     assert driver.ask(reset).epoch > epochs["a"]
+
+
+def test_a_reset_creates_a_missing_group_whose_first_member_finds_its_states(driver: Driver) -> None:
+    partitions = (NamedPartitions(ORDERS, "orders", (0, 1, 2, 3)),)
+    found = driver.ask(ResetShareStates("work", partitions))
+    assert (found.error, found.epoch, found.partitions) == (NONE, 1, partitions)
+    assert driver.ask(NoteShareStates("work", partitions)).partitions == partitions
+    driver.fail_over()
+    assert driver.ask(DescribeShareGroups(("work",))).groups[0].state == "Empty"
+    assert driver.ask(ListShareStates("work")).partitions == partitions
+    assert driver.beat("a").assignment == {ORDERS: frozenset({0, 1, 2, 3})}
+    assert driver.effects == [], "nothing is initialized again"
+
+
+def test_a_share_partition_is_not_listed_before_it_has_a_state(driver: Driver) -> None:
+    """Otherwise it would never get one if the share coordinator is not available."""
+    driver.ask(ResetShareStates("work", (NamedPartitions(ORDERS, "orders", (0,)),)))
+    assert driver.ask(ListShareStates("work")).partitions == ()
+    driver.beat("a")
+    assert driver.effects[-1].partitions == (NamedPartitions(ORDERS, "orders", (0, 1, 2, 3)),)
+
+
+def test_a_reset_without_partitions_changes_nothing(driver: Driver) -> None:
+    assert driver.ask(ResetShareStates("work", ())).error is NONE
+    assert driver.log == []
+    assert driver.ask(ListShareStates("work")).error is KafkaCode.GROUP_ID_NOT_FOUND
+    assert driver.ask(NoteShareStates("work", ())).error is KafkaCode.GROUP_ID_NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("group", "error"),
+    [
+        ("", KafkaCode.INVALID_GROUP_ID),
+        ("x" * 5_000, KafkaCode.INVALID_GROUP_ID),
+        ("taken", KafkaCode.GROUP_ID_NOT_FOUND),
+    ],
+)
+def test_a_reset_creates_no_group_of_a_bad_or_taken_name(driver: Driver, group: str, error: KafkaCode) -> None:
+    offset = OffsetToCommit("orders", 0, 1)
+    assert driver.ask(OffsetCommit("taken", "", None, -1, (offset,))).results[0].error is NONE
+    before = len(driver.log)
+    assert driver.ask(ResetShareStates(group, (NamedPartitions(ORDERS, "orders", (0,)),))).error is error
+    assert len(driver.log) == before
+
+
+def test_a_reset_creates_no_group_above_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"{__name__}.LIMITS", GroupLimits(groups_max=1))
+    driver = Driver()
+    partitions = (NamedPartitions(ORDERS, "orders", (0,)),)
+    assert driver.ask(ResetShareStates("work", partitions)).error is NONE
+    assert driver.ask(ResetShareStates("play", partitions)).error is KafkaCode.POLICY_VIOLATION
+    assert driver.ask(ResetShareStates("work", partitions)).error is NONE, "it exists"
 
 
 def test_the_assignor_leaves_nobody_without_work() -> None:

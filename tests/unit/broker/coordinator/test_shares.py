@@ -1,0 +1,90 @@
+"""Administrators change the start offsets of share groups: the group's coordinator and the share coordinators agree."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from broker.coordinator.groups import GroupCoordinators
+from broker.coordinator.shares import ShareGroups
+from broker.core.coordinator.consumer.requests import NamedPartitions
+from broker.core.coordinator.group_requests import GroupRequest
+from broker.core.coordinator.share.requests import ListShareStates, NoteShareStates
+from broker.core.coordinator.share.states import InitializeState, StateRequest, StateResponse
+from quorumlog.runtime.clock import Sources
+from quorumlog.wire.errors import KafkaCode
+from tests.unit.broker.core.coordinator.driver import Cluster, Coordinator, topic_id
+from tests.unit.broker.replica.rig import Rig
+
+ORDERS = topic_id("orders")
+BOTH = NamedPartitions(ORDERS, "orders", (0, 1))
+
+
+class Place:
+    """failing: partitions whose states cannot be initialized.  refusal: of the group's coordinator, for notes."""
+
+    def __init__(self, rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.machine = Coordinator(cluster=Cluster(orders=2))
+        self.failing: set[int] = set()
+        self.refusal: KafkaCode | None = None
+        self.asked: list[StateRequest] = []
+        groups = cast(GroupCoordinators, self)
+        self.on_share_effect: Any = None
+        self.shares = ShareGroups(
+            rig.role.table, groups, cast(Any, None), cast(Any, None), cast(Any, None), Sources.real()
+        )
+        monkeypatch.setattr(self.shares.states, "ask_all", self._ask_all)
+
+    async def _ask_all(self, requests: Sequence[StateRequest]) -> list[StateResponse]:
+        self.asked += requests
+        bad = StateResponse(KafkaCode.COORDINATOR_NOT_AVAILABLE)
+        return [bad if each.key.partition in self.failing else StateResponse(KafkaCode.NONE) for each in requests]
+
+    # -- the group's coordinator
+
+    def partition(self, group: str) -> int:
+        return 0
+
+    def call(self, partition: int, request: GroupRequest, size: int) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        is_refused = self.refusal is not None and isinstance(request, NoteShareStates)
+        future.set_result(self.refusal if is_refused else self.machine.ask(request))
+        return future
+
+    def listed(self) -> list[tuple[int, ...]]:
+        return [each.partitions for each in self.machine.ask(ListShareStates("work")).partitions]
+
+
+@pytest.fixture
+async def place(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> Place:
+    return Place(rig, monkeypatch)
+
+
+async def test_offsets_of_a_missing_group_create_it(place: Place) -> None:
+    reset, states = await place.shares.alter_offsets("work", [(BOTH, [5, 7])])
+    assert (reset.error, [each.error for each in states]) == (KafkaCode.NONE, [KafkaCode.NONE] * 2)
+    assert [(type(each), each.key.partition) for each in place.asked] == [(InitializeState, 0), (InitializeState, 1)]
+    assert [each.start_offset for each in place.asked if isinstance(each, InitializeState)] == [5, 7]
+    assert place.listed() == [(0, 1)]
+
+
+async def test_a_share_partition_that_has_no_state_is_not_noted(place: Place) -> None:
+    place.failing.add(1)
+    reset, states = await place.shares.alter_offsets("work", [(BOTH, [5, 7])])
+    assert reset.error is KafkaCode.NONE
+    assert [each.error for each in states] == [KafkaCode.NONE, KafkaCode.COORDINATOR_NOT_AVAILABLE]
+    assert place.listed() == [(0,)]
+
+
+async def test_states_that_the_group_cannot_note_are_an_error(place: Place) -> None:
+    place.refusal = KafkaCode.NOT_COORDINATOR
+    reset, states = await place.shares.alter_offsets("work", [(BOTH, [5, 7])])
+    assert (reset.error, states) == (KafkaCode.NOT_COORDINATOR, [])
+
+
+async def test_nothing_to_alter_creates_nothing(place: Place) -> None:
+    reset, states = await place.shares.alter_offsets("work", [])
+    assert (reset.error, states, place.asked, place.machine.log) == (KafkaCode.NONE, [], [], [])
