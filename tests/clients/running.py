@@ -6,6 +6,7 @@ import json
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -20,6 +21,7 @@ ROW_TIMEOUT_S = 60.0
 STDERR_SHOWN_LINES = 6
 
 Event = dict[str, Any]
+"""An event as the program wrote it, and `at_s`: when it arrived, by the monotonic clock."""
 
 
 class Program:
@@ -62,6 +64,7 @@ class Program:
                 event: Event = json.loads(line)
             except ValueError:  # a library printed it
                 continue
+            event["at_s"] = time.monotonic()
             with self._changed:
                 self.events.append(event)
                 self._changed.notify_all()

@@ -46,6 +46,8 @@ PARTITIONS = 6
 SETTLED_S = 180.0
 """Until all replicas are in sync after a fault, all transactions have ended, and the loops have copied everything."""
 POLL_S = 0.5
+LATEST_EVENTS = 8
+"""Events of a worker that a report of a stall shows."""
 INPUT = "in"
 WRITERS = {"confluent-writer": "confluent writer", "our-writer": "our writer"}
 LOOPS = {"confluent-loop": "confluent loop", "our-loop": "our loop"}
@@ -126,6 +128,15 @@ class Worker:
         events = [event for program in self._programs for kind in ("failed", "restarted") for event in program.of(kind)]
         return Counter(str(event["why"]) for event in events)
 
+    def latest(self) -> str:
+        """Return its last events, each with its age in seconds, so that a stall can be explained."""
+        now_s = time.monotonic()
+        events = [
+            f"{now_s - event['at_s']:.0f} s ago: {event['event']} {event.get('why', event.get('fate', ''))}".rstrip()
+            for event in self._programs[-1].events[-LATEST_EVENTS:]
+        ]
+        return f"{self.name}: {'; '.join(events) or 'no events since its last start'}"
+
     def kill(self) -> None:
         self._programs[-1].kill()
         self._programs[-1].__exit__(None, None, None)
@@ -139,7 +150,7 @@ class Worker:
         try:
             self._programs[-1].finish()
         except (RowFailed, NotOffered) as error:
-            return f"{self.name}: {error}"
+            return f"{self.name}: {error}; {self.latest()}"
         finally:
             self._programs[-1].__exit__(None, None, None)
         return ""
@@ -308,7 +319,7 @@ class Torture:
         try:
             await self._settled(is_copied, "the loops have copied everything")
         except AssertionError as error:
-            report.problems.append(str(error))
+            report.problems += [str(error), *(each.latest() for each in self._loops)]
         report.problems += [problem for problem in await self._finished(self._loops) if problem]
         await self._nothing_is_open()
         history = {key: each for worker in self._writers for key, each in worker.history().items()}

@@ -3,7 +3,8 @@
 A writer begins transactions of several records over several partitions, and commits most of them.  A loop reads the
 input and writes each record to its output, with its offsets in the transaction.  Both exist for confluent-kafka and for
 `quorumlog.client`; the writer of the Java client is in `tests/clients/programs/java`.  A writer reports each
-transaction before its first record (`begun`) and after its end (`ended`).  A worker ends when its standard input does.
+transaction before its first record (`begun`) and after its end (`ended`).  A loop reports the end of each transaction
+(`copied`), and the close of its consumer.  A worker ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -177,12 +178,18 @@ def confluent_loop(action: Action, ending: Input) -> None:
             producer = _confluent_producer(action)
             while not ending.has_ended:
                 messages = [each for each in consumer.consume(READ_MAX, READ_S) if each.error() is None]
-                if messages and _confluent_copy(action, consumer, producer, messages, plans.aborts()) is Fate.ABORTED:
+                if not messages:
+                    continue
+                fate = _confluent_copy(action, consumer, producer, messages, plans.aborts())
+                report("copied", records=len(messages), fate=fate)
+                if fate is Fate.ABORTED:
                     _rewind(consumer)
         except (Lost, KafkaException) as error:
             report("restarted", why=repr(error))
         finally:
+            report("closing")  # it may block for as long as librdkafka waits for a broker
             consumer.close()
+            report("closed")
 
 
 def _confluent_copy(
@@ -323,7 +330,9 @@ async def _our_copy(
     except ClusterError as error:
         report("failed", why=str(error))
         aborts = True
-    return await _end(producer, aborts=aborts) is Fate.ABORTED
+    fate = await _end(producer, aborts=aborts)
+    report("copied", records=len(records), fate=fate)
+    return fate is Fate.ABORTED
 
 
 WORKERS: dict[str, Callable[[Action, Input], None]] = {
