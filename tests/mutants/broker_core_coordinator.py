@@ -22,9 +22,31 @@ EXPLANATIONS = "broker/core/coordinator/explanations.py"
 EXPLANATION_TESTS = "tests/unit/broker/core/coordinator/test_explanations.py"
 STATIC_TESTS = "tests/unit/broker/core/coordinator/test_static_members.py"
 RECORD_TESTS = "tests/unit/broker/core/coordinator/test_records.py"
+TRANSACTIONAL = "tests/unit/broker/core/coordinator/test_transactional_offsets.py"
 RECREATED = "tests/unit/broker/core/coordinator/test_recreated_topics.py"
 
 MUTANTS = (
+    Mutant(
+        "an offset expires while a transaction replaces it, which then commits in vain",
+        SWEEP,
+        "        if value is None or self._pending.has(name, place):\n            return False\n        group",
+        "        if value is None:\n            return False\n        group",
+        (f"{TRANSACTIONAL}::test_an_offset_does_not_expire_while_a_transaction_replaces_it",),
+    ),
+    Mutant(
+        "the search for offsets of deleted topics undoes an open transaction",
+        SWEEP,
+        "        if value is None or self._pending.has(name, place):\n            return False\n        topic",
+        "        if value is None:\n            return False\n        topic",
+        (f"{RECREATED}::test_the_search_for_old_offsets_does_not_undo_an_open_transaction",),
+    ),
+    Mutant(
+        "a group that is being deleted takes offsets of transactions",
+        MACHINE,
+        "            is_dead = group is not None and group.state is GroupState.DEAD\n",
+        "            is_dead = False\n",
+        (f"{TRANSACTIONAL}::test_a_group_that_is_being_deleted_takes_no_pending_offsets",),
+    ),
     Mutant(
         "a fetch returns the offset of a deleted topic of the same name",
         OFFSET_REQUESTS,

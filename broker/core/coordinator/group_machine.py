@@ -128,7 +128,7 @@ class GroupMachine:
         self._consumers: Final = ConsumerService(self._groups, topics, random)
         self._shares: Final = ShareService(topics)
         self._pending_offsets: Final = PendingOffsets()
-        self._sweeper: Final = Sweeper(self._groups, self._offsets, topics)
+        self._sweeper: Final = Sweeper(self._groups, self._offsets, self._pending_offsets, topics)
         self._parked: Final[dict[int, tuple[str, str]]] = {}
         self._heap: list[tuple[int, str]] = []
         self._expiry_ms: int | None = None
@@ -361,7 +361,8 @@ class GroupMachine:
             error = KafkaCode.GROUP_ID_NOT_FOUND  # a share group has no committed offsets
         if error is KafkaCode.NONE:
             is_anonymous = request.generation < 0 and not request.member_id and request.instance_id is None
-            if producer is None or not is_anonymous:  # older producers commit without the names of their members
+            is_dead = group is not None and group.state is GroupState.DEAD
+            if producer is None or not is_anonymous or is_dead:  # older producers do not name their members
                 error = offset_requests.commit_error(group, request, self._exists(request.group))
             elif self._pending_offsets.count + len(request.offsets) > self._limits.offsets_max:
                 error = KafkaCode.POLICY_VIOLATION

@@ -8,6 +8,9 @@ being deleted is refused with COORDINATOR_LOAD_IN_PROGRESS.  So no offset that i
 offsets.  So each coordinator, once it is loaded, deletes the offsets of partitions that do not exist, and of partitions
 that belong to a later topic of the same name.
 
+**Open transactions.**  An offset stays while a transaction has a newer one for its place: a tombstone would be the
+newest record of the place, so the transaction would commit in vain.
+
 **Expiry** (KIP-211).  Offsets of a group that subscribes expire `offsets_retention_ms` after the group became empty, or
 after their commit if that was later: an administrator may set offsets of a group that has long been empty.  While the
 group is Stable, offsets of topics to which no member is subscribed expire by their commit time.  During a rebalance
@@ -35,6 +38,7 @@ from broker.core.coordinator.group_requests import (
 from broker.core.coordinator.offsets import Offsets, key_of
 from broker.core.coordinator.records import NO_TIME, is_of_other_topic, offset_place, offset_times, write_key
 from broker.core.coordinator.subscription import CONSUMER
+from broker.core.coordinator.transactional_offsets import PendingOffsets
 from broker.core.coordinator.turn import Turn
 from quorumlog.wire.errors import KafkaCode
 
@@ -67,9 +71,12 @@ class Sweeper:
     and one for offsets of missing partitions.
     """
 
-    def __init__(self, groups: dict[str, Group | ConsumerGroup], offsets: Offsets, topics: Topics) -> None:
+    def __init__(
+        self, groups: dict[str, Group | ConsumerGroup], offsets: Offsets, pending: PendingOffsets, topics: Topics
+    ) -> None:
         self._groups = groups
         self._offsets = offsets
+        self._pending = pending
         self._image = topics
         self._deletions: deque[_Deletion] = deque()
         self._topics: frozenset[str] = frozenset()
@@ -106,7 +113,7 @@ class Sweeper:
             self._deleting_missing = self._delete_missing()
 
     def transaction_ended(self, places: Iterable[tuple[bytes, bytes]]) -> None:
-        """Delete offsets of an ended transaction if their topics were deleted while it was open.
+        """Delete offsets of deleted topics that the transaction has added, or protected while it was open.
 
         places: groups and places of its offsets.
         """
@@ -203,7 +210,7 @@ class Sweeper:
 
     def _is_missing(self, name: str, place: bytes) -> bool:
         value = self._offsets.raw(name, place)
-        if value is None:
+        if value is None or self._pending.has(name, place):
             return False
         topic, partition = offset_place(place)
         exists = self._image.has_partition(topic, partition)
@@ -229,7 +236,7 @@ class Sweeper:
     def _is_expired(self, name: str, place: bytes) -> bool:
         assert self._turn is not None
         value = self._offsets.raw(name, place)
-        if value is None:
+        if value is None or self._pending.has(name, place):
             return False
         group = self._groups.get(name)
         commit_ms, expire_ms = offset_times(value)

@@ -142,6 +142,32 @@ def test_an_offset_of_a_transaction_in_the_recreated_topic_counts(coordinator: C
     assert after.offsets() == {("sales", 0): 5}
 
 
+def test_the_search_for_old_offsets_does_not_undo_an_open_transaction(coordinator: Coordinator) -> None:
+    """The newest record of a place wins, so a tombstone that follows the offset of the transaction would win."""
+    coordinator.commit(at(0))
+    coordinator.cluster.recreate("sales")
+    after = coordinator.reload()
+    assert commit_in_transaction(after, at(0, 5)) == "NONE"
+    after.pass_time(1)
+    end_transaction(after)
+    after.pass_time(1)
+    assert after.offsets() == {("sales", 0): 5}
+    assert after.reload().offsets() == {("sales", 0): 5}
+
+
+def test_an_old_offset_that_an_aborted_transaction_did_not_replace_is_deleted(coordinator: Coordinator) -> None:
+    coordinator.commit(at(0))
+    coordinator.cluster.recreate("sales")
+    after = coordinator.reload()
+    commit_in_transaction(after, at(0, 5))
+    after.pass_time(1)
+    coordinator = after
+    coordinator.ask(g.EndOffsetTransaction(PRODUCER, TransactionEnd(False, 0)))
+    assert coordinator.offsets() == {}
+    coordinator.pass_time(1)
+    assert coordinator.machine._offsets.count == 0
+
+
 # -- requests that name the topic by its id
 
 

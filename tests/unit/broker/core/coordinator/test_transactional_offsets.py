@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from broker.core.coordinator import group_requests as g
 from broker.core.coordinator.group_machine import GroupMachine
 from broker.core.coordinator.machine import TransactionEnd
-from tests.unit.broker.core.coordinator.driver import GROUP, Coordinator, Member
+from tests.unit.broker.core.coordinator.driver import GROUP, LIMITS, Coordinator, Member
 from tests.unit.broker.core.coordinator.test_group_offsets import coordinator, member
 
 __all__ = ["coordinator", "member"]  # fixtures
@@ -84,6 +86,26 @@ def test_a_group_with_pending_offsets_is_not_deleted(coordinator: Coordinator) -
     commit(coordinator, 5)
     (deleted,) = coordinator.ask(g.DeleteGroups((GROUP,))).groups
     assert deleted.error.name == "NON_EMPTY_GROUP"
+
+
+def test_a_group_that_is_being_deleted_takes_no_pending_offsets() -> None:
+    coordinator = Coordinator(replace(LIMITS, batch_max_bytes=10_000))
+    for topic in range(60):
+        coordinator.commit(*(g.OffsetToCommit(f"topic-{topic}", partition, 1) for partition in range(10)))
+    call = coordinator.send(g.DeleteGroups((GROUP,)))
+    assert coordinator.waits(call)
+    assert commit(coordinator, 5) == "COORDINATOR_NOT_AVAILABLE"
+
+
+def test_an_offset_does_not_expire_while_a_transaction_replaces_it(coordinator: Coordinator) -> None:
+    coordinator.commit(g.OffsetToCommit("sales", 0, 2))
+    coordinator.pass_time(LIMITS.offsets_retention_ms - 1)
+    assert commit(coordinator, 5) == "NONE"
+    coordinator.pass_time(LIMITS.expiry_interval_ms + 1)
+    end(coordinator)
+    assert fetched(coordinator, stable=True) == (5, "NONE")
+    coordinator.pass_time(LIMITS.offsets_retention_ms + LIMITS.expiry_interval_ms)
+    assert fetched(coordinator, stable=True) == (g.NO_OFFSET, "NONE")
 
 
 def test_an_offset_that_was_committed_later_is_not_overwritten_by_the_marker(coordinator: Coordinator) -> None:
