@@ -7,19 +7,23 @@ distance to the log end, and only the coordinator can tell it.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any, Final, NamedTuple
+from collections.abc import Collection, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
 
 from quorumlog.client.coordinators import CoordinatorCalls, check, refused
 from quorumlog.client.group_descriptions import Partition
 from quorumlog.client.kafka import KafkaConnection
+from quorumlog.client.leader_calls import by_topic
 from quorumlog.errors import ClusterError, RemoteProtocolError
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
 
+K = TypeVar("K")
+
 NEWEST: Final = {
     Api.SHARE_GROUP_DESCRIBE: 1,
     Api.DESCRIBE_SHARE_GROUP_OFFSETS: 1,
+    Api.ALTER_SHARE_GROUP_OFFSETS: 0,
     Api.DELETE_SHARE_GROUP_OFFSETS: 0,
 }
 """The newest version of each request about share groups that is sent."""
@@ -70,6 +74,48 @@ class ShareOffsets:
 
         return await self._calls.call(group, timeout_s, attempt)
 
+    async def alter(
+        self, group: str, starts: Mapping[Partition, int], timeout_s: float
+    ) -> dict[Partition, ClusterError]:
+        """Set the start offsets of share partitions; return the refused partitions.  The group must have no members.
+
+        All records from the start on are available again, also those that were accepted.  A missing group is created.
+        The offsets that are not refused are durable.
+
+        Raises:
+            ClusterError: GROUP_ID_NOT_FOUND (a group of another type has this name), NON_EMPTY_GROUP, TIMED_OUT.
+        """
+        topics = [
+            {
+                "topic_name": topic,
+                "partitions": [
+                    {"partition_index": index, "start_offset": starts[topic, index]} for index in sorted(indexes)
+                ],
+            }
+            for topic, indexes in by_topic(sorted(starts)).items()
+        ]
+        values = {"group_id": group, "topics": topics}
+
+        async def attempt(connection: KafkaConnection, left_s: float) -> dict[Partition, ClusterError]:
+            reply = await self._calls.ask(connection, Api.ALTER_SHARE_GROUP_OFFSETS, values, left_s)
+            check(reply.error_code, f"group {group}")
+            answered = {
+                (str(topic.topic_name), int(each.partition_index)): each
+                for topic in reply.responses
+                for each in topic.partitions
+            }
+            with connection.judged():
+                if answered.keys() != starts.keys():
+                    raise RemoteProtocolError("the answer is about other partitions than the request")
+            refusals = {
+                key: refused(each.error_code, f"group {group}: the start of {key[0]}-{key[1]}", _reason(each))
+                for key, each in sorted(answered.items())
+                if each.error_code
+            }
+            return _unless_retriable(refusals)
+
+        return await self._calls.call(group, timeout_s, attempt)
+
     async def delete(self, group: str, topics: Collection[str], timeout_s: float) -> dict[str, ClusterError]:
         """Delete the offsets of whole topics; return the refused topics.  The group must have no members.
 
@@ -92,19 +138,28 @@ class ShareOffsets:
                 for topic, code in sorted(answered.items())
                 if code not in (KafkaCode.NONE, KafkaCode.UNKNOWN_TOPIC_OR_PARTITION)
             }
-            for error in refusals.values():
-                if error.retriable:
-                    raise error
-            return refusals
+            return _unless_retriable(refusals)
 
         return await self._calls.call(group, timeout_s, attempt)
+
+
+def _unless_retriable(refusals: dict[K, ClusterError]) -> dict[K, ClusterError]:
+    """Return the refusals, or raise the first that a repetition of the request may avoid."""
+    for error in refusals.values():
+        if error.retriable:
+            raise error
+    return refusals
+
+
+def _reason(answer: Any) -> str:
+    """Return what the broker adds to an error, as the end of a message; may be empty."""
+    return f": {answer.error_message}" if answer.error_message else ""
 
 
 def share_offset(answer: Any, name: str) -> ShareOffset:
     """Return the offset in one partition of an answer.  name: of the partition, for messages."""
     if answer.error_code:
-        reason = f": {answer.error_message}" if answer.error_message else ""
-        return ShareOffset(None, None, refused(answer.error_code, f"the offset of {name}", reason).message)
+        return ShareOffset(None, None, refused(answer.error_code, f"the offset of {name}", _reason(answer)).message)
     if answer.start_offset < 0:
         return ShareOffset(None, None)
     lag = getattr(answer, "lag", -1)  # version 0 has no lag

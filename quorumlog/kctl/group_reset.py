@@ -1,11 +1,11 @@
-"""kctl groups reset-offsets: sets the committed offsets of a group that has no members."""
+"""kctl groups reset-offsets: sets the committed offsets, or the start offsets of a share group, without members."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -18,7 +18,6 @@ from quorumlog.kctl.group_access import (
     parse_topic,
     partition_refusals,
     refuse_active,
-    refuse_share,
 )
 from quorumlog.kctl.group_reset_plan import (
     OFFSET_MAX,
@@ -39,6 +38,7 @@ from quorumlog.words import counted, named
 
 if TYPE_CHECKING:
     from quorumlog.client.cluster import Cluster
+    from quorumlog.client.group_descriptions import GroupDescription
     from quorumlog.client.groups import GroupClient
 
 Partition = tuple[str, int]
@@ -62,7 +62,7 @@ def _parsed(parse: Any) -> Any:
 @click.option(
     "--topic", "topics", multiple=True, callback=parse_topic, metavar="T[:P,...]", help="A topic, or some partitions."
 )
-@click.option("--all-topics", is_flag=True, help="All topics in which the group has committed offsets.")
+@click.option("--all-topics", is_flag=True, help="All topics in which the group has offsets.")
 @click.option("--to-earliest", is_flag=True, help="The log start: read all records again.")
 @click.option("--to-latest", is_flag=True, help="The log end: skip all records that exist.")
 @click.option("--to-offset", type=click.IntRange(0, OFFSET_MAX), metavar="N", help="This offset.")
@@ -78,6 +78,7 @@ def _parsed(parse: Any) -> Any:
     help="The offsets in a file: CSV of Kafka's tool, or the JSON of lag.",
 )
 @click.option("--create", is_flag=True, help="Set the offsets of a group that does not exist yet.")
+@click.option("--create-share", is_flag=True, help="The same for a share group.")
 @dry_run_option
 @so_on_return
 @with_loop
@@ -87,6 +88,7 @@ async def reset_offsets(
     topics: tuple[TopicChoice, ...],
     all_topics: bool,
     create: bool,
+    create_share: bool,
     dry_run: bool,
     to_earliest: bool,
     to_latest: bool,
@@ -96,8 +98,9 @@ async def reset_offsets(
     by_duration: int | None,
     from_file: str | None,
 ) -> None:
-    """Set the committed offsets of a group without members.
+    """Set the committed offsets, or the start offsets of a share group, of a group without members.
 
+    A share group gets all records from its start offsets on again, also those that it has accepted.
     Offsets outside a log are moved to its start or end, with a note.  All offsets are checked before any is set.
     """
     now_ms = Sources.real().wall_ms()
@@ -116,17 +119,23 @@ async def reset_offsets(
         raise click.UsageError("give --topic (repeatedly, if needed) or --all-topics, and not both")
     if all_topics and target.kind is Kind.FILE:
         raise click.UsageError("--from-file names the partitions: give --topic to use some of them, or neither")
+    if create and create_share:
+        raise click.UsageError("give --create or --create-share, and not both")
     offsets = {} if from_file is None else await _read(from_file, group_id)
     async with open_groups(context) as (cluster, client):
-        state = await _refuse(context, client, group_id, create)
-        committed = {key: found.offset for key, found in (await client.committed(group_id, context.left_s)).items()}
-        keys = await _partitions(context, cluster, group_id, topics, offsets or committed, bool(offsets))
+        described = await _refuse(context, client, group_id, create or create_share)
+        is_share = create_share if described is None else described.is_share
+        if create_share and not is_share:
+            text = f"group {group_id} exists, and is no share group"
+            raise ClusterError(ApiError.UNSUPPORTED_GROUP_TYPE, text, f"kctl groups describe {group_id}")
+        before = await _before(context, client, group_id, described, is_share)
+        keys = await _partitions(context, cluster, group_id, topics, offsets or before.known, bool(offsets))
         ranges = await _ranges(context, cluster, keys, target)
-        planned = moves(target, ranges, committed, offsets)
+        planned = moves(target, ranges, before.offsets, offsets, before.share_lags)
         changes = [each for each in planned if each.is_change]
         if changes and not dry_run:
-            await _commit(context, client, group_id, changes)
-    _show(context, group_id, state, planned, dry_run)
+            await (_set_starts if is_share else _commit)(context, client, group_id, changes)
+    _show(context, group_id, None if described is None else described.state, planned, dry_run)
 
 
 def _only(targets: Mapping[str, Target | None]) -> Target:
@@ -155,8 +164,27 @@ async def _read(path: str, group_id: str) -> dict[Partition, int]:
         raise click.UsageError(f"--from-file {path}: {error}") from None
 
 
-async def _refuse(context: Context, client: GroupClient, group_id: str, create: bool) -> str | None:
-    """Return the state of the group; None if it does not exist yet.
+class _Before(NamedTuple):
+    """The offsets of a group.  known: its partitions, also without an offset.  share_lags: see `moves`."""
+
+    offsets: dict[Partition, int]
+    known: Collection[Partition]
+    share_lags: dict[Partition, int | None] | None
+
+
+async def _before(
+    context: Context, client: GroupClient, group_id: str, described: GroupDescription | None, is_share: bool
+) -> _Before:
+    if not is_share:
+        committed = {key: found.offset for key, found in (await client.committed(group_id, context.left_s)).items()}
+        return _Before(committed, committed, None)
+    shares = {} if described is None else await client.shares.describe(group_id, context.left_s)
+    starts = {key: share.start for key, share in shares.items() if share.start is not None}
+    return _Before(starts, shares, {key: share.lag for key, share in shares.items()})
+
+
+async def _refuse(context: Context, client: GroupClient, group_id: str, create: bool) -> GroupDescription | None:
+    """Return the group; None if it does not exist yet.
 
     Raises:
         ClusterError: NON_EMPTY_GROUP; GROUP_ID_NOT_FOUND, unless `create`.
@@ -168,12 +196,12 @@ async def _refuse(context: Context, client: GroupClient, group_id: str, create: 
             raise
         if not create:
             text = f"{error.message}, so it has no offsets"
-            raise ClusterError(error.code, text, "kctl groups list, or --create to set its first offsets") from error
+            raise ClusterError(
+                error.code, text, "kctl groups list, or --create or --create-share to set its first offsets"
+            ) from error
         return None
-    tool = f"kafka-share-groups.sh --group {group_id} --reset-offsets sets the starts of its share partitions"
-    refuse_share(described, "which commits no offsets", tool)
     refuse_active(described, "its offsets cannot be set")
-    return described.state
+    return described
 
 
 async def _partitions(
@@ -181,12 +209,12 @@ async def _partitions(
     cluster: Cluster,
     group_id: str,
     topics: tuple[TopicChoice, ...],
-    known: Mapping[Partition, int],
+    known: Collection[Partition],
     is_from_file: bool,
 ) -> list[Partition]:
     """Return the partitions to reset.
 
-    known: the partitions of the file, or those with committed offsets.
+    known: the partitions of the file, or those of the group.
 
     Raises:
         ClusterError: UNKNOWN_TOPIC_OR_PARTITION, OFFSET_NOT_COMMITTED: no partition is left.
@@ -209,7 +237,7 @@ async def _partitions(
         if unused or wanted - candidates:
             raise _no_such(named(wanted - candidates) or ", ".join(each.topic for each in unused))
     if not keys:
-        text = f"group {group_id} has no committed offsets"
+        text = f"group {group_id} has no offsets"
         raise ClusterError(ApiError.OFFSET_NOT_COMMITTED, text, "name the topics with --topic")
     return keys
 
@@ -253,6 +281,14 @@ async def _commit(context: Context, client: GroupClient, group_id: str, changes:
         raise partition_refusals(group_id, refusals)
 
 
+async def _set_starts(context: Context, client: GroupClient, group_id: str, changes: list[Move]) -> None:
+    """Raises: ClusterError: members joined meanwhile, or a coordinator refuses an offset or does not answer."""
+    starts = {(each.topic, each.partition): each.after for each in changes}
+    refusals = await client.shares.alter(group_id, starts, context.left_s)
+    if refusals:
+        raise partition_refusals(group_id, refusals)
+
+
 def _show(context: Context, group_id: str, state: str | None, planned: list[Move], dry_run: bool) -> None:
     count = sum(each.is_change for each in planned)
     rows = [
@@ -263,8 +299,8 @@ def _show(context: Context, group_id: str, state: str | None, planned: list[Move
             "after": each.after,
             "log_start_offset": each.log_start,
             "log_end_offset": each.log_end,
-            "lag_before": None if each.before is None else max(each.log_end - each.before, 0),
-            "lag_after": each.log_end - each.after,
+            "lag_before": each.lag_before,
+            "lag_after": each.lag_after,
             "note": each.note,
         }
         for each in planned

@@ -59,7 +59,10 @@ class LogRange(NamedTuple):
 
 
 class Move(NamedTuple):
-    """The offset of a partition before and after; before is None if none was committed.  note: about `after`."""
+    """The offset of a partition before and after; before is None if none was committed.
+
+    lag_before: None if it is unknown.  note: about `after`.
+    """
 
     topic: str
     partition: int
@@ -67,11 +70,20 @@ class Move(NamedTuple):
     after: int
     log_start: int
     log_end: int
+    lag_before: int | None
     note: str | None
 
     @property
+    def lag_after(self) -> int:
+        return self.log_end - self.after
+
+    @property
     def is_change(self) -> bool:
-        return self.after != self.before
+        """Return whether the move changes something.
+
+        A share group whose start stays may have accepted records after it, so that its lag grows.
+        """
+        return (self.before, self.lag_before) != (self.after, self.lag_after)
 
 
 def moves(
@@ -79,8 +91,12 @@ def moves(
     ranges: Mapping[Partition, LogRange],
     committed: Mapping[Partition, int],
     offsets: Mapping[Partition, int],
+    share_lags: Mapping[Partition, int | None] | None = None,
 ) -> list[Move]:
-    """Return the move of each partition in `ranges`, ascending.  offsets: those of a file, for Kind.FILE.
+    """Return the move of each partition in `ranges`, ascending.
+
+    committed: of a share group, its start offsets.  offsets: those of a file, for Kind.FILE.  share_lags: of a share
+    group, the lags that its coordinator reports; None for other groups.
 
     Raises:
         ClusterError: OFFSET_NOT_COMMITTED: a partition without an offset cannot be shifted.
@@ -102,7 +118,11 @@ def moves(
             note = f"{wanted} is before the log start"
         elif wanted > log.end:
             note = f"{wanted} is after the log end"
-        found.append(Move(*key, committed.get(key), after, log.start, log.end, note))
+        before = committed.get(key)
+        lag = None if before is None else max(log.end - before, 0)
+        if share_lags is not None:
+            lag = share_lags.get(key)
+        found.append(Move(*key, before, after, log.start, log.end, lag, note))
     return found
 
 
@@ -232,10 +252,10 @@ def _json_rows(text: str) -> Iterable[Row | None]:
 
 
 def _json_row(item: dict[str, Any], group: Any, number: int) -> Row | None:
-    names = [name for name in ("offset", "after", "committed_offset") if name in item]
+    names = [name for name in ("offset", "after", "committed_offset", "start_offset") if name in item]
     if not names:
-        raise ValueError(f"row {number} has no offset, after, or committed_offset")
-    offset = item[names[0]]
+        raise ValueError(f"row {number} has no offset, after, committed_offset, or start_offset")
+    offset = next((item[name] for name in names if item[name] is not None), None)
     if offset is None:  # a partition of which no offset was committed
         return None
     topic, partition, owner = item.get("topic"), item.get("partition"), item.get("group", group)

@@ -261,4 +261,21 @@ MUTANTS = (
             "::test_the_sum_of_a_share_group_counts_what_is_unknown_and_skips_what_is_unread",
         ),
     ),
+    Mutant(
+        "a start that a busy coordinator refuses is not set again",
+        "quorumlog/client/share_groups.py",
+        "        if error.retriable:\n            raise error\n    return refusals",
+        "        pass\n    return refusals",
+        (f"{SHARE_TESTS}::test_starts_that_a_busy_coordinator_refuses_are_set_again",),
+    ),
+    Mutant(
+        "records that a share group has accepted after its start are not available again",
+        "quorumlog/kctl/group_reset_plan.py",
+        "return (self.before, self.lag_before) != (self.after, self.lag_after)",
+        "return self.before != self.after",
+        (
+            "tests/unit/quorumlog/kctl/test_share_groups.py"
+            "::test_a_start_that_stays_is_set_if_records_after_it_are_accepted",
+        ),
+    ),
 )

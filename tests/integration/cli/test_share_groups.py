@@ -38,7 +38,7 @@ async def lags(cluster: DevCluster) -> list[tuple[int, int | None, int | None, s
 
 
 @pytest.mark.timeout(300)
-async def test_a_share_group_is_shown_and_deleted(tmp_path: Path) -> None:
+async def test_a_share_group_is_shown_reset_and_deleted(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=BROKERS, **FAST) as cluster:
         await done(cluster, "configs", "set", "--cluster", "default.replication.factor=1",
                    "group.share.record.lock.duration.ms=60000", "share.auto.offset.reset=earliest",
@@ -64,6 +64,8 @@ async def test_a_share_group_is_shown_and_deleted(tmp_path: Path) -> None:
 
         await wait_until(is_empty, WAIT_S, "the member has left")
         assert await lags(cluster) == expected
+        await done(cluster, "groups", "reset-offsets", GROUP, "--all-topics", "--to-earliest")
+        assert await lags(cluster) == [(index, 0, RECORDS, None) for index in range(BROKERS)]
         deleted = await done(cluster, "groups", "delete-offsets", GROUP, TOPIC)
         assert (deleted["changed"], deleted["partitions"]) == (True, [0, 1, 2])
         assert await lags(cluster) == []

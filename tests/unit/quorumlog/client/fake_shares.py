@@ -12,11 +12,14 @@ from broker.core.coordinator.share.requests import (
     ForgetShareStates,
     ListShareStates,
     ListShareStatesResponse,
+    NoteShareStates,
+    ResetShareStates,
     ShareHeartbeat,
     ShareHeartbeatResponse,
 )
 from broker.core.coordinator.share.states import NO_START, ShareState, StateResponse
 from broker.core.fetch_session import PartitionKey
+from broker.core.share.partition import Delivery, StateBatch
 from broker.kafka.share_groups import NoShares
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.wire.errors import KafkaCode
@@ -32,13 +35,17 @@ CLIENT = Client("app", "/10.0.0.7")
 class FakeShares(NoShares):
     """The topic `orders`, as share groups see it.  All brokers use it, whichever of them coordinates a group.
 
+    done: how many records after the start are accepted, by index.
     starts: of the share partitions that members have read, by index, or the error of reading the state.
     unknown: indexes of partitions whose leader does not answer.
+    refusals: of new starts, by index.
     """
 
     def __init__(self, brokers: FakeBrokers, groups: GroupsOfCluster) -> None:
         self.starts: dict[int, int | KafkaCode] = {}
+        self.done: dict[int, int] = {}
         self.unknown: set[int] = set()
+        self.refusals: dict[int, KafkaCode] = {}
         self._brokers = brokers
         self._groups = groups
         groups.topics = {TOPIC: len(INDEXES)}
@@ -82,6 +89,25 @@ class FakeShares(NoShares):
         wanted = [key for key in partitions if key.partition_index not in self.unknown]
         return {key: logs[TOPIC, key.partition_index].end_offset for key in wanted}
 
+    async def alter_offsets(
+        self, group: str, offsets: Sequence[tuple[NamedPartitions, Sequence[int]]]
+    ) -> tuple[ListShareStatesResponse, list[StateResponse]]:
+        coordinator = coordinator_of(self._groups, group)
+        partitions = tuple(NamedPartitions(topic_id(topic.topic), *topic[1:]) for topic, _ in offsets)
+        reset: ListShareStatesResponse = coordinator.ask(ResetShareStates(group, partitions))
+        if reset.error is not KafkaCode.NONE:
+            return reset, []
+        coordinator.ask(NoteShareStates(group, partitions))
+        answers = []
+        for topic, starts in offsets:
+            for index, start in zip(topic.partitions, starts, strict=True):
+                refusal = self.refusals.get(index, KafkaCode.NONE)
+                answers.append(StateResponse(refusal))
+                if refusal is KafkaCode.NONE:
+                    self.starts[index] = start
+                    self.done.pop(index, None)
+        return reset, answers
+
     async def delete_offsets(self, group: str, topics: Sequence[str]) -> dict[str, KafkaCode] | ListShareStatesResponse:
         listed = self._listed(group, must_be_empty=True)
         if listed.error is not KafkaCode.NONE:
@@ -105,7 +131,9 @@ class FakeShares(NoShares):
         start = self.starts.get(index, NO_START)
         if isinstance(start, KafkaCode):
             return StateResponse(start)
-        return StateResponse(KafkaCode.NONE, None, ShareState(0, 1, 0, start))
+        done = self.done.get(index, 0)
+        batches = (StateBatch(start + 1, start + 1 + done, Delivery.ACKNOWLEDGED, 1),) if done else ()
+        return StateResponse(KafkaCode.NONE, None, ShareState(0, 1, 0, start, batches))
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from quorumlog.client.groups import GroupClient
 from quorumlog.client.share_groups import ShareOffset, share_offset
 from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import KafkaCode
+from tests.unit.broker.kafka.wellness import until
 from tests.unit.quorumlog.client.fake_groups import GroupsOfCluster, commit_offsets
 from tests.unit.quorumlog.client.fake_shares import FakeShares, share_brokers
 
@@ -72,6 +74,22 @@ async def test_offsets_of_a_group_of_another_type_are_not_found(each: Setting) -
         with pytest.raises(ClusterError) as refusal:
             await call
         assert refusal.value.code == "GROUP_ID_NOT_FOUND"
+
+
+async def test_starts_that_a_busy_coordinator_refuses_are_set_again(each: Setting) -> None:
+    each.shares.refusals = {1: KafkaCode.COORDINATOR_NOT_AVAILABLE}
+    altering = asyncio.ensure_future(each.client.shares.alter(G, {("orders", 0): 2, ("orders", 1): 1}, TIMEOUT_S))
+    await until(lambda: each.shares.starts == {0: 2})
+    assert not altering.done()
+    each.shares.refusals = {}
+    assert await altering == {}
+    assert await each.client.shares.describe(G, TIMEOUT_S) == {
+        ("orders", 0): ShareOffset(2, 1),
+        ("orders", 1): ShareOffset(1, 2),
+    }
+    each.shares.refusals = {1: KafkaCode.POLICY_VIOLATION}
+    refusals = await each.client.shares.alter(G, {("orders", 0): 3, ("orders", 1): 3}, TIMEOUT_S)
+    assert {key: error.code for key, error in refusals.items()} == {("orders", 1): "POLICY_VIOLATION"}
 
 
 async def test_offsets_are_deleted_once_and_a_repetition_is_no_refusal(each: Setting) -> None:

@@ -54,7 +54,7 @@ def test_a_partition_without_an_offset_cannot_be_shifted() -> None:
 def test_only_a_different_offset_is_a_change() -> None:
     planned = moves(Target(Kind.EARLIEST), RANGES, {A: 0}, {})
     assert [each.is_change for each in planned] == [False, True]
-    assert planned[1] == Move("a", 1, None, 10, 10, 50, None)
+    assert planned[1] == Move("a", 1, None, 10, 10, 50, None, None)
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(-(2**62), 2**62), st.integers(0, 10**6))

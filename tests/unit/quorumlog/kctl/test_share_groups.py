@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -116,6 +117,81 @@ def test_the_sum_of_a_share_group_counts_what_is_unknown_and_skips_what_is_unrea
     assert share_sum(group, {("t", 4): ShareOffset(None, None)}).partitions == 0
 
 
+# -- reset-offsets
+
+
+RESET = ("reset-offsets", G, "--all-topics")
+
+
+def starts(bench: Bench) -> list[int | None]:
+    return [row["start_offset"] for row in bench.json("lag", G)]
+
+
+def test_start_offsets_are_set_and_a_repetition_changes_nothing(bench: Bench, shares: FakeShares) -> None:
+    leave(bench)
+    planned = bench.json(*RESET, "--to-latest", "--dry-run")
+    assert (planned["changed"], starts(bench)) == (False, [1, None])
+    document = bench.json(*RESET, "--to-latest")
+    assert document == {**planned, "changed": True, "dry_run": False}
+    assert [
+        (each["before"], each["after"], each["lag_before"], each["lag_after"]) for each in document["partitions"]
+    ] == [
+        (1, 4, 3, 0),
+        (None, 2, None, 0),
+    ]
+    assert starts(bench) == [4, 2]
+    assert bench.json(*RESET, "--to-latest")["changed"] is False
+
+
+def test_a_start_that_stays_is_set_if_records_after_it_are_accepted(bench: Bench, shares: FakeShares) -> None:
+    leave(bench)
+    shares.starts[1], shares.done[0] = 2, 2
+    reset = ("reset-offsets", G, "--topic", "orders:0", "--to-offset", "1")
+    (row,) = bench.json(*reset)["partitions"]
+    assert (row["before"], row["after"], row["lag_before"], row["lag_after"]) == (1, 1, 1, 3)
+    assert shares.done == {}
+    assert bench.json(*reset)["changed"] is False
+
+
+def test_saved_lags_restore_the_start_offsets(bench: Bench, shares: FakeShares, tmp_path: Path) -> None:
+    leave(bench)
+    saved = tmp_path / "offsets.json"
+    saved.write_text(json.dumps(bench.json("lag", G)))
+    bench.json(*RESET, "--to-latest")
+    assert bench.json("reset-offsets", G, "--from-file", str(saved))["changed"] is True
+    assert starts(bench) == [1, 2], "the partition without a start is not in the file"
+
+
+def test_a_share_group_is_created_only_on_request(bench: Bench) -> None:
+    reset = ("reset-offsets", G, "--topic", "orders", "--to-earliest")
+    assert "--create-share" in bench.refused(3, *reset)["next"]
+    assert bench.json(*reset, "--create-share")["state"] is None
+    assert (bench.json("describe", G)["type"], starts(bench)) == ("share", [0, 0])
+    assert bench.json(*reset, "--create-share")["changed"] is False
+    assert bench.refused(2, *reset, "--create-share", "--create")["error"] == "USAGE"
+
+
+def test_a_group_of_another_type_is_not_changed_as_a_share_group(bench: Bench) -> None:
+    bench.commit(1, 2)
+    error = bench.refused(5, *RESET, "--to-latest", "--create-share")
+    assert error["error"] == "UNSUPPORTED_GROUP_TYPE"
+    assert bench.offsets() == [1, 2]
+
+
+def test_start_offsets_of_a_group_with_members_are_not_set(bench: Bench, shares: FakeShares) -> None:
+    error = bench.refused(5, *RESET, "--to-latest")
+    assert (error["error"], "'m-1' ('app' at 10.0.0.7)" in error["message"]) == ("NON_EMPTY_GROUP", True)
+    assert starts(bench) == [1, None]
+
+
+def test_a_start_that_a_coordinator_refuses_is_an_error(bench: Bench, shares: FakeShares) -> None:
+    leave(bench)
+    shares.refusals[1] = KafkaCode.POLICY_VIOLATION
+    error = bench.refused(5, *RESET, "--to-latest")
+    assert error["error"] == "POLICY_VIOLATION"
+    assert error["message"].startswith(f"group {G}: the start of orders-1: ")
+
+
 # -- deletions
 
 
@@ -152,11 +228,6 @@ def test_the_offsets_of_an_empty_share_group_are_deleted_by_topic(bench: Bench, 
     ("command", "reason", "next_step"),
     [
         (("explain", G), "whose rebalances are not recorded", f"kctl groups describe {G}"),
-        (
-            ("reset-offsets", G, "--all-topics", "--to-latest"),
-            "which commits no offsets",
-            f"kafka-share-groups.sh --group {G} --reset-offsets sets the starts of its share partitions",
-        ),
         (
             ("delete-offsets", G, "orders:1"),
             "whose offsets can only be deleted for whole topics",
