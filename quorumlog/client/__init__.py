@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from quorumlog.client.record_consumer import Consumer
     from quorumlog.client.record_producer import Producer
     from quorumlog.client.share_consumer import ShareConsumer, ShareRecord
+    from quorumlog.client.share_groups import ShareOffset
     from quorumlog.errors import ClusterError, ConfigError
     from quorumlog.wire._record_scan import Record
 
@@ -57,6 +58,7 @@ __all__ = [
     "RecordMetadata",
     "RefusalsError",
     "ShareConsumer",
+    "ShareOffset",
     "ShareRecord",
     "TopicDescription",
     "TopicPartition",
@@ -86,6 +88,7 @@ _HOMES = {
     "RecordMetadata": "quorumlog.client.messages",
     "RefusalsError": "quorumlog.client.admin_values",
     "ShareConsumer": "quorumlog.client.share_consumer",
+    "ShareOffset": "quorumlog.client.share_groups",
     "ShareRecord": "quorumlog.client.share_consumer",
     "TopicDescription": "quorumlog.client.admin_values",
     "TopicPartition": "quorumlog.client.messages",

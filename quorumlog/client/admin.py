@@ -38,6 +38,7 @@ from quorumlog.client.consumer import EARLIEST, LATEST
 from quorumlog.client.group_descriptions import CommittedOffset, GroupDescription, ListedGroup
 from quorumlog.client.groups import GroupClient
 from quorumlog.client.messages import TopicPartition
+from quorumlog.client.share_groups import ShareOffset
 from quorumlog.errors import ClusterError, ConfigError
 from quorumlog.runtime.clock import Sources
 from quorumlog.wire.errors import ApiError, KafkaCode
@@ -311,17 +312,21 @@ class Admin:
         """
         wanted = {TopicPartition(*key): offset for key, offset in offsets.items()}
         async with self._call(f"group {group}", timeout_s) as left_s:
-            keys = await self._partitions.resolved(wanted, left_s)
-            starts = await self._partitions.listed(dict.fromkeys(keys, EARLIEST), left_s)
-            ends = await self._partitions.listed(dict.fromkeys(keys, LATEST), left_s)
-            outside = [
-                f"{key}: {wanted[key]} is not in {starts[key]} to {ends[key]}"
-                for key in keys
-                if not starts[key] <= wanted[key] <= ends[key]
-            ]
-            if outside:
-                raise ClusterError(ApiError.OFFSET_OUT_OF_RANGE, f"nothing was committed: {'; '.join(outside)}")
+            await self._refuse_outside(wanted, left_s)
             await self._commit(group, wanted, left_s)
+
+    async def _refuse_outside(self, wanted: Mapping[TopicPartition, int], left_s: Callable[[], float]) -> None:
+        """Raises: ClusterError: OFFSET_OUT_OF_RANGE: an offset is outside its log."""
+        keys = await self._partitions.resolved(wanted, left_s)
+        starts = await self._partitions.listed(dict.fromkeys(keys, EARLIEST), left_s)
+        ends = await self._partitions.listed(dict.fromkeys(keys, LATEST), left_s)
+        outside = [
+            f"{key}: {wanted[key]} is not in {starts[key]} to {ends[key]}"
+            for key in keys
+            if not starts[key] <= wanted[key] <= ends[key]
+        ]
+        if outside:
+            raise ClusterError(ApiError.OFFSET_OUT_OF_RANGE, f"nothing was changed: {'; '.join(outside)}")
 
     async def reset_group_offsets(
         self,
@@ -373,6 +378,40 @@ class Admin:
             raise ConfigError("partitions is empty")
         async with self._call(f"group {group}", timeout_s) as left_s:
             _raise_refusals(await self._groups.delete_offsets(group, keys, left_s()), keys)
+
+    # -- share groups
+
+    async def share_group_offsets(
+        self, group: str, *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, ShareOffset]:
+        """Return the start offset and the lag of each share partition of a share group, ascending."""
+        async with self._call(f"group {group}", timeout_s) as left_s:
+            found = await self._groups.shares.describe(group, left_s())
+        return {TopicPartition(*key): offset for key, offset in found.items()}
+
+    async def set_share_group_offsets(
+        self, group: str, offsets: Mapping[tuple[str, int], int], *, timeout_s: float | None = None
+    ) -> None:
+        """Set the start offsets of a share group without members; it is created if it does not exist.
+
+        The group gets all records from there on again, also those that it has accepted.  If an offset is outside its
+        log, nothing is changed.
+        """
+        wanted = {TopicPartition(*key): offset for key, offset in offsets.items()}
+        async with self._call(f"group {group}", timeout_s) as left_s:
+            await self._refuse_outside(wanted, left_s)
+            starts = {(key.topic, key.partition): offset for key, offset in wanted.items()}
+            _raise_refusals(await self._groups.shares.alter(group, starts, left_s()), wanted)
+
+    async def delete_share_group_offsets(
+        self, group: str, topics: Iterable[str], *, timeout_s: float | None = None
+    ) -> None:
+        """Delete the offsets of topics in a share group without members: its next member begins as in a new group."""
+        names = list(topics)
+        distinct("topics", names)
+        async with self._call(f"group {group}", timeout_s) as left_s:
+            refusals = await self._groups.shares.delete(group, names, left_s())
+            done_or_raise({name: refusals.get(name) for name in names})
 
     # -- the frame of every call
 

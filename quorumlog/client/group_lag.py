@@ -151,6 +151,8 @@ def share_partition_lag(
         problem = error.message
     elif share is None or share.start is None:
         problem = "no member has read it yet"
+    elif isinstance(start, int) and share.start < start:
+        problem = f"the records from {share.start} to {start} (exclusive) are deleted"
     elif share.lag is None:
         problem = "the coordinator reports no lag; the leader of the partition may not answer it"
     log_start = start if isinstance(start, int) else None

@@ -21,6 +21,8 @@ from quorumlog.client import (
     PartitionDescription,
     Producer,
     RefusalsError,
+    ShareConsumer,
+    ShareOffset,
 )
 from quorumlog.client import TopicPartition as Tp
 from tests.integration.kafka.conftest import Standalone
@@ -203,6 +205,27 @@ async def test_the_offsets_of_a_group_are_set_reset_and_deleted(admin: Admin, fi
     assert "__consumer_offsets" not in await admin.topics()
     await admin.delete_group(group)
     assert group not in [each.group for each in await admin.list_groups()]
+
+
+async def test_the_offsets_of_a_share_group_are_set_before_its_first_member_joins(
+    standalone: Standalone, admin: Admin, filled: str
+) -> None:
+    group, first, second = f"share-{filled}", Tp(filled, 0), Tp(filled, 1)
+    assert (await refusal_of(admin.share_group_offsets(group))).code == "GROUP_ID_NOT_FOUND"
+    error = await refusal_of(admin.set_share_group_offsets(group, {first: RECORDS + 1}))
+    assert error.code == "OFFSET_OUT_OF_RANGE"
+    await admin.set_share_group_offsets(group, {first: 7, second: 0})
+    assert await admin.share_group_offsets(group) == {first: ShareOffset(7, RECORDS - 7), second: ShareOffset(0, 0)}
+    async with asyncio.timeout(60), ShareConsumer(standalone.bootstrap, group, topics=[filled]) as consumer:
+        record = await consumer.get()
+        assert record is not None
+        assert (record.partition, record.offset) == (0, 7)
+    async with asyncio.timeout(90):
+        while (await admin.describe_group(group)).members:  # noqa: ASYNC110  # its departure sends no event
+            await asyncio.sleep(0.1)
+    await admin.delete_share_group_offsets(group, [filled])
+    assert await admin.share_group_offsets(group) == {}
+    await admin.delete_group(group)
 
 
 async def test_a_group_with_members_keeps_its_offsets(standalone: Standalone, admin: Admin, filled: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from quorumlog.client import Admin, ClusterError, ConfigError, NewTopic, RefusalsError
+from quorumlog.client import Admin, ClusterError, ConfigError, NewTopic, RefusalsError, ShareOffset
 from quorumlog.client.group_descriptions import CommittedOffset
 from quorumlog.client.messages import TopicPartition
 from quorumlog.wire.errors import KafkaCode
@@ -24,6 +24,7 @@ from quorumlog.wire.kafka.codec import Api
 from tests.unit.broker.kafka.wellness import until
 from tests.unit.quorumlog.client.fake_groups import group_brokers, join_member
 from tests.unit.quorumlog.client.fake_kafka import FakeKafka, fake_kafka
+from tests.unit.quorumlog.client.fake_shares import share_brokers
 
 TIMEOUT_S = 10.0
 ON_2 = "a"
@@ -187,6 +188,33 @@ async def test_a_group_is_managed_through_its_coordinator() -> None:
             assert "stop the members" in error.next_step
             assert "member" in error.message, "the reason in words"
         assert (await admin.group_offsets(ON_2))[TopicPartition("orders", 0)] == CommittedOffset(0)
+
+
+async def test_the_offsets_of_a_share_group_are_set_shown_and_deleted() -> None:
+    first, second = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    async with share_brokers() as (brokers, _, shares), Admin(brokers.bootstrap, timeout_s=TIMEOUT_S) as admin:
+        await admin.set_share_group_offsets("b", {("orders", 0): 1, ("orders", 1): 3})
+        assert await admin.share_group_offsets("b") == {first: ShareOffset(1, 2), second: ShareOffset(3, 0)}
+        error = await refusal_of(admin.set_share_group_offsets("b", {("orders", 0): 2, ("orders", 1): 4}))
+        assert (error.code, shares.starts) == ("OFFSET_OUT_OF_RANGE", {0: 1, 1: 3})
+        shares.refusals = {1: KafkaCode.POLICY_VIOLATION}
+        error = await refusal_of(admin.set_share_group_offsets("b", {("orders", 0): 2, ("orders", 1): 0}))
+        assert isinstance(error, RefusalsError)
+        assert list(error.refusals) == [second]
+        shares.join("b")
+        for call in (
+            admin.set_share_group_offsets("b", {("orders", 0): 0}),
+            admin.delete_share_group_offsets("b", ["orders"]),
+        ):
+            assert (await refusal_of(call)).code == "NON_EMPTY_GROUP"
+        shares.leave("b")
+        await admin.delete_share_group_offsets("b", ["orders"])
+        assert await admin.share_group_offsets("b") == {}
+        for name in ("missing", ""):
+            assert (await refusal_of(admin.share_group_offsets(name))).code in (
+                "GROUP_ID_NOT_FOUND",
+                "INVALID_GROUP_ID",
+            )
 
 
 # -- deadlines and cancels

@@ -98,6 +98,9 @@ def test_a_share_partition_whose_figures_are_incomplete_has_a_problem() -> None:
     assert (headless.lag, headless.has_lag, headless.problem) == (None, True, "t-0: no leader")
     unreadable = share_partition_lag(key, ShareOffset(None, None, "its state is lost"), 0, lost)
     assert (unreadable.lag, unreadable.has_lag, unreadable.problem) == (None, True, "its state is lost")
+    deleted = share_partition_lag(key, ShareOffset(5, 4), 7, 9)
+    assert (deleted.lag, deleted.problem) == (4, "the records from 5 to 7 (exclusive) are deleted")
+    assert share_partition_lag(key, ShareOffset(7, 2), 7, 9).problem is None
     for unread in (None, ShareOffset(None, None)):
         found = share_partition_lag(key, unread, 0, 9)
         assert (found.lag, found.has_lag, found.problem) == (None, False, "no member has read it yet")
