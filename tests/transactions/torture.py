@@ -110,10 +110,11 @@ class Worker:
         """Return the transactions that it has begun."""
         found = {}
         for program in self._programs:
+            ended = program.of("ended")  # first, because a transaction may begin and end between two looks
             for event in program.of("begun"):
                 fate = Fate.ABORTED if event["aborts"] else Fate.UNKNOWN
                 found[self.name, event["number"]] = Transaction(event["size"], fate)
-            for event in program.of("ended"):
+            for event in ended:
                 key = self.name, event["number"]
                 found[key] = found[key]._replace(fate=Fate(event["fate"]))
         return found
