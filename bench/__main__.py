@@ -31,6 +31,7 @@ from bench import (
     spark_connectors,
     spark_rates,
     startup,
+    transactions,
 )
 from bench.plots import Panel, draw
 
@@ -60,6 +61,7 @@ BENCHES = {
     "spark_connectors": Bench(spark_connectors.run),
     "spark_rates": Bench(spark_rates.run, spark_rates.present),
     "startup": Bench(startup.run),
+    "transactions": Bench(transactions.run, transactions.present),
 }
 RESULTS = Path(__file__).parent / "results"
 

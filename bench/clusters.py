@@ -21,7 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from bench.processes import processor_s, resident_mib
 from quorumlog.kctl import dev_cluster
@@ -93,6 +100,22 @@ class Cluster:
     def delete(self, topic: str) -> None:
         admin = self._admin()
         admin.delete_topics([topic], request_timeout=TIMEOUT_S)[topic].result(TIMEOUT_S)
+
+    def configure(self, topic: str, configs: Mapping[str, str]) -> None:
+        """Set configs of a topic; nothing happens if the topic does not exist yet."""
+        try:
+            self._alter(topic, configs)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+
+    def _alter(self, topic: str, configs: Mapping[str, str]) -> None:
+        entries = [
+            ConfigEntry(config, value, incremental_operation=AlterConfigOpType.SET) for config, value in configs.items()
+        ]
+        admin = self._admin()
+        resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+        admin.incremental_alter_configs([resource], request_timeout=TIMEOUT_S)[resource].result(TIMEOUT_S)
 
     def _admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})

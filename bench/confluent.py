@@ -104,12 +104,13 @@ def consume(cluster: Cluster, topic: str, partitions: int, count: int, **setting
     reader.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
     while seen < count:
         assert time.monotonic() < began + DEADLINE_S, f"{seen} of {count} records of {topic} in {DEADLINE_S:g} s"
-        for message in reader.consume(10_000, timeout=1.0):
+        # `consume` returns only once it has as many records as it is asked for, or after its timeout.
+        for message in reader.consume(min(10_000, count - seen), timeout=1.0):
             assert message.error() is None, message.error()
             seen += 1
     took = time.monotonic() - began
+    assert not reader.consume(1, timeout=0.05), f"{topic} has more than the {count} acknowledged records"
     reader.close()
-    assert seen == count, f"{topic}: {seen} records read, {count} acknowledged"
     return took
 
 

@@ -79,7 +79,7 @@ def alternate(
     with ExitStack() as stack:
         clusters = [stack.enter_context(quorumlog_cluster(port_base))]
         missing = None
-        if not tiny or os.environ.get(TINY_WITH_KAFKA):
+        if uses_java(tiny):
             try:
                 clusters.append(stack.enter_context(kafka_cluster()))
             except Skipped as reason:
@@ -95,6 +95,11 @@ def alternate(
                 taken.add(cluster, lambda on=cluster, in_round=number: measure(on, in_round))  # type: ignore[misc]
                 cluster.pause()
     return Rounds(count, taken.figures, once, taken.others, missing)
+
+
+def uses_java(tiny: bool) -> bool:
+    """Return whether a run starts programs of Java, if Java is installed."""
+    return not tiny or bool(os.environ.get(TINY_WITH_KAFKA))
 
 
 def rows(measured: Mapping[str, Sequence[Figures]]) -> list[dict[str, Any]]:
