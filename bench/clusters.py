@@ -53,12 +53,16 @@ CONTROLLERS, BROKERS = (1, 2, 3), (11, 12, 13)
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster that serves.  start_s: from the first process until all brokers serve."""
+    """A cluster that serves.
+
+    pids: of its processes, by node id.  start_s: from the first process until all brokers serve.  logs: of all nodes.
+    """
 
     name: str
     bootstrap: str
-    pids: tuple[int, ...]
+    pids: Mapping[int, int]
     start_s: float
+    logs: tuple[Path, ...] = ()
 
     def pause(self) -> None:
         self._send(signal.SIGSTOP)
@@ -69,15 +73,24 @@ class Cluster:
         wait_until_whole(self.bootstrap)
 
     def _send(self, number: int) -> None:
-        for pid in self.pids:
+        for pid in self.pids.values():
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
+    @contextmanager
+    def stopped(self, node: int) -> Iterator[None]:
+        """Stop one node for the length of the block."""
+        os.kill(self.pids[node], signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.pids[node], signal.SIGCONT)
+
     def processor_s(self) -> float:
-        return sum(processor_s(pid) for pid in self.pids)
+        return sum(processor_s(pid) for pid in self.pids.values())
 
     def resident_mib(self) -> float:
-        return sum(resident_mib(pid) for pid in self.pids)
+        return sum(resident_mib(pid) for pid in self.pids.values())
 
     def create(self, topic: str, partitions: int, mode: str) -> None:
         """Create a topic with three replicas, and wait for them."""
@@ -145,7 +158,9 @@ def quorumlog_cluster(port_base: int) -> Iterator[Cluster]:
         try:
             asyncio.run(dev_cluster.start(plan, TIMEOUT_S, lambda line: None))
             wait_until_whole(bootstrap)
-            yield Cluster(OURS, bootstrap, tuple(node.pid for node in plan.nodes), time.monotonic() - began)
+            pids = {node.id: node.pid for node in plan.nodes}
+            logs = tuple(Path(node.log) for node in plan.nodes)
+            yield Cluster(OURS, bootstrap, pids, time.monotonic() - began, logs)
         finally:
             for node in plan.nodes:
                 with suppress(ProcessLookupError):
@@ -175,15 +190,16 @@ def kafka_cluster() -> Iterator[Cluster]:
             tool = [*command, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(file)]
             subprocess.run(tool, check=True, capture_output=True, timeout=TIMEOUT_S)
         began = time.monotonic()
-        pids = []
-        for file in files:
+        pids = {}
+        for node, file in zip(ports, files, strict=True):
             log = stack.enter_context(file.with_name("log").open("w"))
             process = subprocess.Popen([*command, "kafka.Kafka", str(file)], cwd=folder, stdout=log, stderr=log)
             stack.callback(process.wait)
             stack.callback(process.kill)
-            pids.append(process.pid)
+            pids[node] = process.pid
         wait_until_whole(bootstrap)
-        yield Cluster(KAFKA, bootstrap, tuple(pids), time.monotonic() - began)
+        logs = tuple(file.with_name("log") for file in files)
+        yield Cluster(KAFKA, bootstrap, pids, time.monotonic() - began, logs)
 
 
 def _settings(folder: Path, node: int, ports: Mapping[int, int]) -> Path:
