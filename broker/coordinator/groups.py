@@ -35,7 +35,7 @@ from broker.core.coordinator.group_requests import (
 from broker.core.coordinator.machine import Answer, Step, TransactionEnd
 from broker.core.coordinator.share.requests import DescribeShareGroups, ListShareStates, ShareGroupLimits
 from broker.core.coordinator.transaction_requests import TransactionSupport
-from broker.core.producer_state import NO_SEQUENCE, Duplicate, Refuse
+from broker.core.producer_state import NO_SEQUENCE, Duplicate, ProducerState, Refuse
 from broker.replica.produce import Verify
 from broker.replica.table import ReplicaTable
 from metadata.image import ClusterImage, TopicImage
@@ -223,16 +223,26 @@ class GroupCoordinators:
     # -- transactions
 
     async def end_transaction(
-        self, partition: int, producer: tuple[int, int], ends: TransactionEnd, *, has_raised: bool = False
+        self,
+        partition: int,
+        producer: tuple[int, int],
+        ends: TransactionEnd,
+        *,
+        has_raised: bool = False,
+        only_if: Callable[[ProducerState], bool] | None = None,
     ) -> KafkaCode:
         """Write the marker of a producer's transaction to a partition, and apply its offsets; return when committed.
 
         has_raised: see `ProducerState.check_marker`.
+        only_if: asked about the producers in the log just before the marker is appended; if it is false, nothing is
+            appended and INVALID_TXN_STATE is returned.
         """
         marker = EndTxnMarker(ends.is_commit, ends.coordinator_epoch)
 
         def operation(machine: GroupMachine, call: int, now_ms: int) -> Step:
             producers = self.shell.producers(partition)
+            if only_if is not None and (producers is None or not only_if(producers)):
+                return Step(answers=(Answer(call, KafkaCode.INVALID_TXN_STATE),))
             verdict = None if producers is None else producers.check_marker(*producer, marker, has_raised=has_raised)
             if isinstance(verdict, Refuse):
                 return Step(answers=(Answer(call, verdict.code),))
@@ -240,7 +250,8 @@ class GroupCoordinators:
                 return Step(answers=(Answer(call, None),))  # it waits until everything in the log is committed
             return machine.request(call, EndOffsetTransaction(producer, ends), now_ms)
 
-        found = await self.shell.call(partition, operation, HEADER_SIZE, is_read=False)
+        needs_log = only_if is not None
+        found = await self.shell.call(partition, operation, HEADER_SIZE, is_read=False, needs_log=needs_log)
         return KafkaCode.NONE if found is None else KafkaCode(found)
 
     async def commit_in_transaction(

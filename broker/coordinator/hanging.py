@@ -12,6 +12,9 @@ ignored if the producer has appended another batch meanwhile, because that batch
 **The outcome** comes from the coordinator.  The coordinator knows it only for the last transaction of a client of
 transaction version 2, where each end raises the epoch.  Any other transaction is aborted: readers must not see records
 that may have been aborted.
+
+A partition of `__consumer_offsets` gets the marker through its group coordinator, which then applies or drops the
+offsets of the transaction.
 """
 
 from __future__ import annotations
@@ -19,15 +22,18 @@ from __future__ import annotations
 import asyncio
 from typing import Final, NamedTuple
 
+from broker.coordinator.groups import GroupCoordinators
 from broker.coordinator.limits import CoordinatorLimits
 from broker.coordinator.links import BrokerLinks
+from broker.core.coordinator.machine import TransactionEnd
 from broker.core.coordinator.transaction_requests import Outcome
 from broker.core.fetch_session import PartitionKey
 from broker.core.partition import LeaderState
+from broker.core.producer_state import ProducerState
 from broker.replica.replica import Replica
 from broker.replica.table import ReplicaTable
 from metadata.image import is_internal
-from metadata.image.internal_topics import TRANSACTION_STATE
+from metadata.image.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from quorumlog.errors import ClusterError, CorruptStoreError
 from quorumlog.runtime.clock import WallClock, now_ms
 from quorumlog.runtime.disk import DiskError
@@ -60,12 +66,27 @@ class _Suspect(NamedTuple):
     coordinator_epoch: int
     end_offset: int
 
+    def is_still_open(self, producers: ProducerState) -> bool:
+        """Return whether the log of the partition has had no batch and no marker of the producer since."""
+        producer = producers.get(self.open.producer_id)
+        if producer is None or producers.transactions.open.get(self.open.producer_id) != self.open.first_offset:
+            return False
+        return (producer.epoch, producer.end_offset) == (self.epoch, self.end_offset)
+
 
 class HangingTransactions:
     """Finds and ends the hanging transactions in the partitions that this broker leads."""
 
-    def __init__(self, table: ReplicaTable, links: BrokerLinks, wall_ms: WallClock, limits: CoordinatorLimits) -> None:
+    def __init__(
+        self,
+        table: ReplicaTable,
+        groups: GroupCoordinators,
+        links: BrokerLinks,
+        wall_ms: WallClock,
+        limits: CoordinatorLimits,
+    ) -> None:
         self._table = table
+        self._groups = groups
         self._cluster = table.context.cluster
         self._links = links
         self._wall_ms = wall_ms
@@ -95,7 +116,9 @@ class HangingTransactions:
         found: list[_Suspect] = []
         for replica in list(self._table):
             leader = replica.serving()
-            if leader is None or replica.log is None or is_internal(replica.topic):
+            if leader is None or replica.log is None:
+                continue
+            if is_internal(replica.topic) and replica.topic != CONSUMER_OFFSETS:  # no transaction may write to it
                 continue
             try:
                 producers = replica.log.producers
@@ -147,22 +170,27 @@ class HangingTransactions:
         replica, log = suspect.replica, suspect.replica.log
         if log is None or replica.leader is not suspect.leader:
             return
-        producers, producer_id = log.producers, suspect.open.producer_id
-        producer = producers.get(producer_id)
-        if producers.transactions.open.get(producer_id) != suspect.open.first_offset or producer is None:
-            return
-        if (producer.epoch, producer.end_offset) != (suspect.epoch, suspect.end_offset):
-            return
         marker = EndTxnMarker(is_commit, max(0, suspect.coordinator_epoch))
-        epoch = suspect.epoch + 1 if is_commit else suspect.epoch
-        timeout_ms = self._limits.marker_timeout_ms
-        ended = replica.append_marker(marker, (producer_id, epoch), self._wall_ms(), timeout_ms, has_raised=is_commit)
-        result = await ended
+        producer = suspect.open.producer_id, suspect.epoch + 1 if is_commit else suspect.epoch
+        if replica.topic == CONSUMER_OFFSETS:
+            code = await self._groups.end_transaction(
+                replica.key.index,
+                producer,
+                TransactionEnd(marker.is_commit, marker.coordinator_epoch),
+                has_raised=is_commit,
+                only_if=suspect.is_still_open,
+            )
+        elif suspect.is_still_open(log.producers):
+            timeout_ms = self._limits.marker_timeout_ms
+            ended = replica.append_marker(marker, producer, self._wall_ms(), timeout_ms, has_raised=is_commit)
+            code = KafkaCode((await ended).error_code)
+        else:
+            return
         logger.warning(
-            "hanging transaction ended",
+            "hanging transaction ended" if code is KafkaCode.NONE else "hanging transaction not ended",
             topic=replica.topic,
             partition=replica.key.index,
-            producer=producer_id,
+            producer=suspect.open.producer_id,
             committed=is_commit,
-            code=result.error_code,
+            code=int(code),
         )

@@ -77,11 +77,15 @@ class _Call(NamedTuple):
 
 
 class _Queued(NamedTuple):
-    """An operation that waits for its turn.  call: the number of the call that it begins, or None."""
+    """An operation that waits for its turn.  call: the number of the call that it begins, or None.
+
+    needs_log: it compares the log with the machine, so the records of earlier operations must be in the log.
+    """
 
     call: int | None
     operation: Operation[Any]
     is_read: bool
+    needs_log: bool = False
 
 
 class _Ordered(NamedTuple):
@@ -155,7 +159,9 @@ class Coordinator(Generic[M]):
 
     # -- calls
 
-    def call(self, operation: Callable[[M, int, int], Step], size: int, *, is_read: bool) -> asyncio.Future[Any]:
+    def call(
+        self, operation: Callable[[M, int, int], Step], size: int, *, is_read: bool, needs_log: bool = False
+    ) -> asyncio.Future[Any]:
         """Begin a call.  The future gets the machine's response, or the `KafkaCode` of a refusal; it never raises.
 
         A caller that hangs up cancels the future.
@@ -163,6 +169,7 @@ class Coordinator(Generic[M]):
         operation: applies the request to the machine, given the number of the call and the time in ms.
         size: bytes of the request.
         is_read: the request makes no records, so it needs no replicas in sync.
+        needs_log: the operation is applied once the records of all earlier ones are appended.
         """
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         refusal = self._refusal(size, is_read)
@@ -176,7 +183,7 @@ class Coordinator(Generic[M]):
         self._counters.waiting += 1
         self._counters.waiting_bytes += size
         future.add_done_callback(lambda done: self._hang_up(number) if done.cancelled() else None)
-        self._queue(_Queued(number, lambda machine, now: operation(machine, number, now), is_read))
+        self._queue(_Queued(number, lambda machine, now: operation(machine, number, now), is_read, needs_log))
         return future
 
     def tell(self, operation: Operation[M]) -> bool:
@@ -345,6 +352,8 @@ class Coordinator(Generic[M]):
             self._is_fresh = False
             size += self._take_step(machine.loaded(now), records, answers, effects)
         while self._inbox and size < self._limits.append_bytes and not _ends_transaction(records):
+            if records and self._inbox[0].needs_log:
+                break
             queued = self._inbox.popleft()
             if not (may_append or queued.is_read):
                 later.append(queued)

@@ -108,7 +108,13 @@ class CoordinatorShell(Generic[M]):
         return sorted(self._by_index)
 
     def call(
-        self, partition: int, operation: Callable[[M, int, int], Step], size: int, *, is_read: bool
+        self,
+        partition: int,
+        operation: Callable[[M, int, int], Step],
+        size: int,
+        *,
+        is_read: bool,
+        needs_log: bool = False,
     ) -> asyncio.Future[Any]:
         """Begin a call at the coordinator of a partition; see `Coordinator.call`."""
         found = self._by_index.get(partition)
@@ -117,7 +123,7 @@ class CoordinatorShell(Generic[M]):
             refused: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
             refused.set_result(KafkaCode.NOT_COORDINATOR)
             return refused
-        return found.call(operation, size, is_read=is_read)
+        return found.call(operation, size, is_read=is_read, needs_log=needs_log)
 
     def producers(self, partition: int) -> ProducerState | None:
         """Return the producers in the log of a partition; None if this broker does not coordinate it.

@@ -100,7 +100,7 @@ class TransactionCoordinators:
         # Markers have connections of their own: a connection answers in order, and a marker, which may wait for
         # replicas, must not delay verifications.
         self._marker_links = BrokerLinks(resolve)
-        self._hanging = HangingTransactions(table, self._links, sources.wall_ms, limits)
+        self._hanging = HangingTransactions(table, groups, self._links, sources.wall_ms, limits)
         self._looking: asyncio.Future[None] | None = None
         self.sender = MarkerSender(table, self._writer, self._marker_links, limits)
         self.shell = CoordinatorShell(

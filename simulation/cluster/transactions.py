@@ -49,6 +49,8 @@ LATE_S = 2.5
 PATIENCE_S = (0.5, 6.0)
 """How long a producer repeats a request, drawn for each transaction."""
 FINAL_PATIENCE_S = 15.0
+READ_PATIENCE_S = 80.0
+"""Longer than it takes a leader to end a transaction that hangs."""
 REQUEST_S = 1.0
 BATCHES = 2
 BATCH_RECORDS = 2
@@ -111,7 +113,7 @@ class Transactions:
                 await reader.read_all(cluster, Spot(LEDGER, index))
             link = CoordinatorLink(cluster, Random(0))
             for place in range(len(self.world.plan.transactional)):
-                self.ledger.check_offset(place, await self.fetch_offset(link, place, FINAL_PATIENCE_S))
+                self.ledger.check_offset(place, await self.fetch_offset(link, place, READ_PATIENCE_S))
             await link.close()
 
     async def fetch_offset(self, link: CoordinatorLink, place: int, patience_s: float) -> int:

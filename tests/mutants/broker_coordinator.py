@@ -137,8 +137,8 @@ MUTANTS = (
     Mutant(
         "an answer about a transaction counts for the next one",
         "broker/coordinator/hanging.py",
-        "if (producer.epoch, producer.end_offset) != (suspect.epoch, suspect.end_offset):",
-        "if False:",
+        "return (producer.epoch, producer.end_offset) == (self.epoch, self.end_offset)",
+        "return True",
         ("tests/unit/broker/coordinator/test_hanging.py::test_an_answer_does_not_count_after_another_batch",),
     ),
     Mutant(
@@ -147,6 +147,26 @@ MUTANTS = (
         "(Outcome.OPEN, Outcome.COMMITTED)",
         "(Outcome.COMMITTED,)",
         ("tests/unit/broker/coordinator/test_hanging.py::test_a_transaction_that_its_coordinator_will_end_stays_open",),
+    ),
+    Mutant(
+        "nobody ends a transaction whose offsets hang",
+        "broker/coordinator/hanging.py",
+        "if is_internal(replica.topic) and replica.topic != CONSUMER_OFFSETS:",
+        "if is_internal(replica.topic):",
+        (
+            "tests/unit/broker/coordinator/test_hanging.py::"
+            "test_the_coordinator_of_a_group_ends_a_transaction_with_its_offsets",
+        ),
+    ),
+    Mutant(
+        "a marker is compared with a log that lacks the records of its turn",
+        "broker/coordinator/partition.py",
+        "if records and self._inbox[0].needs_log:",
+        "if False:",
+        (
+            "tests/unit/broker/coordinator/test_hanging.py::"
+            "test_offsets_that_were_committed_in_the_same_turn_are_not_dropped",
+        ),
     ),
     Mutant(
         "markers of a failed coordinator are written without end",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,18 +11,31 @@ import pytest
 
 from broker.coordinator.hanging import HangingTransactions
 from broker.coordinator.limits import CoordinatorLimits
-from broker.core.coordinator.transaction_requests import Outcome
+from broker.core.coordinator.group_requests import (
+    GroupToFetch,
+    OffsetCommit,
+    OffsetFetch,
+    OffsetToCommit,
+    TopicPartitions,
+    TxnOffsetCommit,
+)
+from broker.core.coordinator.machine import TransactionEnd
+from broker.core.coordinator.transaction_requests import Outcome, TransactionSupport
+from broker.core.producer_state import ProducerState
 from broker.log.produced import check_produced
-from metadata.image.internal_topics import TRANSACTION_STATE
+from metadata.image.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.record_batch import TRANSACTIONAL_FLAG, parse_header
+from tests.unit.broker.coordinator.counting import WAIT_S
+from tests.unit.broker.coordinator.test_groups import Bench, coordinating
 from tests.unit.broker.core.test_transactions import confirmed
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.replica.rig import Rig
 
 LIMITS = CoordinatorLimits(hanging_age_ms=0)
+NO_GROUPS: Any = None
 
 
 class Place:
@@ -33,7 +47,7 @@ class Place:
         self.silent: set[int] = set()
         self.asked: list[dict[str, Any]] = []
         links: Any = self
-        self.hanging = HangingTransactions(rig.role.table, links, lambda: 0, LIMITS)
+        self.hanging = HangingTransactions(rig.role.table, NO_GROUPS, links, lambda: 0, LIMITS)
 
     async def ask(self, broker_id: int, api: Api, version: int, values: dict[str, Any], timeout_s: float) -> Any:
         assert (api, version) == (Api.FIND_OUTCOME, 0)
@@ -135,7 +149,7 @@ async def test_an_answer_does_not_count_after_another_batch(place: Place, monkey
 
 async def test_a_leader_asks_only_about_transactions_that_are_open_for_long(place: Place, rig: Rig) -> None:
     links: Any = place
-    place.hanging = HangingTransactions(rig.role.table, links, lambda: 0, CoordinatorLimits())
+    place.hanging = HangingTransactions(rig.role.table, NO_GROUPS, links, lambda: 0, CoordinatorLimits())
     await place.look()
     assert (place.asked, place.is_open) == ([], True)
 
@@ -144,3 +158,71 @@ async def test_a_follower_asks_nothing(place: Place, rig: Rig) -> None:
     await rig.change(leader=2)
     await place.hanging.look()
     assert place.asked == []
+
+
+# -- offsets
+
+
+@pytest.fixture
+async def coordinated(rig: Rig) -> AsyncIterator[tuple[Place, Bench]]:
+    """Broker 1 also coordinates the group, which has offsets in an open transaction."""
+    async with coordinating(rig) as bench:
+        await bench.create(CONSUMER_OFFSETS)
+        await bench.create("t")
+        rig.cluster.create(TRANSACTION_STATE, (2,), (3,))
+        await rig.learn()
+        await bench.serving()
+        place = Place(rig)
+        links: Any = place
+        place.hanging = HangingTransactions(rig.role.table, bench.groups, links, lambda: 0, LIMITS)
+        await commit(bench, 5)
+        assert await stable_offset(bench) is KafkaCode.UNSTABLE_OFFSET_COMMIT
+        yield place, bench
+
+
+async def commit(bench: Bench, offset: int) -> None:
+    async def verify(*_: Any) -> KafkaCode:
+        return KafkaCode.NONE
+
+    request = TxnOffsetCommit(OffsetCommit("g", "", None, -1, (OffsetToCommit("t", 0, offset),)), (7, 0))
+    response = await bench.groups.commit_in_transaction("x", request, verify, TransactionSupport.ADDS, 10)
+    assert [each.error for each in response.results] == [KafkaCode.NONE]
+
+
+async def stable_offset(bench: Bench) -> int | KafkaCode:
+    """Return the offset that a consumer of committed records gets, or its error."""
+    request = OffsetFetch((GroupToFetch("g", (TopicPartitions("t", (0,)),)),), require_stable=True)
+    (found,) = (await bench.ask(request)).groups[0].offsets
+    return KafkaCode(found.error) if found.error else int(found.offset)
+
+
+@pytest.mark.parametrize(("outcome", "offset"), [(Outcome.UNKNOWN, -1), (Outcome.COMMITTED, 5)])
+async def test_the_coordinator_of_a_group_ends_a_transaction_with_its_offsets(
+    coordinated: tuple[Place, Bench], outcome: Outcome, offset: int
+) -> None:
+    place, bench = coordinated
+    place.outcomes[1] = outcome
+    await place.hanging.look()
+    assert place.asked[0] == {"producer_id": 7, "producer_epoch": 0, "topic": CONSUMER_OFFSETS, "partition": 0}
+    assert await stable_offset(bench) == offset
+
+
+async def test_offsets_that_were_committed_in_the_same_turn_are_not_dropped(coordinated: tuple[Place, Bench]) -> None:
+    _, bench = coordinated
+    producers = bench.groups.shell.producers(0)
+    assert producers is not None
+    before = producers.get(7)
+    assert before is not None
+    seen = before.end_offset
+
+    def is_unchanged(producers: ProducerState) -> bool:
+        now = producers.get(7)
+        return now is not None and now.end_offset == seen
+
+    ends = TransactionEnd(False, 0)
+    committing = asyncio.create_task(commit(bench, 6))
+    ending = asyncio.create_task(bench.groups.end_transaction(0, (7, 0), ends, only_if=is_unchanged))
+    async with asyncio.timeout(WAIT_S):
+        await committing
+        assert await ending is KafkaCode.INVALID_TXN_STATE
+    assert 7 in producers.transactions.open
