@@ -92,9 +92,10 @@ class Cluster:
     def resident_mib(self) -> float:
         return sum(resident_mib(pid) for pid in self.pids.values())
 
-    def create(self, topic: str, partitions: int, mode: str) -> None:
+    def create(self, topic: str, partitions: int, mode: str, configs: Mapping[str, str] | None = None) -> None:
         """Create a topic with three replicas, and wait for them."""
-        new = NewTopic(topic, partitions, 3, config={**MODES[self.name, mode], "min.insync.replicas": "2"})
+        every = {**MODES[self.name, mode], "min.insync.replicas": "2", **(configs or {})}
+        new = NewTopic(topic, partitions, 3, config=every)
         admin = self._admin()  # keep the client until its answer arrives
         deadline = time.monotonic() + TIMEOUT_S
         while True:

@@ -16,5 +16,10 @@ def resident_mib(pid: int) -> float:
 
 def processor_s(pid: int) -> float:
     """Return the processor time that a process has used, in seconds, with a resolution of 0.01 s."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return thread_processor_s(Path(f"/proc/{pid}"))
+
+
+def thread_processor_s(folder: Path) -> float:
+    """Return the same of one thread, whose folder is `/proc/PID/task/TID`."""
+    fields = (folder / "stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
