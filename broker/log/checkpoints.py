@@ -44,18 +44,22 @@ class Checkpoints:
         if not logs:
             return
         async with directory.changing:
-            turn = Turn()
-            for log in logs:
-                await turn.passed()
-                if self._is_in_use(log):
-                    with self._guarded(log):
-                        log.upkeep.prepare_checkpoint()
-            await directory.flush.flush_all([log.durability for log in logs])
-            await self._write_states(directory, logs)
-            for log in logs:
-                await turn.passed()
-                if self._is_in_use(log):
-                    log.upkeep.remove_below_start()
+            with directory.reported():
+                await self._write(directory, logs)
+
+    async def _write(self, directory: LogDirectory, logs: Sequence[PartitionLog]) -> None:
+        turn = Turn()
+        for log in logs:
+            await turn.passed()
+            if self._is_in_use(log):
+                with self._guarded(log):
+                    log.upkeep.prepare_checkpoint()
+        await directory.flush.flush_all([log.durability for log in logs])
+        await self._write_states(directory, logs)
+        for log in logs:
+            await turn.passed()
+            if self._is_in_use(log):
+                log.upkeep.remove_below_start()
 
     async def lower_truncation_floor(self, directory: LogDirectory, log: PartitionLog, offset: int) -> None:
         """See `LogManager.lower_truncation_floor`."""

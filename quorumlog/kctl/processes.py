@@ -14,17 +14,21 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-_START_TIME_FIELD = 19  # of /proc/PID/stat, counted after the command's closing parenthesis
+_THREADS_FIELD, _START_TIME_FIELD = 17, 19  # of /proc/PID/stat, counted after the command's closing parenthesis
 
 
 def start_mark(pid: int) -> str | None:
-    """Return when process `pid` started, in the system's format; None if it does not exist or is a zombie."""
+    """Return when process `pid` started, in the system's format; None if it does not exist or is a zombie.
+
+    A killed process counts as running until its last thread has ended.  Until then it keeps its ports and files open.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None if Path("/proc/self/stat").exists() else _ps(pid, "lstart=")
     fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else f"{_boot_id()}:{fields[_START_TIME_FIELD]}"
+    has_ended = fields[0] in "ZX" and int(fields[_THREADS_FIELD]) <= 1  # the main thread may end before the others
+    return None if has_ended else f"{_boot_id()}:{fields[_START_TIME_FIELD]}"
 
 
 def is_ours(pid: int, mark: str, data_dir: str) -> bool:

@@ -21,7 +21,7 @@ ROW_TIMEOUT_S = 60.0
 STDERR_SHOWN_LINES = 6
 
 Event = dict[str, Any]
-"""An event as the program wrote it, and `at_s`: when it arrived, by the monotonic clock."""
+"""An event as the program wrote it."""
 
 
 class Program:
@@ -40,6 +40,8 @@ class Program:
         self._changed = threading.Condition()
         self._has_ended = False
         self.events: list[Event] = []
+        self.arrivals_s: list[float] = []
+        """When each event arrived, by the monotonic clock."""
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -64,9 +66,9 @@ class Program:
                 event: Event = json.loads(line)
             except ValueError:  # a library printed it
                 continue
-            event["at_s"] = time.monotonic()
             with self._changed:
                 self.events.append(event)
+                self.arrivals_s.append(time.monotonic())
                 self._changed.notify_all()
         with self._changed:
             self._has_ended = True

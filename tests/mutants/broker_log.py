@@ -312,6 +312,16 @@ MUTANTS = (
         (f"{UNIT}/test_checkpoints.py::test_a_leadership_cancels_a_reset_that_waits_for_its_turn",),
     ),
     Mutant(
+        "a checkpoint that fails leaves its directory online",
+        CHECKPOINTS,
+        "            with directory.reported():\n                await self._write(directory, logs)",
+        "            await self._write(directory, logs)",
+        (
+            f"{UNIT}/test_checkpoints.py::test_a_checkpoint_that_fails_takes_the_directory_offline",
+            "tests/unit/broker/replica/test_deletions.py::test_a_start_is_not_written_again_and_again_to_a_full_disk",
+        ),
+    ),
+    Mutant(
         "a truncation that waited for its directory lowers a leader's watermark",
         CHECKPOINTS,
         "if not self._is_in_use(log) or _position(log) != before:\n                return\n",

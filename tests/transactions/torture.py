@@ -131,10 +131,11 @@ class Worker:
 
     def latest(self) -> str:
         """Return its last events, each with its age in seconds, so that a stall can be explained."""
-        now_s = time.monotonic()
+        now_s, program = time.monotonic(), self._programs[-1]
+        latest = list(zip(program.arrivals_s, program.events, strict=False))[-LATEST_EVENTS:]
         events = [
-            f"{now_s - event['at_s']:.0f} s ago: {event['event']} {event.get('why', event.get('fate', ''))}".rstrip()
-            for event in self._programs[-1].events[-LATEST_EVENTS:]
+            f"{now_s - at_s:.0f} s ago: {event['event']} {event.get('why', event.get('fate', ''))}".rstrip()
+            for at_s, event in latest
         ]
         return f"{self.name}: {'; '.join(events) or 'no events since its last start'}"
 

@@ -8,7 +8,9 @@ import pytest
 
 from broker.log import LogConfig, Refused
 from broker.log.state import folder_fact
+from broker.log.upkeep import LogUpkeep
 from quorumlog.runtime import file_disk
+from quorumlog.runtime.disk import DiskError
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.log.rig import KEY, OTHER, Rig, append, batches_of, fill
 
@@ -36,6 +38,24 @@ async def test_a_moved_start_is_kept(rig: Rig) -> None:
     await rig.restart(clean=False)
     assert rig.log.start_offset == 20
     assert rig.log.read(20, 1, rig.log.end_offset)
+
+
+@pytest.mark.parametrize("step", ["prepare_checkpoint", "remove_below_start"])
+async def test_a_checkpoint_that_fails_takes_the_directory_offline(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    log = rig.create()
+    fill(log, 30)
+    await rig.settle(log)
+    log.advance_start_offset(20)
+
+    def fail(_: LogUpkeep) -> None:
+        raise DiskError("no space left on device")
+
+    monkeypatch.setattr(LogUpkeep, step, fail)
+    with pytest.raises(DiskError, match="no space left"):
+        await rig.logs.checkpoint([log])
+    assert list(rig.logs.failed_disks) == [log.directory_id]
 
 
 async def test_a_start_that_moves_during_a_checkpoint_deletes_no_named_segment(

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from broker.kafka.api import DeletedRecords
+from broker.log.upkeep import LogUpkeep
+from quorumlog.runtime.disk import DiskError
 from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.replica.rig import TOPIC, Rig, running
@@ -42,6 +44,27 @@ async def test_a_deletion_is_answered_when_its_start_is_durable(rig: Rig) -> Non
     await rig.role.log_starts.write()
     assert rig.log.durable_start_offset == 2
     assert answer.result() == DeletedRecords(0, 2)
+
+
+async def test_a_start_is_not_written_again_and_again_to_a_full_disk(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    await rig.create((1,))
+    await rig.write(b"a", b"b", b"c")
+    attempts = 0
+
+    def fail(_: LogUpkeep) -> None:
+        nonlocal attempts
+        attempts += 1
+        assert attempts == 1
+        raise DiskError("no space left on device")
+
+    monkeypatch.setattr(LogUpkeep, "prepare_checkpoint", fail)
+    delete(rig, 2)
+    writer = asyncio.ensure_future(rig.role.log_starts.run())
+    await settle()
+    assert not writer.done()
+    writer.cancel()
+    assert rig.hosted().offline == "no space left on device"
+    assert attempts == 1
 
 
 async def test_the_new_start_survives_a_restart(tmp_path: Path) -> None:

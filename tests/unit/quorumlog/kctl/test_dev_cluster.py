@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -260,3 +261,23 @@ def test_an_ended_process_has_no_start_mark_and_gets_no_signal() -> None:
     assert processes.start_mark(process.pid) is None
     processes.send(process.pid, signal.SIGTERM)
     assert processes.command_line(process.pid) == []
+
+
+def test_a_process_runs_until_its_last_thread_has_ended() -> None:
+    """Threads of a killed process may end after its main thread.  Until then its ports are in use."""
+    program = """
+import ctypes, sys, threading
+threading.Thread(target=sys.stdin.read).start()
+print("ready", flush=True)
+ctypes.CDLL(None).pthread_exit(None)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline() == b"ready\n"
+        while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.01)
+        assert processes.start_mark(process.pid) is not None
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert processes.start_mark(process.pid) is None
