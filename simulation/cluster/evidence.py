@@ -72,7 +72,7 @@ class Evidence:
         self.unsynced: set[tuple[int, LogKey]] = set()
         """Replicas with write.caching that have not led since a power failure.  `DiskWatch` adds them."""
         self.stale: set[tuple[int, LogKey]] = set()
-        """Replicas that were restored from a backup and are not yet in sync again.  `DiskWatch` adds them."""
+        """Replicas not yet in sync again that were restored from a backup, or discarded their log for such a leader."""
 
     def check(self, holds: bool, message: Callable[[], str]) -> None:
         """Raise Violation with the message unless the condition holds."""

@@ -107,6 +107,10 @@ class ReplicaWatch:
         def restarted(offset: int, epoch: int = -1) -> None:
             self._deletions.restarts(run, key, log, offset)
             restart(offset, epoch)
+            if key in self._elections.led_from_backup:
+                # It discarded its log for that of the restored leader, and may be elected as an eligible leader replica
+                # before it has fetched the records that both had.
+                self._evidence.stale.add((run.node_id, key))
             self._compacted.shortened(log, 0)
             self._disks.forget_above(run.node_id, key, 0)
             copy.compared = copy.noted = offset
