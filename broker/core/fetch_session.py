@@ -217,7 +217,11 @@ Key = TypeVar("Key")
 
 @dataclass(slots=True)
 class SessionPartition(Generic[Key]):
-    """One partition of a session.  sent_…: the values in the last reply, to find out whether there is news."""
+    """One partition of a session.  sent_…: the values in the last reply, to find out whether there is news.
+
+    is_named_again: no reply has answered the newest position yet.  A fetcher that truncates its log, or has moved on by
+        itself, takes nothing else from a reply to an older position.
+    """
 
     key: Key
     fetch_offset: int
@@ -228,6 +232,7 @@ class SessionPartition(Generic[Key]):
     sent_high_watermark: int = -1
     sent_log_start: int = -1
     sent_code: int = KafkaCode.NONE
+    is_named_again: bool = False
 
     def take(self, other: SessionPartition[Key]) -> None:
         self.fetch_offset = other.fetch_offset
@@ -236,10 +241,12 @@ class SessionPartition(Generic[Key]):
         self.last_fetched_epoch = other.last_fetched_epoch
         self.log_start_offset = other.log_start_offset
         self.sent_code = KafkaCode.NONE
+        self.is_named_again = True
 
     def sent(self, code: int, high_watermark: int, log_start: int) -> None:
         """Note what a reply says.  After an error, the next reply without one is news, whatever it says."""
         is_error = code != KafkaCode.NONE
+        self.is_named_again = False
         self.sent_code = code
         self.sent_high_watermark = -1 if is_error else high_watermark
         self.sent_log_start = -1 if is_error else log_start

@@ -9,6 +9,10 @@ decides whether that wakes the parked fetch (`Replica._touch`).  If answers now 
 replica, such as the isolation level, all partitions of the session return (`LeaderSession.take_stance`).  So a session
 reports what full fetches would, with one exception: a log start that retention has moved comes with other news.
 
+A follower that truncates its log, or whose position has changed meanwhile, takes nothing else from a reply.  So
+watermark and log start are repeated in the first reply to each position that it names, at the latest when the wait
+ends.
+
 A request is answered when a partition has something that cannot wait (`min_bytes` of records; an error or a divergence
 that was not sent yet), when its time is up, or when the session's next request arrives, because its fetcher then waits
 for that one.
@@ -254,12 +258,12 @@ class FetchService:
                 size += len(result.records)
                 results[key] = result
             elif size < budget:  # otherwise it was not read
-                if (entry.sent_high_watermark, entry.sent_log_start) != (
-                    result.high_watermark,
-                    result.log_start_offset,
-                ):
+                is_follower = plan.replica_id != CONSUMER
+                said = (entry.sent_high_watermark, entry.sent_log_start)
+                is_news = said != (result.high_watermark, result.log_start_offset)
+                if is_news or (is_follower and entry.is_named_again):
                     results[key] = result
-                    urgent = urgent or (plan.replica_id != CONSUMER and self._is_awaited(entry, result))
+                    urgent = urgent or (is_follower and self._is_awaited(entry, result))
                 else:
                     session.ready.pop(key, None)
         return results, urgent or size >= self._wanted_bytes(plan)

@@ -14,6 +14,9 @@ When a partition is added, or its position changes, while a fetch is parked at t
 sent immediately on the fetcher's other connection, and the leader answers the parked one.  A new leader therefore gets
 the positions of its followers within a round trip, not within the long poll.
 
+A position counts only under the broker epoch that its fetch names.  So the session also starts over when this process
+has registered again.
+
 Failures: a partition that its leader refuses is left out for a short while.  A connection that fails, or a session that
 the leader does not know, leads to a full fetch after a back-off that doubles up to a bound.
 """
@@ -37,7 +40,7 @@ from broker.core.partition import (
     SentPosition,
     TruncateTo,
 )
-from broker.kafka.api import FetchPartition, ForgottenPartition
+from broker.kafka.api import NO_EPOCH, FetchPartition, ForgottenPartition
 from broker.log import PartitionLog, Refused
 from broker.replica.context import ReplicaContext
 from broker.replica.replica import Replica
@@ -109,6 +112,8 @@ class Fetcher:
         self._refusals: dict[PartitionKey, Backoff] = {}
         """Partitions whose last reply was refused."""
         self._refused_session = False
+        self._broker_epoch = NO_EPOCH
+        """The registration of this broker under which the session began."""
         self._stopping = False
 
     def __len__(self) -> int:
@@ -206,6 +211,7 @@ class Fetcher:
                 self._session.reset()
                 await self._news.wait()
                 continue
+            await self._renew_session()
             if not self._rounds:
                 await self._send()
             first = self._rounds[0]
@@ -219,6 +225,18 @@ class Fetcher:
             self._rounds.popleft()
             await self._on_reply(first.request, wire.decode_response(body, wire.FOLLOWER_VERSION))
             self._failing = None
+
+    async def _renew_session(self) -> None:
+        """Start over with a full fetch if this process has registered again.
+
+        A position counts only under the newest registration, and an incremental fetch does not name the partitions
+        without news.  Without a full fetch, a replica to which nobody writes would never join the ISR again.
+        """
+        epoch = self._context.cluster.own_epoch
+        if epoch != self._broker_epoch:
+            self._broker_epoch = epoch
+            await self._abandon_rounds()
+            self._session.reset()
 
     async def _reply_or_news(self, reply: asyncio.Task[memoryview]) -> None:
         self._news.clear()

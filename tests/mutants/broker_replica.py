@@ -170,6 +170,27 @@ MUTANTS = (
         (f"{FETCHER_TESTS}::test_a_refused_replica_reports_its_position_again",),
     ),
     Mutant(
+        "a fetcher continues its session under another registration",
+        FETCHER,
+        "            await self._renew_session()\n",
+        "",
+        (f"{FETCHER_TESTS}::test_a_broker_that_registers_again_reports_all_its_positions_again",),
+    ),
+    Mutant(
+        "a watermark counts as sent with a divergence",
+        FETCH,
+        "if is_news or (is_follower and entry.is_named_again):",
+        "if is_news:",
+        (f"{SESSION_TESTS}::test_a_follower_whose_log_diverged_learns_watermark_and_log_start",),
+    ),
+    Mutant(
+        "a position that is named again is answered at once",
+        FETCH,
+        "urgent = urgent or (is_follower and self._is_awaited(entry, result))",
+        "urgent = urgent or is_follower",
+        (f"{SESSION_TESTS}::test_a_position_that_is_named_again_is_answered_at_the_end_of_the_wait",),
+    ),
+    Mutant(
         "parked produces outlive a leadership",
         REPLICA,
         "        self._refuse_parked(KafkaCode.NOT_LEADER_OR_FOLLOWER)\n        self._touch(",

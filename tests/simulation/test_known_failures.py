@@ -1,4 +1,8 @@
-"""Failures of other systems that need whole nodes, named after their number in docs/known_failures.md."""
+"""Failures of other systems that need whole nodes, named after their number in docs/known_failures.md.
+
+The last test has failures of this system: seeds of the cluster simulation, reduced to the faults that matter.  Each has
+a unit test as well, because a seed means something else once the plans change.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,9 @@ from quorumlog.runtime.addresses import Address
 from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from simulation import smoke
+from simulation.cluster.draw import draw
 from simulation.cluster.nodes import Host, World
+from simulation.cluster.run import play
 from simulation.kernel.network import CONTROL_PORT
 from tests.simulation.test_snapshots import equal, up
 
@@ -270,3 +276,15 @@ def test_k39_a_broker_whose_voters_have_no_name_yet_waits_and_is_not_ready() -> 
 
     broker.config = replace(broker.config, bootstrap=(Address(voter.name, CONTROL_PORT),))
     world.run(scenario())
+
+
+FAILED = {
+    "an idle replica's broker registered again": (99001357, {0, 2, 3, 4}),
+    "a replica that truncates must learn the log start": (99012486, {0, 1, 4, 6, 7}),
+}
+
+
+@pytest.mark.parametrize("what", FAILED)
+def test_a_seed_that_failed_once_keeps_all_promises(what: str) -> None:
+    seed, faults = FAILED[what]
+    assert play(draw(seed).only(faults)).violation is None

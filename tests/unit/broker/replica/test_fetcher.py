@@ -7,10 +7,13 @@ from collections.abc import Iterable
 
 import pytest
 
+from broker.core.fetch_session import FULL_FETCH_NEW_SESSION
+from broker.kafka.api import FetchPartition, ForgottenPartition
 from broker.log import PartitionLog
 from broker.replica.replica import Replica
 from quorumlog.runtime.disk import DiskFile
 from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.kafka import fetch as wire
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.replica.rig import Rig
 
@@ -185,3 +188,55 @@ async def test_repeated_refusals_of_batches_wait_longer(rig: Rig) -> None:
     fetcher._end_delay(partition)
     await rig.reply(2, make_batch((b"a",), leader_epoch=0))
     assert partition not in fetcher._refusals
+
+
+class Line:
+    """A connection to the leader.  It keeps the requests; the test answers each."""
+
+    is_open = True
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[tuple[wire.FetchRequest, asyncio.Future[memoryview]]] = asyncio.Queue()
+
+    async def call(self, api_key: int, version: int, body: list[bytes], timeout_s: float) -> memoryview:
+        request = wire.decode_request(memoryview(b"".join(body)), 0, version, FetchPartition, ForgottenPartition)
+        answer: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+        self.asked.put_nowait((request, answer))
+        return await answer
+
+    async def close(self) -> None:
+        pass
+
+
+def nothing_new(session_id: int) -> memoryview:
+    return memoryview(b"".join(wire.encode_response(wire.FOLLOWER_VERSION, 0, session_id, [])))
+
+
+async def test_a_broker_that_registers_again_reports_all_its_positions_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A position counts under the broker epoch of its fetch, and an incremental fetch names only what has changed.
+
+    So an idle replica would never join the ISR again.
+    """
+    await rig.create((2, 1))
+    fetcher, line = rig.fetcher(2), Line()
+
+    async def connected(_: int) -> Line:
+        return line
+
+    monkeypatch.setattr(fetcher, "_connection", connected)
+    running = asyncio.create_task(fetcher.run())
+    opening, answer = await line.asked.get()
+    answer.set_result(nothing_new(7))
+    parked, answer = await line.asked.get()
+    assert (parked.session_id, parked.session_epoch, parked.partitions) == (7, 1, [])
+    await rig.register(1)
+    assert rig.cluster.epoch(1) > opening.broker_epoch
+    answer.set_result(nothing_new(7))
+    again, _ = await line.asked.get()
+    assert (again.session_id, again.session_epoch) == (7, FULL_FETCH_NEW_SESSION)
+    assert [each.index for each in again.partitions] == [0]
+    assert again.broker_epoch == rig.cluster.epoch(1)
+    running.cancel()
+    await asyncio.wait({running})

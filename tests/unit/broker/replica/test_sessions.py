@@ -81,3 +81,45 @@ async def test_the_sessions_of_a_fenced_broker_end(rig: Rig, what: str) -> None:
     assert later.error_code == KafkaCode.FETCH_SESSION_ID_NOT_FOUND
     rig.replicas.fetches.close()
     await waiting
+
+
+def following(rig: Rig, offset: int, session: tuple[int, int], *, names: bool = True, wait_ms: int = 0) -> FetchPlan:
+    """Broker 2's fetch from its position under the current leader epoch."""
+    image = rig.hosted().image
+    partition = FetchPartition(rig.hosted().topic_id, None, 0, offset, 1 << 20, image.leader_epoch, 0)
+    return FetchPlan((partition,) if names else (), wait_ms, 1, 1 << 20, 2, rig.cluster.epoch(2), *session)
+
+
+async def test_a_follower_whose_log_diverged_learns_watermark_and_log_start(rig: Rig) -> None:
+    """It takes neither from a reply that only tells it to truncate.
+
+    Without the log start it could not join the ISR after a deletion, until somebody writes; and with too few replicas
+    in sync nobody can.
+    """
+    await rig.create((1, 2))
+    await rig.write(b"a")
+    await rig.write(b"b")
+    await rig.replicas.fetch(plan(rig, 2, 0))
+    rig.hosted().advance_start(1)
+    await rig.change(isr=(1,), leader=1)
+    diverged = await rig.replicas.fetch(following(rig, 3, (0, FULL_FETCH_NEW_SESSION)))
+    session_id, (told,) = diverged.session_id, diverged.results
+    assert (told.diverging_epoch, told.diverging_end) == (0, 2)
+    again = await rig.replicas.fetch(following(rig, 2, (session_id, 1)))
+    assert [(each.high_watermark, each.log_start_offset) for each in again.results] == [(2, 1)]
+    idle = await rig.replicas.fetch(following(rig, 2, (session_id, 2), names=False))
+    assert idle.results == (), "once is enough"
+
+
+async def test_a_position_that_is_named_again_is_answered_at_the_end_of_the_wait(rig: Rig) -> None:
+    """The follower may have dropped the last reply.  But it must not ask without a pause."""
+    await rig.create((1, 2))
+    await rig.write(b"a")
+    await rig.replicas.fetch(plan(rig, 1, 0))
+    opened = await rig.replicas.fetch(plan(rig, 1, 0))
+    waiting = asyncio.create_task(rig.replicas.fetch(following(rig, 1, (opened.session_id, 1), wait_ms=30_000)))
+    await settle()
+    assert not waiting.done()
+    rig.replicas.fetches.close()
+    (told,) = (await waiting).results
+    assert told.high_watermark == 1
