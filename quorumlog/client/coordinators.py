@@ -65,15 +65,15 @@ class CoordinatorCalls:
     """
 
     def __init__(self, cluster: Cluster, kind: Kind, newest: Mapping[Api, int]) -> None:
+        self.kind = kind
         self._cluster = cluster
-        self._kind = kind
         self._newest = newest
         self._coordinators: dict[str, Coordinator] = {}
         self._versions: WeakKeyDictionary[KafkaConnection, dict[int, tuple[int, int]]] = WeakKeyDictionary()
 
     def name_of(self, key: str) -> str:
         """Return a group or transactional id for messages."""
-        return f"{self._kind.noun} {key}"
+        return f"{self.kind.noun} {key}"
 
     # -- looking up
 
@@ -110,7 +110,7 @@ class CoordinatorCalls:
 
     async def _find(self, key: str, left_s: float) -> Coordinator:
         name = self.name_of(key)
-        values = {"key_type": int(self._kind), "coordinator_keys": [key]}
+        values = {"key_type": int(self.kind), "coordinator_keys": [key]}
         try:
             reply = await self._cluster.ask_any_broker(Api.FIND_COORDINATOR, _FIND_COORDINATOR_VERSION, values, left_s)
             found = next((each for each in reply.coordinators if each.key == key), None)

@@ -33,7 +33,7 @@ REQUEST_TIMEOUT_S: Final = 10.0
 LEAVE_TIMEOUT_S: Final = 2.0
 RETRY_PAUSE_S: Final = 0.2
 _JOINING, _LEAVING = 0, -1
-_NEWEST: Final = {Api.FIND_COORDINATOR: 4, Api.SHARE_GROUP_HEARTBEAT: 1}
+NEWEST_VERSIONS: Final = {Api.FIND_COORDINATOR: 4, Api.SHARE_GROUP_HEARTBEAT: 1}
 _VERSION: Final = 1
 _RENEWING_VERSION: Final = 2
 _GAP, _ACCEPT, _RELEASE, _REJECT, _RENEW = range(5)
@@ -61,7 +61,7 @@ class _Ack(NamedTuple):
     done: asyncio.Future[None]
 
 
-class _Session:
+class ShareSession:
     """The share session at one broker.  fetch: the request in progress that looks for records."""
 
     def __init__(self, address: Address, connection: KafkaConnection) -> None:
@@ -90,7 +90,7 @@ class ShareConsumer:
         self, bootstrap: str | Sequence[str], group: str, *, topics: Iterable[str], max_records: int = 100
     ) -> None:
         self._cluster = Cluster(bootstrap)
-        self._calls = CoordinatorCalls(self._cluster, Kind.GROUP, _NEWEST)
+        self._calls = CoordinatorCalls(self._cluster, Kind.GROUP, NEWEST_VERSIONS)
         self._group = group
         self._topics = sorted(set(topics))
         self._max_records = max_records
@@ -99,7 +99,7 @@ class ShareConsumer:
         self._interval_s = 1.0
         self._assigned: frozenset[Place] = frozenset()
         self._names: dict[UUID, str] = {}
-        self._sessions: dict[Address, _Session] = {}
+        self._sessions: dict[Address, ShareSession] = {}
         self._records: deque[ShareRecord] = deque()
         self._news = asyncio.Event()
         self._heart: asyncio.Task[None] | None = None
@@ -224,9 +224,9 @@ class ShareConsumer:
                 if topic_id in self._names:
                     address = await self._cluster.find_leader(self._names[topic_id], index, REQUEST_TIMEOUT_S)
                     by_leader.setdefault(address, set()).add((topic_id, index))
-            for address in set(self._sessions) - set(by_leader):
-                if self._sessions[address].fetch is None:
-                    await self._drop(self._sessions[address])
+            for unused in [each for address, each in self._sessions.items() if address not in by_leader]:
+                if unused.fetch is None:
+                    await self._drop(unused)
             for address, places in by_leader.items():
                 session = self._sessions.get(address)
                 if session is None:
@@ -236,7 +236,7 @@ class ShareConsumer:
                     except ClusterError:
                         self._forget_leaders(places)
                         raise
-                    session = self._sessions[address] = _Session(address, connection)
+                    session = self._sessions[address] = ShareSession(address, connection)
                 if session.fetch is None:
                     session.fetch = asyncio.create_task(self._fetch(session, frozenset(places)))
         except ClusterError as error:
@@ -250,7 +250,7 @@ class ShareConsumer:
         for topic_id, index in places:
             self._cluster.forget_leader(self._names[topic_id], index)
 
-    async def _fetch(self, session: _Session, places: frozenset[Place]) -> None:
+    async def _fetch(self, session: ShareSession, places: frozenset[Place]) -> None:
         try:
             reply = await self._ask(session, Api.SHARE_FETCH, self._fetch_values(session, places))
             session.places = places
@@ -265,7 +265,7 @@ class ShareConsumer:
             session.fetch = None
             self._news.set()
 
-    def _fetch_values(self, session: _Session, places: frozenset[Place]) -> dict[str, Any]:
+    def _fetch_values(self, session: ShareSession, places: frozenset[Place]) -> dict[str, Any]:
         return {
             "max_wait": FETCH_WAIT_MS,
             "min_bytes": 1,
@@ -281,7 +281,7 @@ class ShareConsumer:
             ],
         }
 
-    def _take(self, session: _Session, place: Place, result: Any) -> None:
+    def _take(self, session: ShareSession, place: Place, result: Any) -> None:
         """Keep the acquired records.  Offsets that have none are acknowledged as gaps."""
         name = self._names[place[0]]
         if result.error_code:
@@ -324,7 +324,7 @@ class ShareConsumer:
             await self._flush(session)
         await ack.done
 
-    async def _flush(self, session: _Session) -> None:
+    async def _flush(self, session: ShareSession) -> None:
         """Send the acknowledgements that wait, with those that were made while the session was busy."""
         async with session.lock:
             acks, session.acks = session.acks, []
@@ -351,11 +351,11 @@ class ShareConsumer:
 
     # --- requests ---
 
-    async def _ask(self, session: _Session, api: Api, values: dict[str, Any]) -> Any:
+    async def _ask(self, session: ShareSession, api: Api, values: dict[str, Any]) -> Any:
         async with session.lock:
             return await self._ask_locked(session, api, values)
 
-    async def _ask_locked(self, session: _Session, api: Api, values: dict[str, Any]) -> Any:
+    async def _ask_locked(self, session: ShareSession, api: Api, values: dict[str, Any]) -> Any:
         common = {
             "group_id": self._group,
             "member_id": self._member_id,
@@ -367,7 +367,7 @@ class ShareConsumer:
         session.epoch += 1
         return reply
 
-    async def _drop(self, session: _Session) -> None:
+    async def _drop(self, session: ShareSession) -> None:
         """Close a session: its locks are lost."""
         if self._sessions.get(session.address) is session:
             del self._sessions[session.address]

@@ -25,6 +25,7 @@ DRAIN_S = 20.0
 READ_S = 20.0
 GROUP_S = 30.0
 TRANSACTIONS_S = 30.0
+QUEUE_S = 40.0
 HANGING_S = 90.0
 """To read the transactions back: a leader may first have to end one whose marker was lost (`HangingTransactions`)."""
 
@@ -63,7 +64,7 @@ class Aftermath:
             words = [] if reply is None else [each.result.error for each in reply.topics]
             if words not in ([ApiError.NONE], [ApiError.TOPIC_ALREADY_EXISTS]):
                 raise Violation(f"L2: {new.name} cannot be created: {reply}")
-        if self.world.plan.group_members or self.world.plan.new_members:
+        if self.world.plan.group_members or self.world.plan.new_members or self.world.plan.workers:
             await orders.ask(rpcs.ALTER_CONFIGS, quick_groups(self.world.plan), READY_S, random)
 
     async def check(self) -> None:
@@ -90,6 +91,8 @@ class Aftermath:
         if self.clients.transactions.tasks:
             await self._end_transactions()
         await self._drain()
+        if self.clients.workers.tasks:
+            await self._finish_queue()
         await world.wait(lambda: not self._not_quiet(), "L4: all replicas are equal", WHOLE_S, self._not_quiet)
         try:
             async with asyncio.timeout(READ_S):
@@ -124,6 +127,17 @@ class Aftermath:
                 await transactions.check_all()
         except (TimeoutError, GivenUpError) as error:
             raise Violation(f"L10: transactions cannot be read in {HANGING_S} s: {error}") from None
+
+    async def _finish_queue(self) -> None:
+        """L12: wait until the workers have completed every record, and have them leave."""
+        workers = self.clients.workers
+        await self.world.wait(
+            lambda: not workers.unfinished(), "L12: all records are complete", QUEUE_S, workers.unfinished
+        )
+        workers.stop.set()
+        _, late = await asyncio.wait(workers.tasks, timeout=DRAIN_S)
+        self._check_finished(late, "L12: workers have not left")
+        workers.watch.judge(self.world.loop.true_time())
 
     def _unreported(self) -> list[str]:
         """Return the failed directories of running brokers that the metadata treats as working."""

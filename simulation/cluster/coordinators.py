@@ -6,7 +6,7 @@ import asyncio
 from random import Random
 from typing import Any
 
-from metadata.image.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+from metadata.image.internal_topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.kafka import KafkaConnection
 from quorumlog.errors import ClusterError
@@ -14,7 +14,7 @@ from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
-from simulation.cluster.plan import GROUP_TOPIC, LEDGER, MEMBER_TOPIC, ClusterPlan
+from simulation.cluster.plan import GROUP_TOPIC, LEDGER, MEMBER_TOPIC, QUEUE, ClusterPlan
 
 REQUEST_S = 1.0
 CONNECT_S = 0.5
@@ -30,13 +30,16 @@ _MOVED = (
 
 
 def topics_of(plan: ClusterPlan) -> list[pb.NewTopic]:
-    """Return the topics that groups and transactions need; as safe as the first topic of the plan."""
+    """Return the topics that groups, transactions and the queue need; as safe as the first topic of the plan."""
     wanted: list[tuple[str, int, dict[str, str]]] = []
     if plan.group_members:
         wanted.append((GROUP_TOPIC, plan.group_partitions, {}))
     if plan.new_members:
         wanted.append((MEMBER_TOPIC, plan.new_member_partitions, {}))
-    if plan.group_members or plan.transactional or plan.new_members:
+    if plan.workers:
+        wanted.append((QUEUE, plan.queue_partitions, {}))
+        wanted.append((SHARE_GROUP_STATE, COORDINATOR_PARTITIONS, state_configs(plan)))
+    if plan.group_members or plan.transactional or plan.new_members or plan.workers:
         wanted.append((CONSUMER_OFFSETS, COORDINATOR_PARTITIONS, state_configs(plan)))
     if plan.transactional:
         wanted.append((TRANSACTION_STATE, COORDINATOR_PARTITIONS, state_configs(plan)))
@@ -66,12 +69,23 @@ QUICK_NEW = {
     "group.consumer.assignment.interval.ms": "400",
 }
 """The times of the newer group protocol."""
+LOCK_MS = 1_000
+"""How long a worker may keep a record."""
+QUICK_SHARE = {
+    "group.share.record.lock.duration.ms": str(LOCK_MS),
+    "group.share.session.timeout.ms": "2000",
+    "group.share.heartbeat.interval.ms": "300",
+    "group.share.delivery.count.limit": "25",
+    "share.auto.offset.reset": "earliest",
+}
+"""The times of share groups.  A record is delivered so often that none is archived in a run."""
 
 
 def quick_groups(plan: ClusterPlan) -> pb.AlterConfigsRequest:
     """Return the request that shortens the times of the groups of a run."""
     changes = pb.ConfigChanges(resource={"scope": metadata_pb2.Config.SCOPE_CLUSTER})
-    for key, value in {**QUICK, **(QUICK_NEW if plan.new_members else {})}.items():
+    newer = QUICK_NEW if plan.new_members else {}
+    for key, value in {**QUICK, **newer, **(QUICK_SHARE if plan.workers else {})}.items():
         changes.changes.add(key=key, value=value)
     return pb.AlterConfigsRequest(resources=[changes])
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from metadata.image.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
+from metadata.image.internal_topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE, TRANSACTION_STATE
 from quorumlog.wire.record_batch import Codec
 from simulation.cluster.compaction import Compaction
 from simulation.kernel.faults import Fault
@@ -31,8 +31,12 @@ MEMBER_TOPIC = "divided"
 """The topic whose partitions the members of the newer group protocol share.  Nothing is written to it."""
 LEDGER = "ledger"
 """The topic into whose partitions transactional producers write."""
+QUEUE = "queue"
+"""The topic whose records the workers of a share group complete."""
 
 
+STATE_TOPICS = (CONSUMER_OFFSETS, TRANSACTION_STATE, SHARE_GROUP_STATE)
+"""The topics with the state of coordinators."""
 OFFSETS_KEPT = Compaction(keys=0, min_lag_ms=DAY_MS)
 """Does not compact anything within a run."""
 
@@ -132,6 +136,8 @@ class ClusterPlan:
     ledger_partitions: int = 0
     new_members: int = 0  # of the group of the newer protocol (KIP-848)
     new_member_partitions: int = 0
+    workers: int = 0  # of the share group (KIP-932); 0: there is no queue
+    queue_partitions: int = 0
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
@@ -153,7 +159,8 @@ class ClusterPlan:
     @property
     def client_hosts(self) -> list[str]:
         members = [*self.member_hosts, *self.new_member_hosts]
-        return [*self.producer_hosts, *self.consumer_hosts, *members, *self.transactional_hosts]
+        others = [*self.transactional_hosts, *self.worker_hosts, *self.queue_hosts]
+        return [*self.producer_hosts, *self.consumer_hosts, *members, *others]
 
     @property
     def member_hosts(self) -> list[str]:
@@ -172,10 +179,25 @@ class ClusterPlan:
         return [*producers, "c0", "c1"] if producers else []
 
     @property
+    def worker_hosts(self) -> list[str]:
+        """The hosts of the members of the share group."""
+        return [f"w{number}" for number in range(self.workers)]
+
+    @property
+    def queue_hosts(self) -> list[str]:
+        """The host of the producer that writes to the queue."""
+        return ["q0"] if self.workers else []
+
+    @property
+    def queue(self) -> TopicPlan:
+        """The queue, which is as safe as the first topic."""
+        return TopicPlan(QUEUE, self.queue_partitions, self.topics[0].factor, self.topics[0].min_isr)
+
+    @property
     def compacted(self) -> dict[str, Compaction]:
         """The compacted topics, by name."""
         chosen = {topic.name: topic.compaction for topic in self.topics if topic.compaction is not None}
-        return {**chosen, CONSUMER_OFFSETS: self.offsets, TRANSACTION_STATE: self.offsets}
+        return {**chosen, **dict.fromkeys(STATE_TOPICS, self.offsets)}
 
     @property
     def wipes(self) -> bool:

@@ -30,7 +30,6 @@ from broker.server.process import BrokerProcess
 from metadata.controller.fencing import Fencing
 from metadata.controller.sessions import Session
 from metadata.image import PartitionImage
-from metadata.image.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from quorum.ports import OutlivedError
 from quorumlog.errors import CorruptStoreError, FatalError, QuorumlogError
 from quorumlog_server.control_plane import ControlPlane
@@ -38,7 +37,7 @@ from simulation.cluster.history import Mark
 from simulation.cluster.invariants import ClusterWatch
 from simulation.cluster.metadata import Spot
 from simulation.cluster.nodes import Host, World
-from simulation.cluster.plan import LEDGER, ClusterPlan
+from simulation.cluster.plan import LEDGER, QUEUE, STATE_TOPICS, ClusterPlan
 from simulation.cluster.retention import Kept, Retention, StrayWatch
 from simulation.kernel import real_store
 from simulation.kernel.cpu_limit import HangError, cpu_limited
@@ -310,7 +309,7 @@ class ClusterWorld(World):
         If there are coordinators, every other amount chooses one of their partitions, or one with transactions.
         """
         partition = self.partition_at(amount)
-        found = map(self.watch.metadata.image.topic, (CONSUMER_OFFSETS, TRANSACTION_STATE, LEDGER))
+        found = map(self.watch.metadata.image.topic, (*STATE_TOPICS, LEDGER, QUEUE))
         others = [one for topic in found if topic is not None for one in topic.partitions]
         if others and int(amount * 100) % 2:
             partition = others[int(amount * 1000) % len(others)]

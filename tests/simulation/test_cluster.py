@@ -108,6 +108,10 @@ def test_rare_faults_occur() -> None:
         "transactional producer fenced",
         "offset committed in a transaction",
         "record of a transaction read",
+        "record completed by a worker",
+        "record released by a worker",
+        "lock of a worker renewed",
+        "worker vanished",
     ):
         assert totals.seen[what] > 0, what
 

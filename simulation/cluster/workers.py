@@ -1,0 +1,254 @@
+"""Workers of a share group (KIP-932): each accepts the records of a queue with the product's own `ShareConsumer`.
+
+I40: While a member certainly holds the lock on a record, no other member receives it.  I41: A record is not delivered
+once its acceptance or rejection has been acknowledged.  (Both hold unless a partition lost records in an election that
+permits it.)  L12: After healing, every committed record of the queue is accepted or rejected.
+
+Locks are not durable: a new leader of the partition delivers a locked record again.  So I40 compares only deliveries of
+one `LedShare`.  A broker also releases the records of a member whose connection breaks, which the member learns later.
+So a second delivery counts as wrong only if the first member's connection is still intact `RESET_S` later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from broker.coordinator.share_partitions import LedShare
+from broker.core.coordinator.share.states import ShareKey
+from metadata.image.internal_topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE
+from quorumlog.client.cluster import Cluster
+from quorumlog.client.coordinators import CoordinatorCalls
+from quorumlog.client.kafka import KafkaConnection
+from quorumlog.client.share_consumer import NEWEST_VERSIONS, Place, ShareConsumer, ShareRecord, ShareSession
+from quorumlog.errors import ClusterError
+from simulation.cluster.coordinators import LOCK_MS
+from simulation.cluster.history import marks_in
+from simulation.cluster.metadata import Check, Spot
+from simulation.cluster.plan import QUEUE
+from simulation.cluster.world import CLOCK_RATE_MAX, ClusterWorld
+
+GROUP = "workers"
+MAX_RECORDS = 5
+GET_S = 0.5
+RESET_S = 1.5
+"""True time in which a client has learned that its connection is broken, even in a slow network."""
+RELEASE_SHARE, REJECT_SHARE, RENEW_SHARE, SLOW_SHARE, VANISH_SHARE = 0.1, 0.05, 0.05, 0.03, 0.03
+
+Record = tuple[int, int]
+"""Partition and offset of a record of the queue."""
+
+
+@dataclass(eq=False)
+class Lock:
+    """A delivery.  until_s: the true time up to which the lock certainly lasts.
+
+    share: the share partition that gave it.  connection: the broker releases the record when it breaks.
+    """
+
+    member: str
+    received_s: float
+    until_s: float
+    share: object
+    connection: KafkaConnection
+
+
+@dataclass
+class QueueWatch:
+    """I40 and I41.  completed: by record, the true time when its acceptance or rejection was acknowledged.
+
+    doubtful: records whose acceptance or rejection was sent.  locks: the latest delivery of each record that its member
+    has not given up.  suspects: second deliveries that are wrong if the connection of the first one is intact.
+    """
+
+    check: Check
+    completed: dict[Record, float] = field(default_factory=dict)
+    doubtful: set[Record] = field(default_factory=set)
+    locks: dict[Record, Lock] = field(default_factory=dict)
+    suspects: list[tuple[float, Lock, str]] = field(default_factory=list)
+
+    def delivered(self, record: Record, lock: Lock, asked_s: float) -> None:
+        """Check a delivery.  asked_s: the true time at which the member had asked for records."""
+        done_s = self.completed.get(record)
+        self.check(
+            done_s is None or done_s >= asked_s,
+            lambda: f"I41: {lock.member} gets {record} at {lock.received_s:.3f}, it was completed at {done_s:.3f}",
+        )
+        held = self.locks.get(record)
+        if (
+            held is not None
+            and held.member != lock.member
+            and held.share is lock.share
+            and held.received_s < asked_s
+            and lock.received_s < held.until_s
+        ):
+            text = f"I40: {lock.member} gets {record} at {lock.received_s:.3f}, but {held.member} holds it"
+            self.suspects.append((lock.received_s, held, text))
+        self.locks[record] = lock
+
+    def given_up(self, member: str, records: Iterable[Record]) -> None:
+        """Note that this member has asked, or is about to ask, to end its locks."""
+        for record in records:
+            if (held := self.locks.get(record)) is not None and held.member == member:
+                del self.locks[record]
+
+    def judge(self, now_s: float, connection: KafkaConnection | None = None) -> None:
+        """Judge the suspects that are old enough.  connection: the member is about to close it."""
+        kept = []
+        for since_s, held, text in self.suspects:
+            if now_s - since_s >= RESET_S:
+                self.check(not held.connection.is_open, lambda text=text: text)  # type: ignore[misc]
+            elif held.connection is not connection:
+                kept.append((since_s, held, text))
+        self.suspects = kept
+
+
+class Workers:
+    """The members of the group, each on a host of its own.  new_client: returns a new `Cluster`."""
+
+    def __init__(self, world: ClusterWorld, new_client: Callable[[], Cluster]) -> None:
+        self.world = world
+        self.watch = QueueWatch(self._check)
+        self.stop = asyncio.Event()
+        self.tasks: list[asyncio.Task[None]] = []
+        self.new_client = new_client
+
+    def _check(self, holds: bool, text: Callable[[], str]) -> None:
+        """Check a promise, unless a partition has lost records in an election that permits it."""
+        lost = map(self.world.watch.answers.has_lost, (QUEUE, SHARE_GROUP_STATE, CONSUMER_OFFSETS))
+        self.world.watch.check(holds or any(lost), text)
+
+    def start(self) -> None:
+        for name in self.world.plan.worker_hosts:
+            self.tasks.append(self.world.start_client(name, self._work(name)))
+
+    def unfinished(self) -> list[str]:
+        """Return why not every record of the queue is complete; nothing if records were lost."""
+        watch, found = self.world.watch, []
+        if any(map(watch.answers.has_lost, (QUEUE, SHARE_GROUP_STATE, CONSUMER_OFFSETS))):
+            return []
+        for index in range(self.world.plan.queue_partitions):
+            history = watch.current(Spot(QUEUE, index))
+            end = 0 if history is None else history.end
+            left = [
+                offset
+                for offset in range(end)
+                if (index, offset) not in self.watch.completed and (index, offset) not in self.watch.doubtful
+            ]
+            if left:
+                found.append(f"{QUEUE}-{index}: {len(left)} of {end}, from {left[0]}")
+        return found
+
+    def share_at(self, node_host: str, place: Place) -> LedShare | None:
+        """Return the share partition at the broker on this host, if it has loaded it."""
+        broker = next((host.broker for host in self.world.brokers if host.name == node_host), None)
+        return None if broker is None else broker.role.shares.partitions.known(ShareKey(GROUP, *place))
+
+    async def _work(self, name: str) -> None:
+        random, lives, seen = Random(f"{self.world.plan.seed} {name}"), 0, self.world.watch.seen
+        while not self.stop.is_set():
+            lives += 1
+            worker = _Worker(self, f"{name}-{lives}", random)
+            try:
+                async with worker:
+                    await worker.work()
+            except ClusterError:
+                seen["worker started over"] += 1
+                await asyncio.sleep(random.uniform(0.05, 0.2))
+
+
+class _Worker(ShareConsumer):
+    """A share consumer whose requests and locks are watched."""
+
+    def __init__(self, group: Workers, member: str, random: Random) -> None:
+        super().__init__(group.world.bootstrap, GROUP, topics=[QUEUE], max_records=random.randint(1, MAX_RECORDS))
+        self._cluster = group.new_client()
+        self._calls = CoordinatorCalls(self._cluster, self._calls.kind, NEWEST_VERSIONS)
+        self._member_id = member
+        self._workers = group
+        self._watch = group.watch
+        self._world = group.world
+        self._random = random
+        self._asked: dict[ShareSession, tuple[float, dict[Place, LedShare | None]]] = {}
+        """By session: when the request in progress was sent, and the share partitions at that time."""
+
+    # -- work
+
+    async def work(self) -> None:
+        while not self._workers.stop.is_set():
+            self._watch.judge(self._world.loop.true_time())
+            record = await self.get(GET_S)
+            if record is None:
+                continue
+            if self._random.random() < VANISH_SHARE:
+                await self._vanish()
+                return
+            try:
+                await self._process(record)
+            except ClusterError:  # the lock is lost, or the answer is
+                self._world.watch.seen["acknowledgement of a worker failed"] += 1
+
+    async def _process(self, record: ShareRecord) -> None:
+        key, kind, seen = (record.partition, record.offset), self._random.random(), self._world.watch.seen
+        if kind < SLOW_SHARE:
+            await asyncio.sleep(1.3 * LOCK_MS / 1000)  # the lock expires, and the acceptance is refused
+        elif kind < SLOW_SHARE + RENEW_SHARE:
+            await asyncio.sleep(0.3 * LOCK_MS / 1000)
+            await self.renew(record)
+            await asyncio.sleep(0.8 * LOCK_MS / 1000)
+            seen["lock of a worker renewed"] += 1
+        self._watch.given_up(self._member_id, [key])
+        if 1 - kind < RELEASE_SHARE:
+            await self.release(record)
+            seen["record released by a worker"] += 1
+            return
+        self._watch.doubtful.add(key)
+        if 1 - kind < RELEASE_SHARE + REJECT_SHARE:
+            await self.reject(record)
+        else:
+            await self.accept(record)
+        self._watch.completed.setdefault(key, self._world.loop.true_time())
+        seen["record completed by a worker"] += 1
+
+    async def _vanish(self) -> None:
+        """End as a killed process does: the group is not left, and no record is released by a request."""
+        self._world.watch.seen["worker vanished"] += 1
+        self._epoch = 0
+        if self._heart is not None:
+            self._heart.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._heart
+
+    # -- watching
+
+    async def _ask_locked(self, session: ShareSession, api: Any, values: dict[str, Any]) -> Any:
+        places = session.places | frozenset(self._assigned)
+        shares = {place: self._workers.share_at(session.address.host, place) for place in sorted(places)}
+        self._asked[session] = (self._world.loop.true_time(), shares)
+        return await super()._ask_locked(session, api, values)
+
+    def _take(self, session: ShareSession, place: Place, result: Any) -> None:
+        before = len(self._records)
+        super()._take(session, place, result)
+        asked_s, shares = self._asked[session]
+        now_s = self._world.loop.true_time()
+        share: object = self._workers.share_at(session.address.host, place)
+        if share is None or share is not shares.get(place):
+            share = object()  # it is not known which share partition gave the locks: this is equal to none
+        for record in list(self._records)[before:]:
+            until_s = asked_s + LOCK_MS / 1000 / CLOCK_RATE_MAX
+            lock = Lock(self._member_id, now_s, until_s, share, session.connection)
+            self._watch.delivered((record.partition, record.offset), lock, asked_s)
+            marks = marks_in(record.value or b"")
+            self._world.watch.answers.consumed(self._member_id, Spot(QUEUE, record.partition), record.offset, marks)
+            self._world.watch.seen["record delivered again"] += record.deliveries > 1
+
+    async def _drop(self, session: ShareSession) -> None:
+        self._watch.judge(self._world.loop.true_time(), session.connection)
+        indexes = {index for _, index in session.places | frozenset(self._assigned)}
+        self._watch.given_up(self._member_id, [key for key in list(self._watch.locks) if key[0] in indexes])
+        await super()._drop(session)

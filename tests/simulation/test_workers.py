@@ -1,0 +1,109 @@
+"""The judge of a queue: the deliveries that it accepts, and those that it reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+
+from quorumlog.client.kafka import KafkaConnection
+from simulation.cluster.workers import RESET_S, Lock, QueueWatch
+
+RECORD = (0, 7)
+
+
+class Connection:
+    def __init__(self) -> None:
+        self.is_open = True
+
+
+class Judged:
+    """A `QueueWatch` and the violations that it reports.  share: the share partition that gives the locks."""
+
+    def __init__(self) -> None:
+        self.violations: list[str] = []
+        self.watch = QueueWatch(self._check)
+        self.share = object()
+        self.connections = {"a": Connection(), "b": Connection()}
+
+    def _check(self, holds: bool, text: Callable[[], str]) -> None:
+        if not holds:
+            self.violations.append(text())
+
+    def delivered(self, member: str, asked_s: float, received_s: float) -> None:
+        connection = cast(KafkaConnection, self.connections[member])
+        self.watch.delivered(RECORD, Lock(member, received_s, asked_s + 0.5, self.share, connection), asked_s)
+
+
+@pytest.fixture
+def judged() -> Judged:
+    return Judged()
+
+
+def test_a_locked_record_must_not_reach_another_member(judged: Judged) -> None:
+    judged.delivered("a", 1.0, 1.1)
+    judged.delivered("b", 1.2, 1.3)
+    judged.watch.judge(1.3)
+    assert not judged.violations, "the connection of a may have broken"
+    judged.watch.judge(1.4 + RESET_S)
+    assert judged.violations == ["I40: b gets (0, 7) at 1.300, but a holds it"]
+
+
+def test_a_broken_connection_releases_its_locks(judged: Judged) -> None:
+    judged.delivered("a", 1.0, 1.1)
+    judged.delivered("b", 1.2, 1.3)
+    judged.connections["a"].is_open = False
+    judged.watch.judge(1.4 + RESET_S)
+    assert not judged.violations
+
+
+def test_a_member_that_closes_its_connection_is_not_suspected_any_more(judged: Judged) -> None:
+    judged.delivered("a", 1.0, 1.1)
+    judged.delivered("b", 1.2, 1.3)
+    judged.watch.judge(1.4, cast(KafkaConnection, judged.connections["a"]))
+    judged.watch.judge(1.4 + RESET_S)
+    assert not judged.violations
+
+
+@pytest.mark.parametrize(("asked_s", "received_s"), [(1.05, 1.2), (1.45, 1.6)], ids=["asked before", "lock expired"])
+def test_a_delivery_outside_of_the_certain_time_of_a_lock_is_accepted(
+    judged: Judged, asked_s: float, received_s: float
+) -> None:
+    judged.delivered("a", 1.0, 1.1)
+    judged.delivered("b", asked_s, received_s)
+    judged.watch.judge(9.0)
+    assert not judged.violations
+
+
+def test_a_new_leader_may_deliver_a_locked_record(judged: Judged) -> None:
+    judged.delivered("a", 1.0, 1.1)
+    judged.share = object()
+    judged.delivered("b", 1.2, 1.3)
+    judged.watch.judge(9.0)
+    assert not judged.violations
+
+
+def test_a_member_may_get_its_own_record_again(judged: Judged) -> None:
+    judged.delivered("a", 1.0, 1.1)
+    judged.delivered("a", 1.2, 1.3)
+    judged.watch.judge(9.0)
+    assert not judged.violations
+
+
+def test_a_record_that_was_given_up_may_be_delivered(judged: Judged) -> None:
+    judged.delivered("a", 1.0, 1.1)
+    judged.watch.given_up("b", [RECORD])  # it does not hold the record
+    assert RECORD in judged.watch.locks
+    judged.watch.given_up("a", [RECORD])
+    judged.delivered("b", 1.2, 1.3)
+    judged.watch.judge(9.0)
+    assert not judged.violations
+
+
+def test_a_completed_record_must_not_be_delivered(judged: Judged) -> None:
+    judged.watch.completed[RECORD] = 2.0
+    judged.delivered("a", 1.9, 2.1)  # it was asked for before
+    assert not judged.violations
+    judged.delivered("a", 2.1, 2.2)
+    assert judged.violations == ["I41: a gets (0, 7) at 2.200, it was completed at 2.000"]
