@@ -24,6 +24,7 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_SIZE = 64 << 10
 _BLOCK_LENGTH = struct.Struct(">i")
+_LZ4_BLOCK_SIZE = 64 << 10
 
 CODEC_NAMES = {codec.name.lower(): codec for codec in Codec}
 
@@ -42,7 +43,7 @@ def compress(codec: Codec, data: Buffer) -> bytes:
         case Codec.SNAPPY:
             return _compress_xerial(data)
         case Codec.LZ4:
-            return bytes(_cramjam().lz4.compress(_contiguous(data)))
+            return _compress_lz4(data)
         case Codec.ZSTD:
             return bytes(_cramjam().zstd.compress(_contiguous(data)))
 
@@ -172,6 +173,15 @@ def _compress_xerial(data: Buffer) -> bytes:
         block = bytes(cramjam.snappy.compress_raw(bytes(view[start : start + _XERIAL_BLOCK_SIZE])))
         parts += [_BLOCK_LENGTH.pack(len(block)), block]
     return b"".join(parts)
+
+
+def _compress_lz4(data: Buffer) -> bytes:
+    """Compress into a frame of independent blocks: the Java client reads no other."""
+    compressor = _cramjam().lz4.Compressor(block_linked=False)
+    view = memoryview(data)
+    for start in range(0, len(view), _LZ4_BLOCK_SIZE):  # each call holds the interpreter's lock
+        compressor.compress(bytes(view[start : start + _LZ4_BLOCK_SIZE]))
+    return bytes(compressor.finish())
 
 
 def _malformed(codec: Codec, reason: str) -> RemoteProtocolError:

@@ -17,9 +17,18 @@ CHECK_TESTS = "tests/unit/broker/replica/test_record_checks.py"
 WAITING_TESTS = "tests/unit/broker/replica/test_checked_produces.py"
 CODEC_TESTS = "tests/properties/test_records_codec.py"
 KCTL_TESTS = "tests/unit/quorumlog/kctl/test_data.py"
+COMPRESSION = "quorumlog/wire/compression.py"
+COMPRESSION_TESTS = "tests/unit/quorumlog/wire/test_compression.py"
 RUN_TESTS = "tests/unit/quorumlog/runtime/test_run.py"
 
 MUTANTS = (
+    Mutant(
+        "the blocks of an lz4 frame depend on each other",
+        COMPRESSION,
+        "Compressor(block_linked=False)",
+        "Compressor()",
+        (f"{COMPRESSION_TESTS}::test_lz4_blocks_are_independent_because_java_clients_read_no_others",),
+    ),
     Mutant(
         "records without compression are appended unchecked",
         PRODUCED,

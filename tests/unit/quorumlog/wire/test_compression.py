@@ -18,6 +18,12 @@ def test_compressed_data_round_trips(codec: Codec, content: bytes) -> None:
     assert bytes(decompress(codec, memoryview(compress(codec, content)))) == content
 
 
+def test_lz4_blocks_are_independent_because_java_clients_read_no_others() -> None:
+    frame = compress(Codec.LZ4, bytes(range(256)) * 1000)
+    independent_blocks = 0x20
+    assert frame[4] & independent_blocks
+
+
 @pytest.mark.parametrize("codec", COMPRESSING)
 def test_data_above_the_size_limit_are_refused_and_the_exact_size_is_not(codec: Codec) -> None:
     bomb = compress(codec, bytes(1_000_000))
