@@ -62,7 +62,7 @@ READING: Sequence[Option] = (
     ),
     Option(
         ("startingOffsetsByTimestampStrategy",),
-        "`error` or `latest`, if no record is as new as the timestamp",
+        "the start if no record is as new as the timestamp: `error`: fail; `latest`: the end of the log",
         {"startingOffsetsByTimestampStrategy": "error"},
     ),
     Option(
@@ -80,16 +80,16 @@ READING: Sequence[Option] = (
     Option(
         ("columns",),
         "the columns to read, like `value,offset`. The others are not part of the rows, and are never decoded. "
-        "Spark does not inform sources in Python which columns a query uses, so this option saves time if it does not "
-        "use all",
+        "Spark does not inform sources in Python which columns a query uses, so this option saves time if the query "
+        "does not use all of them",
         {"columns": ",".join(COLUMNS[:-1])},
         shown="all; `headers` only with `includeHeaders`",
     ),
     Option(
         ("kafkaConsumer.pollTimeoutMs",),
-        "how long a request of a task or of the driver is repeated until a leader answers it, and how long a task "
-        "repeats empty fetches for records that must exist. The two times add up: a fetch may be repeated for one "
-        "whole time before the first empty answer arrives",
+        "the time limit of two waits. A task or the driver repeats a request until a leader answers it. A task also "
+        "repeats a fetch that returns no records although its range must have more, for example until a transaction "
+        "is decided. The second wait begins with the first empty answer, so a task may wait for about twice this time",
         {"kafkaConsumer.pollTimeoutMs": "120000"},
     ),
     Option(("kafka.fetch.max.bytes",), "size of a fetch, up to 64 MiB", {"kafka.fetch.max.bytes": "8388608"}, "8 MiB"),
@@ -102,18 +102,17 @@ READING: Sequence[Option] = (
     ),
     Option(
         ("fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
-        "number of repeated requests, each to another broker, and their interval (at least 50 ms), before the driver "
-        "treats a name in the options as missing or a log as shorter than before. A partition that the query has read "
-        "counts as deleted when no broker knows it for 10 seconds",
+        "how often, and at which interval (at least 50 ms), the driver asks again before it treats a topic or "
+        "partition in the options as missing, or a log as shorter than before. It asks another broker each time. A "
+        "partition that the query has already read counts as deleted after no broker has known it for 10 seconds",
         {"fetchOffset.numRetries": "3", "fetchOffset.retryIntervalMs": "1000"},
     ),
 )
 STREAMS: Sequence[Option] = (
     Option(
         ("maxOffsetsPerTrigger",),
-        "limits a batch, in proportion to the unread records of each partition; each partition with records advances "
-        "by "
-        "at least one",
+        "the largest number of offsets in a batch. Each partition gets a share in proportion to its unread records, "
+        "but at least one offset if it has any",
         shown="none",
     ),
     Option(("minOffsetsPerTrigger",), "a batch waits until this many records are available", shown="none"),
@@ -150,7 +149,7 @@ WRITING: Sequence[Option] = (
     ),
     Option(
         ("kafka.transaction.timeout.ms",),
-        "with `atomic`: how long after a task's first row the batch may be committed, at most "
+        "with `atomic`: the time from a task's first row within which the batch must be committed; at most "
         "`transaction.max.timeout.ms` of the cluster",
         {"kafka.transaction.timeout.ms": "900000"},
     ),
