@@ -12,7 +12,8 @@ Instead, a part leaves a decision in the state or returns it, and `RaftCore` pas
     Contacts        live replicas, and contact with a majority
     LeaderHistory   past leaders, and those that led only briefly
     Transitions     the roles and the legal transitions between them             Timeouts, LeaderHistory
-    Elections       adopted epochs, votes, resigning                             Transitions and the three above it
+    VoterAddresses  voters that have moved, while no leader can record it
+    Elections       adopted epochs, votes, resigning                             VoterAddresses and the four above it
     LeaderSearch    requests to other nodes for the leader                       Timeouts
     Founding        how an empty disk founds or joins a cluster                  Transitions, LeaderSearch, Contacts
     Snapshots       the log's start, snapshots sent by a leader                  Contacts
@@ -23,7 +24,7 @@ Instead, a part leaves a decision in the state or returns it, and `RaftCore` pas
     Handovers       transfer of leadership, preferred leaders                    Elections, LeaderHistory, Contacts
     ChangeGate      the outcome of a change of the voters                        Replication, Contacts
     Membership      changes of the voters, one at a time, and towards a target   ChangeGate, Contacts, Timeouts
-    Status          the answer to DescribeQuorum                                 LeaderHistory, Contacts
+    Status          the answer to DescribeQuorum                                 LeaderHistory, Contacts, VoterAddresses
 
 Every step ends in the same way: requests that are due are sent, parked fetches with something to send are answered, a
 higher watermark is reported to the shell, the step's write is put first, and the invariants are checked.  An
@@ -34,6 +35,7 @@ from __future__ import annotations
 from random import Random
 from typing import assert_never
 
+from quorum.core.addresses import VoterAddresses
 from quorum.core.change_gate import ChangeGate
 from quorum.core.changes import Verdict
 from quorum.core.config import RaftConfig
@@ -132,7 +134,10 @@ class RaftCore:
         self._contacts = Contacts(state)
         self._leaders = LeaderHistory(state)
         self._transitions = Transitions(state, self._timeouts, self._leaders)
-        self._elections = Elections(state, self._timeouts, self._contacts, self._leaders, self._transitions)
+        self._addresses = VoterAddresses(state)
+        self._elections = Elections(
+            state, self._timeouts, self._contacts, self._leaders, self._transitions, self._addresses
+        )
         self._search = LeaderSearch(state, self._timeouts)
         self._snapshots = Snapshots(state, self._contacts)
         self._downloads = Downloads(state, self._timeouts)
@@ -143,7 +148,7 @@ class RaftCore:
         self._gate = ChangeGate(state, self._contacts, self._replication)
         self._membership = Membership(state, self._timeouts, self._contacts, self._gate)
         self._founding = Founding(state, self._timeouts, self._contacts, self._transitions, self._search)
-        self._status = Status(state, self._contacts, self._leaders, self._handovers)
+        self._status = Status(state, self._contacts, self._leaders, self._handovers, self._addresses)
         self._strangers: set[str] = set()  # addresses where another cluster answers, already reported
         self._now_ms = now_ms
         self._idle_ms = now_ms
@@ -280,7 +285,7 @@ class RaftCore:
             case DescribeQuorum():
                 error = state.refuse_stranger(request.sender, None)
                 if error is ErrorCode.NONE:
-                    self._elections.note_address(request.sender.key, request.address)
+                    self._addresses.given(request.sender.key, request.address)
                     self._elections.hear_seeker(request, now_ms)
                 state.answer(call, self.describe(now_ms, error))
             case _:
@@ -343,6 +348,7 @@ class RaftCore:
                 heard = reply.error in (ErrorCode.NONE, ErrorCode.FENCED_LEADER_EPOCH)
                 self._elections.farewell_ended(role, call.voter, heard, now_ms)
             case DescribeQuorumReply(), _ if call.purpose is Purpose.SEEK:
+                self._addresses.reported(tuple(each.replica for each in reply.voters))
                 self._search.ended(call.to, True, now_ms)
             case IntroduceReply(), _ if state.newborn is not None and call.purpose is Purpose.INTRODUCE:
                 self._founding.on_introduce_reply(state.newborn, call.to, reply, now_ms)

@@ -18,8 +18,7 @@ majority elects it again: see `hear_seeker`."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
+from quorum.core.addresses import VoterAddresses
 from quorum.core.contacts import Contacts
 from quorum.core.events import Peer
 from quorum.core.leader_history import Farewell, LeaderHistory
@@ -54,13 +53,6 @@ EPOCH_AHEAD_MAX = 16
 """How far ahead an adopted epoch of a node that is not a voter may be.  Each epoch took a majority of pre-votes."""
 
 
-class VoterAddress(NamedTuple):
-    """The address that a voter gives in its requests, while the log has another one."""
-
-    by_log: str  # the voter's address in the log at its last contact; if the log has another one, this is outdated
-    heard: str
-
-
 class Elections:
     """Votes, epochs, and the begin and end of a leadership."""
 
@@ -71,13 +63,14 @@ class Elections:
         contacts: Contacts,
         leaders: LeaderHistory,
         transitions: Transitions,
+        addresses: VoterAddresses,
     ) -> None:
         self._state = state
         self._timeouts = timeouts
         self._contacts = contacts
         self._leaders = leaders
         self._transitions = transitions
-        self._addresses_heard: dict[ReplicaKey, VoterAddress] = {}
+        self._addresses = addresses
 
     # Adopting epochs
 
@@ -153,7 +146,7 @@ class Elections:
             error = ErrorCode.INVALID_REQUEST
         granted = False
         if error is ErrorCode.NONE:
-            self.note_address(request.sender.key, request.address)
+            self._addresses.given(request.sender.key, request.address)
             if request.epoch > state.epoch:
                 kind = "pre-vote" if request.pre_vote else "vote"
                 self._transitions.become_unattached(
@@ -207,20 +200,6 @@ class Elections:
         self._transitions.become(Unattached(self._timeouts.election_deadline(now_ms)), now_ms, reason)
         return True
 
-    def note_address(self, key: ReplicaKey, address: str) -> None:
-        """Remember the address that a voter gives with a request, while no leader can write it to the log."""
-        voter = self._state.history.current.by_id(key.node_id)
-        if voter is not None and voter.key == key and address:
-            self._addresses_heard[key] = VoterAddress(voter.address, address)
-
-    def _where(self, voter: ReplicaKey, failures: int) -> Peer:
-        """Return the address to ask for a vote: in turn the log's address, and the newer one that the voter gave."""
-        by_log = self._state.peer(voter)
-        known = self._addresses_heard.get(voter)
-        if known is None or known.by_log != by_log.address or failures % 2:
-            return by_log
-        return Peer(voter.node_id, known.heard)
-
     # Votes sought
 
     def begin_election(self, now_ms: int, reason: str) -> None:
@@ -247,7 +226,7 @@ class Elections:
         for voter, vote in candidacy.votes.items():
             if vote.is_due(now_ms):
                 request = Vote(state.sender, voter, state.epoch, state.log.last, pre_vote, state.config.address)
-                to = self._where(voter, vote.failures)
+                to = self._addresses.where(voter, vote.failures)
                 state.ask(vote, Purpose.VOTE, to, request, now_ms, voter=voter, after=state.after_election)
 
     def on_vote_reply(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from quorum.core.addresses import VoterAddresses
 from quorum.core.contacts import Contacts
 from quorum.core.events import AddVoter, RemoveVoter, UpdateVoter
 from quorum.core.handover import Handovers
 from quorum.core.leader_history import LeaderHistory
 from quorum.core.messages import DescribeQuorumReply, ErrorCode, LeadershipEnd, ReplicaStatus
-from quorum.core.roles import Leader
+from quorum.core.roles import Follower, Leader
 from quorum.core.state import CoreState
 from quorum.core.types import Voter
 
@@ -15,11 +16,19 @@ from quorum.core.types import Voter
 class Status:
     """Describes this node, and as leader its replicas and its work on the voters."""
 
-    def __init__(self, state: CoreState, contacts: Contacts, leaders: LeaderHistory, handovers: Handovers) -> None:
+    def __init__(
+        self,
+        state: CoreState,
+        contacts: Contacts,
+        leaders: LeaderHistory,
+        handovers: Handovers,
+        addresses: VoterAddresses,
+    ) -> None:
         self._state = state
         self._contacts = contacts
         self._leaders = leaders
         self._handovers = handovers
+        self._addresses = addresses
 
     def describe(self, now_ms: int, error: ErrorCode) -> DescribeQuorumReply:
         """Return the state of the quorum that this node knows; ages are relative to `now_ms`.
@@ -32,7 +41,7 @@ class Status:
         voters: list[ReplicaStatus] = []
         observers: list[ReplicaStatus] = []
         if state.met and error is ErrorCode.NONE:
-            voters += [self._replica(voter, now_ms) for voter in state.history.current]
+            voters += [self._replica(self._at_newest_address(voter), now_ms) for voter in state.history.current]
         if isinstance(leader, Leader) and error is ErrorCode.NONE:
             others = sorted(key for key in leader.replicas if key not in state.history.current)
             observers += [self._replica(Voter(key, leader.replicas[key].address), now_ms) for key in others]
@@ -53,6 +62,13 @@ class Status:
             last_leadership_end=self._last_end(now_ms),
             preferred_problem=self._handovers.preferred_problem(now_ms),
         )
+
+    def _at_newest_address(self, voter: Voter) -> Voter:
+        """Return a voter with the address that it has given, while this node knows no leader that can write it."""
+        known = self._addresses.newest(voter.key)
+        if known is None or isinstance(self._state.role, Leader | Follower):
+            return voter
+        return Voter(voter.key, known.heard)
 
     def _replica(self, replica: Voter, now_ms: int) -> ReplicaStatus:
         """Return the log end and ages of a replica.  Only the leader knows those of other nodes."""

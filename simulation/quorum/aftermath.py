@@ -76,17 +76,27 @@ class Aftermath:
     async def _settle(self) -> None:
         """L3: pending changes complete.  A target that cannot be reached names the obstacle and can be cancelled."""
         world = self.world
-        await world.until(self._is_at_target, "L3: the target is reached, or names its obstacle", SETTLE_S)
-        leader = self._leading()
-        if leader is not None and leader.core.history.target is not None:
-            world.watch.seen["target cancelled at the end"] += 1
-            await world.until(self._cancelled(), "L3: the target is cancelled", SETTLE_S)
-        await world.until(self._addresses_are_right, "L3: the log has the addresses of the voters", SETTLE_S)
+        is_settled = False
+        while not is_settled:
+            await world.until(self._is_at_target, "L3: the target is reached, or names its obstacle", SETTLE_S)
+            if self._has_target():
+                world.watch.seen["target cancelled at the end"] += 1
+                await world.until(self._cancelled(), "L3: the target is cancelled", SETTLE_S)
+            await world.until(
+                lambda: self._has_target() or self._addresses_are_right(),
+                "L3: the log has the addresses of the voters",
+                SETTLE_S,
+            )
+            is_settled = not self._has_target()  # a request from before the end of the faults may set another one
         await world.until(self.preference_is_kept, "a preferred controller leads", SETTLE_S)
 
     def _leading(self) -> QuorumNode | None:
         host = self.world.leader()
         return None if host is None else host.node
+
+    def _has_target(self) -> bool:
+        node = self._leading()
+        return node is not None and node.core.history.target is not None
 
     def _is_at_target(self) -> bool:
         node = self._leading()

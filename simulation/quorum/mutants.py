@@ -11,6 +11,7 @@ from uuid import UUID
 from metadata.image import ClusterImage
 from metadata.snapshot import chunks
 from quorum.applier import Applier
+from quorum.core.addresses import VoterAddresses
 from quorum.core.change_gate import ChangeGate
 from quorum.core.contacts import Contacts
 from quorum.core.core import RaftCore
@@ -428,7 +429,7 @@ def _seekers_are_not_heard() -> list[Any]:
 
 @_mutant("a moved voter is not found without a leader")
 def _addresses_are_not_heard() -> list[Any]:
-    return [patch.object(Elections, "note_address", lambda self, key, address: None)]
+    return [patch.object(VoterAddresses, "given", lambda self, key, address: None)]
 
 
 # Zombies and answers

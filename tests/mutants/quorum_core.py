@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants import Mutant
 
 CONTACTS = "quorum/core/contacts.py"
+ADDRESSES = "quorum/core/addresses.py"
 CORE = "quorum/core/core.py"
 DOWNLOADS = "quorum/core/downloads.py"
 ELECTION = "quorum/core/election.py"
@@ -381,5 +382,30 @@ MUTANTS = (
         "self._contacts.update_pause(leader, now_ms)  # the event may be the first since this node was stopped",
         "pass",
         ("tests/unit/quorum/core/test_leading.py",),
+    ),
+    Mutant(
+        "an address that another node reports replaces the voter's own",
+        ADDRESSES,
+        "if (known is None or not known.is_own) and",
+        "if",
+        (
+            "tests/unit/quorum/core/test_addresses.py::test_the_address_that_a_voter_gives_is_preferred_to_a_reported_one",
+        ),
+    ),
+    Mutant(
+        "an address in the log hides a newer one",
+        ADDRESSES,
+        "in_log is not None and in_log.address != voter.address",
+        "in_log is not None",
+        ("tests/unit/quorum/core/test_addresses.py::test_a_report_of_the_address_in_the_log_changes_nothing",),
+    ),
+    Mutant(
+        "a node with a leader reports an address that is not in the log",
+        "quorum/core/status.py",
+        "if known is None or isinstance(self._state.role, Leader | Follower):",
+        "if known is None:",
+        (
+            "tests/unit/quorum/core/test_addresses.py::test_a_node_without_a_leader_reports_the_addresses_that_it_has_heard",
+        ),
     ),
 )
