@@ -11,8 +11,65 @@ MIGRATION = f"{TESTS}/test_migration.py"
 INTERVAL = f"{TESTS}/test_assignment_interval.py"
 RECORDS = f"{TESTS}/test_consumer_records.py"
 ASSIGNORS = f"{TESTS}/test_assignors.py"
+LOST = f"{TESTS}/test_lost_tombstones.py"
 
 MUTANTS = (
+    Mutant(
+        "an overridden claim ends the later one as well",
+        f"{FOLDER}/group.py",
+        "            if self.owners.get(place) == own:\n                del self.owners[place]\n",
+        "            self.owners.pop(place, None)\n",
+        (f"{LOST}::test_a_member_keeps_a_partition_whose_old_owner_is_still_a_member",),
+    ),
+    Mutant(
+        "a member that has left keeps partitions of another one",
+        f"{FOLDER}/group.py",
+        "or any(self.owners.get(place) != member.member_id for place in member.places)",
+        "or False",
+        (f"{LOST}::test_a_member_whose_partitions_were_given_and_given_up_since_is_dropped",),
+    ),
+    Mutant(
+        "a member that has left keeps the target of another one",
+        f"{FOLDER}/group.py",
+        "or any(targets[place] is not member for place in each(member.target))",
+        "or False",
+        (f"{LOST}::test_a_member_whose_target_another_one_has_got_is_dropped",),
+    ),
+    Mutant(
+        "a member that has left keeps its instance id",
+        f"{FOLDER}/group.py",
+        "(instance_id is not None and self.static.get(instance_id) != member.member_id)",
+        "False",
+        (f"{LOST}::test_a_static_member_whose_name_another_one_has_got_is_dropped",),
+    ),
+    Mutant(
+        "a member of a deleted group joins its successor",
+        f"{FOLDER}/group.py",
+        "member.current.epoch > self.assignment_epoch",
+        "False",
+        (f"{LOST}::test_a_member_of_a_deleted_group_is_not_a_member_of_its_successor",),
+    ),
+    Mutant(
+        "a group comes back after its deletion",
+        f"{FOLDER}/group.py",
+        "        if not self._has_record:\n            stale",
+        "        if False:\n            stale",
+        (f"{LOST}::test_a_group_that_was_deleted_does_not_come_back",),
+    ),
+    Mutant(
+        "a member that has left returns at each load",
+        "broker/core/coordinator/group_machine.py",
+        "                        turn.append(consumer_records.write_key(key), None)\n",
+        "                        pass\n",
+        (f"{LOST}::test_a_member_whose_partitions_another_one_has_got_is_dropped",),
+    ),
+    Mutant(
+        "a deleted share group hides its successor",
+        "broker/core/coordinator/group_machine.py",
+        "                self._shares.groups.pop(key.group, None)\n",
+        "                pass\n",
+        (f"{LOST}::test_a_group_of_another_kind_replaces_one_that_was_deleted",),
+    ),
     Mutant(
         "a refused join deletes the record of an empty classic group",
         f"{FOLDER}/service.py",
@@ -220,13 +277,6 @@ MUTANTS = (
         "        self.census.place(NEW, -1)\n",
         "",
         (f"{INTERVAL}::test_the_partitions_of_a_member_that_left_wait_for_the_next_target",),
-    ),
-    Mutant(
-        "a log with two owners of a partition is accepted",
-        f"{FOLDER}/group.py",
-        "            if self.owners.get(place, own) != own:",
-        "            if False:",
-        (f"{GROUPS}::test_a_log_in_which_two_members_own_a_partition_is_refused",),
     ),
     Mutant(
         "a deleted group leaves records",

@@ -280,6 +280,8 @@ def test_k39_a_broker_whose_voters_have_no_name_yet_waits_and_is_not_ready() -> 
 
 FAILED = {
     "an idle replica's broker registered again": (99001357, {0, 2, 3, 4}),
+    "a replica without a tombstone coordinates a group": (99012793, {0}),
+    "a replica without a tombstone coordinates a group after restarts": (99014576, {0, 3, 4, 5, 6}),
     "a replica that truncates must learn the log start": (99012486, {0, 1, 4, 6, 7}),
 }
 

@@ -21,6 +21,8 @@ heartbeat costs no search.
 (KIP-848).  Records of the newer protocol contain all its state, so replay alone builds it.  A group may change its kind
 in one step: tombstones for all its records, then those of the other kind.  Offsets and deletions are the same for both.
 Share groups (KIP-932) are in a map of their own (`ShareService`): they have no offsets, and no other protocol.
+A name has one kind at a time, and only in a new log does it have all tombstones of the kind before.  So a record of
+another kind replaces what was replayed under its name (see also `ConsumerGroup`).
 A record of a type that this version does not know is counted and otherwise left alone.
 """
 
@@ -45,7 +47,6 @@ from broker.core.coordinator.consumer.requests import (
 )
 from broker.core.coordinator.consumer.service import ConsumerService
 from broker.core.coordinator.explanations import Times, explain
-from broker.core.coordinator.fields import BadRecord
 from broker.core.coordinator.group import Group
 from broker.core.coordinator.group_requests import (
     DeleteGroups,
@@ -158,20 +159,23 @@ class GroupMachine:
         share_key = None if key is not None else read_share_key(record.key)
         if share_key is not None:
             self._shares.replay(share_key, record.value)
-        elif isinstance(key, ConsumerKey):
-            self._replay_consumer(key, record.value)
-        elif not isinstance(key, GroupKey):
-            self.unknown_records += 1
+            if record.value is not None:
+                self._groups.pop(share_key.group, None)
+        elif isinstance(key, ConsumerKey | GroupKey):
+            if isinstance(key, ConsumerKey):
+                self._replay_consumer(key, record.value)
+            else:
+                self._replay_classic(key, record.value)
+            if record.value is not None:
+                self._shares.groups.pop(key.group, None)
         else:
-            self._replay_classic(key, record.value)
+            self.unknown_records += 1
 
     def _replay_classic(self, key: GroupKey, value: bytes | None) -> None:
         group = self._groups.get(key.group)
         if value is not None:
             read_group(value)
-            if isinstance(group, ConsumerGroup):
-                raise BadRecord(f"the consumer group {key.group!r} has a record of a classic group")
-            if group is None:
+            if not isinstance(group, Group):
                 group = self._groups[key.group] = Group(key.group)
             group.stored = value
         elif isinstance(group, Group):
@@ -182,8 +186,6 @@ class GroupMachine:
         if not isinstance(group, ConsumerGroup):
             if value is None:
                 return
-            if group is not None and group.stored is not None:
-                raise BadRecord(f"the classic group {key.group!r} has a record of a consumer group")
             group = ConsumerGroup(key.group)
             group.apply(key, value)
             if not group.is_vacant:
@@ -201,7 +203,9 @@ class GroupMachine:
         self._loaded_wall_ms = turn.wall_ms
         for group in list(self._groups.values()):
             if isinstance(group, ConsumerGroup):
-                group.load(now_ms, turn.wall_ms, self._limits.consumer.session_timeout_ms)
+                for key in group.load(now_ms, turn.wall_ms, self._limits.consumer.session_timeout_ms):
+                    if not turn.is_full:  # the next load finds the others again
+                        turn.append(consumer_records.write_key(key), None)
             elif group.stored is not None:
                 group.load(now_ms)
                 if len(group.members) > self._limits.members_max:

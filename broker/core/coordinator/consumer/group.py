@@ -18,6 +18,12 @@ continues where the last one stopped.  Members keep their partitions meanwhile, 
 
 **The order of records.**  Compaction keeps the last record of each key, so a record of a member may come before that
 of its group.  Any record creates the group or member that it concerns; an object is dropped with its last record.
+
+**Records of members that have left.**  A replica that was behind while other replicas compacted gets some records and
+lacks later ones of the same members, even tombstones that were older than `delete.retention.ms`.  So during a replay,
+two members may claim a partition, a target or an instance id, and the later claim is right: it was stored only when the
+other member had given its own up.  Most claims that a later one has overridden end with a later record of that member.
+A member for which the log has none has left, and `load` drops it.  (Kafka failed to load such a log: KAFKA-19862.)
 """
 
 from __future__ import annotations
@@ -46,7 +52,6 @@ from broker.core.coordinator.consumer.records import (
     read_target_member,
 )
 from broker.core.coordinator.consumer.requests import SubscribedTopics, Topic
-from broker.core.coordinator.fields import BadRecord
 from broker.core.coordinator.group_requests import Client, GroupState, MemberName
 from broker.core.coordinator.history import History
 from broker.core.coordinator.records import NO_TIME
@@ -59,7 +64,7 @@ NEW: Final = CurrentValue()
 
 @dataclass(slots=True, eq=False)
 class ConsumerMember:
-    """A member.  value: None while its own record was not read yet.
+    """A member.  value: None while its own record was not read yet.  target_order: grows with each record of a target.
 
     Soft state: expires_ms, the end of its session; rejoin_by_ms, the time by which it must have given its partitions
     up, or by which a classic member must have sent JoinGroup or SyncGroup; None if it need not.
@@ -68,6 +73,7 @@ class ConsumerMember:
     member_id: str
     value: MemberValue | None = None
     target: Partitions = field(default_factory=lambda: NO_PARTITIONS)
+    target_order: int = 0
     current: CurrentValue = NEW
     expires_ms: int | None = None
     rejoin_by_ms: int | None = None
@@ -88,6 +94,12 @@ class ConsumerMember:
         """Return the member's name for people: static members by the name that an administrator gave them."""
         instance_id = None if self.value is None else self.value.instance_id
         return repr(self.member_id) if instance_id is None else f"{self.member_id!r} ({instance_id!r})"
+
+    @property
+    def places(self) -> Iterator[tuple[UUID, int]]:
+        """Yield the partitions of its current assignment."""
+        yield from each(self.current.assigned)
+        yield from each(self.current.revoking)
 
     @property
     def is_classic(self) -> bool:
@@ -121,6 +133,7 @@ class ConsumerGroup:
         "_has_target",
         "_is_dead",
         "_subscribed",
+        "_targets",
         "assign_at_ms",
         "assigned_ms",
         "assignment_epoch",
@@ -161,6 +174,7 @@ class ConsumerGroup:
         self._has_target = False
         self._is_dead = False
         self._subscribed: frozenset[str] | None = None
+        self._targets = 0
 
     # -- records
 
@@ -197,6 +211,8 @@ class ConsumerGroup:
                 self._set_value(member, None if value is None else read_member(value))
             case Kind.TARGET_MEMBER:
                 member.target = NO_PARTITIONS if value is None else read_target_member(value)
+                self._targets += 1
+                member.target_order = self._targets
             case _:
                 self._set_current(member, NEW if value is None else read_current(value))
         if known is None and not member.is_vacant:
@@ -215,11 +231,8 @@ class ConsumerGroup:
 
     def _set_value(self, member: ConsumerMember, value: MemberValue | None) -> None:
         instance_id = None if value is None else value.instance_id
-        holder = None if instance_id is None else self.static.get(instance_id)
-        if holder not in (None, member.member_id):
-            raise BadRecord(f"the members {holder!r} and {member.member_id!r} have the instance id {instance_id!r}")
         old = None if member.value is None else member.value.instance_id
-        if old is not None:
+        if old is not None and self.static.get(old) == member.member_id:
             del self.static[old]
         if instance_id is not None:
             self.static[instance_id] = member.member_id
@@ -230,13 +243,10 @@ class ConsumerGroup:
 
     def _set_current(self, member: ConsumerMember, current: CurrentValue) -> None:
         own = member.member_id
-        held = [*each(current.assigned), *each(current.revoking)]
-        for place in held:
-            if self.owners.get(place, own) != own:
-                raise BadRecord(f"partition {place[1]} of {place[0]} has the owners {self.owners[place]!r} and {own!r}")
-        for place in (*each(member.current.assigned), *each(member.current.revoking)):
-            del self.owners[place]
-        self.owners.update(dict.fromkeys(held, own))
+        for place in member.places:
+            if self.owners.get(place) == own:
+                del self.owners[place]
+        self.owners.update(dict.fromkeys((*each(current.assigned), *each(current.revoking)), own))
         self.census.place(member.current, -1)
         self.census.place(current, 1)
         member.current = current
@@ -290,18 +300,43 @@ class ConsumerGroup:
         assert not self.members, self.name
         self._is_dead = True
 
-    def load(self, now_ms: int, wall_ms: int, session_timeout_ms: int) -> None:
-        """Begin to serve: each member has a fresh session, and its whole timeout to give partitions up."""
-        for member_id in [name for name, member in self.members.items() if member.value is None]:
-            # The log keeps no such member.  Without a subscription, it could neither stay nor be removed.
-            self._set_current(self.members[member_id], NEW)
-            self._exit(self.members[member_id])
+    def load(self, now_ms: int, wall_ms: int, session_timeout_ms: int) -> list[ConsumerKey]:
+        """Begin to serve: each member has a fresh session, and its whole timeout to give partitions up.
+
+        Drop what was deleted although the log still has records of it, and return the keys of these records.
+        """
+        targets: dict[tuple[UUID, int], ConsumerMember] = {}
+        for member in sorted(self.members.values(), key=lambda member: member.target_order):
+            targets.update(dict.fromkeys(each(member.target), member))
+        gone = [member for member in self.members.values() if self._has_left(member, targets)]
+        stale = [key for member in gone for key in member_keys(self.name, member.member_id)]
+        for member in gone:
+            self._set_value(member, None)
+            self._set_current(member, NEW)
+            self._exit(member)
+        if not self._has_record:
+            stale += self.record_keys()
+            self.regexes.clear()
+            self.assignment_epoch, self._has_target = 0, False
         self.state_ms = wall_ms
         self.outdate(now_ms)
         for member in self.members.values():
             self.renew(member, now_ms, session_timeout_ms)
             if member.current.revoking:
                 self.expect(member, now_ms)
+        return stale
+
+    def _has_left(self, member: ConsumerMember, targets: dict[tuple[UUID, int], ConsumerMember]) -> bool:
+        """Return whether the replayed log lacks the description of a member, or the tombstones of a member or group."""
+        if member.value is None or not self._has_record:
+            return True
+        instance_id = member.value.instance_id
+        return (
+            member.current.epoch > self.assignment_epoch  # the group was deleted and created again
+            or (instance_id is not None and self.static.get(instance_id) != member.member_id)
+            or any(self.owners.get(place) != member.member_id for place in member.places)
+            or any(targets[place] is not member for place in each(member.target))
+        )
 
     # -- members
 
@@ -422,7 +457,7 @@ class ConsumerGroup:
             assert current.epoch <= self.assignment_epoch <= self.epoch, (member, self.assignment_epoch, self.epoch)
             assert bool(current.revoking) == (current.state is MemberState.UNREVOKED), member
             assert member.is_classic or (member.rejoin_by_ms is not None) == bool(current.revoking), member
-            for place in (*each(current.assigned), *each(current.revoking)):
+            for place in member.places:
                 assert place not in owners, f"{place} has two owners"
                 owners[place] = member_id
         assert owners == self.owners, self.name

@@ -8,7 +8,6 @@ import pytest
 
 from broker.core.coordinator import group_requests as g
 from broker.core.coordinator.consumer.records import Kind, read_key
-from broker.core.coordinator.fields import BadRecord
 from broker.core.coordinator.machine import Record
 from tests.unit.broker.core.coordinator.consumer.driver import (
     REBALANCE_MS,
@@ -690,27 +689,6 @@ def test_a_deletion_in_progress_refuses_members() -> None:
 
 
 # -- the log
-
-
-def test_a_log_in_which_two_members_own_a_partition_is_refused() -> None:
-    home = coordinator(sales=4)
-    joined(home, ConsumerClient(home, "m1"))
-    keys = {read_key(record.key): record for record in home.log}
-    current = next(record for key, record in keys.items() if key is not None and key.kind is Kind.CURRENT)
-    machine = home.reload().machine
-    with pytest.raises(BadRecord, match="owners"):
-        machine.replay(Record(current.key[:-2] + b"m2", current.value))
-
-
-def test_a_log_in_which_a_group_is_of_both_kinds_is_refused() -> None:
-    home = coordinator(sales=4)
-    joined(home, ConsumerClient(home, "m1"))
-    classic = Coordinator()
-    classic.machine.replay(Record(b"\0\2\0\6orders", b"\0\3\0\0" + bytes(4) + b"\xff\xff\xff\xff" + bytes(12)))
-    with pytest.raises(BadRecord, match="classic"):
-        classic.machine.replay(home.log[0])
-    with pytest.raises(BadRecord, match="classic"):
-        home.machine.replay(Record(b"\0\2\0\6orders", b"\0\3\0\0" + bytes(4) + b"\xff\xff\xff\xff" + bytes(12)))
 
 
 def test_a_compacted_log_gives_the_same_group() -> None:
