@@ -5,8 +5,8 @@ header would stop every consumer of the partition, and followers copy it byte fo
 headers, and the records of batches without compression, in time proportional to the received bytes.  `check_inflated`
 checks batches with compression, which must be inflated first.  The topic config `compression.validation.enable` enables
 this check; a compacted topic always has it, because each of its records needs a key, and so has a topic that limits
-timestamps.  The caller chooses the thread,
-because a megabyte may inflate to many.
+timestamps.  `broker.log.recompression` makes the same check.  The caller chooses the thread, because a megabyte may
+inflate to many.
 
 The inflated size is bounded twice: absolutely, and relative to the size that the client sent.  All batches of one
 produce to one partition share these bounds.
@@ -16,6 +16,7 @@ As in Kafka, a header whose max timestamp is not that of its newest record is co
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from broker.log.records import INFLATED_MAX
@@ -60,6 +61,18 @@ class Produced(NamedTuple):
         return sum(header.size for header in self.headers if header.codec is not Codec.NONE)
 
 
+class OpenedBatch(NamedTuple):
+    """A batch at `position` of the produced bytes.  body: its records, decompressed.
+
+    max_timestamp: the newest timestamp of its records.
+    """
+
+    position: int
+    header: BatchHeader
+    body: Buffer
+    max_timestamp: int
+
+
 def check_produced(data: Buffer, config: LogConfig, wall_ms: int | None = None) -> Produced | Refused:
     """Check every header, and the records of the batches without compression.
 
@@ -102,29 +115,42 @@ def inflated_size_max(produced: Produced, config: LogConfig) -> int:
 def check_inflated(produced: Produced, size_max: int) -> Produced | Refused:
     """Check the records of the batches with compression.  May run in any thread.
 
-    Holds one inflated batch at a time.  Refuses batches that inflate to more than `size_max` bytes with
-    MESSAGE_TOO_LARGE, so that a client may split them.
+    Refuses batches that inflate to more than `size_max` bytes with MESSAGE_TOO_LARGE, so that a client may split them.
+    """
+    max_timestamps = []
+    for opened in open_batches(produced, size_max):
+        if isinstance(opened, Refused):
+            return opened
+        max_timestamps.append(opened.max_timestamp)
+    return produced._replace(max_timestamps=max_timestamps)
+
+
+def open_batches(produced: Produced, size_max: int) -> Iterator[OpenedBatch | Refused]:
+    """Yield each batch with its records decompressed and checked; end with the first refusal.
+
+    size_max: bytes to which all batches with compression together may inflate.
     """
     view = memoryview(produced.data)
-    max_timestamps = []
     position = 0
     for header, max_timestamp in zip(produced.headers, produced.max_timestamps, strict=True):
+        body: Buffer = view[position + HEADER_SIZE : position + header.size]
         if header.codec is not Codec.NONE:
             try:
-                body = decompress(header.codec, view[position + HEADER_SIZE : position + header.size], size_max)
+                body = decompress(header.codec, body, size_max)
             except InflatedSizeError:
-                text = f"the records inflate to more than {size_max} bytes"
-                return Refused(KafkaCode.MESSAGE_TOO_LARGE, text)
+                yield Refused(KafkaCode.MESSAGE_TOO_LARGE, f"the records inflate to more than {size_max} bytes")
+                return
             except RemoteProtocolError as error:
-                return Refused(KafkaCode.INVALID_RECORD, error.message)
+                yield Refused(KafkaCode.INVALID_RECORD, error.message)
+                return
             size_max -= len(body)
             framing = _framing(body, header, position, produced.needs_keys, produced.times)
             if isinstance(framing, BatchRefusal):
-                return refused(framing)
+                yield refused(framing)
+                return
             max_timestamp = framing.max_timestamp
-        max_timestamps.append(max_timestamp)
+        yield OpenedBatch(position, header, body, max_timestamp)
         position += header.size
-    return produced._replace(max_timestamps=max_timestamps)
 
 
 def _framing(

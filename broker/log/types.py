@@ -8,6 +8,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from broker.core.cleaning import CleaningPolicy
+from quorumlog.wire.compression import Recompression
 from quorumlog.wire.record_batch import RecordError
 
 LOGS = "logs"
@@ -68,6 +69,7 @@ class LogConfig:
     append_time: bool = False  # records get the time at which the leader appends them, in place of their own
     timestamp_age_max_ms: int = -1  # a record that claims to be older is refused, unless it gets the append time
     timestamp_ahead_max_ms: int = -1  # likewise for a timestamp in the future
+    recompression: Recompression | None = None  # the codec of all batches; None: each has that of its producer
 
     @property
     def opens_compressed(self) -> bool:

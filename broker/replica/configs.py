@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from uuid import UUID
 
@@ -11,6 +12,8 @@ from broker.log import LogConfig
 from broker.replica.limits import ReplicaLimits
 from metadata.image import ClusterImage, is_internal
 from metadata.image.topic_configs import INT64_MAX
+from quorumlog.wire.compression import CODEC_NAMES, Recompression
+from quorumlog.wire.record_batch import Codec
 
 
 class TopicConfigs:
@@ -52,6 +55,19 @@ def _limit(text: str) -> int:
     return -1 if int(text) == INT64_MAX else int(text)
 
 
+def _recompression(value: Callable[[str], str]) -> Recompression | None:
+    """Return the codec and level of `compression.type`; None for the value `producer`."""
+    match value("compression.type"):
+        case "producer":
+            return None
+        case "uncompressed":
+            return Recompression(Codec.NONE)
+        case "snappy":
+            return Recompression(Codec.SNAPPY)
+        case name:
+            return Recompression(CODEC_NAMES[name], int(value(f"compression.{name}.level")))
+
+
 def log_config(image: ClusterImage, topic_id: UUID, limits: ReplicaLimits) -> LogConfig:
     """Return a topic's settings as its log takes them.
 
@@ -76,6 +92,7 @@ def log_config(image: ClusterImage, topic_id: UUID, limits: ReplicaLimits) -> Lo
         append_time=value("message.timestamp.type") == "LogAppendTime",
         timestamp_age_max_ms=_limit(value("message.timestamp.before.max.ms")),
         timestamp_ahead_max_ms=_limit(value("message.timestamp.after.max.ms")),
+        recompression=_recompression(value),
         compaction=CleaningPolicy(
             min_lag_ms=int(value("min.compaction.lag.ms")),
             max_lag_ms=int(value("max.compaction.lag.ms")),

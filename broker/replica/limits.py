@@ -28,6 +28,9 @@ class ReplicaLimits:
     """Produces that are checked in threads at the same time; the others wait."""
     record_check_wait_ms: int = 30_000
     """How long a produce may wait until its records are checked.  Then it is refused with REQUEST_TIMED_OUT."""
+    recompressed_waiting_bytes: int = 64 << 20
+    """Recompressed bytes that wait for earlier produces of their producer, or for the coordinator of a transaction.  A
+    produce beyond it is refused with REQUEST_TIMED_OUT in its turn, and its client tries again."""
     time_lookups: int = 2
     """Look-ups by time at the same time; the others wait.  They share the threads that flush the disks."""
     fetch_response_max_bytes: int = 64 << 20

@@ -1,12 +1,14 @@
 """Produces whose records must be checked before they are appended, in the order of arrival for each lane.
 
 Theory of operation.  A batch with compression must be inflated before its records can be checked.  A small batch is
-inflated on the event loop, a larger one in a thread.  Only the produce at the head of a lane's queue is appended,
+inflated on the event loop, a larger one in a thread.  A batch whose codec is not that of its topic is recompressed
+there, too, whatever its size (`broker.log.recompression`).  Only the produce at the head of a lane's queue is appended,
 so a later one that needs no thread waits behind an earlier one that does.  The order of appends of a producer is thus
 the order of arrival, which its sequence numbers rely on.
 
 Bounds: At most `record_check_threads` checks run concurrently, and each inflates a bounded number of bytes
-(`inflated_size_max`).  The caller bounds how many produces wait.  A produce that waits for longer than
+(`inflated_size_max`).  The caller bounds how many produces wait.  The bytes that they hold are those of their requests,
+which the listener bounds, and recompressed ones (`recompressed_waiting_bytes`).  A produce that waits for longer than
 `record_check_wait_ms` is refused and not appended, and its client tries again.  A produce that ends is removed together
 with its check, unless the check is running; only a running check keeps the batches of an answered produce.
 
@@ -21,11 +23,13 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 from broker.core.producer_state import NO_PRODUCER_ID, Verification
 from broker.kafka.api import ProduceResult
 from broker.log import LogConfig, Refused
 from broker.log.produced import Produced, check_inflated, inflated_size_max
+from broker.log.recompression import needs_recompression, recompress
 from broker.replica.limits import ReplicaLimits
 from quorumlog.wire.errors import KafkaCode
 
@@ -41,6 +45,7 @@ class Produce:
     batches: the batches, checked so far, or the refusal.
     verification: see `ProducerState.check`.
     verifying: the coordinator is being asked about the transaction; see `ProduceService`.
+    recompressed_size: bytes of `batches` if they are not those of the request any more, while it waits.
     lane: its order is that of the produces with the same lane.
     """
 
@@ -54,6 +59,7 @@ class Produce:
     verification: Verification | None = None
     verifying: asyncio.Future[KafkaCode] | None = None
     timer: asyncio.TimerHandle | None = None
+    recompressed_size: int = 0
     lane: Lane = field(init=False)
 
     def __post_init__(self) -> None:
@@ -64,9 +70,10 @@ class Produce:
 
 @dataclass(slots=True, eq=False)
 class _Check:
+    """work: does what must be done in a thread."""
+
     produce: Produce
-    batches: Produced
-    size_max: int
+    work: Callable[[], Produced | Refused]
 
 
 class RecordChecks:
@@ -85,6 +92,8 @@ class RecordChecks:
         self._threads = ThreadPoolExecutor(limits.record_check_threads, "record-check")
         self.produces = 0
         """Produces in the queues of all lanes."""
+        self.recompressed_bytes = 0
+        """Bytes of the produces in these queues that were recompressed."""
 
     def admit(self, produce: Produce, config: LogConfig) -> bool:
         """Return True if `produce` may be appended now.  Otherwise it waits, and `append` is called with it later."""
@@ -119,9 +128,15 @@ class RecordChecks:
             self._advance(lane)
 
     def _needed(self, produce: Produce, config: LogConfig) -> _Check | None:
-        """Return the check that must run in a thread, if any; a small batch is checked here."""
+        """Return what must run in a thread, if anything; a small batch is checked here."""
         batches = produce.batches
-        if isinstance(batches, Refused) or not config.opens_compressed:
+        if isinstance(batches, Refused):
+            return None
+        target = config.recompression
+        if target is not None and needs_recompression(batches, target):
+            size_max = inflated_size_max(batches, config)
+            return _Check(produce, partial(recompress, batches, target, size_max, config.message_size_max))
+        if not config.opens_compressed:
             return None
         if not (compressed_size := batches.compressed_size):
             return None
@@ -134,7 +149,7 @@ class RecordChecks:
             ):
                 produce.batches = checked
                 return None
-        return _Check(produce, batches, size_max)
+        return _Check(produce, partial(check_inflated, batches, size_max))
 
     def _start(self) -> None:
         while self._waiting and self._running < self._limits.record_check_threads:
@@ -142,21 +157,37 @@ class RecordChecks:
             if produce.future.done():
                 continue  # its caller cancelled it
             loop = asyncio.get_running_loop()
-            running = loop.run_in_executor(self._threads, check_inflated, check.batches, check.size_max)
+            running = loop.run_in_executor(self._threads, check.work)
             self._running += 1
             running.add_done_callback(lambda done, check=check: self._on_checked(check, done))  # type: ignore[misc]
 
     def _on_checked(self, check: _Check, done: asyncio.Future[Produced | Refused]) -> None:
         self._running -= 1
+        produce = check.produce
         if done.cancelled() or done.exception() is not None:
-            check.produce.batches = Refused(int(KafkaCode.UNKNOWN_SERVER_ERROR), "the check of the records failed")
-        elif not isinstance(check.produce.batches, Refused):  # else its transaction was refused during the check
-            check.produce.batches = done.result()
-        check.produce.is_checked = True
-        self._advance(check.produce.lane)
+            produce.batches = Refused(int(KafkaCode.UNKNOWN_SERVER_ERROR), "the check of the records failed")
+        elif not isinstance(produce.batches, Refused) and not produce.future.done():
+            # Otherwise its transaction was refused during the check, or it was answered with a time-out.
+            self._take(produce, produce.batches, done.result())
+        produce.is_checked = True
+        self._advance(produce.lane)
+        if self.recompressed_bytes > self._limits.recompressed_waiting_bytes and produce.recompressed_size:
+            self._release(produce)
+            text = "too many recompressed bytes wait for earlier produces; nothing was appended"
+            produce.batches = Refused(int(KafkaCode.REQUEST_TIMED_OUT), text)
         self._start()
         if not done.cancelled() and (error := done.exception()) is not None:
             raise error  # a bug: the loop's exception handler reports it
+
+    def _take(self, produce: Produce, received: Produced, checked: Produced | Refused) -> None:
+        produce.batches = checked
+        if isinstance(checked, Produced) and checked.data is not received.data:
+            produce.recompressed_size = len(checked.data)
+            self.recompressed_bytes += produce.recompressed_size
+
+    def _release(self, produce: Produce) -> None:
+        self.recompressed_bytes -= produce.recompressed_size
+        produce.recompressed_size = 0
 
     def _on_timeout(self, produce: Produce) -> None:
         produce.timer = None
@@ -172,6 +203,7 @@ class RecordChecks:
             produce = queue.popleft()
             self.produces -= 1
             self._waiting.pop(produce, None)
+            self._release(produce)
             if produce.timer is not None:
                 produce.timer.cancel()
             if not produce.future.done():

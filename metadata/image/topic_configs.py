@@ -40,6 +40,7 @@ class Kind(Enum):
 class ConfigKey(msgspec.Struct, frozen=True, gc=False):
     """One config.  The range includes both `low` and `high`.
 
+    barred: a number in the range that is not permitted.
     no_effect: for a config of Kafka's that is accepted without effect, the reason; else empty.
     """
 
@@ -49,6 +50,7 @@ class ConfigKey(msgspec.Struct, frozen=True, gc=False):
     low: int = 0
     high: int = INT64_MAX
     choices: tuple[str, ...] = ()
+    barred: int | None = None
     no_effect: str = ""
 
     @property
@@ -62,7 +64,8 @@ class ConfigKey(msgspec.Struct, frozen=True, gc=False):
             case Kind.BOOLEAN:
                 return "true or false"
             case Kind.INT:
-                return f"a whole number from {self.low} to {self.high}"
+                exception = "" if self.barred is None else f", except {self.barred}"
+                return f"a whole number from {self.low} to {self.high}{exception}"
             case Kind.CHOICE:
                 return "one of " + ", ".join(self.choices)
             case Kind.POLICIES:
@@ -81,9 +84,8 @@ class ConfigKey(msgspec.Struct, frozen=True, gc=False):
                 good = value in ("true", "false")
             case Kind.INT:
                 digits = value.removeprefix("-")
-                good = (
-                    len(value) <= 20 and digits.isascii() and digits.isdigit() and self.low <= int(value) <= self.high
-                )
+                good = len(value) <= 20 and digits.isascii() and digits.isdigit()
+                good = good and self.low <= int(value) <= self.high and int(value) != self.barred
             case Kind.CHOICE:
                 good = value in self.choices
             case Kind.POLICIES:
@@ -123,7 +125,6 @@ def _ignored_replicas(key: str) -> ConfigKey:
 _COMPRESSION_TYPES = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 _MIGRATION_POLICIES = ("bidirectional", "disabled", "downgrade", "upgrade")
 _ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
-_AS_SENT = "a broker stores each batch as the producer compressed it"
 _FLUSHES = "write.caching determines whether a write is flushed before its acknowledgement"
 _ONE_FORMAT = "records have one format, which all clients since Kafka 0.11 use"
 _OWN_INDEX = "the log chooses the density and the size of its indexes"
@@ -135,8 +136,11 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = {
     config.key: config
     for config in (
         ConfigKey("cleanup.policy", Kind.POLICIES, "delete", choices=("compact", "delete")),
-        ConfigKey("compression.type", Kind.CHOICE, "producer", choices=_COMPRESSION_TYPES, no_effect=_AS_SENT),
+        ConfigKey("compression.gzip.level", Kind.INT, "-1", -1, 9, barred=0),
+        _int("compression.lz4.level", 9, 1, 17),
+        ConfigKey("compression.type", Kind.CHOICE, "producer", choices=_COMPRESSION_TYPES),
         _boolean("compression.validation.enable", "true"),
+        _int("compression.zstd.level", 3, -131_072, 22),
         _int("delete.retention.ms", _DAY_MS, 0),
         _ignored_int("file.delete.delay.ms", 60_000, 0, INT64_MAX, "the log deletes files at once"),
         _ignored_int("flush.messages", INT64_MAX, 1, INT64_MAX, _FLUSHES),
@@ -171,6 +175,8 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = {
 }
 """Configs of topics, by key, ascending.
 
+compression.type: a leader recompresses each batch that has another codec, before it appends the batch; with `producer`,
+batches keep their codecs.  compression.gzip.level, compression.lz4.level, compression.zstd.level: see KIP-390.
 compression.validation.enable: whether a leader decompresses each compressed batch and checks its records before it
 appends the batch, as Kafka does.  Without this check, a defective producer can write batches that no consumer can read.
 message.timestamp.type: LogAppendTime replaces the timestamps of producers by the leader's time of the append.

@@ -60,8 +60,11 @@ RECORD_KEYS = frozenset(
     {
         "auto.leader.rebalance.enable",
         "cleanup.policy",
+        "compression.gzip.level",
+        "compression.lz4.level",
         "compression.type",
         "compression.validation.enable",
+        "compression.zstd.level",
         "cordoned",
         "default.replication.factor",
         "delete.retention.ms",

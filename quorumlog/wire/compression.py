@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 import zlib
 from types import ModuleType
+from typing import NamedTuple
 
 from quorumlog.errors import RemoteProtocolError
 from quorumlog.wire.record_batch import Buffer, Codec
@@ -33,19 +34,31 @@ class InflatedSizeError(RemoteProtocolError):
     """The contents exceed the caller's limit."""
 
 
-def compress(codec: Codec, data: Buffer) -> bytes:
+class Recompression(NamedTuple):
+    """The codec that a topic demands, with its level; None: the codec's default, or it has no levels."""
+
+    codec: Codec
+    level: int | None = None
+
+
+def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
+    """Return `data` in the form of the codec.
+
+    level: higher is smaller and slower: -1 or 1 to 9 for gzip, 1 to 17 for lz4, -131072 to 22 for zstd.  None: the
+        codec's default.
+    """
     match codec:
         case Codec.NONE:
             return bytes(data)
         case Codec.GZIP:
-            compressor = zlib.compressobj(wbits=31)
+            compressor = zlib.compressobj(zlib.Z_DEFAULT_COMPRESSION if level is None else level, wbits=31)
             return compressor.compress(data) + compressor.flush()
         case Codec.SNAPPY:
             return _compress_xerial(data)
         case Codec.LZ4:
-            return _compress_lz4(data)
+            return _compress_lz4(data, level)
         case Codec.ZSTD:
-            return bytes(_cramjam().zstd.compress(_contiguous(data)))
+            return bytes(_cramjam().zstd.compress(_contiguous(data), level=level))
 
 
 def decompress(codec: Codec, data: Buffer, size_max: int = INFLATED_SIZE_MAX) -> Buffer:
@@ -175,9 +188,9 @@ def _compress_xerial(data: Buffer) -> bytes:
     return b"".join(parts)
 
 
-def _compress_lz4(data: Buffer) -> bytes:
+def _compress_lz4(data: Buffer, level: int | None) -> bytes:
     """Compress into a frame of independent blocks: the Java client reads no other."""
-    compressor = _cramjam().lz4.Compressor(block_linked=False)
+    compressor = _cramjam().lz4.Compressor(level=level, block_linked=False)
     view = memoryview(data)
     for start in range(0, len(view), _LZ4_BLOCK_SIZE):  # each call holds the interpreter's lock
         compressor.compress(bytes(view[start : start + _LZ4_BLOCK_SIZE]))

@@ -19,14 +19,80 @@ CODEC_TESTS = "tests/properties/test_records_codec.py"
 KCTL_TESTS = "tests/unit/quorumlog/kctl/test_data.py"
 COMPRESSION = "quorumlog/wire/compression.py"
 COMPRESSION_TESTS = "tests/unit/quorumlog/wire/test_compression.py"
+RECOMPRESSION = "broker/log/recompression.py"
+RECOMPRESSION_TESTS = "tests/unit/broker/log/test_recompression.py"
+CONFIGS = "broker/replica/configs.py"
 RUN_TESTS = "tests/unit/quorumlog/runtime/test_run.py"
 
 MUTANTS = (
     Mutant(
+        "a recompressed batch loses its transactional flag",
+        RECOMPRESSION,
+        "header.attributes & ~CODEC_MASK | target.codec",
+        "int(target.codec)",
+        (f"{RECOMPRESSION_TESTS}::test_only_codec_length_and_checksum_of_a_batch_change",),
+    ),
+    Mutant(
+        "a recompressed batch keeps the checksum of the received one",
+        RECOMPRESSION,
+        "seal(data, changed, position)",
+        "data[position : position + HEADER_SIZE] = source[opened.position : opened.position + HEADER_SIZE]",
+        (f"{RECOMPRESSION_TESTS}::test_only_codec_length_and_checksum_of_a_batch_change",),
+    ),
+    Mutant(
+        "a batch may exceed max.message.bytes after recompression",
+        RECOMPRESSION,
+        "if size > message_size_max:",
+        "if False:",
+        (f"{RECOMPRESSION_TESTS}::test_a_batch_that_is_too_large_in_the_new_codec_is_refused",),
+    ),
+    Mutant(
+        "a batch that has the codec of its topic is compressed again",
+        RECOMPRESSION,
+        "if header.codec is target.codec:",
+        "if False:",
+        (f"{RECOMPRESSION_TESTS}::test_a_batch_that_has_the_codec_keeps_its_bytes",),
+    ),
+    Mutant(
+        "only the first batch of a produce determines whether it is recompressed",
+        RECOMPRESSION,
+        "for header in produced.headers)",
+        "for header in produced.headers[:1])",
+        (f"{RECOMPRESSION_TESTS}::test_a_batch_that_has_the_codec_keeps_its_bytes",),
+    ),
+    Mutant(
+        "the level of the topic is not used",
+        RECOMPRESSION,
+        "compress(target.codec, opened.body, target.level)",
+        "compress(target.codec, opened.body)",
+        (f"{RECOMPRESSION_TESTS}::test_a_level_determines_the_size",),
+    ),
+    Mutant(
+        "compression.type has no effect",
+        CONFIGS,
+        "recompression=_recompression(value),",
+        "recompression=None,",
+        (f"{WAITING_TESTS}::test_a_topic_determines_the_codec_and_its_level",),
+    ),
+    Mutant(
+        "any number of recompressed bytes wait for earlier produces",
+        CHECKS,
+        "if self.recompressed_bytes > self._limits.recompressed_waiting_bytes and produce.recompressed_size:",
+        "if False:",
+        (f"{CHECK_TESTS}::test_recompressed_bytes_that_wait_are_bounded",),
+    ),
+    Mutant(
+        "recompressed bytes that were appended still count",
+        CHECKS,
+        "            self._waiting.pop(produce, None)\n            self._release(produce)\n",
+        "            self._waiting.pop(produce, None)\n",
+        (f"{CHECK_TESTS}::test_a_batch_of_another_codec_is_recompressed_in_a_thread",),
+    ),
+    Mutant(
         "the blocks of an lz4 frame depend on each other",
         COMPRESSION,
-        "Compressor(block_linked=False)",
-        "Compressor()",
+        "level=level, block_linked=False",
+        "level=level",
         (f"{COMPRESSION_TESTS}::test_lz4_blocks_are_independent_because_java_clients_read_no_others",),
     ),
     Mutant(

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from broker.kafka.api import ProduceResult
+from metadata.records import Config, ConfigScope
+from quorumlog.wire.compression import Recompression
 from quorumlog.wire.errors import KafkaCode
-from quorumlog.wire.record_batch import Codec
+from quorumlog.wire.record_batch import Codec, parse_header
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.replica.rig import TOPIC, Rig
 from tests.unit.quorumlog.wire.framing import body_of, record, sealed
@@ -128,3 +130,43 @@ async def test_a_topic_limits_timestamps_relative_to_the_wall_clock(rig: Rig, mo
     assert result.error_code == KafkaCode.INVALID_TIMESTAMP
     assert [error.record for error in result.record_errors] == [0]
     assert rig.log.end_offset == 1
+
+
+@pytest.mark.parametrize(
+    ("configs", "wanted"),
+    [
+        ({}, None),
+        ({"compression.type": "producer", "compression.zstd.level": "7"}, None),
+        ({"compression.type": "uncompressed"}, Recompression(Codec.NONE)),
+        ({"compression.type": "snappy"}, Recompression(Codec.SNAPPY)),
+        ({"compression.type": "gzip"}, Recompression(Codec.GZIP, -1)),
+        ({"compression.type": "lz4"}, Recompression(Codec.LZ4, 9)),
+        ({"compression.type": "zstd"}, Recompression(Codec.ZSTD, 3)),
+        ({"compression.type": "zstd", "compression.zstd.level": "-7"}, Recompression(Codec.ZSTD, -7)),
+    ],
+)
+async def test_a_topic_determines_the_codec_and_its_level(
+    rig: Rig, configs: dict[str, str], wanted: Recompression | None
+) -> None:
+    rig.cluster.create(TOPIC, (1,), configs=(("min.insync.replicas", "1"), *configs.items()))
+    await rig.learn()
+    assert rig.log.config.recompression == wanted
+
+
+async def test_a_change_of_codec_applies_to_the_next_batch_and_a_retry_stays_a_duplicate(rig: Rig) -> None:
+    await rig.create((1,))
+    first, second = (make_batch([b"v"], producer=(5, 0, sequence)) for sequence in (0, 1))
+
+    async def send(data: bytes) -> ProduceResult:
+        return await rig.replicas.start_produce(TOPIC, 0, memoryview(data), -1, 60_000)
+
+    assert (await send(first)).base_offset == 0
+    rig.cluster.apply([Config(ConfigScope.TOPIC, rig.cluster.image.topic_ids[TOPIC].hex, "compression.type", "lz4")])
+    await rig.learn()
+    assert (await send(second)).base_offset == 1
+    assert [(await send(each)).base_offset for each in (second, first)] == [1, 0]
+    assert rig.log.end_offset == 2
+    assert [parse_header(rig.log.read(offset, 1 << 20, offset + 1)).codec for offset in (0, 1)] == [
+        Codec.NONE,
+        Codec.LZ4,
+    ]

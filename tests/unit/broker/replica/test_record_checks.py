@@ -17,6 +17,7 @@ from broker.log import LogConfig, Refused
 from broker.log.produced import Produced, check_produced
 from broker.replica.limits import ReplicaLimits
 from broker.replica.record_checks import Produce, RecordChecks
+from quorumlog.wire.compression import Recompression
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import Codec
 from tests.unit.broker.log.batches import make_batch, varint
@@ -66,6 +67,12 @@ def batch(size: int = 10, codec: Codec = Codec.GZIP, delta: int = 0) -> bytes:
 
 
 GOOD, PLAIN, LARGE = batch(), batch(codec=Codec.NONE), batch(5_000)
+TO_ZSTD = LogConfig(recompression=Recompression(Codec.ZSTD, 3))
+
+
+def stored(produce: Produce) -> Produced:
+    assert isinstance(produce.batches, Produced), produce.batches
+    return produce.batches
 
 
 @pytest.fixture
@@ -129,6 +136,82 @@ async def test_topic_without_validation_checks_no_compressed_records(bench: Benc
     produces = [bench.produce("t", data, config) for data in (batch(delta=3), LARGE)]
     assert bench.appended == produces
     assert all(isinstance(produce.batches, Produced) for produce in produces)
+
+
+async def test_producer_keeps_the_codecs_without_any_work(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.replica.record_checks.needs_recompression", None)  # not even called
+    sent = [PLAIN, GOOD, batch(codec=Codec.ZSTD)]
+    produces = [bench.produce("t", data) for data in sent]
+    assert bench.appended == produces
+    assert bench.threads.calls == []
+    assert [bytes(stored(produce).data) for produce in produces] == sent
+
+
+@pytest.mark.parametrize("data", [PLAIN, GOOD, LARGE], ids=["uncompressed", "small", "large"])
+async def test_a_batch_of_another_codec_is_recompressed_in_a_thread(bench: Bench, data: bytes) -> None:
+    produce, same = bench.produce("t", data, TO_ZSTD), bench.produce("other", batch(codec=Codec.ZSTD), TO_ZSTD)
+    assert bench.appended == [same], "a batch that has the codec is not recompressed"
+    assert len(bench.threads.calls) == 1
+    await bench.threads.finish(0)
+    assert bench.appended == [same, produce]
+    assert stored(produce).headers[0].codec is Codec.ZSTD
+    assert bench.checks.recompressed_bytes == 0
+
+
+async def test_recompressed_and_other_batches_are_appended_in_order(bench: Bench) -> None:
+    sent = [PLAIN, batch(codec=Codec.ZSTD), LARGE, GOOD, batch(5_000, codec=Codec.ZSTD)]
+    produces = [bench.produce("t", data, TO_ZSTD) for data in sent]
+    await bench.threads.finish(1)
+    assert bench.appended == []
+    assert bench.checks.recompressed_bytes == len(stored(produces[2]).data)
+    for index in (2, 3, 0):
+        await bench.threads.finish(index)
+    assert bench.appended == produces
+    assert [stored(produce).headers[0].codec for produce in produces] == [Codec.ZSTD] * 5
+    assert bench.checks.recompressed_bytes == 0
+
+
+async def test_a_batch_too_large_after_recompression_is_refused_in_its_turn(bench: Bench) -> None:
+    config = replace(CONFIG, recompression=Recompression(Codec.NONE), message_size_max=len(LARGE))
+    large, small = bench.produce("t", LARGE, config), bench.produce("t", PLAIN, config)
+    await bench.threads.finish(0)
+    assert bench.appended == [large, small]
+    assert isinstance(large.batches, Refused)
+    assert large.batches.code == KafkaCode.MESSAGE_TOO_LARGE
+
+
+async def test_recompressed_bytes_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    threads = Threads(loop)
+    monkeypatch.setattr(loop, "run_in_executor", threads.run)
+    limits = ReplicaLimits(record_check_threads=9, recompressed_waiting_bytes=12_000)
+    bench = Bench(limits, threads)
+    config = replace(CONFIG, recompression=Recompression(Codec.NONE))
+    produces = [bench.produce("t", LARGE, config) for _ in range(5)]
+    for index in (1, 2, 3):  # each grows to about 5,000 bytes, and waits for the first
+        await threads.finish(index)
+    assert 10_000 < bench.checks.recompressed_bytes < 12_000
+    elsewhere = bench.produce("other", LARGE, config)
+    await threads.finish(5)
+    assert bench.appended == [elsewhere], "what need not wait is not refused"
+    await threads.finish(0)
+    await threads.finish(4)
+    assert bench.appended == [elsewhere, *produces]
+    refused = [produce.batches.code for produce in produces if isinstance(produce.batches, Refused)]
+    assert refused == [KafkaCode.REQUEST_TIMED_OUT]
+    assert isinstance(produces[3].batches, Refused)
+    assert bench.checks.recompressed_bytes == 0
+
+
+async def test_recompressed_bytes_of_an_answered_produce_are_not_counted(bench: Bench) -> None:
+    produces = [bench.produce("t", LARGE, TO_ZSTD) for _ in range(2)]
+    await bench.threads.finish(1)
+    assert bench.checks.recompressed_bytes > 0
+    bench.checks.refuse_all(KafkaCode.NOT_LEADER_OR_FOLLOWER)
+    await bench.threads.finish(0)
+    assert bench.checks.recompressed_bytes == 0
+    assert bench.appended == []
+    assert produces[0].future.done()
 
 
 async def test_compacted_topic_without_validation_checks_compressed_records_for_keys(bench: Bench) -> None:

@@ -129,6 +129,14 @@ def test_an_assignment_and_other_counts_contradict(cluster: Cluster) -> None:
         ("min.cleanable.dirty.ratio", "nan"),
         ("min.cleanable.dirty.ratio", "."),
         ("compression.type", "brotli"),
+        ("compression.type", "none"),
+        ("compression.gzip.level", "0"),
+        ("compression.gzip.level", "-2"),
+        ("compression.gzip.level", "10"),
+        ("compression.lz4.level", "0"),
+        ("compression.lz4.level", "18"),
+        ("compression.zstd.level", "-131073"),
+        ("compression.zstd.level", "23"),
         ("message.timestamp.before.max.ms", "-1"),
         ("message.timestamp.after.max.ms", "9223372036854775808"),
         ("remote.storage.enable", "true"),
@@ -165,7 +173,6 @@ def test_a_config_given_twice_is_refused(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("compression.type", "gzip"),
         ("file.delete.delay.ms", "0"),
         ("flush.messages", "1"),
         ("flush.ms", "0"),
@@ -197,9 +204,17 @@ def test_a_config_without_effect_is_accepted_and_says_so(cluster: Cluster, key: 
         ("min.cleanable.dirty.ratio", "0.25"),
         ("min.cleanable.dirty.ratio", ".5"),
         ("min.cleanable.dirty.ratio", "1.0"),
+        ("compression.type", "uncompressed"),
+        ("compression.type", "zstd"),
+        ("compression.gzip.level", "-1"),
+        ("compression.gzip.level", "1"),
+        ("compression.gzip.level", "9"),
+        ("compression.lz4.level", "17"),
+        ("compression.zstd.level", "-131072"),
+        ("compression.zstd.level", "22"),
     ],
 )
-def test_the_configs_of_compaction_have_an_effect(cluster: Cluster, key: str, value: str) -> None:
+def test_configs_of_compaction_and_compression_have_an_effect(cluster: Cluster, key: str, value: str) -> None:
     assert ask(cluster, NewTopic("t", 1, 3, configs=((key, value),)))[0].outcome.ok
     assert not TOPIC_CONFIGS[key].no_effect
 

@@ -1,0 +1,65 @@
+"""Changes the codec of produced batches to that of their topic (`compression.type`), before a leader appends them.
+
+Only the codec changes.  The bytes of the records stay as they are, and so does every field of the header except the
+codec, the length and the checksum: producer id, epoch and sequence, the transactional flag, offsets and timestamps.  To
+producers, consumers and followers, the batch is thus like one that was produced in this codec.  As in
+`broker.log.produced`, a wrong max timestamp is corrected.
+
+A batch that has the topic's codec already is not compressed again, whatever the level, as in Kafka.  Every batch of the
+produce is opened and checked, even if the topic does not demand the check of records.
+
+Memory: the batches together inflate to at most the caller's bound, and each result is at most `message_size_max` bytes.
+"""
+
+from __future__ import annotations
+
+from broker.log.produced import Produced, open_batches
+from broker.log.types import Refused
+from quorumlog.wire.compression import Recompression, compress
+from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.record_batch import CODEC_MASK, HEADER_SIZE, LENGTH_END, Codec, parse_header, seal
+
+
+def needs_recompression(produced: Produced, target: Recompression) -> bool:
+    return any(header.codec is not target.codec for header in produced.headers)
+
+
+def recompress(
+    produced: Produced, target: Recompression, inflated_max: int, message_size_max: int
+) -> Produced | Refused:
+    """Return the batches in the codec of `target`, in memory of their own, or why one is refused.  For any thread.
+
+    inflated_max: bytes to which all batches with compression together may inflate.
+    message_size_max: bytes of a batch, header included.  A batch that exceeds it only in the new codec is refused too:
+        no follower or consumer need reckon with a larger one.
+    """
+    source = memoryview(produced.data)
+    data = bytearray()
+    headers, max_timestamps = [], []
+    for opened in open_batches(produced, inflated_max):
+        if isinstance(opened, Refused):
+            return opened
+        header, position = opened.header, len(data)
+        if header.codec is target.codec:
+            data += source[opened.position : opened.position + header.size]
+        else:
+            packed = compress(target.codec, opened.body, target.level)
+            size = HEADER_SIZE + len(packed)
+            if size > message_size_max:
+                form = "uncompressed" if target.codec is Codec.NONE else f"with {target.codec.name.lower()}"
+                text = (
+                    f"batch of {size} bytes {form}, as compression.type demands; at most {message_size_max} are taken"
+                )
+                return Refused(KafkaCode.MESSAGE_TOO_LARGE, text)
+            changed = header._replace(
+                batch_length=size - LENGTH_END,
+                attributes=header.attributes & ~CODEC_MASK | target.codec,
+                max_timestamp=opened.max_timestamp,
+            )
+            data += bytes(HEADER_SIZE)
+            data += packed
+            seal(data, changed, position)
+            header = parse_header(data, position)
+        headers.append(header)
+        max_timestamps.append(opened.max_timestamp)
+    return produced._replace(data=data, headers=headers, max_timestamps=max_timestamps)
