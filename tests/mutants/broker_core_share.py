@@ -16,6 +16,20 @@ UNIT = "tests/unit/broker/core/share/test_share_partition.py"
 
 MUTANTS = (
     Mutant(
+        "a share group comes back after its deletion",
+        "broker/core/coordinator/share/groups.py",
+        "has_record = Kind.GROUP in self._kinds",
+        "has_record = True",
+        (f"{GROUP_TESTS}::test_leftovers_of_a_deleted_group_do_not_come_back",),
+    ),
+    Mutant(
+        "a member of a deleted share group joins its successor",
+        "broker/core/coordinator/share/groups.py",
+        "or member.value is None or member.epoch > self.assignment_epoch",
+        "or member.value is None",
+        (f"{GROUP_TESTS}::test_a_member_of_a_deleted_group_is_not_a_member_of_its_successor",),
+    ),
+    Mutant(
         "a member may acknowledge records of another member",
         PARTITION,
         "return status.state is Delivery.ACQUIRED and not status.save and status.member == member",

@@ -155,6 +155,25 @@ class ShareGroup:
         else:
             self.members[key.member_id] = member
 
+    def load(self) -> list[ShareGroupKey]:
+        """Drop what was deleted although the log still has records of it, and return the keys of these records.
+
+        `ConsumerGroup` describes how a log comes to lack tombstones.
+        """
+        has_record = Kind.GROUP in self._kinds
+        gone = [
+            member_id
+            for member_id, member in self.members.items()
+            if not has_record or member.value is None or member.epoch > self.assignment_epoch
+        ]
+        for member_id in gone:
+            del self.members[member_id]
+        stale = [key for member_id in gone for key in member_keys(self.name, member_id)]
+        if not has_record:
+            stale += self.record_keys()
+            self._kinds.clear()
+        return stale
+
     @property
     def is_vacant(self) -> bool:
         """Return whether the coordinator can drop this object without a loss."""

@@ -72,9 +72,12 @@ class ShareService:
 
     def loaded(self, turn: Turn) -> None:
         """Begin to serve: each member has a fresh session."""
-        for group in self.groups.values():
-            for member_id in [name for name, member in group.members.items() if member.value is None]:
-                del group.members[member_id]
+        for group in list(self.groups.values()):
+            for key in group.load():
+                if not turn.is_full:  # the next load finds the others again
+                    turn.append(write_key(key), None)
+            if group.is_vacant:
+                self.groups.pop(group.name, None)
             for member in group.members.values():
                 self._renew(turn, member)
 

@@ -283,6 +283,30 @@ def test_a_group_is_deleted_once_it_has_neither_members_nor_states(driver: Drive
     assert driver.ask(DescribeShareGroups(("work",))).groups[0].error is KafkaCode.GROUP_ID_NOT_FOUND
 
 
+def test_leftovers_of_a_deleted_group_do_not_come_back(driver: Driver) -> None:
+    """The replica was behind while others removed tombstones, so its log has only the last one."""
+    joined(driver, "a")
+    left = list(driver.log)
+    driver.beat("a", -1)
+    driver.ask(ForgetShareStates("work", driver.ask(ListShareStates("work")).partitions))
+    assert driver.ask(DeleteGroups(("work",))).groups[0].error is NONE
+    driver.log = [*left, driver.log[-1]]
+    driver.fail_over()
+    assert driver.ask(ListGroups()).groups == ()
+    assert set({record.key: record.value for record in driver.log}.values()) == {None}
+
+
+def test_a_member_of_a_deleted_group_is_not_a_member_of_its_successor(driver: Driver) -> None:
+    """The log lacks the tombstones between the two groups."""
+    joined(driver, "a", "b")
+    successor = Driver()
+    successor.beat("c")
+    driver.log += successor.log
+    driver.fail_over()
+    described = driver.ask(DescribeShareGroups(("work",))).groups[0]
+    assert [member.member_id for member in described.members] == ["c"]
+
+
 def test_a_reset_begins_a_new_state_epoch(driver: Driver) -> None:
     epochs = joined(driver, "a")
     reset = ResetShareStates("work", (NamedPartitions(ORDERS, "orders", (0,)),))
