@@ -1,7 +1,7 @@
 """The coordinators of consumer groups on this broker: implements `broker.kafka.api.Groups`.
 
-The limits of groups are configs of the cluster.  A change of them, and the deletion of topics, reach the machines of
-all partitions that this broker coordinates.
+The limits of groups are configs of the cluster.  When limits change or topics are deleted, the machines of all
+partitions that this broker coordinates are informed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _TOPOLOGY: Final = (Topic, Partition, RemovePartition, RemoveTopic, RenewTopic)
 
 
 def group_limits(image: ClusterImage) -> GroupLimits:
-    """Return the limits of groups according to the cluster's configs.  A maximum below its minimum is raised to it."""
+    """Return the limits of groups from the cluster's configs.  A maximum below its minimum is raised."""
 
     def value(key: str) -> int:
         return int(image.cluster_config(key))
@@ -155,7 +155,7 @@ class GroupCoordinators:
     # -- life
 
     def start(self, group: asyncio.TaskGroup, image: ClusterImage) -> None:
-        """Coordinate from now on; the tasks belong to `group`.  image: the metadata replayed so far."""
+        """Begin to coordinate; the tasks belong to `group`.  image: the metadata replayed so far."""
         self._group_limits = group_limits(image)
         self._creation.start(group)
         self.shell.start(group)
@@ -234,8 +234,8 @@ class GroupCoordinators:
         """Write the marker of a producer's transaction to a partition, and apply its offsets; return when committed.
 
         has_raised: see `ProducerState.check_marker`.
-        only_if: asked about the producers in the log just before the marker is appended; if it is false, nothing is
-            appended and INVALID_TXN_STATE is returned.
+        only_if: a condition on the producers in the log, evaluated just before the marker is appended.  If it is false,
+            nothing is appended and INVALID_TXN_STATE is returned.
         """
         marker = EndTxnMarker(ends.is_commit, ends.coordinator_epoch)
 

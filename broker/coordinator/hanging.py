@@ -5,8 +5,8 @@ records, and its coordinator does not write the marker again, because the marker
 partition therefore checks the transactions that have been open for a long time.  It asks the coordinators of all
 partitions of `__transaction_state`, because a log contains no transactional ids.
 
-**Valid answers.**  Every coordinator must answer, with committed state.  A batch is appended only after its partition
-was added to the transaction.  So if no coordinator has the transaction open, it has ended before.  The answers are
+**Valid answers.**  Every coordinator must answer from committed state.  A batch is appended only after its partition
+was added to the transaction.  So if the transaction is open at no coordinator, it has already ended.  The answers are
 ignored if the producer has appended another batch meanwhile, because that batch may belong to its next transaction.
 
 **The outcome** comes from the coordinator.  The coordinator knows it only for the last transaction of a client of
@@ -57,7 +57,7 @@ class _Open(NamedTuple):
 
 
 class _Suspect(NamedTuple):
-    """An open transaction with the state of its producer.  end_offset: of the producer's last batch."""
+    """An open transaction with the state of its producer.  end_offset: the end of the producer's last batch."""
 
     replica: Replica
     leader: LeaderState
@@ -67,7 +67,7 @@ class _Suspect(NamedTuple):
     end_offset: int
 
     def is_still_open(self, producers: ProducerState) -> bool:
-        """Return whether the log of the partition has had no batch and no marker of the producer since."""
+        """Return whether the producer has had no batch and no marker in the log of the partition since then."""
         producer = producers.get(self.open.producer_id)
         if producer is None or producers.transactions.open.get(self.open.producer_id) != self.open.first_offset:
             return False

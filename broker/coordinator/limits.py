@@ -10,16 +10,19 @@ class CoordinatorLimits:
     """Every bound of the coordinators, in one place."""
 
     calls_max: int = 20_000
-    """Calls that wait, in all partitions.  One more is refused with COORDINATOR_NOT_AVAILABLE, which clients retry."""
+    """Waiting calls in all partitions.  Further calls are refused with COORDINATOR_NOT_AVAILABLE, which clients
+    retry."""
     call_bytes_max: int = 64 << 20
-    """Bytes of the requests of the calls that wait, in all partitions.  Above it, calls are refused likewise."""
+    """Bytes of the requests of waiting calls, in all partitions.  Above this limit, calls are refused in the same
+    way."""
     uncommitted_bytes_max: int = 16 << 20
-    """Bytes of one partition's records that are appended and not committed.  Above it, calls that may append are
-    refused likewise, so that slow followers do not let the log grow."""
+    """Bytes of one partition's records that are appended but not committed.  Above this limit, calls that may append
+    are refused in the same way, so that the log does not grow without bound while followers are slow."""
     queue_max: int = 20_000
-    """Operations of one partition that wait for their turn.  One more without a call is dropped with a warning."""
+    """Operations of one partition that wait for their turn.  Further operations without a call are dropped with a
+    warning."""
     append_bytes: int = 1 << 20
-    """An append takes the steps that wait until their records have this size; the others follow in the next one."""
+    """Bytes of the records in one append.  Waiting steps beyond this size follow in the next append."""
     load_bytes: int = 1 << 20
     """Bytes of the log that one read loads.  Other tasks run in between."""
     commit_timeout_ms: int = 5_000
@@ -41,15 +44,15 @@ class CoordinatorLimits:
     verification_timeout_ms: int = 3_000
     """How long a leader waits for the coordinator before it refuses the first batch of a transaction."""
     addition_wait_ms: int = 2_000
-    """How long a leader asks again while the coordinator still ends the producer's previous transaction.  Then the
-    producer gets NOT_ENOUGH_REPLICAS, and retries."""
+    """How long a leader repeats its question while the coordinator still ends the producer's previous transaction.
+    Then the producer gets NOT_ENOUGH_REPLICAS, and retries."""
     addition_retry_min_ms: int = 4
     """Time before a leader asks again.  It doubles up to `addition_retry_max_ms`."""
     addition_retry_max_ms: int = 100
     hanging_interval_ms: int = 10_000
     """Time between two searches for transactions that have been open for long; see `broker.coordinator.hanging`."""
     hanging_age_ms: int = 60_000
-    """A leader asks about a transaction that it has seen open for this long, and again after the same time."""
+    """Age, as seen by the leader, from which it asks about an open transaction.  It asks again after the same time."""
     hanging_checks_max: int = 50
     """Transactions about which one search asks; the next search asks about the others."""
 

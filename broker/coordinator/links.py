@@ -36,7 +36,7 @@ class BrokerLinks:
             raise
 
     async def close(self) -> None:
-        """Close all connections.  One that is being established is closed as soon as it is.  Idempotent."""
+        """Close all connections.  A connection that is being established is closed afterwards.  Idempotent."""
         self._is_closed = True
         links, self._links = self._links, {}
         for _, link in links.values():

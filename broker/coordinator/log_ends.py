@@ -1,7 +1,8 @@
-"""The log ends of partitions, at whichever broker leads them: for the lag of share groups.
+"""Finds the log ends of partitions, which any broker may lead, for the lag of share groups.
 
-This broker knows the high watermarks of the partitions that it leads.  Each other leader gets one ListOffsets request
-for all of its partitions, all leaders at the same time.  A leader that does not answer costs only its own partitions.
+This broker knows the high watermarks of the partitions that it leads.  All other leaders are asked at the same time,
+each with one ListOffsets request for all of its partitions.  If a leader does not answer, only its own partitions are
+missing.
 """
 
 from __future__ import annotations

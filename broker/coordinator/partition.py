@@ -517,7 +517,7 @@ def _ends_transaction(records: list[Record]) -> bool:
     """Return whether the last record is a marker, which no operation may follow in its turn.
 
     Operations compare producers with the log, and the log learns about the marker only when it is appended.  A record
-    of the same producer after it would begin a transaction that nobody ends.
+    of the same producer after the marker would begin a transaction that nobody ends.
     """
     return bool(records) and records[-1].ends is not None
 

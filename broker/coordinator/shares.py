@@ -253,7 +253,7 @@ class ShareGroups:
             self.partitions.unwatch(places, event)
 
     async def _acquire(self, session: ShareSession, plan: ShareFetchPlan) -> tuple[ShareFetched, ...]:
-        """Acquire what is available now, within the limits of the request."""
+        """Acquire the records that are available now, within the limits of the request."""
         fetched: list[ShareFetched] = []
         records_left, bytes_left = plan.max_records, plan.max_bytes
         group, member_id = session.key

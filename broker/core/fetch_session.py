@@ -244,7 +244,7 @@ class SessionPartition(Generic[Key]):
         self.is_named_again = True
 
     def sent(self, code: int, high_watermark: int, log_start: int) -> None:
-        """Note what a reply says.  After an error, the next reply without one is news, whatever it says."""
+        """Note the contents of a reply.  After an error, the next reply without an error always counts as news."""
         is_error = code != KafkaCode.NONE
         self.is_named_again = False
         self.sent_code = code
@@ -263,7 +263,7 @@ class LeaderSession(Generic[Key]):
     by_id: its requests name topics by id, not by name.
     full: the request being served is a full fetch, whose reply names every partition.
     counted: the number of partitions that the cache counts for this session.
-    stance: what the answers depended on, apart from the partitions; `take_stance` compares it.
+    stance: the conditions of the last answers that do not come from partitions; `take_stance` compares them.
     wake: makes the parked fetch of the session, if any, look again.
     """
 

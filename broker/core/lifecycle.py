@@ -1,4 +1,4 @@
-"""The life cycle of a broker towards the controller.  Pure: decides what to send next, and when.
+"""The registration and heartbeats of a broker.  Pure: decides which request to send next, and when.
 
 Theory of operation
 -------------------

@@ -9,7 +9,7 @@ from typing import NamedTuple
 class ReadReplica(NamedTuple):
     """A replica in the ISR, other than the leader, whose broker is active and reachable for the consumer.
 
-    log_start, end: what the leader knows of its log.
+    log_start, end: the bounds of its log, as far as the leader knows them.
     """
 
     broker_id: int

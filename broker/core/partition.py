@@ -1,4 +1,4 @@
-"""One replica of one partition: decides what it acknowledges, shows and proposes.  Pure; the shell does all I/O.
+"""One replica of one partition: decides about acknowledgements, the watermark and ISR proposals.  Pure.
 
 Theory of operation
 -------------------

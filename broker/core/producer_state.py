@@ -113,7 +113,7 @@ class Producer:
     """The state of one producer id.
 
     silent_since_ms: time of the first `expire` that found all its batches committed; None before that.
-    coordinator_epoch: of its last marker; -1 if there is none.
+    coordinator_epoch: the coordinator epoch in its last marker; -1 if there is none.
     last_marker: the offset of its last marker; NO_MARKER if there is none.
     last_timestamp_ms: the newest timestamp in its last batch; NO_TIME if it was not read since the start.
     """
@@ -141,9 +141,10 @@ class Producer:
 class Verification:
     """A question to the coordinator about the transaction of a producer.
 
-    producer_epoch: of the producer that asks.  is_confirmed: the partition is part of its transaction.
-    lowest_sequence: of the batches that asked.  The transaction begins with it: if a later batch began it, the earlier
-        one would count as a duplicate when it is sent again, and would be lost (KIP-890).
+    producer_epoch: the epoch of the producer.  is_confirmed: the partition is part of its transaction.
+    lowest_sequence: the lowest sequence of the batches that wait for the answer.  The transaction must begin with it.
+        If it began with a later batch, the earlier batch would count as a duplicate when it is sent again, and would be
+        lost (KIP-890).
     """
 
     __slots__ = ("is_confirmed", "lowest_sequence", "producer_epoch")
@@ -252,7 +253,7 @@ class ProducerState:
 
         `check` accepts the token once it is confirmed, until a marker of the producer is appended.  Batches of the
         same producer epoch share a token until one of them is appended.  A later epoch makes the token of an earlier
-        one void: the earlier producer is fenced, and must not use what the coordinator answers to the later one.
+        one void: the earlier producer is fenced, and must not use the coordinator's answer to the later one.
 
         sequence: the first one of the batch.  A token that was not confirmed stays, with its lowest sequence; beyond
         `VERIFICATIONS_MAX` tokens the oldest one is forgotten.
@@ -311,7 +312,7 @@ class ProducerState:
     def apply(self, batch: ProducedBatch, first_offset: int, end_offset: int, marker: Marker | None = None) -> None:
         """Update the state for `batch`, which is in the log at these offsets, without any check.
 
-        marker: of a control batch; None if it is of another kind.
+        marker: the marker in a control batch; None for any other batch.
         """
         producer_id = batch.producer_id
         if producer_id == NO_PRODUCER_ID:

@@ -127,8 +127,8 @@ class FetchPlan:
     session_id, session_epoch: as in the request (KIP-227); the defaults mean a full fetch with no session.
     by_id: topics are named by id; a session cannot mix both.
     read_committed: read up to the last stable offset, and report the aborted transactions; only for consumers.
-    rack: of a consumer that may be sent to another replica (KIP-392); empty = not stated.
-    listener: its name; a consumer is sent only to brokers that have it.
+    rack: the rack of a consumer that may be sent to another replica (KIP-392); empty = not stated.
+    listener: the name of the listener; a consumer is sent only to brokers that have this listener.
     """
 
     partitions: tuple[FetchPartition, ...]
@@ -356,7 +356,7 @@ class ActiveProducer:
 
     last_sequence: -1 if none of its records is known.
     last_timestamp_ms: the newest timestamp in its last batch; -1 if it is not known.
-    coordinator_epoch: of its last marker; -1 if there is none.
+    coordinator_epoch: the coordinator epoch in its last marker; -1 if there is none.
     transaction_start: the first offset of its open transaction; -1 if none is open.
     """
 
@@ -370,7 +370,7 @@ class ActiveProducer:
 
 @dataclass(frozen=True, slots=True)
 class DataDirectory:
-    """A data directory of this broker.  total_bytes, free_bytes: of its file system, -1 if they are unknown."""
+    """A data directory of this broker.  total_bytes, free_bytes: the size of its file system; -1 if unknown."""
 
     directory_id: UUID
     path: str
@@ -465,7 +465,7 @@ class Replicas(Protocol):
         call has returned.  `batches` is not kept after the future is done, except by a check of records that is still
         running in a thread (at most `record_check_threads`).
 
-        transactional_id, support: of the transaction to which the records belong; None if they belong to none.
+        transactional_id: the transaction to which the records belong, if any.  support: the client's, for transactions.
         """
         ...
 

@@ -100,7 +100,7 @@ class NoGroups:
 
 
 class Asked:
-    """A decoded request, with what is needed to answer it.  size: bytes of its frame."""
+    """A decoded request, with the data for its answer.  size: bytes of its frame."""
 
     def __init__(
         self,
@@ -452,7 +452,7 @@ def offset_fetch(asked: Asked) -> Pending:
 
 
 def _to_fetch(asked: Asked, group: Any) -> _FetchedTopics:
-    """Return what a group of an OffsetFetch asks for.  A topic or partition that it repeats is answered once."""
+    """Return the partitions that an OffsetFetch names for a group.  Repeated ones are returned once."""
     topics, partitions = None, None
     if group.topics is not None:
         by_topic: dict[Any, tuple[Any, dict[int, None]]] = {}

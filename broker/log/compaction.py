@@ -24,7 +24,7 @@ from quorumlog.wire.record_batch import NO_SEQUENCE
 
 
 class PlannedJob(NamedTuple):
-    """A job, and what must still hold when its replacements are swapped in.
+    """A job, and the conditions that must still hold when its replacements are swapped in.
 
     generation: the log was not truncated since.
     producers: by base offset, the last batches and markers of producers: id, epoch, first and last sequence.

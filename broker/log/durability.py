@@ -42,7 +42,7 @@ class FlushTicket(NamedTuple):
 
 
 class Durability:
-    """Collects what one log has written, until a flush takes it as a ticket.
+    """Collects the unflushed writes of one log, until a flush takes them as a ticket.
 
     is_truncating: records were removed, and this is not durable yet.
     folder_fact: the value of the folder's fact, or the one that is being written; None: there is none.

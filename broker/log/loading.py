@@ -163,7 +163,7 @@ class _Tail(NamedTuple):
     """The part of a log from the recovery point on.
 
     floor: a log that ends before it has lost records.
-    epochs, segments: of the log so far; `recover` adds to them.
+    epochs, segments: the contents of the log so far; `recover` adds to them.
     """
 
     disk: Disk

@@ -134,7 +134,7 @@ class LogProducers:
         self._state, self.producerless_offset = None, offset
 
     def recovered(self) -> None:
-        """Drop what a crash has left of a state above the end of the log."""
+        """Drop the state above the end of the log that a crash has left."""
         self.producerless_offset = min(self.producerless_offset, self._marks.truncation_floor)
         self._remove_snapshots(above=self._marks.end_offset)
 

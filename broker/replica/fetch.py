@@ -7,11 +7,11 @@ session's `ready` partitions are visited, so the cost of an incremental fetch de
 the session.  A partition without news leaves `ready`.  It returns when its replica touches the session, and the replica
 decides whether that wakes the parked fetch (`Replica._touch`).  If answers now depend on something that touches no
 replica, such as the isolation level, all partitions of the session return (`LeaderSession.take_stance`).  So a session
-reports what full fetches would, with one exception: a log start that retention has moved comes with other news.
+reports the same changes as full fetches would, with one exception: if only retention has moved a log start, the new
+start is reported together with the next other change.
 
-A follower that truncates its log, or whose position has changed meanwhile, takes nothing else from a reply.  So
-watermark and log start are repeated in the first reply to each position that it names, at the latest when the wait
-ends.
+A follower that truncates its log, or whose position has changed meanwhile, ignores the rest of a reply.  So the first
+reply to each position that it names repeats the watermark and the log start, at the latest when the wait ends.
 
 A request is answered when a partition has something that cannot wait (`min_bytes` of records; an error or a divergence
 that was not sent yet), when its time is up, or when the session's next request arrives, because its fetcher then waits

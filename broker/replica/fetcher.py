@@ -229,8 +229,8 @@ class Fetcher:
     async def _renew_session(self) -> None:
         """Start over with a full fetch if this process has registered again.
 
-        A position counts only under the newest registration, and an incremental fetch does not name the partitions
-        without news.  Without a full fetch, a replica to which nobody writes would never join the ISR again.
+        A position counts only under the newest registration, and an incremental fetch does not name partitions whose
+        position is unchanged.  Without a full fetch, a replica to which nobody writes would never join the ISR again.
         """
         epoch = self._context.cluster.own_epoch
         if epoch != self._broker_epoch:

@@ -13,17 +13,18 @@ class ReplicaLimits:
     """The longest time that a fetch is parked."""
     produce_timeout_max_ms: int = 120_000
     parked_fetches: int = 10_000
-    """Parked fetches; any further one is answered immediately, even without records."""
+    """Parked fetches; further fetches are answered immediately, even without records."""
     parked_produces: int = 100_000
-    """Produces that wait for replication.  One more is refused with REQUEST_TIMED_OUT, before it is appended; all
-    clients then try again."""
+    """Produce requests that wait for replication.  Further ones are refused with REQUEST_TIMED_OUT before they are
+    appended; all clients retry then."""
     parked_deletions: int = 1_000
-    """Deletions of records that wait until every replica has the new log start.  One more is refused with
-    REQUEST_TIMED_OUT, and deletes nothing."""
+    """Deletions of records that wait until every replica has the new log start.  Further ones are refused with
+    REQUEST_TIMED_OUT, and delete nothing."""
     inline_check_bytes: int = 16 << 10
     inline_check_inflated_bytes: int = 256 << 10
-    """A produce whose batches with compression have at most this size, and inflate to at most that size, is checked on
-    the event loop, in well under a millisecond with all codecs but gzip.  A larger one is checked in a thread."""
+    """A Produce request whose compressed batches have at most the first size, and inflate to at most the second, is
+    checked on the event loop, in well under a millisecond with all codecs except gzip.  A larger one is checked in a
+    thread."""
     record_check_threads: int = 2
     """Produces that are checked in threads at the same time; the others wait."""
     record_check_wait_ms: int = 30_000

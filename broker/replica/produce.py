@@ -1,4 +1,4 @@
-"""Produces of clients: checked, then appended in the order in which they arrived.
+"""Serves Produce requests: checks their records, then appends them in the order in which they arrived.
 
 `start_produce` immediately refuses batches that cannot be appended.  The records of a batch with compression may have
 to be checked in a thread first; `RecordChecks` keeps the order of arrival meanwhile.  Then the replica appends
@@ -29,7 +29,10 @@ adds it there if the client expects that."""
 
 
 class ProduceService:
-    """verify: asks the coordinator of transactions; see `broker.coordinator.transactions`."""
+    """Checks and appends the records of clients.
+
+    verify: asks the coordinator of transactions; see `broker.coordinator.transactions`.
+    """
 
     def __init__(self, table: ReplicaTable) -> None:
         self.verify: Verify | None = None
@@ -118,7 +121,8 @@ class ProduceService:
         return self._checks.produces + (self._context.parked_produces if acks else 0)
 
     def _append(self, produce: Produce) -> None:
-        # Everything about the partition may have changed during the check, also which topic has this name.
+        # Everything about the partition may have changed during the check: even the topic with this name may be
+        # another.
         replica = self._table.find(produce.topic, produce.index)
         if replica is None:
             code, known = self._table.absent(produce.topic, produce.index)

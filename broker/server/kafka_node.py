@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class KafkaNode:
     """The `broker.kafka.api.Node` of a broker.
 
-    paths: of its directories, by directory id.
-    settings: of its configuration, by name; see `NodeConfig`.
+    paths: the paths of its directories, by directory id.
+    settings: the settings of its configuration, by name; see `NodeConfig`.
     """
 
     def __init__(

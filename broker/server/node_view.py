@@ -21,7 +21,7 @@ UNCLEANABLE_SHOWN_MAX = 20
 
 
 class NodeView:
-    """The `metadata.controller.node_service.BrokerView` of this broker.  paths: of its directories, by directory id."""
+    """The `metadata.controller.node_service.BrokerView` of this broker.  paths: its directories, by directory id."""
 
     def __init__(
         self,

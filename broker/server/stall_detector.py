@@ -1,4 +1,4 @@
-"""Notices that this process did not run (stopped, swapped out, starved) for longer than heartbeats may be missing.
+"""Detects that this process was stopped, swapped out or starved for longer than heartbeats may be missing.
 
 Theory of operation
 -------------------

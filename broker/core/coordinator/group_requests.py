@@ -62,20 +62,20 @@ class GroupType(StrEnum):
 
 
 class Topics(SubscribedTopics, Protocol):
-    """The questions of a coordinator about topics, answered from the image."""
+    """Answers questions of a coordinator about topics from the image."""
 
     def has_partition(self, topic: str, partition: int) -> bool:
         """Return whether the partition exists in the newest image."""
         ...
 
     def may_commit(self, topic: str, partition: int) -> bool:
-        """Return whether the partition exists, also for each later coordinator, unless it is deleted in between."""
+        """Return whether the partition exists here and at every later coordinator, unless it is deleted in between."""
         ...
 
     def origin(self, topic: str) -> UUID | None:
         """Return the id with which the topic was created, which no other topic of this name has; None if it is missing.
 
-        It is that of the newest image, and if `may_commit` returns true, also that of each later coordinator.
+        The answer is from the newest image.  If `may_commit` returns true, every later coordinator has the same answer.
         """
         ...
 
@@ -85,18 +85,19 @@ class GroupLimits:
     """The limits of a coordinator of groups.  Times in ms.
 
     session_timeout_min_ms, session_timeout_max_ms: a join outside this closed range gets INVALID_SESSION_TIMEOUT.
-    members_max: `group.max.size`; a join beyond it gets GROUP_MAX_SIZE_REACHED.
+    members_max: `group.max.size`; further joins get GROUP_MAX_SIZE_REACHED.
     initial_rebalance_delay_ms: how long the first rebalance of an empty group waits for more members.
     offset_metadata_max_bytes: a longer text of a committed offset gets OFFSET_METADATA_TOO_LARGE.
     offsets_retention_ms: how long offsets stay after the group became empty; for simple consumers, after the commit.
     expiry_interval_ms: time between two searches for expired offsets.
-    name_max_bytes: a longer group id gets INVALID_GROUP_ID; another name or a text that is longer, INVALID_REQUEST.
+    name_max_bytes: a longer group id gets INVALID_GROUP_ID.  Any other name or text that is longer gets
+        INVALID_REQUEST.
     protocols_max: assignors per member; a join with more gets INVALID_REQUEST.
     member_max_bytes: metadata of all protocols of a member; a join with more gets INVALID_REQUEST.
     batch_max_bytes: records of one step.  A join or an assignment that makes the record of its group larger gets
-        GROUP_MAX_SIZE_REACHED; a commit with larger records, INVALID_COMMIT_OFFSET_SIZE.
+        GROUP_MAX_SIZE_REACHED.  A commit with larger records gets INVALID_COMMIT_OFFSET_SIZE.
     groups_max: a join or commit that would create another group gets POLICY_VIOLATION.
-    offsets_max: offsets of all groups; a commit beyond it gets POLICY_VIOLATION.
+    offsets_max: offsets of all groups; further commits get POLICY_VIOLATION.
     consumer, share: the limits of groups of the newer protocol, and of share groups.
     """
 
@@ -155,7 +156,7 @@ class JoinGroup:
     member_id: empty for a client that has none yet.
     needs_member_id: a client without a member id is given one with MEMBER_ID_REQUIRED, and joins again (version 4 on).
     can_skip_assignment: the client understands `skip_assignment` (version 9 on).
-    rebalance_timeout_ms: the session timeout, for the version that has none.
+    rebalance_timeout_ms: for version 0, which has no such field, the session timeout.
     """
 
     group: str
@@ -275,7 +276,7 @@ class LeaveGroupResponse:
 
 
 class OffsetToCommit(NamedTuple):
-    """leader_epoch: -1 if the client does not know it.  topic_id: the id that the client named; None if a name."""
+    """An offset to commit.  leader_epoch: -1 if unknown.  topic_id: None if the client named the topic by its name."""
 
     topic: str
     partition: int
@@ -289,8 +290,8 @@ class OffsetToCommit(NamedTuple):
 class OffsetCommit:
     """Commit offsets, as a member, or as a simple consumer (empty member id, NO_GENERATION).
 
-    generation: the epoch, of a member of the newer protocol.
-    retention_ms: versions 2 to 4 may set it; else NO_RETENTION.
+    generation: for a member of the newer protocol, its epoch.
+    retention_ms: from versions 2 to 4, which may set it; otherwise NO_RETENTION.
     knows_epochs: the client understands the errors of the newer protocol (version 9 on).
     """
 
@@ -339,7 +340,7 @@ class OffsetCommitResponse:
 
 
 class TopicPartitions(NamedTuple):
-    """Partitions of one topic.  topic_id: the id that the client named; None if a name."""
+    """Partitions of one topic.  topic_id: None if the client named the topic by its name."""
 
     topic: str
     partitions: tuple[int, ...]
@@ -349,7 +350,7 @@ class TopicPartitions(NamedTuple):
 class GroupToFetch(NamedTuple):
     """topics: None for all offsets of the group.
 
-    member_id, member_epoch: of a member of a group with the newer protocol; None and -1 otherwise.
+    member_id, member_epoch: set by a member of a group with the newer protocol; otherwise None and -1.
     """
 
     group: str
@@ -547,7 +548,7 @@ class RebalanceReason(StrEnum):
 
 
 class MemberName(NamedTuple):
-    """A member by all its names."""
+    """All names of a member."""
 
     member_id: str
     instance_id: str | None

@@ -19,7 +19,7 @@ Limits_contra = TypeVar("Limits_contra", contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class TransactionEnd:
-    """The decision about a transaction, in a marker.  coordinator_epoch: of the coordinator that decided."""
+    """The decision about a transaction, in a marker.  coordinator_epoch: the epoch of the coordinator that decided."""
 
     is_commit: bool
     coordinator_epoch: int

@@ -16,7 +16,7 @@ class Member:
     """A member, and the call that it waits for, if any.
 
     protocols: in the member's order of preference.  A loaded member has only the protocol that its group uses.
-    assignment: of the last generation that became stable.
+    assignment: the assignment in the last generation that became stable.
     join_call, sync_call: the JoinGroup or SyncGroup that waits for an answer; at most one of them.
     expires_ms: the end of its session; None while it waits for an answer, because then the group has a deadline.
     knows_id: the client has seen its member id.  Until then it cannot rejoin under it.

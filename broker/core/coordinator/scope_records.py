@@ -44,9 +44,10 @@ _BY_NUMBER: Final = {state.number: state for state in ScopeState}
 class ScopeValue:
     """The stored state of a scope.
 
-    owner: who may use it.  run: the present run.  epoch: of that run; it rises with each run.
-    sequence: of the last end that was decided; NO_SEQUENCE if there was none.
-    winners: attempts; all other producers that existed at the decision are aborted.  Empty while the scope is open.
+    owner: the program that may use it.  run: the present run.  epoch: the epoch of that run, which rises with each run.
+    sequence: the sequence of the last end that was decided; NO_SEQUENCE if there was none.
+    winners: the attempts to commit; all other producers that existed at the decision are aborted.  Empty while the
+        scope is open.
     updated_ms: ms since the epoch.
     """
 

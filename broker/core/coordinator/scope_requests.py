@@ -1,6 +1,6 @@
 """Requests about transaction scopes, their responses, and their limits.
 
-message: of a refusal, for people: what happened, why, what to do next.
+The `message` of a response describes a refusal for people: the problem, the cause and the next step.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ NO_EPOCH: Final = -1
 class ScopeLimits:
     """The limits of the scopes of one coordinator.
 
-    scopes_max: one more gets POLICY_VIOLATION.
-    producers_max: producers of one scope that are not complete; one more gets POLICY_VIOLATION.  The winners of an end
-        are some of them, so their names fit into one record.
-    expiration_ms: a scope that has ended, and that is not used for this long, is deleted.  A scope of the same name
-        would then accept an old sequence as new, so the time is long.  A scope that never ended expires like a
-        transactional id.
-    free_ids_max: producer ids of complete producers that are kept for later producers; above it, ids are dropped.
+    scopes_max: scopes of one coordinator; further scopes get POLICY_VIOLATION.
+    producers_max: producers of one scope that are not complete; further producers get POLICY_VIOLATION.  The winners of
+        an end are among them, so their names fit into one record.
+    expiration_ms: a scope that has ended is deleted when it has not been used for this long.  Afterwards, a scope of
+        the same name would accept an old sequence as new, so the time is long.  A scope that never ended expires like
+        a transactional id.
+    free_ids_max: producer ids of complete producers that are kept for later producers; further ids are dropped.
     """
 
     scopes_max: int = 100_000

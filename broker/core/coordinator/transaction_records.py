@@ -71,11 +71,12 @@ Partition = tuple[str, int]
 class TransactionValue:
     """The stored state of a transactional id.
 
-    partitions: of the open or decided transaction, sorted.
+    partitions: the partitions of the open or decided transaction, sorted.
     updated_ms, started_ms: ms since the epoch; started_ms is NO_TIME without a transaction.
-    client_version: the transaction version by which the client worked that began or ended the transaction.
-    next_id: of a decided transaction whose epoch is exhausted: the producer id with which the client continues.
-    previous_id: the producer id that it had before; set from the completion on, until the next transaction.
+    client_version: the transaction version of the client that began or ended the transaction.
+    next_id: the producer id with which the client continues, if the epoch was exhausted when the transaction was
+        decided.
+    previous_id: the producer id before that; set from the completion of the transaction until the next one begins.
     """
 
     producer_id: int

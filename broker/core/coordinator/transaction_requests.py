@@ -1,6 +1,6 @@
 """Requests to the coordinator of transactions, their responses, its effects, and its limits.
 
-Each request but ListTransactions, DescribeTransactions and FindOutcome concerns one transactional id.
+Each request concerns one transactional id, except ListTransactions, DescribeTransactions and FindOutcome.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ NO_PRODUCER = (-1, -1)
 
 
 class TransactionSupport(IntEnum):
-    """The errors and the protocol that a client of a partition leader supports, by the version of its request.
+    """The part of the transaction protocol that a client of a partition leader supports.  Its request version shows it.
 
-    OLDEST: nothing of TRANSACTION_ABORTABLE; it gets INVALID_TXN_STATE instead.
-    ABORTABLE: the error TRANSACTION_ABORTABLE.
-    ADDS: it does not add partitions itself; the leader adds its partition with the first record (KIP-890).
+    OLDEST: the client does not know the error TRANSACTION_ABORTABLE, and gets INVALID_TXN_STATE instead.
+    ABORTABLE: the client knows the error TRANSACTION_ABORTABLE.
+    ADDS: the client does not add partitions; the leader adds its partition with the first record (KIP-890).
     """
 
     OLDEST = 0
@@ -30,10 +30,10 @@ class TransactionSupport(IntEnum):
 
 
 class KnownPartitions(Protocol):
-    """The question of a coordinator about topics, answered from the image."""
+    """Answers the question of a coordinator about topics from the image."""
 
     def may_commit(self, topic: str, partition: int) -> bool:
-        """Return whether the partition exists, also for each later coordinator, unless it is deleted in between."""
+        """Return whether the partition exists here and at every later coordinator, unless it is deleted in between."""
         ...
 
 
@@ -41,14 +41,14 @@ class KnownPartitions(Protocol):
 class TransactionLimits:
     """The limits of a coordinator of transactions.  Times in ms.
 
-    timeout_max_ms: a producer that asks for more gets INVALID_TRANSACTION_TIMEOUT.
-    expiration_ms: an id without a transaction is deleted after this time without a change.
+    timeout_max_ms: the longest timeout of a transaction; a longer one gets INVALID_TRANSACTION_TIMEOUT.
+    expiration_ms: an id without an open transaction is deleted when it has not changed for this long.
     sweep_interval_ms: time between two searches for such ids.
-    ids_max: ids of one coordinator; one more gets POLICY_VIOLATION.
-    partitions_max: partitions of one transaction; more get INVALID_REQUEST.
-    name_max_bytes: of a transactional id; a longer one gets INVALID_REQUEST.
-    batch_max_bytes: records of one tick; the rest follows in the next one.
-    scopes: those of transaction scopes.
+    ids_max: ids of one coordinator; further ids get POLICY_VIOLATION.
+    partitions_max: partitions of one transaction; a request for more gets INVALID_REQUEST.
+    name_max_bytes: bytes of a transactional id; a longer id gets INVALID_REQUEST.
+    batch_max_bytes: bytes of the records of one tick; the rest follows in the next tick.
+    scopes: the limits of transaction scopes.
     """
 
     timeout_max_ms: int = 900_000
@@ -63,10 +63,10 @@ class TransactionLimits:
 
 @dataclass(frozen=True, slots=True)
 class InitProducer:
-    """Begin or continue as the producer of an id: abort its open transaction, and fence earlier producers.
+    """Make a client the producer of a transactional id: abort the open transaction, and fence earlier producers.
 
     fresh_id: an unused producer id; None if the caller has none yet.
-    producer: id and epoch that the client has now; NO_PRODUCER for a new client.
+    producer: the present id and epoch of the client; NO_PRODUCER for a new client.
     """
 
     transactional_id: str
@@ -88,8 +88,8 @@ class InitProducerResponse:
 class AddPartitions:
     """Add partitions to the transaction of a producer.
 
-    verify_only: only ask whether they are part of it.
-    client_version: the transaction version by which the client works.
+    verify_only: add nothing; check that the partitions are part of the transaction.
+    client_version: the transaction version that the client uses.
     """
 
     transactional_id: str
@@ -110,7 +110,7 @@ class AddPartitionsResponse:
 class EndTransaction:
     """Commit or abort the transaction of a producer.
 
-    client_version: the transaction version by which the client works.  From 2 on, the end raises the epoch.
+    client_version: the transaction version that the client uses.  From 2 on, the end raises the epoch.
     fresh_id: an unused producer id, for a producer whose epoch is exhausted; None if the caller has none yet.
     """
 
@@ -123,7 +123,7 @@ class EndTransaction:
 
 @dataclass(frozen=True, slots=True)
 class EndTransactionResponse:
-    """producer: with which the client continues.  needs_id: nothing was done; repeat the request with a fresh id."""
+    """producer: the client's next id and epoch.  needs_id: nothing was done; repeat the request with a fresh id."""
 
     error: KafkaCode
     producer: tuple[int, int] = NO_PRODUCER
@@ -132,7 +132,7 @@ class EndTransactionResponse:
 
 @dataclass(frozen=True, slots=True)
 class MarkersWritten:
-    """A report: these partitions have the marker of the transaction, or do not exist any more."""
+    """Report that these partitions have the marker of the transaction, or do not exist any more."""
 
     transactional_id: str
     producer: tuple[int, int]
@@ -186,7 +186,7 @@ class ListTransactionsResponse:
 class Outcome(IntEnum):
     """UNKNOWN: no transactional id has the producer.  OPEN: the coordinator will end the transaction.
 
-    COMMITTED: the transaction was committed.  ABORTED: it was aborted, or it cannot be known that it was committed.
+    COMMITTED: the transaction was committed.  ABORTED: it was aborted, or the coordinator no longer knows its outcome.
     """
 
     UNKNOWN = 0
@@ -197,7 +197,11 @@ class Outcome(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class FindOutcome:
-    """producer: id, and epoch of the batches in the transaction.  partition: where it is open."""
+    """Find the outcome of a transaction.
+
+    producer: its id, and the epoch in the batches of the transaction.
+    partition: the partition in which the transaction is open.
+    """
 
     producer: tuple[int, int]
     partition: Partition
@@ -217,7 +221,7 @@ TransactionRequest = (
 class WriteMarkers:
     """An effect: write the marker of a decided transaction to each of its partitions, and report it.
 
-    client_version: the transaction version by which the client works.
+    client_version: the transaction version that the client uses.
     """
 
     transactional_id: str

@@ -1,4 +1,4 @@
-"""One operation of the coordinator of transactions in progress: its time, and what it produces."""
+"""One operation of the coordinator of transactions in progress: its time, records, effects and answers."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class _Pending(NamedTuple):
 class PendingOffsets:
     """The pending offsets of all groups, by producer id, then by group and place as `Offsets` names them.
 
-    count: of all of them.
+    count: the number of pending offsets.
     """
 
     __slots__ = ("_by_group", "_by_producer", "_number", "count")

@@ -1,4 +1,4 @@
-"""One operation of a coordinator in progress: its time, its limits, and what it produces."""
+"""One operation of a coordinator in progress: its time, its limits, its records and its answers."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ arrive meanwhile wait for the next save (group commit), so the store sees the ch
 **Soft changes.**  A lock that expires and a session that ends release records at once; the next save carries these
 changes too, and nobody waits for it.  If it is lost, the next leader finds the record available with a lower count.
 
-**What a new leader knows.**  Acquired is never saved.  A record without a saved state is available, so a record that
+**A new leader.**  The state Acquired is never saved.  A record without a saved state is available, so a record that
 was acquired when its leader failed is delivered again.
 """
 
@@ -343,7 +343,7 @@ class SharePartition:
         self._changes.append(StateBatch(run.first, run.end, status.state, status.count))
 
     def _advance_start(self) -> None:
-        """Move the start over records that are done, and drop what lies below it."""
+        """Move the start past records that are done, and drop the runs below it."""
         for run in self._runs:
             if run.first > self.start_offset:
                 break

@@ -137,7 +137,8 @@ def _unchanged_or_new(
 
 
 class _Balancing:
-    """The assignment to members with different subscriptions: members keep what they have, then the loads are balanced.
+    """Assigns partitions to members with different subscriptions.  Members keep their partitions; then it balances
+    loads.
 
     loads: the number of partitions of each member, by its place in the order.
     """

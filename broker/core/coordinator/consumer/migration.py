@@ -1,9 +1,10 @@
 """Converts a live group from one protocol to the other, while its members keep working (KIP-848, "migration").
 
-**Upgrade**: the first member of the newer protocol joins a classic group of consumers.  The members become classic
-members of a consumer group with what the last leader assigned to them; the epoch continues their generation.
+**Upgrade**: the first member of the newer protocol joins a classic group of consumers.  The existing members become
+classic members of a consumer group, and keep the assignment of the last leader.  The epoch of the group continues from
+its generation.
 
-**Downgrade**: the last member of the newer protocol leaves.  The others become members of a classic group, and it
+**Downgrade**: the last member of the newer protocol leaves.  The others become members of a classic group, which then
 rebalances.  The policy of the cluster may forbid either; an empty group simply changes its protocol.
 """
 

@@ -1,8 +1,9 @@
 """Records of consumer groups in `__consumer_offsets`, in Kafka's format: key types 3 to 8, and 16.
 
-A group has one record of each of these: its epoch (3), and the epoch of its target assignment (6).  Each member has up
-to three: its subscription (5), its target (7), and its current assignment (8).  Each regular expression has the topics
-that it matches (16).  Releases of Kafka before 4.1 stored the partitions of the topics (4); such records are skipped.
+A group has one record with its epoch (3) and one with the epoch of its target assignment (6).  Each member has up to
+three records: its subscription (5), its target (7), and its current assignment (8).  Each regular expression has one
+record with the topics that it matches (16).  Releases of Kafka before 4.1 stored the partitions of the topics (4); such
+records are skipped.
 
 All values have version 0, which is flexible.  Tagged fields of later releases are skipped.
 """
@@ -55,10 +56,10 @@ _WITH_SECOND_NAME: Final = (Kind.MEMBER, Kind.TARGET_MEMBER, Kind.CURRENT, Kind.
 
 
 class MemberState(IntEnum):
-    """How far a member has come towards its target.
+    """The progress of a member towards its target assignment.
 
-    STABLE: it has reached an assignment.  UNREVOKED: it must first give partitions up.  UNRELEASED: it waits for
-    partitions that other members still own.
+    STABLE: it has reached the target of its epoch.  UNREVOKED: it must first give up partitions.  UNRELEASED: it
+    waits for partitions that other members still own.
     """
 
     STABLE = 0
@@ -80,7 +81,7 @@ class ConsumerKey:
 
 @dataclass(frozen=True, slots=True)
 class GroupValue:
-    """metadata_hash: of the topics and partitions to which the group was subscribed at this epoch."""
+    """The epoch of a group.  metadata_hash: a hash of its subscribed topics and their partitions at this epoch."""
 
     epoch: int
     metadata_hash: int = 0
@@ -88,7 +89,7 @@ class GroupValue:
 
 @dataclass(frozen=True, slots=True)
 class ClassicValue:
-    """The part of a member that uses the classic protocol.  session_timeout_ms: its own."""
+    """The part of a member that uses the classic protocol.  session_timeout_ms: the timeout that it asked for."""
 
     session_timeout_ms: int
     protocols: tuple[MemberProtocol, ...]
@@ -96,7 +97,7 @@ class ClassicValue:
 
 @dataclass(frozen=True, slots=True)
 class MemberValue:
-    """A member as it describes itself.
+    """The properties that a member reports about itself.
 
     topics: sorted, without repetitions.  regex: None or empty if it has none.  assignor: None if it has no preference.
     classic: None if it uses the newer protocol.
@@ -140,7 +141,7 @@ class RegexValue:
 
 
 def read_key(data: bytes) -> ConsumerKey | None:
-    """Return the key; None for a type that is not of consumer groups.  Raise BadRecord."""
+    """Return the key; None if the record does not belong to a consumer group.  Raise BadRecord."""
     reader = Reader(data)
     version = reader.int16()
     if version not in _KINDS:
@@ -176,7 +177,7 @@ def _end(reader: Reader) -> dict[int, bytes]:
 
 
 def read_group(data: bytes) -> GroupValue:
-    """Raise BadRecord."""
+    """Return the epoch of a group.  Raise BadRecord."""
     reader = _open(data)
     epoch = reader.int32()
     tags = _end(reader)
@@ -194,7 +195,7 @@ def write_group(value: GroupValue) -> bytes:
 
 
 def read_member(data: bytes) -> MemberValue:
-    """Raise BadRecord."""
+    """Return the properties of a member.  Raise BadRecord."""
     reader = _open(data)
     instance_id, rack_id = reader.nullable_string(), reader.nullable_string()
     client_id, client_host = reader.string(), reader.string()
@@ -275,7 +276,7 @@ def write_target_member(partitions: Partitions) -> bytes:
 
 
 def read_current(data: bytes) -> CurrentValue:
-    """Raise BadRecord."""
+    """Return the current assignment of a member.  Raise BadRecord."""
     reader = _open(data)
     epoch, previous_epoch, state = reader.int32(), reader.int32(), reader.int8()
     if state not in _STATES:
@@ -314,7 +315,7 @@ def _write_partitions(partitions: Partitions) -> bytes:
 
 
 def read_regex(data: bytes) -> RegexValue:
-    """Raise BadRecord."""
+    """Return the topics that a regular expression matches.  Raise BadRecord."""
     reader = _open(data)
     topics = tuple(sorted({reader.string() for _ in range(reader.count())}))
     value = RegexValue(topics, reader.int64(), reader.int64())

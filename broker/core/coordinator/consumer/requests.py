@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 JOINING: Final = 0
 """The epoch with which a member joins, or joins again without partitions."""
 LEAVING: Final = -1
-"""The epoch with which a member leaves for good."""
+"""The epoch with which a member leaves permanently."""
 AWAY: Final = -2
 """The epoch with which a static member leaves and keeps its partitions until its session ends."""
 
@@ -33,11 +33,12 @@ class ConsumerLimits:
 
     session_timeout_ms: a member without a heartbeat for this long is removed.
     heartbeat_interval_ms: the interval that the coordinator sends to members.
-    assignment_interval_ms: between two targets of a group (KIP-1263); 0: each change makes a target at once.
-    members_max: `group.consumer.max.size`; a member beyond it gets GROUP_MAX_SIZE_REACHED.
+    assignment_interval_ms: the least time between two targets of a group (KIP-1263); 0: each change makes a target at
+        once.
+    members_max: `group.consumer.max.size`; further members get GROUP_MAX_SIZE_REACHED.
     assignors: those that members may choose; the first is used if they choose none.
     may_upgrade, may_downgrade: whether a classic group with members may become a consumer group, and the reverse.
-    topics_max: names in the subscription of a member; more get INVALID_REQUEST.
+    topics_max: names in the subscription of a member; a longer subscription gets INVALID_REQUEST.
     """
 
     session_timeout_ms: int = 45_000
@@ -66,7 +67,7 @@ class Topic(NamedTuple):
 
 
 class SubscribedTopics(Protocol):
-    """The questions of consumer groups about topics, answered from the newest image.
+    """Answers questions of consumer groups about topics from the newest image.
 
     version: grows whenever an answer may have changed.
     """
@@ -85,14 +86,14 @@ class SubscribedTopics(Protocol):
     def matching(self, regex: str) -> Sequence[str] | None:
         """Return the topics whose whole name matches, sorted, without internal topics; None if it is no valid regex.
 
-        The time that it takes is linear in the names, whatever the regex is.
+        The time is linear in the total length of the names, for every regex.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerHeartbeat:
-    """The only request of a member: it joins, stays, changes its subscription, gives partitions up, or leaves.
+    """The only request of a member: to join, stay, change its subscription, give up partitions, or leave.
 
     epoch: the member's epoch, or JOINING, LEAVING or AWAY.
     A field that is None (rebalance_timeout_ms: NO_TIMEOUT) is unchanged since the last request.
@@ -122,7 +123,7 @@ class ConsumerHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerHeartbeatResponse:
-    """assignment: the partitions that the member may use now; None if they have not changed."""
+    """The answer to a heartbeat.  assignment: the partitions that the member may use now; None if unchanged."""
 
     error: KafkaCode
     message: str | None = None

@@ -23,7 +23,7 @@ class ShareGroupLimits:
     session_timeout_ms: a member without a heartbeat for this long is removed.
     heartbeat_interval_ms: the interval that the coordinator sends to members.
     members_max: `group.share.max.size`; a member beyond it gets GROUP_MAX_SIZE_REACHED.
-    topics_max: names in the subscription of a member; more get INVALID_REQUEST.
+    topics_max: names in the subscription of a member; a longer subscription gets INVALID_REQUEST.
     initialization_retry_ms: time before states that could not be initialized are tried again.
     """
 

@@ -160,7 +160,7 @@ class ShareService:
     def _settle(self, turn: Turn, group: ShareGroup, cause: str | None) -> None:
         """Begin the next epoch with new targets if something has changed, and initialize the states that are missing.
 
-        cause: of a change of members or subscriptions, as a clause; None if only topics may have changed.
+        cause: why members or subscriptions changed, as a clause; None if only topics may have changed.
         """
         group.is_outdated = False
         self._drop_missing(turn, group)

@@ -1,8 +1,8 @@
 """The stored state of share partitions: requests, responses, limits, and records in Kafka's format.
 
-The topic is compacted, so each change is a ShareSnapshot with the whole state of its share partition; compaction then
-keeps one record for each.  Kafka deletes old records instead, and also writes ShareUpdate records that contain only a
-change.  Those are read as well.
+The topic is compacted, so each change is a ShareSnapshot with the whole state of its share partition, and compaction
+keeps one record for each share partition.  Kafka deletes old records instead, and also writes ShareUpdate records,
+which contain only a change.  This module reads ShareUpdate records, but does not write them.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ _BATCH_BYTES: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class ShareStateLimits:
-    """states_max: share partitions of one coordinator; one more gets POLICY_VIOLATION.
+    """The limits of a share coordinator.
 
-    batches_max: state batches of one share partition; a write that leads to more gets INVALID_REQUEST.  The limit of
-    leaders for records in flight is far lower.
-    name_max_bytes: a longer group id gets INVALID_REQUEST.
+    states_max: share partitions of one coordinator; further ones get POLICY_VIOLATION.
+    batches_max: state batches of one share partition; a write that leads to more gets INVALID_REQUEST.  Leaders limit
+        the records in flight to far fewer.
+    name_max_bytes: bytes of a group id; a longer id gets INVALID_REQUEST.
     """
 
     states_max: int = 1_000_000
@@ -69,8 +70,9 @@ class ShareKey(NamedTuple):
 class ShareState:
     """The state of a share partition.
 
-    state_epoch: grows when the state is initialized anew.  leader_epoch: of the last leader of the partition that read
-    or wrote it.  batches: ascending, from `start_offset` on; the first one is not done.
+    state_epoch: grows when the state is initialized again.
+    leader_epoch: the epoch of the last leader of the partition that read or wrote the state.
+    batches: ascending, from `start_offset` on; the delivery of the first one is not complete.
     """
 
     snapshot_epoch: int
@@ -83,14 +85,14 @@ class ShareState:
 
     @property
     def done_count(self) -> int:
-        """Return how many offsets from the start on are done."""
+        """Return the number of offsets above the start whose delivery is complete."""
         return sum(each.end - each.first for each in self.batches if each.state.is_done)
 
 
 def merged(
     start_offset: int, batches: tuple[StateBatch, ...], new_start: int, changes: tuple[StateBatch, ...]
 ) -> tuple[int, tuple[StateBatch, ...]]:
-    """Return start and batches after changes.
+    """Return the start offset and the batches after changes.
 
     The start never moves back, and moves past offsets whose delivery is complete.  A complete delivery stays complete:
     a change that arrives late, after its sender stopped waiting, cannot make an accepted record available again.
@@ -134,10 +136,10 @@ class WriteState:
 
 @dataclass(frozen=True, slots=True)
 class InitializeState:
-    """Begin the state anew at `start_offset`.
+    """Initialize the state at `start_offset`.
 
-    With NO_START, the leader of the partition chooses the offset.  An existing state is kept then, because the request
-    may be a late repetition.
+    With NO_START, the leader of the partition chooses the offset.  In this case an existing state is kept, because the
+    request may be a late repetition.
     """
 
     key: ShareKey
@@ -163,7 +165,7 @@ StateRequest = ReadState | WriteState | InitializeState | DeleteState | Summariz
 
 @dataclass(frozen=True, slots=True)
 class StateResponse:
-    """state: for ReadState and SummarizeState."""
+    """The response to any of the requests.  state: set for ReadState and SummarizeState."""
 
     error: KafkaCode
     message: str | None = None
@@ -203,7 +205,7 @@ def _open(data: bytes) -> Reader:
 
 
 def read_snapshot(data: bytes) -> ShareState:
-    """Raise BadRecord."""
+    """Return the state in a ShareSnapshot.  Raise BadRecord."""
     reader = _open(data)
     snapshot_epoch, state_epoch, leader_epoch = reader.int32(), reader.int32(), reader.int32()
     start_offset, created_ms, written_ms = reader.int64(), reader.int64(), reader.int64()
@@ -222,7 +224,7 @@ def write_snapshot(state: ShareState) -> bytes:
 
 
 def read_update(data: bytes, before: ShareState) -> ShareState:
-    """Return the state after an update of Kafka's.  Raise BadRecord."""
+    """Return the state after a ShareUpdate, which only Kafka writes.  Raise BadRecord."""
     reader = _open(data)
     snapshot_epoch, leader_epoch, start_offset = reader.int32(), reader.int32(), reader.int64()
     start, batches = merged(before.start_offset, before.batches, start_offset, _read_batches(reader))
