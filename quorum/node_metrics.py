@@ -11,7 +11,8 @@ from quorumlog.runtime.clock import now_ms
 
 FSYNCS_KEPT = 256
 FSYNC_RECENT_MS = 600_000
-"""Durations of the latest transactions that are kept for a p99.  Older ones do not describe the disk as it is now."""
+"""Durations of the latest transactions that are kept for a p99.  Older ones do not describe the present state of the
+disk."""
 
 
 @dataclass(frozen=True, slots=True)

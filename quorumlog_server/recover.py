@@ -172,7 +172,7 @@ async def _open(directory: str, sources: Sources) -> Found:
 
 
 def choose(opened: Sequence[Found]) -> Found:
-    """Return the directory to continue from: of the newest generation, the greatest (epoch, end offset)."""
+    """Return the directory to continue from: the one with the greatest (epoch, end offset) in the newest generation."""
     clusters = sorted({str(found.stored.state.cluster_id) for found in opened})
     if len(clusters) > 1:
         raise ConfigError(f"these are directories of different clusters: {', '.join(clusters)}")

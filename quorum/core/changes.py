@@ -1,4 +1,4 @@
-"""The outcome of a change of the voters, as plain functions of voter sets.
+"""The next step of a change of the voters, and its refusal, as plain functions of voter sets.
 
 The leader works towards a target one voter at a time.  It adds voters before it removes others, so that the cluster
 never has less redundancy than at the beginning or at the end.  The set is at most one voter larger than the larger of
@@ -27,7 +27,7 @@ class Verdict(NamedTuple):
 
 
 def with_voter(voters: VoterSet, voter: Voter) -> VoterSet:
-    """`voters` with `voter`, in place of the one with the same id if there is one."""
+    """Return `voters` with `voter`, which replaces a voter of the same id if there is one."""
     others = [other for other in voters if other.key.node_id != voter.key.node_id]
     return VoterSet(tuple(sorted([*others, voter], key=lambda voter: voter.key.node_id)))
 
@@ -46,10 +46,11 @@ def refuse_without_majority(after: VoterSet, live: Collection[ReplicaKey]) -> Ve
     down = [str(voter.key.node_id) for voter in after if voter.key not in live]
     if len(up) >= after.majority:
         return None
+    found = f"only voter{'s' if len(up) > 1 else ''} {','.join(up)}" if up else "none"
     return Verdict(
         VoterChangeError.NO_MAJORITY,
-        f"voters {names(after)} need {after.majority} of {len(after)} alive to commit anything, but only {len(up)} "
-        f"({','.join(up) or 'none'}) fetched lately; unavailable: {','.join(down)}",
+        f"voters {names(after)} need {after.majority} of {len(after)} alive to commit anything, but {found} fetched "
+        f"lately; unavailable: {','.join(down)}",
         f"start node {down[0]}, or remove it from the voters first",
     )
 
@@ -59,10 +60,10 @@ def next_change(
 ) -> AddVoter | RemoveVoter | UpdateVoter | None:
     """Return the next step from `current` to `target`; None when they are equal.
 
-    started_size: of the voter set when the target was set.
+    started_size: the size of the voter set when the target was set.
     """
     leaving = [voter for voter in current if voter.key not in target]
-    # A voter that is replaced by another disk of the same node is removed first, because the new one waits for that.
+    # A voter that is replaced by another disk of its node is removed first, so that the new disk can be added.
     # Voters that are down come next: without them, the remaining voters survive more failures.
     leaving.sort(
         key=lambda voter: (

@@ -1,12 +1,12 @@
 """The follower's side of FetchSnapshot: download a leader's snapshot to this disk.
 
 Theory of operation.  A leader that does not have the requested records offers its newest snapshot (`snapshots.py`).
-The follower fetches the bytes, one request at a time and each after the part before is stored, from where an earlier
-download ended.  When the shell has checked the whole snapshot and made it durable (`SnapshotLoaded`), the log is empty
-at the snapshot's end, with the snapshot's voters in force.  After any failure the follower fetches records again, and
-the leader offers the snapshot that it has by then.
+The follower continues where an earlier download ended.  It requests one part at a time, after the previous part is
+stored.  When the shell has checked the whole snapshot and made it durable (`SnapshotLoaded`), the log restarts empty at
+the snapshot's end, with the snapshot's voters in force.  After any failure the follower fetches records again, and the
+leader offers its newest snapshot.
 
-A damaged snapshot, or one that the leader turns out not to have, is not downloaded again immediately: the leader's file
+A snapshot that is damaged, or that the leader no longer has, is not downloaded again immediately: the leader's file
 may be damaged, and each download transfers the whole snapshot.  The follower continues to fetch, which keeps contact
 with the leader, and downloads it after a pause that doubles.  It downloads a different snapshot immediately.
 
@@ -51,7 +51,7 @@ class Downloads:
         self._postponed: PostponedSnapshot | None = None
 
     def take_offer(self, follower: Follower, snapshot: LogEnd, now_ms: int) -> bool:
-        """Begin to download the snapshot, or postpone it; False if no correct leader could offer it."""
+        """Begin or postpone the download of the snapshot.  Return False if no correct leader could offer it."""
         state = self._state
         if not state.high_watermark < snapshot.offset or not state.log.last.epoch <= state.epoch >= snapshot.epoch:
             return False
@@ -95,8 +95,8 @@ class Downloads:
             return self._download_failed(follower, now_ms)
         follower.round = max(follower.round, reply.round)
         if reply.error is ErrorCode.POSITION_OUT_OF_RANGE and 0 < reply.size <= request.position:
-            # All bytes are stored; or too many, if this leader's snapshot of the same end has another size.  Loading
-            # shows whether they are valid; if not, the next download begins at the first byte.
+            # All bytes are stored, or more than all: another leader's snapshot of the same end may have been larger.
+            # Loading checks them.  If they are not valid, the next download begins at the first byte.
             download.size = reply.size
             return self._load(follower, download)
         placed = (reply.snapshot, reply.position) == (request.snapshot, request.position)
@@ -145,7 +145,7 @@ class Downloads:
         self._postponed = PostponedSnapshot(snapshot, failures, now_ms + wait_ms)
 
     def _download_failed(self, follower: Follower, now_ms: int) -> None:
-        """Fetch the log again later; the leader then offers the snapshot that it has."""
+        """Fetch the log again later; the leader then offers its newest snapshot."""
         follower.download = None
         follower.fetch.call = None
         follower.fetch.failures += 1

@@ -4,8 +4,9 @@ Theory of operation.  A voter that has not heard its leader for a while first as
 whether they would vote for it.  As Prospective it persists nothing and increases no epoch.  It becomes a Candidate and
 takes the next epoch only if a majority would vote for it.  A follower that hears its leader refuses, so a node that was
 cut off cannot end the leadership of a working leader when it rejoins.  If two Prospective nodes ask each other, the one
-with the lower (log end, id) agrees and waits; the other, which refuses, asks again immediately, because now it will be
-granted.  So a split costs one round trip, not another timeout.  A node whose own pre-vote has timed out agrees to every
+with the lower (log end, id) agrees and waits.  The other refuses, and asks again immediately, because its pre-vote will
+now be granted.  So a split costs one round trip, not another timeout.  A node whose own pre-vote has timed out agrees
+to every
 log that is as long as its own: it may have the higher id and be unable to reach a majority.
 
 A request is checked before this node acts on it: cluster, generation, and whether it is addressed to this disk.  Only

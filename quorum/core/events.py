@@ -1,7 +1,7 @@
 """The input of the core (events) and its output (effects).
 
-The shell executes effects in the given order; it may merge neighbouring `Write`s into one transaction, never swap
-them.  Anything with `after=id` leaves only once `Write` number `id` is durable.
+The shell executes effects in the given order; it may merge adjacent `Write`s into one transaction, but never reorder
+effects.  A message with `after=id` leaves only once `Write` number `id` is durable.
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@ Theory of operation.  Directory ids are random and are never typed, so a voter l
 node must find out the directory ids, exactly once.  A *newborn* (a node with an empty log) does not vote, is no
 candidate and acknowledges nothing.  It introduces itself:
 
-- A founder, that is a listed voter, asks all other founders until it belongs to a cluster.  The founder with the lowest
-  id founds the cluster once each of the others has answered that it is newborn and was given the same list.  It writes
-  the founding batch (offset 0, epoch 0) with the directory ids of all founders, and does not send it before it is
-  durable.
+- A founder (a node in the voter list) asks all other founders until it belongs to a cluster.  The founder with the
+  lowest id founds the cluster once each of the others has answered that it is newborn and was given the same list.  It
+  writes the founding batch (offset 0, epoch 0) with the directory ids of all founders, and does not send it before it
+  is durable.
 - The other founders take the founding batch from any node that has it, if it holds their own key, and take part once it
-  is durable here.  Because the batch names each founding disk, a voter list can never found twice.
+  is durable here.  Because the batch names each founding disk, the same voter list cannot found two clusters.
 - A founder that meets a cluster whose founding batch does not name its disk has a replaced disk.  It joins as an
   observer and reports which voter it could replace.
 - An observer asks the bootstrap addresses until a founded node answers, and keeps the cluster's id.

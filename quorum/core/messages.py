@@ -61,7 +61,7 @@ class Vote:
 
     sender: Sender
     target: ReplicaKey
-    epoch: int  # for a pre-vote the sender's present one
+    epoch: int  # in a pre-vote, the sender's current epoch
     log_end: LogEnd
     pre_vote: bool
     address: str = ""  # the sender's address, which may be newer than the log's; empty if it is not given
@@ -112,11 +112,11 @@ class Fetch:
     """A request for the log from `offset` on.  It acknowledges that everything below is durable at the sender."""
 
     sender: Sender
-    target_id: int | None  # node id of the leader, as the sender knows it; None to a bootstrap address
+    target_id: int | None  # node id of the leader, as the sender knows it; None if sent to a bootstrap address
     epoch: int  # the leader epoch that the sender knows
     offset: int
     last_fetched_epoch: int  # of the sender's last batch
-    high_watermark: int  # the sender's
+    high_watermark: int  # of the sender
     round: int  # the last one seen in a reply; see `reads.py`
     max_wait_ms: int
     max_bytes: int
@@ -166,7 +166,7 @@ class FetchSnapshotReply:
 
 @dataclass(frozen=True, slots=True)
 class Introduce:
-    """A request for the identity of a node and its cluster; sent by newborns, and to the address of a new voter."""
+    """A request for the identity of a node and its cluster.  Sent by newborns, and to the address of a new voter."""
 
     sender: Sender
     initial_voters: tuple[tuple[int, str], ...]  # (id, address) that the sender was started with; empty for an observer
@@ -179,7 +179,7 @@ class IntroduceReply:
     error: ErrorCode
     known: Knowledge
     key: ReplicaKey
-    newborn: bool  # true while the node has no place in a cluster
+    newborn: bool  # true while the node belongs to no cluster
     initial_voters: tuple[tuple[int, str], ...]
     founding: Batch | None  # the batch at offset 0; a newborn whose key it lists joins the cluster as that voter
     voters: VoterSet

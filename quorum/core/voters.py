@@ -1,8 +1,8 @@
 """The voter sets in the log, by offset.
 
-A voter set is in force from the moment it is appended, committed or not, and a truncation brings back the one before
-it (KIP-853).  So no code assigns the set: it is computed from this history, which grows and is truncated only
-together with the log.
+A voter set is in force from the moment it is appended, committed or not, and a truncation restores the previous set
+(KIP-853).  So no code assigns the set: it is computed from this history, which grows and is truncated only together
+with the log.
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ from quorumlog.runtime.logging import LineBudget, get_logger
 from quorumlog.wire.rpcs import RPCS, AnyRpc, ReplyT, RequestT, Rpc, Service
 
 CHANNELS_MAX = 128
-"""Open channels.  When another is needed, the least recently used one without a call in progress is closed."""
+"""Open channels.  At this limit, a new channel replaces the least recently used one without a call in progress."""
 CALLS_PER_CHANNEL_MAX = 256
-"""Calls in progress to one address.  A further one fails here as unreachable."""
+"""Calls in progress to one address.  Further calls fail at once, as if the address were unreachable."""
 QUORUM_REQUEST_MAX_BYTES = 64 << 10
 CONTROLLER_REQUEST_MAX_BYTES = 8 << 20
 HANDLING_MAX_S = 60.0
@@ -106,7 +106,7 @@ class GrpcTransport:
         self._closing: list[asyncio.Task[None]] = []  # closings of channels that were replaced, until they end
         self._closed = False
         self._lines = LineBudget(logger, lambda: asyncio.get_running_loop().time(), 1, _LOG_EVERY_S)
-        self.is_serving: Callable[[], bool] = lambda: False  # what gRPC health answers
+        self.is_serving: Callable[[], bool] = lambda: False  # the answer of gRPC health
         self.malformed_requests = 0
         self.malformed_replies = 0
 
@@ -159,7 +159,7 @@ class GrpcTransport:
         await self._server.start()
 
     async def refresh_health(self) -> None:
-        """Report to gRPC health, for the process and for each service, whether this process serves."""
+        """Update the state of gRPC health, for the process and for each of its services."""
         serving = not self._closed and self.is_serving()
         status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         for name in (health.OVERALL_HEALTH, *(service.value for service in Service)):
@@ -224,7 +224,7 @@ class GrpcTransport:
 
     async def _refuse_size(self, rpc: AnyRpc, size: int, limit: int, context: _Context) -> bytes:
         self.malformed_requests += 1
-        await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, f"{rpc} of {size} bytes, at most {limit} are taken")
+        await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, f"{rpc} of {size} bytes; the limit is {limit}")
 
     async def _refuse_malformed(self, problem: str, context: _Context) -> bytes:
         self.malformed_requests += 1
@@ -339,8 +339,8 @@ async def _abort(context: _Context, code: grpc.StatusCode, details: str) -> NoRe
 
     Raises:
         grpc.aio.AbortError: the exception that gRPC expects from a handler.
-        CancelledError: the call had ended already, because its deadline passed or its connection was lost while this
-            process was stalled.  gRPC would log that failure with three tracebacks, although no caller waits.
+        CancelledError: the call has already ended, because its deadline passed or its connection was lost while this
+            process was stalled.  No caller waits, so this avoids the three tracebacks that gRPC would log.
     """
     try:
         await context.abort(code, details)

@@ -99,4 +99,4 @@ def test_a_set_without_a_live_majority_is_refused_with_the_arithmetic() -> None:
     assert refusal is not None
     assert refusal.error is VoterChangeError.NO_MAJORITY
     assert "need 3 of 4" in refusal.message
-    assert "only 2 (1,2) fetched lately; unavailable: 3,4" in refusal.message
+    assert "only voters 1,2 fetched lately; unavailable: 3,4" in refusal.message
