@@ -1,31 +1,49 @@
-"""What Kafka's tools ask: voters of a real quorum, configs of a broker, security that is off, time of the append."""
+"""What Kafka's tools ask: voters of a real quorum, configs of a broker, security that is off, changed batches."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, Producer
+from confluent_kafka import (
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
     AclPermissionType,
     AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
     ConfigResource,
     NewTopic,
     ResourcePatternType,
     ResourceType,
 )
 
+from quorumlog.client.cluster import Cluster
 from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.kafka import fetch
 from quorumlog.wire.kafka.codec import Api
+from quorumlog.wire.record_batch import Codec, iter_headers
 from tests.unit.broker.kafka.raw import RawClient
 
 from .conftest import Server, StartServer
 
+Kctl = Callable[..., subprocess.CompletedProcess[str]]
 WAIT_S = 60
 
 
@@ -119,3 +137,52 @@ def test_librdkafka_gets_the_time_of_the_append(standalone: Server, admin: Admin
     assert producer.flush(WAIT_S) == 0
     assert [kind for kind, _ in told] == [TIMESTAMP_LOG_APPEND_TIME] * 3
     assert all(time > 1_600_000_000_000 for _, time in told)
+
+
+async def codecs_of(server: Server, topic: str) -> list[Codec]:
+    """Return the codec of each stored batch."""
+    async with Cluster(server.fields["kafka"]) as cluster:
+        connection = await cluster.leader(topic, 0, WAIT_S)
+        wanted = [fetch.PartitionToFetch(topic, 0, 0, 10 << 20)]
+        body = fetch.encode_request(fetch.CLIENT_VERSION, wanted, max_wait_ms=0, min_bytes=0, max_bytes=10 << 20)
+        reply = await connection.call(Api.FETCH, fetch.CLIENT_VERSION, body, WAIT_S)
+        (partition,) = fetch.decode_response(reply, fetch.CLIENT_VERSION).partitions
+        assert partition.error_code == 0
+        return [header.codec for _, header in iter_headers(partition.records)]
+
+
+def test_librdkafka_reads_what_the_broker_recompressed(standalone: Server, admin: AdminClient, kctl: Kctl) -> None:
+    """Idempotent producers of all codecs write to a topic that demands one codec after the other."""
+    topic = "recompressed"
+    assert kctl("topics", "create", topic, "--partitions", "1", "--replication-factor", "1").returncode == 0
+    common = {"bootstrap.servers": standalone.fields["kafka"], "enable.idempotence": True}
+    producers = [Producer(common | {"compression.type": name}) for name in ("none", "gzip", "snappy", "lz4", "zstd")]
+    sent: list[tuple[int, bytes]] = []
+    assert kctl("configs", "set", "compression.zstd.level=7", "--topic", topic, "--wait").returncode == 0
+    for target in ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"):
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        change = ConfigEntry("compression.type", target, incremental_operation=AlterConfigOpType.SET)
+        resource.add_incremental_config(change)
+        [altered] = admin.incremental_alter_configs([resource], request_timeout=WAIT_S).values()
+        altered.result(WAIT_S)
+        [described] = admin.describe_configs([resource], request_timeout=WAIT_S).values()
+        found = described.result(WAIT_S)
+        assert (found["compression.type"].value, found["compression.zstd.level"].value) == (target, "7")
+        for producer in producers:
+            for _ in range(20):
+                sent.append((1_000 + len(sent), b"%d " % len(sent) * 30))
+                producer.produce(topic, sent[-1][1], timestamp=sent[-1][0])
+            assert producer.flush(WAIT_S) == 0
+    consumer = Consumer({"bootstrap.servers": standalone.fields["kafka"], "group.id": topic, "check.crcs": True})
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        records = consumer.consume(len(sent), WAIT_S)
+    finally:
+        consumer.close()
+    assert [record.offset() for record in records] == list(range(len(sent)))
+    assert [(record.timestamp()[1], record.value()) for record in records] == sent
+    [shown] = json.loads(kctl("configs", "get", "compression.type", "--topic", topic, "-o", "json").stdout)
+    assert (shown["value"], shown["source"]) == ("zstd", "topic")
+    of_producers = of_topic = list(Codec)
+    stored = asyncio.run(codecs_of(standalone, topic))
+    assert [codec for codec, _ in groupby(stored)] == [*of_producers, *of_topic]
