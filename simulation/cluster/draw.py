@@ -139,6 +139,7 @@ def draw(seed: int) -> ClusterPlan:
     plan = _with_transactions(Random(f"cluster transactions {seed}"), plan)
     plan = _with_new_members(Random(f"cluster members {seed}"), plan)
     plan = _with_queue(Random(f"cluster queue {seed}"), plan)
+    plan = _with_recompression(Random(f"cluster recompression {seed}"), plan)
     return record_deletions.drawn(Random(f"cluster record deletions {seed}"), plan)
 
 
@@ -211,6 +212,14 @@ def _with_queue(random: Random, plan: ClusterPlan) -> ClusterPlan:
     if random.random() >= 0.2 or plan.rebuilds or not safe.keeps_all:
         return plan
     return replace(plan, workers=random.choice((1, 2, 2, 3)), queue_partitions=random.choice((1, 2, 3)))
+
+
+def _with_recompression(random: Random, plan: ClusterPlan) -> ClusterPlan:
+    """In some runs, leaders recompress the batches of some topics."""
+    if random.random() >= 0.1:
+        return plan
+    codecs = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
+    return replace(plan, topics=tuple([replace(one, compression=random.choice(codecs)) for one in plan.topics]))
 
 
 def _with_caching(random: Random, plan: ClusterPlan) -> ClusterPlan:

@@ -55,7 +55,8 @@ class TopicPlan:
     min_isr: int
     unclean: bool = False
     passing: bool = False
-    codec: Codec = Codec.NONE  # of its batches
+    codec: Codec = Codec.NONE  # of its batches, as clients send them
+    compression: str = "producer"  # compression.type: the codec of its batches in the log
     retention_ms: int = -1
     retention_bytes: int = -1
     caching: bool = False  # write.caching: acknowledged records may be on no disk
@@ -78,6 +79,8 @@ class TopicPlan:
             chosen["retention.bytes"] = str(self.retention_bytes)
         if self.caching:
             chosen["write.caching"] = "true"
+        if self.compression != "producer":
+            chosen["compression.type"] = self.compression
         if self.compaction is not None:
             chosen |= self.compaction.configs
         return chosen

@@ -158,6 +158,8 @@ class ClusterWorld(World):
         self.refused: set[str] = set()
         """Hosts that were refused because their disk belongs to a voter of an earlier generation."""
         self.watch.seen["run with a compacted topic"] += any(topic.compaction for topic in plan.topics)
+        recompressed = any(topic.compression not in ("producer", topic.codec.name.lower()) for topic in plan.topics)
+        self.watch.seen["run with recompression"] += recompressed
         self.watch.seen["run with a real quorum store"] += plan.real_store
         self.watch.seen["run with an older release"] += bool(plan.older_releases)
         self.is_expected: Callable[[Host, QuorumlogError], bool] = lambda host, failure: False

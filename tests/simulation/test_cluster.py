@@ -112,6 +112,7 @@ def test_rare_faults_occur() -> None:
         "record released by a worker",
         "lock of a worker renewed",
         "worker vanished",
+        "run with recompression",
     ):
         assert totals.seen[what] > 0, what
 
