@@ -129,10 +129,11 @@ class KeyedRecords:
                 return f"the tombstone at {offset} was committed {kept_s:.3f} s ago"
         return None
 
-    def outlived(self, entries: Iterable[tuple[int, Entry]], had: set[int]) -> str | None:
-        """Return why the records of a whole replica contradict those that it had before, or None.
+    def outlived(self, entries: Iterable[tuple[int, Entry]], end: int, had: set[int]) -> str | None:
+        """Return why the records of a replica contradict those that it had before, or None.
 
-        had: the offsets of the tombstones that this replica had.
+        entries: all records below `end`.  had: the offsets of the tombstones that this replica had; it may still have
+        those from `end` on.
         """
         last = {
             entry.key: (offset, entry)
@@ -143,7 +144,7 @@ class KeyedRecords:
             newest = self.newest.get(key, -1)
             found = self.entries.get(newest)
             is_tombstone = found is not None and found.key == key and found.value is None
-            if entry.value is not None and newest > offset and is_tombstone and newest in had:
+            if entry.value is not None and end > newest > offset and is_tombstone and newest in had:
                 return f"key {key!r} has the value of offset {offset} again, its tombstone at {newest} was removed"
         return None
 

@@ -41,11 +41,11 @@ class CompactionWatch:
         had.difference_update([offset for offset in had if offset >= end])
 
     def read_whole(self, run: BrokerRun, history: History, log: PartitionLog, end: int) -> None:
-        """Check that no value has returned in a replica whose tombstone it had."""
+        """Check that no value below `end` has returned in a replica that had its tombstone."""
         evidence = self._evidence
         if history.records is None or (run.node_id, history.key) in evidence.damaged:
             return
         entries = [entry for batch in batches_of(log, log.start_offset, end, keyed=True) for entry in batch.entries]
-        problem = history.records.outlived(entries, self._tombstones.get((log.directory_id, log.key), set()))
+        problem = history.records.outlived(entries, end, self._tombstones.get((log.directory_id, log.key), set()))
         evidence.check(problem is None, lambda: f"I32: {history} on {run.node_id}: {problem}")
         evidence.seen["compacted replica read"] += 1

@@ -337,9 +337,10 @@ def test_no_value_returns_after_a_replica_has_lost_its_tombstone(compacted: Hist
     records = compacted.records
     assert records is not None
     left = [(1, entry(b"a", b"2")), (2, entry(b"b", b"3"))]
-    assert "key b'b' has the value of offset 2 again" in str(records.outlived(left, had={3}))
-    assert records.outlived(left, had=set()) is None, "it was fetched after the retention of the tombstone"
-    assert records.outlived([*left, (3, entry(b"b", None))], had={3}) is None
+    assert "key b'b' has the value of offset 2 again" in str(records.outlived(left, 4, had={3}))
+    assert records.outlived(left, 4, had=set()) is None, "it was fetched after the retention of the tombstone"
+    assert records.outlived(left, 3, had={3}) is None, "the tombstone is above the records that are compared"
+    assert records.outlived([*left, (3, entry(b"b", None))], 4, had={3}) is None
 
 
 @pytest.mark.parametrize(("end", "is_known"), [(4, True), (3, False)])
