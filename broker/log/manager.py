@@ -26,6 +26,8 @@ from types import MappingProxyType
 from typing import TypeVar
 from uuid import UUID
 
+import msgspec
+
 from broker.log.checkpoints import Checkpoints
 from broker.log.cleaning.job import Replacement
 from broker.log.cleaning.swap import finish_swaps
@@ -39,7 +41,7 @@ from broker.log.partition_log import PartitionLog
 from broker.log.recent import RecentAppends
 from broker.log.recovery import DamagedLogError
 from broker.log.retention_clock import RetentionClock
-from broker.log.state import DAMAGED, damage_note, empty_state
+from broker.log.state import DAMAGED, damage_note, empty_state, encode_state, state_fact
 from broker.log.strays import STRAYS, Stray, StrayFolders
 from broker.log.types import LOGS, LogConfig, LogKey, folder_name, parse_folder_name
 from quorumlog.errors import CorruptStoreError
@@ -155,6 +157,9 @@ class LogManager:
                 if state is not None and state.swapping:
                     finish_swaps(disk, folder, state)
                     await disk.sync_dir(f"{LOGS}/{folder}")
+                    # Before the next swap: it may leave another `.swap` of the same name before it is decided.
+                    state = msgspec.structs.replace(state, swapping=[])
+                    notes[state_fact(folder)] = encode_state(state)
                 durable = facts.durable(key, folder, state)
                 if folder in facts.damaged:
                     await turn.through(check_whole(disk, f"{LOGS}/{folder}", state, facts.damaged[folder]))

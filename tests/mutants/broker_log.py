@@ -312,6 +312,13 @@ MUTANTS = (
         (f"{UNIT}/test_checkpoints.py::test_a_leadership_cancels_a_reset_that_waits_for_its_turn",),
     ),
     Mutant(
+        "a swap that was finished at a start is finished again at the next one",
+        MANAGER,
+        "                    notes[state_fact(folder)] = encode_state(state)\n",
+        "",
+        (f"{UNIT}/test_compaction.py::test_a_swap_that_was_finished_at_a_start_is_not_repeated_at_the_next_one",),
+    ),
+    Mutant(
         "a checkpoint that fails leaves its directory online",
         CHECKPOINTS,
         "            with directory.reported():\n                await self._write(directory, logs)",

@@ -6,7 +6,7 @@ A swap has these steps; a crash between any two of them loses nothing:
 2. The broker checks it, makes it durable, renames it to `<base>.swap` and makes the new name durable.  A start deletes
    it, because the facts do not name it.
 3. The log's state among the facts names the new segment, with `swapping`.  From here on, the swap is decided: a start
-   renames `<base>.swap` to `<base>.log` if it still exists, and deletes the other segments of the range.
+   renames `<base>.swap` to `<base>.log` if it still exists, deletes the other segments of the range, and does step 5.
 4. The broker does the same, and makes the names durable.
 5. The log's state is written without `swapping`.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -467,6 +468,9 @@ def test_a_log_with_bad_contents_is_tried_again_after_an_hour() -> None:
 # A crash at each step of a swap
 
 
+STEPS_OF_A_SWAP = 10
+
+
 class CrashError(BaseException):
     pass
 
@@ -499,6 +503,43 @@ class CrashingDisk:
         return counted
 
 
+async def crashes_while_cleaning(rig: CompactionRig, step: int, how: str) -> bool:
+    """Clean once, with a crash and a restart before this step.  Return False if there are fewer steps."""
+    crashing = CrashingDisk(rig, step, how)
+    task = asyncio.get_running_loop().create_task(rig.cleaner.clean_next())
+    done, _ = await asyncio.wait([task], timeout=60)
+    for name in ("rename", "remove", "flush", "sync_dir"):
+        delattr(rig.disk, name)
+    del rig.disk.facts.commit
+    if crashing.image is None:
+        assert done
+        assert task.result()
+        return False
+    await rig.end(crashing.image, task)
+    rig.note_cleaned()
+    return True
+
+
+@pytest.mark.parametrize("how", ["kill", "power cut"])
+def test_a_swap_that_was_finished_at_a_start_is_not_repeated_at_the_next_one(how: str) -> None:
+    """The next swap may already have left its file under the same name, but not yet be decided."""
+
+    async def scenario(rig: CompactionRig, first: int, second: int) -> None:
+        await rig.start()
+        for number in range(12):
+            rig.append((b"%d" % (number % 3), bytes(100)))
+        await rig.settle()
+        rig.limit = rig.log.compaction.dirty(rig.config, rig.wall_ms).limit
+        for step in (first, second):
+            await crashes_while_cleaning(rig, step, how)
+            rig.check()
+        await rig.logs.close()
+
+    for first in range(STEPS_OF_A_SWAP):
+        for second in range(2 * STEPS_OF_A_SWAP):
+            run_simulated(partial(scenario, CompactionRig(4, segment_size=300), first, second))
+
+
 @pytest.mark.parametrize("torn", [False, True])
 @pytest.mark.parametrize("how", ["kill", "power cut"])
 def test_a_crash_at_any_step_of_a_swap_loses_nothing(how: str, torn: bool) -> None:
@@ -513,18 +554,8 @@ def test_a_crash_at_any_step_of_a_swap_loses_nothing(how: str, torn: bool) -> No
             rig.append_random()
         await rig.settle()
         rig.limit = rig.log.compaction.dirty(rig.config, rig.wall_ms).limit
-        crashing = CrashingDisk(rig, steps, how)
-        task = asyncio.get_running_loop().create_task(rig.cleaner.clean_next())
-        done, _ = await asyncio.wait([task], timeout=60)
-        for name in ("rename", "remove", "flush", "sync_dir"):
-            delattr(rig.disk, name)
-        del rig.disk.facts.commit
-        if crashing.image is None:
-            assert done
-            assert task.result()
+        if not await crashes_while_cleaning(rig, steps, how):
             return False
-        await rig.end(crashing.image, task)
-        rig.note_cleaned()
         rig.check()
         assert not [one for one in rig.disk._files if one.endswith((".swap", ".cleaned"))]
         await rig.settle()
