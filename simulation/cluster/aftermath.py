@@ -131,6 +131,7 @@ class Aftermath:
     async def _finish_queue(self) -> None:
         """L12: wait until the workers have completed every record, and have them leave."""
         workers = self.clients.workers
+        workers.are_diligent = True
         await self.world.wait(
             lambda: not workers.unfinished(), "L12: all records are complete", QUEUE_S, workers.unfinished
         )
