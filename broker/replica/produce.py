@@ -113,6 +113,16 @@ class ProduceService:
 
         produce.verifying.add_done_callback(answered)
 
+    @property
+    def waiting(self) -> int:
+        """Return how many produces wait for the check or recompression of their records, or for earlier ones."""
+        return self._checks.produces
+
+    @property
+    def recompressed_bytes(self) -> int:
+        """Return how many bytes were recompressed so far, as they were received."""
+        return self._checks.recompressed_total
+
     def close(self) -> None:
         """Refuse the produces whose records are still to be checked."""
         self._checks.refuse_all(KafkaCode.NOT_LEADER_OR_FOLLOWER)

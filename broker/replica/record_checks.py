@@ -94,6 +94,8 @@ class RecordChecks:
         """Produces in the queues of all lanes."""
         self.recompressed_bytes = 0
         """Bytes of the produces in these queues that were recompressed."""
+        self.recompressed_total = 0
+        """Bytes that were recompressed, as they were received."""
 
     def admit(self, produce: Produce, config: LogConfig) -> bool:
         """Return True if `produce` may be appended now.  Otherwise it waits, and `append` is called with it later."""
@@ -182,6 +184,7 @@ class RecordChecks:
     def _take(self, produce: Produce, received: Produced, checked: Produced | Refused) -> None:
         produce.batches = checked
         if isinstance(checked, Produced) and checked.data is not received.data:
+            self.recompressed_total += len(received.data)
             produce.recompressed_size = len(checked.data)
             self.recompressed_bytes += produce.recompressed_size
 

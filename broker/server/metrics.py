@@ -14,6 +14,7 @@ from quorumlog.runtime.metrics import Metrics
 def register_broker_metrics(metrics: Metrics, role: BrokerRole, kafka: KafkaServer) -> None:
     """Register the metrics of a broker.  Call it once in each process."""
     table, fetches, counters = role.table, role.replicas.fetches, role.context.counters
+    produces = role.replicas.produces
 
     def led() -> list[LeaderState]:
         return [each.leader for each in table if each.leader is not None]
@@ -54,6 +55,16 @@ def register_broker_metrics(metrics: Metrics, role: BrokerRole, kafka: KafkaServ
         lambda: fetches.sessions.evicted,
     )
     gauge("broker_produces_parked", "Writes that wait for replication.", lambda: role.context.parked_produces)
+    gauge(
+        "broker_produces_unchecked",
+        "Writes that wait until their records are checked or recompressed.",
+        lambda: produces.waiting,
+    )
+    counter(
+        "broker_recompressed_bytes",
+        "Bytes recompressed because of compression.type, as they were received.",
+        lambda: produces.recompressed_bytes,
+    )
     gauge("broker_connections", "Client connections.", lambda: kafka.counters.connections)
     counter(
         "broker_connections_refused",

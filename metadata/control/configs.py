@@ -37,6 +37,7 @@ from metadata.image import (
     unknown_key,
 )
 from metadata.image.internal_topics import CLEANUP_POLICY, COMPACT, cleanup_problem
+from metadata.image.topic_configs import NOTHING_UNAVAILABLE
 from metadata.records import NO_OFFSET, RECORDS_PER_BATCH_MAX, Config, ConfigScope, PartitionChange, Reason, Record
 from quorumlog.wire.errors import ApiError
 
@@ -91,9 +92,16 @@ class Described:
 
 
 def alter_configs(
-    image: ClusterImage, wanted: Sequence[Changes], *, validate_only: bool = False
+    image: ClusterImage,
+    wanted: Sequence[Changes],
+    *,
+    validate_only: bool = False,
+    unavailable: Mapping[str, str] = NOTHING_UNAVAILABLE,
 ) -> Decision[tuple[Altered, ...]]:
-    """Decide config changes, each resource all or nothing."""
+    """Decide config changes, each resource all or nothing.
+
+    unavailable: see `ConfigKey.problem`.
+    """
     times = Counter(each.resource for each in wanted)
     answers: list[Altered] = []
     configs: list[Config] = []
@@ -106,7 +114,7 @@ def alter_configs(
             text = f"{each.resource} is named {times[each.resource]} times in one request"
             answers.append(Altered(each.resource, Outcome(ApiError.INVALID_REQUEST, text)))
         else:
-            found = _records(image, each)
+            found = _records(image, each, unavailable)
             refused = isinstance(found, Outcome)
             answers.append(
                 Altered(each.resource, found if isinstance(found, Outcome) else OK, not refused and bool(found))
@@ -173,7 +181,7 @@ def _cleared(topic: TopicImage, index: int, position: int, cause_offset: int) ->
     )
 
 
-def _records(image: ClusterImage, wanted: Changes) -> list[Config] | Outcome:
+def _records(image: ClusterImage, wanted: Changes, unavailable: Mapping[str, str]) -> list[Config] | Outcome:
     """Return the records of one resource's changes, in the order of the keys, or the refusal."""
     key = resource_key(image, wanted.resource)
     if isinstance(key, Outcome):
@@ -191,7 +199,7 @@ def _records(image: ClusterImage, wanted: Changes) -> list[Config] | Outcome:
         if config == CLEANUP_POLICY and _is_internal(wanted.resource):
             problem = cleanup_problem(value)
         else:
-            problem = None if value is None else known.problem(value)
+            problem = None if value is None else known.problem(value, unavailable)
         problem = problem or _too_high(image, wanted.resource, config, value)
         if problem is not None:
             return Outcome(ApiError.INVALID_CONFIG, problem)

@@ -24,6 +24,7 @@ from metadata.control.placement import Placer
 from metadata.control.reassign import ended
 from metadata.image import TOPIC_CONFIGS, ClusterImage, TopicImage, is_internal, unknown_key
 from metadata.image.internal_topics import CLEANUP_POLICY, INTERNAL_CONFIGS, PARTITIONS_KEYS, cleanup_problem
+from metadata.image.topic_configs import NOTHING_UNAVAILABLE
 from metadata.records import (
     RECORDS_PER_BATCH_MAX,
     UNASSIGNED,
@@ -103,11 +104,13 @@ def create_topics(
     *,
     validate_only: bool = False,
     has_one_voter: bool = False,
+    unavailable: Mapping[str, str] = NOTHING_UNAVAILABLE,
 ) -> Decision[tuple[CreatedTopic, ...]]:
     """Decide the creation of topics.
 
     new_id: returns a random uuid.
     has_one_voter: whether the quorum has a single voter.
+    unavailable: see `ConfigKey.problem`.
     """
     placer = Placer(image)
     counts = Counter(topic.name for topic in topics)
@@ -117,7 +120,7 @@ def create_topics(
             text = f"topic {topic.name[:40]!a} is named {counts[topic.name]} times in one request"
             planned.append(CreatedTopic(topic.name, Outcome(ApiError.INVALID_REQUEST, text)))
         else:
-            planned.append(_plan(image, topic, placer.broker_count, has_one_voter))
+            planned.append(_plan(image, topic, placer.broker_count, has_one_voter, unavailable))
     wanted = [plan for plan in planned if isinstance(plan, NewTopic)]
     refusal = _check_size(wanted)
     if refusal is not None:
@@ -155,7 +158,9 @@ def fresh_id(image: ClusterImage, new_id: Callable[[], UUID]) -> UUID:
     return topic_id
 
 
-def _plan(image: ClusterImage, topic: NewTopic, broker_count: int, has_one_voter: bool) -> NewTopic | CreatedTopic:
+def _plan(
+    image: ClusterImage, topic: NewTopic, broker_count: int, has_one_voter: bool, unavailable: Mapping[str, str]
+) -> NewTopic | CreatedTopic:
     """Return the topic with all defaults resolved (numbers, configs), or the reason why it is not created."""
     problem = name_problem(topic.name)
     if problem is not None:
@@ -169,7 +174,7 @@ def _plan(image: ClusterImage, topic: NewTopic, broker_count: int, has_one_voter
         checked = _check_counts(image, topic, broker_count, is_flexible=has_one_voter or not is_internal(topic.name))
     if isinstance(checked, Outcome):
         return CreatedTopic(topic.name, checked)
-    refusal = _check_configs(topic, checked.replication_factor)
+    refusal = _check_configs(topic, checked.replication_factor, unavailable)
     if refusal is not None:
         return CreatedTopic(topic.name, refusal)
     own = configs_of_new(image, topic.name, dict(topic.configs), checked.replication_factor)
@@ -252,7 +257,7 @@ def check_rows(image: ClusterImage, rows: Sequence[Sequence[int]], first: int, f
     return None
 
 
-def _check_configs(topic: NewTopic, replication_factor: int) -> Outcome | None:
+def _check_configs(topic: NewTopic, replication_factor: int, unavailable: Mapping[str, str]) -> Outcome | None:
     counts = Counter(key for key, _ in topic.configs)
     for key, value in topic.configs:
         known = TOPIC_CONFIGS.get(key)
@@ -261,7 +266,7 @@ def _check_configs(topic: NewTopic, replication_factor: int) -> Outcome | None:
         if counts[key] > 1:
             return Outcome(ApiError.INVALID_CONFIG, f"{key} is set {counts[key]} times")
         own_rule = key == CLEANUP_POLICY and is_internal(topic.name)
-        problem = cleanup_problem(value) if own_rule else known.problem(value)
+        problem = cleanup_problem(value) if own_rule else known.problem(value, unavailable)
         if problem is not None:
             return Outcome(ApiError.INVALID_CONFIG, problem)
         if key == MIN_ISR and int(value) > replication_factor:

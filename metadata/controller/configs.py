@@ -9,7 +9,9 @@ from metadata.control.errors import OK, Outcome
 from metadata.controller import convert
 from metadata.controller.active import ActiveController
 from metadata.image import ClusterImage
+from metadata.image.topic_configs import COMPRESSION_TYPE
 from metadata.records import ConfigScope
+from quorumlog.wire.compression import unavailable_codecs
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 _SCOPES = {scope.value: scope for scope in ConfigScope}
@@ -29,8 +31,15 @@ async def alter_configs(
         for each in request.resources
     ]
 
+    unavailable = unavailable_codecs(
+        {value for each in wanted for key, value in each.values if key == COMPRESSION_TYPE}
+    )
+
     def decide(image: ClusterImage, again: bool) -> Decision[tuple[tuple[Altered, ...], int]]:
-        return with_end(image, configs.alter_configs(image, wanted, validate_only=request.header.validate_only))
+        decision = configs.alter_configs(
+            image, wanted, validate_only=request.header.validate_only, unavailable=unavailable
+        )
+        return with_end(image, decision)
 
     answer = await controller.carry_out(decide, timeout_ms)
     if isinstance(answer, Outcome):

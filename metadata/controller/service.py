@@ -33,10 +33,12 @@ from metadata.controller.active import NOT_CONTROLLER, OUTCOME_UNKNOWN, TIMED_OU
 from metadata.controller.describe import describe_brokers, describe_topics
 from metadata.controller.ports import Node
 from metadata.image import ClusterImage
+from metadata.image.topic_configs import COMPRESSION_TYPE
 from quorum.core.events import VoterChangeError
 from quorum.ports import UnreachableError
 from quorumlog.errors import RemoteProtocolError
 from quorumlog.wire import rpcs
+from quorumlog.wire.compression import unavailable_codecs
 from quorumlog.wire.errors import ApiError
 from quorumlog.wire.rpcs import AnyRpc, ReplyT, RequestT, Rpc, Sender, header_of, result_of
 from quorumlog.wire.v1 import controller_pb2 as pb
@@ -293,6 +295,9 @@ class ControllerService:
         self, request: pb.CreateTopicsRequest, timeout_ms: float
     ) -> pb.CreateTopicsReply | Outcome:
         topics = convert.new_topics(request)
+        unavailable = unavailable_codecs(
+            {value for each in topics for key, value in each.configs if key == COMPRESSION_TYPE}
+        )
 
         def decide(image: ClusterImage, again: bool) -> Decision[tuple[tuple[CreatedTopic, ...], int]]:
             decision = create_topics(
@@ -301,6 +306,7 @@ class ControllerService:
                 self.controller.new_id,
                 validate_only=request.header.validate_only,
                 has_one_voter=len(self._node.voter_ids) == 1,
+                unavailable=unavailable,
             )
             return with_end(image, decision)
 

@@ -7,7 +7,7 @@ that only the cluster or only a broker has are in tables of their own.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from enum import Enum
 
@@ -19,6 +19,8 @@ REPLICAS_CHARS_MAX = 10_000
 """Maximum length of a list of replicas.  A longer one is refused."""
 POLICIES_CHARS_MAX = 100
 """Maximum length of a list of choices.  A longer one is refused."""
+COMPRESSION_TYPE = "compression.type"
+NOTHING_UNAVAILABLE: Mapping[str, str] = {}
 KEYS_SHOWN_MAX = 8
 """How many keys the message about an unknown key lists if none is similar."""
 
@@ -77,8 +79,13 @@ class ConfigKey(msgspec.Struct, frozen=True, gc=False):
             case Kind.REPLICAS:
                 return f"*, or partition:broker pairs with commas between them, at most {REPLICAS_CHARS_MAX} characters"
 
-    def problem(self, value: str) -> str | None:
-        """Return the reason why `value` is refused, or None."""
+    def problem(self, value: str, unavailable: Mapping[str, str] = NOTHING_UNAVAILABLE) -> str | None:
+        """Return the reason why `value` is refused, or None.
+
+        unavailable: values of compression.type that this installation cannot serve, with the reasons.
+        """
+        if self.key == COMPRESSION_TYPE and value in unavailable:
+            return f"{self.key} cannot be {value}: {unavailable[value]}"
         match self.kind:
             case Kind.BOOLEAN:
                 good = value in ("true", "false")
@@ -138,7 +145,7 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = {
         ConfigKey("cleanup.policy", Kind.POLICIES, "delete", choices=("compact", "delete")),
         ConfigKey("compression.gzip.level", Kind.INT, "-1", -1, 9, barred=0),
         _int("compression.lz4.level", 9, 1, 17),
-        ConfigKey("compression.type", Kind.CHOICE, "producer", choices=_COMPRESSION_TYPES),
+        ConfigKey(COMPRESSION_TYPE, Kind.CHOICE, "producer", choices=_COMPRESSION_TYPES),
         _boolean("compression.validation.enable", "true"),
         _int("compression.zstd.level", 3, -131_072, 22),
         _int("delete.retention.ms", _DAY_MS, 0),

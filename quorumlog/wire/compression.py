@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Set
 from types import ModuleType
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ _XERIAL_BLOCK_SIZE = 64 << 10
 _BLOCK_LENGTH = struct.Struct(">i")
 _LZ4_BLOCK_SIZE = 64 << 10
 
+_OF_CRAMJAM = (Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)
 CODEC_NAMES = {codec.name.lower(): codec for codec in Codec}
 
 
@@ -77,6 +79,17 @@ def decompress(codec: Codec, data: Buffer, size_max: int = INFLATED_SIZE_MAX) ->
             return _decompress_snappy(data, size_max)
         case Codec.LZ4 | Codec.ZSTD:
             return _decompress_frame(codec, data, size_max)
+
+
+def unavailable_codecs(names: Set[str | None]) -> dict[str, str]:
+    """Return those of the named codecs that this process cannot use, each with the reason."""
+    needing = sorted(name for name in names if name is not None and CODEC_NAMES.get(name) in _OF_CRAMJAM)
+    try:
+        if needing:
+            _cramjam()
+    except ImportError as error:
+        return {name: f"the Python package cramjam cannot be imported ({error})" for name in needing}
+    return {}
 
 
 def _cramjam() -> ModuleType:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.mutants import Mutant
 
 ACTIVE = "metadata/controller/active.py"
+CONFIGS = "metadata/controller/configs.py"
+SERVICE = "metadata/controller/service.py"
 BACKGROUND = "metadata/controller/background.py"
 FENCING = "metadata/controller/fencing.py"
 REFUSALS = "metadata/controller/refusals.py"
@@ -12,11 +14,26 @@ SESSIONS = "metadata/controller/sessions.py"
 NODE = "quorum/node.py"
 CLIENT = "quorumlog/client/controller.py"
 ACTIVE_TESTS = "tests/unit/metadata/controller/test_controller.py"
+ADMIN_TESTS = "tests/unit/metadata/controller/test_admin_service.py"
 BACKGROUND_TESTS = "tests/unit/metadata/controller/test_background.py"
 REFUSAL_TESTS = "tests/unit/metadata/controller/test_refusals.py"
 CLIENT_TESTS = "tests/unit/quorumlog/client/test_controller_client.py"
 
 MUTANTS = (
+    Mutant(
+        "a codec whose library is missing is accepted for a new topic",
+        SERVICE,
+        "                unavailable=unavailable,\n",
+        "",
+        (f"{ADMIN_TESTS}::test_a_codec_whose_library_is_missing_is_refused_with_the_reason",),
+    ),
+    Mutant(
+        "a codec whose library is missing is accepted for a topic that exists",
+        CONFIGS,
+        "validate_only=request.header.validate_only, unavailable=unavailable",
+        "validate_only=request.header.validate_only",
+        (f"{ADMIN_TESTS}::test_a_codec_whose_library_is_missing_is_refused_with_the_reason",),
+    ),
     Mutant(
         "a background step that was refused for now does not run again",
         BACKGROUND,

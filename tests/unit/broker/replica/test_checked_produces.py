@@ -166,6 +166,8 @@ async def test_a_change_of_codec_applies_to_the_next_batch_and_a_retry_stays_a_d
     assert (await send(second)).base_offset == 1
     assert [(await send(each)).base_offset for each in (second, first)] == [1, 0]
     assert rig.log.end_offset == 2
+    assert rig.replicas.produces.waiting == 0
+    assert rig.replicas.produces.recompressed_bytes == 2 * len(second) + len(first)
     assert [parse_header(rig.log.read(offset, 1 << 20, offset + 1)).codec for offset in (0, 1)] == [
         Codec.NONE,
         Codec.LZ4,

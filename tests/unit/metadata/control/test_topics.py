@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from metadata.control.configs import Changes, Resource, alter_configs
 from metadata.control.topics import CreatedTopic, NewTopic, create_topics, delete_topics, forget_topics, gone_names
 from metadata.image import TOPIC_CONFIGS
 from metadata.records import Config, ConfigScope, ForgetTopics, Partition, RemoveTopic, Replica, Topic
@@ -217,6 +218,20 @@ def test_a_config_without_effect_is_accepted_and_says_so(cluster: Cluster, key: 
 def test_configs_of_compaction_and_compression_have_an_effect(cluster: Cluster, key: str, value: str) -> None:
     assert ask(cluster, NewTopic("t", 1, 3, configs=((key, value),)))[0].outcome.ok
     assert not TOPIC_CONFIGS[key].no_effect
+
+
+def test_a_codec_whose_library_is_missing_is_refused_by_name(cluster: Cluster) -> None:
+    missing = {"zstd": "its library is missing"}
+    topics = [NewTopic(codec, 1, 1, configs=(("compression.type", codec),)) for codec in ("gzip", "zstd")]
+    decision = create_topics(cluster.image, topics, cluster.new_id, unavailable=missing)
+    assert [each.outcome.error for each in decision.reply] == [ApiError.NONE, ApiError.INVALID_CONFIG]
+    assert decision.reply[1].outcome.message == "compression.type cannot be zstd: its library is missing"
+    cluster.create("t", (1,))
+    topic = Resource(ConfigScope.TOPIC, "t")
+    for codec, error in (("zstd", ApiError.INVALID_CONFIG), ("lz4", ApiError.NONE), (None, ApiError.NONE)):
+        changes = Changes(topic, (("compression.type", codec),))
+        [altered] = alter_configs(cluster.image, [changes], unavailable=missing).reply
+        assert altered.outcome.error is error
 
 
 def test_every_default_is_itself_allowed() -> None:

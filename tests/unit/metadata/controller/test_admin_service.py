@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -120,6 +121,24 @@ def test_configs_are_changed_and_described() -> None:
         assert (await plane.call(rpcs.ALTER_CONFIGS, back)).resources[0].changed
         again = await plane.call(rpcs.ALTER_CONFIGS, back)
         assert (again.resources[0].result.error, again.resources[0].changed) == ("NONE", False)
+
+    run(test())
+
+
+def test_a_codec_whose_library_is_missing_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        plane = await ready()
+        monkeypatch.setitem(sys.modules, "cramjam", None)  # an import of it fails
+        new = new_topic("u")
+        new.topics[0].configs.add(key="compression.type", value="zstd")
+        created = (await plane.call(rpcs.CREATE_TOPICS, new)).topics[0]
+        wanted = [changes(TOPIC, "t", ("compression.type", "lz4")), changes(CLUSTER, "", ("compression.type", "gzip"))]
+        altered = (await plane.call(rpcs.ALTER_CONFIGS, pb.AlterConfigsRequest(resources=wanted))).resources
+        results = [created.result, *[each.result for each in altered]]
+        assert [each.error for each in results] == ["INVALID_CONFIG", "INVALID_CONFIG", "NONE"]
+        for result, codec in zip(results, ("zstd", "lz4"), strict=False):
+            problem = f"compression.type cannot be {codec}: the Python package cramjam cannot be imported"
+            assert result.message.startswith(problem)
 
     run(test())
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import cramjam
 import pytest
 
 from quorumlog.errors import RemoteProtocolError
-from quorumlog.wire.compression import compress, decompress
+from quorumlog.wire.compression import compress, decompress, unavailable_codecs
 from quorumlog.wire.record_batch import Codec
 
 COMPRESSING = [codec for codec in Codec if codec]
@@ -44,6 +46,16 @@ def test_truncated_and_foreign_bytes_are_refused(codec: Codec) -> None:
 def test_bytes_after_the_end_are_refused(codec: Codec) -> None:
     with pytest.raises(RemoteProtocolError, match=codec.name.lower()):
         decompress(codec, compress(codec, b"contents" * 100) + b"trailing")
+
+
+def test_codecs_of_a_missing_library_are_named_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {"producer", "uncompressed", "gzip", "zstd", "snappy", "brotli", None}
+    assert unavailable_codecs(names) == {}
+    monkeypatch.setitem(sys.modules, "cramjam", None)  # an import of it fails
+    found = unavailable_codecs(names)
+    assert list(found) == ["snappy", "zstd"]
+    assert "the Python package cramjam cannot be imported" in found["zstd"]
+    assert unavailable_codecs({"gzip", None}) == {}
 
 
 def test_snappy_without_framing_is_read_too() -> None:
