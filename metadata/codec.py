@@ -51,6 +51,7 @@ VERSION = 1
 PARTITION_INDEX_MAX = 999_999
 LIST_MAX = 32_767
 NAME_MAX = 249
+GROUP_ID_MAX = 1_024
 TEXT_MAX = 65_535
 
 _ADVICE = "this release may be too old for this log, or the log is damaged"
@@ -454,7 +455,8 @@ class _Reader:
         scope = _SCOPES.get(message.scope)
         if scope is None:
             raise _MalformedError(f"config scope {message.scope}")
-        _check(len(message.resource) <= NAME_MAX, "length of config resource", len(message.resource))
+        longest = GROUP_ID_MAX if scope is ConfigScope.GROUP else NAME_MAX
+        _check(len(message.resource) <= longest, "length of config resource", len(message.resource))
         value = message.value if message.HasField("value") else None
         _check(value is None or len(value) <= TEXT_MAX, "length of config value of", message.key)
         return Config(scope, message.resource, _text(message.key, "config key", NAME_MAX), value)

@@ -126,7 +126,7 @@ def chunks(image: ClusterImage) -> Iterator[bytes]:
             brokers=len(image.brokers),
             topics=len(image.topics),
             past_epochs=len(image.past_epochs),
-            configs=len(image.configs),
+            configs=len(image.configs) + len(image.group_configs),
         )
     )
     for ids in _pieces(sorted(image.brokers), CHUNK_ENTRIES):
@@ -134,7 +134,8 @@ def chunks(image: ClusterImage) -> Iterator[bytes]:
     partitions = yield from _topic_chunks(image)
     for names in _ordered(image.past_epochs, lambda name: name[:2], lambda name: name):
         yield _encoder.encode(PastEpochs(tuple((name, image.past_epochs[name]) for name in names))) if names else b""
-    for resources in _ordered(image.configs, _config_bucket, lambda key: (key[0].value, key[1])):
+    resources_with_configs = (resource for resource, _ in image.all_configs())
+    for resources in _ordered(resources_with_configs, _config_bucket, lambda key: (key[0].value, key[1])):
         yield _encoder.encode(Configs(tuple(_config_entry(image, key) for key in resources))) if resources else b""
     yield _encoder.encode(End(partitions))
 
@@ -144,7 +145,7 @@ def _config_bucket(key: tuple[ConfigScope, str]) -> tuple[int, str]:
 
 
 def _config_entry(image: ClusterImage, key: tuple[ConfigScope, str]) -> tuple[int, str, tuple[tuple[str, str], ...]]:
-    return key[0].value, key[1], tuple(sorted(image.configs[key].items()))
+    return key[0].value, key[1], tuple(sorted(image.config(*key).items()))
 
 
 def _ordered(keys: Iterable[K], bucket_of: Callable[[K], Any], order: Callable[[K], Any]) -> Iterator[Sequence[K]]:
@@ -275,6 +276,7 @@ class ImageLoader:
         self._hosts: dict[int, _MaskMap] = {}
         self._past_epochs = Map[str, tuple[int, ...]]().mutate()
         self._configs = Map[tuple[ConfigScope, str], Map[str, str]]().mutate()
+        self._group_configs = Map[str, Map[str, str]]().mutate()
         self._open: tuple[bytes, str, int] | None = None  # a topic whose further partitions are in later chunks
         self._part: list[PartitionImage] = []
         self._last_topic = b""
@@ -333,7 +335,7 @@ class ImageLoader:
             ("topic names", begin.topics, len(self._topic_ids)),
             ("partitions", end.partitions, self._partitions),
             ("past epochs", begin.past_epochs, len(self._past_epochs)),
-            ("configs", begin.configs, len(self._configs)),
+            ("configs", begin.configs, len(self._configs) + len(self._group_configs)),
         ):
             self._require(wanted == found, f"{found} {what}, {wanted} announced")
         return ClusterImage(
@@ -344,6 +346,7 @@ class ImageLoader:
             hosting_masks=Map({broker: masks.finish() for broker, masks in self._hosts.items()}),
             past_epochs=self._past_epochs.finish(),
             configs=self._configs.finish(),
+            group_configs=self._group_configs.finish(),
             features=Map(begin.features),
             preferred_controllers=begin.preferred_controllers,
             next_producer_id=begin.next_producer_id,
@@ -354,11 +357,16 @@ class ImageLoader:
     def _add_configs(self, chunk: Configs) -> None:
         for scope, resource, values in chunk.entries:
             try:
-                key = (ConfigScope(scope), resource)
+                kind = ConfigScope(scope)
             except ValueError as error:
                 raise self._refuse(f"config scope {scope} is unknown") from error
-            self._require(key not in self._configs, f"configs of {key[0].name} {resource!r} twice")
-            self._configs[key] = Map(values)
+            twice = f"configs of {kind.name} {resource!r} twice"
+            if kind is ConfigScope.GROUP:
+                self._require(resource not in self._group_configs, twice)
+                self._group_configs[resource] = Map(values)
+            else:
+                self._require((kind, resource) not in self._configs, twice)
+                self._configs[kind, resource] = Map(values)
 
     def _add_topics(self, chunk: Topics) -> None:
         partitions = self._partitions_of(chunk)

@@ -1,7 +1,7 @@
 """The coordinators of consumer groups on this broker: implements `broker.kafka.api.Groups`.
 
 The limits of groups are configs of the cluster.  When limits change or topics are deleted, the machines of all
-partitions that this broker coordinates are informed.
+partitions that this broker coordinates are informed.  Machines look configs of single groups up when they use them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from broker.coordinator.creation import TopicCreation
+from broker.coordinator.group_configs import ImageGroupConfigs
 from broker.coordinator.limits import CoordinatorLimits
 from broker.coordinator.partition import Operation
 from broker.coordinator.shell import CoordinatorShell
@@ -135,6 +136,7 @@ class GroupCoordinators:
         cluster = table.context.cluster
         self._sources = sources
         self._topics = ImageTopics(cluster)
+        self._configs = ImageGroupConfigs(cluster)
         self._group_limits = GroupLimits()
         self._creation = TopicCreation(CONSUMER_OFFSETS, cluster, call, wait_applied, limits)
         self.on_share_effect: Callable[[Any], None] = lambda effect: None
@@ -150,7 +152,8 @@ class GroupCoordinators:
         self.commits = 0
 
     def _machine(self) -> GroupMachine:
-        return GroupMachine(self._group_limits, self._topics, self._sources.random, self._sources.wall_ms)
+        sources = self._sources
+        return GroupMachine(self._group_limits, self._topics, sources.random, sources.wall_ms, self._configs)
 
     # -- life
 

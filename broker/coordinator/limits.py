@@ -68,6 +68,9 @@ class CoordinatorLimits:
     """The longest time that a ShareFetch waits for records, even if the client asks for more."""
     share_read_max_bytes: int = 1 << 20
     """Bytes that one ShareFetch reads from one partition."""
+    share_time_lookups: int = 2
+    """Look-ups by timestamp, for new share groups that begin at records of a certain age, at the same time.  Others
+    wait."""
     share_partitions_max: int = 10_000
     """Partitions of one share session.  A request with more gets INVALID_REQUEST."""
     share_partitions_per_fetch: int = 100

@@ -8,7 +8,7 @@ share coordinator has refused a save, it ends, and its successor reads the state
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -49,17 +49,20 @@ _UNAVAILABLE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ShareConfig:
-    """The configs of share groups.
+    """The configs of one share group.
 
-    from_start: a new group begins at the log start; otherwise at the high watermark.
+    max_age_ms: the age of the first record that a new group gets, by its timestamp.  0: it begins at the high
+        watermark; None: at the log start.
     read_committed: members get no records of aborted or open transactions.
-    sessions_max: share sessions of a broker.
     """
 
     limits: ShareLimits = field(default_factory=ShareLimits)
-    from_start: bool = False
+    max_age_ms: int | None = 0
     read_committed: bool = False
-    sessions_max: int = 2_000
+
+
+FindStart = Callable[[Replica, LeaderState, "int | None"], Awaitable["int | KafkaCode"]]
+"""Returns the offset at which a new group begins, given the maximum age of its first record."""
 
 
 class Fetched(NamedTuple):
@@ -80,6 +83,7 @@ class LedShare:
         states: ShareStates,
         group: asyncio.TaskGroup,
         config: ShareConfig,
+        find_start: FindStart,
         on_available: Callable[[], None],
         on_idle: Callable[[], None],
     ) -> None:
@@ -95,6 +99,7 @@ class LedShare:
         self.core: SharePartition | None = None
         self._replica = replica
         self._states = states
+        self._find_start = find_start
         self._group = group
         self._on_available = on_available
         self._on_idle = on_idle
@@ -139,13 +144,13 @@ class LedShare:
         if found.state is None:
             logger.warning("share partition not loaded", key=self.key.text, code=found.error, cause=found.message)
             return self._failed(found.error)
-        log = self._replica.log
-        if log is None:
-            return self._failed(KafkaCode.NOT_LEADER_OR_FOLLOWER)
         start, state = found.state.start_offset, found.state
         if start == NO_START:
             # The choice is durable before a record is delivered: the next leader must not choose a later start.
-            start = log.start_offset if self.config.from_start else self.leader.high_watermark
+            chosen = await self._find_start(self._replica, self.leader, self.config.max_age_ms)
+            if isinstance(chosen, KafkaCode):
+                return self._failed(chosen)
+            start = chosen
             saved = await self._states.ask(WriteState(self.key, state.state_epoch, epoch, start, ()))
             if saved.error is not KafkaCode.NONE:
                 return self._failed(saved.error)
@@ -281,11 +286,14 @@ class LedShare:
 class SharePartitions:
     """All share partitions of which this broker leads the partition."""
 
-    def __init__(self, table: ReplicaTable, states: ShareStates, limits: CoordinatorLimits) -> None:
-        self.config = ShareConfig()
+    def __init__(
+        self, table: ReplicaTable, states: ShareStates, limits: CoordinatorLimits, wall_ms: Callable[[], int]
+    ) -> None:
+        self.config_of: Callable[[str], ShareConfig] = lambda group: ShareConfig()
         self._table = table
         self._states = states
-        self._limits = limits
+        self._wall_ms = wall_ms
+        self._time_lookups = asyncio.Semaphore(limits.share_time_lookups)
         self._group: asyncio.TaskGroup | None = None
         self._led: dict[ShareKey, LedShare] = {}
         self._waiting: dict[PartitionKey, dict[asyncio.Event, None]] = {}
@@ -313,11 +321,35 @@ class SharePartitions:
     def is_closed(self) -> bool:
         return self._group is None
 
-    def configure(self, config: ShareConfig) -> None:
-        """Apply changed configs.  Locks keep their times."""
-        self.config = config
-        for led in self._led.values():
-            led.configure(config)
+    def configure(self, config_of: Callable[[str], ShareConfig]) -> None:
+        """Apply changed configs.  Locks keep their times.  config_of: returns those of a group."""
+        self.config_of = config_of
+        known: dict[str, ShareConfig] = {}
+        for key, led in self._led.items():
+            if key.group not in known:
+                known[key.group] = config_of(key.group)
+            led.configure(known[key.group])
+
+    async def _find_start(self, replica: Replica, leader: LeaderState, max_age_ms: int | None) -> int | KafkaCode:
+        """Return where a new group begins: at the first committed record that is not older than `max_age_ms`.
+
+        If every record is older, the group begins at the high watermark.
+        """
+        log = replica.log
+        if log is None or replica.leader is not leader:
+            return KafkaCode.NOT_LEADER_OR_FOLLOWER
+        if max_age_ms is None:
+            return log.start_offset
+        end = leader.high_watermark
+        if max_age_ms == 0:
+            return end
+        try:
+            async with self._time_lookups:
+                found = await log.offset_for_timestamp(max(self._wall_ms() - max_age_ms, 0), end)
+        except (DiskError, CorruptStoreError) as error:
+            replica.take_offline(error)
+            return KafkaCode.KAFKA_STORAGE_ERROR
+        return end if found is None else max(found.offset, log.start_offset)
 
     async def get(self, key: ShareKey) -> LedShare | KafkaCode:
         """Return a share partition once it is loaded, or the error if this broker cannot serve it."""
@@ -340,7 +372,8 @@ class SharePartitions:
                 found.leader,
                 self._states,
                 self._group,
-                self.config,
+                self.config_of(key.group),
+                self._find_start,
                 lambda: self._wake(PartitionKey(key.topic_id, key.partition)),
                 lambda: self.drop(key),
             )

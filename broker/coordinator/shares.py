@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from broker.coordinator.groups import GroupCoordinators
@@ -46,7 +47,7 @@ from broker.core.share.requests import (
     ShareReply,
 )
 from broker.replica.table import ReplicaTable
-from metadata.image import ClusterImage
+from metadata.image import ClusterImage, group_config, reset_duration_ms
 from metadata.records import Record
 from quorumlog.runtime.clock import Sources, now_ms
 from quorumlog.wire.errors import KafkaCode
@@ -57,12 +58,13 @@ _GROUP_BYTES: Final = 100
 """The size, in bytes, that a coordinator counts for a request of this broker."""
 
 
-def share_config(image: ClusterImage) -> ShareConfig:
-    """Return the configs of share groups."""
+def share_config(image: ClusterImage, group: str) -> ShareConfig:
+    """Return the configs of a share group."""
 
     def value(key: str) -> int:
-        return int(image.cluster_config(f"group.share.{key}"))
+        return int(group_config(image, group, f"share.{key}"))
 
+    reset = group_config(image, group, "share.auto.offset.reset")
     limits = ShareLimits(
         lock_ms=value("record.lock.duration.ms"),
         delivery_count_max=value("delivery.count.limit"),
@@ -70,9 +72,8 @@ def share_config(image: ClusterImage) -> ShareConfig:
     )
     return ShareConfig(
         limits,
-        from_start=image.cluster_config("share.auto.offset.reset") == "earliest",
-        read_committed=image.cluster_config("share.isolation.level") == "read_committed",
-        sessions_max=value("max.share.sessions"),
+        max_age_ms=None if reset == "earliest" else reset_duration_ms(reset) or 0,
+        read_committed=group_config(image, group, "share.isolation.level") == "read_committed",
     )
 
 
@@ -96,7 +97,8 @@ class ShareGroups:
         self._cluster = table.context.cluster
         self._groups = groups
         self.states = ShareStates(table, call, wait_applied, resolve, sources, self._limits)
-        self.partitions = SharePartitions(table, self.states, self._limits)
+        self.partitions = SharePartitions(table, self.states, self._limits, sources.wall_ms)
+        self._sessions_max = 0
         self._log_ends = LogEnds(table, self.states.links, self._limits)
         self.sessions = ShareSessions(self._on_session_end)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -108,7 +110,7 @@ class ShareGroups:
     def start(self, group: asyncio.TaskGroup, image: ClusterImage) -> None:
         """Serve from now on; the tasks belong to `group`.  image: the metadata replayed so far."""
         self._group = group
-        self.partitions.configure(share_config(image))
+        self._configure(image)
         self.states.start(group)
         self.partitions.start(group)
 
@@ -130,8 +132,13 @@ class ShareGroups:
         timestamp_ms: int,
     ) -> None:
         """A subscriber of `MetadataReplay`."""
-        if old.configs is not new.configs and (config := share_config(new)) != self.partitions.config:
-            self.partitions.configure(config)
+        if old.configs is not new.configs or old.group_configs is not new.group_configs:
+            self._configure(new)
+
+    def _configure(self, image: ClusterImage) -> None:
+        configs = ClusterImage(configs=image.configs, group_configs=image.group_configs)  # it keeps no topics alive
+        self._sessions_max = int(configs.cluster_config("group.share.max.share.sessions"))
+        self.partitions.configure(partial(share_config, configs))
 
     # -- the share coordinator
 
@@ -149,9 +156,8 @@ class ShareGroups:
 
     # -- the leader of partitions
 
-    @property
-    def lock_ms(self) -> int:
-        return self.partitions.config.limits.lock_ms
+    def lock_ms(self, group: str) -> int:
+        return self.partitions.config_of(group).limits.lock_ms
 
     async def fetch(self, plan: ShareFetchPlan) -> ShareReply:
         """Apply the acknowledgements, then acquire records; wait for records if there is nothing to report."""
@@ -210,8 +216,7 @@ class ShareGroups:
 
     def _begin(self, plan: ShareFetchPlan | ShareAcknowledgePlan) -> ShareSession | KafkaCode:
         key = SessionKey(plan.group, plan.member_id)
-        sessions_max = self.partitions.config.sessions_max
-        return self.sessions.begin(key, plan.peer, plan.session_epoch, sessions_max, now_ms())
+        return self.sessions.begin(key, plan.peer, plan.session_epoch, self._sessions_max, now_ms())
 
     def disconnected(self, peer: str) -> None:
         self.sessions.disconnected(peer)

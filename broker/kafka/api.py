@@ -298,9 +298,8 @@ class Shares(Protocol):
         """Send a request to the share coordinator on this broker; as `Groups.call`."""
         ...
 
-    @property
-    def lock_ms(self) -> int:
-        """Return how long a member may keep a record."""
+    def lock_ms(self, group: str) -> int:
+        """Return how long a member of a group may keep a record."""
         ...
 
     async def fetch(self, plan: ShareFetchPlan) -> ShareReply: ...

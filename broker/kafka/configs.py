@@ -1,8 +1,9 @@
 """Configs over the Kafka protocol: read from this broker's image, changed by the active controller.
 
-Kafka has two types of resource, topics (2) and brokers (4).  A broker without a name means the whole cluster.  As in
-Kafka, the description of this broker also contains all values that it uses and that cannot be changed for it alone: its
-own settings, and the configs of the cluster.
+Kafka's types of resource are topics (2), brokers (4) and groups (32).  A broker without a name means the whole cluster.
+Kafka's other types, loggers of brokers and client metrics, have no configs here.  As in Kafka, the description of this
+broker also contains all values that it uses and that cannot be changed for it alone: its own settings, and the configs
+of the cluster.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import Any, Final
 from broker.kafka.admin import Forwarder, code_of, message_of, whole_failure
 from broker.kafka.api import NodeSetting, SettingType
 from broker.kafka.new_configs import DEFAULT, SOURCES, STARTED_WITH
-from metadata.control.configs import TABLES, Resource, resource_key
+from metadata.control.configs import TABLES, Resource, keys_of, resource_key
 from metadata.control.configs import describe_configs as described
 from metadata.control.errors import Outcome
-from metadata.image import ClusterImage
+from metadata.image import ClusterImage, inherited_key
 from metadata.image.topic_configs import ConfigKey, Kind
 from metadata.records import ConfigScope
 from quorumlog.wire import rpcs
@@ -27,6 +28,7 @@ _CONFIG_TYPES: Final = {
     Kind.BOOLEAN: 1,
     Kind.CHOICE: 2,
     Kind.VERSION: 2,
+    Kind.OFFSET_RESET: 2,
     Kind.INT: 5,
     Kind.RATIO: 6,
     Kind.REPLICAS: 7,
@@ -55,6 +57,8 @@ def _resource(resource: Any) -> Resource:
             return Resource(ConfigScope.BROKER, resource.resource_name)
         case 4:
             return Resource(ConfigScope.CLUSTER, "")
+        case 32:
+            return Resource(ConfigScope.GROUP, resource.resource_name)
     return Resource(None, resource.resource_name)
 
 
@@ -125,7 +129,7 @@ def _described(resource: Any, image: ClusterImage, synonyms: bool) -> dict[str, 
     key = resource_key(image, asked)
     assert not isinstance(key, Outcome), f"{asked} was found"
     scope, name = key
-    table = TABLES[scope]
+    table = keys_of(image, scope)
     wanted = resource.configuration_keys
     configs = [
         {
@@ -145,20 +149,22 @@ def _described(resource: Any, image: ClusterImage, synonyms: bool) -> dict[str, 
 
 def _synonyms(image: ClusterImage, scope: ConfigScope, name: str, config: ConfigKey) -> list[dict[str, Any]]:
     """Return every value that a config has, as records and by default; the first one is in force."""
-    values = [(scope, image.config(scope, name).get(config.key))]
-    if scope is ConfigScope.TOPIC:
-        values.append((ConfigScope.CLUSTER, image.config(ConfigScope.CLUSTER, "").get(config.key)))
-    found = [(value, SOURCES[each.name.lower()]) for each, value in values if value is not None]
-    found.append((config.default, DEFAULT))
-    return [{"name": config.key, "value": value, "source": source} for value, source in found]
+    cluster_key = inherited_key(config.key) if scope is ConfigScope.GROUP else config.key
+    values = [(scope, config.key, image.config(scope, name).get(config.key))]
+    if scope in (ConfigScope.TOPIC, ConfigScope.GROUP):
+        values.append((ConfigScope.CLUSTER, cluster_key, image.config(ConfigScope.CLUSTER, "").get(cluster_key)))
+    found = [(key, value, SOURCES[each.name.lower()]) for each, key, value in values if value is not None]
+    found.append((cluster_key, TABLES[ConfigScope.CLUSTER].get(cluster_key, config).default, DEFAULT))
+    return [{"name": key, "value": value, "source": source} for key, value, source in found]
 
 
 def list_config_resources(request: Any, image: ClusterImage) -> dict[str, Any]:
     """Return the values of a ListConfigResources response.
 
     Version 0 asks for client metrics alone, of which there are none.  From version 1 on, no type means all types.
+    Groups are those with configs of their own.
     """
-    types = getattr(request, "resource_types", (_CLIENT_METRICS,)) or (_TOPIC, _BROKER)
+    types = getattr(request, "resource_types", (_CLIENT_METRICS,)) or (_TOPIC, _BROKER, _GROUP)
     unknown = [each for each in types if each not in _LISTED_TYPES]
     if unknown:
         return {"error_code": _UNSUPPORTED_VERSION, "config_resources": ()}
@@ -167,6 +173,8 @@ def list_config_resources(request: Any, image: ClusterImage) -> dict[str, Any]:
         found += [{"resource_name": name, "resource_type": _TOPIC} for name in sorted(image.topic_ids)]
     if _BROKER in types:
         found += [{"resource_name": str(each), "resource_type": _BROKER} for each in sorted(image.brokers)]
+    if _GROUP in types:
+        found += [{"resource_name": each, "resource_type": _GROUP} for each in sorted(image.group_configs)]
     return {"error_code": 0, "config_resources": found}
 
 
@@ -217,7 +225,9 @@ async def alter_configs(
 def _changes(resource: Any, image: ClusterImage, incremental: bool) -> pb.ConfigChanges | pb.Result:
     asked = _resource(resource)
     if asked.scope is None:
-        return pb.Result(error=ApiError.INVALID_REQUEST, message="only topics (2) and brokers (4) have configs")
+        return pb.Result(
+            error=ApiError.INVALID_REQUEST, message="only topics (2), brokers (4) and groups (32) have configs"
+        )
     changes = pb.ConfigChanges(replace_all=not incremental)
     changes.resource.scope = asked.scope.value  # type: ignore[assignment]
     changes.resource.name = asked.name

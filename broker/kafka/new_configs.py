@@ -10,7 +10,7 @@ from metadata.image import TOPIC_CONFIGS, ClusterImage
 from metadata.records import ConfigScope
 
 DEFAULT: Final = 5
-SOURCES: Final = {"topic": 1, "broker": 2, "cluster": 3, "default": DEFAULT}
+SOURCES: Final = {"topic": 1, "broker": 2, "cluster": 3, "default": DEFAULT, "group": 8}
 """Kafka's numbers for the sources of a value."""
 STARTED_WITH: Final = 4
 """The source of a value that the process was started with."""

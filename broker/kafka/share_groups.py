@@ -46,10 +46,11 @@ _NO_TOPIC: Final = UUID(int=0)
 class NoShares:
     """The `Shares` of a listener without share groups: it refuses every request."""
 
-    lock_ms = 0
-
     async def prepare(self) -> str:
         return "this broker does not serve share groups"
+
+    def lock_ms(self, group: str) -> int:
+        return 0
 
     def partition(self, key: str) -> int:
         return -1
@@ -267,7 +268,7 @@ def _reply(asked: Asked, reply: ShareReply, *, has_records: bool) -> Reply:
         {
             "error_code": reply.error,
             "error_message": reply.message,
-            "acquisition_lock_timeout": asked.shares.lock_ms,
+            "acquisition_lock_timeout": asked.shares.lock_ms(asked.request.group_id or ""),
             "responses": [{"topic_id": topic, "partitions": partitions} for topic, partitions in by_topic.items()],
             "node_endpoints": [
                 {"node_id": each.node_id, "host": each.host, "port": each.port, "rack": each.rack} for each in endpoints

@@ -1,4 +1,4 @@
-"""Configs that are records: of topics, of single brokers, and of the cluster.
+"""Configs that are records: of topics, of single brokers, of single groups, and of the cluster.
 
 Each resource of a request is independent: all of its changes are made, or none.  The value in force is the topic's own,
 else the cluster's value of the same key, else the default; the tables are in `metadata.image.topic_configs`.
@@ -11,6 +11,9 @@ that is now possible.
 
 The default of a topic's min.insync.replicas is the value that a new topic would get, not the 1 of the table: removing
 the config must not make a topic of three replicas unsafe.
+
+Records of groups need level 2 of metadata.version, because older releases do not know them.  Their defaults and ranges
+depend on the cluster's configs (`metadata.image.group_configs`).
 """
 
 from __future__ import annotations
@@ -28,31 +31,51 @@ from metadata.control.topics import default_min_isr
 from metadata.image import (
     BROKER_CONFIGS,
     CLUSTER_CONFIGS,
+    GROUP_CONFIGS,
+    GROUPS_WITH_CONFIGS_MAX,
     KAFKA_RATES,
+    TIMES,
     TOPIC_CONFIGS,
     ClusterImage,
     ConfigKey,
     TopicImage,
+    group_keys,
+    inherited_key,
     is_internal,
     unknown_key,
 )
 from metadata.image.internal_topics import CLEANUP_POLICY, COMPACT, cleanup_problem
 from metadata.image.topic_configs import NOTHING_UNAVAILABLE
-from metadata.records import NO_OFFSET, RECORDS_PER_BATCH_MAX, Config, ConfigScope, PartitionChange, Reason, Record
+from metadata.records import (
+    GROUP_CONFIGS_LEVEL,
+    METADATA_VERSION,
+    METADATA_VERSION_MIN,
+    NO_OFFSET,
+    RECORDS_PER_BATCH_MAX,
+    Config,
+    ConfigScope,
+    PartitionChange,
+    Reason,
+    Record,
+)
 from quorumlog.wire.errors import ApiError
 
 TABLES: Mapping[ConfigScope, Mapping[str, ConfigKey]] = {
     ConfigScope.TOPIC: TOPIC_CONFIGS,
     ConfigScope.BROKER: BROKER_CONFIGS,
     ConfigScope.CLUSTER: dict(sorted({**TOPIC_CONFIGS, **CLUSTER_CONFIGS}.items())),
+    ConfigScope.GROUP: GROUP_CONFIGS,
 }
+"""The configs of each scope.  `keys_of` gives those of groups the ranges and defaults of a cluster."""
 CHANGES_MAX = 10_000
 """Maximum number of config changes in one request."""
+GROUP_ID_MAX_BYTES = 1_024
+"""Maximum length of the id of a group with configs, as for the group itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """name: a topic's name, a broker's id in decimal, empty for the cluster.  scope: None for an unknown one."""
+    """name: a topic's name, a broker's id in decimal, a group's id, empty for the cluster.  scope: None if unknown."""
 
     scope: ConfigScope | None
     name: str
@@ -106,6 +129,7 @@ def alter_configs(
     answers: list[Altered] = []
     configs: list[Config] = []
     too_many = sum(len(each.values) for each in wanted) > CHANGES_MAX
+    groups = len(image.group_configs)
     for each in wanted:
         if too_many:
             text = f"one request changes at most {CHANGES_MAX} configs"
@@ -115,6 +139,9 @@ def alter_configs(
             answers.append(Altered(each.resource, Outcome(ApiError.INVALID_REQUEST, text)))
         else:
             found = _records(image, each, unavailable)
+            if not isinstance(found, Outcome) and _is_new_group(image, found):
+                groups += 1
+                found = _too_many_groups() if groups > GROUPS_WITH_CONFIGS_MAX else found
             refused = isinstance(found, Outcome)
             answers.append(
                 Altered(each.resource, found if isinstance(found, Outcome) else OK, not refused and bool(found))
@@ -126,6 +153,16 @@ def alter_configs(
     if validate_only:
         return Decision(tuple([Altered(each.resource, each.outcome) for each in answers]))
     return _with_clearings(image, tuple(answers), configs)
+
+
+def _is_new_group(image: ClusterImage, configs: Sequence[Config]) -> bool:
+    """Return whether the records of one resource are the first configs of a group."""
+    return bool(configs) and configs[0].scope is ConfigScope.GROUP and configs[0].resource not in image.group_configs
+
+
+def _too_many_groups() -> Outcome:
+    text = f"at most {GROUPS_WITH_CONFIGS_MAX} groups can have configs of their own"
+    return Outcome(ApiError.POLICY_VIOLATION, text, "unset the configs of groups that are no longer used")
 
 
 def _with_clearings(
@@ -188,12 +225,13 @@ def _records(image: ClusterImage, wanted: Changes, unavailable: Mapping[str, str
         return key
     scope, name = key
     times = Counter(key for key, _ in wanted.values)
+    table = keys_of(image, scope)
     for config, value in wanted.values:
-        known = TABLES[scope].get(config)
+        known = table.get(config)
         if known is None and value is None and _never_set(scope, config):
             continue
         if known is None:
-            return Outcome(ApiError.INVALID_CONFIG, unknown_key(config, TABLES[scope], scope.name.lower()))
+            return Outcome(ApiError.INVALID_CONFIG, unknown_key(config, table, scope.name.lower()))
         if times[config] > 1:
             return Outcome(ApiError.INVALID_CONFIG, f"{config} is set {times[config]} times")
         if config == CLEANUP_POLICY and _is_internal(wanted.resource):
@@ -204,14 +242,38 @@ def _records(image: ClusterImage, wanted: Changes, unavailable: Mapping[str, str
         if problem is not None:
             return Outcome(ApiError.INVALID_CONFIG, problem)
     now = image.config(scope, name)
-    target = {config: value for config, value in wanted.values if config in TABLES[scope]}
+    target = {config: value for config, value in wanted.values if config in table}
     if wanted.replace_all:
         target = {**dict.fromkeys(now), **target}
     if scope is ConfigScope.TOPIC and MIN_ISR in target and target[MIN_ISR] is None:
         target[MIN_ISR] = str(default_min_isr(image, _factor(image, wanted.resource.name)))
     if CLEANUP_POLICY in target and _is_internal(wanted.resource):
         target[CLEANUP_POLICY] = COMPACT
-    return [Config(scope, name, each, target[each]) for each in sorted(target) if now.get(each) != target[each]]
+    records = [Config(scope, name, each, target[each]) for each in sorted(target) if now.get(each) != target[each]]
+    if scope is ConfigScope.GROUP and records:
+        return _group_refusal(image, {**now, **target}, table) or records
+    return records
+
+
+def _group_refusal(
+    image: ClusterImage, own: Mapping[str, str | None], table: Mapping[str, ConfigKey]
+) -> Outcome | None:
+    """Return why a group cannot have these configs, or None.  own: its records after the change; None: no record."""
+    level = image.features.get(METADATA_VERSION, METADATA_VERSION_MIN)
+    if level < GROUP_CONFIGS_LEVEL:
+        text = f"configs of groups need level {GROUP_CONFIGS_LEVEL} of {METADATA_VERSION}; the cluster is at {level}"
+        return Outcome(ApiError.UNSUPPORTED_VERSION, text, "kctl features upgrade, once every node has this release")
+    for session, interval in TIMES:
+        session_ms, interval_ms = (int(own.get(key) or table[key].default) for key in (session, interval))
+        if session_ms <= interval_ms and (own.get(session) or own.get(interval)):
+            text = f"{session}, {session_ms}, must be greater than {interval}, {interval_ms}"
+            return Outcome(ApiError.INVALID_CONFIG, text)
+    return None
+
+
+def keys_of(image: ClusterImage, scope: ConfigScope) -> Mapping[str, ConfigKey]:
+    """Return the configs of a scope, by key, with the ranges and defaults that are in force."""
+    return group_keys(image) if scope is ConfigScope.GROUP else TABLES[scope]
 
 
 def _is_internal(resource: Resource) -> bool:
@@ -262,7 +324,12 @@ def resource_key(image: ClusterImage, resource: Resource) -> tuple[ConfigScope, 
                     f"the resource name of the cluster's configs must be empty, not {name[:60]!a}",
                 )
             return ConfigScope.CLUSTER, ""
-    return Outcome(ApiError.INVALID_REQUEST, "the resource is neither a topic nor a broker nor the cluster")
+        case ConfigScope.GROUP:
+            if not name.strip() or len(name.encode()) > GROUP_ID_MAX_BYTES:
+                text = f"the id of a group has 1 to {GROUP_ID_MAX_BYTES} bytes, not only spaces; {name[:60]!a} has not"
+                return Outcome(ApiError.INVALID_REQUEST, text)
+            return ConfigScope.GROUP, name
+    return Outcome(ApiError.INVALID_REQUEST, "the resource is neither a topic, a broker, a group nor the cluster")
 
 
 # Description
@@ -276,11 +343,13 @@ def describe_configs(image: ClusterImage, resource: Resource) -> tuple[Described
     scope, name = key
     own, cluster = image.config(scope, name), image.config(ConfigScope.CLUSTER, "")
     found = []
-    for config in TABLES[scope].values():
+    for config in keys_of(image, scope).values():
         value, source = config.default, "default"
         if config.key in own:
             value, source = own[config.key], scope.name.lower()
         elif scope is ConfigScope.TOPIC and config.key in cluster:
             value, source = cluster[config.key], "cluster"
+        elif scope is ConfigScope.GROUP and inherited_key(config.key) in cluster:
+            source = "cluster"
         found.append(Described(config.key, value, source, config.allowed))
     return tuple(found)

@@ -20,6 +20,7 @@ PARTITIONS_IN_REPLY_MAX = 50_000
 _SCOPES = {
     ConfigScope.CLUSTER: metadata_pb2.Config.SCOPE_CLUSTER,
     ConfigScope.BROKER: metadata_pb2.Config.SCOPE_BROKER,
+    ConfigScope.GROUP: metadata_pb2.Config.SCOPE_GROUP,
 }
 
 
@@ -59,7 +60,7 @@ async def describe_metadata(
         text = f"more than {PARTITIONS_IN_REPLY_MAX} partitions"
         refusal = Outcome(ApiError.POLICY_VIOLATION, text, "request single topics by name")
         return node_pb2.DescribeMetadataReply(result=result(refusal))
-    configs = sorted(image.configs.items(), key=lambda item: (item[0][0].value, item[0][1]))
+    configs = sorted(image.all_configs(), key=lambda item: (item[0][0].value, item[0][1]))
     return node_pb2.DescribeMetadataReply(
         result=result(OK),
         offset=image.end_offset,

@@ -3,6 +3,14 @@
 from metadata.image.bits import indexes
 from metadata.image.cluster import ClusterImage
 from metadata.image.delta import Delta, delta
+from metadata.image.group_configs import (
+    GROUP_CONFIGS,
+    GROUPS_WITH_CONFIGS_MAX,
+    TIMES,
+    group_config,
+    group_keys,
+    inherited_key,
+)
 from metadata.image.internal_topics import is_internal
 from metadata.image.model import BrokerImage, PartitionImage, TopicImage
 from metadata.image.topic_configs import (
@@ -11,13 +19,17 @@ from metadata.image.topic_configs import (
     KAFKA_RATES,
     TOPIC_CONFIGS,
     ConfigKey,
+    reset_duration_ms,
     unknown_key,
 )
 
 __all__ = [
     "BROKER_CONFIGS",
     "CLUSTER_CONFIGS",
+    "GROUPS_WITH_CONFIGS_MAX",
+    "GROUP_CONFIGS",
     "KAFKA_RATES",
+    "TIMES",
     "TOPIC_CONFIGS",
     "BrokerImage",
     "ClusterImage",
@@ -26,7 +38,11 @@ __all__ = [
     "PartitionImage",
     "TopicImage",
     "delta",
+    "group_config",
+    "group_keys",
     "indexes",
+    "inherited_key",
     "is_internal",
+    "reset_duration_ms",
     "unknown_key",
 ]

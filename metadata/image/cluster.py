@@ -20,7 +20,7 @@ after a topic was deleted, a ForgetTopics record drops the epochs of its name.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from uuid import UUID
 
 import msgspec
@@ -36,7 +36,10 @@ _NO_CONFIG: Map[str, str] = Map()
 
 
 class ClusterImage(msgspec.Struct, frozen=True, gc=False):
-    """All metadata below `end_offset`.  epoch: that of the last batch."""
+    """All metadata below `end_offset`.  epoch: that of the last batch.
+
+    group_configs: group id → its configs, only for groups that have some.  configs: those of all other resources.
+    """
 
     topics: Map[UUID, TopicImage] = msgspec.field(default_factory=Map)
     topic_ids: Map[str, UUID] = msgspec.field(default_factory=Map)
@@ -45,6 +48,7 @@ class ClusterImage(msgspec.Struct, frozen=True, gc=False):
     hosting_masks: Map[int, Masks] = msgspec.field(default_factory=Map)
     past_epochs: Map[str, tuple[int, ...]] = msgspec.field(default_factory=Map)
     configs: Map[tuple[ConfigScope, str], Map[str, str]] = msgspec.field(default_factory=Map)
+    group_configs: Map[str, Map[str, str]] = msgspec.field(default_factory=Map)
     features: Map[str, int] = msgspec.field(default_factory=Map)
     preferred_controllers: tuple[int, ...] = ()
     next_producer_id: int = 0
@@ -103,7 +107,14 @@ class ClusterImage(msgspec.Struct, frozen=True, gc=False):
 
     def config(self, scope: ConfigScope, resource: str) -> Map[str, str]:
         """Return the configs set on one resource (see `records.Config` for its name), without defaults."""
+        if scope is ConfigScope.GROUP:
+            return self.group_configs.get(resource, _NO_CONFIG)
         return self.configs.get((scope, resource), _NO_CONFIG)
+
+    def all_configs(self) -> Iterator[tuple[tuple[ConfigScope, str], Map[str, str]]]:
+        """Yield every resource with its configs, in no order."""
+        yield from self.configs.items()
+        yield from (((ConfigScope.GROUP, group), values) for group, values in self.group_configs.items())
 
     def topic_config(self, topic_id: UUID, key: str) -> str:
         """Return the value in force: the topic's, else the cluster's, else the default.  `key` must be in the table."""
@@ -145,6 +156,6 @@ class ClusterImage(msgspec.Struct, frozen=True, gc=False):
         digest.update(encoder.encode([self.brokers[broker_id] for broker_id in sorted(self.brokers)]))
         digest.update(encoder.encode(sorted(self.past_epochs.items())))
         digest.update(encoder.encode(sorted(self.features.items())))
-        configs = sorted((scope.value, name, sorted(values.items())) for (scope, name), values in self.configs.items())
+        configs = sorted((scope.value, name, sorted(values.items())) for (scope, name), values in self.all_configs())
         digest.update(encoder.encode(configs))
         return digest.hexdigest()

@@ -293,17 +293,19 @@ class _Editor:
     # Other records
 
     def _set_config(self, record: Config, offset: int) -> None:
-        resource = (record.scope, record.resource)
-        configs: Map[tuple[ConfigScope, str], Map[str, str]] = self._value("configs")
+        is_group = record.scope is ConfigScope.GROUP
+        field = "group_configs" if is_group else "configs"
+        resource = record.resource if is_group else (record.scope, record.resource)
+        configs: Map[Any, Map[str, str]] = self._value(field)
         values = configs.get(resource, Map())
         if record.value is not None:
             values = values.set(record.key, record.value)
         elif record.key in values:
             values = values.delete(record.key)
         if values:
-            self._changes["configs"] = configs.set(resource, values)
+            self._changes[field] = configs.set(resource, values)
         elif resource in configs:
-            self._changes["configs"] = configs.delete(resource)
+            self._changes[field] = configs.delete(resource)
 
     def _give_producer_ids(self, record: ProducerIds, offset: int) -> None:
         assert record.next_producer_id > self._value("next_producer_id"), f"producer ids go back at offset {offset}"

@@ -1,7 +1,7 @@
 """The tables of configs that are records (name, type, range, default), to check, resolve and explain values.
 
 A topic's value is its own Config record, else the cluster's record of the same key, else the default here.  Configs
-that only the cluster or only a broker has are in tables of their own.
+that only the cluster or only a broker has are in tables of their own; those of groups are in `group_configs.py`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from enum import Enum
 
 import msgspec
 
+from metadata.image.iso_duration import duration_ms
+
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 REPLICAS_CHARS_MAX = 10_000
@@ -21,6 +23,9 @@ POLICIES_CHARS_MAX = 100
 """Maximum length of a list of choices.  A longer one is refused."""
 COMPRESSION_TYPE = "compression.type"
 NOTHING_UNAVAILABLE: Mapping[str, str] = {}
+BY_DURATION = "by_duration:"
+"""The beginning of a value of share.auto.offset.reset that gives the age of the first record."""
+OFFSET_RESETS = ("earliest", "latest")
 KEYS_SHOWN_MAX = 8
 """How many keys the message about an unknown key lists if none is similar."""
 
@@ -37,6 +42,7 @@ class Kind(Enum):
     POLICIES = "list of choices"
     RATIO = "double"
     VERSION = "version"
+    OFFSET_RESET = "offset reset"
 
 
 class ConfigKey(msgspec.Struct, frozen=True, gc=False):
@@ -76,6 +82,8 @@ class ConfigKey(msgspec.Struct, frozen=True, gc=False):
                 return "a number from 0 to 1"
             case Kind.VERSION:
                 return "a version of Kafka, such as 2.8 or 3.0-IV1"
+            case Kind.OFFSET_RESET:
+                return f"earliest, latest, or {BY_DURATION} and a duration in ISO 8601, such as {BY_DURATION}PT1H"
             case Kind.REPLICAS:
                 return f"*, or partition:broker pairs with commas between them, at most {REPLICAS_CHARS_MAX} characters"
 
@@ -102,9 +110,16 @@ class ConfigKey(msgspec.Struct, frozen=True, gc=False):
                 good = _RATIO.fullmatch(value) is not None and float(value) <= 1
             case Kind.VERSION:
                 good = _VERSION.fullmatch(value) is not None
+            case Kind.OFFSET_RESET:
+                good = value in OFFSET_RESETS or reset_duration_ms(value) is not None
             case Kind.REPLICAS:
                 good = len(value) <= REPLICAS_CHARS_MAX and _REPLICAS.fullmatch(value) is not None
         return None if good else f"{self.key} must be {self._values}, not {value[:40]!r}"
+
+
+def reset_duration_ms(value: str) -> int | None:
+    """Return the duration of a value `by_duration:…` of share.auto.offset.reset, in ms; None for any other text."""
+    return duration_ms(value.removeprefix(BY_DURATION)) if value.startswith(BY_DURATION) else None
 
 
 def _boolean(key: str, default: str) -> ConfigKey:
@@ -131,7 +146,7 @@ def _ignored_replicas(key: str) -> ConfigKey:
 
 _COMPRESSION_TYPES = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 _MIGRATION_POLICIES = ("bidirectional", "disabled", "downgrade", "upgrade")
-_ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
+ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
 _FLUSHES = "write.caching determines whether a write is flushed before its acknowledgement"
 _ONE_FORMAT = "records have one format, which all clients since Kafka 0.11 use"
 _OWN_INDEX = "the log chooses the density and the size of its indexes"
@@ -217,8 +232,18 @@ CLUSTER_CONFIGS: dict[str, ConfigKey] = {
         _int("group.min.session.timeout.ms", 6_000, 1, INT32_MAX),
         _int("group.share.delivery.count.limit", 5, 2, 25),
         _int("group.share.heartbeat.interval.ms", 5_000, 1, INT32_MAX),
+        _int("group.share.max.delivery.count.limit", 10, 5, 25),
+        _int("group.share.max.heartbeat.interval.ms", 15_000, 1, INT32_MAX),
+        _int("group.share.max.partition.max.record.locks", 4_000, 2_000, 10_000),
+        _int("group.share.max.record.lock.duration.ms", 60_000, 30_000, 3_600_000),
+        _int("group.share.max.session.timeout.ms", 60_000, 1, INT32_MAX),
         _int("group.share.max.share.sessions", 2_000, 1, 100_000),
         _int("group.share.max.size", 200, 1, 1_000),
+        _int("group.share.min.delivery.count.limit", 2, 2, 5),
+        _int("group.share.min.heartbeat.interval.ms", 5_000, 1, INT32_MAX),
+        _int("group.share.min.partition.max.record.locks", 100, 100, 2_000),
+        _int("group.share.min.record.lock.duration.ms", 15_000, 1_000, 30_000),
+        _int("group.share.min.session.timeout.ms", 45_000, 1, INT32_MAX),
         _int("group.share.partition.max.record.locks", 2_000, 100, 10_000),
         _int("group.share.record.lock.duration.ms", 30_000, 1_000, 3_600_000),
         _int("group.share.session.timeout.ms", 45_000, 1, INT32_MAX),
@@ -232,9 +257,9 @@ CLUSTER_CONFIGS: dict[str, ConfigKey] = {
         _int("offsets.topic.num.partitions", 50, 1, 10_000),
         _int("reassignment.throttle.bytes.per.second", -1, -1),
         ConfigKey("replica.selector", Kind.CHOICE, "leader", choices=("leader", "rack-aware")),
-        ConfigKey("share.auto.offset.reset", Kind.CHOICE, "latest", choices=("earliest", "latest")),
+        ConfigKey("share.auto.offset.reset", Kind.CHOICE, "latest", choices=OFFSET_RESETS),
         _int("share.coordinator.state.topic.num.partitions", 50, 1, 10_000),
-        ConfigKey("share.isolation.level", Kind.CHOICE, "read_uncommitted", choices=_ISOLATION_LEVELS),
+        ConfigKey("share.isolation.level", Kind.CHOICE, "read_uncommitted", choices=ISOLATION_LEVELS),
         _int("transaction.max.timeout.ms", 900_000, 1, INT32_MAX),
         _int("transaction.state.log.num.partitions", 50, 1, 10_000),
         _int("transactional.id.expiration.ms", 7 * _DAY_MS, 1),
@@ -250,7 +275,8 @@ group.consumer.migration.policy: whether a group with members may change its pro
 group.share.*: of share groups (KIP-932).  group.share.delivery.count.limit: a record that was delivered this often
 without being accepted is archived.  group.share.record.lock.duration.ms: how long a member may keep a record.
 group.share.partition.max.record.locks: records of a partition that may be in flight in a share group.
-share.auto.offset.reset, share.isolation.level: of all share groups; in Kafka, each group has its own.
+group.share.min.*, group.share.max.*: the range of what a single group may set (`metadata/image/group_configs.py`).
+share.auto.offset.reset, share.isolation.level: of share groups without their own; Kafka has no value for all groups.
 group.initial.rebalance.delay.ms: how long the first rebalance of an empty group waits for more members. group.max.size:
 members of a group. metadata.retention: how much history of the metadata every node keeps; the limit that is reached
 first applies. offset.metadata.max.bytes: of the text that a client may store with a committed offset.

@@ -37,8 +37,10 @@ TRANSACTION_VERSIONS = range(3)
 TRANSACTION_VERSION_DEFAULT = 2
 """The level while no record has set one."""
 METADATA_VERSION_MIN = 1
-METADATA_VERSION_MAX = 1
+METADATA_VERSION_MAX = 2
 """Levels of the feature that this release supports."""
+GROUP_CONFIGS_LEVEL = 2
+"""The level of metadata.version from which on the log may hold configs of groups."""
 
 
 class RegisterBroker(msgspec.Struct, frozen=True, gc=False):
@@ -166,12 +168,13 @@ class ConfigScope(Enum):
     CLUSTER = 1
     TOPIC = 2
     BROKER = 3
+    GROUP = 4
 
 
 class Config(msgspec.Struct, frozen=True, gc=False):
     """The value of one config; None deletes it.
 
-    resource: topic id as 32 hex digits, broker id in decimal, or "" for the cluster.
+    resource: topic id as 32 hex digits, broker id in decimal, group id, or "" for the cluster.
     """
 
     scope: ConfigScope

@@ -194,10 +194,15 @@ class Admin:
     # -- configs
 
     async def get_configs(
-        self, *, topic: str | None = None, broker: int | Literal["all"] | None = None, timeout_s: float | None = None
+        self,
+        *,
+        topic: str | None = None,
+        broker: int | Literal["all"] | None = None,
+        group: str | None = None,
+        timeout_s: float | None = None,
     ) -> dict[str, ConfigValue]:
-        """Return the configs in force of a topic, of a broker, or ("all") of all brokers, by name."""
-        kind, name, at, what = resource_of(topic, broker)
+        """Return the configs in force of a topic, of a group, of a broker, or ("all") of all brokers, by name."""
+        kind, name, at, what = resource_of(topic, broker, group)
         resource = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
         values = {"resources": [resource], "include_documentation": True}
         async with self._call(what, timeout_s) as left_s:
@@ -210,12 +215,13 @@ class Admin:
         *,
         topic: str | None = None,
         broker: int | Literal["all"] | None = None,
+        group: str | None = None,
         validate_only: bool = False,
         timeout_s: float | None = None,
     ) -> None:
-        """Set configs of a topic, of a broker, or of all brokers; all of them or none.  Others keep their values."""
-        await self._alter([(name, _SET, value) for name, value in configs.items()], topic, broker, validate_only,
-                          timeout_s)  # fmt: skip
+        """Set configs of a topic, a group, a broker, or all brokers; all of them or none.  Others keep their values."""
+        changes = [(name, _SET, value) for name, value in configs.items()]
+        await self._alter(changes, resource_of(topic, broker, group), validate_only, timeout_s)
 
     async def unset_configs(
         self,
@@ -223,26 +229,27 @@ class Admin:
         *,
         topic: str | None = None,
         broker: int | Literal["all"] | None = None,
+        group: str | None = None,
         validate_only: bool = False,
         timeout_s: float | None = None,
     ) -> None:
         """Reset configs to the values that they inherit; all of them or none.  A config that is not set is no error."""
         given = [names] if isinstance(names, str) else list(names)
-        await self._alter([(name, _DELETE, None) for name in given], topic, broker, validate_only, timeout_s)
+        changes = [(name, _DELETE, None) for name in given]
+        await self._alter(changes, resource_of(topic, broker, group), validate_only, timeout_s)
 
     async def _alter(
         self,
-        changes: list[tuple[str, int, str | None]],
-        topic: str | None,
-        broker: int | Literal["all"] | None,
+        changes: Sequence[tuple[str, int, str | None]],
+        resource: tuple[int, str, int | None, str],
         validate_only: bool,
         timeout_s: float | None,
     ) -> None:
-        kind, name, at, what = resource_of(topic, broker)
+        kind, name, at, what = resource
         distinct("configs", [key for key, _, _ in changes])
         configs = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
-        resource = {"resource_type": kind, "resource_name": name, "configs": configs}
-        values = {"resources": [resource], "validate_only": validate_only}
+        changed = {"resource_type": kind, "resource_name": name, "configs": configs}
+        values = {"resources": [changed], "validate_only": validate_only}
         async with self._call(what, timeout_s) as left_s:
             await self._brokers.ask(Api.INCREMENTAL_ALTER_CONFIGS, values, what, left_s(), at)
 

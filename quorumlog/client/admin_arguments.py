@@ -12,6 +12,7 @@ from quorumlog.errors import ConfigError
 
 TOPIC: Final = 2
 BROKER: Final = 4
+GROUP: Final = 32
 """Types of resources with configs."""
 
 
@@ -38,12 +39,14 @@ def end_of(at: str) -> int:
     return EARLIEST if at == "earliest" else LATEST
 
 
-def resource_of(topic: str | None, broker: int | str | None) -> tuple[int, str, int | None, str]:
+def resource_of(topic: str | None, broker: int | str | None, group: str | None) -> tuple[int, str, int | None, str]:
     """Return the type and the name of a resource, the broker to ask (None: any), and the resource in words."""
-    if (topic is None) == (broker is None):
-        raise ConfigError("name one of topic and broker")
+    if [topic, broker, group].count(None) != 2:
+        raise ConfigError("name one of topic, broker and group")
     if topic is not None:
         return TOPIC, topic, None, f"the configs of topic {topic}"
+    if group is not None:
+        return GROUP, group, None, f"the configs of group {group}"
     if broker == "all":
         return BROKER, "", None, "the configs of all brokers"
     if not isinstance(broker, int):

@@ -124,8 +124,8 @@ class ConfigValue(NamedTuple):
     """A config in force.
 
     value: None if it has none, or must not be shown.
-    source: where the value was set: "topic", "broker", "cluster" (all brokers), "file" (of the broker), "default", or
-        "other".
+    source: where the value was set: "topic", "broker", "cluster" (all brokers), "group", "file" (of the broker),
+        "default", or "other".
     """
 
     name: str
@@ -229,7 +229,7 @@ def cluster_description(reply: Any) -> ClusterDescription:
     return ClusterDescription(reply.cluster_id, controller, tuple(brokers))
 
 
-_SOURCES: Final = {1: "topic", 2: "broker", 3: "cluster", 4: "file", 5: "default"}
+_SOURCES: Final = {1: "topic", 2: "broker", 3: "cluster", 4: "file", 5: "default", 8: "group"}
 
 
 def config_value(config: Any) -> ConfigValue:

@@ -1,9 +1,9 @@
-"""kctl configs: the configs of topics, brokers and the cluster."""
+"""kctl configs: the configs of topics, brokers, groups and the cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @click.group("configs", cls=Group)
 def group() -> None:
-    """Show and change the configs of topics, brokers and the cluster.
+    """Show and change the configs of topics, brokers, groups and the cluster.
 
     The settings of a node are in its config file.
     """
@@ -29,43 +29,57 @@ def _of_resource(function: F) -> F:
     options = (
         click.option("--topic", metavar="T", help="The topic."),
         click.option("--broker", metavar="ID", type=click.IntRange(0, 2**31 - 1), help="The broker."),
-        click.option("--cluster", is_flag=True, help="The cluster, including the defaults of topics."),
+        click.option("--group", metavar="G", help="The consumer or share group, which need not exist yet."),
+        click.option("--cluster", is_flag=True, help="The cluster, including the defaults of topics and groups."),
     )
     for option in reversed(options):
         function = option(function)
     return function
 
 
-def _resource(topic: str | None, broker: int | None, cluster: bool) -> Any:
+class _Of(NamedTuple):
+    """The resource that the options name; exactly one field is set."""
+
+    topic: str | None
+    broker: int | None
+    group: str | None
+    cluster: bool
+
+    def __str__(self) -> str:
+        named = {"topic": self.topic, "broker": self.broker, "group": self.group}
+        return next((f"{kind} {name}" for kind, name in named.items() if name is not None), "the cluster")
+
+
+def _resource(of: _Of) -> Any:
     from quorumlog.wire.v1 import controller_pb2, metadata_pb2
 
-    given = [topic is not None, broker is not None, cluster]
+    topic, broker, group, cluster = of
+    given = [topic is not None, broker is not None, group is not None, cluster]
     if sum(given) != 1:
-        raise click.UsageError("give one of --topic T, --broker ID and --cluster")
+        raise click.UsageError("give one of --topic T, --broker ID, --group G and --cluster")
     scope = metadata_pb2.Config.SCOPE_CLUSTER
     name = ""
     if topic is not None:
         scope, name = metadata_pb2.Config.SCOPE_TOPIC, topic
     elif broker is not None:
         scope, name = metadata_pb2.Config.SCOPE_BROKER, str(broker)
+    elif group is not None:
+        scope, name = metadata_pb2.Config.SCOPE_GROUP, group
     return controller_pb2.ConfigResource(scope=scope, name=name)
-
-
-def _names(topic: str | None, broker: int | None) -> dict[str, Any]:
-    """The JSON fields that name the resource of a change."""
-    return {"topic": topic, "broker": broker}
 
 
 @group.command("get")
 @click.argument("key", required=False)
 @_of_resource
 @with_loop
-async def get(context: Context, key: str | None, topic: str | None, broker: int | None, cluster: bool) -> None:
+async def get(
+    context: Context, key: str | None, topic: str | None, broker: int | None, group: str | None, cluster: bool
+) -> None:
     """Show all configs, or one: its value and the source of the value."""
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
 
-    request = controller_pb2.DescribeConfigsRequest(resources=[_resource(topic, broker, cluster)])
+    request = controller_pb2.DescribeConfigsRequest(resources=[_resource(_Of(topic, broker, group, cluster))])
     async with context.client() as client:
         reads = Reads(context, client)
         reply = await reads.ask(rpcs.DESCRIBE_CONFIGS, request)
@@ -99,13 +113,14 @@ async def set_(
     pairs: list[tuple[str, str]],
     topic: str | None,
     broker: int | None,
+    group: str | None,
     cluster: bool,
     dry_run: bool,
     wait: bool,
 ) -> None:
     """Set configs; if one of them is refused, none is changed."""
     changes: list[tuple[str, str | None]] = [*pairs]
-    await _alter(context, changes, topic, broker, cluster, dry_run=dry_run, wait=wait)
+    await _alter(context, changes, _Of(topic, broker, group, cluster), dry_run=dry_run, wait=wait)
 
 
 @group.command("unset")
@@ -119,32 +134,27 @@ async def unset(
     keys: tuple[str, ...],
     topic: str | None,
     broker: int | None,
+    group: str | None,
     cluster: bool,
     dry_run: bool,
     wait: bool,
 ) -> None:
     """Reset configs to their defaults.
 
-    The default of a topic's config is the cluster's value, or else the built-in one.
+    The default of a topic's or a group's config is the cluster's value, or else the built-in one.
     """
-    await _alter(context, [(key, None) for key in keys], topic, broker, cluster, dry_run=dry_run, wait=wait)
+    changes = [(key, None) for key in keys]
+    await _alter(context, changes, _Of(topic, broker, group, cluster), dry_run=dry_run, wait=wait)
 
 
 async def _alter(
-    context: Context,
-    changes: list[tuple[str, str | None]],
-    topic: str | None,
-    broker: int | None,
-    cluster: bool,
-    *,
-    dry_run: bool,
-    wait: bool,
+    context: Context, changes: Sequence[tuple[str, str | None]], of: _Of, *, dry_run: bool, wait: bool
 ) -> None:
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
 
     wanted = controller_pb2.ConfigChanges(
-        resource=_resource(topic, broker, cluster),
+        resource=_resource(of),
         changes=[controller_pb2.ConfigChange(key=key, value=value) for key, value in changes],
     )
     header = controller_pb2.RequestHeader(validate_only=dry_run)
@@ -159,14 +169,15 @@ async def _alter(
     document = {
         "changed": altered.changed,
         "offset": reply.offset,
-        **_names(topic, broker),
+        "topic": of.topic,
+        "broker": of.broker,
+        "group": of.group,
         "configs": [{"name": key, "value": value} for key, value in changes],
     }
-    whose = f"topic {topic}" if topic is not None else "the cluster" if broker is None else f"broker {broker}"
     shown = ", ".join(f"{key} reset to its default" if value is None else f"{key}={value}" for key, value in changes)
     if context.output.is_json:
         context.output.document(document)
     elif dry_run:
-        context.output.text(f"{whose}: {shown} would be accepted")
+        context.output.text(f"{of}: {shown} would be accepted")
     else:
-        context.output.text(f"{whose}: {shown}" + ("" if altered.changed else " (unchanged)"))
+        context.output.text(f"{of}: {shown}" + ("" if altered.changed else " (unchanged)"))

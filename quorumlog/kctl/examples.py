@@ -27,6 +27,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "kctl configs get retention.ms --cluster",
         "kctl configs set retention.ms=86400000 --topic orders",
         "kctl configs set cordoned=true --broker 11",
+        "kctl configs set share.auto.offset.reset=earliest --group mailers",
         "kctl configs unset retention.ms --topic orders",
     ),
     "kctl dev": (

@@ -103,6 +103,8 @@ def config_of(config: metadata_pb2.Config, names: Names) -> str:
             return "the cluster"
         case metadata_pb2.Config.SCOPE_BROKER:
             return f"broker {config.resource}"
+        case metadata_pb2.Config.SCOPE_GROUP:
+            return f"group {config.resource}"
         case metadata_pb2.Config.SCOPE_TOPIC:
             return f"topic {_config_topic(config, names)}"
     return config.resource

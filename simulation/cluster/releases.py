@@ -1,9 +1,9 @@
 """Two releases in one cluster: some nodes support only the older level of `metadata.version`.
 
-Theory of operation.  The product has only one level today, so this module simulates a newer release: for the code of
-each simulated process, the highest supported level depends on its host.  An administrator raises the
-level while nodes of both releases work, and replaces the older release node by node.  A node of the older release that
-meets the newer level must end and name it; its operator then starts the newer release on the same disks.
+Theory of operation.  This module simulates a newer release, which supports one level more than this one: for the code
+of each simulated process, the highest supported level depends on its host.  An administrator raises the level while
+nodes of both releases work, and replaces the older release node by node.  A node of the older release that meets the
+newer level must end and name it; its operator then starts the newer release on the same disks.
 """
 
 from __future__ import annotations

@@ -73,8 +73,10 @@ def quorumlog_cluster() -> Iterator[Peer]:
 
 
 def _set(environment: dict[str, str]) -> None:
-    command = [*KCTL, "configs", "set", "--cluster", *GROUP_SETTINGS]
-    subprocess.run(command, check=True, env={**os.environ, **environment}, stdout=subprocess.DEVNULL)
+    """Make the cluster quick, and let it use all features of this release."""
+    for arguments in (("configs", "set", "--cluster", *GROUP_SETTINGS), ("features", "upgrade", "--wait")):
+        command = [*KCTL, *arguments]
+        subprocess.run(command, check=True, env={**os.environ, **environment}, stdout=subprocess.DEVNULL)
 
 
 @contextmanager

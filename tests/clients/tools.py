@@ -147,6 +147,23 @@ def _configs(call: Call) -> None:
     has(call.tool("ConfigCommand", "--describe", *broker, "--all"), "log.dirs|log.retention|min.insync.replicas")
 
 
+def _configs_of_groups(call: Call) -> None:
+    """A group has configs of its own before it exists."""
+    name = f"tool-group-{next(_numbers)}"
+    group = ("--entity-type", "groups", "--entity-name", name)
+    session, reset = "consumer.session.timeout.ms=50000", "share.auto.offset.reset=by_duration:PT1H"
+    has(call.tool("ConfigCommand", "--alter", *group, "--add-config", f"{session},{reset}"), "Completed updating")
+    described = call.until(lambda: call.tool("ConfigCommand", "--describe", *group), session)
+    has(described, reset, rf"synonyms=\{{DYNAMIC_GROUP_CONFIG:{session}, .*DEFAULT_CONFIG:group.{session[:-5]}45000")
+    has(call.tool("ConfigCommand", "--describe", "--entity-type", "groups"), name)
+    has(
+        call.tool("ConfigCommand", "--alter", *group, "--add-config", "share.session.timeout.ms=1", status=1), "must be"
+    )
+    keys = "consumer.session.timeout.ms,share.auto.offset.reset"
+    has(call.tool("ConfigCommand", "--alter", *group, "--delete-config", keys), "Completed updating")
+    call.until(lambda: call.tool("ConfigCommand", "--describe", *group, "--all"), "consumer.session.timeout.ms=45000")
+
+
 def _consumer_groups(call: Call) -> None:
     topic, group = call.topic(filled=True), f"tool-group-{next(_numbers)}"
     call.harness.commit(group, topic, 7)
@@ -317,6 +334,7 @@ def _transactions(call: Call) -> None:
 TOOLS = (
     Tool("kafka-topics", _topics),
     Tool("kafka-configs", _configs),
+    Tool("kafka-configs of groups", _configs_of_groups),
     Tool("kafka-consumer-groups", _consumer_groups),
     Tool("kafka-share-groups", _share_groups, (77, 90, 91, 92)),
     Tool("kafka-groups", _groups),

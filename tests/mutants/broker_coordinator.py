@@ -14,7 +14,32 @@ GROUP_TESTS = "tests/unit/broker/coordinator/test_groups.py"
 
 LOG_END_TESTS = "tests/unit/broker/coordinator/test_log_ends.py"
 
+SHARES = "broker/coordinator/shares.py"
+SHARE_PARTITIONS = "broker/coordinator/share_partitions.py"
+GROUP_CONFIG_TESTS = "tests/unit/broker/coordinator/test_group_configs.py"
+
 MUTANTS = (
+    Mutant(
+        "a change of a group's configs does not reach the share partitions in use",
+        SHARES,
+        "if old.configs is not new.configs or old.group_configs is not new.group_configs:",
+        "if old.configs is not new.configs:",
+        (f"{GROUP_CONFIG_TESTS}::test_limits_of_one_group_reach_its_share_partitions_and_no_others",),
+    ),
+    Mutant(
+        "a share group that begins at an age begins at the end",
+        SHARE_PARTITIONS,
+        "return end if found is None else max(found.offset, log.start_offset)",
+        "return end",
+        (f"{GROUP_CONFIG_TESTS}::test_a_share_group_begins_at_the_first_record_of_an_age",),
+    ),
+    Mutant(
+        "a group whose session would end before each heartbeat loses its members again and again",
+        "broker/coordinator/group_configs.py",
+        "return (session_ms, interval_ms) if session_ms > interval_ms else of_cluster",
+        "return (session_ms, interval_ms)",
+        (f"{GROUP_CONFIG_TESTS}::test_a_session_never_ends_before_the_next_heartbeat",),
+    ),
     Mutant(
         "the committed offsets of a removed partition stay",
         GROUPS,

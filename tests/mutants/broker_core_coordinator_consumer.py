@@ -13,6 +13,8 @@ RECORDS = f"{TESTS}/test_consumer_records.py"
 ASSIGNORS = f"{TESTS}/test_assignors.py"
 LOST = f"{TESTS}/test_lost_tombstones.py"
 
+GROUP_LIMIT_TESTS = "tests/unit/broker/core/coordinator/test_group_limits.py"
+
 MUTANTS = (
     Mutant(
         "an overridden claim ends the later one as well",
@@ -69,6 +71,34 @@ MUTANTS = (
         "                self._shares.groups.pop(key.group, None)\n",
         "                pass\n",
         (f"{LOST}::test_a_group_of_another_kind_replaces_one_that_was_deleted",),
+    ),
+    Mutant(
+        "a consumer has the session of the cluster, not that of its group",
+        "broker/core/coordinator/consumer/heartbeat.py",
+        "group.renew(member, turn.now_ms, turn.consumer_limits(group.name).session_timeout_ms)",
+        "group.renew(member, turn.now_ms, turn.limits.consumer.session_timeout_ms)",
+        (f"{GROUP_LIMIT_TESTS}::test_a_consumer_has_the_session_of_its_group_from_the_next_heartbeat_on",),
+    ),
+    Mutant(
+        "after a failover, a consumer has the session of the cluster, not that of its group",
+        "broker/core/coordinator/group_machine.py",
+        "turn.consumer_limits(group.name).session_timeout_ms",
+        "self._limits.consumer.session_timeout_ms",
+        (f"{GROUP_LIMIT_TESTS}::test_a_new_coordinator_gives_each_consumer_the_session_of_its_group",),
+    ),
+    Mutant(
+        "a group is assigned in the interval of the cluster, not in its own",
+        "broker/core/coordinator/consumer/changes.py",
+        "turn.consumer_limits(group.name).assignment_interval_ms",
+        "turn.limits.consumer.assignment_interval_ms",
+        (f"{GROUP_LIMIT_TESTS}::test_a_group_is_assigned_in_its_own_interval",),
+    ),
+    Mutant(
+        "a member of a share group has the session of the cluster, not that of its group",
+        "broker/core/coordinator/share/service.py",
+        "turn.share_limits(group.name).session_timeout_ms",
+        "turn.limits.share.session_timeout_ms",
+        (f"{GROUP_LIMIT_TESTS}::test_a_member_of_a_share_group_has_the_times_of_its_group_from_the_next_heartbeat_on",),
     ),
     Mutant(
         "a refused join deletes the record of an empty classic group",

@@ -20,7 +20,46 @@ REASSIGN_TESTS = "tests/unit/metadata/control/test_reassign.py"
 INTERNAL_TESTS = "tests/unit/metadata/control/test_internal_topics.py"
 TOPICS = "metadata/control/topics.py"
 
+GROUP_CONFIGS = "metadata/image/group_configs.py"
+CONFIGS = "metadata/control/configs.py"
+GROUP_CONFIG_TESTS = "tests/unit/metadata/control/test_group_configs.py"
+
 MUTANTS = (
+    Mutant(
+        "configs of groups are written before every node can read them",
+        CONFIGS,
+        "if level < GROUP_CONFIGS_LEVEL:",
+        "if level < METADATA_VERSION_MIN:",
+        (f"{GROUP_CONFIG_TESTS}::test_configs_of_groups_need_the_level_of_this_release",),
+    ),
+    Mutant(
+        "any number of groups can have configs",
+        CONFIGS,
+        "groups += 1",
+        "groups += 0",
+        (f"{GROUP_CONFIG_TESTS}::test_the_number_of_groups_with_configs_is_bounded",),
+    ),
+    Mutant(
+        "the session of a group may end before the next heartbeat",
+        CONFIGS,
+        "if session_ms <= interval_ms and",
+        "if session_ms < interval_ms and",
+        (f"{GROUP_CONFIG_TESTS}::test_a_session_is_longer_than_the_interval_of_heartbeats",),
+    ),
+    Mutant(
+        "a value of a group that a later range excludes stays in force",
+        GROUP_CONFIGS,
+        "return own if known.kind is not Kind.INT else str(max(known.low, min(int(own), known.high)))",
+        "return own",
+        (f"{GROUP_CONFIG_TESTS}::test_the_cluster_sets_the_ranges_and_a_value_outside_is_moved_into_them",),
+    ),
+    Mutant(
+        "a group without configs has the built-in defaults, not the values of the cluster",
+        GROUP_CONFIGS,
+        "    default = image.cluster_config(origin.default)\n",
+        "    default = known.default\n",
+        (f"{GROUP_CONFIG_TESTS}::test_a_group_has_the_clusters_values_until_it_gets_its_own",),
+    ),
     Mutant(
         "the rate of a broker does not limit its copies while the cluster has a rate",
         "metadata/image/cluster.py",

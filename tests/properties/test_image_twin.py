@@ -158,9 +158,7 @@ class Twin:
         for broker_id, broker in self.brokers.items():
             for name, value in broker.items():
                 assert getattr(image.brokers[broker_id], name) == value, name
-        configs = {
-            (*resource, key): value for resource, values in image.configs.items() for key, value in values.items()
-        }
+        configs = {(*resource, key): value for resource, values in image.all_configs() for key, value in values.items()}
         assert configs == self.configs
         assert dict(image.features) == self.features
         assert image.preferred_controllers == self.preferred
@@ -245,7 +243,11 @@ def draw_record(draw: st.DrawFn, twin: Twin, number: int) -> Record:
         )  # fmt: skip
     if kind == "config":
         topic = draw(st.sampled_from([*[each.hex for each in sorted(twin.topics)], ""]))
-        scope = ConfigScope.TOPIC if topic else draw(st.sampled_from([ConfigScope.CLUSTER, ConfigScope.BROKER]))
+        scope = (
+            ConfigScope.TOPIC
+            if topic
+            else draw(st.sampled_from([ConfigScope.CLUSTER, ConfigScope.BROKER, ConfigScope.GROUP]))
+        )
         return Config(scope, topic, draw(st.sampled_from("xy")), draw(st.none() | st.sampled_from("12")))
     deleted = sorted({name for name, _ in twin.past}.difference(twin.topics.values()))
     if len(deleted) > 0 and draw(st.booleans()):

@@ -56,6 +56,7 @@ from broker.core.coordinator.group_requests import (
     ExplainGroups,
     ExplainGroupsResponse,
     FetchedGroup,
+    GroupConfigs,
     GroupDescription,
     GroupExplanation,
     GroupLimits,
@@ -71,6 +72,7 @@ from broker.core.coordinator.group_requests import (
     LeftMember,
     ListGroups,
     ListGroupsResponse,
+    NoGroupConfigs,
     OffsetCommit,
     OffsetDelete,
     OffsetDeleteResponse,
@@ -112,16 +114,28 @@ _ENTRIES_PER_GROUP_MAX = 4
 """Entries of the heap per group.  Beyond it, the entries that are no longer valid are removed."""
 
 
+NO_CONFIGS: Final = NoGroupConfigs()
+
+
 class GroupMachine:
     """The groups and committed offsets of one partition; a `machine.Machine`.
 
-    topics: answers from the image.  random: makes member ids.  wall_ms: ms since the epoch, for times in records.
+    topics, configs: answer from the image.  random: makes member ids.  wall_ms: ms since the epoch, for times that
+        records store.
     """
 
-    def __init__(self, limits: GroupLimits, topics: Topics, random: Random, wall_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        limits: GroupLimits,
+        topics: Topics,
+        random: Random,
+        wall_ms: Callable[[], int],
+        configs: GroupConfigs = NO_CONFIGS,
+    ) -> None:
         self.unknown_records = 0
         self._limits = limits
         self._topics: Final = topics
+        self._configs: Final = configs
         self._random: Final = random
         self._wall_ms: Final = wall_ms
         self._groups: Final[dict[str, Group | ConsumerGroup]] = {}
@@ -203,7 +217,8 @@ class GroupMachine:
         self._loaded_wall_ms = turn.wall_ms
         for group in list(self._groups.values()):
             if isinstance(group, ConsumerGroup):
-                for key in group.load(now_ms, turn.wall_ms, self._limits.consumer.session_timeout_ms):
+                session_ms = turn.consumer_limits(group.name).session_timeout_ms
+                for key in group.load(now_ms, turn.wall_ms, session_ms):
                     if not turn.is_full:  # the next load finds the others again
                         turn.append(consumer_records.write_key(key), None)
             elif group.stored is not None:
@@ -553,7 +568,7 @@ class GroupMachine:
                 heapify(self._heap)
 
     def _turn(self, now_ms: int) -> Turn:
-        return Turn(Clocks(now_ms, self._wall_ms()), self._limits, self.replay, self._parked)
+        return Turn(Clocks(now_ms, self._wall_ms()), self._limits, self.replay, self._parked, self._configs)
 
     def check(self) -> None:
         """Assert what must hold after each operation.  It looks at each member, so only tests call it."""

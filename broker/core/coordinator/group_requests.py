@@ -2,7 +2,7 @@
 
 The machine of groups has these methods beyond those of `machine.Machine[GroupRequest, GroupLimits]`:
 
-    GroupMachine(limits: GroupLimits, topics: Topics, random: Random, wall_ms: Callable[[], int])
+    GroupMachine(limits: GroupLimits, topics: Topics, random: Random, wall_ms: Callable[[], int], configs: GroupConfigs)
     topics_deleted(topics: Collection[str], now_ms: int) -> Step     offsets of deleted topics are deleted
     topics_changed(topics: Collection[str] | None, now_ms: int) -> Step   consumer groups follow changes of topics
     explain(group: str) -> tuple[Rebalance, ...]                     the last rebalances, the oldest first
@@ -80,6 +80,28 @@ class Topics(SubscribedTopics, Protocol):
         ...
 
 
+class GroupConfigs(Protocol):
+    """The limits of groups that have configs of their own, answered from the image.  They apply from the next use."""
+
+    def consumer(self, group: str, limits: ConsumerLimits) -> ConsumerLimits:
+        """Return the limits of a group of the newer protocol.  limits: those of groups without their own configs."""
+        ...
+
+    def share(self, group: str, limits: ShareGroupLimits) -> ShareGroupLimits:
+        """Return the limits of a share group; as `consumer`."""
+        ...
+
+
+class NoGroupConfigs:
+    """The `GroupConfigs` of a cluster in which no group has configs of its own."""
+
+    def consumer(self, group: str, limits: ConsumerLimits) -> ConsumerLimits:
+        return limits
+
+    def share(self, group: str, limits: ShareGroupLimits) -> ShareGroupLimits:
+        return limits
+
+
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
     """The limits of a coordinator of groups.  Times in ms.
@@ -98,7 +120,7 @@ class GroupLimits:
         GROUP_MAX_SIZE_REACHED.  A commit with larger records gets INVALID_COMMIT_OFFSET_SIZE.
     groups_max: a join or commit that would create another group gets POLICY_VIOLATION.
     offsets_max: offsets of all groups; further commits get POLICY_VIOLATION.
-    consumer, share: the limits of groups of the newer protocol, and of share groups.
+    consumer, share: the limits of groups of the newer protocol, and of share groups, that have no configs of their own.
     """
 
     session_timeout_min_ms: int = 6_000

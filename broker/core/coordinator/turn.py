@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from broker.core.coordinator.group_requests import GroupLimits
+from broker.core.coordinator.consumer.requests import ConsumerLimits
+from broker.core.coordinator.group_requests import GroupConfigs, GroupLimits
 from broker.core.coordinator.machine import Answer, Record, Step, TransactionEnd
+from broker.core.coordinator.share.requests import ShareGroupLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,7 @@ class Turn:
     """Collects the records, answers and notes of one operation.
 
     apply: changes the state according to a record.  A record is applied when it is appended, and in no other way.
+    limits: those of all groups.  configs: those of single groups.
     parked: the calls that wait, each with its group and member id.  The code that lets a call wait, or answers it,
     updates it.
     """
@@ -29,6 +32,7 @@ class Turn:
     __slots__ = (
         "_answers",
         "_apply",
+        "_configs",
         "_effects",
         "_notes",
         "_records",
@@ -45,6 +49,7 @@ class Turn:
         limits: GroupLimits,
         apply: Callable[[Record], None],
         parked: dict[int, tuple[str, str]],
+        configs: GroupConfigs,
     ) -> None:
         self.now_ms = clocks.now_ms
         self.wall_ms = clocks.wall_ms
@@ -52,10 +57,19 @@ class Turn:
         self.parked = parked
         self._size_bytes = 0
         self._apply = apply
+        self._configs = configs
         self._records: list[Record] = []
         self._answers: list[Answer] = []
         self._notes: list[str] = []
         self._effects: list[Any] = []
+
+    def consumer_limits(self, group: str) -> ConsumerLimits:
+        """Return the limits of a group of the newer protocol, which may have configs of its own."""
+        return self._configs.consumer(group, self.limits.consumer)
+
+    def share_limits(self, group: str) -> ShareGroupLimits:
+        """Return the limits of a share group, which may have configs of its own."""
+        return self._configs.share(group, self.limits.share)
 
     def append(
         self,

@@ -214,10 +214,12 @@ class Config(_message.Message):
         SCOPE_CLUSTER: _ClassVar[Config.Scope]
         SCOPE_TOPIC: _ClassVar[Config.Scope]
         SCOPE_BROKER: _ClassVar[Config.Scope]
+        SCOPE_GROUP: _ClassVar[Config.Scope]
     SCOPE_UNSPECIFIED: Config.Scope
     SCOPE_CLUSTER: Config.Scope
     SCOPE_TOPIC: Config.Scope
     SCOPE_BROKER: Config.Scope
+    SCOPE_GROUP: Config.Scope
     SCOPE_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]

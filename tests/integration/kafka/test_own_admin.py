@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
@@ -159,6 +160,31 @@ async def test_configs_of_one_and_of_all_brokers(admin: Admin) -> None:
     assert (changed.value, changed.source) == ("123456789", "cluster")
     await admin.unset_configs([key], broker="all")
     assert (await admin.get_configs(broker="all"))[key].source == "default"
+
+
+async def test_a_group_has_configs_of_its_own_from_a_level_of_metadata_version_on(
+    standalone: Standalone, admin: Admin, filled: str
+) -> None:
+    """The group begins at the oldest record, other than groups without configs of their own."""
+    group, lock = f"share-{filled}", "share.record.lock.duration.ms"
+    reset = {"share.auto.offset.reset": "earliest", lock: "45000"}
+    error = await refusal_of(admin.set_configs(reset, group=group))
+    assert error.code == "UNSUPPORTED_VERSION"
+    assert "kctl features upgrade" in error.message
+    command = ["--controllers", standalone.control, "features", "upgrade", "--wait"]
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "quorumlog.kctl.main", *command)
+    assert await process.wait() == 0
+    await admin.set_configs(reset, group=group)
+    found = await admin.get_configs(group=group)
+    assert (found[lock].value, found[lock].source) == ("45000", "group")
+    assert (found["share.delivery.count.limit"].value, found["share.delivery.count.limit"].source) == ("5", "default")
+    assert (await refusal_of(admin.set_configs({lock: "1"}, group=group))).code == "INVALID_CONFIG"
+    async with asyncio.timeout(120), ShareConsumer(standalone.bootstrap, group, topics=[filled]) as consumer:
+        record = await consumer.get()
+        assert record is not None
+        assert (record.partition, record.offset) == (0, 0)
+    await admin.unset_configs([lock], group=group)
+    assert (await admin.get_configs(group=group))[lock].source == "default"
 
 
 async def test_offsets_are_found_by_end_and_by_time(admin: Admin, filled: str) -> None:

@@ -54,6 +54,8 @@ def example(topics: int = 3, partitions: int = 4) -> ClusterImage:
     records += [
         Config(ConfigScope.CLUSTER, "", "retention.ms", "1000"),
         Config(ConfigScope.BROKER, "3", "retention.ms", "1000"),
+        Config(ConfigScope.GROUP, "workers", "share.isolation.level", "read_committed"),
+        Config(ConfigScope.GROUP, "3", "share.session.timeout.ms", "50000"),
         ProducerIds(1, 0, 5000),
         PreferredControllers((2, 1)),
         Feature("metadata.version", 1),

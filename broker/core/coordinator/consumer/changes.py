@@ -154,7 +154,7 @@ def settle(
         group.history.joined(group.epoch, len(group.members))
         note(turn, group, cause)
     if group.epoch > group.assignment_epoch:
-        due_ms = group.assignment_due_ms(turn.limits.consumer.assignment_interval_ms)
+        due_ms = group.assignment_due_ms(turn.consumer_limits(group.name).assignment_interval_ms)
         if due_ms is None or due_ms <= turn.now_ms:
             _assign(turn, group, existing)
         else:

@@ -63,7 +63,7 @@ def join(
     else:
         changes.refresh(turn, group, topics)
     changes.advance(turn, group, member, _owned(request, topics), topics)
-    group.renew(member, turn.now_ms, turn.limits.consumer.session_timeout_ms)
+    group.renew(member, turn.now_ms, turn.consumer_limits(group.name).session_timeout_ms)
     member.rejoin_by_ms = None
     group.expect(member, turn.now_ms)
     turn.answer(
@@ -169,7 +169,7 @@ def sync(turn: Turn, group: ConsumerGroup, call: int, request: SyncGroup, topics
     if request.generation != member.current.epoch:
         turn.answer(call, SyncGroupResponse(KafkaCode.ILLEGAL_GENERATION))
         return
-    group.renew(member, turn.now_ms, turn.limits.consumer.session_timeout_ms)
+    group.renew(member, turn.now_ms, turn.consumer_limits(group.name).session_timeout_ms)
     if group.assignment_epoch > member.current.epoch and member.current.state is not MemberState.UNREVOKED:
         group.expect(member, turn.now_ms)
         turn.answer(call, SyncGroupResponse(KafkaCode.REBALANCE_IN_PROGRESS))
@@ -191,7 +191,7 @@ def heartbeat(turn: Turn, group: ConsumerGroup, call: int, request: Heartbeat) -
     if member is not None and request.generation != member.current.epoch:
         error = KafkaCode.ILLEGAL_GENERATION
     elif member is not None:
-        group.renew(member, turn.now_ms, turn.limits.consumer.session_timeout_ms)
+        group.renew(member, turn.now_ms, turn.consumer_limits(group.name).session_timeout_ms)
         if _should_join_again(group, member):
             group.expect(member, turn.now_ms)
             error = KafkaCode.REBALANCE_IN_PROGRESS

@@ -108,7 +108,7 @@ def heartbeat(
         member.rejoin_by_ms = None
     else:
         group.expect(member, turn.now_ms)
-    group.renew(member, turn.now_ms, turn.limits.consumer.session_timeout_ms)
+    group.renew(member, turn.now_ms, turn.consumer_limits(group.name).session_timeout_ms)
     includes_assignment = has_changed or request.epoch == JOINING or request.is_full
     turn.answer(
         call,
@@ -125,7 +125,7 @@ def heartbeat(
 
 def _interval_ms(turn: Turn, group: ConsumerGroup, request: ConsumerHeartbeat) -> int:
     """Return the time until the next heartbeat: a member that joins and waits for a target asks when it is due."""
-    interval_ms = turn.limits.consumer.heartbeat_interval_ms
+    interval_ms = turn.consumer_limits(group.name).heartbeat_interval_ms
     if request.epoch != JOINING or group.assign_at_ms is None:
         return interval_ms
     return min(interval_ms, group.assign_at_ms - turn.now_ms)

@@ -126,7 +126,7 @@ def upgrade(turn: Turn, groups: dict[str, Group | ConsumerGroup], group: Group, 
     made = groups[group.name]
     assert isinstance(made, ConsumerGroup), made
     for each_member in made.members.values():
-        made.renew(each_member, turn.now_ms, turn.limits.consumer.session_timeout_ms)
+        made.renew(each_member, turn.now_ms, turn.consumer_limits(made.name).session_timeout_ms)
     return made
 
 

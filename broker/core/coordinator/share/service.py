@@ -79,10 +79,10 @@ class ShareService:
             if group.is_vacant:
                 self.groups.pop(group.name, None)
             for member in group.members.values():
-                self._renew(turn, member)
+                self._renew(turn, group, member)
 
-    def _renew(self, turn: Turn, member: ShareMember) -> None:
-        member.expires_ms = turn.now_ms + turn.limits.share.session_timeout_ms
+    def _renew(self, turn: Turn, group: ShareGroup, member: ShareMember) -> None:
+        member.expires_ms = turn.now_ms + turn.share_limits(group.name).session_timeout_ms
         if self.wake_ms is None or member.expires_ms < self.wake_ms:
             self.wake_ms = member.expires_ms
 
@@ -140,7 +140,7 @@ class ShareService:
             self._put(turn, Kind.MEMBER, group.name, write_member(value), request.member_id)
             group = self.groups[group.name]
         member = group.members[request.member_id]
-        self._renew(turn, member)
+        self._renew(turn, group, member)
         if old is None or old.topics != value.topics:
             what = "joined" if old is None else "changed its subscription"
             self._settle(turn, group, f"member {request.member_id!r} {what}")
@@ -152,7 +152,7 @@ class ShareService:
             self._put(turn, Kind.CURRENT, group.name, current, member.member_id)
         is_behind = request.epoch != member.epoch  # also a member that did not get the last answer
         assignment = member.assigned if has_changed or is_behind else None
-        interval_ms = turn.limits.share.heartbeat_interval_ms
+        interval_ms = turn.share_limits(group.name).heartbeat_interval_ms
         return ShareHeartbeatResponse(KafkaCode.NONE, None, member.member_id, member.epoch, interval_ms, assignment)
 
     # -- epochs, targets and states

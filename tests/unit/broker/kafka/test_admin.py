@@ -6,7 +6,7 @@ from typing import Any
 
 from broker.kafka.handlers import HANDLERS
 from metadata.image import BROKER_CONFIGS
-from metadata.records import NO_LEADER, BrokerChange, PartitionChange, Reason
+from metadata.records import METADATA_VERSION, NO_LEADER, BrokerChange, Feature, PartitionChange, Reason
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.v1 import controller_pb2 as pb
@@ -224,6 +224,52 @@ async def test_impossible_configs_are_refused(served: Served) -> None:
         served.controller.failure = pb.Result(error="OUTCOME_UNKNOWN")
         assert await alter(client, good) == [7]
         assert await alter(client) == []
+
+
+GROUP = 32
+
+
+async def test_configs_of_groups_are_altered_described_and_listed(served: Served) -> None:
+    session, limit = "share.session.timeout.ms", "share.delivery.count.limit"
+
+    async def listed(client: RawClient) -> list[tuple[str, int]]:
+        response = await client.ask(Api.LIST_CONFIG_RESOURCES, 1, {"resource_types": (GROUP,)})
+        return [(each.resource_name, each.resource_type) for each in response.config_resources]
+
+    async with RawClient(served.port) as client:
+        values = {"resources": [resource(GROUP, "work", (session, "50000"))], "validate_only": False}
+        [refusal] = (await client.ask(Api.INCREMENTAL_ALTER_CONFIGS, 1, values)).responses
+        assert int(refusal.error_code) == 35, "the level of metadata.version is too low"
+        assert "metadata.version" in refusal.error_message
+        assert "kctl features upgrade" in refusal.error_message
+        assert (await shown(client, GROUP, "work"))[session] == ("45000", 5)
+
+        served.replicas.apply(Feature(METADATA_VERSION, 2))
+        wanted = [
+            resource(GROUP, "work", (session, "50000"), (limit, "3")),
+            resource(GROUP, "rest", ("share.isolation.level", "read_committed")),
+            resource(BROKER, "", ("group.share.delivery.count.limit", "7")),
+        ]
+        assert await alter(client, *wanted) == [0, 0, 0]
+        assert await listed(client) == [("rest", GROUP), ("work", GROUP)]
+        assert await shown(client, GROUP, "work", session, limit) == {session: ("50000", 8), limit: ("3", 8)}
+        assert await shown(client, GROUP, "never seen", session, limit) == {session: ("45000", 5), limit: ("7", 3)}
+        found = (await described(client, GROUP, "work", limit))[limit]
+        assert [(each.name, each.value, int(each.source)) for each in found.synonyms] == [
+            (limit, "3", 8), (f"group.{limit}", "7", 3), (f"group.{limit}", "5", 5)
+        ]  # fmt: skip
+        assert "from 2 to 10" in found.documentation
+        assert [int(each.config_type) for each in (await described(client, GROUP, "work")).values()] == [
+            5, 5, 5, 2, 5, 5, 2, 5, 5, 5
+        ]  # fmt: skip
+
+        for bad in ((session, "5"), ("retention.ms", "5"), ("share.isolation.level", "read_committed", APPEND)):
+            assert await alter(client, resource(GROUP, "work", bad)) == [40], bad
+        assert await alter(client, resource(GROUP, "", (session, "50000"))) == [42]
+        assert await alter(client, resource(GROUP, "work", (session, None, DELETE))) == [0]
+        assert await shown(client, GROUP, "work", session) == {session: ("45000", 5)}
+        assert await alter(client, resource(GROUP, "work"), api=Api.ALTER_CONFIGS) == [0]
+        assert await listed(client) == [("rest", GROUP)]
 
 
 SUBTRACT = 3

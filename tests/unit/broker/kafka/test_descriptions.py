@@ -8,7 +8,16 @@ from uuid import UUID
 import pytest
 
 from broker.kafka.features import GROUP_VERSION
-from metadata.records import METADATA_VERSION, TRANSACTION_VERSION, Config, ConfigScope, Endpoint, Feature
+from metadata.records import (
+    METADATA_VERSION,
+    METADATA_VERSION_MAX,
+    METADATA_VERSION_MIN,
+    TRANSACTION_VERSION,
+    Config,
+    ConfigScope,
+    Endpoint,
+    Feature,
+)
 from quorumlog.wire.kafka.codec import Api
 from tests.unit.broker.kafka.conftest import Served
 from tests.unit.broker.kafka.raw import RawClient, batch
@@ -151,6 +160,10 @@ async def test_config_resources_are_listed(served: Served) -> None:
 
     assert await listing(1) == (0, [("a", 2), ("b", 2), ("1", 4)])
     assert await listing(1, 4) == (0, [("1", 4)])
+    served.replicas.apply(Config(ConfigScope.GROUP, "work", "share.session.timeout.ms", "50000"))
+    assert await listing(1) == (0, [("a", 2), ("b", 2), ("1", 4), ("work", 32)])
+    assert await listing(1, 32) == (0, [("work", 32)])
+    served.replicas.apply(Config(ConfigScope.GROUP, "work", "share.session.timeout.ms", None))
     assert await listing(1, 2, 16, 32) == (0, [("a", 2), ("b", 2)])
     assert await listing(1, 2, 3) == (35, [])
     assert await listing(0) == (0, [])
@@ -206,7 +219,7 @@ async def test_api_versions_reports_features(served: Served) -> None:
     response = await versions(served, 3)
     assert [(each.name, each.min_version, each.max_version) for each in response.supported_features] == [
         (GROUP_VERSION, 0, 1),
-        (METADATA_VERSION, 1, 1),
+        (METADATA_VERSION, METADATA_VERSION_MIN, METADATA_VERSION_MAX),
         (TRANSACTION_VERSION, 0, 2),
     ]
     assert [(each.name, each.max_version_level) for each in response.finalized_features] == [

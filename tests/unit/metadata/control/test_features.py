@@ -11,7 +11,14 @@ from metadata import codec
 from metadata.control import features
 from metadata.control.features import DescribedFeature, Upgraded, describe_features, upgrade_feature
 from metadata.image import ClusterImage
-from metadata.records import METADATA_VERSION, METADATA_VERSION_MAX, TRANSACTION_VERSION, Feature, Record
+from metadata.records import (
+    METADATA_VERSION,
+    METADATA_VERSION_MAX,
+    METADATA_VERSION_MIN,
+    TRANSACTION_VERSION,
+    Feature,
+    Record,
+)
 from metadata.snapshot import ImageLoader, chunks
 from quorumlog.errors import CorruptStoreError
 from quorumlog.wire import rpcs
@@ -114,11 +121,15 @@ def test_at_the_service() -> None:
         shown: Any = await plane.call(rpcs.DESCRIBE_FEATURES, pb.DescribeFeaturesRequest())
         feature, transactions = shown.features
         assert (transactions.name, transactions.level, transactions.highest) == (TRANSACTION_VERSION, 2, 2)
-        assert (feature.name, feature.level, feature.lowest, feature.highest) == (METADATA_VERSION, 1, 1, 1)
-        same: Any = await plane.call(rpcs.UPGRADE_FEATURE, pb.UpgradeFeatureRequest(name=METADATA_VERSION))
-        assert (same.result.error, same.level, same.changed, same.offset) == ("NONE", 1, False, end)
-        far: Any = await plane.call(rpcs.UPGRADE_FEATURE, pb.UpgradeFeatureRequest(name=METADATA_VERSION, level=2))
-        assert (far.result.error, far.level, plane.node.log_end_offset) == ("UNSUPPORTED_VERSION", 1, end)
+        level, highest = METADATA_VERSION_MIN, METADATA_VERSION_MAX
+        assert (feature.name, feature.level, feature.lowest) == (METADATA_VERSION, level, level)
+        assert feature.highest == highest
+        present = pb.UpgradeFeatureRequest(name=METADATA_VERSION, level=level)
+        same: Any = await plane.call(rpcs.UPGRADE_FEATURE, present)
+        assert (same.result.error, same.level, same.changed, same.offset) == ("NONE", level, False, end)
+        beyond = pb.UpgradeFeatureRequest(name=METADATA_VERSION, level=highest + 1)
+        far: Any = await plane.call(rpcs.UPGRADE_FEATURE, beyond)
+        assert (far.result.error, far.level, plane.node.log_end_offset) == ("UNSUPPORTED_VERSION", level, end)
 
     run(test())
 

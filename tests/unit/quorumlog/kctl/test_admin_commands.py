@@ -207,7 +207,7 @@ def test_configs(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None
     )
     assert run(["configs", "set", "a=1=2", "b=", "--cluster", "-o", "json"]) == 0
     assert printed(capsys) == {
-        "changed": True, "offset": 4, "topic": None, "broker": None,
+        "changed": True, "offset": 4, "topic": None, "broker": None, "group": None,
         "configs": [{"name": "a", "value": "1=2"}, {"name": "b", "value": ""}],
     }  # fmt: skip
     [sent] = client.calls[-1][1].resources
@@ -216,6 +216,12 @@ def test_configs(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None
     assert run(["configs", "unset", "a", "--topic", "t"]) == 0
     assert not client.calls[-1][1].resources[0].changes[0].HasField("value")
     assert capsys.readouterr().out == "topic t: a reset to its default\n"
+    assert run(["configs", "set", "a=1", "--group", "workers"]) == 0
+    [sent] = client.calls[-1][1].resources
+    assert (sent.resource.scope, sent.resource.name) == (metadata_pb2.Config.SCOPE_GROUP, "workers")
+    assert capsys.readouterr().out == "group workers: a=1\n"
+    assert run(["configs", "get", "--group", "workers", "--topic", "t"]) == 2
+    assert "--group G" in capsys.readouterr().err
 
 
 def elected(*words: str, leader: int = 1) -> list[Any]:

@@ -134,7 +134,7 @@ def body(command: click.Command) -> Body:
         (voters.transfer_leader, (2, False)),
         (partition_counts.remove_partitions, ("t", 1, True, False, True)),
         (topics.create, ("t", None, None, None, [], False, True)),
-        (configs.set_, ([("a", "1")], "t", None, False, False, True)),
+        (configs.set_, ([("a", "1")], "t", None, None, False, False, True)),
         (reassign.generate, (("t",), (11,), None, None, None)),
         (reassign.start, (None, ("t",), (11,), None, None, False, False, True)),
         (reassign.status, (None, (), None)),

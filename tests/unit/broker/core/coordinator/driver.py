@@ -11,7 +11,7 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 from broker.core.coordinator import group_requests as g
 from broker.core.coordinator.consumer.requests import ConsumerLimits, Topic
 from broker.core.coordinator.fields import int16, int32, string
-from broker.core.coordinator.group_machine import GroupMachine
+from broker.core.coordinator.group_machine import NO_CONFIGS, GroupMachine
 from broker.core.coordinator.group_requests import GroupRequest
 from broker.core.coordinator.machine import Machine, Record, Step
 from quorumlog.wire.errors import KafkaCode
@@ -98,6 +98,7 @@ class Coordinator:
         records: Iterable[Record] = (),
         seed: int = 7,
         cluster: Cluster | None = None,
+        configs: g.GroupConfigs = NO_CONFIGS,
     ) -> None:
         self.now_ms = 5_000
         self.wall_ms = WALL_MS
@@ -105,7 +106,7 @@ class Coordinator:
         self.answers: dict[int, Any] = {}
         self.notes: list[str] = []
         self.cluster = cluster or Cluster()
-        self.machine = GroupMachine(limits, self.cluster, Random(seed), lambda: self.wall_ms)
+        self.machine = GroupMachine(limits, self.cluster, Random(seed), lambda: self.wall_ms, configs)
         self._as_machine: Machine[GroupRequest, g.GroupLimits] = self.machine
         self._calls = 0
         for record in self.log:
