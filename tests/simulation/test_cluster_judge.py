@@ -333,6 +333,22 @@ def test_compacted_replicas_have_only_committed_records_of_the_same_epoch(compac
     assert not compacted.has(keyed_batch(3, entry(b"b", None), None)), "it ends after the committed records"
 
 
+def test_a_compacted_batch_may_reach_above_the_end_only_after_an_unclean_election(compacted: History) -> None:
+    compacted.cut_to(0)
+    assert compacted.add(keyed_batch(0, entry(b"a", b"1")), 10.0, FORGETS_S) is None
+    reaching = keyed_batch(0, entry(b"a", b"1"), None, entry(b"b", b"3"))
+    compacted.reach(reaching)
+    assert compacted.end == 1, "nothing was lost"
+    compacted.unclean_epoch = 3
+    compacted.reach(keyed_batch(0, entry(b"a", b"other"), None, None))
+    assert compacted.end == 1, "it has another record"
+    compacted.reach(keyed_batch(0, entry(b"a", b"1"), None, epoch=1))
+    assert compacted.end == 1, "it has another epoch"
+    compacted.reach(reaching)
+    assert compacted.end == 0
+    assert compacted.add(reaching, 10.0, FORGETS_S) is None
+
+
 def test_no_value_returns_after_a_replica_has_lost_its_tombstone(compacted: History) -> None:
     records = compacted.records
     assert records is not None
