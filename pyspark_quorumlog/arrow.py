@@ -214,7 +214,7 @@ def _constant_text(text: str, rows: int) -> pa.Array:
 
 
 class _MalformedError(Exception):
-    """span, position: location of the malformed record.  result: of the compiled function; it contains the span."""
+    """A malformed record.  span, position: its location.  result: of the compiled function; it contains the span."""
 
     def __init__(self, result: int, position: int) -> None:
         super().__init__(result, position)

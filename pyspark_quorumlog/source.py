@@ -260,7 +260,7 @@ class Writer(DataSourceArrowWriter):
 class StreamWriter(DataSourceStreamArrowWriter):
     """Appends the rows of micro-batches, each batch exactly once (`transactions`); with `atomic=false`, at least once.
 
-    Spark commits with a new object in another process, which knows only what the tasks have reported.
+    Spark commits with a new object in another process, which knows only the reports of the tasks.
     """
 
     def __init__(self, options: WriteOptions) -> None:

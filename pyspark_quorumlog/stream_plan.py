@@ -73,7 +73,7 @@ class BatchEnd(NamedTuple):
 
 
 class StreamPlanner:
-    """Decides the end of each micro-batch.  A restart may lose this object: Spark's checkpoint has what it needs."""
+    """Decides the end of each micro-batch.  A restart may lose this object: Spark's checkpoint has all needed state."""
 
     def __init__(self, limits: TriggerLimits) -> None:
         self._offsets_min = limits.offsets_min
@@ -198,7 +198,7 @@ def with_records(start: Offsets, end: Offsets) -> list[Partition]:
 
 
 def ranges_of(start: Offsets, end: Offsets, bounds: Mapping[Partition, Bounds]) -> tuple[list[OffsetRange], list[str]]:
-    """Return the ranges of a batch and the losses in it.  bounds: of all existing partitions of `with_records`."""
+    """Return the ranges of a batch and its losses.  bounds: the bounds of each existing partition of `with_records`."""
     ranges, losses = [], list[str]()
     for one in with_records(start, end):
         if one not in bounds:

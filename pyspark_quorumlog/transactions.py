@@ -10,7 +10,7 @@ aborts all other producers of the scope, and stores a sequence number.
   query has a run of the scope, which fences the producers and the commits of the previous run.
 - **A batch write** has a scope of its own, which is deleted at the end.
 
-The driver's hooks run in another process than the planner, and know only what the tasks report.  A task without rows
+The driver's hooks run in another process than the planner, and know only the reports of the tasks.  A task without rows
 needs no transaction and reports none.
 """
 

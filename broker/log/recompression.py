@@ -47,9 +47,7 @@ def recompress(
             size = HEADER_SIZE + len(packed)
             if size > message_size_max:
                 form = "uncompressed" if target.codec is Codec.NONE else f"with {target.codec.name.lower()}"
-                text = (
-                    f"batch of {size} bytes {form}, as compression.type demands; at most {message_size_max} are taken"
-                )
+                text = f"batch of {size} bytes {form}, as compression.type demands; the limit is {message_size_max}"
                 return Refused(KafkaCode.MESSAGE_TOO_LARGE, text)
             changed = header._replace(
                 batch_length=size - LENGTH_END,

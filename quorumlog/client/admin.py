@@ -1,8 +1,8 @@
 """A client for administrators and services that set up their topics: `quorumlog.client.Admin`.
 
 Theory of operation.  `BrokerCalls` finds the broker for each request about topics and configs, `PartitionLooks` the
-leader of a partition, and `GroupClient` the coordinator of a group.  Each retries while that broker moves.  Here, a
-call gets its one deadline, its arguments are checked, and its refusals become errors with a next step.
+leader of a partition, and `GroupClient` the coordinator of a group.  Each retries while that broker moves.  This module
+gives each call one deadline, checks its arguments, and turns refusals into errors with a next step.
 
 A call about several things tries all of them.  If some are refused, it raises `RefusalsError`, which names them and
 has the results of the others.  So no refusal is overlooked.

@@ -1,8 +1,8 @@
 """The assignors of consumer groups: pure functions from subscriptions to an assignment.
 
-They have Kafka's names, because the members of a group agree on one by its name, and Kafka's results where another
-member could rely on them: `range` and `roundrobin` give exactly what Kafka's give.  The sticky ones promise balance,
-and that as few partitions as possible move.
+They have Kafka's names, because the members of a group agree on an assignor by its name.  `range` and `roundrobin` give
+exactly the results of Kafka's, because other members could rely on them.  The sticky assignors balance the partitions
+and move as few of them as possible.
 
 `cooperative-sticky` gives a partition to a new owner only once its old owner has given it up.  Until then no member
 gets it: the old owner revokes it and joins again, and the next rebalance assigns it.
@@ -75,7 +75,7 @@ def assign_roundrobin(members: Members, counts: Counts, instances: Mapping[str, 
 
 
 def assign_sticky(members: Members, counts: Counts, instances: Mapping[str, str]) -> Assignment:
-    """Keep what the members have as far as balance permits, and deal the rest to those that have least."""
+    """Let members keep their partitions as far as balance permits, and give the rest to the members with the fewest."""
     order = _order(members, instances)
     kept = _kept(members, counts, order)
     if len({each.topics for each in members.values()}) == 1:

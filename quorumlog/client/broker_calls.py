@@ -5,7 +5,7 @@ controller; quorumlog and KRaft clusters name any broker, which forwards the cha
 each attempt, and at another broker after a failure, so a call follows it when it moves.
 
 A request may be applied although its answer is lost.  So a change that is sent again may be refused because it is
-already made.  `Changes.unsure` names the parts to which this applies, and the caller decides what the refusal means.
+already made.  `Changes.unsure` names the parts to which this applies, and the caller interprets the refusal.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class BrokerCalls:
         answers: Callable[[Any], Iterable[Any]],
         timeout_s: float,
     ) -> Changes:
-        """Send a change of topics to the controller, until each is made or refused for good, or the time is up.
+        """Send a change of topics to the controller, until each part is made or finally refused, or the time is up.
 
         request: the values of a request about some of the topics.  answers: the parts of its response.
         """

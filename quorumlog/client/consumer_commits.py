@@ -22,7 +22,7 @@ _OUT_OF_GROUP: Final = frozenset({"UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "RE
 class Commits:
     """The offsets of one group.
 
-    positions: of the consumer; a commit is noted there.
+    positions: the consumer's positions, in which a commit is noted.
     committed_only: before reading begins at a committed offset, and before the user gets it, wait for open transactions
         that may replace it.
     member: the consumer's membership; None if it only uses the group's offsets.

@@ -3,7 +3,7 @@
 Theory of operation.  The coordinator of a name leads the partition that holds the name's state, so it moves like any
 leader.  A call looks it up with FindCoordinator, which any broker answers, and remembers it.  If the coordinator
 refuses, fails or has moved, the call looks it up again and retries, with growing pauses, until the deadline.  So a
-request is sent more than once, and the caller decides what a repetition means.
+request may be sent more than once, and the caller must make sure that this is safe.
 
 A coordinator that hangs keeps its connections open.  So when an answer is late, other brokers are asked at intervals
 whether another broker is the coordinator now.  If so, the call goes there.

@@ -39,9 +39,10 @@ partition cannot be fetched before the answer, so a longer wait would delay it."
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
-    """wait_ms: how long a broker may wait until `size_min` bytes have arrived.
+    """The limits of fetches.
 
-    size_max: of one answer.  partition_size_max, buffer_size_max: see the module.
+    wait_ms: how long a broker may wait until `size_min` bytes have arrived.
+    size_max: bytes of one answer.  partition_size_max, buffer_size_max: see the module.
     """
 
     wait_ms: int = 500
@@ -237,7 +238,7 @@ class Fetcher:
                 self._answers += 1
                 position.served = self._answers
         elif code == KafkaCode.OFFSET_OUT_OF_RANGE:
-            position.was_out_of_range = True  # the consumer decides where to go on
+            position.was_out_of_range = True  # the consumer decides where to continue
         else:
             error = refusal(code, *position.partition, f"a fetch at offset {position.fetch_offset}")
             if error.retriable:

@@ -39,10 +39,10 @@ class ListedGroup(NamedTuple):
 class GroupMember(NamedTuple):
     """A member of a group.
 
-    instance_id: the name of a static member; None of a dynamic one.
+    instance_id: the name of a static member; None for a dynamic one.
     subscription: topics, ascending; None if the member's client does not use Kafka's format.
-    assignment: topics with partitions, ascending; None likewise.  Empty until a rebalance has ended.
-    epoch: of a member of a KIP-848 or share group.  None of a classic member, which has the generation of its group.
+    assignment: topics with partitions, ascending; None for the same reason.  Empty until a rebalance has ended.
+    epoch: the epoch of a member of a KIP-848 or share group; None for a classic member, which has a generation instead.
     """
 
     member_id: str
@@ -59,7 +59,11 @@ class GroupMember(NamedTuple):
 
 
 class GroupDescription(NamedTuple):
-    """A group.  assignor: empty while the members have not agreed.  epoch: of a KIP-848 or share group, else None."""
+    """A group.
+
+    assignor: empty until the members have agreed on one.
+    epoch: the epoch of a KIP-848 or share group; None for a classic group.
+    """
 
     group: str
     group_type: str
@@ -79,7 +83,7 @@ class GroupDescription(NamedTuple):
 class CommittedOffset(NamedTuple):
     """An offset to commit, or a committed one: the next record that the group reads.
 
-    leader_epoch: of the record before it; -1 if unknown.  metadata: a text of the client.
+    leader_epoch: the leader epoch of the record before it; -1 if unknown.  metadata: a text that the client has stored.
     """
 
     offset: int
@@ -110,9 +114,9 @@ class Rebalance(NamedTuple):
 class GroupExplanation(NamedTuple):
     """A group's rebalances since its coordinator was loaded.  Times are of the coordinator's wall clock.
 
-    loaded_ms: when it took over.  It does not know earlier rebalances and joins.  now_ms: when it answered.
-    empty_since_ms: since when the group has no members; None if it has some, or if that is unknown.
-    last_joined: with its time; None if no member joined since the coordinator took over.
+    loaded_ms: when the coordinator took over; it does not know earlier rebalances and joins.  now_ms: when it answered.
+    empty_since_ms: when the group lost its last member; None if it has members, or if the time is unknown.
+    last_joined: the last member to join, and the time; None if none joined since the coordinator took over.
     awaited: members from which the rebalance in progress waits for a request.
     rebalances: the oldest first.
     """

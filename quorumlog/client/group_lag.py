@@ -1,6 +1,6 @@
 """The lag of groups: how many offsets of each partition they have not read, from commits and log ends.
 
-The log end is the high watermark, as in Kafka's own tool.  Commits are read before log ends: the other way round, a
+The log end is the high watermark, as in Kafka's own tool.  Commits are read before log ends: in the reverse order, a
 fast consumer could seem to be ahead of the log.
 
 Share groups commit no offsets.  Their coordinators report the start and the lag of each share partition.
@@ -38,8 +38,8 @@ class PartitionLag(NamedTuple):
     committed: None if the group has not committed an offset of it.
     log_start, log_end: first offset kept, and high watermark; None if unknown.
     member: the member that is assigned the partition, if any.
-    problem: why the figures are incomplete, or what the consumer will meet; in words.
-    share: of a share group, where it is; None if no member has been assigned the partition yet.
+    problem: why the figures are incomplete, or which problem the consumer will have; in words.
+    share: the state of a share partition; None for other groups, or if no member has been assigned the partition yet.
     """
 
     topic: str
@@ -79,7 +79,8 @@ class GroupLag(NamedTuple):
 class LagSum(NamedTuple):
     """The lag of a group in one number.
 
-    lag: of the partitions whose lag is known.  unknown: the number of the others with a committed offset.
+    lag: the sum over the partitions whose lag is known.  unknown: the number of other partitions with a committed
+        offset.
     worst: the partition with the highest lag; None if no lag is above zero.
     """
 

@@ -39,7 +39,7 @@ _SUBSCRIPTIONS: Final = (ConsumerProtocolSubscription, Subscription1, Subscripti
 class Subscription:
     """The topics to which a member subscribes, and the partitions that it owns.
 
-    owned: the partitions from earlier rebalances.  generation: of the assignment that contained them.
+    owned: the partitions from earlier rebalances.  generation: the generation that assigned them.
     """
 
     topics: frozenset[str]

@@ -97,7 +97,7 @@ class Delivery:
 
 
 class Lane:
-    """The queue of one partition.  size_max: of a batch in bytes; lower once the broker refused a larger one."""
+    """The queue of one partition.  size_max: bytes of a batch; lowered when the broker refuses a larger batch."""
 
     __slots__ = ("changed", "queue", "sequence", "size_max", "task")
 

@@ -1,7 +1,7 @@
 """One member of a consumer group (classic protocol): a pure core.  Events and the time give effects.
 
 Theory of operation.  A member joins (JoinGroup), the leader of the new generation assigns the partitions, everyone gets
-its part (SyncGroup), and from then on heartbeats show that the member lives.  Their answers announce rebalances.
+its part (SyncGroup), and from then on heartbeats show that the member is alive.  Their answers announce rebalances.
 
     idle -> joining -> [counting, if leader] -> syncing -> stable -> (revoking ->) joining -> …
 
@@ -239,7 +239,11 @@ Effect = Join | Count | Sync | Heartbeat | Leave | Revoke | Assign | FindCoordin
 
 
 class Membership:
-    """Args: assignors: their names, the preferred one first.  instance_id: of a static member."""
+    """The core of a member.
+
+    assignors: names, the preferred one first.
+    instance_id: the name of a static member; None for a dynamic one.
+    """
 
     def __init__(
         self,
@@ -276,7 +280,7 @@ class Membership:
         self._revocations = 0
 
     def step(self, event: Event, now: float) -> list[Effect]:
-        """Apply one event at a time in seconds; return what the shell must do, in order."""
+        """Apply one event at a time in seconds; return the effects for the shell, in order."""
         effects: list[Effect] = []
         if self.phase is Phase.ENDED:
             return effects

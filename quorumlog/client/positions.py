@@ -1,7 +1,7 @@
 """The position of a consumer in each of its partitions, and the records that it has fetched ahead.
 
 The offsets of a partition are ordered: committed <= processed <= next <= fetch.  `next_offset` is the position: the
-next record that the user gets.  `fetch_offset` is the end of what has been fetched.  A change of the position (a seek,
+next record that the user gets.  `fetch_offset` is the end of the fetched records.  A change of the position (a seek,
 a reset) discards the records that were fetched ahead, and raises `version`, so that the answer to a fetch that was sent
 before is recognised as stale.
 """
@@ -33,10 +33,10 @@ class Position:
     """One assigned partition.
 
     next_offset: None until it is known.
-    high_watermark: the end of the committed records, of the last answer; -1 before that.
+    high_watermark: the end of the committed records according to the last answer; -1 before the first one.
     error: raised when the user next asks for records.
     is_held: the position is not looked up yet, because the user's callback may set it.
-    failing_since: loop time since when nothing could be fetched; retry_at: when to try again.
+    failing_since: the loop time of the first failure since the last successful fetch.  retry_at: when to try again.
     """
 
     __slots__ = (
@@ -125,8 +125,8 @@ class Position:
         """Return the records of the next batch that has any, without moving the position past them; may be empty.
 
         Raises:
-            ClusterError: CORRUPT_MESSAGE.  The position stays before the damage, so that the error is met again
-                until the user seeks past it.
+            ClusterError: CORRUPT_MESSAGE.  The position stays before the damage, so the same error is raised until the
+                user seeks past it.
         """
         topic, index = self.partition
         assert self.next_offset is not None
@@ -139,7 +139,7 @@ class Position:
                         return records
             except UnreadableBatchError as error:
                 self.move(self.next_offset)
-                raise error.of(topic, index, "seek past it to go on without its records") from error
+                raise error.of(topic, index, "seek past it to continue without its records") from error
             self.chunks.popleft()
             self.buffered_bytes -= chunk.size
             self.next_offset = max(self.next_offset, chunk.end)

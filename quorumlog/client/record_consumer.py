@@ -637,9 +637,10 @@ class Consumer:
     async def commit(
         self, offsets: Mapping[tuple[str, int], int] | None = None, timeout_s: float = CALL_TIMEOUT_S
     ) -> dict[TopicPartition, int]:
-        """Commit, and return what was committed once it is durable.
+        """Commit offsets, and return them once they are durable.
 
-        offsets: of the next record to read, by partition; None: the positions, that is, everything handed out so far.
+        offsets: the offset of the next record to read, by partition.  None: the positions, after all records handed out
+            so far.
 
         Raises:
             ClusterError: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION: the member is out of the group, and others may read

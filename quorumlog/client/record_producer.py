@@ -87,7 +87,7 @@ class Producer:
         compression: of batches.
         partitioner: chooses the partition of each record that names none.  None: Kafka's murmur2 of the key; records
             without a key stay on a random partition for 16 KiB each time.
-        batch_size_max_bytes: of one batch before compression.  A larger record has a batch of its own.
+        batch_size_max_bytes: the size of one batch before compression.  A larger record has a batch of its own.
         buffer_size_max_bytes: above this, `send` waits.
         delivery_timeout_s: from `send` until a record must be acknowledged; else its delivery fails.
         request_timeout_s: how long one request may take before it is sent again.
@@ -370,8 +370,9 @@ class Producer:
     ) -> None:
         """Commit a consumer's offsets with the open transaction.
 
-        consumer: in a group, with `auto_commit=False`.  offsets: of the next record to read, by partition; None: its
-        positions, that is, after everything handed out so far.
+        consumer: a member of a group, with `auto_commit=False`.
+        offsets: the offset of the next record to read, by partition.  None: the consumer's positions, after all records
+            handed out so far.
 
         Raises:
             ClusterError: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID: the consumer is out of its group,

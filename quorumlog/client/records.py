@@ -60,7 +60,7 @@ class Record(NamedTuple):
 
 
 class OpenBatch(NamedTuple):
-    """A checked batch with its decompressed records.  position: of the original records in the fetched buffer."""
+    """A checked batch with its decompressed records.  position: the place of the records in the fetched buffer."""
 
     header: BatchHeader
     body: Buffer
@@ -168,7 +168,7 @@ def _append_varint(out: bytearray, value: int) -> None:
 class UnreadableBatchError(RemoteProtocolError):
     """A batch that cannot be read.
 
-    base_offset, end_offset: of its records, from its header; None: unknown.
+    base_offset, end_offset: the range of its records, from its header; None if unknown.
     """
 
     def __init__(self, reason: str, base_offset: int | None, end_offset: int | None) -> None:

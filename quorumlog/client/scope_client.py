@@ -4,7 +4,7 @@ A driver opens a scope (`open`) and ends it (`end`).  Its workers, in other proc
 name and epoch (`begin`), write with `Producer(cluster, transaction=StagedProducer(...))`, and report their `Winner` to
 the driver.
 
-Every request may be repeated, and is: a call asks until the coordinator answers or the time is up.
+Every request can be repeated safely: a call sends it until the coordinator answers or the time is up.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ T = TypeVar("T")
 class OpenScope(NamedTuple):
     """A run of a scope.  Picklable: workers need it to begin producers.
 
-    epoch: of this run.  last_sequence: of the last end; -1 if there was none.
+    epoch: the epoch of this run.  last_sequence: the sequence of the last end; -1 if there was none.
     """
 
     name: str
@@ -210,9 +210,9 @@ class ScopeClient:
 
 
 class StagedProducer:
-    """A producer of a scope: the `Transaction` to which the batches of a `Producer` belong.
+    """A producer of a scope.  It implements the `Transaction` to which the batches of a `Producer` belong.
 
-    winner: names it in the end of the scope.
+    winner: the name of this producer in the end of the scope.
     """
 
     def __init__(self, calls: CoordinatorCalls, scope: str, transactional_id: str, winner: Winner) -> None:

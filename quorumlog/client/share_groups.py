@@ -1,8 +1,8 @@
 """Offsets of share groups (KIP-932), for administrators: where each share partition starts, and its lag.
 
 A share group has no committed offsets.  Its coordinator stores the start offset of each share partition: the first
-record that is neither accepted nor archived.  Some records after it may be done already, so the lag is smaller than the
-distance to the log end, and only the coordinator can tell it.
+record that is neither accepted nor archived.  Records after it may already be accepted or archived, so the lag may be
+smaller than the distance to the log end, and only the coordinator knows it.
 """
 
 from __future__ import annotations
@@ -152,12 +152,12 @@ def _unless_retriable(refusals: dict[K, ClusterError]) -> dict[K, ClusterError]:
 
 
 def _reason(answer: Any) -> str:
-    """Return what the broker adds to an error, as the end of a message; may be empty."""
+    """Return the broker's own text about an error, as the end of a message; may be empty."""
     return f": {answer.error_message}" if answer.error_message else ""
 
 
 def share_offset(answer: Any, name: str) -> ShareOffset:
-    """Return the offset in one partition of an answer.  name: of the partition, for messages."""
+    """Return the offset in one partition of an answer.  name: the partition's name, for messages."""
     if answer.error_code:
         return ShareOffset(None, None, refused(answer.error_code, f"the offset of {name}", _reason(answer)).message)
     if answer.start_offset < 0:

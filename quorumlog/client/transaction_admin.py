@@ -34,7 +34,7 @@ _FIRST_LIST_WITH_DURATION: Final = 1
 
 
 class ListedTransaction(NamedTuple):
-    """A transactional id in a list.  state: of its last transaction, one of STATES."""
+    """A transactional id in a list.  state: the state of its last transaction, one of STATES."""
 
     transactional_id: str
     state: str

@@ -36,7 +36,8 @@ _WRITE_MARKERS_VERSION: Final = 1
 class OpenTransaction(NamedTuple):
     """A transaction that is open in the log of a partition.
 
-    start_offset: of its first record.  coordinator_epoch: of the producer's last marker in this log; -1 for none.
+    start_offset: the offset of its first record.
+    coordinator_epoch: the epoch in the producer's last marker in this log; -1 if there is none.
     """
 
     topic: str

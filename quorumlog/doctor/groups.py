@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 OFFSETS = "__consumer_offsets"
 STUCK_MS = 60_000
-"""A rebalance that is in progress for longer is stuck: some member has not sent what the others wait for."""
+"""A rebalance that is in progress for longer is stuck: the others wait for a request that some member has not sent."""
 FLAPS = 5
 FLAPS_WITHIN_MS = 300_000
 """A group flaps if it began this many rebalances within this time, by clocks of its coordinator."""

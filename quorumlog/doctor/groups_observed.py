@@ -1,4 +1,4 @@
-"""What was seen of consumer groups, and how it is asked for: lists, explanations, and several samples of lag.
+"""Observations of consumer groups, and the requests for them: lists, explanations, and several samples of lag.
 
 A client commits at intervals, by default every 5 s, so the lag of a healthy group falls only then.  Lag counts as
 growing if it grows in each of the samples over a time in which at least two such commits fall.
@@ -45,7 +45,7 @@ class ObservedGroups:
 
 
 async def look_at_groups(addresses: Iterable[str], timeout_s: float) -> ObservedGroups:
-    """Ask the coordinators of a cluster, within about `timeout_s`.  addresses: of its brokers, for Kafka clients."""
+    """Ask the coordinators of a cluster, within about `timeout_s`.  addresses: its brokers' addresses for clients."""
     seen = ObservedGroups()
     async with Cluster(list(addresses), client_id="kctl-doctor") as cluster:
         client = GroupClient(cluster)
@@ -60,7 +60,7 @@ async def look_at_groups(addresses: Iterable[str], timeout_s: float) -> Observed
 
 
 async def _explain(client: GroupClient, seen: ObservedGroups, timeout_s: float) -> None:
-    """Ask why each group is as it is.
+    """Ask for the last rebalances of each group.
 
     Share groups are left out, because they never rebalance.  So are groups that were deleted since, or whose broker is
     older.

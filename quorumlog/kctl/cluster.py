@@ -1,4 +1,4 @@
-"""kctl cluster health: whether anything needs an operator's attention."""
+"""kctl cluster health: checks whether anything needs an operator's attention."""
 
 from __future__ import annotations
 

@@ -109,7 +109,13 @@ class _Target:
 @click.option("--key", help="The key of every record.")
 @click.option("--key-separator", metavar="S", help="Each line is KEY S VALUE.")
 @click.option("--partition", type=click.IntRange(0, 2**31 - 1), help="The partition (default: by key, or in turn).")
-@click.option("--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True)
+@click.option(
+    "--acks",
+    type=click.Choice(["0", "1", "all"]),
+    default="all",
+    show_default=True,
+    help="Replicas that must have a record before it counts as written: none, the leader, or all in sync.",
+)
 @with_loop
 async def produce(
     context: Context,

@@ -42,7 +42,7 @@ async def describe(context: Context) -> None:
 
 
 @group.command("upgrade")
-@click.option("--feature", "name", default=METADATA_VERSION, show_default=True, metavar="NAME")
+@click.option("--feature", "name", default=METADATA_VERSION, show_default=True, metavar="NAME", help="The feature.")
 @click.option(
     "--to",
     "level",

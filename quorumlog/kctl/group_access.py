@@ -1,4 +1,4 @@
-"""What the commands about groups share: a client for the brokers that any node knows, and the parsing of topics."""
+"""The shared parts of the commands about groups: a client for the brokers, and the parsing of topics."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def _cell(rebalance: dict[str, Any], column: str) -> object:
 
 
 def _lines(found: GroupExplanation) -> list[str]:
-    """Return what the table does not contain."""
+    """Return the facts that the table does not contain."""
     lines = []
     if found.rebalances and found.rebalances[-1].duration_ms is None:
         age = duration_text(max(found.now_ms - found.rebalances[-1].started_ms, 0))

@@ -1,4 +1,4 @@
-"""kctl groups reset-offsets: sets the committed offsets, or the start offsets of a share group, without members."""
+"""kctl groups reset-offsets: sets the committed offsets of a group, or the start offsets of a share group."""
 
 from __future__ import annotations
 
@@ -66,19 +66,23 @@ def _parsed(parse: Any) -> Any:
 @click.option("--to-earliest", is_flag=True, help="The log start: read all records again.")
 @click.option("--to-latest", is_flag=True, help="The log end: skip all records that exist.")
 @click.option("--to-offset", type=click.IntRange(0, OFFSET_MAX), metavar="N", help="This offset.")
-@click.option("--shift-by", type=click.IntRange(-OFFSET_MAX, OFFSET_MAX), metavar="N", help="N offsets on, or back.")
+@click.option(
+    "--shift-by", type=click.IntRange(-OFFSET_MAX, OFFSET_MAX), metavar="N", help="N offsets forward; negative: back."
+)
 @click.option(
     "--to-datetime", callback=_parsed(parse_datetime), metavar="T", help="The first record that is not older than T."
 )
-@click.option("--by-duration", callback=_parsed(parse_duration), metavar="D", help="The same, D before now.")
+@click.option(
+    "--by-duration", callback=_parsed(parse_duration), metavar="D", help="The first record newer than D, as 2h."
+)
 @click.option(
     "--from-file",
     type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True),
     metavar="FILE",
-    help="The offsets in a file: CSV of Kafka's tool, or the JSON of lag.",
+    help="The offsets in a file: CSV of Kafka's tool, or the JSON of `kctl groups lag`.",
 )
 @click.option("--create", is_flag=True, help="Set the offsets of a group that does not exist yet.")
-@click.option("--create-share", is_flag=True, help="The same for a share group.")
+@click.option("--create-share", is_flag=True, help="Set the start offsets of a share group that does not exist yet.")
 @dry_run_option
 @so_on_return
 @with_loop
@@ -98,7 +102,7 @@ async def reset_offsets(
     by_duration: int | None,
     from_file: str | None,
 ) -> None:
-    """Set the committed offsets, or the start offsets of a share group, of a group without members.
+    """Set the committed offsets of a group without members, or the start offsets of a share group.
 
     A share group gets all records from its start offsets on again, also those that it has accepted.
     Offsets outside a log are moved to its start or end, with a note.  All offsets are checked before any is set.

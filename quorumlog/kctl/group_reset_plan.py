@@ -1,7 +1,7 @@
-"""Where a reset moves the offsets of a group: from a target, the committed offsets and the logs' ranges.  Pure.
+"""Plans a reset of a group's offsets from its target, the committed offsets and the ranges of the logs.  Pure.
 
-An offset outside a log would make the consumer apply `auto.offset.reset`, which nobody asked for.  So each offset is
-moved into the range of its log, with a note.
+An offset outside a log would make the consumer apply `auto.offset.reset`, against the operator's intention.  So each
+offset is moved into the range of its log, with a note.
 """
 
 from __future__ import annotations
@@ -95,8 +95,9 @@ def moves(
 ) -> list[Move]:
     """Return the move of each partition in `ranges`, ascending.
 
-    committed: of a share group, its start offsets.  offsets: those of a file, for Kind.FILE.  share_lags: of a share
-    group, the lags that its coordinator reports; None for other groups.
+    committed: the committed offsets; for a share group, its start offsets.
+    offsets: the offsets from a file, for Kind.FILE.
+    share_lags: the lags that the coordinator of a share group reports; None for other groups.
 
     Raises:
         ClusterError: OFFSET_NOT_COMMITTED: a partition without an offset cannot be shifted.

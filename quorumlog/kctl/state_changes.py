@@ -135,7 +135,8 @@ async def _follow(context: Context, reader: _Reader, brokers: Brokers, batches: 
 class _Reader:
     """Reads batches of changes, ascending.
 
-    offset: everything below it was read.  gap: changes that were omitted.  broker_epochs: of the registered brokers.
+    offset: the end of the changes that were read.  gap: the number of omitted changes.
+    broker_epochs: the epochs of the registered brokers.
     """
 
     def __init__(self, history: History, topics: frozenset[str]) -> None:

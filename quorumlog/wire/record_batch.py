@@ -253,7 +253,7 @@ def _parse_checked(data: Buffer, position: int, end: int, size_max: int | None =
         return _corrupt(f"batch length {header.batch_length} is more than the {available} bytes received", position)
     if size_max is not None and header.size > size_max:
         code = KafkaCode.MESSAGE_TOO_LARGE
-        return BatchRefusal(code, f"batch of {header.size} bytes, at most {size_max} are taken", position)
+        return BatchRefusal(code, f"batch of {header.size} bytes; the limit is {size_max}", position)
     if (crc := crc_of(data, position, header.size)) != header.crc:
         return _corrupt(f"checksum {crc:08x}, the header says {header.crc:08x}", position)
     if header.attributes & ~_KNOWN_ATTRIBUTES:

@@ -56,7 +56,7 @@ def attempt_of(transactional_id: str) -> str:
 
 
 def label_problem(what: str, text: str, max_bytes: int = LABEL_MAX_BYTES) -> str:
-    """Return what is wrong with the name of a scope, an owner or a run; an empty string if nothing is."""
+    """Return the problem of the name of a scope, an owner or a run; an empty string if the name is valid."""
     size = len(text.encode("utf-8", "surrogatepass"))
     if not 0 < size <= max_bytes:
         return f"the {what} has {size} bytes, not 1 to {max_bytes}"
@@ -66,7 +66,7 @@ def label_problem(what: str, text: str, max_bytes: int = LABEL_MAX_BYTES) -> str
 
 
 def attempt_problem(text: str) -> str:
-    """Return what is wrong with the name of an attempt; an empty string if nothing is."""
+    """Return the problem of the name of an attempt; an empty string if the name is valid."""
     if "/" in text:
         return "the attempt has a slash"
     return label_problem("attempt", text, ATTEMPT_MAX_BYTES)

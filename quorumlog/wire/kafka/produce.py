@@ -194,9 +194,9 @@ def encode_request(
 
     partitions: topic (from version 13 on by its id), index, batches; those of one topic are sent together.
 
-    transactional_id: of the transaction to which all batches belong.
+    transactional_id: the transaction to which all batches belong; None without one.
 
-    The batches are in the list as given, not copied.
+    The list contains the given batches themselves, not copies.
     """
     assert version >= _FIRST_FLEXIBLE, version
     topics: list[tuple[str | UUID, list[tuple[int, Buffer]]]] = []
