@@ -1,22 +1,25 @@
-"""kill -9 of a broker that leads every partition; the time until other brokers lead and serve all of them.
+"""The time until other brokers lead and serve all partitions of a broker that led every partition and was killed.
 
-One voter and five brokers, real processes on one machine.  Broker 11 leads all partitions; each has a second replica,
-in turn on the other four, in sync when 11 is killed.  With 100,000 partitions, creating the replicas of five real
-brokers would take too long.  Therefore 11 and three of the four are fake there: they only register and send heartbeats,
-and 11 fails by sending none.  The fourth is a real broker with a quarter of the followers, and the measurements of
-brokers are those of this one.
+One voter and five brokers run as real processes on one machine.  Broker 11 leads all partitions.  Each partition has a
+second replica on one of the other four brokers, in turn, and all are in sync when 11 is killed with kill -9.
+
+With 100,000 partitions, five real brokers would take too long to create their replicas.  There, broker 11 and three of
+the others are fakes, which only register and send heartbeats; 11 fails by sending none.  The remaining broker is real.
+It has a quarter of the followers, and the measurements of brokers are its own.
 
 The session timeout is not counted.  Time 0 is when the first batch of leader changes is appended (its timestamp in the
-metadata log); the decision of that batch is made before that, and is added to the totals.  The measurements of each
+metadata log).  The decision of that batch is made before time 0, and is added to the totals.  The measurements of each
 kill, in ms after time 0:
 
     decide            the pure decision alone, all batches, measured in this process on an image of the same size
     last_append       the last batch of leader changes is appended
-    last_received     the last broker has it, which is when it is committed
+    last_received     the last broker has received it; it is committed then
     last_carried_out  the last broker has applied it, according to `ListAppliedBatches`
-    first_produce, last_produce   of batches to 200 partitions, spread over all and the very last among them, which one
-                      producer tries from the kill on, every 0.1 s; acknowledged by all in sync
-    to_the_last       the later of the last two, and the decision: from the fencing to the last new leader serving
+    first_produce, last_produce   the first and the last acknowledgement of batches to 200 partitions.  From the kill
+                      on, one producer tries each of them every 0.1 s with acks=all.  The partitions are spread over
+                      all, and include the last one
+    to_the_last       from the fencing until the last new leader serves: the decision, plus the later of
+                      last_carried_out and last_produce
 
 Then 11 is started again, and leads as before once it is in sync.  Aim: 10,000 partitions under a second on two cores.
 """

@@ -55,7 +55,8 @@ CONTROLLERS, BROKERS = (1, 2, 3), (11, 12, 13)
 class Cluster:
     """A cluster that serves.
 
-    pids: of its processes, by node id.  start_s: from the first process until all brokers serve.  logs: of all nodes.
+    pids: its processes, by node id.  start_s: the time from the first process until all brokers serve.
+    logs: the log files of all nodes.
     """
 
     name: str

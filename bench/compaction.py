@@ -1,12 +1,13 @@
-"""What compaction costs producers: quorumlog beside Apache Kafka.
+"""The latency of producers while logs are compacted: quorumlog beside Apache Kafka.
 
 A producer sends records of 1 KB at a fixed rate to a topic with one partition; the figure is the time from `produce` to
 the acknowledgement.  Another topic holds records of 1 KB with few keys.  First it is not compacted.  Then its
 `cleanup.policy` becomes `compact`, and its cleaners on all brokers read and replace its segments.
 
-A record counts as sent beside the cleaner if the cleaner used processor time within the tenth of a second in which it
-was sent: a process of its own in quorumlog, a thread of the broker in Kafka.  `worse` is the ratio of both percentiles.
-The speed of the cleaner is the size of the three replicas, divided by the processor time of their cleaners.
+A record counts as sent beside the cleaner if the cleaner used processor time in the same tenth of a second.  The
+cleaner is a process of its own in quorumlog, and a thread of the broker in Kafka.  `worse` is the percentile beside the
+cleaner divided by the percentile without it.  The speed of the cleaner is the size of the three replicas, divided by
+the processor time of their cleaners.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ REPLICAS: Final = 3
 KEYS: Final = 20_000
 LOOK_S: Final = 0.1
 IDLE_LOOKS: Final = 30
-"""The cleaner has ended after this many looks without its processor time."""
+"""The cleaner counts as ended after this many looks in which it used no processor time."""
 CLEANER_THREAD: Final = "kafka-log-clean"
 CLEANER_MODULE: Final = "broker.log.cleaning"
 Sample = tuple[float, float]
@@ -42,8 +43,9 @@ Sample = tuple[float, float]
 class Size(NamedTuple):
     """How much is measured.
 
-    records: of the topic that is compacted.  rate: records a second.  alone_s: the time without the cleaner.
-    wait_s: the time in which the cleaner must start.  records_min: sent beside the cleaner in a valid round.
+    records: records in the compacted topic.  rate: records a second.  alone_s: the time without the cleaner.
+    wait_s: the time in which the cleaner must start.
+    records_min: the least number of records beside the cleaner in a valid round.
     """
 
     rounds: int
@@ -164,7 +166,7 @@ class _CleanerWatch:
         return index < len(self._busy) and self._busy[index]
 
     def has_ended(self, wait_s: float) -> bool:
-        """Return whether the cleaner was busy and is no more, or did not start within `wait_s`."""
+        """Return whether the cleaner was busy and no longer is, or did not start within `wait_s`."""
         busy = list(self._busy)
         if not any(busy):
             return time.monotonic() > self._began + wait_s

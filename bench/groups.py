@@ -53,8 +53,10 @@ LOADED: Final = {
 class Size(NamedTuple):
     """How much is measured.
 
-    groups: with 100 committed offsets each.  commit_s: of the measurement of commits.  members: of each group that is
-    joined.  moves: whether the coordinator of the committed offsets moves, so that they are loaded.
+    groups: the number of groups, each with 100 committed offsets.  commit_s: the duration of the measurement of
+        commits.
+    members: the members of each group that is joined.
+    moves: whether the coordinator of the committed offsets moves, so that they are loaded.
     """
 
     rounds: int

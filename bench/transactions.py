@@ -59,8 +59,8 @@ DECISIONS: Final = ("__transaction_state", "__share_group_state")
 class Size(NamedTuple):
     """How much is measured.
 
-    seconds: of each measurement.  shared: records for a share group.  tool: the command of Kafka's tool for share
-    groups; empty if it is not used.
+    seconds: the duration of each measurement.  shared: records for a share group.
+    tool: the command of Kafka's tool for share groups; empty if it is not used.
     """
 
     rounds: int

@@ -43,8 +43,9 @@ class AnswerWatch:
     def listed_latest(self, client: str, spot: Spot, offset: int) -> None:
         """Check an answer to ListOffsets(latest).
 
-        A deposed leader that does not know its successor yet may report a lower offset than the successor.  So the
-        offset may not decrease for each client separately, since a client never returns to a leader of an older epoch.
+        A deposed leader that does not know its successor yet may report a lower offset than the successor.  Therefore
+        each client is checked separately.  Its offset must not decrease, since a client never returns to a leader of an
+        older epoch.
         """
         if not self._may_lose(spot):
             least = self._latest.get((client, spot), 0)
@@ -91,6 +92,6 @@ class AnswerWatch:
             self._latest[client, spot] = max(self._latest.get((client, spot), 0), offset)
 
     def _may_lose(self, spot: Spot) -> bool:
-        """Return whether several partitions have had this name, or the one has lost records in an unclean election."""
+        """Return whether several partitions have had this name, or an unclean election lost records of the only one."""
         histories = self._evidence.named(spot)
         return len(histories) != 1 or histories[0].unclean_epoch >= 0

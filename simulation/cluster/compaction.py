@@ -84,7 +84,7 @@ class KeyedRecords:
                 self.committed_s.setdefault((offset, entry), now_s)
 
     def add(self, entries: Entries, now_s: float, transaction: Transactional | None = None) -> None:
-        """Add a committed batch.  transaction: of its records, or the one that it ends."""
+        """Add a committed batch.  transaction: the one to which its records belong, or which its marker ends."""
         self.entries.update(entries)
         if transaction is None:
             self.note(entries, now_s)

@@ -41,7 +41,7 @@ class CompactionWatch:
         had.difference_update([offset for offset in had if offset >= end])
 
     def read_whole(self, run: BrokerRun, history: History, log: PartitionLog, end: int) -> None:
-        """Check that no value below `end` has returned in a replica that had its tombstone."""
+        """Check that the replica has, below `end`, no older value of a key whose tombstone it had before."""
         evidence = self._evidence
         if history.records is None or (run.node_id, history.key) in evidence.damaged:
             return

@@ -34,7 +34,7 @@ class Mark(NamedTuple):
 class Committed(NamedTuple):
     """A batch of a history.
 
-    marks: of the record at each offset; None where compaction has removed it, and for markers.
+    marks: the mark of the record at each offset; None where compaction has removed it, and for markers.
     entries: the records, if the partition is compacted; otherwise empty.
     transaction: None if it belongs to none.
     """

@@ -36,7 +36,7 @@ NOTHING = -1
 class Transaction:
     """A transaction as its producer knows it.
 
-    place: of the offset that it commits; there is one for each transactional id.  offset: None if it commits none.
+    place: the place of the offset that it commits, one for each transactional id.  offset: None if it commits none.
     acknowledged: its acknowledged records, by partition.
     has_asked: a request to commit it was sent.  outcome: whether it was committed, once its end was acknowledged.
     ends: by partition, whether its marker commits it.

@@ -2,8 +2,8 @@
 
 I38: A partition has one owner in each epoch of the group.  I39: An acknowledged commit is never lost, and a commit of a
 member is refused once another member owns the partition in a later epoch.  (Both hold unless the partition of the
-coordinator lost records because its last replica was restored from a backup.)  L11: After healing, all members reach
-the same epoch and own every partition together.
+coordinator lost records because its last replica was restored from a backup.)  L11: After the faults have ended, all
+members reach the same epoch and own every partition together.
 
 A member proposes a higher offset of a partition each time.  After a commit without an answer, it continues under
 another member id: the old commit may still arrive, but the partition gets another owner only after the old member has
@@ -33,11 +33,11 @@ GROUP = "consumers"
 REBALANCE_MS = 2_000
 ABSENT_S = 3.0
 ABSENT_SHARE = 0.03
-"""How often a member stops for longer than its session, and then commits."""
+"""The probability that a member stops for longer than its session, and then commits."""
 LEAVE_SHARE = 0.03
 PATIENCE_S = 3.0
 FRESH_S = 0.4
-"""Within this true time after a heartbeat, no other member can have got the same partitions, even with fast clocks."""
+"""For this true time after a heartbeat, no other member can own the same partitions, even with fast clocks."""
 JOINING, LEAVING = 0, -1
 
 Versions = {Api.CONSUMER_GROUP_HEARTBEAT: 1, Api.OFFSET_COMMIT: 9, Api.OFFSET_FETCH: 7}
@@ -51,7 +51,8 @@ class _AgainError(Exception):
 class MemberWatch:
     """I38 and I39.  acknowledged: the highest committed offset by partition.  proposed: the highest that was sent.
 
-    owners: by epoch and partition.  last: by partition, the latest epoch in which a member owned it, and that member.
+    owners: the owner of each partition, by epoch and partition.
+    last: by partition, the latest epoch in which a member owned it, and that member.
     """
 
     check: Check
@@ -129,7 +130,7 @@ class Members:
             await link.close()
 
     async def fetch(self, link: CoordinatorLink, partitions: list[int], since_s: float | None = None) -> None:
-        """Fetch committed offsets.  since_s: when a heartbeat gave the partitions; a late answer may be older."""
+        """Fetch committed offsets.  since_s: the time of the heartbeat that assigned them; old answers are ignored."""
         least = {partition: self.watch.acknowledged.get(partition, -1) for partition in partitions}
         topics = [{"name": MEMBER_TOPIC, "partition_indexes": partitions}]
         found = await link.ask(
@@ -201,7 +202,7 @@ class _Member:
         self._renew()
 
     async def _beat(self) -> None:
-        """Send a heartbeat, and take the partitions over that it gives."""
+        """Send a heartbeat, and take over the partitions in its answer."""
         reply = await self._ask_to_stay()
         self._epoch = int(reply.member_epoch)
         self._is_full = self._link.is_in_doubt or self._random.random() < 0.3

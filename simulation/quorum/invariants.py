@@ -53,7 +53,7 @@ from simulation.quorum.images import CommittedImages
 ALIVE_TIMEOUTS = 6
 """A leader notices a voter without contact within 2.5 fetch timeouts by its own clock, which may run at half the rate.
 
-Messages take the rest.
+The remaining timeout is for messages in transit.
 """
 MARK = re.compile(rb"<(\d+)>")
 """Marks the operations of clients in a payload."""
@@ -322,7 +322,7 @@ class Watch:
         last = next((one for one in reversed(self.committed.values()) if one.end_offset <= offset), None)
         self._check(
             last is not None and (last.end_offset, last.epoch) == (offset, base.end.epoch),
-            lambda: f"I13: {run.node_id} continues from a snapshot of {base.end}; committed there is {last}",
+            lambda: f"I13: {run.node_id} continues from a snapshot of {base.end}; committed is {last}",
         )
         self._take_base(run, base)
 
