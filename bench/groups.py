@@ -5,8 +5,8 @@ partition's leader is stopped until another broker leads it; the figure is the t
 for its load.
 commits: 16 loops commit the offset of one partition in a group each, one commit after another.
 joins: members of the classic protocol join an empty group, each with a connection of its own; then one more member
-joins, and all others join again.  The servers' processor time depends less on the load of the machine than the seconds,
-most of which are group.initial.rebalance.delay.ms (3 s in both clusters).
+joins, and all others join again.  The servers' processor time depends less on the load of the machine than the
+duration, which consists mostly of group.initial.rebalance.delay.ms (3 s in both clusters).
 
 The clients are small asyncio programs, the same for both clusters.
 """
@@ -47,7 +47,7 @@ LOADED: Final = {
     OURS: re.compile(r"coordinator loaded.*?records=(\d+).*?\bms=(\d+)"),
     KAFKA: re.compile(r"Finished loading of metadata from .*? in (\d+)ms .*?Loaded (\d+) records"),
 }
-"""The log lines of a coordinator that has loaded its partition: records and milliseconds, in Kafka the other way."""
+"""The log lines of a coordinator that has loaded its partition: records, then milliseconds; in Kafka the reverse."""
 
 
 class Size(NamedTuple):

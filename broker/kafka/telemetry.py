@@ -1,7 +1,7 @@
 """GetTelemetrySubscriptions and PushTelemetry while nothing collects the metrics of clients (KIP-714).
 
 As in Kafka without a receiver of metrics, ApiVersions does not list these requests, so clients send no telemetry.  A
-client that asks all the same gets a subscription to no metric.
+client that asks nevertheless gets an empty subscription.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from quorumlog.wire.errors import KafkaCode
 
 _UNCOMPRESSED: Final = 0
 _COMPRESSIONS: Final = (4, 3, 1, 2)
-"""zstd, lz4, gzip, snappy: the most wanted first."""
+"""zstd, lz4, gzip, snappy: the preferred one first."""
 _PUSH_INTERVAL_MS: Final = 300_000
 _PUSH_MAX_BYTES: Final = 1 << 20
 
 
 def _subscription_id(instance_id: UUID) -> int:
-    """Return the id of an instance's subscription, which depends on nothing else, because it never changes."""
+    """Return the id of a client instance's subscription.  It is derived from the instance id and never changes."""
     return int(crc32c(instance_id.bytes)) >> 1
 
 
 def get_subscriptions(request: Any, new_id: Callable[[], UUID]) -> dict[str, Any]:
-    """Return the values of a GetTelemetrySubscriptions response.  new_id: names a client that has no id yet."""
+    """Return the values of a GetTelemetrySubscriptions response.  new_id: draws an id for a client that has none."""
     instance_id = request.client_instance_id or new_id()
     return {
         "error_code": 0,

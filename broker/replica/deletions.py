@@ -3,8 +3,9 @@
 Theory of operation.  The leader raises its log start at once, so its consumers do not see the records any more.
 `LogStarts` makes the new start durable.  Followers receive it with the reply to their next fetch, make it durable, and
 name it in the fetch after that.  The deletion is answered when the lowest of these starts has reached the offset:
-then no member of the ISR shows the records again.  A replica whose broker is not active is not waited for, as in Kafka:
-it receives the start when it fetches again, and joins the ISR once that start is durable (`LeaderState`).
+then no member of the ISR shows the records again.  As in Kafka, the deletion does not wait for a replica whose broker
+is not active.  Such a replica receives the start when it fetches again, and joins the ISR once that start is durable
+(`LeaderState`).
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class DeletionService:
     def _begin(
         self, topic: str, index: int, offset: int, timeout_ms: int, future: asyncio.Future[DeletedRecords]
     ) -> KafkaCode:
-        """Delete and wait, or return why not."""
+        """Delete the records and wait, or return a refusal."""
         replica = self._table.find(topic, index)
         if replica is None:
             return self._table.absent(topic, index)[0]

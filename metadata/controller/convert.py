@@ -1,7 +1,8 @@
 """Requests and replies of the `Controller` service ⇄ the values that `metadata.control` decides on.
 
-Conversion of requests checks what the types of `metadata.control` cannot express, and raises RemoteProtocolError.
-Conversion of replies cannot fail.  Each `…_reply` accepts an `Outcome` for a request without a decision.
+Conversion of requests checks the rules that the types of `metadata.control` cannot express, and raises
+RemoteProtocolError.  Conversion of replies cannot fail.  Each `…_reply` accepts an `Outcome` for a request without a
+decision.
 """
 
 from __future__ import annotations

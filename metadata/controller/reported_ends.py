@@ -129,5 +129,5 @@ def _checked(node_id: int, end: pb.NodeEnd) -> pb.NodeEnd:
 
 
 def _line(text: str) -> str:
-    """Return another node's text as it is kept and shown: one line, without control characters, of limited length."""
+    """Return another node's text in the form that is stored: one short line without control characters."""
     return "".join(each if each.isprintable() else " " for each in text[:END_TEXT_MAX])

@@ -212,7 +212,7 @@ class ControllerService:
         return answer
 
     async def _turn(self) -> None:
-        """Wait for the turn of one more administrator's request, which is decided before anything else runs."""
+        """Wait for the turn of an administrator's request.  The caller decides it before anything else runs."""
         await self._bulk.acquire()
         asyncio.get_running_loop().call_soon(self._bulk.release)
 

@@ -269,23 +269,24 @@ CLUSTER_CONFIGS: dict[str, ConfigKey] = {
 
 auto.create.topics.enable: whether a broker creates a topic that a client names in a Metadata request.  The default is
 off, unlike Kafka's: a misspelt name would become a topic, with settings that were not chosen.
-group.consumer.*: of groups of the newer protocol (KIP-848).  group.consumer.assignors: those that members may choose,
-the default first.  group.consumer.assignment.interval.ms: between two assignments of a group (KIP-1263).
+group.consumer.*: limits of groups of the newer protocol (KIP-848).  group.consumer.assignors: those that members may
+choose, the default first.  group.consumer.assignment.interval.ms: the time between two assignments (KIP-1263).
 group.consumer.migration.policy: whether a group with members may change its protocol.
-group.share.*: of share groups (KIP-932).  group.share.delivery.count.limit: a record that was delivered this often
-without being accepted is archived.  group.share.record.lock.duration.ms: how long a member may keep a record.
+group.share.*: limits of share groups (KIP-932).  group.share.delivery.count.limit: a record that was delivered this
+often without being accepted is archived.  group.share.record.lock.duration.ms: how long a member may keep a record.
 group.share.partition.max.record.locks: records of a partition that may be in flight in a share group.
-group.share.min.*, group.share.max.*: the range of what a single group may set (`metadata/image/group_configs.py`).
-share.auto.offset.reset, share.isolation.level: of share groups without their own; Kafka has no value for all groups.
+group.share.min.*, group.share.max.*: the range for configs of single groups (`metadata/image/group_configs.py`).
+share.auto.offset.reset, share.isolation.level: the values for share groups that set none; Kafka has no such defaults.
 group.initial.rebalance.delay.ms: how long the first rebalance of an empty group waits for more members. group.max.size:
 members of a group. metadata.retention: how much history of the metadata every node keeps; the limit that is reached
-first applies. offset.metadata.max.bytes: of the text that a client may store with a committed offset.
+first applies. offset.metadata.max.bytes: size of the text that a client may store with a committed offset.
 offsets.retention.minutes: how long the offsets of a group stay after it became empty. offsets.topic.num.partitions:
 partitions of __consumer_offsets, in force when a broker creates that topic. reassignment.throttle.bytes.per.second: how
 much a broker copies to replicas that are being added; -1: no limit. replica.selector: rack-aware sends a consumer that
 names its rack to a replica in that rack; leader serves it itself. transaction.max.timeout.ms: how long a producer may
 let a transaction be open. transaction.state.log.num.partitions: partitions of __transaction_state, in force when a
-broker creates that topic. transactional.id.expiration.ms: how long a transactional id stays without a transaction.
+broker creates that topic. transactional.id.expiration.ms: how long a transactional id without an open transaction is
+kept.
 """
 
 _FOLLOWER_RATE = "follower.replication.throttled.rate"
@@ -299,7 +300,7 @@ BROKER_CONFIGS: dict[str, ConfigKey] = {
             INT64_MAX,
             0,
             INT64_MAX,
-            f"{_FOLLOWER_RATE} limits what a broker copies",
+            f"{_FOLLOWER_RATE} limits the bytes that a broker copies",
         ),
     )
 }

@@ -4,7 +4,7 @@ Theory of operation.  A leader that hands over first stops accepting proposals, 
 log.  It waits for the fetch that shows this, for an election timeout at most.  Then it resigns.  Its last request
 (EndQuorumEpoch) lists the successor first, and the successor immediately becomes a candidate.  Everything after that is
 an ordinary election: if the successor fails, the next one in the list becomes a candidate a little later.  If all of
-    them fail, the old leader becomes a candidate.
+them fail, the old leader becomes a candidate.
 
 Some voters may be *preferred*.  A leader that is not preferred hands over to one that is caught up and fetches, and to
 no other, so a preference never reduces the number of possible leaders.  It also does not hand over to a preferred voter

@@ -296,4 +296,4 @@ DESCRIBE_QUORUM = Rpc(
 )
 
 RPCS: tuple[AnyRpc, ...] = tuple(value for value in vars().copy().values() if isinstance(value, Rpc))
-"""All of them, in the order above."""
+"""All RPCs, in the order above."""

@@ -18,7 +18,7 @@ class Run(NamedTuple, Generic[V]):
 
 
 class RangeMap(Generic[V]):
-    """Values by offset.  Adjacent offsets with equal values are one run, so the size is that of the runs."""
+    """Values by offset.  Adjacent offsets with equal values are one run, so only runs take memory."""
 
     __slots__ = ("_runs",)
 
