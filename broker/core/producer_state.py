@@ -26,7 +26,7 @@ compaction, as its last batches do, so that its epoch remains a function of the 
 
 A transactional batch may begin a transaction only if the coordinator has confirmed that the partition is part of it
 (`start_verification`).  Otherwise a batch that was delayed beyond its marker would begin a transaction that nobody
-ends.  A marker that arrives meanwhile makes the confirmation void.
+ends.  A marker that arrives meanwhile makes the confirmation void, unless it raises the epoch to that of the batch.
 
 A client of transaction version 2 gets its next epoch with the decision, before the marker is here.  Its next batch thus
 finds the transaction of its former epoch open.  That batch begins a transaction of its own, so the coordinator must
@@ -251,7 +251,8 @@ class ProducerState:
     def start_verification(self, producer_id: int, producer_epoch: int, sequence: int) -> Verification | None:
         """Return a token to verify the transaction of a producer epoch with; None if it is open already.
 
-        `check` accepts the token once it is confirmed, until a marker of the producer is appended.  Batches of the
+        `check` accepts the token once it is confirmed, until a marker of this or a later epoch is appended; the marker
+        that raises the epoch to this one ended the transaction before.  Batches of the
         same producer epoch share a token until one of them is appended.  A later epoch makes the token of an earlier
         one void: the earlier producer is fenced, and must not use the coordinator's answer to the later one.
 
@@ -318,6 +319,7 @@ class ProducerState:
         if producer_id == NO_PRODUCER_ID:
             return
         producer = self._producers.get(producer_id)
+        has_raised = producer is not None and producer.epoch < batch.producer_epoch
         if producer is None:
             producer = self._producers[producer_id] = Producer(batch.producer_epoch)
         elif producer.epoch != batch.producer_epoch:
@@ -335,7 +337,11 @@ class ProducerState:
             producer.coordinator_epoch = max(producer.coordinator_epoch, marker.coordinator_epoch)
             producer.last_marker = first_offset
             self.transactions.end(producer_id, first_offset, is_commit=marker.is_commit)
-            self._verifying.pop(producer_id, None)
+            token = self._verifying.get(producer_id)
+            # A marker that raises the epoch ended a transaction of an earlier one.  A batch of the new epoch belongs to
+            # the next transaction, which the coordinator confirms once this marker is written.
+            if token is not None and not (has_raised and token.producer_epoch == batch.producer_epoch):
+                del self._verifying[producer_id]
 
     def renew(self, producer_id: int) -> None:
         """End the silence of a known producer: it has sent a batch again."""

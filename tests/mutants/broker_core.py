@@ -206,9 +206,18 @@ MUTANTS = (
     Mutant(
         "a marker does not void a confirmation under way",
         "broker/core/producer_state.py",
-        "is_commit=marker.is_commit)\n            self._verifying.pop(producer_id, None)\n",
-        "is_commit=marker.is_commit)\n",
+        "                del self._verifying[producer_id]\n\n    def renew",
+        "                pass\n\n    def renew",
         ("tests/unit/broker/core/test_transactions.py::test_a_marker_voids_a_confirmation_under_way",),
+    ),
+    Mutant(
+        "the marker before a transaction voids its confirmation",
+        "broker/core/producer_state.py",
+        "if token is not None and not (has_raised and token.producer_epoch == batch.producer_epoch):",
+        "if token is not None:",
+        (
+            "tests/unit/broker/core/test_transactions.py::test_the_next_epoch_waits_for_the_marker_of_the_transaction_before",
+        ),
     ),
     Mutant(
         "a transaction begins without its coordinator",

@@ -153,6 +153,14 @@ def test_a_marker_voids_a_confirmation_under_way(log: Log) -> None:
     assert code_of(log.state.check(batch, 0, token)) is KafkaCode.INVALID_TXN_STATE
 
 
+def test_a_marker_of_a_later_epoch_voids_a_confirmation(log: Log) -> None:
+    log.write(1)
+    log.end(1)
+    token = confirmed(log.state, 1)
+    log.end(1, epoch=1)
+    assert not log.state.is_verified(1, 0, token)
+
+
 def test_a_forgotten_verification_confirms_nothing(log: Log) -> None:
     batch = B(0, 0, 0, 1, is_transactional=True)
     token = confirmed(log.state, batch.producer_id)
@@ -224,7 +232,9 @@ def test_the_next_epoch_waits_for_the_marker_of_the_transaction_before(log: Log)
     token.is_confirmed = True  # although the marker is missing: an unclean election has lost it
     assert code_of(log.state.check(following, 0, token)) is KafkaCode.NOT_ENOUGH_REPLICAS
     log.end(1, epoch=1)
-    assert log.state.check(following, 0, confirmed(log.state, 1, epoch=1)) == Accept()
+    assert log.state.check(following, 0, token) == Accept(), "the marker did not end this transaction"
+    log.end(1, epoch=1)
+    assert code_of(log.state.check(following, 0, token)) is KafkaCode.INVALID_TXN_STATE
 
 
 def test_a_late_copy_of_a_marker_does_not_end_the_next_transaction(log: Log) -> None:
