@@ -236,12 +236,16 @@ class Ledger:
     # At the end
 
     def unsettled(self) -> list[str]:
-        """Return the transactions that are open in a partition."""
-        return [
-            f"{self._evidence.metadata.names[key]}: {self._by_mark[records[0][1]]} from {records[0][0]}"
-            for key, partition in self._partitions.items()
-            for records in partition.open.values()
-        ]
+        """Return the transactions that are open in a partition, except those that an unclean election has removed."""
+        found = []
+        for key, partition in self._partitions.items():
+            history = self._evidence.histories[key]
+            for records in partition.open.values():
+                kept = [(offset, mark) for offset, mark in records if history.mark_at(offset) == mark]
+                if kept:
+                    offset, mark = kept[0]
+                    found.append(f"{self._evidence.metadata.names[key]}: {self._by_mark[mark]} from {offset}")
+        return found
 
     def check_ends(self) -> None:
         """I34: check that every transaction has ended in all its partitions, as it was acknowledged."""

@@ -35,6 +35,7 @@ class Run:
         self.ledger = Ledger(self.evidence, self.evidence.check)
         self.histories = [History(LogKey(UUID(int=1), spot.index, 0), spot) for spot in SPOTS]
         self.evidence.metadata.names.update({one.key: one.spot for one in self.histories})
+        self.evidence.histories.update({one.key: one for one in self.histories})
         monkeypatch.setattr(self.evidence, "current", lambda spot: self.histories[spot.index])
         self.ledger.begun("id", PRODUCER)
         self._number = 0
@@ -237,3 +238,12 @@ def test_markers_of_a_compacted_partition_decide_which_records_may_be_missing() 
     for one in batches_in(marker_of(5, (8, 0), commits=True), keyed=True):
         records.add(one.entries, 0.0, one.transaction)
     assert records.lost([0], 1.0, 0) is None
+
+
+def test_a_transaction_that_an_unclean_election_has_removed_is_not_open(run: Run) -> None:
+    run.writes(run.transaction(), 0)
+    assert len(run.ledger.unsettled()) == 1
+    run.histories[0].cut_to(0)
+    assert not run.ledger.unsettled()
+    run.writes(run.transaction(LATER), 0)
+    assert len(run.ledger.unsettled()) == 1, "another one is open at its offset"
