@@ -22,10 +22,16 @@ class CompactionWatch:
         """Check a batch of a replica that belongs to the committed part of its log."""
         if not history.is_keyed:
             return
-        problem = history.lost(batch, self._clock(), run.role._sources.wall_ms())
-        self._evidence.check(problem is None, lambda: f"I32: {run.node_id} has {batch} in {history}: {problem}")
+        self._check(run, history, batch, history.lost(batch, self._clock(), run.role._sources.wall_ms()))
         had = self._tombstones.setdefault((log.directory_id, log.key), set())
         had.update(offset for offset, entry in batch.entries if entry.value is None)
+
+    def reached(self, run: BrokerRun, history: History, batch: Committed) -> None:
+        """Check a batch that may end above the history, and make room for it."""
+        self._check(run, history, batch, history.reach(batch, self._clock(), run.role._sources.wall_ms()))
+
+    def _check(self, run: BrokerRun, history: History, batch: Committed, problem: str | None) -> None:
+        self._evidence.check(problem is None, lambda: f"I32: {run.node_id} has {batch} in {history}: {problem}")
 
     def committed_aside(self, history: History, copy: Copy) -> None:
         """Note the records of a leader that was deposed by an unclean election, or of its followers."""

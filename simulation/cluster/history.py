@@ -159,17 +159,21 @@ class History:
         is_same_epoch = all(one is None or one.leader_epoch == batch.leader_epoch for one in ends)
         return batch.end_offset <= self.end and is_same_epoch and self.records.differing(batch.entries) is None
 
-    def reach(self, batch: Committed) -> None:
+    def reach(self, batch: Committed, now_s: float, wall_ms: int) -> str | None:
         """Make room for a batch that begins below the end and ends above it.
 
         An unclean election has cut the history, and a leader that had compacted the log before leads again.
+        Return why the batch must not lack the records below the end that it lacks, or None.
         """
         if self.records is None or not batch.base_offset < self.end < batch.end_offset or self.unclean_epoch < 0:
-            return
+            return None
         first = self.at(batch.base_offset)
         is_same_epoch = first is None or first.leader_epoch == batch.leader_epoch
-        if is_same_epoch and self.records.differing(batch.entries) is None:
-            self.cut_to(batch.base_offset)
+        if not is_same_epoch or self.records.differing(batch.entries) is not None:
+            return None
+        problem = self.lost(batch, now_s, wall_ms)
+        self.cut_to(batch.base_offset)
+        return problem
 
     def lost(self, batch: Committed, now_s: float, wall_ms: int) -> str | None:
         """Return why a replica must not lack the records that this batch lacks, or None."""

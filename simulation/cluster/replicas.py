@@ -294,7 +294,7 @@ class ReplicaWatch:
                 offset = end
                 break
             for batch in batches_in(data, history.is_keyed):
-                history.reach(batch)
+                self._compacted.reached(run, history, batch)
                 if batch.base_offset >= history.end:
                     problem = history.add(batch, self._clock(), self._forgets_s)
                     check(problem is None, lambda problem=problem: str(problem))  # type: ignore[misc]

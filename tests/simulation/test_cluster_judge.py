@@ -337,16 +337,22 @@ def test_a_compacted_batch_may_reach_above_the_end_only_after_an_unclean_electio
     compacted.cut_to(0)
     assert compacted.add(keyed_batch(0, entry(b"a", b"1")), 10.0, FORGETS_S) is None
     reaching = keyed_batch(0, entry(b"a", b"1"), None, entry(b"b", b"3"))
-    compacted.reach(reaching)
+    assert compacted.reach(reaching, 10.0, NOW_MS) is None
     assert compacted.end == 1, "nothing was lost"
     compacted.unclean_epoch = 3
-    compacted.reach(keyed_batch(0, entry(b"a", b"other"), None, None))
+    assert compacted.reach(keyed_batch(0, entry(b"a", b"other"), None, None), 10.0, NOW_MS) is None
     assert compacted.end == 1, "it has another record"
-    compacted.reach(keyed_batch(0, entry(b"a", b"1"), None, epoch=1))
+    assert compacted.reach(keyed_batch(0, entry(b"a", b"1"), None, epoch=1), 10.0, NOW_MS) is None
     assert compacted.end == 1, "it has another epoch"
-    compacted.reach(reaching)
+    assert compacted.reach(reaching, 10.0, NOW_MS) is None
     assert compacted.end == 0
     assert compacted.add(reaching, 10.0, FORGETS_S) is None
+
+
+def test_a_batch_that_reaches_above_the_end_has_the_last_value_of_each_key(compacted: History) -> None:
+    compacted.unclean_epoch = 3
+    reaching = keyed_batch(0, None, None, None, entry(b"b", None), entry(b"b", b"5"))
+    assert "the record at 1 is the last one of key b'a'" in str(compacted.reach(reaching, 99.0, NOW_MS))
 
 
 def test_no_value_returns_after_a_replica_has_lost_its_tombstone(compacted: History) -> None:
