@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from broker.log import LogKey, PartitionLog
@@ -62,19 +63,25 @@ def batches_in(data: bytes, keyed: bool = False) -> Iterator[Committed]:
     """Yield the batches.  keyed: they belong to a compacted partition."""
     view = memoryview(data)
     for position, header in iter_headers(data):
-        entries: Entries = ()
-        marks: tuple[Mark | None, ...]
-        if keyed:
-            entries = entries_in(view[position : position + header.size])
-            found = {offset: mark for offset, entry in entries for mark in marks_in(entry.contents)}
-            marks = tuple([found.get(offset) for offset in range(header.base_offset, header.end_offset)])
-        elif header.is_control:
-            marks = (None,) * (header.end_offset - header.base_offset)
-        else:
-            body = view[position + HEADER_SIZE : position + header.size]
-            marks = marks_in(decompress(header.codec, body, INFLATED_SIZE_MAX) if header.codec else body)
-        fields = (header.base_offset, header.end_offset, header.leader_epoch, header.crc, marks, entries)
-        yield Committed(*fields, transaction_of(view, position, header))
+        yield _committed(bytes(view[position : position + header.size]), keyed)
+
+
+@lru_cache(maxsize=1024)  # every replica of a partition is compared, so a batch comes several times
+def _committed(batch: bytes, keyed: bool) -> Committed:
+    ((_, header),) = iter_headers(batch)
+    entries: Entries = ()
+    marks: tuple[Mark | None, ...]
+    if keyed:
+        entries = entries_in(batch)
+        found = {offset: mark for offset, entry in entries for mark in marks_in(entry.contents)}
+        marks = tuple([found.get(offset) for offset in range(header.base_offset, header.end_offset)])
+    elif header.is_control:
+        marks = (None,) * (header.end_offset - header.base_offset)
+    else:
+        body = memoryview(batch)[HEADER_SIZE:]
+        marks = marks_in(decompress(header.codec, body, INFLATED_SIZE_MAX) if header.codec else body)
+    fields = (header.base_offset, header.end_offset, header.leader_epoch, header.crc, marks, entries)
+    return Committed(*fields, transaction_of(memoryview(batch), 0, header))
 
 
 def peek(log: PartitionLog, offset: int, end: int) -> bytes:

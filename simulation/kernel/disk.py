@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from posixpath import dirname
 from random import Random
 from typing import NamedTuple
 from uuid import UUID
@@ -18,6 +17,11 @@ from quorumlog.runtime.disk import Disk, DiskError, DiskFile, Facts
 from simulation.kernel.loop import device_wait
 
 HANG_LOOK_S = 0.05
+
+
+def _folder(path: str) -> str:
+    """Return the folder of a path as this disk spells it: without slashes at its ends."""
+    return path.rpartition("/")[0]
 
 
 class SimulatedFile:
@@ -265,13 +269,13 @@ class SimulatedDisk:
         await device_wait(self._random.uniform(low / 2, high / 4) / 1000)
         if not self.takes_writes():
             raise DiskError("fsync failed")
-        inside = {one for one in self._files if dirname(one) == path}
-        for gone in [one for one in self._durable_files if dirname(one) == path and one not in inside]:
+        inside = {one for one in self._files if _folder(one) == path}
+        for gone in [one for one in self._durable_files if _folder(one) == path and one not in inside]:
             del self._durable_files[gone]
         for one in sorted(inside):
             self._durable_files[one] = self._files[one]
-        self._durable_dirs = {one for one in self._durable_dirs if dirname(one) != path} | {
-            one for one in self._dirs if dirname(one) == path or one == ""
+        self._durable_dirs = {one for one in self._durable_dirs if _folder(one) != path} | {
+            one for one in self._dirs if _folder(one) == path or one == ""
         }
 
     def process_ends(self) -> None:
@@ -289,11 +293,11 @@ class SimulatedDisk:
 
     def _forget_names(self) -> None:
         self._dirs = {
-            one for one in self._durable_dirs if not one or dirname(one) in self._durable_dirs or not dirname(one)
+            one for one in self._durable_dirs if not one or _folder(one) in self._durable_dirs or not _folder(one)
         }
         self._files = {}
         for path, file in sorted(self._durable_files.items()):
-            if dirname(path) in self._dirs:
+            if _folder(path) in self._dirs:
                 file.path = path
                 self._files[path] = file
 
