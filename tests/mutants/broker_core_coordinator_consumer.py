@@ -327,7 +327,7 @@ MUTANTS = (
         f"{FOLDER}/migration.py",
         "    if group.stored is not None:\n        turn.append(",
         "    if False:\n        turn.append(",
-        (f"{MIGRATION}::test_an_empty_classic_group_becomes_a_consumer_group",),
+        (f"{MIGRATION}::test_a_group_that_changed_its_protocol_leaves_no_record_when_it_is_deleted",),
     ),
     Mutant(
         "a classic member is not asked to join again for partitions that became free",

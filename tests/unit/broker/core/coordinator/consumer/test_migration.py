@@ -199,6 +199,33 @@ def test_an_empty_consumer_group_becomes_a_classic_group() -> None:
     assert home.reload().describe() == home.describe()
 
 
+@pytest.mark.parametrize("becomes_a_consumer_group", [True, False])
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_group_that_changed_its_protocol_leaves_no_record_when_it_is_deleted(
+    becomes_a_consumer_group: bool, is_empty: bool
+) -> None:
+    """Compaction removes tombstones, so a record of the old kind that none replaced would bring the group back."""
+    home = coordinator(sales=4)
+    old, new = ClassicClient(home, "old"), ConsumerClient(home, "new")
+    if becomes_a_consumer_group:
+        classic_group(home, old)
+        if is_empty:
+            old.leave()
+        assert new.join() == "NONE"
+    else:
+        joined(home, new)
+        if not is_empty:
+            assert old.join() == "NONE"
+        new.leave()
+        if is_empty:
+            classic_group(home, old)
+    for client in (old, new):
+        client.leave()
+    assert home.delete(GROUP) == ["NONE"]
+    newest = {record.key: record.value for record in home.log}
+    assert set(newest.values()) == {None}
+
+
 # -- upgrades
 
 
