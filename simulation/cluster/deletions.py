@@ -140,5 +140,15 @@ class DeletionWatch:
 
 
 def _is_part_of(history: History, log: PartitionLog, offset: int) -> bool:
-    """Return whether everything in the log below `offset` is committed."""
-    return all(history.has(batch) for batch in batches_of(log, log.start_offset, offset, history.is_keyed))
+    """Return whether everything in the log below `offset` is committed.
+
+    False if some of it cannot be read, or if it ends within a compacted batch that is not committed as a whole.
+    """
+    reached = log.start_offset
+    for batch in batches_of(log, log.start_offset, log.end_offset, history.is_keyed):
+        if batch.base_offset >= offset:
+            return True
+        if not history.has(batch):
+            return False
+        reached = batch.end_offset
+    return reached >= offset

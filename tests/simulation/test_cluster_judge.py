@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from broker.log import LogKey
+from broker.log import LogKey, PartitionLog
 from metadata.codec import decode, encode
 from metadata.image import ClusterImage
 from metadata.records import Config, ConfigScope
@@ -20,7 +20,7 @@ from quorum.core.types import Batch, LogEnd, ReplicaKey, Voter, VoterSet
 from quorum.transport import convert
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.wire.record_batch import Codec, patch
-from simulation.cluster import compactions
+from simulation.cluster import compactions, deletions
 from simulation.cluster.compaction import Compaction, Entry, KeyedRecords
 from simulation.cluster.disks import DiskWatch
 from simulation.cluster.evidence import BrokerRun, Evidence
@@ -422,6 +422,26 @@ def test_the_retention_of_a_tombstone_begins_when_a_deposed_leader_commits_it(
     assert compacted.add(keyed_batch(4, tombstone), 25.0, FORGETS_S) is None
     problem = compacted.lost(keyed_batch(4, None), 25.5, NOW_MS)
     assert (problem is not None) == is_kept, problem
+
+
+@pytest.mark.parametrize(
+    "batches, expected",
+    [
+        ([keyed_batch(0, None, None), keyed_batch(2, None), keyed_batch(3, entry(b"x", b"1"))], True),
+        ([keyed_batch(0, None, None, None), keyed_batch(3, entry(b"x", b"1"))], True),
+        ([keyed_batch(0, None, None, None, None, None)], False),
+        ([keyed_batch(0, None, None)], False),
+        ([], False),
+    ],
+    ids=["batches end there", "one batch ends there", "a batch that is not committed spans it", "damage", "unreadable"],
+)
+def test_a_replica_deletes_a_part_of_the_history_only_if_all_of_it_is_found(
+    batches: list[Committed], expected: bool, compacted: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seed 200006409: a replica of a cut history had compacted what it deletes into one batch with later records."""
+    monkeypatch.setattr(deletions, "batches_of", lambda *_: iter(batches))
+    log = cast("PartitionLog", SimpleNamespace(start_offset=0, end_offset=5))
+    assert deletions._is_part_of(compacted, log, 3) is expected
 
 
 def test_marks_of_a_compacted_batch_are_at_their_offsets() -> None:
