@@ -65,8 +65,7 @@ class ElectionWatch:
         assert history is not None, election
         history.ends[election.leader_epoch] = history.end
         partition = self._partition(history.spot)
-        alone = None if partition is None or len(partition.replicas) > 1 else partition.replica_ids[0]
-        if (alone, election.key) in evidence.unsynced:
+        if partition is not None and (only_settled(partition), election.key) in evidence.unsynced:
             # With write.caching, the only replica leads with the records that survived a power failure (see D1).
             evidence.seen["only replica led after a power failure"] += 1
             self.unclean(election)
@@ -117,3 +116,12 @@ class ElectionWatch:
             and replica is not None
             and broker.directory_online(replica.directory_id)
         )
+
+
+def only_settled(partition: PartitionImage) -> int | None:
+    """Return the only replica that no reassignment is adding, or None if there are several.
+
+    It was the only one when its broker registered after the power failure, perhaps before the reassignment began.
+    """
+    settled = [broker_id for broker_id in partition.replica_ids if broker_id not in partition.adding]
+    return settled[0] if len(settled) == 1 else None

@@ -13,8 +13,8 @@ import pytest
 
 from broker.log import LogKey, PartitionLog
 from metadata.codec import decode, encode
-from metadata.image import ClusterImage
-from metadata.records import Config, ConfigScope
+from metadata.image import ClusterImage, PartitionImage
+from metadata.records import Config, ConfigScope, Replica
 from quorum.core import messages
 from quorum.core.types import Batch, LogEnd, ReplicaKey, Voter, VoterSet
 from quorum.transport import convert
@@ -23,6 +23,7 @@ from quorumlog.wire.record_batch import Codec, patch
 from simulation.cluster import compactions, deletions
 from simulation.cluster.compaction import Compaction, Entry, KeyedRecords
 from simulation.cluster.disks import DiskWatch
+from simulation.cluster.elections import only_settled
 from simulation.cluster.evidence import BrokerRun, Evidence
 from simulation.cluster.groups import GroupWatch
 from simulation.cluster.history import Committed, History, Mark, batches_in
@@ -425,7 +426,7 @@ def test_the_retention_of_a_tombstone_begins_when_a_deposed_leader_commits_it(
 
 
 @pytest.mark.parametrize(
-    "batches, expected",
+    ("batches", "expected"),
     [
         ([keyed_batch(0, None, None), keyed_batch(2, None), keyed_batch(3, entry(b"x", b"1"))], True),
         ([keyed_batch(0, None, None, None), keyed_batch(3, entry(b"x", b"1"))], True),
@@ -442,6 +443,13 @@ def test_a_replica_deletes_a_part_of_the_history_only_if_all_of_it_is_found(
     monkeypatch.setattr(deletions, "batches_of", lambda *_: iter(batches))
     log = cast("PartitionLog", SimpleNamespace(start_offset=0, end_offset=5))
     assert deletions._is_part_of(compacted, log, 3) is expected
+
+
+def test_a_replica_that_a_reassignment_adds_does_not_end_the_exemption_of_the_only_one() -> None:
+    """Seed 200007238: the reassignment began between the power failure and the election of the only replica."""
+    growing = PartitionImage(0, 0, (Replica(3), Replica(1)), (1,), adding=(3,), removing=(1,))
+    assert only_settled(growing) == 1
+    assert only_settled(PartitionImage(0, 0, (Replica(3), Replica(1)), (1,))) is None
 
 
 def test_marks_of_a_compacted_batch_are_at_their_offsets() -> None:
