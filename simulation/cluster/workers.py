@@ -206,9 +206,9 @@ class _Worker(ShareConsumer):
         if kind < SLOW_SHARE:
             await asyncio.sleep(1.3 * LOCK_MS / 1000)  # the lock expires, and the acceptance is refused
         elif kind < SLOW_SHARE + RENEW_SHARE:
-            await asyncio.sleep(0.3 * LOCK_MS / 1000)
+            await asyncio.sleep(0.3 * LOCK_MS / 1000)  # virtual time, in which the first lock does not expire
             await self.renew(record)
-            await asyncio.sleep(0.8 * LOCK_MS / 1000)
+            await asyncio.sleep(0.8 * LOCK_MS / 1000)  # the first lock would have expired; the second one holds
             seen["lock of a worker renewed"] += 1
         self._watch.given_up(self._member_id, [key])
         if 1 - kind < RELEASE_SHARE:

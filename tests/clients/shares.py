@@ -35,7 +35,7 @@ def _share_groups(run: Run) -> None:
                 raise RowFailed(f"the first member got none of {produced} records")
             run.harness.produce_values(topic, 1, [f"early-{produced}"])
             produced += 1
-            time.sleep(0.2)
+            time.sleep(0.2)  # a share group begins at the end, so each record before its first assignment is not for it
         held = list(holder.values)
         run.versions.add(holder.version)
         holder.kill()
@@ -51,7 +51,7 @@ def _share_groups(run: Run) -> None:
         while not _covers(delivered(), wanted):
             if time.monotonic() > deadline:
                 raise RowFailed(f"the workers did not get {wanted - delivered()}")
-            time.sleep(0.05)
+            time.sleep(0.05)  # threads read the output of the workers meanwhile
         expect("deliveries", delivered(), wanted)
         errors = [event["error"] for each in workers for event in each.of("committed") if event["error"]]
         expect("errors of acknowledgements", errors, [])

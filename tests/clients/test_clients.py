@@ -28,7 +28,7 @@ def test_a_client_works_unmodified(peer: Peer, program: Program, name: str) -> N
     try:
         command = program.prepare()
     except Skipped as reason:
-        pytest.skip(str(reason))
+        pytest.skip(str(reason))  # names the package or runtime of this client that is missing
     harness = Harness(peer.bootstrap, len(peer.brokers))
     run = Run(program.name, command, harness, len(peer.brokers), served_apis(peer.bootstrap))
     (row,) = (each for each in rows() if each.name == name)

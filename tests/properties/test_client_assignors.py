@@ -136,7 +136,8 @@ def test_subscriptions_are_read_as_they_were_written(name: str, subscription: Su
 @given(st.binary(max_size=80))
 @settings(max_examples=300)
 def test_any_bytes_are_a_subscription_or_none(name: str, data: bytes) -> None:
-    decode_subscription(data, name)
+    found = decode_subscription(data, name)
+    assert found is None or decode_subscription(encode_subscription(found, name), name) == found
 
 
 @given(partitions)

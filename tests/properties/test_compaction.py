@@ -84,3 +84,4 @@ def test_a_compacted_log_keeps_the_latest_value_of_each_key(
 ) -> None:
     rig = CompactionRig(seed, torn=torn, segment_size=segment_size, map_entries=map_entries)
     run_simulated(lambda: live(rig, steps))
+    assert rig.log.compaction.dirty(rig.config, rig.wall_ms).dirty_size == 0

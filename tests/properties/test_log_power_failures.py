@@ -115,4 +115,6 @@ class Plan:
 @settings(max_examples=250, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([150, 300, 600]), st.booleans())
 def test_a_power_failure_leaves_one_state_of_the_log(seed: int, segment_size: int, uniform: bool) -> None:
-    run_simulated(Plan(seed, segment_size, uniform).run)
+    plan = Plan(seed, segment_size, uniform)
+    run_simulated(plan.run)
+    assert plan.log.end_offset == plan.twin.end

@@ -79,7 +79,7 @@ def settled(look: Callable[[], T], wanted: T) -> T:
     """
     deadline = time.monotonic() + SETTLE_S
     while (found := look()) != wanted and time.monotonic() < deadline:
-        time.sleep(POLL_S)
+        time.sleep(POLL_S)  # before it looks again; nothing reports that the last broker has learned of a change
     return found
 
 
