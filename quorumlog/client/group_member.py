@@ -8,7 +8,7 @@ commits use that of the cluster.  The consumer revokes and assigns in the order 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, assert_never
@@ -20,6 +20,7 @@ from quorumlog.client.groups import GroupClient
 from quorumlog.client.kafka import KafkaConnection, error_word
 from quorumlog.client.membership import Event, Membership, Phase
 from quorumlog.client.messages import TopicPartition
+from quorumlog.client.tasks import BackgroundTasks
 from quorumlog.errors import ClusterError
 from quorumlog.runtime.backoff import Backoff
 from quorumlog.wire.errors import ApiError
@@ -94,7 +95,7 @@ class GroupMember:
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._handovers: asyncio.Queue[core.Revoke | core.Assign] = asyncio.Queue()
         self._line: KafkaConnection | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks(self._broken)
         self.failing_since: float | None = None
         """Loop time since when no request to the group has succeeded."""
         self.failure: ClusterError | None = None
@@ -117,7 +118,7 @@ class GroupMember:
     async def run(self) -> None:
         """Be a member until cancelled.  Then call `close`."""
         for work in (self._watch_topics(), self._watch_user(), self._hand_over()):
-            self._begin(work)
+            self._tasks.begin(work)
         while True:
             event: Event = core.Tick()
             with suppress(TimeoutError):
@@ -127,11 +128,7 @@ class GroupMember:
 
     async def close(self) -> None:
         """Leave the group, within `LEAVE_TIMEOUT_S`, and close the connection.  `run` must have ended."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+        await self._tasks.stop()
         try:
             for effect in self.core.step(core.End(), asyncio.get_running_loop().time()):
                 if isinstance(effect, core.Leave):
@@ -143,31 +140,24 @@ class GroupMember:
 
     # --- effects ---
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (bug := task.exception()) is not None:
-            error = ClusterError(ApiError.FAILED, f"group {self._settings.group}: the member failed: {bug!r}")
-            error.__cause__ = bug
-            self._owner.out_of_group(error)
+    def _broken(self, bug: BaseException) -> None:
+        error = ClusterError(ApiError.FAILED, f"group {self._settings.group}: the member failed: {bug!r}")
+        error.__cause__ = bug
+        self._owner.out_of_group(error)
 
     def _apply(self, event: Event) -> None:
         for effect in self.core.step(event, asyncio.get_running_loop().time()):
             match effect:
                 case core.Join():
-                    self._begin(self._join(effect))
+                    self._tasks.begin(self._join(effect))
                 case core.Count():
-                    self._begin(self._count(effect))
+                    self._tasks.begin(self._count(effect))
                 case core.Sync():
-                    self._begin(self._sync(effect))
+                    self._tasks.begin(self._sync(effect))
                 case core.Heartbeat():
-                    self._begin(self._beat(effect))
+                    self._tasks.begin(self._beat(effect))
                 case core.Leave():
-                    self._begin(self._leave_quietly(effect))
+                    self._tasks.begin(self._leave_quietly(effect))
                 case core.Revoke(partitions, _, is_lost):
                     if is_lost:
                         self._owner.lose(partitions)

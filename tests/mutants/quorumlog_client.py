@@ -5,7 +5,9 @@ from __future__ import annotations
 from tests.mutants import Mutant
 
 COMMITS = "quorumlog/client/consumer_commits.py"
-CONSUMER = "quorumlog/client/record_consumer.py"
+CONSUMER_GROUP = "quorumlog/client/consumer_group.py"
+CONSUMER_PROGRESS = "quorumlog/client/consumer_progress.py"
+CONSUMER_READING = "quorumlog/client/consumer_reading.py"
 COORDINATORS = "quorumlog/client/coordinators.py"
 FETCHER = "quorumlog/client/fetcher.py"
 GROUPS = "quorumlog/client/groups.py"
@@ -43,43 +45,43 @@ MUTANTS = (
     ),
     Mutant(
         "offsets of records whose partition was lost are left out silently",
-        CONSUMER,
-        "        self._taken |= mine & self._unsent\n",
+        CONSUMER_GROUP,
+        "        self._reading.unsent.taken_away(mine)\n",
         "",
         (f"{COMMIT_TESTS}::test_offsets_of_records_that_were_lost_are_refused_once",),
     ),
     Mutant(
         "offsets of records whose partition was revoked are left out silently",
-        CONSUMER,
-        "            self._taken |= partitions & self._unsent\n",
+        CONSUMER_GROUP,
+        "            self._reading.unsent.taken_away(partitions)\n",
         "",
         (f"{COMMIT_TESTS}::test_offsets_of_records_that_were_revoked_are_refused",),
     ),
     Mutant(
         "a partition without records in the transaction ends it when it is lost",
-        CONSUMER,
-        "        self._taken |= mine & self._unsent\n",
-        "        self._taken |= mine\n",
+        CONSUMER_PROGRESS,
+        "        self._taken |= partitions & self._unsent\n",
+        "        self._taken |= partitions\n",
         (f"{COMMIT_TESTS}::test_a_partition_without_records_in_the_transaction_may_be_lost",),
     ),
     Mutant(
         "a partition that was lost once ends all later transactions",
-        CONSUMER,
+        CONSUMER_PROGRESS,
         "        self._taken.clear()\n",
         "",
         (f"{COMMIT_TESTS}::test_offsets_of_records_that_were_lost_are_refused_once",),
     ),
     Mutant(
         "the records of the last transaction belong to the next one as well",
-        CONSUMER,
+        CONSUMER_PROGRESS,
         "        self._unsent.clear()\n",
         "",
         (f"{COMMIT_TESTS}::test_a_partition_may_be_lost_after_its_offsets_were_sent",),
     ),
     Mutant(
         "records before a seek belong to the next transaction",
-        CONSUMER,
-        "        self._unsent.discard(position.partition)\n",
+        CONSUMER_READING,
+        "        self.unsent.sought(position.partition)\n",
         "",
         (f"{COMMIT_TESTS}::test_records_before_a_seek_are_no_part_of_the_next_transaction",),
     ),

@@ -226,18 +226,20 @@ async def test_records_of_a_partition_that_was_lost_meanwhile_cannot_be_committe
         Consumer(bootstrap, topics=[source], **settings) as consumer,
         Producer(bootstrap, transactional_id=f"lost-{target}") as producer,
     ):
+        group = consumer._group
+        assert group is not None
 
         async def copy(count: int, *, loses: bool) -> None:
             async with producer.transaction():
                 for value in await values_of(consumer, count):
                     await producer.send(target, value)
                 if loses:  # as after a session that ended, while the records are processed
-                    consumer.lose(consumer.assignment())
+                    group.lose(consumer.assignment())
                 await producer.send_offsets(consumer)
 
         with pytest.raises(ClusterError, match="were taken from the consumer") as refused:
             await copy(1, loses=True)
         assert refused.value.code == "ILLEGAL_GENERATION"
-        await consumer.assigned(frozenset({TopicPartition(source, 0)}))
+        await group.assigned(frozenset({TopicPartition(source, 0)}))
         await copy(2, loses=False)
     assert await committed(bootstrap, target) == [b"0", b"1"]

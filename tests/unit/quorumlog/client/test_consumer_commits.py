@@ -12,6 +12,7 @@ import pytest
 from broker.core.coordinator import group_requests as g
 from broker.core.coordinator.machine import TransactionEnd
 from quorumlog.client import ClusterError, Consumer, TopicPartition
+from quorumlog.client.consumer_group import ConsumerGroup
 from quorumlog.client.records import NewRecord, build_batch
 from tests.unit.broker.kafka.wellness import until
 from tests.unit.quorumlog.client.fake_cluster import FakeBrokers
@@ -94,10 +95,16 @@ async def test_a_reader_of_uncommitted_records_gets_the_offset_before_the_transa
 # -- offsets for a transaction
 
 
+def group_of(consumer: Consumer) -> ConsumerGroup:
+    """Return the consumer's part in its group, which the membership calls."""
+    assert consumer._group is not None
+    return consumer._group
+
+
 async def test_offsets_of_records_that_were_lost_are_refused_once() -> None:
     async with reading() as (consumer, _, _):
         assert await read(consumer, 8) == set(PLACES)
-        consumer.lose(frozenset(PLACES[:1]))
+        group_of(consumer).lose(frozenset(PLACES[:1]))
         with pytest.raises(ClusterError, match="t-0 were taken from the consumer") as refused:
             consumer.offsets_to_send()
         assert refused.value.code == "ILLEGAL_GENERATION"
@@ -108,7 +115,7 @@ async def test_offsets_of_records_that_were_revoked_are_refused() -> None:
     async with reading() as (consumer, _, _):
         await read(consumer, 8)
         assert await consumer.get(timeout_s=0.01) is None  # nothing is in progress, so nothing delays the revocation
-        await consumer.revoke(frozenset(PLACES[1:]))
+        await group_of(consumer).revoke(frozenset(PLACES[1:]))
         with pytest.raises(ClusterError, match="t-1 were taken from the consumer"):
             consumer.offsets_to_send()
 
@@ -116,7 +123,7 @@ async def test_offsets_of_records_that_were_revoked_are_refused() -> None:
 async def test_a_partition_without_records_in_the_transaction_may_be_lost() -> None:
     async with reading() as (consumer, _, _):
         (read_from,) = await read(consumer, 1)
-        consumer.lose(frozenset(PLACES) - {read_from})
+        group_of(consumer).lose(frozenset(PLACES) - {read_from})
         assert consumer.offsets_to_send()[1] == {read_from: 1}
 
 
@@ -124,7 +131,7 @@ async def test_a_partition_may_be_lost_after_its_offsets_were_sent() -> None:
     async with reading() as (consumer, _, _):
         await read(consumer, 8)
         assert consumer.offsets_to_send()[1] == dict.fromkeys(PLACES, 4)
-        consumer.lose(frozenset(PLACES[:1]))
+        group_of(consumer).lose(frozenset(PLACES[:1]))
         assert consumer.offsets_to_send()[1] == {PLACES[1]: 4}
 
 
@@ -132,5 +139,5 @@ async def test_records_before_a_seek_are_no_part_of_the_next_transaction() -> No
     async with reading() as (consumer, _, _):
         await read(consumer, 8)
         consumer.seek(PLACES[0], 0)
-        consumer.lose(frozenset(PLACES[:1]))
+        group_of(consumer).lose(frozenset(PLACES[:1]))
         assert consumer.offsets_to_send()[1] == {PLACES[1]: 4}

@@ -170,7 +170,7 @@ async def test_a_slow_user_stops_the_fetches_at_the_bound(brokers: FakeBrokers) 
     async with reading(brokers, fetch=FetchLimits(partition_size_max=1)) as consumer:
         await take(consumer, 1)
         await asyncio.sleep(0.3)
-        assert max(len(each.chunks) for each in consumer._positions.values()) == 1
+        assert max(len(each.chunks) for each in consumer._reading.positions.values()) == 1
         assert len(await take(consumer, 19)) == 19
 
 

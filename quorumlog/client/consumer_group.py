@@ -1,0 +1,164 @@
+"""The group of a consumer: its membership, the user's listeners, and automatic commits."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from quorumlog.client.cluster import Cluster
+from quorumlog.client.consumer_commits import Commits
+from quorumlog.client.consumer_reading import Reading
+from quorumlog.client.consumer_settings import CLOSE_TIMEOUT_S, ConsumerSettings
+from quorumlog.client.consumer_topics import Subscription
+from quorumlog.client.group_member import GroupMember, MemberSettings
+from quorumlog.client.groups import GroupClient
+from quorumlog.client.messages import TopicPartition
+from quorumlog.errors import ClusterError
+from quorumlog.wire.errors import ApiError
+
+
+class ConsumerGroup:
+    """A consumer's part in its group; its membership sees it as `group_member.Owner`.
+
+    member: None if the consumer only uses the group's offsets, for partitions that are given to `assign`.
+    begin: starts a task that ends with the consumer.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        groups: GroupClient,
+        settings: ConsumerSettings,
+        subscription: Subscription,
+        commits: Commits,
+        reading: Reading,
+        begin: Callable[[Coroutine[Any, Any, None]], None],
+    ) -> None:
+        self.commits = commits
+        self._reading = reading
+        self._begin = begin
+        self._commit_interval_s = settings.commit_interval_s
+        self._poll_interval_s = settings.max_poll_interval_s
+        self._listeners = {
+            "assigned": settings.on_assigned,
+            "revoked": settings.on_revoked,
+            "lost": settings.on_lost,
+        }
+        self._revoking = 0
+        self._error: ClusterError | None = None
+        """Why the member cannot be in the group."""
+        self._listener_error: ClusterError | None = None
+        self.member: GroupMember | None = None
+        if settings.is_subscribed:
+            self.member = GroupMember(cluster, groups, self, _member_settings(settings), subscription.found)
+            commits.member = self.member
+
+    def start(self) -> None:
+        """Begin to join, and to commit automatically."""
+        if self.member is not None:
+            self._begin(self.member.run())
+        if self._commit_interval_s is not None:
+            self._begin(self._commit_repeatedly(self._commit_interval_s))
+
+    def may_read(self) -> bool:
+        """Return whether the user may get records now.
+
+        Raises:
+            ClusterError: the member cannot be in the group; or, once, the error of a listener.
+        """
+        if self._error is not None:
+            raise self._error
+        if self._listener_error is not None:
+            error, self._listener_error = self._listener_error, None
+            raise error
+        return not self._revoking
+
+    async def give_up(self, partitions: frozenset[TopicPartition]) -> None:
+        """Commit automatically, call the listener, and stop reading partitions."""
+        if self._commit_interval_s is not None:
+            await self._commit_processed(partitions, CLOSE_TIMEOUT_S)  # or the next owner reads some records again
+        if self.member is not None and partitions:
+            await self._call("revoked", partitions)
+        self._reading.remove(partitions)
+
+    async def _commit_repeatedly(self, interval_s: float) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            # After a failure, the next commit contains it; a member that is out of the group rejoins.
+            await self._commit_processed(None, interval_s)
+
+    async def _commit_processed(self, partitions: frozenset[TopicPartition] | None, timeout_s: float) -> None:
+        """Try to commit the offsets of records whose processing has ended.  partitions: None: all of them."""
+        wanted = self._reading.uncommitted(partitions)
+        if wanted:
+            with suppress(ClusterError):
+                await self.commits.commit(wanted, timeout_s)
+
+    # --- for the membership ---
+
+    async def revoke(self, partitions: frozenset[TopicPartition]) -> None:
+        self._revoking += 1
+        try:
+            self._reading.in_progress.refetch()  # even if it stays assigned: the user then asks for records sooner
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._poll_interval_s):
+                    await self._reading.in_progress.finished()
+                    await self.give_up(partitions & self._reading.positions.keys())
+            self._reading.unsent.taken_away(partitions)
+            self._reading.remove(partitions)
+        finally:
+            self._revoking -= 1
+            self._reading.wake()
+
+    def lose(self, partitions: frozenset[TopicPartition]) -> None:
+        mine = partitions & self._reading.positions.keys()
+        self._reading.unsent.taken_away(mine)
+        self._reading.remove(mine)
+        if mine:
+            self._begin(self._call("lost" if self._listeners["lost"] is not None else "revoked", mine))
+
+    async def assigned(self, partitions: frozenset[TopicPartition]) -> None:
+        added = self._reading.add(partitions, held=True)
+        try:
+            await self._call("assigned", partitions)
+        finally:
+            self._reading.look_up(added)
+
+    def out_of_group(self, error: ClusterError) -> None:
+        self._error = error
+        self._reading.wake()
+
+    def progress(self) -> object | None:
+        return self._reading.in_progress.mark()
+
+    async def _call(self, kind: str, partitions: frozenset[TopicPartition]) -> None:
+        """Call the user's listener.  Its error is raised when the user next asks for records."""
+        listener = self._listeners[kind]
+        if listener is None:
+            return
+        try:
+            async with asyncio.timeout(self._poll_interval_s):
+                result = listener(sorted(partitions))
+                if inspect.isawaitable(result):
+                    await result
+        except Exception as error:
+            message = f"on_{kind} failed: {error!r}"
+            self._listener_error = ClusterError(ApiError.FAILED, message)
+            self._listener_error.__cause__ = error
+            self._reading.wake()
+
+
+def _member_settings(settings: ConsumerSettings) -> MemberSettings:
+    assert settings.group is not None
+    return MemberSettings(
+        group=settings.group,
+        assignors=settings.assignors,
+        instance_id=settings.group_instance_id,
+        session_timeout_s=settings.session_timeout_s,
+        heartbeat_interval_s=settings.heartbeat_interval_s,
+        poll_interval_s=settings.max_poll_interval_s,
+        metadata_age_s=settings.metadata_age_s,
+    )

@@ -1,0 +1,213 @@
+"""The partitions that a consumer reads: their positions, the fetches ahead, and the batch that the user gets next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Set
+from contextlib import suppress
+
+from quorumlog.client.cluster import Cluster
+from quorumlog.client.consumer import LATEST
+from quorumlog.client.consumer_progress import RecordsInProgress, UnsentOffsets
+from quorumlog.client.consumer_settings import ConsumerSettings
+from quorumlog.client.fetcher import Fetcher
+from quorumlog.client.group_member import GroupMember
+from quorumlog.client.log_offsets import list_offsets
+from quorumlog.client.messages import TopicPartition
+from quorumlog.client.positions import Position
+from quorumlog.client.starting_offsets import Committed, StartingOffsets
+from quorumlog.errors import ClusterError
+from quorumlog.wire.errors import ApiError
+
+
+class Reading:
+    """The partitions of one consumer.  Only this object adds and removes positions.
+
+    positions: by partition; empty, and shared with the offsets to commit.
+    committed: returns the committed offsets of the group; None without a group.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        positions: dict[TopicPartition, Position],
+        settings: ConsumerSettings,
+        committed: Committed | None,
+    ) -> None:
+        self.positions = positions
+        self.in_progress = RecordsInProgress()
+        self.unsent = UnsentOffsets()
+        self.must_yield = False
+        """Set once a buffer has room: the fetch that fills it should begin before the user gets more records."""
+        self.fetcher = Fetcher(
+            cluster, positions, settings.fetch, self._fetched, committed_only=settings.committed_only
+        )
+        self.starting = StartingOffsets(
+            cluster,
+            positions,
+            settings.auto_offset_reset,
+            committed,
+            self._positions_set,
+            committed_only=settings.committed_only,
+        )
+        self._cluster = cluster
+        self._committed_only = settings.committed_only
+        self._turn = 0
+        self._ready = asyncio.Event()
+        """Set when there may be records, or an error."""
+
+    def wake(self) -> None:
+        """Let the user's call look for records and errors again."""
+        self._ready.set()
+
+    def expect(self) -> None:
+        """Begin to look: `changed` waits for changes after this call."""
+        self._ready.clear()
+
+    async def changed(self) -> None:
+        """Wait until something changed, or an error may be due."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await self._ready.wait()
+
+    def take(self) -> bool:
+        """Take the next batch of some partition; return whether there is one.  Raises: ClusterError."""
+        positions = list(self.positions.values())
+        for number in range(len(positions)):  # each in its turn
+            position = positions[(self._turn + number) % len(positions)]
+            if position.is_paused:
+                continue
+            if position.error is not None:
+                found, position.error = position.error, None
+                self.starting.wake()
+                raise found
+            if not position.chunks:
+                continue
+            before = position.buffered_bytes
+            records = position.take()
+            if position.buffered_bytes < before:
+                self.must_yield = True
+                self.fetcher.wake()
+            if records:
+                self._turn += number + 1
+                self.in_progress.begin(records, position)
+                self.unsent.handed_out(position.partition)
+                return True
+        return False
+
+    def raise_failures(self, member: GroupMember | None, timeout_s: float) -> None:
+        """Raise an error if a partition or the group has failed for `timeout_s`.  Raises: ClusterError."""
+        now = asyncio.get_running_loop().time()
+        for each in (*self.positions.values(), member):
+            since = None if each is None else each.failing_since
+            if each is not None and since is not None and now - since >= timeout_s:
+                each.failing_since = now
+                failure = each.failure
+                assert failure is not None
+                message = f"no success for {timeout_s:g} s; the last answer was: {failure.message}"
+                raise ClusterError(ApiError.TIMED_OUT, message, failure.next_step, retriable=True) from failure
+
+    def position(self, partition: tuple[str, int]) -> Position:
+        """Return the position in a partition.  Raises: ClusterError: INVALID_REQUEST if it is not assigned."""
+        found = self.positions.get(TopicPartition(*partition))
+        if found is None:
+            message = f"{TopicPartition(*partition)} is not assigned to this consumer"
+            raise ClusterError(ApiError.INVALID_REQUEST, message, "see assignment()")
+        return found
+
+    def add(self, partitions: Iterable[TopicPartition], *, held: bool = False) -> list[Position]:
+        """Begin to read partitions; return the positions of the new ones.  held: see `Position.is_held`."""
+        added = []
+        for partition in sorted(set(partitions) - self.positions.keys()):
+            position = self.positions[partition] = Position(partition)
+            position.is_held = held
+            added.append(position)
+        self.starting.wake()
+        return added
+
+    def add_topics(self, counts: Mapping[str, int]) -> None:
+        """Begin to read all partitions of topics.  counts: the number of partitions, by topic."""
+        self.add(TopicPartition(topic, index) for topic, count in counts.items() for index in range(count))
+
+    def look_up(self, positions: Iterable[Position]) -> None:
+        """Look up positions that were held, unless the user has set them."""
+        for position in positions:
+            position.is_held = False
+        self.starting.wake()
+        self.fetcher.wake()
+
+    def remove(self, partitions: Set[TopicPartition]) -> None:
+        """Stop reading partitions; their records are dropped."""
+        self.in_progress.release(partitions)
+        for partition in partitions:
+            self.positions.pop(partition, None)
+        self.fetcher.wake()
+
+    def pause(self, partitions: Iterable[tuple[str, int]]) -> None:
+        named = {TopicPartition(*each) for each in partitions}
+        current = self.in_progress.current
+        if current is not None and current.partition in named:
+            self.in_progress.refetch()
+        for partition in named:
+            self.position(partition).is_paused = True
+
+    def resume(self, partitions: Iterable[tuple[str, int]]) -> None:
+        for partition in partitions:
+            self.position(partition).is_paused = False
+        self.fetcher.wake()
+        self._ready.set()
+
+    def seek(self, partition: tuple[str, int], offset: int) -> None:
+        """Continue at an offset.  Raises: ClusterError: the partition is not assigned; ValueError: it is below 0."""
+        if offset < 0:
+            raise ValueError(f"offset is {offset}, below 0")
+        position = self.position(partition)
+        self.in_progress.release({position.partition})
+        self.unsent.sought(position.partition)
+        position.is_held = False
+        position.move(offset)
+        self.fetcher.wake()
+
+    def uncommitted(
+        self, partitions: Iterable[TopicPartition] | None = None, *, includes_open: bool = False
+    ) -> dict[TopicPartition, int]:
+        """Return the offsets to commit.  includes_open: include those of records in progress."""
+        found: dict[TopicPartition, int] = {}
+        for partition in list(self.positions) if partitions is None else partitions:
+            position = self.positions.get(partition)
+            if position is None:
+                continue
+            offset = self.in_progress.offset_to_commit(position, includes_open=includes_open)
+            if offset is not None and offset != position.committed:
+                found[partition] = offset
+        return found
+
+    async def offsets_at(
+        self, partitions: Iterable[tuple[str, int]], timestamp: int, timeout_s: float
+    ) -> dict[TopicPartition, int]:
+        """Return the offsets of a time as this consumer sees it, see `list_offsets`.  Raises: ClusterError."""
+        wanted = {(topic, index): timestamp for topic, index in partitions}
+        found = await list_offsets(self._cluster, wanted, timeout_s, committed_only=self._committed_only)
+        offsets = {}
+        for partition, outcome in found.items():
+            if isinstance(outcome, ClusterError):
+                raise outcome
+            offsets[TopicPartition(*partition)] = outcome
+        return offsets
+
+    async def lag(self, timeout_s: float) -> dict[TopicPartition, int]:
+        """Return how many offsets each known position is behind the end of its partition.  Raises: ClusterError."""
+        ends = await self.offsets_at(self.positions, LATEST, timeout_s)
+        return {
+            partition: max(end - position.next_offset, 0)
+            for partition, end in ends.items()
+            if (position := self.positions.get(partition)) is not None and position.next_offset is not None
+        }
+
+    def _fetched(self) -> None:
+        self._ready.set()
+        self.starting.wake()
+
+    def _positions_set(self) -> None:
+        self._ready.set()
+        self.fetcher.wake()
