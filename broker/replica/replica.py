@@ -423,7 +423,7 @@ class Replica:
         *,
         is_coordinated: bool = False,
     ) -> Appended | Refused:
-        """Append to the log, and tell role and followers.  The role may have ended when this returns."""
+        """Append to the log, and notify the role and parked fetches.  The role may have ended when this returns."""
 
         def append() -> Appended | Refused:
             return partition_log.append_as_leader(
@@ -629,7 +629,7 @@ _TRUNCATING = "the truncation of this log is not durable yet"
 def _admission_text(refusal: KafkaCode, leader: LeaderState, acks: int) -> str:
     if refusal is KafkaCode.NOT_ENOUGH_REPLICAS:
         return f"{len(leader.isr)} replicas are in sync, {leader.min_isr} are needed"
-    return f"acks={acks} is none of -1, 0, 1"
+    return f"acks must be -1, 0 or 1, not {acks}"
 
 
 def _size_from(partition_log: PartitionLog, offset: int) -> int:

@@ -4,13 +4,13 @@ Each resource of a request is independent: all of its changes are made, or none.
 else the cluster's value of the same key, else the default; the tables are in `metadata.image.topic_configs`.
 
 Two keys affect which replicas may lead, so their change has further effects.  A change of min.insync.replicas clears
-the eligible leader replicas of the partitions concerned in the same batch, since they were kept under the other rule.
+the eligible leader replicas of the partitions concerned in the same batch, because the old value determined them.
 (If the records do not fit one batch, earlier batches clear them and the change itself comes last.  So if the controller
 fails in between, the config is unchanged.)  After unclean elections are allowed, leaders are elected where
 that is now possible.
 
-The default of a topic's min.insync.replicas is the value that a new topic would get, not the 1 of the table: removing
-the config must not make a topic of three replicas unsafe.
+The default of a topic's min.insync.replicas is the value that a new topic would get, not 1, the default in the table:
+removing the config must not make a topic of three replicas unsafe.
 
 Records of groups need level 2 of metadata.version, because older releases do not know them.  Their defaults and ranges
 depend on the cluster's configs (`metadata.image.group_configs`).
@@ -66,7 +66,7 @@ TABLES: Mapping[ConfigScope, Mapping[str, ConfigKey]] = {
     ConfigScope.CLUSTER: dict(sorted({**TOPIC_CONFIGS, **CLUSTER_CONFIGS}.items())),
     ConfigScope.GROUP: GROUP_CONFIGS,
 }
-"""The configs of each scope.  `keys_of` gives those of groups the ranges and defaults of a cluster."""
+"""The configs of each scope.  The ranges and defaults of groups depend on the cluster: `keys_of` returns them."""
 CHANGES_MAX = 10_000
 """Maximum number of config changes in one request."""
 GROUP_ID_MAX_BYTES = 1_024
@@ -258,7 +258,7 @@ def _records(image: ClusterImage, wanted: Changes, unavailable: Mapping[str, str
 def _group_refusal(
     image: ClusterImage, own: Mapping[str, str | None], table: Mapping[str, ConfigKey]
 ) -> Outcome | None:
-    """Return why a group cannot have these configs, or None.  own: its records after the change; None: no record."""
+    """Return why a group cannot have these configs, or None.  own: its values after the change; None: the default."""
     level = image.features.get(METADATA_VERSION, METADATA_VERSION_MIN)
     if level < GROUP_CONFIGS_LEVEL:
         text = f"configs of groups need level {GROUP_CONFIGS_LEVEL} of {METADATA_VERSION}; the cluster is at {level}"
@@ -266,7 +266,7 @@ def _group_refusal(
     for session, interval in TIMES:
         session_ms, interval_ms = (int(own.get(key) or table[key].default) for key in (session, interval))
         if session_ms <= interval_ms and (own.get(session) or own.get(interval)):
-            text = f"{session}, {session_ms}, must be greater than {interval}, {interval_ms}"
+            text = f"{session} ({session_ms}) must be greater than {interval} ({interval_ms})"
             return Outcome(ApiError.INVALID_CONFIG, text)
     return None
 
@@ -326,7 +326,9 @@ def resource_key(image: ClusterImage, resource: Resource) -> tuple[ConfigScope, 
             return ConfigScope.CLUSTER, ""
         case ConfigScope.GROUP:
             if not name.strip() or len(name.encode()) > GROUP_ID_MAX_BYTES:
-                text = f"the id of a group has 1 to {GROUP_ID_MAX_BYTES} bytes, not only spaces; {name[:60]!a} has not"
+                text = (
+                    f"{name[:60]!a} is no group id: it must have 1 to {GROUP_ID_MAX_BYTES} bytes, and not only spaces"
+                )
                 return Outcome(ApiError.INVALID_REQUEST, text)
             return ConfigScope.GROUP, name
     return Outcome(ApiError.INVALID_REQUEST, "the resource is neither a topic, a broker, a group nor the cluster")

@@ -32,10 +32,10 @@ async def lost_records(context: Context, name: str, indexes: range) -> int | Non
 
 
 def ask(context: Context, question: str) -> None:
-    """Wait for a yes; the waiting time does not count as the command's.
+    """Ask for confirmation.  The time limit of the command starts over after the answer.
 
     Raises:
-        click.Abort: the answer was anything else.
+        click.Abort: the answer was not yes.
     """
     before, context.interrupted = context.interrupted, "nothing was changed"
     click.confirm(question, abort=True, err=True)

@@ -1,4 +1,4 @@
-"""kctl transactions abort: ends a transaction, by its transactional id or where it is open in a log."""
+"""kctl transactions abort: aborts a transaction, named by its transactional id or by its place in a log."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 @click.command("abort", cls=Command)
 @click.argument("transactional_id", metavar="[ID]", required=False)
-@click.option("--topic", metavar="TOPIC", help="Where the transaction is open, without ID.")
-@click.option("--partition", type=click.IntRange(min=0), metavar="P", help="Its partition.")
+@click.option("--topic", metavar="TOPIC", help="Instead of ID: the topic in which it is open.")
+@click.option("--partition", type=click.IntRange(min=0), metavar="P", help="The partition in which it is open.")
 @click.option("--start-offset", type=click.IntRange(min=0), metavar="OFFSET", help="The offset of its first record.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @dry_run_option
@@ -80,7 +80,7 @@ async def _abort_id(context: Context, client: TransactionClient, name: str, yes:
             ApiError.INVALID_TXN_STATE,
             f"transactional id {name} is {found.state}: its transaction is decided, and ends once each of its "
             "partitions has a marker",
-            f"give partitions without a leader one: kctl transactions describe {quote(name)}",
+            f"to see which partitions have no leader: kctl transactions describe {quote(name)}",
         )
     is_open = found.is_open
     if is_open:
@@ -166,7 +166,7 @@ async def _open_at(context: Context, cluster: Cluster, key: tuple[str, int], sta
 
 
 async def _refuse_known(context: Context, client: TransactionClient, opened: OpenTransaction) -> None:
-    """Raise an error if a coordinator knows the transaction: it could still commit it in other partitions.
+    """Raise an error if a coordinator knows the transaction, because it may still commit it in other partitions.
 
     Raises:
         ClusterError: INVALID_TXN_STATE.

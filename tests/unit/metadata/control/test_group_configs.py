@@ -190,7 +190,7 @@ def test_a_session_is_longer_than_the_interval_of_heartbeats(cluster: Cluster) -
         session, interval = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
         outcome = refused(cluster, WORKERS, (session, "8000"), (interval, "8000"))
         assert outcome.error == "INVALID_CONFIG"
-        assert outcome.message == f"{session}, 8000, must be greater than {interval}, 8000"
+        assert outcome.message == f"{session} (8000) must be greater than {interval} (8000)"
         [answer] = alter(cluster, Changes(WORKERS, ((session, "8000"), (interval, "7999"))))
         assert answer.outcome.ok
         assert refused(cluster, WORKERS, (session, "7999")).error == "INVALID_CONFIG", "the interval is 7999 already"
