@@ -2,12 +2,12 @@
 
 Theory of operation.  The reply to a Metadata request does not wait: a missing topic is UNKNOWN_TOPIC_OR_PARTITION, and
 clients ask again until the topic exists.  `AutoTopics.want` notes missing names.  One task takes the names that were
-noted, as far as one request permits, and asks the controller to create them; the others wait for the next request.  So
+noted, as many as fit into a request, and asks the controller to create them; the others wait for the next request.  So
 a thousand clients that ask for the same topic at the same time cause one creation.  If several brokers request the same
 topic, the controller creates it once and refuses the others, which therefore count TOPIC_ALREADY_EXISTS as success.
 
-A name is under way until this broker has applied the creation, so that a client that asks in between starts no second
-one.  After a refusal the name stays for a pause, because clients repeat their requests every 100 ms.
+A name is under way until this broker has applied the creation, so a client that asks meanwhile starts no second
+creation.  After a refusal it stays under way for a pause, because clients repeat their requests every 100 ms.
 """
 
 from __future__ import annotations

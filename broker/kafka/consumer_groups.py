@@ -17,7 +17,7 @@ from broker.core.coordinator.consumer.requests import (
     NamedPartitions,
 )
 from broker.kafka.connection import Pending, Reply
-from broker.kafka.groups import Asked, Split, Values
+from broker.kafka.groups import DecodedRequest, Split, Values
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import milliseconds
 
@@ -25,7 +25,7 @@ _FIRST_HEARTBEAT_WITH_CLIENT_ID: Final = 1
 """From this version on, members make their ids themselves."""
 
 
-def consumer_group_heartbeat(asked: Asked) -> Pending:
+def consumer_group_heartbeat(asked: DecodedRequest) -> Pending:
     request = asked.request
     beat = ConsumerHeartbeat(
         group=request.group_id,
@@ -69,7 +69,7 @@ def _by_topic(partitions: Partitions) -> list[Values]:
     return [{"topic_id": topic, "partitions": sorted(partitions[topic])} for topic in sorted(partitions)]
 
 
-def consumer_group_describe(asked: Asked) -> Pending:
+def consumer_group_describe(asked: DecodedRequest) -> Pending:
     # A group that the request repeats is described once: each description may be as large as the group.
     names = tuple(dict.fromkeys(asked.request.group_ids))
     split = Split(asked, names, str, DescribeConsumerGroups)

@@ -1,15 +1,16 @@
 """Consumer groups: converts frames into requests to the coordinators, and their responses into frames.
 
-A request that names several groups is split by the partitions that hold their state, and the answers are put together
-in the order of the request.  A refusal by a coordinator (`KafkaCode`) becomes the error of each group, or of each
+A request that names several groups is split by the partitions that hold their state, and the answers are merged in the
+order of the request.  A refusal by a coordinator (`KafkaCode`) becomes the error of each group, or of each
 partition in those versions of OffsetFetch that have no other place for it.
 
-The answer to a group may be far larger than its name.  So a repeated group is asked for at most once: DescribeGroups
-answers it at its first occurrence, and OffsetFetch refuses it there with INVALID_REQUEST.  A partition that a group of
-an OffsetFetch repeats is answered once.
+The answer about a group may be far larger than the group's name.  So a group that a request repeats has one answer, in
+the place of its first occurrence: DescribeGroups describes it, and OffsetFetch refuses it with INVALID_REQUEST.  If an
+OffsetFetch repeats a partition of a group, it is also answered once.
 
-Topics have names, or ids from version 10 of OffsetCommit and OffsetFetch on.  Coordinators know topics by name.  They
-get the id of a request as well, because the topic may be deleted and created again before they apply the request.
+Requests name topics by name, or by id from version 10 of OffsetCommit and OffsetFetch on.  Coordinators know topics by
+name.  They also receive the topic id of the request, because the topic may be deleted and created again before they
+apply the request.
 """
 
 from __future__ import annotations
@@ -99,8 +100,8 @@ class NoGroups:
         return refused
 
 
-class Asked:
-    """A decoded request, with the data for its answer.  size: bytes of its frame."""
+class DecodedRequest:
+    """A decoded request, and the objects that its handler needs.  size: bytes of its frame."""
 
     def __init__(
         self,
@@ -158,7 +159,7 @@ class Split(Generic[K]):
 
     def __init__(
         self,
-        asked: Asked,
+        asked: DecodedRequest,
         items: Sequence[K],
         group_of: Callable[[K], str],
         request_of: Callable[[tuple[K, ...]], GroupRequest],
@@ -187,18 +188,18 @@ class Split(Generic[K]):
         return answers
 
 
-# -- the place of a coordinator
+# -- finding a coordinator
 
 
-def find_coordinator(asked: Asked) -> Reply | Awaitable[Reply]:
-    """Answer immediately if the topic that holds the keys exists, else once it was created."""
+def find_coordinator(asked: DecodedRequest) -> Reply | Awaitable[Reply]:
+    """Answer immediately if the topic that holds the keys exists, else after its creation."""
     owner = _owner(asked)
     if owner is not None and owner[0] not in asked.replicas.image.topic_ids:
         return _found_after_creation(asked, owner[1])
     return _found(asked, "")
 
 
-def _owner(asked: Asked) -> tuple[str, Groups | Transactions | Shares] | None:
+def _owner(asked: DecodedRequest) -> tuple[str, Groups | Transactions | Shares] | None:
     """Return the topic that holds the keys of the request, and their coordinators; None if no topic does."""
     key_type = asked.field("key_type", _GROUP)
     if key_type == _GROUP:
@@ -208,18 +209,18 @@ def _owner(asked: Asked) -> tuple[str, Groups | Transactions | Shares] | None:
     return (TRANSACTION_STATE, asked.transactions) if key_type == _TRANSACTION else None
 
 
-async def _found_after_creation(asked: Asked, coordinators: Groups | Transactions | Shares) -> Reply:
+async def _found_after_creation(asked: DecodedRequest, coordinators: Groups | Transactions | Shares) -> Reply:
     return _found(asked, await coordinators.prepare())
 
 
-def _found(asked: Asked, problem: str) -> Reply:
+def _found(asked: DecodedRequest, problem: str) -> Reply:
     if hasattr(asked.request, "coordinator_keys"):
         found = [{**_coordinator(asked, key, problem), "key": key} for key in asked.request.coordinator_keys]
         return asked.reply({"coordinators": found})
     return asked.reply(_coordinator(asked, asked.request.key, problem))
 
 
-def _coordinator(asked: Asked, key: str, problem: str) -> Values:
+def _coordinator(asked: DecodedRequest, key: str, problem: str) -> Values:
     code = KafkaCode.COORDINATOR_NOT_AVAILABLE
     owner = _owner(asked)
     if owner is None:
@@ -244,7 +245,7 @@ def _nowhere(code: int, message: str) -> Values:
 # -- members
 
 
-def join_group(asked: Asked) -> Pending:
+def join_group(asked: DecodedRequest) -> Pending:
     request, version = asked.request, asked.version
     session_ms = milliseconds(request.session_timeout)
     join = JoinGroup(
@@ -282,7 +283,7 @@ def join_group(asked: Asked) -> Pending:
     return asked.one(join, join.group, values)
 
 
-def sync_group(asked: Asked) -> Pending:
+def sync_group(asked: DecodedRequest) -> Pending:
     request = asked.request
     sync = SyncGroup(
         group=request.group_id,
@@ -307,7 +308,7 @@ def sync_group(asked: Asked) -> Pending:
     return asked.one(sync, sync.group, values)
 
 
-def heartbeat(asked: Asked) -> Pending:
+def heartbeat(asked: DecodedRequest) -> Pending:
     request = asked.request
     beat = Heartbeat(request.group_id, request.member_id, asked.field("group_instance_id"), request.generation_id)
     return asked.one(beat, beat.group, _error_alone)
@@ -317,7 +318,7 @@ def _error_alone(found: Any) -> Values:
     return {"error_code": found if isinstance(found, KafkaCode) else found.error}
 
 
-def leave_group(asked: Asked) -> Pending:
+def leave_group(asked: DecodedRequest) -> Pending:
     request = asked.request
     if asked.version >= _FIRST_LEAVE_WITH_MEMBERS:
         leaving = [
@@ -346,8 +347,8 @@ def _left(member: LeftMember) -> Values:
 # -- offsets
 
 
-def _named(asked: Asked, topic: Any) -> str | None:
-    """Return the name of a topic in a request; None if it has an id that no topic has."""
+def _named(asked: DecodedRequest, topic: Any) -> str | None:
+    """Return the name of a topic in a request; None if the request has an unknown topic id."""
     name: str | None = asked.topic_name(topic.topic_id) if asked.version >= _FIRST_WITH_TOPIC_ID else topic.name
     return name
 
@@ -358,7 +359,7 @@ def _topic_values(topic: Any, partitions: list[Values]) -> Values:
     return {**which, "partitions": partitions}
 
 
-def offset_commit(asked: Asked) -> Pending:
+def offset_commit(asked: DecodedRequest) -> Pending:
     request = asked.request
     names = [_named(asked, topic) for topic in request.topics]
     offsets = tuple(
@@ -406,7 +407,7 @@ def offset_commit(asked: Asked) -> Pending:
 
 
 class _TopicToFetch(NamedTuple):
-    """A topic that a group of an OffsetFetch names.  name: None if it has an id that no topic has."""
+    """A topic that a group of an OffsetFetch names.  name: None if its id is unknown."""
 
     topic: Any
     name: str | None
@@ -420,13 +421,13 @@ class _FetchedTopics(NamedTuple):
     topics: tuple[_TopicToFetch, ...] | None
 
 
-def offset_fetch(asked: Asked) -> Pending:
+def offset_fetch(asked: DecodedRequest) -> Pending:
     request = asked.request
     has_groups = asked.version >= _FIRST_FETCH_WITH_GROUPS
     asked_groups = request.groups if has_groups else (request,)
     named = Counter(each.group_id for each in asked_groups)
     # A frame has room for hundreds of thousands of repetitions, and each might read all offsets of a large group.
-    # Two occurrences may name other topics or members, so that no answer to the group would be right for both.
+    # Two occurrences may name different topics or members, so no single answer would be right for both.
     first = {each.group_id: each for each in reversed(asked_groups)}
     wanted = {name: _to_fetch(asked, first[name]) for name in named if named[name] == 1}
     require_stable = asked.field("require_stable", False)
@@ -451,8 +452,8 @@ def offset_fetch(asked: Asked) -> Pending:
     return Pending(split.futures, finish, is_owned=True)
 
 
-def _to_fetch(asked: Asked, group: Any) -> _FetchedTopics:
-    """Return the partitions that an OffsetFetch names for a group.  Repeated ones are returned once."""
+def _to_fetch(asked: DecodedRequest, group: Any) -> _FetchedTopics:
+    """Return the partitions that an OffsetFetch names for a group, each once."""
     topics, partitions = None, None
     if group.topics is not None:
         by_topic: dict[Any, tuple[Any, dict[int, None]]] = {}
@@ -473,7 +474,7 @@ def _to_fetch(asked: Asked, group: Any) -> _FetchedTopics:
     return _FetchedTopics(GroupToFetch(group.group_id, partitions, member_id, member_epoch), topics)
 
 
-def _fetched(asked: Asked, wanted: _FetchedTopics, found: FetchedGroup) -> Values:
+def _fetched(asked: DecodedRequest, wanted: _FetchedTopics, found: FetchedGroup) -> Values:
     values: Values = {"group_id": wanted.group.group, "error_code": found.error}
     if wanted.topics is None:
         return {**values, "topics": _all_fetched(asked, found.offsets)}
@@ -495,8 +496,8 @@ def _fetched(asked: Asked, wanted: _FetchedTopics, found: FetchedGroup) -> Value
     return {**values, "topics": topics}
 
 
-def _all_fetched(asked: Asked, offsets: Sequence[FetchedOffset]) -> list[Values]:
-    """Return all offsets of a group by topic.  Where topics have ids, those that no longer exist are left out."""
+def _all_fetched(asked: DecodedRequest, offsets: Sequence[FetchedOffset]) -> list[Values]:
+    """Return all offsets of a group by topic.  If the reply names topics by id, deleted topics are omitted."""
     by_topic: dict[str, list[Values]] = {}
     for offset in offsets:
         by_topic.setdefault(offset.topic, []).append(_offset_values(offset))
@@ -520,7 +521,7 @@ def _offset_values(offset: FetchedOffset) -> Values:
     }
 
 
-def offset_delete(asked: Asked) -> Pending:
+def offset_delete(asked: DecodedRequest) -> Pending:
     request = asked.request
     topics = tuple(
         [
@@ -549,7 +550,7 @@ def _deleted(result: PartitionResult) -> Values:
 # -- groups
 
 
-def describe_groups(asked: Asked) -> Pending:
+def describe_groups(asked: DecodedRequest) -> Pending:
     report_missing = asked.version >= _FIRST_DESCRIBE_WITH_MISSING
     # A group that the request repeats is described once: each description may be as large as the group.
     names = tuple(dict.fromkeys(asked.request.groups))
@@ -584,8 +585,8 @@ def _described(group: GroupDescription) -> Values:
     }
 
 
-def explain_groups(asked: Asked) -> Pending:
-    """Answer the private request that tells why the last rebalances happened."""
+def explain_groups(asked: DecodedRequest) -> Pending:
+    """Answer a request of quorumlog's own: the reasons for the last rebalances."""
     names = tuple(dict.fromkeys(asked.request.group_ids))
     split = Split(asked, names, str, ExplainGroups)
 
@@ -636,7 +637,7 @@ def _names(member: MemberName) -> Values:
     }
 
 
-def list_groups(asked: Asked) -> Pending:
+def list_groups(asked: DecodedRequest) -> Pending:
     """List the groups of all partitions that this broker coordinates; an error if one of them cannot answer yet."""
     request = ListGroups(frozenset(asked.field("states_filter", ())), frozenset(asked.field("types_filter", ())))
     futures = [asked.groups.call(partition, request, asked.size) for partition in asked.groups.led()]
@@ -662,7 +663,7 @@ def _listed(group: ListedGroup) -> Values:
     }
 
 
-async def delete_groups(asked: Asked) -> Reply:
+async def delete_groups(asked: DecodedRequest) -> Reply:
     """Delete groups.  The states of a share group are deleted before it."""
     names = list(dict.fromkeys(asked.request.groups_names))
     refused: dict[str, KafkaCode] = {}

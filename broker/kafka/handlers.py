@@ -345,12 +345,14 @@ class Handlers:
     def _on_incremental_alter_configs(self, caller: Caller, frame: memoryview) -> Outcome:
         return self._alter_configs(caller, frame, incremental=True)
 
-    def on_groups(self, answer: Callable[[groups.Asked], Outcome], caller: Caller, frame: memoryview) -> Outcome:
+    def on_groups(
+        self, answer: Callable[[groups.DecodedRequest], Outcome], caller: Caller, frame: memoryview
+    ) -> Outcome:
         """Answer a request about groups, by a function of `broker.kafka.groups`."""
         return answer(self._asked(caller, frame))
 
-    def _asked(self, caller: Caller, frame: memoryview) -> groups.Asked:
-        return groups.Asked(self._groups, self._transactions, self._shares, self._replicas, caller, frame)
+    def _asked(self, caller: Caller, frame: memoryview) -> groups.DecodedRequest:
+        return groups.DecodedRequest(self._groups, self._transactions, self._shares, self._replicas, caller, frame)
 
     async def _alter_configs(self, caller: Caller, frame: memoryview, *, incremental: bool) -> Reply:
         request = codec.decode_request(caller.header, frame)
@@ -368,21 +370,23 @@ def _group(operation: Operation) -> Access:
     return Access(Resource.GROUP, operation)
 
 
-def _of_groups(low: int, offered: int, answer: Callable[[groups.Asked], Outcome], operation: Operation) -> Handler:
+def _of_groups(
+    low: int, offered: int, answer: Callable[[groups.DecodedRequest], Outcome], operation: Operation
+) -> Handler:
     """Return the row of a request about groups."""
     return Handler(
         low, offered, lambda handlers, caller, frame: handlers.on_groups(answer, caller, frame), _group(operation)
     )
 
 
-def _of_brokers(low: int, offered: int, answer: Callable[[groups.Asked], Outcome]) -> Handler:
+def _of_brokers(low: int, offered: int, answer: Callable[[groups.DecodedRequest], Outcome]) -> Handler:
     """Return the row of a request that brokers send to a share coordinator."""
     access = _cluster(Operation.CLUSTER_ACTION)
     return Handler(low, offered, lambda handlers, caller, frame: handlers.on_groups(answer, caller, frame), access)
 
 
 def _of_transactions(
-    low: int, offered: int, answer: Callable[[groups.Asked], Outcome], operation: Operation
+    low: int, offered: int, answer: Callable[[groups.DecodedRequest], Outcome], operation: Operation
 ) -> Handler:
     """Return the row of a request about transactions."""
     access = Access(Resource.TRANSACTIONAL_ID, operation)

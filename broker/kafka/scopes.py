@@ -17,7 +17,7 @@ from broker.core.coordinator.scope_requests import (
     Winner,
 )
 from broker.kafka.connection import Pending, Reply
-from broker.kafka.groups import Asked
+from broker.kafka.groups import DecodedRequest
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import milliseconds
 from quorumlog.wire.scope_names import coordinator_key
@@ -25,11 +25,13 @@ from quorumlog.wire.scope_names import coordinator_key
 Values = dict[str, Any]
 
 
-def _call(asked: Asked, scope: str, request: ScopeRequest, size: int) -> asyncio.Future[Any]:
+def _call(asked: DecodedRequest, scope: str, request: ScopeRequest, size: int) -> asyncio.Future[Any]:
     return asked.transactions.call(asked.transactions.partition(coordinator_key(scope)), request, size)
 
 
-def _one(asked: Asked, request: InitScope | EndScope | AbortScope, values_of: Callable[[Any], Values]) -> Pending:
+def _one(
+    asked: DecodedRequest, request: InitScope | EndScope | AbortScope, values_of: Callable[[Any], Values]
+) -> Pending:
     """Send a request about one scope.  values_of: makes the fields of the answer beside its error."""
     future = _call(asked, request.scope, request, asked.size)
 
@@ -42,7 +44,7 @@ def _one(asked: Asked, request: InitScope | EndScope | AbortScope, values_of: Ca
     return Pending((future,), finish, is_owned=True)
 
 
-def init_scope(asked: Asked) -> Pending:
+def init_scope(asked: DecodedRequest) -> Pending:
     request = asked.request
     wanted = InitScope(request.scope, request.owner, request.run, request.reset)
     return _one(
@@ -52,7 +54,7 @@ def init_scope(asked: Asked) -> Pending:
     )
 
 
-async def init_scope_producer(asked: Asked) -> Reply:
+async def init_scope_producer(asked: DecodedRequest) -> Reply:
     request = asked.request
     timeout_ms = milliseconds(request.transaction_timeout)
     wanted = InitScopeProducer(request.scope, request.scope_epoch, request.attempt, timeout_ms)
@@ -70,19 +72,19 @@ async def init_scope_producer(asked: Asked) -> Reply:
     )
 
 
-def end_scope(asked: Asked) -> Pending:
+def end_scope(asked: DecodedRequest) -> Pending:
     request = asked.request
     winners = tuple([Winner(each.attempt, (each.producer_id, each.producer_epoch)) for each in request.winners])
     wanted = EndScope(request.scope, request.scope_epoch, request.sequence, winners)
     return _one(asked, wanted, lambda found: {"changed": found.changed, "last_sequence": found.sequence})
 
 
-def abort_scope(asked: Asked) -> Pending:
+def abort_scope(asked: DecodedRequest) -> Pending:
     request = asked.request
     return _one(asked, AbortScope(request.scope, request.scope_epoch, request.close), lambda found: {})
 
 
-def describe_scopes(asked: Asked) -> Pending:
+def describe_scopes(asked: DecodedRequest) -> Pending:
     """Describe scopes, each at its coordinator.  A repeated name is described once, because an answer may be large."""
     names = tuple(dict.fromkeys(asked.request.scopes))
     size = asked.size // max(1, len(names))

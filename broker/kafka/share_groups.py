@@ -32,7 +32,7 @@ from broker.core.fetch_session import PartitionKey
 from broker.core.share.partition import Acknowledgement, Delivery, StateBatch
 from broker.core.share.requests import ShareAcknowledgePlan, ShareFetched, ShareFetchPlan, SharePlace, ShareReply
 from broker.kafka.connection import Pending, Reply
-from broker.kafka.groups import Asked, Split, Values
+from broker.kafka.groups import DecodedRequest, Split, Values
 from broker.kafka.metadata import node_endpoints
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import milliseconds
@@ -95,7 +95,7 @@ class NoShares:
 # -- members
 
 
-def share_group_heartbeat(asked: Asked) -> Pending:
+def share_group_heartbeat(asked: DecodedRequest) -> Pending:
     request = asked.request
     topics = request.subscribed_topic_names
     beat = ShareHeartbeat(
@@ -129,7 +129,7 @@ def share_group_heartbeat(asked: Asked) -> Pending:
     return asked.one(beat, beat.group, values)
 
 
-def share_group_describe(asked: Asked) -> Pending:
+def share_group_describe(asked: DecodedRequest) -> Pending:
     # A group that the request repeats is described once: each description may be as large as the group.
     names = tuple(dict.fromkeys(asked.request.group_ids))
     split = Split(asked, names, str, DescribeShareGroups)
@@ -189,7 +189,7 @@ def _acknowledgements(topics: Iterable[Any]) -> dict[SharePlace, tuple[Acknowled
     return found
 
 
-async def share_fetch(asked: Asked) -> Reply:
+async def share_fetch(asked: DecodedRequest) -> Reply:
     request = asked.request
     plan = ShareFetchPlan(
         group=request.group_id or "",
@@ -221,7 +221,7 @@ async def share_fetch(asked: Asked) -> Reply:
     return _reply(asked, await asked.shares.fetch(plan), has_records=True)
 
 
-async def share_acknowledge(asked: Asked) -> Reply:
+async def share_acknowledge(asked: DecodedRequest) -> Reply:
     request = asked.request
     plan = ShareAcknowledgePlan(
         request.group_id or "",
@@ -234,7 +234,7 @@ async def share_acknowledge(asked: Asked) -> Reply:
     return _reply(asked, await asked.shares.acknowledge(plan), has_records=False)
 
 
-def _reply(asked: Asked, reply: ShareReply, *, has_records: bool) -> Reply:
+def _reply(asked: DecodedRequest, reply: ShareReply, *, has_records: bool) -> Reply:
     fetched = {each.place: each for each in reply.fetched}
     acknowledged = {each.place: each.error for each in reply.acknowledged}
     by_topic: dict[UUID, list[Values]] = {}
@@ -280,7 +280,7 @@ def _reply(asked: Asked, reply: ShareReply, *, has_records: bool) -> Reply:
 # -- the share coordinator
 
 
-def _state_calls(asked: Asked, request_of: Any, values_of: Any) -> Pending:
+def _state_calls(asked: DecodedRequest, request_of: Any, values_of: Any) -> Pending:
     """Answer a request to the share coordinator, which may name many share partitions."""
     places = [(topic, each) for topic in asked.request.topics for each in topic.partitions]
     keys = [ShareKey(asked.request.group_id, topic.topic_id or _NO_TOPIC, each.partition) for topic, each in places]
@@ -329,15 +329,15 @@ def _summary(state: ShareState | None) -> Values:
     }
 
 
-def initialize_state(asked: Asked) -> Pending:
+def initialize_state(asked: DecodedRequest) -> Pending:
     return _state_calls(asked, lambda key, each: InitializeState(key, each.state_epoch, each.start_offset), _nothing)
 
 
-def read_state(asked: Asked) -> Pending:
+def read_state(asked: DecodedRequest) -> Pending:
     return _state_calls(asked, lambda key, each: ReadState(key, each.leader_epoch), _whole)
 
 
-def write_state(asked: Asked) -> Pending:
+def write_state(asked: DecodedRequest) -> Pending:
     def request_of(key: ShareKey, each: Any) -> StateRequest:
         known = {Delivery.AVAILABLE, Delivery.ACKNOWLEDGED, Delivery.ARCHIVED}
         batches = tuple(
@@ -355,9 +355,9 @@ def write_state(asked: Asked) -> Pending:
     return _state_calls(asked, request_of, _nothing)
 
 
-def delete_state(asked: Asked) -> Pending:
+def delete_state(asked: DecodedRequest) -> Pending:
     return _state_calls(asked, lambda key, each: DeleteState(key), _nothing)
 
 
-def read_state_summary(asked: Asked) -> Pending:
+def read_state_summary(asked: DecodedRequest) -> Pending:
     return _state_calls(asked, lambda key, each: SummarizeState(key, each.leader_epoch), _summary)

@@ -10,19 +10,19 @@ from broker.core.coordinator.share.requests import ListShareStatesResponse
 from broker.core.coordinator.share.states import NO_EPOCH, NO_START, StateResponse
 from broker.core.fetch_session import PartitionKey
 from broker.kafka.connection import Reply
-from broker.kafka.groups import Asked, Values
+from broker.kafka.groups import DecodedRequest, Values
 from quorumlog.wire.errors import KafkaCode
 
 _FIRST_WITH_LAG: Final = 1
 _UNKNOWN_LAG: Final = -1
 
 
-def _named(asked: Asked, topic: str, indexes: Iterable[int]) -> NamedPartitions | None:
+def _named(asked: DecodedRequest, topic: str, indexes: Iterable[int]) -> NamedPartitions | None:
     topic_id = asked.topic_id(topic)
     return None if topic_id is None else NamedPartitions(topic_id, topic, tuple(dict.fromkeys(indexes)))
 
 
-async def describe_offsets(asked: Asked) -> Reply:
+async def describe_offsets(asked: DecodedRequest) -> Reply:
     """Answer with the start of each share partition, and with its lag if the leader of the partition answers.
 
     Starts are read before log ends.  The other way round, a group could seem to be ahead of the log.
@@ -41,7 +41,7 @@ async def describe_offsets(asked: Asked) -> Reply:
 
 
 async def _group_states(
-    asked: Asked, group: Any
+    asked: DecodedRequest, group: Any
 ) -> tuple[ListShareStatesResponse, list[tuple[NamedPartitions, list[StateResponse]]], list[Values]]:
     """Return the states of a group, and the answers about its topics that do not exist."""
     unknown: list[Values] = []
@@ -101,7 +101,7 @@ def _described_topic(
     return {"topic_name": topic.topic, "topic_id": topic.topic_id, "partitions": partitions}
 
 
-async def alter_offsets(asked: Asked) -> Reply:
+async def alter_offsets(asked: DecodedRequest) -> Reply:
     request = asked.request
     known: list[tuple[NamedPartitions, list[int]]] = []
     unknown: list[Values] = []
@@ -138,7 +138,7 @@ async def alter_offsets(asked: Asked) -> Reply:
     return asked.reply({"error_code": 0, "error_message": None, "responses": [*responses, *unknown]})
 
 
-async def delete_offsets(asked: Asked) -> Reply:
+async def delete_offsets(asked: DecodedRequest) -> Reply:
     request = asked.request
     names = list(dict.fromkeys(topic.topic_name for topic in request.topics))
     found = await asked.shares.delete_offsets(request.group_id, names)

@@ -23,7 +23,7 @@ from broker.core.coordinator.transaction_requests import (
     TransactionSupport,
 )
 from broker.kafka.connection import Pending, Reply
-from broker.kafka.groups import Asked
+from broker.kafka.groups import DecodedRequest
 from metadata.image import is_internal
 from metadata.image.internal_topics import CONSUMER_OFFSETS
 from quorumlog.wire.control_records import EndTxnMarker
@@ -89,7 +89,7 @@ def _for_version(code: int, version: int, first_with_fenced: int) -> int:
     return int(code)
 
 
-async def init_producer_id(asked: Asked) -> Reply:
+async def init_producer_id(asked: DecodedRequest) -> Reply:
     """Answer an InitProducerId with a transactional id."""
     request, version = asked.request, asked.version
     producer = (getattr(request, "producer_id", -1), getattr(request, "producer_epoch", -1))
@@ -106,7 +106,7 @@ def _partitions_of(topics: Iterable[Any]) -> tuple[Partition, ...]:
     return tuple([(topic.name, index) for topic in topics for index in topic.partitions])
 
 
-def add_partitions(asked: Asked) -> Pending:
+def add_partitions(asked: DecodedRequest) -> Pending:
     """Answer an AddPartitionsToTxn: of one client, or from version 4 on a batch of a broker."""
     request = asked.request
     in_batches = asked.version >= _FIRST_ADD_IN_BATCHES
@@ -160,7 +160,7 @@ def _added(code: KafkaCode, version: int) -> int:
     return _for_version(code, version, _FIRST_ADD_WITH_FENCED)
 
 
-def _add(asked: Asked, add: AddPartitions) -> asyncio.Future[Any]:
+def _add(asked: DecodedRequest, add: AddPartitions) -> asyncio.Future[Any]:
     # A leader may also add the partition of a group's offsets.
     by_leader = asked.version >= _FIRST_ADD_IN_BATCHES
     refused_topics = [
@@ -173,7 +173,7 @@ def _add(asked: Asked, add: AddPartitions) -> asyncio.Future[Any]:
     return asked.transactions.call(asked.transactions.partition(add.transactional_id), add, asked.size)
 
 
-def add_offsets(asked: Asked) -> Pending:
+def add_offsets(asked: DecodedRequest) -> Pending:
     """Answer an AddOffsetsToTxn: add the partition that holds the offsets of a group."""
     request = asked.request
     partition = (CONSUMER_OFFSETS, asked.groups.partition(request.group_id))
@@ -191,7 +191,7 @@ def add_offsets(asked: Asked) -> Pending:
     return Pending((future,), finish, is_owned=True)
 
 
-async def end_txn(asked: Asked) -> Reply:
+async def end_txn(asked: DecodedRequest) -> Reply:
     request, version = asked.request, asked.version
     producer = (request.producer_id, request.producer_epoch)
     client_version = EPOCH_RISES if version >= _FIRST_END_WITH_PRODUCER else 0
@@ -202,7 +202,7 @@ async def end_txn(asked: Asked) -> Reply:
     return asked.reply({"error_code": code, "producer_id": given_id, "producer_epoch": epoch})
 
 
-async def txn_offset_commit(asked: Asked) -> Reply:
+async def txn_offset_commit(asked: DecodedRequest) -> Reply:
     request = asked.request
     offsets = tuple(
         [
@@ -244,7 +244,7 @@ async def txn_offset_commit(asked: Asked) -> Reply:
     return asked.reply({"topics": topics})
 
 
-async def write_markers(asked: Asked) -> Reply:
+async def write_markers(asked: DecodedRequest) -> Reply:
     """Write the markers that a coordinator, or an operator, sends; answer once they are committed."""
     slots = asyncio.Semaphore(_MARKERS_MAX)
 
@@ -270,7 +270,7 @@ async def write_markers(asked: Asked) -> Reply:
     return asked.reply({"markers": markers})
 
 
-def describe_transactions(asked: Asked) -> Pending:
+def describe_transactions(asked: DecodedRequest) -> Pending:
     names = tuple(dict.fromkeys(asked.request.transactional_ids))
     futures = [
         asked.transactions.call(asked.transactions.partition(name), DescribeTransactions((name,)), asked.size)
@@ -304,7 +304,7 @@ def _described(found: DescribedTransaction) -> Values:
     }
 
 
-def list_transactions(asked: Asked) -> Pending:
+def list_transactions(asked: DecodedRequest) -> Pending:
     """List the transactional ids of all partitions that this broker coordinates."""
     request = asked.request
     known = {state.label for state in TransactionState}
@@ -337,7 +337,7 @@ def list_transactions(asked: Asked) -> Pending:
     return Pending(futures, finish, is_owned=True)
 
 
-def find_outcome(asked: Asked) -> Pending:
+def find_outcome(asked: DecodedRequest) -> Pending:
     """Answer a leader: how a transaction ended, according to each partition that this broker coordinates."""
     request = asked.request
     partition = (request.topic, request.partition)
