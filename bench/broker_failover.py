@@ -4,8 +4,8 @@ One voter and five brokers run as real processes on one machine.  Broker 11 lead
 second replica on one of the other four brokers, in turn, and all are in sync when 11 is killed with kill -9.
 
 With 100,000 partitions, five real brokers would take too long to create their replicas.  There, broker 11 and three of
-the others are fakes, which only register and send heartbeats; 11 fails by sending none.  The remaining broker is real.
-It has a quarter of the followers, and the measurements of brokers are its own.
+the others are fakes, which only register and send heartbeats.  To fail, 11 stops its heartbeats.  The remaining broker
+is real.  It has a quarter of the followers; the measurements that concern brokers come from this one.
 
 The session timeout is not counted.  Time 0 is when the first batch of leader changes is appended (its timestamp in the
 metadata log).  The decision of that batch is made before time 0, and is added to the totals.  The measurements of each
@@ -110,7 +110,7 @@ async def _with_fakes(size: int) -> dict[str, Any]:
         stage.follower_ids = [*others, stage.brokers[0].id]
         stage.fakes = fakes
         await stage.grow_to(size)
-        return _row("fake but one", size, [await stage.one_kill()])
+        return _row("all fake except one", size, [await stage.one_kill()])
 
 
 def _row(brokers: str, size: int, killed: Sequence[dict[str, float]]) -> dict[str, Any]:
@@ -172,7 +172,7 @@ async def _cluster(brokers: int) -> AsyncIterator[_Stage]:
             async with ControllerClient([cluster.controllers]) as client:
                 yield _Stage(cluster, client)
         finally:
-            for node in cluster.nodes:  # no broker has to hand over
+            for node in cluster.nodes:  # killed at once: a controlled shutdown would only take time
                 if node.is_running:
                     await kill(node)
 
@@ -356,7 +356,7 @@ def _groups(values: list[str], size: int) -> Iterator[list[str]]:
 
 
 def _spread(values: Sequence[T], count: int) -> list[T]:
-    """Return this many of them at equal distances, including the first and the last; all, if there are not more."""
+    """Return `count` of the values at equal distances, including the first and the last; all if there are no more."""
     if len(values) <= count:
         return list(values)
     return [values[position * (len(values) - 1) // (count - 1)] for position in range(count)]

@@ -37,7 +37,9 @@ def present(result: dict[str, Any]) -> list[Panel]:
     lines = {name: [row[f"failover_s_{name}"] for row in rows] for name in ("median", "min", "max")}
     sizes = [row["partitions"] for row in rows]
     aim = (AIM_P99_S, f"aim for p99: {AIM_P99_S:g} s")
-    return [Panel("Without a controller after kill -9", "partitions in the image", "s", sizes, lines, aim, log_x=True)]
+    return [
+        Panel("Time without a controller after kill -9", "partitions in the image", "s", sizes, lines, aim, log_x=True)
+    ]
 
 
 async def _run(sizes: tuple[int, ...], kills: int) -> dict[str, Any]:
@@ -47,11 +49,11 @@ async def _run(sizes: tuple[int, ...], kills: int) -> dict[str, Any]:
         ControllerClient(cluster.controllers.split(",")) as client,
         FakeBrokers(client, 3) as brokers,
     ):
-        there = 0
+        existing = 0
         for size in sizes:
             began = time.perf_counter()
-            await brokers.create_partitions(size - there)
-            there, filled_s = size, time.perf_counter() - began
+            await brokers.create_partitions(size - existing)
+            existing, filled_s = size, time.perf_counter() - began
             times = [await _one(cluster, client, brokers) for _ in range(kills)]
             results.append(
                 {

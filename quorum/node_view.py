@@ -20,11 +20,11 @@ class NodeView:
 
     @property
     def core(self) -> RaftCore:
-        raise AssertionError("the node's")
+        raise AssertionError("QuorumNode overrides this")
 
     @property
     def _applier(self) -> Applier:
-        raise AssertionError("the node's")
+        raise AssertionError("QuorumNode overrides this")
 
     def describe(self) -> DescribeQuorumReply:
         """Return the state of the quorum as far as this node knows it."""

@@ -87,14 +87,14 @@ class Inquirer:
 
     @property
     def core(self) -> RaftCore:
-        raise AssertionError("the node's")
+        raise AssertionError("QuorumNode overrides this")
 
     @property
     def _is_ending(self) -> bool:
-        raise AssertionError("the node's")
+        raise AssertionError("QuorumNode overrides this")
 
     def _post(self, event: Event) -> None:
-        raise AssertionError("the node's")
+        raise AssertionError("QuorumNode overrides this")
 
     async def change_voters(self, change: VoterChange, *, dry_run: bool, timeout_ms: int) -> VoterChangeResult:
         """Change the voters as the leader, and return the outcome, which may be a refusal or unknown.

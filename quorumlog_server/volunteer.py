@@ -79,7 +79,7 @@ class Volunteer:
         self._node = node
         self._call = call
         self._store = standing
-        self._saving = asyncio.Lock()  # without it an older standing might be written last
+        self._saving = asyncio.Lock()  # saves happen in the order of the calls, so the newest standing is written last
         self._random = random
         self._leaving = False
         self._asking: asyncio.Future[pb.ChangeVotersReply] | None = None
@@ -196,7 +196,7 @@ class Volunteer:
         return False
 
     async def _joined_meanwhile(self, timeout_ms: int) -> bool:
-        """Return whether a request to be added that is under way has made this node a voter, or still may."""
+        """Wait for a request to be added that is in progress; return whether it has added this node, or still may."""
         asking = self._asking
         if asking is None:
             return False

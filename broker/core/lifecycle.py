@@ -58,7 +58,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Stop.  released: the controller released this broker, or it held no registration; False after a timeout."""
+    """End the broker.  released: the controller released it, or it had no registration; False after a timeout."""
 
     released: bool
 

@@ -70,7 +70,7 @@ class Produce:
 
 @dataclass(slots=True, eq=False)
 class _Check:
-    """work: does what must be done in a thread."""
+    """A check of a produce.  work: runs in a thread."""
 
     produce: Produce
     work: Callable[[], Produced | Refused]
@@ -130,7 +130,7 @@ class RecordChecks:
             self._advance(lane)
 
     def _needed(self, produce: Produce, config: LogConfig) -> _Check | None:
-        """Return what must run in a thread, if anything; a small batch is checked here."""
+        """Return the check that must run in a thread; None after a check that was small enough to run here."""
         batches = produce.batches
         if isinstance(batches, Refused):
             return None

@@ -1,7 +1,7 @@
 """The addresses of voters that have moved, while no leader can write them to the log.
 
 A voter gives its address with its requests.  Nodes without a leader also report the addresses that they have heard, in
-their replies to DescribeQuorum: a voter that has moved may not know a newer voter, and so never asks it anything.
+their replies to DescribeQuorum: a voter that has moved may not know of a newer voter, and so sends it no request.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class VoterAddresses:
             self._heard[key] = VoterAddress(voter.address, address, is_own)
 
     def newest(self, key: ReplicaKey) -> VoterAddress | None:
-        """Return the address that a voter has given since the log has its present one."""
+        """Return the address that a voter gave, or another node reported, after the address in the log was written."""
         known, voter = self._heard.get(key), self._state.history.current.by_id(key.node_id)
         if known is None or voter is None or voter.key != key or known.by_log != voter.address:
             return None

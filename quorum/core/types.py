@@ -47,7 +47,7 @@ class Voter:
 
 @dataclass(frozen=True, slots=True)
 class VoterSet:
-    """Voters in ascending order of node id, each id once.  An empty set is a node that knows of no cluster."""
+    """Voters in ascending order of node id, each id once.  An empty set means that a node knows of no cluster."""
 
     voters: tuple[Voter, ...] = ()
 
@@ -138,10 +138,10 @@ class Election:
 
 @dataclass(frozen=True, slots=True)
 class QuorumState:
-    """QuorumStateMessage: everything that a node stores of the quorum besides the log.
+    """Everything that a node stores of the quorum besides the log (`QuorumStateMessage` on disk).
 
-    `voters` and `target_voters` cache the control records below `applied_offset`; they are written in the same
-    transaction as those records and recomputed from the log, and compared, at start.
+    `voters` and `target_voters` cache the control records below `applied_offset`.  They are written in the same
+    transaction as those records.  A start computes them from the log again and compares.
     """
 
     cluster_id: str | None = None  # None: newborn, or an observer that has not reached its cluster yet
@@ -167,9 +167,9 @@ class StoredQuorum:
 
     epochs: (epoch, start offset) of each epoch in the log, ascending.
     controls: each control batch in the log, ascending; the core rebuilds the voter history from them.
-    formatted_for: the cluster that the directory was formatted for beforehand; None for any.
+    formatted_for: the cluster that `format` named; None if the node may join any cluster.
     base: the part before the log's start; None if the log starts at 0.
-    snapshots: the ends of those that are here, ascending; all of committed records.
+    snapshots: the ends of the snapshots in the store, ascending.  They contain only committed records.
     """
 
     node_id: int
@@ -186,8 +186,8 @@ class StoredQuorum:
     def goes_on_from(self, snapshot: LogEnd) -> bool:
         """Return whether the log reaches the end of this snapshot with the same history, or begins there.
 
-        It may not, if the snapshot was received and the node stopped before it set the log to its end.  The log then
-        ends before the snapshot's end, or holds batches of another epoch there (equal offset and epoch: equal logs).
+        It does not if the node received the snapshot, and stopped before it restarted its log at the snapshot's end.
+        Then the log ends earlier, or its batch there has another epoch.  Equal offset and epoch mean equal logs.
         """
         if self.base is not None and snapshot.offset <= self.log_start:
             return snapshot == self.base.end

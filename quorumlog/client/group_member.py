@@ -322,7 +322,7 @@ class GroupMember:
         with suppress(ClusterError):
             await self._leave(effect)
 
-    # --- what changes by itself ---
+    # --- changes without a call ---
 
     async def _watch_topics(self) -> None:
         """Report the topics of the subscription at intervals; after a failure sooner, with growing pauses."""

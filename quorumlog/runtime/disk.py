@@ -104,8 +104,8 @@ class Disk(Protocol):
     async def flush(self, files: Iterable[DiskFile], folders: Iterable[str] = ()) -> None:
         """Make everything appended to `files` before this call durable, with one barrier for all.
 
-        folders: as `sync_dir`, with the same barrier.  Name new files' folders here once, and the folder's parent if
-        the folder is new as well.
+        folders: synced as by `sync_dir`, with the same barrier.  After creating a file, name its folder once, and also
+        the parent of a new folder.
 
         Raises:
             DiskError: it is unknown which data is durable; never retried.

@@ -1,4 +1,4 @@
-"""I32: what compaction may remove from a partition, and what every replica still has.
+"""I32: the records that compaction may remove from a partition, and the records that every replica keeps.
 
 Theory of operation.  A history keeps the records of a compacted partition as they were committed, by offset.  A replica
 may lack some of them, and may have them in other batches, but it has no others: every record that it has is equal to

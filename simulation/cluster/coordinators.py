@@ -30,7 +30,7 @@ _MOVED = (
 
 
 def topics_of(plan: ClusterPlan) -> list[pb.NewTopic]:
-    """Return the topics that groups, transactions and the queue need; as safe as the first topic of the plan."""
+    """Return the topics for groups, transactions and the queue, with the factor and min ISR of the first topic."""
     wanted: list[tuple[str, int, dict[str, str]]] = []
     if plan.group_members:
         wanted.append((GROUP_TOPIC, plan.group_partitions, {}))
@@ -55,7 +55,7 @@ def topics_of(plan: ClusterPlan) -> list[pb.NewTopic]:
 
 
 def state_configs(plan: ClusterPlan) -> dict[str, str]:
-    """Return the configs of a topic with the state of coordinators.  Its segments are as old as those of others."""
+    """Return the configs of a topic with the state of coordinators.  It has the `segment.ms` of the other topics."""
     segments = {} if plan.upkeep is None else {"segment.ms": str(plan.upkeep.segment_ms)}
     return {**plan.offsets.configs, **segments}
 
@@ -78,7 +78,7 @@ QUICK_SHARE = {
     "group.share.delivery.count.limit": "25",
     "share.auto.offset.reset": "earliest",
 }
-"""The times of share groups.  A record is delivered so often that none is archived in a run."""
+"""The times of share groups.  The limit of deliveries is so high that no record is archived in a run."""
 
 
 def quick_groups(plan: ClusterPlan) -> pb.AlterConfigsRequest:
@@ -97,7 +97,7 @@ class GivenUpError(Exception):
 class CoordinatorLink:
     """Asks the coordinators of one client's keys, each on a connection that is kept until it fails.
 
-    is_in_doubt: a request may have been sent without an answer, so the broker may still receive it.
+    is_in_doubt: a request failed without an answer, so a broker may still execute it.
     """
 
     def __init__(self, cluster: Cluster, random: Random) -> None:

@@ -182,7 +182,7 @@ def _compaction(random: Random) -> Compaction:
 
 
 def _with_group(random: Random, plan: ClusterPlan) -> ClusterPlan:
-    """In some runs, there is a consumer group.  Its coordinator is as safe as the first topic."""
+    """In some runs, add a consumer group.  Its coordinator's topic has the factor and min ISR of the first topic."""
     safe = plan.topics[0]
     if random.random() >= 0.35 or plan.rebuilds or not safe.keeps_all:
         return plan
@@ -190,7 +190,7 @@ def _with_group(random: Random, plan: ClusterPlan) -> ClusterPlan:
 
 
 def _with_transactions(random: Random, plan: ClusterPlan) -> ClusterPlan:
-    """In some runs, there are transactional producers.  All that they use is as safe as the first topic."""
+    """In some runs, add transactional producers.  Their topics have the factor and min ISR of the first topic."""
     safe = plan.topics[0]
     if random.random() >= 0.25 or plan.rebuilds or not safe.keeps_all:
         return plan
@@ -199,7 +199,7 @@ def _with_transactions(random: Random, plan: ClusterPlan) -> ClusterPlan:
 
 
 def _with_new_members(random: Random, plan: ClusterPlan) -> ClusterPlan:
-    """In some runs, there is a group of the newer protocol.  Its coordinator is as safe as the first topic."""
+    """In some runs, add a group of the newer protocol.  Its topics have the factor and min ISR of the first topic."""
     safe = plan.topics[0]
     if random.random() >= 0.2 or plan.rebuilds or not safe.keeps_all:
         return plan
@@ -207,7 +207,7 @@ def _with_new_members(random: Random, plan: ClusterPlan) -> ClusterPlan:
 
 
 def _with_queue(random: Random, plan: ClusterPlan) -> ClusterPlan:
-    """In some runs, a share group completes the records of a queue.  All that it uses is as safe as the first topic."""
+    """In some runs, add a queue and its share group.  Their topics have the factor and min ISR of the first topic."""
     safe = plan.topics[0]
     if random.random() >= 0.2 or plan.rebuilds or not safe.keeps_all:
         return plan

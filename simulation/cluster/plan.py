@@ -193,7 +193,7 @@ class ClusterPlan:
 
     @property
     def queue(self) -> TopicPlan:
-        """The queue, which is as safe as the first topic."""
+        """The topic of the queue, with the replication factor and min ISR of the first topic."""
         return TopicPlan(QUEUE, self.queue_partitions, self.topics[0].factor, self.topics[0].min_isr)
 
     @property

@@ -151,7 +151,7 @@ class Network:
         for stream in [one for one in self._streams if one.process is process]:
             self.forget(stream)
             if stream.peer is not None:
-                stream.peer.lose_later(ConnectionResetError(104, f"{process.host} is gone"))
+                stream.peer.lose_later(ConnectionResetError(104, f"the process on {process.host} has ended"))
 
     def reset_host(self, host: str) -> None:
         """Break every stream from the host or to it, at both ends."""

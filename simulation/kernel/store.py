@@ -1,8 +1,8 @@
-"""The simulated `QuorumStore`: durable data survives the process; data that is being written may survive it or not.
+"""The simulated `QuorumStore`: durable data survives a kill; data that is being written may survive or be lost.
 
-Writes that were submitted together are one transaction, which SQLite keeps as a whole or not at all.  After a crash in
-the middle, or a failed fsync, either all of it or nothing remains, and the process does not know which.  In both cases
-the write was never acknowledged.
+Writes that were submitted together are one transaction, which SQLite keeps as a whole or not at all.  After a crash
+during the write, or a failed fsync, the whole transaction or nothing of it remains, and the process does not know
+which.  In both cases the write was never acknowledged.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class QuorumDisk:
         self.slowest_ms = max(self.slowest_ms, 1000 * (loop.time() - began))
 
     def lose_power(self) -> None:
-        """Lose or zero the end of unfinished snapshots, which were not synced."""
+        """Lose or zero the end of each unfinished snapshot, because it was not synced."""
         for end, part in sorted(self.parts.items()):
             kept = self.random.randrange(len(part) + 1)
             zeros = self.random.randrange(len(part) - kept + 1)
@@ -209,7 +209,7 @@ class SimulatedStore:
             size += batch.size
         return tuple(found)
 
-    # Snapshots: finished ones are kept, and the unfinished file of the newest download.
+    # Snapshots.  A restart keeps all finished snapshots, and the unfinished file of the newest download.
 
     async def begin_snapshot(self, end: LogEnd, *, resume: bool) -> int:
         disk = self._disk

@@ -295,7 +295,7 @@ class Group:
         return min(deadlines, default=None)
 
     def check(self) -> None:
-        """Assert what must hold after each operation.  It looks at each member, so only tests call it."""
+        """Assert the invariants.  They cover each member, so only tests call this."""
         members = self.members.values()
         assert self.waiting == sum(member.join_call is not None for member in members), self.name
         names = Counter(name for member in members for name in member.protocol_names)

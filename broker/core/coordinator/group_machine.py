@@ -21,8 +21,8 @@ heartbeat costs no search.
 (KIP-848).  Records of the newer protocol contain all its state, so replay alone builds it.  A group may change its kind
 in one step: tombstones for all its records, then those of the other kind.  Offsets and deletions are the same for both.
 Share groups (KIP-932) are in a map of their own (`ShareService`): they have no offsets, and no other protocol.
-A name has one kind at a time, and only in a new log does it have all tombstones of the kind before.  So a record of
-another kind replaces what was replayed under its name (see also `ConsumerGroup`).
+A name has one kind at a time.  Compaction may remove the tombstones of the previous kind from the log.  So a record of
+one kind replaces the replayed state of a group of another kind with its name (see also `ConsumerGroup`).
 A record of a type that this version does not know is counted and otherwise left alone.
 """
 
@@ -571,7 +571,7 @@ class GroupMachine:
         return Turn(Clocks(now_ms, self._wall_ms()), self._limits, self.replay, self._parked, self._configs)
 
     def check(self) -> None:
-        """Assert what must hold after each operation.  It looks at each member, so only tests call it."""
+        """Assert the invariants.  They cover each member, so only tests call this."""
         waiting = {}
         self._shares.check()
         assert not self._shares.groups.keys() & self._groups.keys(), "a name of two groups"

@@ -87,7 +87,7 @@ class Sweeper:
         self._expiring: Iterator[None] | None = None
         self._turn: Turn | None = None
 
-    # -- what is to be deleted
+    # -- choosing the deletions
 
     def delete_groups(self, turn: Turn, call: int, request: DeleteGroups, results: dict[str, KafkaCode]) -> None:
         """Begin to delete the groups whose result is NONE.  They are Dead from now on.

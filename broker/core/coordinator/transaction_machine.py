@@ -28,7 +28,7 @@ epoch; `_is_repeated` recognises that.  If the epoch is exhausted, the client co
 **Scopes** (`scopes.py`) decide many producers by one record.  Their producers are transactional ids as well, so
 partitions, markers and time-outs are handled here, but only a request about the scope begins or commits them.
 
-**Replay is the only writer** of what is stored: a request makes a record, which is applied as it is appended.
+**Replay is the only writer** of the stored state: a request makes a record, which is applied as it is appended.
 """
 
 from __future__ import annotations
@@ -442,7 +442,9 @@ class TransactionMachine:
         """Schedule a check of an open transaction for the time at which it may exceed its time-out."""
         left_ms = value.started_ms + value.timeout_ms - turn.wall_ms
         due_ms = turn.now_ms + max(1, min(left_ms, value.timeout_ms))
-        if self._watched.get(name, due_ms + 1) > due_ms:  # else an earlier entry is there, and its tick looks again
+        if (
+            self._watched.get(name, due_ms + 1) > due_ms
+        ):  # otherwise the heap has an earlier entry, whose tick examines this id again
             self._watched[name] = due_ms
             heappush(self._heap, (due_ms, name))
 

@@ -94,7 +94,7 @@ class StateBatch(NamedTuple):
 
 
 class Acquired(NamedTuple):
-    """Records that a member has acquired.  end: exclusive.  deliveries: counts this one, too."""
+    """Records that a member has acquired.  end: exclusive.  deliveries: how often they were delivered, now included."""
 
     first: int
     end: int
@@ -112,7 +112,7 @@ class Acknowledgement(NamedTuple):
 class Save(NamedTuple):
     """Changes to write to the store, as one unit.
 
-    done_count: offsets from `start_offset` on whose delivery is complete.
+    done_count: the number of offsets at or above `start_offset` whose delivery is complete.
     """
 
     id: int
@@ -145,7 +145,7 @@ class SharePartition:
     """The delivery state of one partition in one share group, at the leader of the partition."""
 
     def __init__(self, limits: ShareLimits, start_offset: int, batches: Sequence[StateBatch] = ()) -> None:
-        """start_offset, batches: as stored.  Offsets without a stored state before the last batch are available."""
+        """start_offset, batches: as stored.  An offset between the stored batches has no state, and is available."""
         assert start_offset >= 0, start_offset
         self.limits = limits
         self.start_offset = start_offset
@@ -292,7 +292,7 @@ class SharePartition:
 
     @property
     def deadline_ms(self) -> int | None:
-        """Return when the next lock expires; None if no record is locked, or each one is being saved."""
+        """Return when the next lock expires; None if no lock can expire.  A lock does not expire during a save."""
         locked = (run.value for run in self._runs if run.value.state is Delivery.ACQUIRED and not run.value.save)
         return min((each.deadline_ms for each in locked), default=None)
 
@@ -360,7 +360,7 @@ class SharePartition:
         return list(self._runs)
 
     def check(self) -> None:
-        """Assert what must hold after each operation.  It looks at each run, so only tests call it."""
+        """Assert the invariants.  They cover each run, so only tests call this."""
         at = self.start_offset
         for run in self._runs:
             status = run.value
@@ -403,7 +403,7 @@ def _joined(acquired: list[Acquired]) -> list[Acquired]:
 
 
 def problem_of(batches: Sequence[Acknowledgement], *, may_renew: bool) -> str | None:
-    """Return why no share partition would take these acknowledgements, or None."""
+    """Return why the acknowledgements are invalid for every share partition; None if they are not."""
     highest = AckType.RENEW if may_renew else AckType.REJECT
     end = 0
     for batch in batches:

@@ -1,4 +1,4 @@
-"""Chooses logs to compact, runs one job after the other, and keeps what it found.
+"""Chooses logs to compact, runs one job after the other, and keeps the results.
 
 A log whose contents do not permit a cleaning is *uncleanable*: it is left as it is, reported with the cause, and tried
 again after `uncleanable_retry_ms`.  A failed worker delays the log for `failure_retry_ms` only.

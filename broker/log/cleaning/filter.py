@@ -95,7 +95,7 @@ class BatchFilter:
         return b"" if removed is None else filler(*removed)
 
     def _filtered(self, batch: bytes, header: BatchHeader) -> bytes | None:
-        """Return what remains of the batch, None if nothing does."""
+        """Return the remaining batch, or None if nothing remains."""
         if header.base_offset >= self._clean_end:
             return batch
         if header.is_control:
@@ -130,7 +130,7 @@ class BatchFilter:
         return rebuild(header, body, kept, horizon_ms)
 
     def _ending(self, batch: bytes, header: BatchHeader) -> bytes | None:
-        """Return what remains of a control batch."""
+        """Return the remaining control batch, or None if nothing remains."""
         has_records = self._endings.take(header.producer_id)
         if has_records or self._must_stay(header):
             return batch

@@ -303,7 +303,7 @@ class ConsumerGroup:
     def load(self, now_ms: int, wall_ms: int, session_timeout_ms: int) -> list[ConsumerKey]:
         """Begin to serve: each member has a fresh session, and its whole timeout to give partitions up.
 
-        Drop what was deleted although the log still has records of it, and return the keys of these records.
+        Drop deleted members and data of which the log still has records, and return the keys of these records.
         """
         targets: dict[tuple[UUID, int], ConsumerMember] = {}
         for member in sorted(self.members.values(), key=lambda member: member.target_order):
@@ -444,7 +444,7 @@ class ConsumerGroup:
         return min(self.deadlines(), default=None)
 
     def check(self) -> None:
-        """Assert what must hold after each operation.  It looks at each member, so only tests call it."""
+        """Assert the invariants.  They cover each member, so only tests call this."""
         owners: dict[tuple[UUID, int], str] = {}
         census = Census()
         assert self.assign_at_ms is None or (self.members and self.epoch > self.assignment_epoch), self.assign_at_ms

@@ -156,7 +156,7 @@ class ShareGroup:
             self.members[key.member_id] = member
 
     def load(self) -> list[ShareGroupKey]:
-        """Drop what was deleted although the log still has records of it, and return the keys of these records.
+        """Drop deleted members and data of which the log still has records, and return the keys of these records.
 
         `ConsumerGroup` describes how a log comes to lack tombstones.
         """

@@ -343,7 +343,7 @@ class ShareService:
         turn.append(write_key(ShareGroupKey(kind, group, member_id)), value)
 
     def check(self) -> None:
-        """Assert what must hold after each operation.  Only tests call it."""
+        """Assert the invariants.  Only tests call this."""
         for group in self.groups.values():
             assert group.assignment_epoch <= group.epoch, group.name
             for member in group.members.values():
