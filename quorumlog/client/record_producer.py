@@ -2,7 +2,8 @@
 
 Theory of operation.  `send` adds the record to the batch of its partition, which costs about a microsecond and no
 request, and returns a `Delivery`.  Each partition has a lane (`lanes`) and a task that delivers the lane's batches one
-at a time (`delivery`).  Each batch is encoded as a whole when its turn comes, in compiled code.
+at a time (`lane_sender`).  Each batch is encoded as a whole when its turn comes, in compiled code.  `ProducerTopics`
+has the lanes, and `ProducerBuffer` all batches without an outcome.
 
 The order of a partition's records is that of `send`.  A record is delivered exactly once, or its delivery fails.  When
 it is certain that the broker refused a batch, the next batch takes its sequence number.  After any other failure the
@@ -14,23 +15,15 @@ The delivery timeout counts from `send`, and every other wait has a limit of its
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from quorumlog.client.cluster import Cluster, TopicState
-from quorumlog.client.delivery import (
-    ACKS_ALL,
-    ACKS_LEADER,
-    ACKS_NONE,
-    DELIVERY_TIMEOUT_S,
-    REQUEST_TIMEOUT_S,
-    BatchDelivery,
-)
-from quorumlog.client.delivery import Sequence as Numbers
-from quorumlog.client.lanes import RECORD_OVERHEAD_BYTES, Batch, Delivery, Lane, Piece, Topic
+from quorumlog.client.cluster import Cluster
+from quorumlog.client.delivery import DELIVERY_TIMEOUT_S, REQUEST_TIMEOUT_S
+from quorumlog.client.lane_sender import LaneSender
+from quorumlog.client.lanes import RECORD_OVERHEAD_BYTES, Batch, Delivery, Lane, Topic
 from quorumlog.client.messages import (
     TIMESTAMP_MAX_MS,
     HeadersLike,
@@ -39,37 +32,32 @@ from quorumlog.client.messages import (
     as_bytes,
     as_headers,
 )
-from quorumlog.client.partitions import UNKNOWN_TOPIC_TIMEOUT_S
+from quorumlog.client.producer_buffer import ProducerBuffer
+from quorumlog.client.producer_settings import (
+    BATCH_SIZE_MAX_BYTES,
+    BUFFER_SIZE_MAX_BYTES,
+    MAX_BLOCK_S,
+    TRANSACTION_TIMEOUT_S,
+    Acks,
+    Compression,
+    Partitioner,
+    ProducerSettings,
+)
+from quorumlog.client.producer_topics import ProducerTopics
 from quorumlog.client.producer_transactions import ProducerTransactions
-from quorumlog.client.record_codec import build_batch
 from quorumlog.client.records import Headers
-from quorumlog.errors import ClusterError, ConfigError
+from quorumlog.client.tasks import BackgroundTasks
+from quorumlog.errors import ClusterError
 from quorumlog.runtime.clock import Sources
 from quorumlog.wire._record_scan import murmur2
-from quorumlog.wire.compression import CODEC_NAMES
 from quorumlog.wire.errors import ApiError
 
 if TYPE_CHECKING:
     from quorumlog.client.record_consumer import Consumer
 
-Acks = Literal["all", "leader", "none"]
-Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
-Partitioner = Callable[[bytes | None, int], int]
-"""Returns the partition for a key and a number of partitions."""
-
-BATCH_SIZE_MAX_BYTES: Final = 512 << 10
-BUFFER_SIZE_MAX_BYTES: Final = 32 << 20
-MAX_BLOCK_S: Final = 60.0
-METADATA_AGE_MAX_S: Final = 60.0
-TRANSACTION_TIMEOUT_S: Final = 60.0
 STICKY_BYTES: Final = 16 << 10
 """Bytes of records without a key that go to one partition before another is drawn (KIP-794)."""
-FAILURES_KEPT_MAX: Final = 1000
-"""Failed batches that `flush` can still report; the oldest is dropped beyond that."""
-_ACKS: Final = {"all": ACKS_ALL, "leader": ACKS_LEADER, "none": ACKS_NONE}
-_TOO_LARGE: Final = (ApiError.MESSAGE_TOO_LARGE, ApiError.RECORD_LIST_TOO_LARGE)
 _HEADER_OVERHEAD_BYTES: Final = 10
-_PAUSE_S: Final = 0.1
 
 
 class Producer:
@@ -120,74 +108,39 @@ class Producer:
         transaction_timeout_s: float = TRANSACTION_TIMEOUT_S,
         sources: Sources | None = None,
     ) -> None:
-        problems = [
-            text
-            for text, is_bad in (
-                (f"acks is {acks!r}, not one of {', '.join(_ACKS)}", acks not in _ACKS),
-                (
-                    f"compression is {compression!r}, not one of {', '.join(CODEC_NAMES)}",
-                    compression not in CODEC_NAMES,
-                ),
-                (f"linger_ms is {linger_ms}, below 0", linger_ms < 0),
-                (f"batch_size_max_bytes is {batch_size_max_bytes}, below 1", batch_size_max_bytes < 1),
-                (f"buffer_size_max_bytes is {buffer_size_max_bytes}, below 1", buffer_size_max_bytes < 1),
-                (
-                    f"delivery_timeout_s is {delivery_timeout_s}, not above linger_ms",
-                    delivery_timeout_s * 1000 <= linger_ms,
-                ),
-                (f"request_timeout_s is {request_timeout_s}, not above 0", request_timeout_s <= 0),
-                (f"max_block_s is {max_block_s}, not above 0", max_block_s <= 0),
-                ("transactional_id is empty", transactional_id == ""),
-                (f"transactional_id requires acks='all', not {acks!r}", transactional_id is not None and acks != "all"),
-                (f"transaction_timeout_s is {transaction_timeout_s}, not above 0", transaction_timeout_s <= 0),
-            )
-            if is_bad
-        ]
-        if problems:
-            raise ConfigError(*problems)
+        settings = self._settings = ProducerSettings(
+            acks=acks,
+            linger_ms=linger_ms,
+            compression=compression,
+            partitioner=partitioner,
+            batch_size_max_bytes=batch_size_max_bytes,
+            buffer_size_max_bytes=buffer_size_max_bytes,
+            delivery_timeout_s=delivery_timeout_s,
+            request_timeout_s=request_timeout_s,
+            max_block_s=max_block_s,
+            transactional_id=transactional_id,
+            transaction_timeout_s=transaction_timeout_s,
+        )
         self._sources = sources or Sources.real()
         self._wall_ms = self._sources.wall_ms
+        self._partitioner = partitioner
         self._owns_cluster = not isinstance(bootstrap, Cluster)
-        self._cluster = (
-            bootstrap
-            if isinstance(bootstrap, Cluster)
-            else Cluster(bootstrap, client_id=client_id, create_topics=True, random=self._sources.random)
-        )
+        if not isinstance(bootstrap, Cluster):
+            bootstrap = Cluster(bootstrap, client_id=client_id, create_topics=True, random=self._sources.random)
+        self._cluster = bootstrap
         self._transactions = (
             None
             if transactional_id is None
-            else ProducerTransactions(self._cluster, transactional_id, int(transaction_timeout_s * 1000))
+            else ProducerTransactions(bootstrap, transactional_id, int(transaction_timeout_s * 1000))
         )
-        self._delivery = BatchDelivery(
-            self._cluster,
-            acks=_ACKS[acks],
-            request_timeout_s=request_timeout_s,
-            transaction=self._transactions,
-        )
-        self._is_idempotent = acks != "none"
-        self._linger_s = linger_ms / 1000
-        self._codec = CODEC_NAMES[compression]
-        self._partitioner = partitioner
-        self._batch_size_max = batch_size_max_bytes
-        self._buffer_size_max = buffer_size_max_bytes
-        self._delivery_timeout_s = delivery_timeout_s
-        self._max_block_s = max_block_s
-        self._identity: tuple[int, int] | None = None
-        self._topics: dict[str, Topic] = {}
-        self._lookups: dict[str, asyncio.Task[Topic]] = {}
-        self._outstanding: dict[Batch, None] = {}
-        """Batches without an outcome yet, in the order of their first records."""
-        self._failed: deque[Batch] = deque(maxlen=FAILURES_KEPT_MAX)
-        self._buffered_bytes = 0
-        self._flushes = 0
-        self._moved = asyncio.Event()
-        """Set when a batch was decided."""
-        self._stale = asyncio.Event()
-        """Set when a topic may have been deleted."""
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._closed: ClusterError | None = ClusterError(
+        not_started = ClusterError(
             ApiError.PRODUCER_CLOSED, "the producer was not started", "use `async with`, or await start()"
         )
+        self._tasks = BackgroundTasks(self._broken)
+        self._buffer = ProducerBuffer(buffer_size_max_bytes, not_started)
+        stale = asyncio.Event()
+        self._sender = LaneSender(bootstrap, settings, self._transactions, self._buffer, stale)
+        self._topics = ProducerTopics(bootstrap, settings, self._buffer, stale, self._begin_lane)
 
     # --- life ---
 
@@ -199,12 +152,12 @@ class Producer:
                 INVALID_TRANSACTION_TIMEOUT.
         """
         if self._transactions is not None:
-            await self._transactions.start(self._max_block_s)
-            self._identity = self._transactions.identity
-        elif self._is_idempotent:
-            self._identity = await self._cluster.new_producer_id(self._max_block_s)
-        self._closed = None
-        self._begin(self._keep_metadata())
+            await self._transactions.start(self._settings.max_block_s)
+            self._topics.identity = self._transactions.identity
+        elif self._settings.is_idempotent:
+            self._topics.identity = await self._cluster.new_producer_id(self._settings.max_block_s)
+        self._buffer.closed = None
+        self._tasks.begin(self._topics.keep_up())
 
     async def close(self, *, flush: bool = True) -> None:
         """Flush, then close all connections.  Idempotent.
@@ -214,18 +167,30 @@ class Producer:
         Raises: ClusterError, as `flush`; even then everything is closed.
         """
         try:
-            if flush and self._closed is None:
+            if flush and self._buffer.closed is None:
                 await self.flush()
         finally:
-            self._closed = ClusterError(ApiError.PRODUCER_CLOSED, "the producer was closed")
-            tasks = [*self._tasks, *self._lookups.values()]
-            for task in tasks:
-                task.cancel()
-            self._discard(self._closed)
+            tasks: list[asyncio.Task[Any]] = [*self._tasks.cancel(), *self._topics.cancel()]
+            self._stop(ClusterError(ApiError.PRODUCER_CLOSED, "the producer was closed"))
             if tasks:
                 await asyncio.wait(tasks)
             if self._owns_cluster:
                 await self._cluster.close()
+
+    def _stop(self, why: ClusterError) -> None:
+        """Take no more records, and let those that are not delivered fail."""
+        self._buffer.closed = why
+        self._buffer.discard(why)
+        self._topics.clear()
+
+    def _broken(self, bug: BaseException) -> None:
+        """Stop sending after a task failed, which is a bug, and report the error to everyone who waits."""
+        error = ClusterError(ApiError.FAILED, f"the producer failed: {bug!r}")
+        error.__cause__ = bug
+        self._stop(error)
+
+    def _begin_lane(self, topic: Topic, lane: Lane) -> None:
+        self._tasks.begin(self._sender.run(topic, lane))
 
     async def __aenter__(self) -> Self:
         try:
@@ -269,9 +234,9 @@ class Producer:
             timestamp_ms = self._wall_ms()
         elif not 0 <= timestamp_ms <= TIMESTAMP_MAX_MS:
             raise ValueError(f"timestamp_ms is {timestamp_ms}, not a time since 1970")
-        known = self._topics.get(topic)
+        known = self._topics.known.get(topic)
         if known is None:
-            known = await self._topic(topic)
+            known = await self._topics.get(topic)
         delivery, is_new = self._add(known, key, value, pairs, partition, timestamp_ms)
         if delivery is None:
             return await self._add_later(topic, key, value, pairs, partition, timestamp_ms)
@@ -319,20 +284,18 @@ class Producer:
             ClusterError: deliveries failed, and the user has not read their outcome.  Each such failure is raised
             once.
         """
-        self._flushes += 1
+        self._sender.flushes += 1
         try:
-            for lane in [lane for topic in self._topics.values() for lane in topic.lanes]:
+            for lane in self._topics.lanes():
                 lane.changed.set()
-            waiting = [batch.pieces for batch in self._outstanding]
-            if waiting:
-                await asyncio.wait(waiting)
+            await self._buffer.decided_all()
         finally:
-            self._flushes -= 1
-        self._raise_failures()
+            self._sender.flushes -= 1
+        self._buffer.raise_failures()
 
     async def partitions(self, topic: str) -> int:
         """Return the number of partitions of a topic.  Raises: ClusterError, as `send`."""
-        return len((await self._topic(topic)).lanes)
+        return len((await self._topics.get(topic)).lanes)
 
     # --- transactions ---
 
@@ -361,8 +324,8 @@ class Producer:
             ClusterError: INVALID_TXN_STATE: one is open; PRODUCER_FENCED; PRODUCER_CLOSED.
         """
         transactions = self._of_transactions()
-        if self._closed is not None:
-            raise self._closed
+        if self._buffer.closed is not None:
+            raise self._buffer.closed
         transactions.begin()
 
     async def send_offsets(
@@ -404,8 +367,8 @@ class Producer:
         transactions = self._of_transactions()
         with suppress(ClusterError):  # `end` reports it
             await self.flush()
-        if self._closed is not None:
-            raise self._closed
+        if self._buffer.closed is not None:
+            raise self._buffer.closed
         await transactions.end(timeout_s, commit=True)
 
     async def abort_transaction(self, timeout_s: float = MAX_BLOCK_S) -> None:
@@ -421,19 +384,17 @@ class Producer:
         transactions = self._of_transactions()
         if not transactions.can_abort:
             await transactions.end(timeout_s, commit=False)  # raises the reason
-        is_clean = not transactions.has_failed and not self._outstanding
+        is_clean = not transactions.has_failed and self._buffer.is_empty
         text = f"transactional id {transactions.transactional_id}: the transaction was aborted"
         transactions.failed(ClusterError(ApiError.TRANSACTION_ABORTABLE, text))  # no more records are added or sent
         with suppress(ClusterError):
             await self.flush()
-        self._failed.clear()
+        self._buffer.forget_failures()
         await transactions.end(timeout_s, commit=False)
         if is_clean:
             return
         await transactions.start(timeout_s)
-        self._identity = transactions.identity
-        for lane in [lane for topic in self._topics.values() for lane in topic.lanes]:
-            lane.sequence = Numbers(lane.sequence.topic, lane.sequence.index, self._identity)
+        self._topics.renumber(transactions.identity)
 
     def _of_transactions(self) -> ProducerTransactions:
         if self._transactions is None:
@@ -460,13 +421,14 @@ class Producer:
             size += len(key)
         if headers:
             size += sum(len(name) + len(data or b"") + _HEADER_OVERHEAD_BYTES for name, data in headers)
-        if self._closed is not None:
-            raise self._closed
+        buffer = self._buffer
+        if buffer.closed is not None:
+            raise buffer.closed
         if self._transactions is not None and (refusal := self._transactions.refusal) is not None:
             raise refusal
-        if self._buffered_bytes + size > self._buffer_size_max:
-            if size > self._buffer_size_max:
-                raise _too_large(size, self._buffer_size_max)
+        if buffer.size + size > buffer.size_max:
+            if size > buffer.size_max:
+                raise buffer.too_large(size)
             return None, False
         lane = topic.lanes[self._partition(topic, key, size) if index is None else _checked(topic, index)]
         queue = lane.queue
@@ -476,7 +438,7 @@ class Producer:
         batch = queue[-1]
         batch.records.append((timestamp_ms, key, value, headers))
         batch.size += size
-        self._buffered_bytes += size
+        buffer.size += size
         return Delivery(batch, len(batch.records) - 1), is_new
 
     def _partition(self, topic: Topic, key: bytes | None, size: int) -> int:
@@ -494,8 +456,10 @@ class Producer:
     def _begin_batch(self, lane: Lane) -> None:
         now = asyncio.get_running_loop().time()
         numbers = lane.sequence
-        batch = Batch(numbers.topic, numbers.index, now + self._linger_s, now + self._delivery_timeout_s)
-        self._outstanding[batch] = None
+        settings = self._settings
+        ready_at = now + settings.linger_ms / 1000
+        batch = Batch(numbers.topic, numbers.index, ready_at, now + settings.delivery_timeout_s)
+        self._buffer.add(batch)
         lane.queue.append(batch)
         lane.changed.set()
 
@@ -504,209 +468,18 @@ class Producer:
     ) -> Delivery:
         """Add the record once there is room."""
         try:
-            async with asyncio.timeout(self._max_block_s):
+            async with asyncio.timeout(self._settings.max_block_s):
                 while True:
-                    self._moved.clear()
-                    await self._moved.wait()
-                    topic = self._topics.get(name) or await self._topic(name)
+                    await self._buffer.decided_one()
+                    topic = self._topics.known.get(name) or await self._topics.get(name)
                     delivery, _ = self._add(topic, key, value, headers, index, timestamp_ms)
                     if delivery is not None:
                         return delivery
         except TimeoutError as cause:
-            message = (
-                f"no room for the record within {self._max_block_s:g} s: "
-                f"{self._buffered_bytes} of {self._buffer_size_max} bytes wait for their delivery"
-            )
-            raise ClusterError(
-                ApiError.TIMED_OUT, message, "send more slowly, or check the brokers", retriable=True
-            ) from cause
-
-    # --- topics ---
-
-    async def _topic(self, name: str) -> Topic:
-        """Return a topic, from the brokers if it is new.  Calls for one topic share one look-up."""
-        while (known := self._topics.get(name)) is None:
-            if self._closed is not None:
-                raise self._closed
-            look_up = self._lookups.get(name)
-            if look_up is None:
-                look_up = self._lookups[name] = asyncio.ensure_future(self._look_up(name))
-                look_up.add_done_callback(lambda done: self._looked_up(name, done))
-            await asyncio.wait({look_up})
-            if look_up.cancelled():
-                raise self._closed or ClusterError(ApiError.CLIENT_CLOSED, "the client was closed")
-            known = look_up.result()
-            break
-        return known
-
-    def _looked_up(self, name: str, done: asyncio.Task[Topic]) -> None:
-        del self._lookups[name]
-        if not done.cancelled():
-            done.exception()  # the waiting calls have seen it
-
-    async def _look_up(self, name: str) -> Topic:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._max_block_s
-        unknown_until = loop.time() + min(self._max_block_s, UNKNOWN_TOPIC_TIMEOUT_S)
-        while True:
-            states = await self._cluster.topic_states([name], max(deadline - loop.time(), _PAUSE_S))
-            state = states.get(name)
-            if state is not None and state.leader_epochs:
-                topic = self._topics[name] = Topic(name, state.topic_id)
-                self._grow(topic, state)
-                return topic
-            if loop.time() >= unknown_until:
-                message = f"topic {name} does not exist, and was not created automatically"
-                raise ClusterError(ApiError.UNKNOWN_TOPIC_OR_PARTITION, message, f"kctl topics create {name}")
-            self._cluster.ask_another_broker()
-            await asyncio.sleep(_PAUSE_S)
-
-    def _grow(self, topic: Topic, state: TopicState) -> None:
-        for index in range(len(topic.lanes), len(state.leader_epochs)):
-            lane = Lane(topic.name, index, self._batch_size_max)
-            lane.sequence.identity = self._identity
-            topic.lanes.append(lane)
-            self._begin(self._run(topic, lane))
-
-    async def _keep_metadata(self) -> None:
-        """Notice new partitions, and topics that were deleted or created again."""
-        while True:
-            self._stale.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(METADATA_AGE_MAX_S):
-                    await self._stale.wait()
-            await asyncio.sleep(_PAUSE_S)
-            if not self._topics:
-                continue
-            try:
-                states = await self._cluster.topic_states(list(self._topics), METADATA_AGE_MAX_S)
-            except ClusterError:
-                continue  # the deliveries report that no broker answers
-            for name, topic in list(self._topics.items()):
-                state = states.get(name)
-                if state is None or state.topic_id != topic.topic_id:
-                    self._forget(topic)
-                else:
-                    self._grow(topic, state)
-
-    def _forget(self, topic: Topic) -> None:
-        """Look the topic up at the next `send`; a topic that was created again begins with new sequence numbers."""
-        if self._topics.get(topic.name) is topic:
-            del self._topics[topic.name]
-        topic.is_gone = True
-        for lane in topic.lanes:
-            lane.changed.set()
-
-    # --- delivering ---
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        """Stop sending after a task failed, which is a bug, and report the error to everyone who waits."""
-        self._tasks.discard(task)
-        if not task.cancelled() and (bug := task.exception()) is not None:
-            self._closed = ClusterError(ApiError.FAILED, f"the producer failed: {bug!r}")
-            self._closed.__cause__ = bug
-            self._discard(self._closed)
-
-    async def _run(self, topic: Topic, lane: Lane) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            if not lane.queue:
-                if topic.is_gone:
-                    return
-                lane.changed.clear()
-                await lane.changed.wait()
-                continue
-            wait_s = lane.queue[0].ready_at - loop.time()
-            if wait_s > 0 and len(lane.queue) == 1 and lane.queue[0].size < lane.size_max and not self._flushes:
-                await self._linger(lane, wait_s)
-                continue
-            batch = lane.queue.popleft()
-            pieces: list[Piece] = []
-            await self._deliver(topic, lane, batch, 0, len(batch.records), pieces)
-            self._decide(batch, pieces)
-
-    async def _linger(self, lane: Lane, wait_s: float) -> None:
-        lane.changed.clear()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                await lane.changed.wait()
-
-    async def _deliver(self, topic: Topic, lane: Lane, batch: Batch, start: int, end: int, pieces: list[Piece]) -> None:
-        """Deliver the records from `start` to `end`, in parts if the broker refuses them as too large together."""
-        now = asyncio.get_running_loop().time
-        numbers = lane.sequence
-        try:
-            if self._transactions is not None and (refusal := self._transactions.refusal) is not None:
-                raise refusal
-            if batch.deadline <= now():
-                raise _expired(batch, self._delivery_timeout_s)
-            if self._is_idempotent and numbers.identity is None:
-                numbers.identity = await self._cluster.new_producer_id(batch.deadline - now())
-            data = build_batch(batch.records[start:end], self._codec)
-            left_s = max(batch.deadline - now(), 0.0)
-            pieces.append((start, await self._delivery.deliver(numbers, data, end - start, left_s)))
-        except ClusterError as error:
-            is_refused = not error.retriable and numbers.attempts == 1
-            if is_refused and error.code in _TOO_LARGE and end - start > 1:
-                lane.size_max = max(lane.size_max // 2, 1)
-                middle = (start + end) // 2
-                await self._deliver(topic, lane, batch, start, middle, pieces)
-                await self._deliver(topic, lane, batch, middle, end, pieces)
-                return
-            if self._transactions is not None:
-                self._transactions.failed(error)
-            elif not is_refused:
-                lane.sequence = Numbers(numbers.topic, numbers.index)
-            if error.code in (ApiError.UNKNOWN_TOPIC_OR_PARTITION, ApiError.UNKNOWN_TOPIC_ID):
-                self._stale.set()
-            pieces.append((start, error))
-
-    def _decide(self, batch: Batch, pieces: list[Piece]) -> None:
-        self._outstanding.pop(batch, None)
-        self._buffered_bytes -= batch.size
-        if not batch.pieces.done():
-            batch.pieces.set_result(pieces)
-        if batch.first_error() is not None:
-            self._failed.append(batch)
-        self._moved.set()
-
-    def _discard(self, error: ClusterError) -> None:
-        for batch in list(self._outstanding):
-            self._decide(batch, [(0, error)])
-        self._failed.clear()
-        for topic in self._topics.values():
-            for lane in topic.lanes:
-                lane.queue.clear()
-
-    def _raise_failures(self) -> None:
-        failed = [batch for batch in self._failed if batch.observed < batch.failed_records()]
-        self._failed.clear()
-        if self._closed is not None:
-            raise self._closed
-        if failed:
-            count = sum(batch.failed_records() - batch.observed for batch in failed)
-            first = failed[0].first_error()
-            assert first is not None
-            message = f"{count} records were not delivered; the first error: {first.message}"
-            raise ClusterError(first.code, message, first.next_step, retriable=first.retriable) from first
+            raise self._buffer.no_room(self._settings.max_block_s) from cause
 
 
 def _checked(topic: Topic, index: int) -> int:
     if not 0 <= index < len(topic.lanes):
         raise ValueError(f"topic {topic.name} has no partition {index}, only 0 to {len(topic.lanes) - 1}")
     return index
-
-
-def _too_large(size: int, limit: int) -> ClusterError:
-    message = f"a record of {size} bytes does not fit into the buffer of {limit} bytes"
-    return ClusterError(ApiError.MESSAGE_TOO_LARGE, message, "raise buffer_size_max_bytes, or send smaller records")
-
-
-def _expired(batch: Batch, timeout_s: float) -> ClusterError:
-    message = f"{batch.topic}-{batch.index}: {len(batch.records)} records were not sent within {timeout_s:g} s"
-    return ClusterError(ApiError.TIMED_OUT, message, "check the brokers, or send more slowly", retriable=True)

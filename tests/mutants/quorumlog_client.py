@@ -14,6 +14,7 @@ GROUPS = "quorumlog/client/groups.py"
 LOGS = "quorumlog/client/transaction_logs.py"
 POSITIONS = "quorumlog/client/positions.py"
 PRODUCER = "quorumlog/client/record_producer.py"
+PRODUCER_TOPICS = "quorumlog/client/producer_topics.py"
 TRANSACTION_ADMIN = "quorumlog/client/transaction_admin.py"
 TRANSACTIONS = "quorumlog/client/producer_transactions.py"
 
@@ -172,13 +173,13 @@ MUTANTS = (
     Mutant(
         "a full buffer takes one more record",
         PRODUCER,
-        "if self._buffered_bytes + size > self._buffer_size_max:",
-        "if self._buffered_bytes > self._buffer_size_max:",
+        "if buffer.size + size > buffer.size_max:",
+        "if buffer.size > buffer.size_max:",
         (f"{PRODUCER_TESTS}::test_a_full_buffer_makes_send_wait_for_a_limited_time",),
     ),
     Mutant(
         "a topic that was created again keeps its lanes",
-        PRODUCER,
+        PRODUCER_TOPICS,
         "if state is None or state.topic_id != topic.topic_id:",
         "if state is None:",
         (f"{PRODUCER_TESTS}::test_a_topic_that_was_deleted_and_created_again_takes_records",),

@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from quorumlog.client import ClusterError, ConfigError, Delivery, NewRecord, Producer, RecordMetadata, record_producer
+from quorumlog.client import (
+    ClusterError,
+    ConfigError,
+    Delivery,
+    NewRecord,
+    Producer,
+    RecordMetadata,
+    lane_sender,
+    producer_topics,
+)
 from quorumlog.client.partitioner import partition_of
 from quorumlog.client.records import Record
 from quorumlog.wire import compression
@@ -237,11 +246,11 @@ async def test_a_topic_that_was_deleted_and_created_again_takes_records(
 
 
 async def test_new_partitions_are_noticed(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record_producer, "METADATA_AGE_MAX_S", 0.05)
+    monkeypatch.setattr(producer_topics, "METADATA_AGE_MAX_S", 0.05)
     async with Producer(brokers.bootstrap) as producer:
         assert await producer.partitions("t") == 2
         await brokers.add_partition("t", 1)
-        topic = producer._topics["t"]
+        topic = producer._topics.known["t"]
         await until(lambda: len(topic.lanes) == 3)
         assert await producer.partitions("t") == 3
         assert (await producer.send_and_wait("t", b"", partition=2)).partition == 2
@@ -325,7 +334,7 @@ async def test_a_bug_reaches_everyone_who_waits(brokers: FakeBrokers, monkeypatc
         raise ZeroDivisionError("a bug")
 
     async with Producer(brokers.bootstrap) as producer:
-        monkeypatch.setattr(record_producer, "build_batch", broken)
+        monkeypatch.setattr(lane_sender, "build_batch", broken)
         with pytest.raises(ClusterError, match="the producer failed: ZeroDivisionError"):
             await producer.send_and_wait("t", b"")
         with pytest.raises(ClusterError, match="the producer failed"):

@@ -1,0 +1,112 @@
+"""Sends the batches of a producer's lanes."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Final
+
+from quorumlog.client.cluster import Cluster
+from quorumlog.client.delivery import BatchDelivery
+from quorumlog.client.delivery import Sequence as Numbers
+from quorumlog.client.lanes import Batch, Lane, Piece, Topic
+from quorumlog.client.producer_buffer import ProducerBuffer
+from quorumlog.client.producer_settings import ACKS, ProducerSettings
+from quorumlog.client.producer_transactions import ProducerTransactions
+from quorumlog.client.record_codec import build_batch
+from quorumlog.errors import ClusterError
+from quorumlog.wire.compression import CODEC_NAMES
+from quorumlog.wire.errors import ApiError
+
+_TOO_LARGE: Final = (ApiError.MESSAGE_TOO_LARGE, ApiError.RECORD_LIST_TOO_LARGE)
+
+
+class LaneSender:
+    """Delivers the batches of each lane, one at a time, and gives them their outcomes.
+
+    flushes: calls of `flush` that wait now; meanwhile no batch waits for more records.
+    stale: set when a broker does not know a topic.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: ProducerSettings,
+        transactions: ProducerTransactions | None,
+        buffer: ProducerBuffer,
+        stale: asyncio.Event,
+    ) -> None:
+        self.flushes = 0
+        self._cluster = cluster
+        self._transactions = transactions
+        self._buffer = buffer
+        self._stale = stale
+        self._is_idempotent = settings.is_idempotent
+        self._codec = CODEC_NAMES[settings.compression]
+        self._delivery_timeout_s = settings.delivery_timeout_s
+        self._delivery = BatchDelivery(
+            cluster,
+            acks=ACKS[settings.acks],
+            request_timeout_s=settings.request_timeout_s,
+            transaction=transactions,
+        )
+
+    async def run(self, topic: Topic, lane: Lane) -> None:
+        """Deliver the batches of a lane, until its topic is deleted and the lane empty, or until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            if not lane.queue:
+                if topic.is_gone:
+                    return
+                lane.changed.clear()
+                await lane.changed.wait()
+                continue
+            wait_s = lane.queue[0].ready_at - loop.time()
+            if wait_s > 0 and len(lane.queue) == 1 and lane.queue[0].size < lane.size_max and not self.flushes:
+                await self._linger(lane, wait_s)
+                continue
+            batch = lane.queue.popleft()
+            pieces: list[Piece] = []
+            await self._deliver(topic, lane, batch, 0, len(batch.records), pieces)
+            self._buffer.decide(batch, pieces)
+
+    async def _linger(self, lane: Lane, wait_s: float) -> None:
+        lane.changed.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                await lane.changed.wait()
+
+    async def _deliver(self, topic: Topic, lane: Lane, batch: Batch, start: int, end: int, pieces: list[Piece]) -> None:
+        """Deliver the records from `start` to `end`, in parts if the broker refuses them as too large together."""
+        now = asyncio.get_running_loop().time
+        numbers = lane.sequence
+        try:
+            if self._transactions is not None and (refusal := self._transactions.refusal) is not None:
+                raise refusal
+            if batch.deadline <= now():
+                raise _expired(batch, self._delivery_timeout_s)
+            if self._is_idempotent and numbers.identity is None:
+                numbers.identity = await self._cluster.new_producer_id(batch.deadline - now())
+            data = build_batch(batch.records[start:end], self._codec)
+            left_s = max(batch.deadline - now(), 0.0)
+            pieces.append((start, await self._delivery.deliver(numbers, data, end - start, left_s)))
+        except ClusterError as error:
+            is_refused = not error.retriable and numbers.attempts == 1
+            if is_refused and error.code in _TOO_LARGE and end - start > 1:
+                lane.size_max = max(lane.size_max // 2, 1)
+                middle = (start + end) // 2
+                await self._deliver(topic, lane, batch, start, middle, pieces)
+                await self._deliver(topic, lane, batch, middle, end, pieces)
+                return
+            if self._transactions is not None:
+                self._transactions.failed(error)
+            elif not is_refused:
+                lane.sequence = Numbers(numbers.topic, numbers.index)
+            if error.code in (ApiError.UNKNOWN_TOPIC_OR_PARTITION, ApiError.UNKNOWN_TOPIC_ID):
+                self._stale.set()
+            pieces.append((start, error))
+
+
+def _expired(batch: Batch, timeout_s: float) -> ClusterError:
+    message = f"{batch.topic}-{batch.index}: {len(batch.records)} records were not sent within {timeout_s:g} s"
+    return ClusterError(ApiError.TIMED_OUT, message, "check the brokers, or send more slowly", retriable=True)

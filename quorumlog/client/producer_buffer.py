@@ -1,0 +1,99 @@
+"""The records that a producer has accepted, until the outcome of their batches is known."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from quorumlog.client.lanes import Batch, Piece
+from quorumlog.errors import ClusterError
+from quorumlog.wire.errors import ApiError
+
+FAILURES_KEPT_MAX: Final = 1000
+"""Failed batches that `flush` can still report; the oldest is dropped beyond that."""
+
+
+class ProducerBuffer:
+    """Batches without an outcome yet, and failures that the user does not know yet.
+
+    size, size_max: bytes of the records.  `Producer` raises `size` when it adds a record, and `decide` lowers it.
+    closed: why the producer takes no records; None while it does.
+    """
+
+    def __init__(self, size_max: int, closed: ClusterError) -> None:
+        self.size = 0
+        self.size_max = size_max
+        self.closed: ClusterError | None = closed
+        self._outstanding: dict[Batch, None] = {}
+        """In the order of their first records."""
+        self._failed: deque[Batch] = deque(maxlen=FAILURES_KEPT_MAX)
+        self._moved = asyncio.Event()
+        """Set when a batch was decided."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._outstanding
+
+    def add(self, batch: Batch) -> None:
+        """Add a batch, whose records follow."""
+        self._outstanding[batch] = None
+
+    def decide(self, batch: Batch, pieces: list[Piece]) -> None:
+        """Give a batch its outcome."""
+        self._outstanding.pop(batch, None)
+        self.size -= batch.size
+        if not batch.pieces.done():
+            batch.pieces.set_result(pieces)
+        if batch.first_error() is not None:
+            self._failed.append(batch)
+        self._moved.set()
+
+    def discard(self, error: ClusterError) -> None:
+        """Let all batches fail."""
+        for batch in list(self._outstanding):
+            self.decide(batch, [(0, error)])
+        self._failed.clear()
+
+    async def decided_all(self) -> None:
+        """Return once all batches that are here now are decided."""
+        waiting = [batch.pieces for batch in self._outstanding]
+        if waiting:
+            await asyncio.wait(waiting)
+
+    async def decided_one(self) -> None:
+        """Return once another batch is decided."""
+        self._moved.clear()
+        await self._moved.wait()
+
+    def forget_failures(self) -> None:
+        self._failed.clear()
+
+    def raise_failures(self) -> None:
+        """Raise an error if the producer is closed, or if deliveries failed and the user has not read their outcome.
+
+        Each failure is raised once.
+        """
+        failed = [batch for batch in self._failed if batch.observed < batch.failed_records()]
+        self._failed.clear()
+        if self.closed is not None:
+            raise self.closed
+        if failed:
+            count = sum(batch.failed_records() - batch.observed for batch in failed)
+            first = failed[0].first_error()
+            assert first is not None
+            message = f"{count} records were not delivered; the first error: {first.message}"
+            raise ClusterError(first.code, message, first.next_step, retriable=first.retriable) from first
+
+    def no_room(self, waited_s: float) -> ClusterError:
+        """Return the error of a record that found no room."""
+        message = (
+            f"no room for the record within {waited_s:g} s: "
+            f"{self.size} of {self.size_max} bytes wait for their delivery"
+        )
+        return ClusterError(ApiError.TIMED_OUT, message, "send more slowly, or check the brokers", retriable=True)
+
+    def too_large(self, size: int) -> ClusterError:
+        """Return the error of a record that never fits."""
+        message = f"a record of {size} bytes does not fit into the buffer of {self.size_max} bytes"
+        return ClusterError(ApiError.MESSAGE_TOO_LARGE, message, "raise buffer_size_max_bytes, or send smaller records")

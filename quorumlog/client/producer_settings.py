@@ -1,0 +1,74 @@
+"""The settings of a `Producer`, checked as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from quorumlog.client.delivery import ACKS_ALL, ACKS_LEADER, ACKS_NONE
+from quorumlog.errors import ConfigError
+from quorumlog.wire.compression import CODEC_NAMES
+
+Acks = Literal["all", "leader", "none"]
+Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+Partitioner = Callable[[bytes | None, int], int]
+"""Returns the partition for a key and a number of partitions."""
+
+BATCH_SIZE_MAX_BYTES: Final = 512 << 10
+BUFFER_SIZE_MAX_BYTES: Final = 32 << 20
+MAX_BLOCK_S: Final = 60.0
+TRANSACTION_TIMEOUT_S: Final = 60.0
+ACKS: Final = {"all": ACKS_ALL, "leader": ACKS_LEADER, "none": ACKS_NONE}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerSettings:
+    """The arguments of `Producer`, whose docstring describes them.
+
+    Raises:
+        ConfigError: one of them is out of range; lists all of them.
+    """
+
+    acks: Acks
+    linger_ms: float
+    compression: Compression
+    partitioner: Partitioner | None
+    batch_size_max_bytes: int
+    buffer_size_max_bytes: int
+    delivery_timeout_s: float
+    request_timeout_s: float
+    max_block_s: float
+    transactional_id: str | None
+    transaction_timeout_s: float
+
+    def __post_init__(self) -> None:
+        problems = list(self._problems())
+        if problems:
+            raise ConfigError(*problems)
+
+    @property
+    def is_idempotent(self) -> bool:
+        return self.acks != "none"
+
+    def _problems(self) -> Iterable[str]:
+        if self.acks not in ACKS:
+            yield f"acks is {self.acks!r}, not one of {', '.join(ACKS)}"
+        if self.compression not in CODEC_NAMES:
+            yield f"compression is {self.compression!r}, not one of {', '.join(CODEC_NAMES)}"
+        if self.linger_ms < 0:
+            yield f"linger_ms is {self.linger_ms}, below 0"
+        for name in ("batch_size_max_bytes", "buffer_size_max_bytes"):
+            if (size := getattr(self, name)) < 1:
+                yield f"{name} is {size}, below 1"
+        if self.delivery_timeout_s * 1000 <= self.linger_ms:
+            yield f"delivery_timeout_s is {self.delivery_timeout_s}, not above linger_ms"
+        for name in ("request_timeout_s", "max_block_s"):
+            if (time_s := getattr(self, name)) <= 0:
+                yield f"{name} is {time_s}, not above 0"
+        if self.transactional_id == "":
+            yield "transactional_id is empty"
+        if self.transactional_id is not None and self.acks != "all":
+            yield f"transactional_id requires acks='all', not {self.acks!r}"
+        if self.transaction_timeout_s <= 0:
+            yield f"transaction_timeout_s is {self.transaction_timeout_s}, not above 0"

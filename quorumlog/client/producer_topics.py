@@ -1,0 +1,146 @@
+"""The topics of a producer, with the lanes of their partitions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from quorumlog.client.cluster import Cluster, TopicState
+from quorumlog.client.delivery import Sequence as Numbers
+from quorumlog.client.lanes import Lane, Topic
+from quorumlog.client.partitions import UNKNOWN_TOPIC_TIMEOUT_S
+from quorumlog.client.producer_buffer import ProducerBuffer
+from quorumlog.client.producer_settings import ProducerSettings
+from quorumlog.errors import ClusterError
+from quorumlog.wire.errors import ApiError
+
+METADATA_AGE_MAX_S: Final = 60.0
+_PAUSE_S: Final = 0.1
+
+
+class ProducerTopics:
+    """The topics to which records were sent.  Only this object adds and removes lanes.
+
+    known: by name.
+    identity: producer id and epoch of new lanes; None: each gets one of its own.
+    stale: set when a topic may have been deleted.
+    begin: starts to deliver the batches of a new lane.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: ProducerSettings,
+        buffer: ProducerBuffer,
+        stale: asyncio.Event,
+        begin: Callable[[Topic, Lane], None],
+    ) -> None:
+        self.known: dict[str, Topic] = {}
+        self.identity: tuple[int, int] | None = None
+        self._cluster = cluster
+        self._batch_size_max = settings.batch_size_max_bytes
+        self._max_block_s = settings.max_block_s
+        self._buffer = buffer
+        self._stale = stale
+        self._begin = begin
+        self._look_ups: dict[str, asyncio.Task[Topic]] = {}
+
+    def lanes(self) -> list[Lane]:
+        return [lane for topic in self.known.values() for lane in topic.lanes]
+
+    def renumber(self, identity: tuple[int, int]) -> None:
+        """Let all lanes begin anew with a later identity."""
+        self.identity = identity
+        for lane in self.lanes():
+            lane.sequence = Numbers(lane.sequence.topic, lane.sequence.index, identity)
+
+    def clear(self) -> None:
+        """Drop all batches that are not being sent."""
+        for lane in self.lanes():
+            lane.queue.clear()
+
+    def cancel(self) -> list[asyncio.Task[Topic]]:
+        """Cancel the look-ups, and return them."""
+        look_ups = list(self._look_ups.values())
+        for look_up in look_ups:
+            look_up.cancel()
+        return look_ups
+
+    async def get(self, name: str) -> Topic:
+        """Return a topic, from the brokers if it is new.  Calls for one topic share one look-up.
+
+        Raises: ClusterError, as `Producer.send`.
+        """
+        while (known := self.known.get(name)) is None:
+            if self._buffer.closed is not None:
+                raise self._buffer.closed
+            look_up = self._look_ups.get(name)
+            if look_up is None:
+                look_up = self._look_ups[name] = asyncio.ensure_future(self._look_up(name))
+                look_up.add_done_callback(lambda done: self._looked_up(name, done))
+            await asyncio.wait({look_up})
+            if look_up.cancelled():
+                raise self._buffer.closed or ClusterError(ApiError.CLIENT_CLOSED, "the client was closed")
+            known = look_up.result()
+            break
+        return known
+
+    def _looked_up(self, name: str, done: asyncio.Task[Topic]) -> None:
+        del self._look_ups[name]
+        if not done.cancelled():
+            done.exception()  # the waiting calls have seen it
+
+    async def _look_up(self, name: str) -> Topic:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._max_block_s
+        unknown_until = loop.time() + min(self._max_block_s, UNKNOWN_TOPIC_TIMEOUT_S)
+        while True:
+            states = await self._cluster.topic_states([name], max(deadline - loop.time(), _PAUSE_S))
+            state = states.get(name)
+            if state is not None and state.leader_epochs:
+                topic = self.known[name] = Topic(name, state.topic_id)
+                self._grow(topic, state)
+                return topic
+            if loop.time() >= unknown_until:
+                message = f"topic {name} does not exist, and was not created automatically"
+                raise ClusterError(ApiError.UNKNOWN_TOPIC_OR_PARTITION, message, f"kctl topics create {name}")
+            self._cluster.ask_another_broker()
+            await asyncio.sleep(_PAUSE_S)
+
+    def _grow(self, topic: Topic, state: TopicState) -> None:
+        for index in range(len(topic.lanes), len(state.leader_epochs)):
+            lane = Lane(topic.name, index, self._batch_size_max)
+            lane.sequence.identity = self.identity
+            topic.lanes.append(lane)
+            self._begin(topic, lane)
+
+    async def keep_up(self) -> None:
+        """Notice new partitions, and topics that were deleted or created again, until cancelled."""
+        while True:
+            self._stale.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(METADATA_AGE_MAX_S):
+                    await self._stale.wait()
+            await asyncio.sleep(_PAUSE_S)
+            if not self.known:
+                continue
+            try:
+                states = await self._cluster.topic_states(list(self.known), METADATA_AGE_MAX_S)
+            except ClusterError:
+                continue  # the deliveries report that no broker answers
+            for name, topic in list(self.known.items()):
+                state = states.get(name)
+                if state is None or state.topic_id != topic.topic_id:
+                    self._forget(topic)
+                else:
+                    self._grow(topic, state)
+
+    def _forget(self, topic: Topic) -> None:
+        """Look the topic up at the next `send`; a topic that was created again begins with new sequence numbers."""
+        if self.known.get(topic.name) is topic:
+            del self.known[topic.name]
+        topic.is_gone = True
+        for lane in topic.lanes:
+            lane.changed.set()
