@@ -148,7 +148,7 @@ def test_a_rename_replaces_a_file_that_is_open(disks: DiskKind) -> None:
     disks.run(scenario)
 
 
-def test_folders_and_names(disks: DiskKind) -> None:
+def test_folders_are_listed_renamed_and_removed(disks: DiskKind) -> None:
     async def scenario() -> None:
         disk = disks.disk()
         disk.make_dir("logs")
@@ -174,7 +174,7 @@ def test_folders_and_names(disks: DiskKind) -> None:
     disks.run(scenario)
 
 
-def test_facts(disks: DiskKind) -> None:
+def test_facts_are_durable_and_listed_in_order(disks: DiskKind) -> None:
     async def scenario() -> None:
         facts = disks.disk().facts
         assert facts.load() == {}

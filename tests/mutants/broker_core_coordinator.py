@@ -80,7 +80,7 @@ MUTANTS = (
         MACHINE,
         "                self._sweeper.transaction_ended(places)\n",
         "",
-        (f"{RECREATED}::test_a_pending_offset_of_the_deleted_topic_is_none_of_the_recreated_one",),
+        (f"{RECREATED}::test_a_pending_offset_of_the_deleted_topic_is_not_one_of_the_recreated_topic",),
     ),
     Mutant(
         "a commit by the id of a deleted topic counts for the next one of its name",
@@ -108,7 +108,7 @@ MUTANTS = (
         EXPLANATIONS,
         "for at_ms in (group.state_ms, last_commit_ms)",
         "for at_ms in (group.state_ms,)",
-        (f"{EXPLANATION_TESTS}::test_an_empty_group_tells_since_when",),
+        (f"{EXPLANATION_TESTS}::test_an_empty_group_reports_since_when_it_is_empty",),
     ),
     Mutant(
         "the leader of a group that joins again counts as a follower",
@@ -153,7 +153,7 @@ MUTANTS = (
         RECORDS,
         "    else:\n        return None",
         '    else:\n        raise BadRecord("key")',
-        (f"{RECORD_TESTS}::test_a_key_of_an_unknown_type_is_none",),
+        (f"{RECORD_TESTS}::test_a_key_of_an_unknown_type_is_not_decoded",),
     ),
     Mutant(
         "an own expiry time is not written",

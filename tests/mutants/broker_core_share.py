@@ -20,7 +20,7 @@ MUTANTS = (
         "broker/core/coordinator/share/groups.py",
         "has_record = Kind.GROUP in self._kinds",
         "has_record = True",
-        (f"{GROUP_TESTS}::test_leftovers_of_a_deleted_group_do_not_come_back",),
+        (f"{GROUP_TESTS}::test_leftovers_of_a_deleted_group_are_not_restored",),
     ),
     Mutant(
         "a member of a deleted share group joins its successor",

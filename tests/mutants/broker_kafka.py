@@ -149,7 +149,7 @@ MUTANTS = (
         "return KafkaCode.NONE",
         (
             "tests/unit/broker/kafka/test_security_is_off.py"
-            "::test_a_replica_is_where_it_is_wanted_or_the_move_is_refused",
+            "::test_a_move_of_a_replica_is_accepted_only_to_its_own_directory",
         ),
     ),
     Mutant(

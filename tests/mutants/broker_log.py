@@ -272,9 +272,7 @@ MUTANTS = (
         DURABILITY,
         "if self.folder_fact is None or self.folder_fact == UNSYNCED:",
         "if self._write_caching:",
-        (
-            f"{UNIT}/test_interrupted_truncations.py::test_a_truncation_is_prepared_by_the_fact_and_not_by_the_configuration",
-        ),
+        (f"{UNIT}/test_interrupted_truncations.py::test_a_truncation_lowers_an_existing_fact_even_with_write_caching",),
     ),
     Mutant(
         "a folder without a fact counts as flushed",
@@ -361,7 +359,7 @@ MUTANTS = (
         CHECKPOINTS,
         "{state: old, folder: value}",
         "{state: old}",
-        (f"{UNIT}/test_checkpoints.py::test_a_reset_that_gives_way_keeps_the_fact_of_its_folder",),
+        (f"{UNIT}/test_checkpoints.py::test_a_cancelled_reset_keeps_the_fact_of_its_folder",),
     ),
     Mutant(
         "a new segment is acknowledged before the facts know that it was flushed",

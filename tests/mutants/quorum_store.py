@@ -136,7 +136,7 @@ MUTANTS = (
         DIRECTORY,
         "_save_mark(directory, {**_read_mark(directory), **asdict(identity)})",
         "pass",
-        (f"{STORE_TESTS}::test_the_mark_follows_when_a_directory_gets_another_identity",),
+        (f"{STORE_TESTS}::test_the_mark_is_updated_when_a_directory_gets_another_identity",),
     ),
     Mutant(
         "facts whose commit failed are closed",

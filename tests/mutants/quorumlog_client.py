@@ -91,7 +91,7 @@ MUTANTS = (
         TRANSACTION_ADMIN,
         "                if error.code == ApiError.TRANSACTIONAL_ID_NOT_FOUND:\n                    return  # only",
         "                if False:\n                    return  # only",
-        (f"{ADMIN_OF_TRANSACTIONS}::test_a_transactional_id_that_is_gone_has_ended",),
+        (f"{ADMIN_OF_TRANSACTIONS}::test_a_transaction_whose_id_no_longer_exists_has_ended",),
     ),
     Mutant(
         "a coordinator that does not answer has aborted the transaction",

@@ -89,7 +89,7 @@ def test_good_batches_are_accepted_and_stay_good_with_offsets(batches: list[byte
 
 
 @given(st.binary(max_size=300) | any_header)
-def test_any_bytes_get_a_verdict(data: bytes) -> None:
+def test_any_bytes_are_accepted_or_refused(data: bytes) -> None:
     verdict = validate_batches(data, SIZE_MAX)
     checked = check_batches(data)
     if isinstance(verdict, BatchRefusal):
@@ -106,7 +106,7 @@ def test_any_bytes_get_a_verdict(data: bytes) -> None:
 
 
 @given(st.binary(max_size=300) | any_header, st.integers(0, 2**62))
-def test_any_bytes_in_a_file_get_a_verdict(data: bytes, offset: int) -> None:
+def test_any_bytes_in_a_file_are_accepted_or_refused(data: bytes, offset: int) -> None:
     file = file_of(data)
     walked = run(walk_file(file, 0, offset, -1))
     assert 0 <= walked.end <= len(data)

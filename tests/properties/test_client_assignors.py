@@ -50,7 +50,7 @@ def settle(name: str, members: Members, counts: Counts, generation: int = 10) ->
 
 @EACH
 @given(groups, counts)
-def test_every_partition_has_one_owner_who_wants_it(name: str, members: Members, counts: Counts) -> None:
+def test_every_partition_has_one_owner_that_subscribes_to_it(name: str, members: Members, counts: Counts) -> None:
     assignment = settle(name, members, counts)
     assert assignment.keys() == members.keys()
     owners = Counter(partition for given in assignment.values() for partition in given)
@@ -103,7 +103,7 @@ def test_range_gives_the_first_members_one_more() -> None:
     }  # fmt: skip
 
 
-def test_roundrobin_deals_and_skips_who_does_not_subscribe() -> None:
+def test_roundrobin_skips_members_that_do_not_subscribe() -> None:
     members = {"x": Subscription(frozenset("ab")), "y": Subscription(frozenset("b")), "z": Subscription(frozenset("a"))}
     assert assign("roundrobin", members, {"a": 3, "b": 2}) == {
         "x": [("a", 0), ("a", 2), ("b", 1)], "y": [("b", 0)], "z": [("a", 1)],
@@ -118,7 +118,7 @@ def test_static_members_keep_their_place_under_another_member_id() -> None:
     }
 
 
-def test_the_later_generation_owns_what_two_members_claim() -> None:
+def test_a_partition_that_two_members_claim_belongs_to_the_later_generation() -> None:
     both = frozenset((TopicPartition("a", 0),))
     members = {"x": Subscription(frozenset("a"), both, 1), "y": Subscription(frozenset("a"), both, 2)}
     assert TopicPartition("a", 0) in assign("sticky", members, {"a": 2})["y"]

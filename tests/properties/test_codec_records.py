@@ -142,7 +142,7 @@ def test_one_changed_byte_gives_records_or_a_named_error(batch: list[Record], da
 
 
 @given(st.lists(records, min_size=1, max_size=4), st.integers(1, 3))
-def test_a_cut_payload_is_refused_or_a_shorter_batch(batch: list[Record], cut: int) -> None:
+def test_a_truncated_payload_is_refused_or_read_as_fewer_records(batch: list[Record], cut: int) -> None:
     payload = encode(batch)[:-cut]
     outcome = decode_or_error(payload)
     assert isinstance(outcome, str) or len(outcome) < len(batch)

@@ -206,7 +206,7 @@ class Run:
 
 
 @pytest.mark.parametrize("first", range(0, 240, 60))
-def test_nothing_plausible_breaks_a_core(first: int) -> None:
+def test_plausible_messages_break_no_core(first: int) -> None:
     seen: set[str] = set()
     for seed in range(first, first + 60):
         run = Run(seed)

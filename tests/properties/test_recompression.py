@@ -29,7 +29,9 @@ def changed(data: bytes, target: Recompression, size_max: int = 1 << 20) -> Prod
 
 
 @given(sent, targets)
-def test_records_offsets_and_times_stay(sent: list[tuple[list[NewRecord], Codec]], target: Recompression) -> None:
+def test_recompression_keeps_records_offsets_and_times(
+    sent: list[tuple[list[NewRecord], Codec]], target: Recompression
+) -> None:
     data, offset = bytearray(), 0
     for each, codec in sent:
         batch = build_batch(each, codec)
@@ -47,7 +49,7 @@ def test_records_offsets_and_times_stay(sent: list[tuple[list[NewRecord], Codec]
 
 
 @given(records, st.sampled_from(list(Codec)[1:]), st.data(), targets)
-def test_a_damaged_body_is_refused_as_by_the_check_alone(
+def test_recompression_refuses_a_damaged_body_like_the_check(
     sent: list[NewRecord], codec: Codec, draw: st.DataObject, target: Recompression
 ) -> None:
     batch = build_batch(sent, codec)

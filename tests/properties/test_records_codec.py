@@ -171,7 +171,7 @@ def test_malformed_records_are_refused_by_both_or_read_alike(
 
 @given(st.binary(max_size=400))
 @settings(deadline=None)
-def test_any_bytes(data: bytes) -> None:
+def test_any_bytes_are_decoded_alike_or_refused(data: bytes) -> None:
     for decoder in (lambda: list(decode_batches(data)), lambda: decode(data, 0, 9, "t", 0)):
         try:
             result = decoder()

@@ -152,7 +152,7 @@ def test_nothing_takes_time_or_randomness_from_the_system(monkeypatch: pytest.Mo
     assert CLUSTER.play(draw(3)).violation is None
 
 
-def test_the_digest_is_of_what_happened_with_and_without_a_trace() -> None:
+def test_the_digest_is_the_same_with_and_without_a_trace() -> None:
     plan = draw(3)
     first = CLUSTER.play(plan).digest
     assert CLUSTER.trace(plan).digest == first
@@ -177,7 +177,7 @@ def test_a_known_mistake_is_caught(name: str) -> None:
     assert hunt(mutant, attack_cluster_seed, MUTANT_SEEDS, MUTANT_FIRST_SEED.get(name, 0)).caught_by is not None
 
 
-def test_nothing_is_left_of_a_mutant() -> None:
+def test_a_mutant_is_removed_after_its_run() -> None:
     for mutant in MUTANTS:
         with mutant.alive():
             pass

@@ -34,7 +34,7 @@ def test_the_mutant_is_caught(mutant: object) -> None:
     assert hunt(found, attack_quorum, SEEDS).caught_by is not None
 
 
-def test_nothing_is_left_of_a_mutant() -> None:
+def test_a_mutant_is_removed_after_its_run() -> None:
     for mutant in MUTANTS:
         with mutant.alive():
             pass

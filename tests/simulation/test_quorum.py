@@ -70,7 +70,7 @@ def output_of(seed: int, hash_seed: int) -> list[str]:
     return [line for line in finished.stdout.splitlines() if not line.startswith("seeds ")]  # how long it took
 
 
-def test_the_digest_is_of_what_happened_with_and_without_a_trace() -> None:
+def test_the_digest_is_the_same_with_and_without_a_trace() -> None:
     plan = draw(3)
     first = play_quorum(plan).digest
     assert QUORUM.trace(plan).digest == first

@@ -61,7 +61,7 @@ def test_write_and_compare(spark: SparkSession, cluster: ThreadedBrokers, tmp_pa
     assert strange.duplicated == 1, "a row that the source does not hold at all"
 
 
-def test_the_busiest_broker() -> None:
+def test_the_busiest_broker_leads_the_partitions_with_most_rows() -> None:
     assert _busiest({0: 11, 1: 12, 2: 12}, dict.fromkeys(range(3), 1)) == [1, 2]
     assert _busiest({0: 11, 1: 12}, {0: 1, 1: 5}) == [1]
 

@@ -12,7 +12,7 @@ from quorumlog.kctl import processes
 from .conftest import run
 
 
-def test_up_status_again_and_down(tmp_path: Path) -> None:
+def test_a_dev_cluster_starts_reports_its_status_and_stops(tmp_path: Path) -> None:
     home = tmp_path / "dev"
     base = 20_000 + os.getpid() % 20_000
     try:

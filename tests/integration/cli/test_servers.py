@@ -75,7 +75,7 @@ def test_ready_in_json(start_server: StartServer, tmp_path: Path) -> None:
         ("broker", (), "give one of --standalone"),
     ],
 )
-def test_bad_configuration_is_2(program: str, arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
+def test_bad_configuration_exits_with_2(program: str, arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
     arguments = tuple(str(tmp_path / text) if text == "d" else text for text in arguments)
     done = run(program, "run", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
@@ -83,7 +83,7 @@ def test_bad_configuration_is_2(program: str, arguments: tuple[str, ...], said: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_port_in_use_is_2_and_named(tmp_path: Path) -> None:
+def test_a_port_in_use_exits_with_2_and_is_named(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -98,21 +98,21 @@ def test_a_port_in_use_is_2_and_named(tmp_path: Path) -> None:
             assert not (tmp_path / flag / "quorum").exists(), "found before anything was written"
 
 
-def test_a_directory_in_use_is_2(standalone: Server) -> None:
+def test_a_directory_in_use_exits_with_2(standalone: Server) -> None:
     done = run("broker", "run", "--standalone", "--data-dir", standalone.fields["data_dir"], *ANYWHERE)
     assert done.returncode == 2
     assert standalone.fields["data_dir"] in done.stderr
     assert str(standalone.process.pid) in done.stderr
 
 
-def test_a_directory_of_another_node_is_2(start_server: StartServer, tmp_path: Path) -> None:
+def test_a_directory_of_another_node_exits_with_2(start_server: StartServer, tmp_path: Path) -> None:
     assert start_server("broker", "--standalone", "--data-dir", tmp_path, *ANYWHERE).stop() == 0
     done = run("broker", "run", "--standalone", "--data-dir", tmp_path, "--node-id", "7", *ANYWHERE)
     assert done.returncode == 2
     assert "7" in done.stderr
 
 
-def test_a_damaged_store_is_7(start_server: StartServer, tmp_path: Path) -> None:
+def test_a_damaged_store_exits_with_7(start_server: StartServer, tmp_path: Path) -> None:
     assert start_server("broker", "--standalone", "--data-dir", tmp_path, *ANYWHERE).stop() == 0
     (database,) = [path for path in (tmp_path / "quorum").iterdir() if path.suffix in (".db", ".sqlite")]
     size = database.stat().st_size

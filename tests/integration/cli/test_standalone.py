@@ -182,7 +182,7 @@ def test_a_standalone_broker_keeps_its_records_over_a_restart(start_server: Star
     assert second.stop() == 0
 
 
-def test_an_unreachable_cluster_is_4() -> None:
+def test_an_unreachable_cluster_exits_with_4() -> None:
     done = run("kctl", "--controllers", "127.0.0.1:1", "--timeout", "0.5", "topics", "list", "-o", "json")
     assert done.returncode == 4
     assert json.loads(done.stderr)["retriable"] is True

@@ -145,7 +145,7 @@ async def test_an_open_transaction_of_a_scope_names_its_scope_and_does_not_hang(
         assert (await client.end(scope, 0, [], WAIT_S)).changed
 
 
-def test_what_does_not_exist_is_named_with_the_next_step(standalone: Server, tool: Tool) -> None:
+def test_missing_transactions_are_named_with_the_next_step(standalone: Server, tool: Tool) -> None:
     topic = topic_on(standalone.fields["kafka"])
     place = ("--topic", topic, "--partition", "0", "--start-offset")
     assert tool.refused("describe", "nobody") == (3, "TRANSACTIONAL_ID_NOT_FOUND", "kctl transactions list")

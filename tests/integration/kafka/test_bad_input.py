@@ -69,7 +69,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("records", "code"), REFUSED)
-async def test_a_bad_batch(client: RawClient, topic: str, records: bytes | None, code: KafkaCode) -> None:
+async def test_a_bad_batch_is_refused_and_not_appended(
+    client: RawClient, topic: str, records: bytes | None, code: KafkaCode
+) -> None:
     for acks in (1, -1):
         answer = await client.produce(topic, 0, records, acks=acks)
         assert (KafkaCode(int(answer.error_code)), answer.base_offset) == (code, -1)
@@ -81,7 +83,7 @@ async def test_a_transactional_batch_without_a_producer(client: RawClient, topic
     assert ErrorCode(answer.error_code) is ErrorCode.invalid_record
 
 
-async def test_sequences(client: RawClient, topic: str) -> None:
+async def test_sequences_are_checked_and_duplicates_recognised(client: RawClient, topic: str) -> None:
     identity = await client.ask(Api.INIT_PRODUCER_ID, 4, {"transactional_id": None, "producer_id": -1})
     producer_id = identity.producer_id
     assert (int(identity.error_code), identity.producer_epoch) == (0, 0)
@@ -174,7 +176,9 @@ BAD_TOPICS = [
 
 
 @pytest.mark.parametrize(("values", "code"), BAD_TOPICS)
-async def test_a_bad_topic(client: RawClient, values: dict[str, Any], code: ErrorCode | None) -> None:
+async def test_a_topic_with_invalid_values_is_not_created(
+    client: RawClient, values: dict[str, Any], code: ErrorCode | None
+) -> None:
     new = {"name": f"bad-{next(_numbers)}", "num_partitions": 1, "replication_factor": 1, **values}
     response = await client.ask(Api.CREATE_TOPICS, 7, {"topics": [new], "timeout": 10_000})
     found = ErrorCode(response.topics[0].error_code)

@@ -106,7 +106,7 @@ async def test_every_compression_is_stored_unchanged_and_read_by_all(
 
 @EACH_CLIENT
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-async def test_acks(bootstrap: str, topic: str, client: Client, acks: str) -> None:
+async def test_each_client_produces_with_each_acks(bootstrap: str, topic: str, client: Client, acks: str) -> None:
     offsets = await asyncio.to_thread(client.produce, bootstrap, topic, RECORDS, acks=acks)
     assert offsets == ([] if acks == "0" else list(range(100)))
     got = await asyncio.to_thread(client.consume, bootstrap, topic, "beginning", 100)
@@ -114,7 +114,7 @@ async def test_acks(bootstrap: str, topic: str, client: Client, acks: str) -> No
 
 
 @EACH_CLIENT
-async def test_an_idempotent_producer(bootstrap: str, topic: str, client: Client) -> None:
+async def test_idempotent_producers_number_their_batches(bootstrap: str, topic: str, client: Client) -> None:
     for _ in range(2):
         await asyncio.to_thread(client.produce, bootstrap, topic, RECORDS[:20], idempotent=True, one_by_one=True)
     headers = await stored(bootstrap, topic)

@@ -52,7 +52,7 @@ async def committed(bootstrap: str, topic: str, partition: int, count: int) -> l
             await asyncio.sleep(0.05)
 
 
-async def test_an_end_shows_the_winners_and_hides_the_losers(standalone: Standalone) -> None:
+async def test_the_end_of_a_scope_shows_only_the_records_of_winners(standalone: Standalone) -> None:
     topic = await asyncio.to_thread(topic_on, standalone.bootstrap, 2)
     async with client_of(standalone.bootstrap) as (cluster, client):
         assert await client.is_served(TIMEOUT_S)

@@ -100,7 +100,7 @@ async def test_a_target_is_cancelled_midway(tmp_path: Path) -> None:
         assert not still.HasField("target_voters")
 
 
-async def test_one_grows_to_three_and_five_and_back_under_load(tmp_path: Path) -> None:
+async def test_one_voter_grows_to_three_and_five_and_back_under_load(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, joining=4) as cluster, under_load(cluster):
         for target in ([1, 2, 3], [1, 2, 3, 4, 5], [3, 4, 5], [5]):
             await done(cluster, "alter-quorum", "--target", named(cluster, *target), "--wait")

@@ -18,7 +18,7 @@ from tests.integration.quorum.clusters import describe, leader_of, leads_among, 
 from tests.integration.quorum.load import outcome, register, registered
 
 
-async def test_a_disconnected_leader(tmp_path: Path) -> None:
+async def test_a_disconnected_leader_decides_nothing(tmp_path: Path) -> None:
     """With network namespaces: see `cut_off`."""
     why_not = await asyncio.to_thread(lan.refusal)
     if why_not is not None:

@@ -278,7 +278,7 @@ def test_a_node_that_left_by_itself_rejoins() -> None:
         ("OUTCOME_UNKNOWN", 1, Standing.LEAVING),
     ],
 )
-def test_a_refused_voter_stops_as_one(error: str, asked: int, standing: Standing) -> None:
+def test_a_voter_that_may_not_leave_stops_as_a_voter(error: str, asked: int, standing: Standing) -> None:
     async def test() -> None:
         rig = Rig(1, 2, 3, 4)
         await a_while(1)

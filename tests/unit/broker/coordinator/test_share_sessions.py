@@ -69,7 +69,7 @@ def test_a_lost_connection_ends_the_sessions_that_used_it_last() -> None:
     driver.sessions.disconnected("h:2")
 
 
-def test_a_session_tells_which_partitions_its_group_uses() -> None:
+def test_a_group_uses_the_partitions_of_its_sessions() -> None:
     driver = Driver()
     session = driver.begin(NEW_SESSION)
     assert isinstance(session, ShareSession)

@@ -12,7 +12,7 @@ def test_an_empty_history_has_no_epochs() -> None:
     assert epochs.epoch_of(0) == -1
 
 
-def test_end_of() -> None:
+def test_the_end_of_an_epoch_is_the_start_of_the_next() -> None:
     epochs = EpochCache([(2, 10), (5, 20), (6, 30)], end_offset=35)
     assert epochs.end_of(1) == (1, 10)
     assert epochs.end_of(2) == (2, 20)
@@ -23,7 +23,7 @@ def test_end_of() -> None:
     assert epochs.end_of(-1) == UNKNOWN_EPOCH
 
 
-def test_epoch_of() -> None:
+def test_the_epoch_of_an_offset_is_found() -> None:
     epochs = EpochCache([(2, 10), (5, 20)], end_offset=35)
     assert [epochs.epoch_of(offset) for offset in (9, 10, 19, 20, 34)] == [-1, 2, 2, 5, 5]
 

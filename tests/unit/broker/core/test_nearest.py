@@ -30,7 +30,7 @@ def test_the_longest_log_is_chosen_and_then_the_lowest_id() -> None:
     assert nearest_replica("b", "a", 5, [replica(4, end=9), replica(3), replica(2)]) == 2
 
 
-def test_records_that_the_leader_has_committed_will_arrive_at_the_follower() -> None:
+def test_an_offset_between_the_followers_end_and_the_watermark_is_not_available_yet() -> None:
     follower = FollowerState(1, 3, high_watermark=4)
     follower.watermark_after(8, log_end=6)
     answers = [follower.missing(offset, log_end=6) for offset in (6, 7, 8, 9)]

@@ -444,7 +444,7 @@ def test_an_older_partition_epoch_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("acks", "code"), [(-1, KafkaCode.NOT_ENOUGH_REPLICAS), (1, KafkaCode.NONE), (0, KafkaCode.NONE)]
 )
-def test_too_small_an_isr_refuses_before_the_append(acks: int, code: KafkaCode) -> None:
+def test_a_write_is_refused_before_the_append_if_the_isr_is_too_small(acks: int, code: KafkaCode) -> None:
     assert Leader(isr=(1,)).state.admits(acks) is code
 
 
@@ -480,7 +480,7 @@ def test_acks_all_is_answered_when_the_watermark_has_passed() -> None:
     assert leader.state.verdict(-1, 10) is KafkaCode.NONE
 
 
-def test_acks_all_when_the_isr_has_shrunk_after_the_append() -> None:
+def test_acks_all_fails_after_the_append_if_the_isr_has_shrunk() -> None:
     leader = Leader()
     leader.write(10)
     leader.log_shows((1,), 8)

@@ -74,7 +74,7 @@ def test_sequences_wrap() -> None:
     assert code_of(across.check(B(0, 0), 0)) is KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_epochs() -> None:
+def test_an_older_epoch_is_refused_and_a_newer_one_restarts_the_sequence() -> None:
     state = state_after(B(0, 9, producer_epoch=3))
     assert code_of(state.check(B(10, 10, producer_epoch=2), 0)) is KafkaCode.INVALID_PRODUCER_EPOCH
     assert state.check(B(0, 5, producer_epoch=4), 0) == Accept()
@@ -151,7 +151,7 @@ def test_a_control_batch_changes_the_epoch_but_no_sequence() -> None:
     assert state.check(B(0, 0, producer_epoch=1), 0) == Accept()
 
 
-def test_snapshots() -> None:
+def test_a_restored_snapshot_equals_the_state() -> None:
     state = state_after(B(0, 9), B(3, 4, producer_id=1), B(10, 19))
     copy = ProducerState.restore(state.snapshot())
     assert copy.snapshot() == state.snapshot()

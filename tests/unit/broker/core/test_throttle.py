@@ -34,7 +34,7 @@ def test_unused_rate_is_kept_for_one_second() -> None:
     assert throttle.wait_s(60.0) == 0.5
 
 
-def test_another_rate_counts_at_once() -> None:
+def test_a_changed_rate_applies_at_once() -> None:
     throttle = Throttle()
     throttle.set_rate(1000, 0.0)
     throttle.spend(10_000, 0.0)

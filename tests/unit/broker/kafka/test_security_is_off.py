@@ -21,7 +21,7 @@ async def ask(served: Served, api: Api, version: int, values: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-async def test_each_request_about_acls_is_told_that_security_is_off(served: Served, version: int) -> None:
+async def test_each_request_about_acls_is_refused_with_security_disabled(served: Served, version: int) -> None:
     described = await ask(served, Api.DESCRIBE_ACLS, version, {"resource_type_filter": 1, "operation": 1})
     assert (int(described.error_code), described.resources) == (KafkaCode.SECURITY_DISABLED, ())
     created = await ask(served, Api.CREATE_ACLS, version, {"creations": [{"resource_name": "a"}] * 2})
@@ -159,7 +159,7 @@ async def test_a_quota_is_refused_and_the_removal_of_none_succeeds(served: Serve
     ],
 )
 @pytest.mark.parametrize("version", [1, 2])
-async def test_a_replica_is_where_it_is_wanted_or_the_move_is_refused(
+async def test_a_move_of_a_replica_is_accepted_only_to_its_own_directory(
     served: Served, version: int, path: str, index: int, code: KafkaCode
 ) -> None:
     served.replicas.create("t", 1)

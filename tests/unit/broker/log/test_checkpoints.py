@@ -15,7 +15,7 @@ from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.log.rig import KEY, OTHER, Rig, append, batches_of, fill
 
 
-async def test_upkeep_leaves_a_log_alone_that_was_set_aside_before_its_turn(rig: Rig) -> None:
+async def test_upkeep_skips_a_log_that_was_set_aside_before_its_turn(rig: Rig) -> None:
     log = rig.create()
     fill(log, 30)
     await rig.settle(log)
@@ -125,7 +125,7 @@ async def test_an_interrupted_reset_is_undone_by_a_clean_stop(rig: Rig, monkeypa
     assert batches_of(rig.log) == written
 
 
-async def test_reset(rig: Rig) -> None:
+async def test_a_reset_log_is_empty_and_continues_at_its_new_start(rig: Rig) -> None:
     log = rig.create()
     fill(log, 30, epoch=3)
     await rig.settle(log)
@@ -189,7 +189,7 @@ async def test_a_reset_within_the_log_is_finished_after_a_power_failure(
     assert batches_of(rig.log) == [batch]
 
 
-async def test_a_reset_that_gives_way_keeps_the_fact_of_its_folder(rig: Rig) -> None:
+async def test_a_cancelled_reset_keeps_the_fact_of_its_folder(rig: Rig) -> None:
     log = rig.create()
     fill(log, 3)
     await rig.settle(log)

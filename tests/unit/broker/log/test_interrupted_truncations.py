@@ -130,7 +130,7 @@ async def test_a_truncation_lowers_the_fact_that_a_flush_is_writing(rig: Rig, mo
     assert written[:2] == [newest, prepared]  # a later flush writes the newest one again
 
 
-async def test_a_truncation_is_prepared_by_the_fact_and_not_by_the_configuration(rig: Rig) -> None:
+async def test_a_truncation_lowers_an_existing_fact_even_with_write_caching(rig: Rig) -> None:
     """The fact of an idle log keeps its value when its topic gets write.caching."""
     log = rig.create()
     fill(log, 30)
@@ -143,7 +143,7 @@ async def test_a_truncation_is_prepared_by_the_fact_and_not_by_the_configuration
     }
 
 
-async def test_a_truncation_that_did_not_follow_leaves_the_proof(rig: Rig) -> None:
+async def test_damage_is_recognised_after_a_prepared_truncation_that_did_not_happen(rig: Rig) -> None:
     log = rig.create()
     fill(log, 30)
     await rig.logs.flush_all([log])

@@ -101,7 +101,7 @@ async def test_a_follower_in_an_epoch_without_records_appends_older_batches(rig:
     assert log.epochs.entries == ((1, 0), (2, 1))
 
 
-async def test_reading(rig: Rig) -> None:
+async def test_a_read_returns_whole_batches_within_its_limit(rig: Rig) -> None:
     log = rig.create(LogConfig(index_interval=100))
     batches = fill(log, 50)
     ends, offset = [], 0
@@ -274,7 +274,7 @@ async def test_marks_move_forward_only(rig: Rig) -> None:
     assert log.high_watermark == log.end_offset
 
 
-async def test_config_can_change(rig: Rig) -> None:
+async def test_a_changed_segment_size_applies_to_the_next_append(rig: Rig) -> None:
     log = rig.create()
     log.config = LogConfig()
     fill(log, 50)

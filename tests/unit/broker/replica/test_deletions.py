@@ -252,7 +252,7 @@ async def test_a_follower_reports_a_start_that_its_own_retention_made(rig: Rig) 
     assert told_start(rig) == 1
 
 
-async def test_named_offsets_without_remote_storage(rig: Rig) -> None:
+async def test_special_offsets_are_answered_without_remote_storage(rig: Rig) -> None:
     await rig.create((1,))
     await rig.write(b"a", b"b", b"c")
     delete(rig, 1)

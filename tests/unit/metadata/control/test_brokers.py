@@ -96,7 +96,7 @@ def test_a_restart_brings_its_directory_and_is_accepted_at_once(cluster: Cluster
     assert cluster.image.brokers[1].fenced
 
 
-def test_a_new_incarnation_is_the_failure_of_the_old_in_one_batch(cluster: Cluster) -> None:
+def test_a_new_incarnation_ends_the_leaderships_of_the_old_one_in_one_batch(cluster: Cluster) -> None:
     led = cluster.create("led", (1, 2, 3))
     followed = cluster.create("followed", (2, 1))
     alone = cluster.create("alone", (1,))
@@ -217,7 +217,7 @@ def test_an_unknown_broker_an_old_and_a_future_epoch_are_refused(cluster: Cluste
     assert cluster.beat(1, broker_epoch=cluster.image.end_offset).outcome.error is ApiError.NOT_CONTROLLER
 
 
-def test_unfenced_at_the_heartbeat_that_has_applied_the_registration() -> None:
+def test_a_broker_is_unfenced_once_it_has_applied_its_registration() -> None:
     cluster = Cluster()
     cluster.start(2)
     epoch = cluster.register(1).broker_epoch
@@ -454,7 +454,7 @@ def test_producer_ids_come_in_blocks_that_never_overlap(cluster: Cluster) -> Non
     assert cluster.image.next_producer_id == 3000
 
 
-def test_producer_ids_only_for_registered_brokers(cluster: Cluster) -> None:
+def test_only_registered_brokers_get_producer_ids(cluster: Cluster) -> None:
     assert allocate_producer_ids(cluster.image, 9, 0).reply.outcome.error is ApiError.BROKER_ID_NOT_REGISTERED
     old = cluster.epoch(1)
     cluster.register(1, 1)

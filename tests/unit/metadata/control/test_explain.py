@@ -207,7 +207,7 @@ def test_states_of_replicas() -> None:
 
 
 @pytest.mark.parametrize("reason", list(Reason))
-def test_every_reason_has_a_sentence_and_a_known_cause_a_better_one(reason: Reason) -> None:
+def test_every_reason_has_a_sentence_that_a_known_cause_makes_more_exact(reason: Reason) -> None:
     change = PartitionChange(UUID(int=1), 0, reason, 7, 3, leader=2)
     (without,) = explain([Entry(9, change)])
     assert without.endswith(" (offset 7)")

@@ -113,7 +113,7 @@ def test_a_node_of_an_older_release_stops_at_a_higher_level() -> None:
         ImageLoader("a snapshot").feed(next(filter(None, chunks(image))))
 
 
-def test_at_the_service() -> None:
+def test_features_are_described_and_upgraded_through_the_service() -> None:
     async def test() -> None:
         plane = await started(1, 2)
         plane.node.auto_commit = True

@@ -273,7 +273,7 @@ def test_the_longest_id_is_stored(cluster: Cluster) -> None:
         codec.decode(message.SerializeToString())
 
 
-def test_a_config_of_the_cluster_or_of_streams_is_none_of_a_group(cluster: Cluster) -> None:
+def test_configs_of_the_cluster_and_of_streams_are_refused_for_a_group(cluster: Cluster) -> None:
     outcome = refused(cluster, WORKERS, ("group.share.session.timeout.ms", "50000"))
     assert outcome.error == "INVALID_CONFIG"
     assert outcome.message.endswith(f"did you mean {SESSION}?")

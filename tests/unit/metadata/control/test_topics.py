@@ -243,7 +243,7 @@ def test_every_default_is_itself_allowed() -> None:
 # Created topics
 
 
-def test_a_topic_is_its_record_its_partitions_and_its_configs(cluster: Cluster) -> None:
+def test_a_topic_consists_of_its_record_its_partitions_and_its_configs(cluster: Cluster) -> None:
     topics = [NewTopic("t", 2, 3, configs=(("retention.ms", "60000"),))]
     decision = create_topics(cluster.image, topics, cluster.new_id)
     topic, *partitions, min_isr, retention = decision.records
@@ -459,7 +459,7 @@ def spread(cluster: Cluster, name: str, partitions: int, factor: int) -> list[tu
 
 
 @pytest.mark.parametrize(("brokers", "partitions", "factor"), [(3, 6, 3), (5, 12, 3), (6, 100, 2), (7, 49, 4)])
-def test_a_topics_leaders_and_replicas_are_even(brokers: int, partitions: int, factor: int) -> None:
+def test_leaders_and_replicas_of_a_topic_are_spread_evenly(brokers: int, partitions: int, factor: int) -> None:
     cluster = Cluster()
     cluster.start(*range(1, brokers + 1))
     rows = spread(cluster, "t", partitions, factor)
@@ -472,7 +472,7 @@ def test_a_topics_leaders_and_replicas_are_even(brokers: int, partitions: int, f
     assert all(len(set(row)) == factor for row in rows)
 
 
-def test_a_large_topic_repeats_rows_that_are_even() -> None:
+def test_a_large_topic_is_spread_evenly() -> None:
     cluster = Cluster()
     cluster.start(*range(1, 8))
     rows = spread(cluster, "t", 2000, 3)
@@ -489,7 +489,7 @@ def test_a_request_for_too_many_replicas_changes_nothing() -> None:
     assert refused(cluster, NewTopic("t", assignment=(tuple(range(1, 21)),) * 5001)) is ApiError.POLICY_VIOLATION
 
 
-def test_many_small_topics_are_even_over_the_cluster() -> None:
+def test_many_small_topics_are_spread_evenly() -> None:
     cluster = Cluster()
     cluster.start(*range(1, 7))
     for number in range(60):

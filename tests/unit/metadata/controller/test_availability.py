@@ -175,7 +175,7 @@ def test_only_the_active_controller_reports_and_only_its_own_time() -> None:
     run(test())
 
 
-def test_min_isr_in_force_changes() -> None:
+def test_a_changed_min_isr_changes_the_partitions_under_it() -> None:
     async def test() -> None:
         cluster = Followed()
         cluster.start(1, 2, 3)
@@ -217,7 +217,7 @@ def test_a_deleted_topic_loses_its_series() -> None:
     run(test())
 
 
-def test_a_snapshot_in_place_of_batches() -> None:
+def test_a_snapshot_replaces_the_unavailable_partitions() -> None:
     async def test() -> None:
         cluster = Followed()
         cluster.start(1, 2)

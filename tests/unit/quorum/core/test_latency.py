@@ -81,7 +81,7 @@ def keep_fetching(bench: Bench, for_ms: int, write_ms: tuple[int, ...]) -> None:
         ((2**31, 2**31), STALL_TIMEOUTS_MAX * TIMEOUT_MS),
     ],
 )
-def test_a_leader_bears_a_stall_as_long_as_no_other_disk_is_faster(write_ms: tuple[int, int], limit_ms: int) -> None:
+def test_a_leader_tolerates_a_stall_while_no_other_disk_is_faster(write_ms: tuple[int, int], limit_ms: int) -> None:
     bench = leading_with_a_write_under_way(*write_ms)
     keep_fetching(bench, limit_ms - 1, write_ms)
     assert bench.role() is Role.LEADER

@@ -330,7 +330,7 @@ def test_proposals_of_another_epoch_are_refused() -> None:
         assert not refusal.leads, "it is never accepted"
 
 
-def test_announcements_keep_their_rhythm() -> None:
+def test_a_leader_announces_itself_every_half_fetch_timeout() -> None:
     """Every half fetch timeout, to voters that do not fetch, whether they answered or not."""
     bench = leading(3, request_timeout_ms=500)
     sent = []

@@ -62,7 +62,7 @@ def reply_to(bench: Bench, request: FetchSnapshot, size: int, data: bytes | None
         ({"round": 1}, ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_refused_before_anything_is_read(changes: dict[str, Any], error: ErrorCode) -> None:
+def test_a_refused_snapshot_request_changes_and_reads_nothing(changes: dict[str, Any], error: ErrorCode) -> None:
     bench = leading()
     before = (bench.core.election, bench.core.role, bench.core.log.end, bench.core.high_watermark)
     reply = bench.ask(replace(REQUEST, **changes))

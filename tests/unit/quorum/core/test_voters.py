@@ -75,7 +75,7 @@ def test_a_replica_is_a_disk() -> None:
     assert voters.by_id(3) is None
 
 
-def test_voters_are_in_order_and_once() -> None:
+def test_voters_out_of_order_or_listed_twice_are_a_bug() -> None:
     with pytest.raises(AssertionError, match="out of order"):
         voter_set(2, 1)
     with pytest.raises(AssertionError, match="twice"):

@@ -206,7 +206,7 @@ async def test_a_lost_identity_is_restored_by_the_command_that_its_refusal_names
     await store.close()
 
 
-async def test_the_mark_follows_when_a_directory_gets_another_identity(tmp_path: Path) -> None:
+async def test_the_mark_is_updated_when_a_directory_gets_another_identity(tmp_path: Path) -> None:
     store = make(tmp_path / "q")
     await store.open(1, None)
     await store.close()
@@ -218,7 +218,7 @@ async def test_the_mark_follows_when_a_directory_gets_another_identity(tmp_path:
     assert find_identity(folder) == replace(identity, directory_id=str(UUID(int=9)))
 
 
-async def test_a_missing_standing_is_refused_once_there_was_one(tmp_path: Path) -> None:
+async def test_a_missing_standing_is_refused_if_it_existed_before(tmp_path: Path) -> None:
     store = make(tmp_path / "q")
     await store.open(1, None)
     await store.close()

@@ -251,7 +251,7 @@ def test_a_final_refusal_ends_the_membership(code: str) -> None:
     assert member.subscribe("u") == []
 
 
-def test_a_user_who_stalls_leaves_the_group_and_comes_back() -> None:
+def test_a_user_that_stalls_leaves_the_group_and_rejoins() -> None:
     member = stable()
     leave, lost = member.step(m.Stalled())
     assert leave == m.Leave("me")

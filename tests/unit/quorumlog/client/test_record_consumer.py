@@ -174,7 +174,7 @@ async def test_a_slow_user_stops_the_fetches_at_the_bound(brokers: FakeBrokers) 
         assert len(await take(consumer, 19)) == 19
 
 
-async def test_brokers_that_are_gone_are_an_error_in_time(brokers: FakeBrokers) -> None:
+async def test_unreachable_brokers_are_an_error_within_the_timeout(brokers: FakeBrokers) -> None:
     async with reading(brokers, failure_timeout_s=1.0) as consumer:
         await take(consumer, 20)
         for node_id in list(brokers.servers):
@@ -184,7 +184,7 @@ async def test_brokers_that_are_gone_are_an_error_in_time(brokers: FakeBrokers) 
         assert failure.value.retriable
 
 
-async def test_what_needs_a_group_or_an_assignment_says_so(brokers: FakeBrokers) -> None:
+async def test_calls_without_the_group_or_assignment_that_they_need_are_refused(brokers: FakeBrokers) -> None:
     async with reading(brokers) as consumer:
         with pytest.raises(ClusterError, match="without a group cannot commit"):
             await consumer.commit()

@@ -44,7 +44,7 @@ async def test_an_abort_waits_for_every_marker(monkeypatch: pytest.MonkeyPatch) 
     assert await wait(monkeypatch, FOUND, DECIDED, FOUND._replace(state="CompleteAbort", started_ms=None)) == 3
 
 
-async def test_a_transactional_id_that_is_gone_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_transaction_whose_id_no_longer_exists_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """The coordinator deletes a transaction of a scope as soon as it is complete."""
     assert await wait(monkeypatch, DECIDED, MISSING) == 2
 

@@ -215,7 +215,7 @@ async def test_the_reason_why_an_address_does_not_answer() -> None:
         assert await probe(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", 5) is None
 
 
-def test_words() -> None:
+def test_lists_and_next_steps_are_grammatical() -> None:
     assert listed([]) == "none"
     assert listed([1]) == "1"
     assert listed([1, 2, 3]) == "1, 2 and 3"

@@ -136,7 +136,7 @@ def metadata() -> Any:
     return node_pb2.DescribeMetadataReply(result=OK, offset=40, topics=described_topics)
 
 
-def test_a_broker_with_every_replica_of_it(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broker_is_described_with_all_its_replicas(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     cluster.replies[rpcs.DESCRIBE_METADATA] = metadata()
     own = [
         replica("t", 0, state="leader", end_offset=9, high_watermark=8, bytes=640, directory="/a"),

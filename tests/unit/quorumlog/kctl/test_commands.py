@@ -165,7 +165,7 @@ def test_a_dry_run_reports_that_it_changes_nothing(client: FakeClient, capsys: p
         ["completion", "tcsh"],
     ],
 )
-def test_wrong_usage_is_2(client: FakeClient, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_exits_with_2(client: FakeClient, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -365,7 +365,9 @@ def test_an_error_without_a_controller_points_to_doctor(
         assert (error["error"], error["message"], error["next"]) == (code, "no", shown)
 
 
-def test_interrupted_is_130_and_cancels_nothing(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupt_exits_with_130_and_cancels_nothing(
+    client: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
     client.replies[rpcs.DESCRIBE_TOPICS] = KeyboardInterrupt()
     assert run(["topics", "list"]) == 130
     captured = capsys.readouterr()

@@ -57,7 +57,7 @@ def test_exit_codes_of_other_errors() -> None:
     assert exit_code(ZeroDivisionError()) == 1
 
 
-def test_values() -> None:
+def test_values_are_shown_as_text_or_absent() -> None:
     assert uuid_text(bytes(range(16))) == "AAECAwQFBgcICQoLDA0ODw"
     assert uuid_text(bytes(16)) is None
     assert uuid_text(b"") is None

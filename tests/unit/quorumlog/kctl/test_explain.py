@@ -42,7 +42,7 @@ def asked(client: FakeClient) -> Any:
     return next(request for rpc, request in client.calls if rpc == rpcs.EXPLAIN_PARTITION)
 
 
-def test_json_is_the_contract(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_has_the_documented_fields(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     client.replies |= {rpcs.DESCRIBE_QUORUM: quorum_reply(), ("a:1", rpcs.EXPLAIN_PARTITION): reply()}
     assert run(["explain", "my-topic-0", "-o", "json"]) == 0
     document = json.loads(capsys.readouterr().out)

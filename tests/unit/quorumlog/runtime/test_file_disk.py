@@ -495,7 +495,7 @@ def test_a_file_deleted_by_another_program_is_reported(tmp_path: Path) -> None:
     disk.close()
 
 
-def test_paths_stay_inside(tmp_path: Path) -> None:
+def test_a_path_outside_the_directory_is_a_bug(tmp_path: Path) -> None:
     disk = acquire(tmp_path / "d")
     for path in ("../out", "/etc/passwd", "logs/../../out"):
         with pytest.raises(AssertionError):

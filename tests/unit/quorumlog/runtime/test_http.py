@@ -66,7 +66,7 @@ async def test_health(server: HttpServer, checks: dict[str, Check]) -> None:
     assert await get(server.address, "/metrics", 5) == (200, b"x 1\n")
 
 
-async def test_errors_are_answers(server: HttpServer) -> None:
+async def test_unknown_paths_and_failing_handlers_are_answered_with_an_error(server: HttpServer) -> None:
     assert (await get(server.address, "/nowhere", 5))[0] == 404
     assert (await get(server.address, "/broken", 5))[0] == 500
     assert (await get(server.address, "/livez", 5))[0] == 200

@@ -65,7 +65,7 @@ def test_a_value_cannot_forge_a_line(log_format: str) -> None:
     assert "\x1b" not in out.getvalue()
 
 
-def test_tracebacks_follow_marked() -> None:
+def test_each_line_of_a_traceback_is_marked() -> None:
     out = lines("text")
     try:
         raise ValueError("first\nsecond")

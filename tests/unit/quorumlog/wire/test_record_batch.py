@@ -108,7 +108,7 @@ def test_a_wrong_length_allocates_nothing(length: int) -> None:
 
 
 @pytest.mark.parametrize("magic", [0, 1, 3, -1])
-def test_other_formats(magic: int) -> None:
+def test_older_record_formats_are_refused(magic: int) -> None:
     assert refusal_of(make_batch(magic=magic)) is KafkaCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
 
 
@@ -132,7 +132,7 @@ def test_old_message_set_is_shorter_than_our_header() -> None:
         (0x4000, KafkaCode.INVALID_RECORD),
     ],
 )
-def test_attributes(attributes: int, code: KafkaCode) -> None:
+def test_unsupported_attributes_are_refused(attributes: int, code: KafkaCode) -> None:
     assert refusal_of(make_batch(attributes=attributes, compress=bytes)) is code
 
 
@@ -159,13 +159,13 @@ def test_counts_and_producers_that_contradict_themselves(wrong: dict[str, Any]) 
     assert refusal_of(make_batch(**arguments)) is KafkaCode.INVALID_RECORD
 
 
-def test_too_large() -> None:
+def test_a_batch_above_the_size_limit_is_refused() -> None:
     batch = make_batch([b"x" * SIZE_MAX])
     assert refusal_of(batch) is KafkaCode.MESSAGE_TOO_LARGE
     assert refusal_of(GOOD + batch) is KafkaCode.MESSAGE_TOO_LARGE
 
 
-def test_timestamps() -> None:
+def test_impossible_and_future_timestamps_are_refused() -> None:
     assert refusal_of(make_batch(timestamps=[-62_135_596_800_000])) is KafkaCode.INVALID_TIMESTAMP
     year_9999 = make_batch(timestamps=[253_370_764_800_000])
     assert len(headers_of(year_9999)) == 1

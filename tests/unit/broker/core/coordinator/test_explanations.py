@@ -147,7 +147,7 @@ def test_a_group_that_became_too_large_is_the_reason(coordinator: Coordinator) -
     assert (last(after).reason, last(after).member) == ("group_too_large", None)
 
 
-def test_an_empty_group_tells_since_when(coordinator: Coordinator) -> None:
+def test_an_empty_group_reports_since_when_it_is_empty(coordinator: Coordinator) -> None:
     member = Member(coordinator, "a")
     coordinator.stable(member)
     assert explained(coordinator).empty_since_ms is None

@@ -50,7 +50,7 @@ def test_a_stable_group_goes_on_after_a_load_without_a_rebalance(coordinator: Co
     assert len(after.log) == len(coordinator.log)
 
 
-def test_loaded_members_that_are_gone_expire(coordinator: Coordinator) -> None:
+def test_loaded_members_without_heartbeats_expire(coordinator: Coordinator) -> None:
     coordinator.stable(Member(coordinator, "a"), Member(coordinator, "b"))
     after = coordinator.reload()
     after.pass_time(SESSION_MS)

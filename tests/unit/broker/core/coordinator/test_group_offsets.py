@@ -128,14 +128,14 @@ def test_the_numbers_of_offsets_and_of_groups_are_limited() -> None:
     assert coordinator.commit(one, group="a") == ["NONE"], "an offset that exists may be moved"
 
 
-def test_a_fetch_of_all_offsets_is_sorted_and_of_no_group_is_empty(coordinator: Coordinator) -> None:
+def test_all_offsets_are_sorted_and_a_missing_group_has_none(coordinator: Coordinator) -> None:
     places = [("b", 1), ("a", 9), ("b", 0), ("a", 2)]
     coordinator.commit(*(g.OffsetToCommit(topic, partition, 1) for topic, partition in places))
     assert list(coordinator.offsets()) == sorted(places)
     assert coordinator.offsets("nobody") == {}
 
 
-def test_a_name_that_no_record_has_room_for_has_no_offset(coordinator: Coordinator) -> None:
+def test_a_topic_name_too_long_for_a_record_has_no_offset(coordinator: Coordinator) -> None:
     coordinator.commit(g.OffsetToCommit("sales", 0, 1))
     topics = (g.TopicPartitions("t" * 40_000, (0,)),)
     (fetched,) = coordinator.ask(g.OffsetFetch((g.GroupToFetch(GROUP, topics),))).groups

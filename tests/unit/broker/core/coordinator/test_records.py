@@ -70,7 +70,7 @@ def test_keys_have_kafkas_bytes() -> None:
     assert r.read_key(r.write_key(group)) == group
 
 
-def test_a_key_of_an_unknown_type_is_none() -> None:
+def test_a_key_of_an_unknown_type_is_not_decoded() -> None:
     assert r.read_key(b"\0\x03anything") is None
 
 

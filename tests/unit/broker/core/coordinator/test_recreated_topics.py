@@ -110,7 +110,7 @@ def test_members_of_both_protocols_start_anew_in_a_recreated_topic(coordinator: 
 # -- transactions
 
 
-def test_a_pending_offset_of_the_deleted_topic_is_none_of_the_recreated_one(coordinator: Coordinator) -> None:
+def test_a_pending_offset_of_the_deleted_topic_is_not_one_of_the_recreated_topic(coordinator: Coordinator) -> None:
     assert commit_in_transaction(coordinator, at(0)) == "NONE"
     coordinator.cluster.recreate("sales")
     after = coordinator.reload()

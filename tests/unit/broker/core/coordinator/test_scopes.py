@@ -96,7 +96,7 @@ def test_a_repeated_end_is_answered_as_unchanged_also_before_it_is_complete(rig:
     assert rig.end(epoch, 2).changed
 
 
-def test_a_producer_that_wrote_nothing_can_win_and_lose(rig: ScopeRig) -> None:
+def test_a_producer_that_wrote_nothing_can_win_or_lose(rig: ScopeRig) -> None:
     epoch = rig.open()
     winner = rig.staged(epoch, "a")
     rig.staged(epoch, "b")
@@ -105,7 +105,7 @@ def test_a_producer_that_wrote_nothing_can_win_and_lose(rig: ScopeRig) -> None:
     assert (rig.described().state, rig.described().producers) == ("Open", ())
 
 
-def test_a_producer_that_begins_while_the_scope_ends_is_not_concerned(rig: ScopeRig) -> None:
+def test_a_producer_that_begins_while_the_scope_ends_is_not_affected(rig: ScopeRig) -> None:
     epoch = rig.open()
     winner = rig.staged(epoch, "a", T0)
     rig.end(epoch, 1, winner)

@@ -84,7 +84,7 @@ def test_a_restarted_leader_skips_the_assignment(two: tuple[Member, Member]) -> 
     assert follower.heartbeat() == "NONE"
 
 
-def test_an_old_client_that_was_the_leader_is_not_told_so(two: tuple[Member, Member]) -> None:
+def test_a_restarted_leader_with_an_old_client_gets_no_members_to_assign(two: tuple[Member, Member]) -> None:
     leader, _ = two
     after = restarted(leader)
     joined = after.take_join(after.send_join(can_skip_assignment=False))

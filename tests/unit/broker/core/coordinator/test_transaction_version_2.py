@@ -139,7 +139,7 @@ def test_an_exhausted_epoch_continues_with_another_producer_id(rig: Newer) -> No
     assert rig.ended(found.producer) == (rig.next_id, 1)
 
 
-def test_nothing_is_decided_before_a_fresh_producer_id_is_there(rig: Newer) -> None:
+def test_nothing_is_decided_before_a_new_producer_id_is_available(rig: Newer) -> None:
     last = rig.at_last_epoch()
     rig.add(last, T0)
     size = len(rig.log)

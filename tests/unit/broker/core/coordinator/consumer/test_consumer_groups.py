@@ -159,7 +159,7 @@ def test_another_epoch_is_fenced(offset: int) -> None:
     assert client.has == sales(0, 1, 2, 3)
 
 
-def test_the_previous_epoch_is_fenced_if_the_member_owns_what_it_may_not() -> None:
+def test_the_previous_epoch_is_fenced_if_the_member_owns_other_partitions() -> None:
     home = coordinator(sales=4)
     first, second = ConsumerClient(home, "m1"), ConsumerClient(home, "m2")
     joined(home, first)
@@ -509,7 +509,7 @@ def test_the_member_that_was_replaced_is_fenced() -> None:
     assert first.leave() == "FENCED_INSTANCE_ID"
 
 
-def test_a_late_heartbeat_does_not_bring_a_static_member_back_that_left_for_a_while() -> None:
+def test_a_late_heartbeat_does_not_restore_a_static_member_that_left_temporarily() -> None:
     home = coordinator(sales=4)
     first = ConsumerClient(home, "m1", instance_id="i1")
     joined(home, first)
@@ -545,7 +545,7 @@ def test_a_static_member_that_leaves_while_it_gives_partitions_up_no_longer_owns
     assert (again.has, second.has) == (sales(0, 1), sales(2, 3))
 
 
-def test_a_dynamic_member_cannot_leave_for_a_while() -> None:
+def test_a_dynamic_member_cannot_leave_temporarily() -> None:
     home = coordinator(sales=4)
     client = ConsumerClient(home, "m1")
     joined(home, client)

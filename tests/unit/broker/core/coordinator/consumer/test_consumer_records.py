@@ -132,5 +132,5 @@ def test_a_topic_that_occurs_twice_is_refused() -> None:
         r.read_target_member(bytes.fromhex(f"000003{topic}{topic}00"))
 
 
-def test_a_key_of_another_type_is_none() -> None:
+def test_a_key_of_another_type_is_not_decoded() -> None:
     assert r.read_key(b"\0\x09anything") is None

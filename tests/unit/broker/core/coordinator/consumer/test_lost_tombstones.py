@@ -47,7 +47,7 @@ def records_of(home: Coordinator, member_id: str) -> dict[Kind, bytes | None]:
     return {key.kind: value for key, value in keys if isinstance(key, ConsumerKey) and key.name == member_id}
 
 
-def test_a_member_whose_partitions_another_one_has_got_is_dropped() -> None:
+def test_a_member_is_dropped_if_another_one_has_its_partitions() -> None:
     home = coordinator(sales=4)
     first, second = ConsumerClient(home, "m1"), ConsumerClient(home, "m2")
     joined(home, first)
@@ -82,7 +82,7 @@ def test_a_member_keeps_a_partition_whose_old_owner_is_still_a_member() -> None:
     assert described(after).state == "Stable"
 
 
-def test_a_member_whose_partitions_were_given_and_given_up_since_is_dropped() -> None:
+def test_a_member_is_dropped_if_another_one_had_its_partitions_since() -> None:
     home = coordinator(sales=4)
     first, second = ConsumerClient(home, "m1"), ConsumerClient(home, "m2", ("sales", "other"))
     joined(home, first)
@@ -95,7 +95,7 @@ def test_a_member_whose_partitions_were_given_and_given_up_since_is_dropped() ->
     assert described(after_a_gap(home, begin, end=end)) == described(home)
 
 
-def test_a_static_member_whose_name_another_one_has_got_is_dropped() -> None:
+def test_a_static_member_is_dropped_if_another_one_has_its_name() -> None:
     home = coordinator()
     first, second = (ConsumerClient(home, member_id, instance_id="i") for member_id in ("m1", "m2"))
     joined(home, first)
@@ -108,7 +108,7 @@ def test_a_static_member_whose_name_another_one_has_got_is_dropped() -> None:
     assert group_of(after).static == {"i": "m2"}
 
 
-def test_a_member_whose_target_another_one_has_got_is_dropped() -> None:
+def test_a_member_is_dropped_if_another_one_has_its_target() -> None:
     """It had not even got its partitions."""
     home = coordinator(sales=4)
     first, second = ConsumerClient(home, "m1"), ConsumerClient(home, "m2")
@@ -122,7 +122,7 @@ def test_a_member_whose_target_another_one_has_got_is_dropped() -> None:
     assert described(after) == described(home)
 
 
-def test_a_group_that_was_deleted_does_not_come_back() -> None:
+def test_a_deleted_group_is_not_restored() -> None:
     """The log has a part of it, but not its own record, whose tombstone came last."""
     home = coordinator(sales=4)
     client = ConsumerClient(home, "m1", (), regex="sal.*")

@@ -283,7 +283,7 @@ def test_a_group_is_deleted_once_it_has_neither_members_nor_states(driver: Drive
     assert driver.ask(DescribeShareGroups(("work",))).groups[0].error is KafkaCode.GROUP_ID_NOT_FOUND
 
 
-def test_leftovers_of_a_deleted_group_do_not_come_back(driver: Driver) -> None:
+def test_leftovers_of_a_deleted_group_are_not_restored(driver: Driver) -> None:
     """The replica was behind while others removed tombstones, so its log has only the last one."""
     joined(driver, "a")
     left = list(driver.log)
