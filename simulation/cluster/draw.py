@@ -181,18 +181,24 @@ def _compaction(random: Random) -> Compaction:
     )
 
 
+def _has_clients(random: Random, plan: ClusterPlan, share: float) -> bool:
+    """Draw whether a run has clients of one more kind.  share: of the runs whose first topic keeps all records.
+
+    Everything that such clients use is as safe as the first topic.
+    """
+    return random.random() < share and not plan.rebuilds and plan.topics[0].keeps_all
+
+
 def _with_group(random: Random, plan: ClusterPlan) -> ClusterPlan:
     """In some runs, add a consumer group.  Its coordinator's topic has the factor and min ISR of the first topic."""
-    safe = plan.topics[0]
-    if random.random() >= 0.35 or plan.rebuilds or not safe.keeps_all:
+    if not _has_clients(random, plan, 0.35):
         return plan
     return replace(plan, group_members=random.choice((1, 2, 2, 3)), group_partitions=random.choice((1, 2, 4)))
 
 
 def _with_transactions(random: Random, plan: ClusterPlan) -> ClusterPlan:
     """In some runs, add transactional producers.  Their topics have the factor and min ISR of the first topic."""
-    safe = plan.topics[0]
-    if random.random() >= 0.25 or plan.rebuilds or not safe.keeps_all:
+    if not _has_clients(random, plan, 0.25):
         return plan
     ids = tuple([random.choice((1, 2)) for _ in range(random.choice((1, 2, 2)))])
     return replace(plan, transactional=ids, ledger_partitions=random.choice((2, 3)))
@@ -200,16 +206,14 @@ def _with_transactions(random: Random, plan: ClusterPlan) -> ClusterPlan:
 
 def _with_new_members(random: Random, plan: ClusterPlan) -> ClusterPlan:
     """In some runs, add a group of the newer protocol.  Its topics have the factor and min ISR of the first topic."""
-    safe = plan.topics[0]
-    if random.random() >= 0.2 or plan.rebuilds or not safe.keeps_all:
+    if not _has_clients(random, plan, 0.2):
         return plan
     return replace(plan, new_members=random.choice((1, 2, 2, 3)), new_member_partitions=random.choice((1, 2, 4)))
 
 
 def _with_queue(random: Random, plan: ClusterPlan) -> ClusterPlan:
     """In some runs, add a queue and its share group.  Their topics have the factor and min ISR of the first topic."""
-    safe = plan.topics[0]
-    if random.random() >= 0.2 or plan.rebuilds or not safe.keeps_all:
+    if not _has_clients(random, plan, 0.2):
         return plan
     return replace(plan, workers=random.choice((1, 2, 2, 3)), queue_partitions=random.choice((1, 2, 3)))
 

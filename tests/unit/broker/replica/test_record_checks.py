@@ -76,10 +76,15 @@ def stored(produce: Produce) -> Produced:
 
 
 @pytest.fixture
-async def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+async def threads(monkeypatch: pytest.MonkeyPatch) -> Threads:
     loop = asyncio.get_running_loop()
     threads = Threads(loop)
     monkeypatch.setattr(loop, "run_in_executor", threads.run)
+    return threads
+
+
+@pytest.fixture
+def bench(threads: Threads) -> Bench:
     return Bench(LIMITS, threads)
 
 
@@ -180,10 +185,7 @@ async def test_a_batch_too_large_after_recompression_is_refused_in_its_turn(benc
     assert large.batches.code == KafkaCode.MESSAGE_TOO_LARGE
 
 
-async def test_recompressed_bytes_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop = asyncio.get_running_loop()
-    threads = Threads(loop)
-    monkeypatch.setattr(loop, "run_in_executor", threads.run)
+async def test_recompressed_bytes_that_wait_are_bounded(threads: Threads) -> None:
     limits = ReplicaLimits(record_check_threads=9, recompressed_waiting_bytes=12_000)
     bench = Bench(limits, threads)
     config = replace(CONFIG, recompression=Recompression(Codec.NONE))
@@ -221,10 +223,7 @@ async def test_compacted_topic_without_validation_checks_compressed_records_for_
     assert produce.batches.code == KafkaCode.INVALID_RECORD
 
 
-async def test_produce_after_its_timeout_is_refused_and_not_appended(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop = asyncio.get_running_loop()
-    threads = Threads(loop)
-    monkeypatch.setattr(loop, "run_in_executor", threads.run)
+async def test_produce_after_its_timeout_is_refused_and_not_appended(threads: Threads) -> None:
     bench = Bench(ReplicaLimits(inline_check_bytes=0, record_check_threads=1, record_check_wait_ms=1), threads)
     one = "t"
     first, second = bench.produce(one, LARGE), bench.produce(one, LARGE)
@@ -248,11 +247,8 @@ async def test_check_that_fails_is_answered_and_reported(bench: Bench) -> None:
     assert isinstance(reported[0]["exception"], ValueError)
 
 
-async def test_check_of_an_answered_produce_does_not_keep_its_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_check_of_an_answered_produce_does_not_keep_its_batches(threads: Threads) -> None:
     """While no thread is free, time-outs must free the batches that they answer, not only lower the count."""
-    loop = asyncio.get_running_loop()
-    threads = Threads(loop)
-    monkeypatch.setattr(loop, "run_in_executor", threads.run)
     bench = Bench(ReplicaLimits(inline_check_bytes=0, record_check_threads=1, record_check_wait_ms=1), threads)
     running = bench.produce("running", LARGE)
     for end in ("time-out", "refusal"):
@@ -288,14 +284,9 @@ async def test_disk_that_blocks_all_threads_of_the_loop_delays_no_check() -> Non
 
 
 @pytest.mark.parametrize("answered", [False, True])
-async def test_append_that_fails_after_a_check_is_answered_and_reported(
-    monkeypatch: pytest.MonkeyPatch, answered: bool
-) -> None:
-    loop = asyncio.get_running_loop()
-    threads = Threads(loop)
-    monkeypatch.setattr(loop, "run_in_executor", threads.run)
+async def test_append_that_fails_after_a_check_is_answered_and_reported(threads: Threads, answered: bool) -> None:
     reported: list[dict[str, Any]] = []
-    loop.set_exception_handler(lambda _, context: reported.append(context))
+    threads.loop.set_exception_handler(lambda _, context: reported.append(context))
 
     def append(produce: Produce) -> None:
         if answered:
@@ -304,7 +295,7 @@ async def test_append_that_fails_after_a_check_is_answered_and_reported(
 
     checks = RecordChecks(LIMITS, append)
     produces = [
-        Produce("t", 0, -1, 1_000, loop.create_future(), check_produced(data, CONFIG)) for data in (LARGE, GOOD)
+        Produce("t", 0, -1, 1_000, threads.loop.create_future(), check_produced(data, CONFIG)) for data in (LARGE, GOOD)
     ]
     assert not any(checks.admit(produce, CONFIG) for produce in produces)
     await threads.finish(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from broker.core.coordinator.consumer.requests import ConsumerLimits
@@ -54,6 +55,14 @@ def members(home: Coordinator, group: str = GROUP) -> int:
     return len(described(home, group).members)
 
 
+def assert_expires(home: Coordinator, time_ms: int, count: Callable[[Coordinator], int]) -> None:
+    """Check that the last member expires after this time, and not before.  count: returns the number of members."""
+    home.pass_time(time_ms - 1)
+    assert count(home) == 1
+    home.pass_time(1)
+    assert count(home) == 0
+
+
 # -- consumer groups
 
 
@@ -80,10 +89,7 @@ def test_a_consumer_has_the_session_of_its_group_from_the_next_heartbeat_on() ->
     other.beat()
     home.pass_time(SESSION_MS)
     assert (members(home), members(home, "others")) == (1, 0)
-    home.pass_time(LONG_MS - SESSION_MS - 1)
-    assert members(home) == 1
-    home.pass_time(1)
-    assert members(home) == 0
+    assert_expires(home, LONG_MS - SESSION_MS, members)
 
 
 def test_a_new_coordinator_gives_each_consumer_the_session_of_its_group() -> None:
@@ -92,10 +98,7 @@ def test_a_new_coordinator_gives_each_consumer_the_session_of_its_group() -> Non
     joined(home, ConsumerClient(home, "m1"))
     own.give(GROUP, session_timeout_ms=LONG_MS)
     after = Coordinator(limits(), home.log, cluster=home.cluster, configs=own)
-    after.pass_time(LONG_MS - 1)
-    assert members(after) == 1
-    after.pass_time(1)
-    assert members(after) == 0
+    assert_expires(after, LONG_MS, members)
 
 
 def test_a_group_is_assigned_in_its_own_interval() -> None:
@@ -149,10 +152,7 @@ def test_a_member_of_a_share_group_has_the_times_of_its_group_from_the_next_hear
     assert beat(home, "b", other.epoch, "others").heartbeat_interval_ms == 5_000
     home.pass_time(SESSION_MS)
     assert (share_members(home), share_members(home, "others")) == (1, 0)
-    home.pass_time(LONG_MS - SESSION_MS - 1)
-    assert share_members(home) == 1
-    home.pass_time(1)
-    assert share_members(home) == 0
+    assert_expires(home, LONG_MS - SESSION_MS, share_members)
 
 
 def test_a_new_coordinator_gives_each_member_of_a_share_group_the_session_of_its_group() -> None:
@@ -161,7 +161,4 @@ def test_a_new_coordinator_gives_each_member_of_a_share_group_the_session_of_its
     beat(home, "a", 0)
     own.give("work", session_timeout_ms=LONG_MS)
     after = Coordinator(limits(), home.log, cluster=home.cluster, configs=own)
-    after.pass_time(LONG_MS - 1)
-    assert share_members(after) == 1
-    after.pass_time(1)
-    assert share_members(after) == 0
+    assert_expires(after, LONG_MS, share_members)

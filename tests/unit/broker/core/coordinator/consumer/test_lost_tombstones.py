@@ -47,10 +47,16 @@ def records_of(home: Coordinator, member_id: str) -> dict[Kind, bytes | None]:
     return {key.kind: value for key, value in keys if isinstance(key, ConsumerKey) and key.name == member_id}
 
 
-def test_a_member_is_dropped_if_another_one_has_its_partitions() -> None:
-    home = coordinator(sales=4)
+def member_and_newcomer(sales: int) -> tuple[Coordinator, ConsumerClient, ConsumerClient]:
+    """Return a coordinator, the only member of its group, and a client that has not joined yet."""
+    home = coordinator(sales=sales)
     first, second = ConsumerClient(home, "m1"), ConsumerClient(home, "m2")
     joined(home, first)
+    return home, first, second
+
+
+def test_a_member_is_dropped_if_another_one_has_its_partitions() -> None:
+    home, first, second = member_and_newcomer(sales=4)
     begin = len(home.log)
     first.leave()
     joined(home, second)
@@ -64,9 +70,7 @@ def test_a_member_is_dropped_if_another_one_has_its_partitions() -> None:
 
 def test_a_member_keeps_a_partition_whose_old_owner_is_still_a_member() -> None:
     """The log lacks only the record with which the old owner gave it up; a later one replaced that."""
-    home = coordinator(sales=2)
-    first, second = ConsumerClient(home, "m1"), ConsumerClient(home, "m2")
-    joined(home, first)
+    home, first, second = member_and_newcomer(sales=2)
     begin = len(home.log)
     second.join()
     first.silent_beat()
@@ -110,9 +114,7 @@ def test_a_static_member_is_dropped_if_another_one_has_its_name() -> None:
 
 def test_a_member_is_dropped_if_another_one_has_its_target() -> None:
     """It had not even got its partitions."""
-    home = coordinator(sales=4)
-    first, second = ConsumerClient(home, "m1"), ConsumerClient(home, "m2")
-    joined(home, first)
+    home, first, second = member_and_newcomer(sales=4)
     second.join()
     assert second.has == set()
     begin = len(home.log)
