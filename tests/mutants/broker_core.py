@@ -12,6 +12,8 @@ SESSION = "broker/core/fetch_session.py"
 EPOCH_TESTS = "tests/unit/broker/core/test_epochs.py"
 LIFECYCLE_TESTS = "tests/unit/broker/core/test_lifecycle.py"
 PARTITION_TESTS = "tests/unit/broker/core/test_partition.py"
+PARTITION_ISR_TESTS = "tests/unit/broker/core/test_partition_isr.py"
+PARTITION_POSITION_TESTS = "tests/unit/broker/core/test_partition_positions.py"
 SESSION_TESTS = "tests/unit/broker/core/test_fetch_session.py"
 
 MUTANTS = (
@@ -20,21 +22,21 @@ MUTANTS = (
         PARTITION,
         "            and max(follower.log_start, 0) >= self._deleted_below\n",
         "",
-        (f"{PARTITION_TESTS}::test_a_replica_that_missed_a_deletion_joins_once_its_log_start_is_durable",),
+        (f"{PARTITION_ISR_TESTS}::test_a_replica_that_missed_a_deletion_joins_once_its_log_start_is_durable",),
     ),
     Mutant(
         "a new leader admits replicas that missed the deletions of the leader before it",
         PARTITION,
         "self._deleted_below = log_start",
         "self._deleted_below = 0",
-        (f"{PARTITION_TESTS}::test_a_replica_that_missed_a_deletion_by_an_earlier_leader_does_not_join",),
+        (f"{PARTITION_ISR_TESTS}::test_a_replica_that_missed_a_deletion_by_an_earlier_leader_does_not_join",),
     ),
     Mutant(
         "a deletion does not wait for a replica that a proposal may still admit",
         PARTITION,
         "if id_ in members or self.cluster.may_join(id_)",
         "if self.cluster.may_join(id_)",
-        (f"{PARTITION_TESTS}::test_a_deletion_waits_for_a_replica_that_a_proposal_may_still_admit",),
+        (f"{PARTITION_ISR_TESTS}::test_a_deletion_waits_for_a_replica_that_a_proposal_may_still_admit",),
     ),
     Mutant(
         "a session does not repeat the state of a partition whose error ended",
@@ -93,28 +95,30 @@ MUTANTS = (
         PARTITION,
         "if epoch < last_fetched_epoch or end < fetch_offset:",
         "if end < fetch_offset:",
-        (f"{PARTITION_TESTS}::test_divergence_is_judged_by_epoch_not_by_offset_alone",),
+        (f"{PARTITION_POSITION_TESTS}::test_divergence_is_judged_by_epoch_not_by_offset_alone",),
     ),
     Mutant(
         "a replica's position without an epoch fits anywhere in the leader's log",
         PARTITION,
         "fits = fetch_offset == log_start and epochs.epoch_of(log_start - 1) < 0",
         "fits = fetch_offset <= epochs.end_offset",
-        (f"{PARTITION_TESTS}::test_a_replicas_position_without_an_epoch_fits_only_where_both_logs_begin",),
+        (f"{PARTITION_POSITION_TESTS}::test_a_replicas_position_without_an_epoch_fits_only_where_both_logs_begin",),
     ),
     Mutant(
         "an epoch that the leader does not know fits",
         PARTITION,
         "epoch, end = epochs.end_of(min(last_fetched_epoch, epochs.latest))\n",
         "epoch, end = epochs.end_of(last_fetched_epoch)\n    if epoch < 0:\n        return KafkaCode.NONE\n",
-        (f"{PARTITION_TESTS}::test_an_epoch_above_the_leaders_latest_diverges_at_its_end",),
+        (f"{PARTITION_POSITION_TESTS}::test_an_epoch_above_the_leaders_latest_diverges_at_its_end",),
     ),
     Mutant(
         "a follower cuts at the leader's end of an epoch that it does not know",
         PARTITION,
         "shared = min(end, diverging.end) if epoch == diverging.epoch else end",
         "shared = min(end, diverging.end) if epoch == diverging.epoch else diverging.end",
-        (f"{PARTITION_TESTS}::test_a_divergence_in_an_unknown_epoch_truncates_to_the_end_of_the_epoch_before",),
+        (
+            f"{PARTITION_POSITION_TESTS}::test_a_divergence_in_an_unknown_epoch_truncates_to_the_end_of_the_epoch_before",
+        ),
     ),
     Mutant(
         "a log that diverges below its start keeps its records",
@@ -122,7 +126,7 @@ MUTANTS = (
         "return TruncateTo(end) if end >= log_start else RestartAt(leaders_start)",
         "return TruncateTo(max(end, log_start))",
         (
-            f"{PARTITION_TESTS}::test_a_log_that_diverges_below_its_start_starts_over",
+            f"{PARTITION_POSITION_TESTS}::test_a_log_that_diverges_below_its_start_starts_over",
             "tests/simulation/test_emptied_follower.py",
         ),
     ),
@@ -131,21 +135,21 @@ MUTANTS = (
         PARTITION,
         "if sent != (self.leader_epoch, log_end, epochs.last_epoch):",
         "if sent[:2] != (self.leader_epoch, log_end):",
-        (f"{PARTITION_TESTS}::test_a_reply_to_another_request_is_dropped",),
+        (f"{PARTITION_POSITION_TESTS}::test_a_reply_to_another_request_is_dropped",),
     ),
     Mutant(
         "a follower joins below where its leader began",
         PARTITION,
         "            and follower.end >= self.epoch_start\n",
         "",
-        (f"{PARTITION_TESTS}::test_a_replica_below_the_watermark_or_the_elections_end_does_not_join",),
+        (f"{PARTITION_ISR_TESTS}::test_a_replica_below_the_watermark_or_the_elections_end_does_not_join",),
     ),
     Mutant(
         "a definite refusal leaves its additions in force for ever",
         PARTITION,
         "                    pending.additions.clear()\n",
         "",
-        (f"{PARTITION_TESTS}::test_a_definite_refusal_frees_the_watermark",),
+        (f"{PARTITION_ISR_TESTS}::test_a_definite_refusal_frees_the_watermark",),
     ),
     Mutant(
         "an older incarnation's fetch counts",

@@ -7,6 +7,9 @@ from tests.mutants import Mutant
 FOLDER = "broker/core/coordinator/consumer"
 TESTS = "tests/unit/broker/core/coordinator/consumer"
 GROUPS = f"{TESTS}/test_consumer_groups.py"
+GROUP_OFFSETS = f"{TESTS}/test_consumer_group_offsets.py"
+GROUP_SESSIONS = f"{TESTS}/test_consumer_group_sessions.py"
+GROUP_TOPICS = f"{TESTS}/test_consumer_group_topics.py"
 MIGRATION = f"{TESTS}/test_migration.py"
 INTERVAL = f"{TESTS}/test_assignment_interval.py"
 RECORDS = f"{TESTS}/test_consumer_records.py"
@@ -123,7 +126,7 @@ MUTANTS = (
         "broker/core/coordinator/group_machine.py",
         "(is_matching and matched > MATCHING_GROUPS_PER_TICK_MAX)",
         "(is_matching and matched < 0)",
-        (f"{GROUPS}::test_a_tick_compares_the_topics_with_the_expressions_of_few_groups",),
+        (f"{GROUP_TOPICS}::test_a_tick_compares_the_topics_with_the_expressions_of_few_groups",),
     ),
     Mutant(
         "a member gets partitions that another one has not given up",
@@ -158,63 +161,63 @@ MUTANTS = (
         f"{FOLDER}/heartbeat.py",
         "and member.current.epoch != AWAY:",
         "and member.current.epoch == AWAY:",
-        (f"{GROUPS}::test_an_instance_id_that_is_in_use_is_not_released",),
+        (f"{GROUP_SESSIONS}::test_an_instance_id_that_is_in_use_is_not_released",),
     ),
     Mutant(
         "a commit with an old epoch is accepted",
         f"{FOLDER}/offset_errors.py",
         "if request.generation != member.current.epoch:",
         "if request.generation > member.current.epoch:",
-        (f"{GROUPS}::test_a_member_commits_and_fetches_with_its_present_epoch_only",),
+        (f"{GROUP_OFFSETS}::test_a_member_commits_and_fetches_with_its_present_epoch_only",),
     ),
     Mutant(
         "offsets are fetched with an old epoch",
         f"{FOLDER}/offset_errors.py",
         "if request.member_epoch == member.current.epoch else",
         "if request.member_epoch <= member.current.epoch else",
-        (f"{GROUPS}::test_a_member_commits_and_fetches_with_its_present_epoch_only",),
+        (f"{GROUP_OFFSETS}::test_a_member_commits_and_fetches_with_its_present_epoch_only",),
     ),
     Mutant(
         "the rebalance timeout begins anew with each heartbeat",
         f"{FOLDER}/group.py",
         "        if member.rejoin_by_ms is None:\n",
         "        if True:\n",
-        (f"{GROUPS}::test_a_member_that_keeps_partitions_for_too_long_is_removed",),
+        (f"{GROUP_SESSIONS}::test_a_member_that_keeps_partitions_for_too_long_is_removed",),
     ),
     Mutant(
         "a member that gave its partitions up is removed",
         f"{FOLDER}/heartbeat.py",
         "    if not member.current.revoking:\n        member.rejoin_by_ms = None\n    else:",
         "    if member.current.revoking:",
-        (f"{GROUPS}::test_a_member_that_gave_its_partitions_up_in_time_stays",),
+        (f"{GROUP_SESSIONS}::test_a_member_that_gave_its_partitions_up_in_time_stays",),
     ),
     Mutant(
         "the record of a regular expression stays without members",
         f"{FOLDER}/changes.py",
         "        put(turn, Kind.REGEX, group.name, None, regex)\n",
         "        pass\n",
-        (f"{GROUPS}::test_the_record_of_a_regular_expression_is_deleted_with_its_last_member",),
+        (f"{GROUP_TOPICS}::test_the_record_of_a_regular_expression_is_deleted_with_its_last_member",),
     ),
     Mutant(
         "topics that changed while nobody coordinated are not compared",
         f"{FOLDER}/group.py",
         "        self.outdate(now_ms)\n",
         "        self.is_outdated = False\n",
-        (f"{GROUPS}::test_a_new_coordinator_applies_changes_of_topics_that_it_missed",),
+        (f"{GROUP_TOPICS}::test_a_new_coordinator_applies_changes_of_topics_that_it_missed",),
     ),
     Mutant(
         "a new coordinator waits for ever for a member to give partitions up",
         f"{FOLDER}/group.py",
         "            if member.current.revoking:\n                self.expect(member, now_ms)\n",
         "",
-        (f"{GROUPS}::test_a_new_coordinator_does_not_wait_for_ever_for_partitions_to_be_given_up",),
+        (f"{GROUP_SESSIONS}::test_a_new_coordinator_does_not_wait_for_ever_for_partitions_to_be_given_up",),
     ),
     Mutant(
         "a target that does not fit into a batch is stored",
         f"{FOLDER}/changes.py",
         "    if size > targets_max_bytes(turn.limits):",
         "    if size < 0:",
-        (f"{GROUPS}::test_a_target_that_does_not_fit_leaves_the_last_one_in_force",),
+        (f"{GROUP_TOPICS}::test_a_target_that_does_not_fit_leaves_the_last_one_in_force",),
     ),
     Mutant(
         "each change makes a target at once",

@@ -17,7 +17,7 @@ from broker.core.partition import (
     TruncateTo,
 )
 from quorumlog.wire.errors import KafkaCode
-from tests.unit.broker.core.test_partition import Leader, history, reply
+from tests.unit.broker.core.partition_driver import Leader, history, reply
 
 
 def test_k13091_the_watermark_moves_in_the_step_in_which_the_log_shows_the_shrink() -> None:

@@ -21,8 +21,8 @@ from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
 from tests.unit.metadata.builders import check_invariants
+from tests.unit.metadata.controller.service_requests import REQUESTS
 from tests.unit.metadata.controller.test_controller import new_topic, register, started
-from tests.unit.metadata.controller.test_service import REQUESTS
 from tests.unit.metadata.fake_node import Plane, run, settle
 
 HUGE = 70_000

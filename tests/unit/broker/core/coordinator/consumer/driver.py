@@ -161,3 +161,7 @@ def joined(coordinator: Coordinator, *clients: ConsumerClient) -> None:
         assert client.join() == "NONE", client.answer
     go_on(*clients)
     assert described(coordinator, clients[0].group).state == "Stable"
+
+
+def sales(*partitions: int) -> set[tuple[str, int]]:
+    return {("sales", partition) for partition in partitions}

@@ -1,0 +1,76 @@
+"""Groups of the newer protocol: commits, and offsets that are deleted or expire."""
+
+from __future__ import annotations
+
+from broker.core.coordinator import group_requests as g
+from tests.unit.broker.core.coordinator.consumer.driver import (
+    SESSION_MS,
+    ConsumerClient,
+    coordinator,
+    joined,
+)
+from tests.unit.broker.core.coordinator.driver import GROUP
+
+
+def test_a_member_commits_and_fetches_with_its_present_epoch_only() -> None:
+    home = coordinator(sales=4)
+    client = ConsumerClient(home, "m1")
+    joined(home, client)
+    assert client.commit(5) == "NONE"
+    assert client.fetch() == "NONE"
+    assert client.commit(6, epoch=0) == "STALE_MEMBER_EPOCH"
+    assert client.fetch(epoch=0) == "STALE_MEMBER_EPOCH"
+    stranger = ConsumerClient(home, "m9")
+    assert stranger.commit(7) == "UNKNOWN_MEMBER_ID"
+    assert stranger.fetch() == "UNKNOWN_MEMBER_ID"
+    assert home.offsets() == {("sales", 0): 5}
+
+
+def test_others_commit_only_while_the_group_is_empty() -> None:
+    home = coordinator(sales=4)
+    client = ConsumerClient(home, "m1")
+    joined(home, client)
+    assert home.commit(g.OffsetToCommit("sales", 0, 5)) == ["UNKNOWN_MEMBER_ID"]
+    client.leave()
+    assert home.commit(g.OffsetToCommit("sales", 0, 5)) == ["NONE"]
+    assert client.commit(7, epoch=1) == "UNKNOWN_MEMBER_ID"
+
+
+def test_an_old_version_of_commits_knows_no_epochs() -> None:
+    home = coordinator(sales=4)
+    client = ConsumerClient(home, "m1")
+    joined(home, client)
+    request = g.OffsetCommit(GROUP, "m1", None, 1, (g.OffsetToCommit("sales", 0, 5),))
+    assert [each.error.name for each in home.ask(request).results] == ["UNSUPPORTED_VERSION"]
+
+
+def test_a_commit_for_a_missing_group_names_the_group_where_clients_know_epochs() -> None:
+    home = coordinator(sales=4)
+    assert ConsumerClient(home, "m1").commit(5, epoch=3) == "GROUP_ID_NOT_FOUND"
+
+
+def test_offsets_of_subscribed_topics_are_not_deleted() -> None:
+    home = coordinator(sales=4)
+    client = ConsumerClient(home, "m1", (), regex="sal.*")
+    joined(home, client)
+    client.commit(5)
+    delete = g.OffsetDelete(GROUP, (g.TopicPartitions("sales", (0,)), g.TopicPartitions("other", (0,))))
+    results = home.ask(delete).results
+    assert [each.error.name for each in results] == ["GROUP_SUBSCRIBED_TO_TOPIC", "NONE"]
+
+
+def test_offsets_expire_after_the_group_became_empty() -> None:
+    home = coordinator(sales=4)
+    client = ConsumerClient(home, "m1")
+    joined(home, client)
+    client.commit(5)
+    for _ in range(50):
+        home.pass_time(SESSION_MS - 1)
+        client.beat()
+    client.leave()
+    day_ms = 86_400_000
+    home.pass_time(day_ms - 1_000_000)
+    assert home.offsets() == {("sales", 0): 5}
+    home.pass_time(2_000_000)
+    assert home.offsets() == {}
+    assert home.machine._groups == {}

@@ -1,0 +1,153 @@
+"""Members of the newer protocol: subscriptions by regular expression, and changes of topics."""
+
+from __future__ import annotations
+
+from broker.core.coordinator import group_requests as g
+from broker.core.coordinator.consumer.records import Kind, read_key
+from tests.unit.broker.core.coordinator.consumer.driver import (
+    ConsumerClient,
+    coordinator,
+    described,
+    go_on,
+    group_of,
+    joined,
+    sales,
+)
+
+# -- regular expressions
+
+
+def test_a_regular_expression_matches_whole_names_also_of_later_topics() -> None:
+    home = coordinator(sales=1, sales_eu=1, resales=1)
+    client = ConsumerClient(home, "m1", (), regex="sales.*")
+    joined(home, client)
+    assert client.has == {("sales", 0), ("sales_eu", 0)}
+    home.change_topics(sales_us=2, other=1)
+    client.beat()
+    assert client.has == {("sales", 0), ("sales_eu", 0), ("sales_us", 0), ("sales_us", 1)}
+
+
+def test_names_and_a_regular_expression_are_added() -> None:
+    home = coordinator(sales=1, other=1)
+    client = ConsumerClient(home, "m1", ("other",), regex="sal.*")
+    joined(home, client)
+    assert client.has == {("sales", 0), ("other", 0)}
+
+
+def test_the_record_of_a_regular_expression_is_deleted_with_its_last_member() -> None:
+    home = coordinator(sales=1)
+    client, other = ConsumerClient(home, "m1", (), regex="sal.*"), ConsumerClient(home, "m2", (), regex="sal.*")
+    joined(home, client, other)
+    client.leave()
+    assert group_of(home).regexes.keys() == {"sal.*"}
+    other.beat(regex="")
+    assert group_of(home).regexes == {}
+    deleted = [read_key(record.key) for record in home.log if record.value is None]
+    assert [key.name for key in deleted if key is not None and key.kind is Kind.REGEX] == ["sal.*"]
+
+
+def test_a_regular_expression_that_matches_too_much_is_refused_and_one_that_grows_keeps_its_topics() -> None:
+    small = g.GroupLimits(batch_max_bytes=10_000, name_max_bytes=1_000)
+    home = coordinator(small, sales=1)
+    client = ConsumerClient(home, "m1", (), regex=".*")
+    joined(home, client)
+    home.change_topics(**{f"topic_{index:0100}": 1 for index in range(13)})
+    go_on(client)
+    assert client.has == sales(0)
+    assert any("too many topics" in note for note in home.notes)
+    assert ConsumerClient(home, "m2", (), regex=".*").join() == "INVALID_REGULAR_EXPRESSION"
+
+
+def test_a_tick_compares_the_topics_with_the_expressions_of_few_groups() -> None:
+    home = coordinator(sales=1)
+    clients = [
+        ConsumerClient(home, f"m{number}", (), regex=f"sales.*|{number}", group=f"g{number}") for number in range(10)
+    ]
+    for client in clients:
+        joined(home, client)
+    home.cluster.partitions["sales_eu"] = 1
+    home.machine.topics_changed(None, home.now_ms)
+    outdated = []
+    while any(group_of(home, client.group).is_outdated for client in clients):
+        deadline_ms = home.machine.deadline_ms
+        assert deadline_ms is not None
+        assert deadline_ms <= home.now_ms + 1
+        home.now_ms = deadline_ms
+        home.take(home.machine.tick(home.now_ms))
+        outdated.append(sum(group_of(home, client.group).is_outdated for client in clients))
+    assert outdated == [6, 2, 0]
+
+
+# -- topics
+
+
+def test_new_partitions_are_assigned() -> None:
+    home = coordinator(sales=2)
+    client = ConsumerClient(home, "m1")
+    joined(home, client)
+    home.change_topics(sales=3)
+    client.beat()
+    assert client.has == sales(0, 1, 2)
+    assert client.epoch == 2
+
+
+def test_the_tick_follows_a_change_of_topics_without_a_heartbeat() -> None:
+    home = coordinator(sales=2)
+    joined(home, ConsumerClient(home, "m1"))
+    home.change_topics(sales=3)
+    home.pass_time(1)
+    assert described(home).epoch == 2
+
+
+def test_a_topic_that_is_created_later_is_assigned() -> None:
+    home = coordinator()
+    client = ConsumerClient(home, "m1")
+    joined(home, client)
+    assert client.has == set()
+    home.change_topics(sales=1)
+    client.beat()
+    assert client.has == sales(0)
+
+
+def test_the_partitions_of_a_deleted_topic_are_taken_away() -> None:
+    home = coordinator(sales=2, other=1)
+    client = ConsumerClient(home, "m1", ("sales", "other"))
+    joined(home, client)
+    home.change_topics(sales=0)
+    go_on(client)
+    assert client.has == {("other", 0)}
+
+
+def test_a_change_of_other_topics_begins_no_epoch() -> None:
+    home = coordinator(sales=2)
+    client = ConsumerClient(home, "m1")
+    joined(home, client)
+    home.change_topics(other=3)
+    client.beat()
+    assert client.epoch == 1
+
+
+def test_a_new_coordinator_applies_changes_of_topics_that_it_missed() -> None:
+    home = coordinator(sales=2)
+    joined(home, ConsumerClient(home, "m1"))
+    home.cluster.partitions["sales"] = 3
+    after = home.reload()
+    after.pass_time(1)
+    assert described(after).epoch == 2
+
+
+def test_a_target_that_does_not_fit_leaves_the_last_one_in_force() -> None:
+    small = g.GroupLimits(batch_max_bytes=10_000, name_max_bytes=1_000)
+    home = coordinator(small, sales=2)
+    client = ConsumerClient(home, "m1")
+    joined(home, client)
+    home.change_topics(sales=5_000)
+    home.pass_time(small.consumer.assignment_interval_ms)
+    assert client.beat() == "NONE"
+    assert client.has == sales(0, 1)
+    assert described(home).state == "Assigning"
+    assert any("does not fit" in note for note in home.notes)
+    home.change_topics(sales=3)
+    home.pass_time(small.consumer.assignment_interval_ms)
+    go_on(client)
+    assert client.has == sales(0, 1, 2)
