@@ -97,7 +97,7 @@ class Durability:
 
     def request_flush(self) -> None:
         """Have the log flushed, if a write may wait for that."""
-        # With write caching none does, once the folder's fact says so to the next recovery.
+        # With write caching, no write waits for a flush once the folder's fact is UNSYNCED.
         if self.is_truncating or not (self._write_caching and self.folder_fact == UNSYNCED):
             self.mark_dirty(self)
 

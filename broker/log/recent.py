@@ -26,7 +26,7 @@ class RecentAppends:
         self._size_max = size_max
         self._size = 0
         self._appends = OrderedDict[tuple[Hashable, int], memoryview]()
-        """From the oldest to the newest.  A dict would search for its first key past all keys that it has lost."""
+        """From the oldest to the newest.  A dict would search for its first key past all deleted ones."""
         self._positions = defaultdict[Hashable, deque[int]](deque)
         """By segment, ascending, because a segment only grows at its end."""
 

@@ -51,7 +51,7 @@ class ReplicaLimits:
     fetcher_backoff_min_ms: int = 50
     fetcher_backoff_max_ms: int = 1_000
     isr_check_divisor: int = 2
-    """The ISR is checked every replica.lag.time.max.ms divided by this."""
+    """The ISR is checked this many times in each replica.lag.time.max.ms."""
     checkpoint_interval_ms: int = 5_000
     """How often changed watermarks are written to the data directories' facts."""
     maintenance_interval_ms: int = 60_000

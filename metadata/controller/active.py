@@ -13,9 +13,9 @@ would decide on an old state.  If records were appended, their commit is the pro
 epoch, so none of these voters had a later epoch.  Otherwise the voters confirm the leadership in one round, which all
 waiting requests share.
 
-There is one exception: a heartbeat that changes nothing is answered from the committed image, without a round.  Its
-answer is nothing that the broker may act upon: a broker serves and leads according to the records that it has applied,
-and a deposed controller pauses, and stops answering, within the fetch timeout.
+There is one exception: a heartbeat that changes nothing is answered from the committed image, without a round.  The
+broker does not act upon the answer: it serves and leads according to the records that it has applied.  A deposed
+controller pauses, and stops answering, within the fetch timeout.
 
 When leadership ends, `pending` is dropped.  The next leader may still commit the records that this controller appended
 (OUTCOME_UNKNOWN); all other requests had no effect (NOT_CONTROLLER).

@@ -109,7 +109,7 @@ class Founding:
         if not founders or reply.error is not ErrorCode.NONE:
             return None
         if reply.key.node_id != to.node_id:
-            return state.refuse(f"{to.address} is voter {to.node_id} by the list, but node {reply.key.node_id} answers")
+            return state.refuse(f"{to.address} is voter {to.node_id} in the list, but node {reply.key.node_id} answers")
         theirs = tuple(sorted(reply.initial_voters))
         if theirs != founders:
             return state.refuse(
@@ -177,7 +177,7 @@ class Founding:
         self._settle(newborn, None, cluster_id, reply.known.generation)
 
     def _settle(self, newborn: Newborn, founding: Batch | None, cluster_id: str, generation: int) -> None:
-        """Make the place durable; `on_settled` takes it."""
+        """Make the result of the founding durable; `on_settled` then applies it."""
         state = self._state
         state.cluster_id, state.generation = cluster_id, generation
         state.save_election()

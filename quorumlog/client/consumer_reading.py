@@ -61,7 +61,7 @@ class Reading:
         self._ready.set()
 
     def expect(self) -> None:
-        """Begin to look: `changed` waits for changes after this call."""
+        """Forget earlier changes: `changed` waits for changes after this call."""
         self._ready.clear()
 
     async def changed(self) -> None:

@@ -192,7 +192,7 @@ class _Examination:
         if cluster.metadata is not None and not cluster.metadata.offset and cluster.voters:
             cluster.metadata = None
             cluster.metadata_problem = (
-                "the nodes that answer have just started, and only a leader can tell what is committed"
+                "the nodes that answer have just started, and only a leader knows which records are committed"
             )
 
     async def _metadata_of(self, address: str) -> Any:

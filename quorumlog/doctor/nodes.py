@@ -76,7 +76,7 @@ def _disks(cluster: ObservedCluster) -> Iterator[Finding]:
         if described is None or not described.HasField("fsync_p99_us") or described.fsync_p99_us < SLOW_FSYNC_US:
             continue
         consequence = "changes of the metadata wait for it" if node.leads else "requests that wait for it are late"
-        step = f"look at the disk of node {node.node_id} and at what else uses it: iostat -x 1"
+        step = f"check the disk of node {node.node_id}, and which other programs use it: iostat -x 1"
         if node.leads and (command := transfer_command(cluster, node)):
             step += f"; meanwhile: {command}"
         yield Finding(

@@ -86,7 +86,7 @@ def _hanging(found: OpenInLogs) -> Iterator[Finding]:
         what=f"{counted(len(hanging), 'transaction')} that nothing will end "
         f"{'holds' if len(hanging) == 1 else 'hold'} back all readers of committed records in {named(partitions)}",
         cause="; ".join(shown) + _rest(len(hanging)),
-        next=f"abort what is open: {'; '.join(commands)}",
+        next=f"abort these transactions: {'; '.join(commands)}",
         partitions=texts(partitions),
         commands=commands,
     )
@@ -143,7 +143,7 @@ def _long(seen: ObservedTransactions, found: OpenInLogs) -> Iterator[Finding]:
         minutes = long[oldest[0]][0].timeout_ms // 60_000
         advice += (
             f"the driver of scope {quoted(scope)} ends it; if the driver no longer runs, start the job again, which "
-            f"aborts what its last run has open, or wait: the coordinator aborts it after {minutes} minutes"
+            f"aborts the open transactions of its last run, or wait {minutes} minutes until the coordinator aborts them"
         )
     yield Finding(
         ADVICE,

@@ -34,7 +34,7 @@ ADMIN: dict[str, object] = {
     "group deleted": True,
     "topic deleted": True,
 }
-"""What an administrator sees who creates `topic` with 3 partitions and retention.ms=60000000, creates it once more,
+"""The view of an administrator who creates `topic` with 3 partitions and retention.ms=60000000, creates it once more,
 alters retention.ms to 70000000, adds partitions up to 5, looks up the first offset and the end of `data`, deletes its
 records before offset 4, looks at `group`, moves its offset to 5, and deletes group and topic."""
 GROUP_OFFSET = 7

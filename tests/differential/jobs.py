@@ -170,7 +170,7 @@ def deleted_records(side: Side) -> Outcome:
 
 
 HASTY = {"kafka.request.timeout.ms": "3000", "kafka.default.api.timeout.ms": "4000", "fetchOffset.numRetries": "1"}
-"""For what fails after a timeout."""
+"""For jobs that fail after a timeout."""
 
 
 def read_options(side: Side) -> Outcome:

@@ -457,7 +457,7 @@ MUTANTS = (
         ("tests/unit/broker/core/coordinator/test_transaction_machine.py::test_an_open_transaction_does_not_expire",),
     ),
     Mutant(
-        "pending offsets are not told to readers of stable ones",
+        "readers of stable offsets do not learn of pending offsets",
         "broker/core/coordinator/group_machine.py",
         "self._pending_offsets.places(request.group) if require_stable else frozenset()",
         "frozenset()",

@@ -55,7 +55,7 @@ MUTANTS = (
         (f"{LOST}::test_a_member_of_a_deleted_group_is_not_a_member_of_its_successor",),
     ),
     Mutant(
-        "a group comes back after its deletion",
+        "a deleted group is restored",
         f"{FOLDER}/group.py",
         "        if not self._has_record:\n            stale",
         "        if False:\n            stale",

@@ -16,7 +16,7 @@ UNIT = "tests/unit/broker/core/share/test_share_partition.py"
 
 MUTANTS = (
     Mutant(
-        "a share group comes back after its deletion",
+        "a deleted share group is restored",
         "broker/core/coordinator/share/groups.py",
         "has_record = Kind.GROUP in self._kinds",
         "has_record = True",

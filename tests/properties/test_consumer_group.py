@@ -1,7 +1,7 @@
 """A group of the newer protocol through lost answers, restarts, changes of topics, and changes of the coordinator.
 
 A model of the shell commits every step, or loses the last ones with the coordinator.  Clients obey the protocol: they
-use only what they were told, and report what they use.  A slow twin looks at the clients themselves, not at the
+use only partitions that they were assigned, and report them.  A slow twin looks at the clients themselves, not at the
 coordinator: a client owns a partition from the answer that gives it until it stops, or until a request without it was
 answered.  No partition ever has two owners, epochs never go back, and the log gives the same group.  A group with
 members gets at most one target per interval.  At the end, everything works again, and each partition is owned once.  No

@@ -78,7 +78,7 @@ class Held:
 
 @dataclass
 class Facts:
-    """What clients were told, and what must stay true.  owners: by incarnation, generation and partition."""
+    """The answers to clients, and the promises that must hold.  owners: by incarnation, generation and partition."""
 
     owners: dict[tuple[int, int, int], str] = field(default_factory=dict)
     offsets: dict[tuple[str, int], int] = field(default_factory=dict)

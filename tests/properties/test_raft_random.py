@@ -468,4 +468,4 @@ def test_promises_hold_and_work_continues(seeds: range) -> None:
             "confirmed read",
             "refused read",
         ):
-            assert seen[what] > 0, f"{what} never happened in seeds {seeds}: the faults have grown tame"
+            assert seen[what] > 0, f"{what} never happened in seeds {seeds}: the faults are too mild"

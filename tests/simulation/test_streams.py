@@ -1,4 +1,4 @@
-"""The streams of the simulated network: whatever ends a connection, both protocols learn that it has ended."""
+"""The streams of the simulated network: both protocols learn of the end of a connection, for every cause."""
 
 from __future__ import annotations
 

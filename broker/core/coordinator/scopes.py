@@ -280,7 +280,7 @@ class Scopes:
         members = self._members.get(name, {})
         for attempt, producer in request.winners:
             member = transactional_id(name, attempt)
-            found = self._ids[member] if member in members else None  # an odd name may be that of another scope's
+            found = self._ids[member] if member in members else None  # a name with slashes may belong to another scope
             if found is None or (found.producer_id, found.producer_epoch) != producer or found.state.is_preparing:
                 text = f"winner {attempt} was aborted or replaced; abort this sequence, and write it again"
                 return EndScopeResponse(KafkaCode.INVALID_TXN_STATE, text, False, known.sequence)

@@ -80,7 +80,7 @@ class InitScopeRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitScopeResponse:
-    """last_sequence: that of the last end; -1 if there was none.  owner: the present one, also if a stranger asks."""
+    """last_sequence: that of the last end; -1 if there was none.  owner: the present one, also in a refusal."""
 
     __type__: ClassVar = EntityType.response
     __version__: ClassVar[i16] = i16(0)

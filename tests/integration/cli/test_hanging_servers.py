@@ -1,4 +1,4 @@
-"""--timeout limits the whole command, at whatever stage a server hangs.  Real processes."""
+"""--timeout limits the whole command, regardless of the stage at which a server hangs.  Real processes."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class ShareGroupDescription(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribeShareGroupsResponse:
-    """groups: one for each of the request, in its order."""
+    """groups: one for each group of the request, in that order."""
 
     groups: tuple[ShareGroupDescription, ...]
 

@@ -91,7 +91,7 @@ def following(rig: Rig, offset: int, session: tuple[int, int], *, names: bool = 
 
 
 async def test_a_follower_whose_log_diverged_learns_watermark_and_log_start(rig: Rig) -> None:
-    """It takes neither from a reply that only tells it to truncate.
+    """It takes neither from a reply that only requests a truncation.
 
     Without the log start it could not join the ISR after a deletion, until somebody writes; and with too few replicas
     in sync nobody can.

@@ -119,7 +119,7 @@ def test_a_long_transaction_of_a_scope_is_left_to_its_driver_or_its_time_out(
     assert (findings.keys(), code) == ({"LONG_TRANSACTION"}, 0)
     assert finding["cause"].startswith('"0-1" of scope "reports" for 5 minutes, of at most 10')
     assert finding["next"].startswith('kctl transactions describe __scope/reports/0-1; the driver of scope "reports"')
-    assert "aborts it after 10 minutes" in finding["next"]
+    assert "or wait 10 minutes until the coordinator aborts them" in finding["next"]
     assert "kctl transactions abort" not in finding["next"], "the driver would have to write the batch again"
 
 

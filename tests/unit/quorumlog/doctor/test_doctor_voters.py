@@ -141,4 +141,4 @@ def test_without_a_leader_newly_started_brokers_know_nothing(clinic: Clinic, dia
     clinic.metadata.result.error = "NONE"
     findings, _ = diagnose("--controllers", address(11))
     assert findings.keys() == {"NO_QUORUM", "METADATA_UNREADABLE"}
-    assert findings["METADATA_UNREADABLE"]["cause"].endswith("only a leader can tell what is committed")
+    assert findings["METADATA_UNREADABLE"]["cause"].endswith("only a leader knows which records are committed")

@@ -1,4 +1,4 @@
-"""What a coordinator tells administrators about rebalances: reasons, members, times, and who is awaited."""
+"""The rebalances that a coordinator reports to administrators: reasons, members, times, and awaited members."""
 
 from __future__ import annotations
 
