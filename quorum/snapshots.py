@@ -79,7 +79,7 @@ class SnapshotMachine(Protocol):
         ...
 
     def loader(self, source: str) -> Loader:
-        """Return a loader for one snapshot, which errors call `source`."""
+        """Return a loader for one snapshot.  source: its name in errors."""
         ...
 
     def load_snapshot(self, state: Any) -> None:

@@ -43,7 +43,7 @@ class Node(Protocol):
 
 
 class _Reported(NamedTuple):
-    """at_ms: the loop's time of arrival.  broker_epoch: the node's registration at that time; None if not a broker."""
+    """at_ms: loop time at arrival.  broker_epoch: the node's registration at that time; None if not a broker."""
 
     end: pb.NodeEnd
     at_ms: int

@@ -78,7 +78,7 @@ TIMES = (
 
 
 def inherited_key(key: str) -> str:
-    """Return the config of the cluster whose value a group has that sets no value for `key`."""
+    """Return the config of the cluster from which a group without a value for `key` inherits."""
     return _ORIGINS[key].default
 
 

@@ -481,7 +481,7 @@ class Consumer:
         With `read_committed`, wait while a transaction that contains offsets of these partitions is open.
 
         Raises:
-            ClusterError: TIMED_OUT, also if such a transaction stays open, as one of the caller's own does.
+            ClusterError: TIMED_OUT, also if such a transaction stays open, for example one of the caller itself.
         """
         if self._group is None:
             raise no_group("has no committed offsets")

@@ -9,7 +9,7 @@ SEVERITIES = (CRITICAL, PROBLEM, ADVICE)
 
 
 class Finding(NamedTuple):
-    """One cause.  A broker that is down is one finding about it, and not one for each of its partitions.
+    """One cause.  A broker that is down gives one finding, not one for each of its partitions.
 
     severity: critical (something does not work), problem (it works, but tolerates fewer failures), advice (a choice
     that costs something).

@@ -33,7 +33,7 @@ LAGS_MAX = 500
 class ObservedGroups:
     """problem: why the groups are unknown; empty if they are known.
 
-    explained: by name.  lags: the samples of each group whose lag grew from the first to the last of them, in all.
+    explained: by name.  lags: the samples of each group whose lag grew in every sample.
     watched_s: time between the first and the last of SAMPLES_MAX samples.
     """
 

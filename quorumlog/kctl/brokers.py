@@ -158,7 +158,7 @@ async def unregister(context: Context, broker_id: int, dry_run: bool, wait: bool
 @click.option(
     "--broker", "broker_id", type=click.IntRange(0, 2**31 - 1), help="Only this broker (default: all brokers)."
 )
-@click.option("--dry-run", "--validate-only", "dry_run", is_flag=True, help="List them, but delete nothing.")
+@click.option("--dry-run", "--validate-only", "dry_run", is_flag=True, help="List the replicas, but delete nothing.")
 @so_on_return
 @with_loop
 async def purge_strays(context: Context, broker_id: int | None, dry_run: bool) -> None:

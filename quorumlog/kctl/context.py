@@ -41,7 +41,7 @@ class Context:
     timeout_s: float | None = None
     debug: bool = False
     interrupted: str = "changes that were already requested continue; nothing was cancelled"
-    """The message after Ctrl-C; a command for which it is wrong replaces it.  Empty: Ctrl-C is the normal end."""
+    """The message after Ctrl-C; a command may replace it.  Empty: Ctrl-C is the normal end."""
     spent_s: float = 0.0
     """Seconds of the command's time that had passed when its loop started."""
     _end: float | None = None

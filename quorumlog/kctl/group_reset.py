@@ -60,7 +60,12 @@ def _parsed(parse: Any) -> Any:
 @click.command("reset-offsets", cls=Command)
 @click.argument("group_id", metavar="GROUP")
 @click.option(
-    "--topic", "topics", multiple=True, callback=parse_topic, metavar="T[:P,...]", help="A topic, or some partitions."
+    "--topic",
+    "topics",
+    multiple=True,
+    callback=parse_topic,
+    metavar="T[:P,...]",
+    help="A topic, or some of its partitions.",
 )
 @click.option("--all-topics", is_flag=True, help="All topics in which the group has offsets.")
 @click.option("--to-earliest", is_flag=True, help="The log start: read all records again.")
@@ -73,7 +78,10 @@ def _parsed(parse: Any) -> Any:
     "--to-datetime", callback=_parsed(parse_datetime), metavar="T", help="The first record that is not older than T."
 )
 @click.option(
-    "--by-duration", callback=_parsed(parse_duration), metavar="D", help="The first record newer than D, as 2h."
+    "--by-duration",
+    callback=_parsed(parse_duration),
+    metavar="D",
+    help="The first record that is at most D old, for example 2h.",
 )
 @click.option(
     "--from-file",

@@ -96,9 +96,11 @@ def _pattern(_context: click.Context, _parameter: click.Parameter, text: str | N
     "longer_than_ms",
     callback=_duration,
     metavar="DURATION",
-    help="Only open for longer, as 90s or 1h.",
+    help="Only transactions that are open for longer, for example 90s or 1h.",
 )
-@click.option("--pattern", callback=_pattern, metavar="REGEX", help="Only ids that match as a whole.")
+@click.option(
+    "--pattern", callback=_pattern, metavar="REGEX", help="Only ids that this regular expression matches as a whole."
+)
 @with_loop
 async def list_(
     context: Context,
@@ -234,7 +236,9 @@ def _scope_text(transactional_id: str, scope: ScopeDescription) -> str:
 @click.option(
     "--topic", "topics", multiple=True, metavar="TOPIC[:P,...]", callback=parse_topic, help="Only in this topic."
 )
-@click.option("--broker", "broker_id", type=click.IntRange(min=0), metavar="ID", help="Only where this broker leads.")
+@click.option(
+    "--broker", "broker_id", type=click.IntRange(min=0), metavar="ID", help="Only partitions that this broker leads."
+)
 @with_loop
 async def find_hanging(context: Context, topics: tuple[TopicChoice, ...], broker_id: int | None) -> None:
     """Find transactions that nothing will end.
