@@ -161,7 +161,10 @@ async def _create(control: ControllerClient, topic: controller_pb2.NewTopic, tim
 
 
 class Progress:
-    """The number of acknowledged rows of a topic, as a client sees it: the sum of its watermarks."""
+    """The number of acknowledged rows of a topic, as a client sees it: the sum of its watermarks.
+
+    When the transactions of the write have ended, it also counts their markers.
+    """
 
     def __init__(self, servers: Servers, topic: str, partitions: int) -> None:
         self._servers = servers
