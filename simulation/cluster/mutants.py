@@ -256,7 +256,7 @@ def _keys_collide() -> list[Any]:
     ]
 
 
-@_mutant("a full map of keys does not limit what is cleaned")
+@_mutant("a full map of keys does not limit the cleaned part")
 def _map_overflows() -> list[Any]:
     """The oldest key is dropped instead, and counts as one that has no record at all."""
     put, latest = OffsetMap.put, OffsetMap.latest
