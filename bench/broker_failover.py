@@ -14,12 +14,12 @@ kill, in ms after time 0:
     decide            the pure decision alone, all batches, measured in this process on an image of the same size
     last_append       the last batch of leader changes is appended
     last_received     the last broker has received it; it is committed then
-    last_carried_out  the last broker has applied it, according to `ListAppliedBatches`
+    last_applied      the last broker has applied it, according to `ListAppliedBatches`
     first_produce, last_produce   the first and the last acknowledgement of batches to 200 partitions.  From the kill
                       on, one producer tries each of them every 0.1 s with acks=all.  The partitions are spread over
                       all, and include the last one
     to_the_last       from the fencing until the last new leader serves: the decision, plus the later of
-                      last_carried_out and last_produce
+                      last_applied and last_produce
 
 Then 11 is started again, and leads as before once it is in sync.  Aim: 10,000 partitions under a second on two cores.
 """
@@ -68,7 +68,7 @@ PORT_BASE = 29_500
 AIM_MS = 1_000
 """Time from the fencing until the last new leader serves, with 10,000 partitions."""
 STAGES = (
-    "decide_ms", "last_append_ms", "last_received_ms", "last_carried_out_ms", "first_produce_ms", "last_produce_ms",
+    "decide_ms", "last_append_ms", "last_received_ms", "last_applied_ms", "first_produce_ms", "last_produce_ms",
     "to_the_last_ms",
 )  # fmt: skip
 
@@ -119,7 +119,7 @@ def _row(brokers: str, size: int, killed: Sequence[dict[str, float]]) -> dict[st
     row: dict[str, Any] = {"partitions": size, "brokers": brokers, "kills": len(killed), "decide_ms": round(all_ms)}
     for name in STAGES[1:-1]:
         row[name] = round(median(each[name] for each in killed))
-    totals = [max(each["last_carried_out_ms"], each["last_produce_ms"]) + first_ms for each in killed]
+    totals = [max(each["last_applied_ms"], each["last_produce_ms"]) + first_ms for each in killed]
     return {**row, "to_the_last_ms": round(median(totals)), "to_the_last_ms_max": round(max(totals))}
 
 
@@ -243,15 +243,15 @@ class _Stage:
         await self.client.call(rpcs.ELECT_LEADERS, request, TIMEOUT_S)
         end_offset = (await self.client.describe_quorum(TIMEOUT_S)).high_watermark
         for node in self.brokers:
-            await until(partial(self._has_carried_out, node, end_offset))
+            await until(partial(self._has_applied, node, end_offset))
 
     async def _is_in_sync(self, names: list[str]) -> bool:
         reply = await self.client.call(rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest(names=names), TIMEOUT_S)
         return all(len(partition.isr) == 2 for topic in reply.topics for partition in topic.partitions)
 
-    async def _has_carried_out(self, node: Node, end_offset: int) -> bool:
+    async def _has_applied(self, node: Node, end_offset: int) -> bool:
         reply = await self.client.ask_node(node.control, rpcs.DESCRIBE_NODE, node_pb2.DescribeNodeRequest(), TIMEOUT_S)
-        return bool(reply.carried_out_offset >= end_offset)
+        return bool(reply.broker_applied_offset >= end_offset)
 
     # One kill
 
@@ -267,7 +267,7 @@ class _Stage:
         return {
             "last_append_ms": changes.last_ms - changes.first_ms,
             "last_received_ms": max(each.received_ms for each in applied) - changes.first_ms,
-            "last_carried_out_ms": max(each.completed_ms for each in applied) - changes.first_ms,
+            "last_applied_ms": max(each.completed_ms for each in applied) - changes.first_ms,
             "first_produce_ms": min(acknowledged) - changes.first_ms,
             "last_produce_ms": max(acknowledged) - changes.first_ms,
         }

@@ -245,7 +245,7 @@ class ActiveController:
 
     # Decide, append, wait
 
-    async def carry_out(self, decide: Decide[T], timeout_ms: float) -> T | Outcome:
+    async def execute(self, decide: Decide[T], timeout_ms: float) -> T | Outcome:
         """Decide, append the resulting records, and return the reply once everything that it depends on is committed.
 
         Takes at most `timeout_ms`.  A cancel does not undo the append.  An `Outcome` instead of a reply says why there
@@ -335,7 +335,7 @@ class ActiveController:
         """Return an image with everything that was answered or decided before this call."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
-        ended = await self.carry_out(lambda image, again: Decision(image.end_offset), timeout_ms)
+        ended = await self.execute(lambda image, again: Decision(image.end_offset), timeout_ms)
         if isinstance(ended, Outcome):
             return ended
         try:
@@ -360,7 +360,7 @@ class ActiveController:
                 logger.info("broker registered", broker_id=request.broker_id, broker_epoch=epoch)
             return decision
 
-        return await self.carry_out(decide, timeout_ms)
+        return await self.execute(decide, timeout_ms)
 
     async def heartbeat(
         self, request: Heartbeat, received_offset: int, pending_changes: int, timeout_ms: float
@@ -396,7 +396,7 @@ class ActiveController:
             return replace(first.reply, fenced=committed.fenced if known and committed is not None else True)
         if first.records:
             logger.info("broker changed by its heartbeat", broker_id=request.broker_id, records=len(first.records))
-        answer = await self.carry_out(lambda image, again: decide(image, True), timeout_ms)
+        answer = await self.execute(lambda image, again: decide(image, True), timeout_ms)
         return OUTCOME_UNKNOWN if isinstance(answer, Outcome) and first.records else answer
 
     # Background (see `metadata.controller.background`)

@@ -28,7 +28,7 @@ async def add_partitions(
             image, partitions_count.add_partitions(image, wanted, validate_only=request.header.validate_only)
         )
 
-    answer = await controller.carry_out(decide, timeout_ms)
+    answer = await controller.execute(decide, timeout_ms)
     if isinstance(answer, Outcome):
         return answer
     topics, offset = answer
@@ -46,7 +46,7 @@ async def remove_partitions(
             ),
         )
 
-    answer = await controller.carry_out(decide, timeout_ms)
+    answer = await controller.execute(decide, timeout_ms)
     if isinstance(answer, Outcome):
         return answer
     topic, offset = answer
@@ -69,7 +69,7 @@ async def unregister_broker(
     def decide(image: ClusterImage, again: bool) -> Decision[tuple[Unregistered, int]]:
         return with_end(image, unregister(image, request.broker_id, validate_only=request.header.validate_only))
 
-    answer = await controller.carry_out(decide, timeout_ms)
+    answer = await controller.execute(decide, timeout_ms)
     if isinstance(answer, Outcome):
         return answer
     found, offset = answer

@@ -41,7 +41,7 @@ async def alter_configs(
         )
         return with_end(image, decision)
 
-    answer = await controller.carry_out(decide, timeout_ms)
+    answer = await controller.execute(decide, timeout_ms)
     if isinstance(answer, Outcome):
         return answer
     altered, offset = answer

@@ -36,7 +36,7 @@ async def elect_leaders(
         end_offset = image.end_offset + len(decision.records)
         return Decision((decision.reply, end_offset, bool(decision.records)), decision.records)
 
-    answer = await controller.carry_out(decide, timeout_ms)
+    answer = await controller.execute(decide, timeout_ms)
     if isinstance(answer, Outcome):
         return answer
     elections, offset, changed = answer

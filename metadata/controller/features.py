@@ -40,7 +40,7 @@ async def upgrade_feature(
         validate_only = request.header.validate_only
         return with_end(image, features.upgrade_feature(image, request.name, level, validate_only=validate_only))
 
-    answer = await controller.carry_out(decide, timeout_ms)
+    answer = await controller.execute(decide, timeout_ms)
     if isinstance(answer, Outcome):
         return answer
     upgraded, offset = answer

@@ -157,7 +157,7 @@ class NodeService:
 
     async def _describe_node(self, request: pb.DescribeNodeRequest) -> pb.DescribeNodeReply | Outcome:
         state = self._state()
-        carried_out, pending = (None, 0) if self.broker is None else self.broker.progress()
+        applied, pending = (None, 0) if self.broker is None else self.broker.progress()
         failed = {} if self.broker is None else self.broker.failed_directories()
         return pb.DescribeNodeReply(
             result=result(OK),
@@ -172,7 +172,7 @@ class NodeService:
             fsync_p99_us=state.fsync_p99_us,
             is_broker=self.broker is not None,
             directories_offline=sorted(failed),
-            carried_out_offset=carried_out,
+            broker_applied_offset=applied,
             pending_changes=pending,
             wall_ms=state.wall_ms,
             directories=[pb.Directory(**space._asdict(), problem=failed.get(space.path, "")) for space in state.spaces],

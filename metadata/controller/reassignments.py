@@ -45,7 +45,7 @@ async def alter_reassignments(
             ),
         )
 
-    answer = await controller.carry_out(step, timeout_ms)
+    answer = await controller.execute(step, timeout_ms)
     if isinstance(answer, Outcome):
         return answer
     reassigned, offset = answer

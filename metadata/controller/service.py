@@ -269,7 +269,7 @@ class ControllerService:
         self, request: pb.AlterPartitionRequest, timeout_ms: float
     ) -> pb.AlterPartitionReply | Outcome:
         changes = convert.isr_changes(request)
-        answer = await self.controller.carry_out(
+        answer = await self.controller.execute(
             lambda image, again: alter_partition(image, request.broker_id, request.broker_epoch, changes), timeout_ms
         )
         return answer if isinstance(answer, Outcome) else convert.altered(answer)
@@ -278,7 +278,7 @@ class ControllerService:
         self, request: pb.AssignDirectoriesRequest, timeout_ms: float
     ) -> pb.AssignDirectoriesReply | Outcome:
         items = convert.assignments(request)
-        answer: Outcome = await self.controller.carry_out(
+        answer: Outcome = await self.controller.execute(
             lambda image, again: assign_directories(image, request.broker_id, request.broker_epoch, items), timeout_ms
         )
         return convert.assigned(answer)
@@ -286,7 +286,7 @@ class ControllerService:
     async def _allocate(
         self, request: pb.AllocateProducerIdsRequest, timeout_ms: float
     ) -> pb.AllocateProducerIdsReply | Outcome:
-        answer = await self.controller.carry_out(
+        answer = await self.controller.execute(
             lambda image, again: allocate_producer_ids(image, request.broker_id, request.broker_epoch), timeout_ms
         )
         return answer if isinstance(answer, Outcome) else convert.allocated(answer)
@@ -310,7 +310,7 @@ class ControllerService:
             )
             return with_end(image, decision)
 
-        answer = await self.controller.carry_out(decide, timeout_ms)
+        answer = await self.controller.execute(decide, timeout_ms)
         return answer if isinstance(answer, Outcome) else convert.created(answer[0], OK, answer[1])
 
     async def _delete_topics(
@@ -322,7 +322,7 @@ class ControllerService:
             decision = delete_topics(image, names, topic_ids, validate_only=request.header.validate_only)
             return with_end(image, decision)
 
-        answer = await self.controller.carry_out(decide, timeout_ms)
+        answer = await self.controller.execute(decide, timeout_ms)
         return answer if isinstance(answer, Outcome) else convert.deleted(answer[0], OK, answer[1])
 
     async def _describe_topics(
@@ -378,7 +378,7 @@ class ControllerService:
             decision = set_preferred(image, wanted, voter_ids, validate_only=request.header.validate_only)
             return with_end(image, decision)
 
-        answer = await self.controller.carry_out(decide, timeout_ms)
+        answer = await self.controller.execute(decide, timeout_ms)
         if isinstance(answer, Outcome):
             return answer
         preferred, offset = answer

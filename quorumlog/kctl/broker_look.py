@@ -87,8 +87,8 @@ def _add_own_word(one: dict[str, Any], answer: Any, end_offset: int) -> None:
         one["problem"] = "the node with this id is not a broker"
     else:
         one["answers"] = True
-        one["metadata_offset"] = answer.carried_out_offset
-        one["metadata_lag"] = max(0, max(end_offset, answer.high_watermark) - answer.carried_out_offset)
+        one["metadata_offset"] = answer.broker_applied_offset
+        one["metadata_lag"] = max(0, max(end_offset, answer.high_watermark) - answer.broker_applied_offset)
         one["pending_changes"] = answer.pending_changes
         one["directories_offline"] = list(answer.directories_offline)
         failed = [f"{check.name}: {check.detail}" for check in answer.checks if not check.ok]

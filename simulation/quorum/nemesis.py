@@ -394,7 +394,7 @@ class Nemesis(FaultInjector):
         assert controller is not None
         voters = node.voter_ids
         wanted = tuple(one for one in nodes if one in voters)
-        answer = await controller.carry_out(
+        answer = await controller.execute(
             lambda image, again: set_preferred(image, wanted, voters, validate_only=False), ORDER_MS
         )
         self.world.note(f"PREFER {wanted} {answer}")

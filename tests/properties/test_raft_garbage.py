@@ -349,7 +349,7 @@ def step(lab: Lab, event: Event) -> list[Effect]:
     effects = node.core.step(event, lab.now_ms)
     for effect in effects:
         if not isinstance(effect, SendRequest | SendReply | ReadLog | ReadSnapshot):
-            lab.carry_out(node, effect)
+            lab.execute(node, effect)
     lab.wire.clear()
     return effects
 

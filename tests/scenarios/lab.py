@@ -261,7 +261,7 @@ class Lab:
         effects = node.core.step(event, self.now_ms)
         for effect in effects:
             self._trace(node_id, effect)
-            self.carry_out(node, effect)
+            self.execute(node, effect)
         return effects
 
     def tick(self, node_id: int) -> None:
@@ -345,7 +345,7 @@ class Lab:
 
     # Effects
 
-    def carry_out(self, node: Node, effect: Effect) -> None:
+    def execute(self, node: Node, effect: Effect) -> None:
         match effect:
             case Write():
                 assert all(effect.id > write.id for write in node.disk.pending), f"write {effect.id} out of order"

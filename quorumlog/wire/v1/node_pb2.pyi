@@ -53,7 +53,7 @@ class NodeEnd(_message.Message):
     def __init__(self, node_id: _Optional[int] = ..., at_ms: _Optional[int] = ..., exit_status: _Optional[int] = ..., cause: _Optional[str] = ..., next: _Optional[str] = ..., directories: _Optional[_Iterable[_Union[Directory, _Mapping]]] = ...) -> None: ...
 
 class DescribeNodeReply(_message.Message):
-    __slots__ = ("result", "node_id", "role", "epoch", "controller_active", "leading_ms", "applied_offset", "high_watermark", "checks", "fsync_p99_us", "is_broker", "directories_offline", "carried_out_offset", "pending_changes", "directories", "ends", "wall_ms", "compaction")
+    __slots__ = ("result", "node_id", "role", "epoch", "controller_active", "leading_ms", "applied_offset", "high_watermark", "checks", "fsync_p99_us", "is_broker", "directories_offline", "broker_applied_offset", "pending_changes", "directories", "ends", "wall_ms", "compaction")
     RESULT_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -66,7 +66,7 @@ class DescribeNodeReply(_message.Message):
     FSYNC_P99_US_FIELD_NUMBER: _ClassVar[int]
     IS_BROKER_FIELD_NUMBER: _ClassVar[int]
     DIRECTORIES_OFFLINE_FIELD_NUMBER: _ClassVar[int]
-    CARRIED_OUT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    BROKER_APPLIED_OFFSET_FIELD_NUMBER: _ClassVar[int]
     PENDING_CHANGES_FIELD_NUMBER: _ClassVar[int]
     DIRECTORIES_FIELD_NUMBER: _ClassVar[int]
     ENDS_FIELD_NUMBER: _ClassVar[int]
@@ -84,13 +84,13 @@ class DescribeNodeReply(_message.Message):
     fsync_p99_us: int
     is_broker: bool
     directories_offline: _containers.RepeatedScalarFieldContainer[str]
-    carried_out_offset: int
+    broker_applied_offset: int
     pending_changes: int
     directories: _containers.RepeatedCompositeFieldContainer[Directory]
     ends: _containers.RepeatedCompositeFieldContainer[NodeEnd]
     wall_ms: int
     compaction: Compaction
-    def __init__(self, result: _Optional[_Union[_controller_pb2.Result, _Mapping]] = ..., node_id: _Optional[int] = ..., role: _Optional[str] = ..., epoch: _Optional[int] = ..., controller_active: bool = ..., leading_ms: _Optional[int] = ..., applied_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., checks: _Optional[_Iterable[_Union[CheckResult, _Mapping]]] = ..., fsync_p99_us: _Optional[int] = ..., is_broker: bool = ..., directories_offline: _Optional[_Iterable[str]] = ..., carried_out_offset: _Optional[int] = ..., pending_changes: _Optional[int] = ..., directories: _Optional[_Iterable[_Union[Directory, _Mapping]]] = ..., ends: _Optional[_Iterable[_Union[NodeEnd, _Mapping]]] = ..., wall_ms: _Optional[int] = ..., compaction: _Optional[_Union[Compaction, _Mapping]] = ...) -> None: ...
+    def __init__(self, result: _Optional[_Union[_controller_pb2.Result, _Mapping]] = ..., node_id: _Optional[int] = ..., role: _Optional[str] = ..., epoch: _Optional[int] = ..., controller_active: bool = ..., leading_ms: _Optional[int] = ..., applied_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., checks: _Optional[_Iterable[_Union[CheckResult, _Mapping]]] = ..., fsync_p99_us: _Optional[int] = ..., is_broker: bool = ..., directories_offline: _Optional[_Iterable[str]] = ..., broker_applied_offset: _Optional[int] = ..., pending_changes: _Optional[int] = ..., directories: _Optional[_Iterable[_Union[Directory, _Mapping]]] = ..., ends: _Optional[_Iterable[_Union[NodeEnd, _Mapping]]] = ..., wall_ms: _Optional[int] = ..., compaction: _Optional[_Union[Compaction, _Mapping]] = ...) -> None: ...
 
 class UncleanableLog(_message.Message):
     __slots__ = ("topic", "index", "cause", "is_final")

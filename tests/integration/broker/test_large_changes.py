@@ -43,7 +43,7 @@ class Turns:
             self.count += 1
 
 
-async def carried_out(cluster: Cluster) -> None:
+async def applied(cluster: Cluster) -> None:
     role = cluster[1].role
     async with asyncio.timeout(60):
         await role.wait_applied(cluster.controller.image.end_offset)
@@ -81,7 +81,7 @@ async def test_nothing_is_done_for_all_partitions_in_one_turn_of_the_loop(
     for what, steps, change in changes:
         before = seen.count
         change()
-        await carried_out(cluster)
+        await applied(cluster)
         assert seen.count - before >= steps * COUNT, what
     assert len(cluster[1].table) == 0
     ticking.cancel()

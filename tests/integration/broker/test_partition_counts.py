@@ -67,7 +67,7 @@ async def written(cluster: Cluster, value: bytes, index: int = 0) -> int:
     return result[0].base_offset
 
 
-async def carried_out(cluster: Cluster, topic_id: UUID, count: int, *broker_ids: int) -> None:
+async def applied(cluster: Cluster, topic_id: UUID, count: int, *broker_ids: int) -> None:
     """These brokers have these partitions of the topic under this id, in their roles, and no others."""
     wanted = {PartitionKey(topic_id, index) for index in range(count)}
 
@@ -88,13 +88,13 @@ def everywhere(cluster: Cluster, values: list[bytes], index: int = 0) -> bool:
 
 async def test_remaining_partitions_continue_and_removed_ones_are_set_aside(cluster: Cluster) -> None:
     first = cluster.controller.create("t", BROKERS, (2, 3, 1), (3, 1, 2))
-    await carried_out(cluster, first, 3)
+    await applied(cluster, first, 3)
     for index in range(3):
         assert await written(cluster, b"a%d" % index, index) == 0
     folders = sorted(path.name for path in (cluster[1].root / "logs").iterdir())
     second = resize(cluster, "t", 1)
     assert second != first
-    await carried_out(cluster, second, 1)
+    await applied(cluster, second, 1)
     assert await written(cluster, b"b") == 1
     assert everywhere(cluster, [b"a0", b"b"])
     assert (await write(cluster[2], b"x", 1)).error_code == KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -111,7 +111,7 @@ async def test_partitions_added_again_are_empty_and_continue_their_epochs(cluste
     await written(cluster, b"old", 1)
     resize(cluster, "t", 1)
     third = resize(cluster, "t", 2)
-    await carried_out(cluster, third, 2)
+    await applied(cluster, third, 2)
     assert cluster.controller.partition(third, 1).leader_epoch == 1
     assert await written(cluster, b"new", 1) == 0
     assert everywhere(cluster, [b"new"], 1)
@@ -126,10 +126,10 @@ async def test_a_broker_that_was_down_keeps_the_remaining_partitions(cluster: Cl
     again = resize(cluster, "t", 2)
     last = resize(cluster, "t", 1)
     assert again != last
-    await carried_out(cluster, last, 1, 1, 2)
+    await applied(cluster, last, 1, 1, 2)
     await written(cluster, b"b")
     await cluster[3].start()
-    await carried_out(cluster, last, 1)
+    await applied(cluster, last, 1)
     await cluster.until(lambda: everywhere(cluster, [b"a", b"b"]), "copied, and nothing twice")
     assert len(list((cluster[3].root / "strays").iterdir())) == 1
     await cluster.controller.until(lambda image: 3 in cluster.controller.partition(last).isr)
@@ -139,7 +139,7 @@ async def test_after_a_restart_of_all_the_folders_are_found_by_the_first_id(clus
     cluster.controller.create("t", BROKERS, (2, 3, 1))
     await written(cluster, b"a")
     last = resize(cluster, "t", 1)
-    await carried_out(cluster, last, 1)
+    await applied(cluster, last, 1)
     await written(cluster, b"b")
     for broker_id in BROKERS:
         await cluster[broker_id].stop(clean=False)
@@ -158,14 +158,14 @@ async def test_a_topic_of_the_same_name_is_another(cluster: Cluster) -> None:
     last = resize(cluster, "t", 1)
     cluster.controller.delete(last)
     anew = cluster.controller.create("t", BROKERS)
-    await carried_out(cluster, anew, 1)
+    await applied(cluster, anew, 1)
     assert await written(cluster, b"new") == 0
     assert everywhere(cluster, [b"new"])
 
 
 async def test_a_consumer_by_name_continues_and_one_by_id_gets_an_error(cluster: Cluster) -> None:
     first = cluster.controller.create("t", BROKERS, (2, 3, 1))
-    await carried_out(cluster, first, 2)
+    await applied(cluster, first, 2)
     await written(cluster, b"a")
     leader = cluster[1]
 
@@ -178,7 +178,7 @@ async def test_a_consumer_by_name_continues_and_one_by_id_gets_an_error(cluster:
     by_id = asyncio.create_task(fetch(first, None, 20_000))
     await cluster.until(lambda: leader.replicas.fetches.parked >= 3, "parked, with both followers")
     second = resize(cluster, "t", 1)
-    await carried_out(cluster, second, 1)
+    await applied(cluster, second, 1)
     assert (await by_id).error_code == KafkaCode.UNKNOWN_TOPIC_ID
     await cluster.until(lambda: leader.hosted("t").serving() is not None, "it leads again")
     waiting = asyncio.create_task(fetch(None, "t", 20_000))
@@ -211,7 +211,7 @@ async def test_concurrent_writes_are_acknowledged_and_kept_or_refused(cluster: C
     for count in (3, 2, 1):
         await until_more_are_written()
         last = resize(cluster, "t", count)
-        await carried_out(cluster, last, count)
+        await applied(cluster, last, count)
     is_over.set()
     await asyncio.gather(*writers)
     await written(cluster, b"last")

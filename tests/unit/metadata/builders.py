@@ -54,7 +54,7 @@ class Cluster:
             self.image = self.image.apply(self.image.end_offset, records)
             self.log += records
 
-    def carry_out(self, decide: Callable[[ClusterImage, bool], Decision[T]]) -> T:
+    def execute(self, decide: Callable[[ClusterImage, bool], Decision[T]]) -> T:
         """Decide and apply, again while there is more, as the controller does; return the reply."""
         again = False
         while True:
@@ -66,7 +66,7 @@ class Cluster:
 
     def register(self, broker_id: int, number: int = 0, *, session_live: bool = False, **changes: Any) -> Registered:
         request = registration(broker_id, number, **changes)
-        return self.carry_out(lambda image, again: register(image, request, session_live=session_live and not again))
+        return self.execute(lambda image, again: register(image, request, session_live=session_live and not again))
 
     def beat(self, broker_id: int, *, others_applied: int = FAR, **changes: Any) -> HeartbeatAnswer:
         """A heartbeat of the broker as registered, which has applied everything."""
@@ -76,9 +76,7 @@ class Cluster:
             "applied_offset": self.image.end_offset,
         }
         request = Heartbeat(**{**fields, **changes})
-        return self.carry_out(
-            lambda image, again: heartbeat(image, request, others_applied=others_applied, again=again)
-        )
+        return self.execute(lambda image, again: heartbeat(image, request, others_applied=others_applied, again=again))
 
     def fence(self, *broker_ids: int) -> None:
         """Fence the brokers, one after the other."""
@@ -86,7 +84,7 @@ class Cluster:
             self._fence(broker_id)
 
     def _fence(self, broker_id: int) -> None:
-        self.carry_out(lambda image, again: fence(image, broker_id))
+        self.execute(lambda image, again: fence(image, broker_id))
 
     def start(self, *broker_ids: int, **changes: Any) -> None:
         """Brokers register and are unfenced.  changes: those of their registrations."""

@@ -326,7 +326,7 @@ class AtOnce:
     def __init__(self, replicas: FakeReplicas) -> None:
         self.replicas = replicas
 
-    async def carry_out(self, decide: Any, timeout_ms: float) -> Any:
+    async def execute(self, decide: Any, timeout_ms: float) -> Any:
         decision = decide(self.replicas.image, False)
         self.replicas.apply(*decision.records)
         return decision.reply

@@ -75,7 +75,7 @@ async def test_a_topic_that_gets_another_id_is_led_again(rig: Rig) -> None:
     before = rig.hosted().partition
     heard = listen(rig)
     renewed = PartitionKey(UUID(int=99), 0)
-    rig.cluster.carry_out(lambda image, _: remove_partitions(image, TOPIC, 1, lambda: renewed.topic_id))
+    rig.cluster.execute(lambda image, _: remove_partitions(image, TOPIC, 1, lambda: renewed.topic_id))
     await rig.learn()
     epoch = rig.leader.leader_epoch
     of_the_first = [each for each in heard if each[1].partition_index == 0]

@@ -139,7 +139,7 @@ async def unbalanced(*configs: tuple[str, str]) -> Plane:
     plane = await started(1, 2)
     plane.node.auto_commit = True
     for key, value in configs:
-        await plane.controller.carry_out(_set(key, value), 1000)
+        await plane.controller.execute(_set(key, value), 1000)
     topic = pb.NewTopic(name="t", partitions=-1, replication_factor=-1)
     topic.assignment.add(values=[1, 2])
     await plane.call(rpcs.CREATE_TOPICS, pb.CreateTopicsRequest(topics=[topic]))

@@ -362,7 +362,7 @@ def test_an_activated_controller_finishes_the_work_of_its_predecessor(cluster: C
     fence_all(cluster, 1)
     cluster.apply([BrokerChange(1, cluster.epoch(1), fenced=False)])  # and failed before the elections
     assert cluster.partition(topic).leader == NO_LEADER
-    cluster.carry_out(lambda image, again: elect_leaderless(image))
+    cluster.execute(lambda image, again: elect_leaderless(image))
     assert cluster.partition(topic).leader == 1
     assert elect_leaderless(cluster.image).records == ()
 

@@ -82,7 +82,7 @@ class Case:
             check_invariants(self.cluster.image)
 
     def progress(self) -> int:
-        done = self.cluster.carry_out(lambda image, again: progress(image))
+        done = self.cluster.execute(lambda image, again: progress(image))
         check_invariants(self.cluster.image)
         return done
 

@@ -650,7 +650,7 @@ def test_a_broken_invariant_ends_the_process() -> None:
             raise AssertionError("this cannot be")
 
         with pytest.raises(AssertionError):
-            await plane.controller.carry_out(broken, 1000)
+            await plane.controller.execute(broken, 1000)
         with pytest.raises(AssertionError, match="this cannot be"):
             await running
         assert not plane.controller.active
@@ -664,7 +664,7 @@ def test_records_that_the_image_cannot_take_are_never_appended() -> None:
         end = plane.node.log_end_offset
         wrong = Decision(None, (BrokerChange(99, 0, fenced=True),))
         with pytest.raises(AssertionError):
-            await plane.controller.carry_out(lambda image, again: wrong, 1000)
+            await plane.controller.execute(lambda image, again: wrong, 1000)
         assert plane.node.log_end_offset == end
         with pytest.raises(AssertionError):
             await plane.controller.run()

@@ -368,14 +368,14 @@ def test_a_node_describes_itself() -> None:
             ("leader", False, "none"),
         ]
         assert (reply.fsync_p99_us, reply.is_broker, list(reply.directories_offline)) == (3000, False, [])
-        assert not reply.HasField("carried_out_offset")
+        assert not reply.HasField("broker_applied_offset")
         assert not reply.HasField("compaction")
         one.state = one.state._replace(fsync_p99_us=None, leading_ms=None)
         one.service.broker = FakeBroker()
         reply = await one.ask(rpcs.DESCRIBE_NODE, pb.DescribeNodeRequest())
         assert (reply.HasField("fsync_p99_us"), reply.HasField("leading_ms")) == (False, False)
         assert (reply.is_broker, list(reply.directories_offline)) == (True, ["/b"])
-        assert (reply.carried_out_offset, reply.pending_changes, reply.compaction.due) == (8, 3, 4)
+        assert (reply.broker_applied_offset, reply.pending_changes, reply.compaction.due) == (8, 3, 4)
 
     run(test())
 

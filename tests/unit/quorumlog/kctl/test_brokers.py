@@ -20,9 +20,9 @@ __all__ = ["client"]
 SILENT = ClusterError("UNAVAILABLE", "no answer from c:1", retriable=True)
 
 
-def described(carried_out: int = 39, *, offline: tuple[str, ...] = (), pending: int = 2, ok: bool = True) -> Any:
+def described(applied: int = 39, *, offline: tuple[str, ...] = (), pending: int = 2, ok: bool = True) -> Any:
     return node_pb2.DescribeNodeReply(
-        result=OK, node_id=11, is_broker=True, carried_out_offset=carried_out, pending_changes=pending,
+        result=OK, node_id=11, is_broker=True, broker_applied_offset=applied, pending_changes=pending,
         high_watermark=41, directories_offline=offline,
         checks=[node_pb2.CheckResult(name="leader", ok=ok, detail="none is known")],
     )  # fmt: skip
