@@ -569,6 +569,8 @@ class FollowerState:
 
         log_start, epochs: of this follower's log.  If the histories diverge below its start, the deleted records cannot
         be compared with the leader's.  The replica then starts over.  This happens only after an unclean election.
+        It also starts over if its records all lie below the leader's log start, because the leader no longer knows the
+        epochs there.
         """
         log_end = epochs.end_offset
         if sent != (self.leader_epoch, log_end, epochs.last_epoch):
@@ -583,6 +585,9 @@ class FollowerState:
             return _resolve_divergence(reply.diverging, reply.log_start, log_start, epochs)
         if reply.first_offset not in (UNKNOWN_END, log_end):
             return DelayFetch(KafkaCode.CORRUPT_MESSAGE)
+        if log_start < log_end < reply.log_start:
+            # A client deleted a part of the leader's first batch, which begins at this log's end (KAFKA-6975).
+            return RestartAt(reply.log_start)
         self.agrees = True
         return AppendRecords(reply.high_watermark)
 

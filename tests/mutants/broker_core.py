@@ -131,6 +131,20 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "an empty log below the leader's start starts over",
+        PARTITION,
+        "if log_start < log_end < reply.log_start:",
+        "if log_end < reply.log_start:",
+        (f"{PARTITION_POSITION_TESTS}::test_records_that_all_lie_below_the_leaders_start_are_dropped",),
+    ),
+    Mutant(
+        "a log keeps records that all lie below the leader's start",
+        PARTITION,
+        "if log_start < log_end < reply.log_start:",
+        "if log_end < log_start < reply.log_start:",
+        (f"{PARTITION_POSITION_TESTS}::test_records_that_all_lie_below_the_leaders_start_are_dropped",),
+    ),
+    Mutant(
         "a reply to another last epoch is accepted",
         PARTITION,
         "if sent != (self.leader_epoch, log_end, epochs.last_epoch):",

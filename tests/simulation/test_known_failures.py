@@ -283,6 +283,7 @@ FAILED = {
     "a replica without a tombstone coordinates a group": (99012793, {0}),
     "a replica without a tombstone coordinates a group after restarts": (99014576, {0, 3, 4, 5, 6}),
     "a replica that truncates must learn the log start": (99012486, {0, 1, 4, 6, 7}),
+    "a replica truncates below the leader's log start, which lies within a batch": (300000167, {2, 4, 6}),
 }
 
 

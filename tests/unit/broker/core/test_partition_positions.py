@@ -127,6 +127,16 @@ def test_batches_must_start_where_the_log_ends() -> None:
     assert follower.on_reply(SENT, reply(first_offset=24), 0, FOLLOWER_HISTORY) == DelayFetch(KafkaCode.CORRUPT_MESSAGE)
 
 
+def test_records_that_all_lie_below_the_leaders_start_are_dropped() -> None:
+    """The leader's first batch begins at 25, and a client deleted its first record."""
+    follower = FollowerState(1, 5, 10)
+    batch = reply(first_offset=25, log_start=26)
+    assert follower.on_reply(SENT, batch, 24, FOLLOWER_HISTORY) == RestartAt(26)
+    assert not follower.agrees
+    assert follower.on_reply(SENT, batch, 25, FOLLOWER_HISTORY) == AppendRecords(20), "nothing to drop"
+    assert follower.on_reply(SENT, batch._replace(log_start=25), 24, FOLLOWER_HISTORY) == AppendRecords(20)
+
+
 def test_a_log_below_the_leaders_start_starts_over() -> None:
     follower = FollowerState(1, 5, 10)
     gone = reply(code=KafkaCode.OFFSET_OUT_OF_RANGE, log_start=100)
