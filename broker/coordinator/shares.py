@@ -47,7 +47,7 @@ from broker.core.share.requests import (
     ShareReply,
 )
 from broker.replica.table import ReplicaTable
-from metadata.image import ClusterImage, group_config, reset_duration_ms
+from metadata.image import RENEW_ENABLED, ClusterImage, group_config, reset_duration_ms
 from metadata.records import Record
 from quorumlog.runtime.clock import Sources, now_ms
 from quorumlog.wire.errors import KafkaCode
@@ -69,6 +69,7 @@ def share_config(image: ClusterImage, group: str) -> ShareConfig:
         lock_ms=value("record.lock.duration.ms"),
         delivery_count_max=value("delivery.count.limit"),
         max_in_flight=value("partition.max.record.locks"),
+        may_renew=group_config(image, group, RENEW_ENABLED) == "true",
     )
     return ShareConfig(
         limits,

@@ -151,10 +151,11 @@ def _synonyms(image: ClusterImage, scope: ConfigScope, name: str, config: Config
     """Return every value that a config has, as records and by default; the first one is in force."""
     cluster_key = inherited_key(config.key) if scope is ConfigScope.GROUP else config.key
     values = [(scope, config.key, image.config(scope, name).get(config.key))]
-    if scope in (ConfigScope.TOPIC, ConfigScope.GROUP):
+    if scope in (ConfigScope.TOPIC, ConfigScope.GROUP) and cluster_key is not None:
         values.append((ConfigScope.CLUSTER, cluster_key, image.config(ConfigScope.CLUSTER, "").get(cluster_key)))
     found = [(key, value, SOURCES[each.name.lower()]) for each, key, value in values if value is not None]
-    found.append((cluster_key, TABLES[ConfigScope.CLUSTER].get(cluster_key, config).default, DEFAULT))
+    origin = config if cluster_key is None else TABLES[ConfigScope.CLUSTER].get(cluster_key, config)
+    found.append((cluster_key or config.key, origin.default, DEFAULT))
     return [{"name": key, "value": value, "source": source} for key, value, source in found]
 
 

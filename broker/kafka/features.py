@@ -15,9 +15,11 @@ from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka.codec import milliseconds
 from quorumlog.wire.v1 import controller_pb2 as pb
 
-GROUP_VERSION: Final = "group.version"
-"""The feature of Kafka's that stands for the newer protocol of consumer groups (KIP-848)."""
-_GROUP_LEVELS: Final = range(2)
+ALWAYS_ON: Final[Mapping[str, range]] = {"group.version": range(2), "share.version": range(2)}
+"""Kafka's features for the newer protocol of consumer groups (KIP-848) and for share groups (KIP-932), with our levels.
+
+Each is always at its highest level, because no record of the metadata log depends on it.
+"""
 
 _FIRST_WITH_SOFTWARE: Final = 3
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?")
@@ -44,14 +46,14 @@ def software_problem(request: Any, version: int) -> KafkaCode | None:
 def features(image: ClusterImage) -> dict[str, Any]:
     """Return the fields of an ApiVersions response about features: those of this release, and the levels in force.
 
-    The epoch of the levels is the offset of the metadata in which they were found.  `group.version` is always at its
-    highest level, because no record of the metadata log depends on it.
+    The epoch of the levels is the offset of the metadata in which they were found.
     """
-    known = {**SUPPORTED, GROUP_VERSION: _GROUP_LEVELS}
+    known = {**SUPPORTED, **ALWAYS_ON}
     supported = [
         {"name": name, "min_version": levels[0], "max_version": levels[-1]} for name, levels in sorted(known.items())
     ]
-    in_force = {**{each.name: each.level for each in describe_features(image)}, GROUP_VERSION: _GROUP_LEVELS[-1]}
+    in_force = {each.name: each.level for each in describe_features(image)}
+    in_force |= {name: levels[-1] for name, levels in ALWAYS_ON.items()}
     finalized = [
         {"name": name, "max_version_level": level, "min_version_level": level}
         for name, level in sorted(in_force.items())
@@ -90,16 +92,16 @@ async def update_features(forwarder: Forwarder, request: Any, image: ClusterImag
 
 
 def _refused_here(update: Any, count: int, image: ClusterImage) -> pb.Result | None:
-    """Return the refusal of an update that the controller cannot express, or the result for `group.version`."""
+    """Return the refusal of an update that the controller cannot express, or the result of one that is not needed."""
     name, level = update.feature, update.max_version_level
     present = next((each.level for each in describe_features(image) if each.name == name), level)
     text = None
     if count > 1:
         text = f"the request names {name[:60]!a} {count} times"
-    elif name == GROUP_VERSION and level in _GROUP_LEVELS[1:]:
+    elif name in ALWAYS_ON and level == ALWAYS_ON[name][-1]:
         return pb.Result(error=ApiError.NONE)
-    elif name == GROUP_VERSION and level > 0:
-        text = f"this broker supports levels of {GROUP_VERSION} up to {_GROUP_LEVELS[-1]}, not {level}"
+    elif name in ALWAYS_ON and level > 0:
+        text = f"the level of {name} is always {ALWAYS_ON[name][-1]}, so it cannot be {level}"
     elif level < 1 and not (name in LOWERABLE and level == 0):
         text = f"level {level} would remove {name[:60]!a}, but features cannot be removed"
     elif (kind := getattr(update, "upgrade_type", _UPGRADE)) not in (_UPGRADE, *_DOWNGRADES):

@@ -6,6 +6,7 @@ from metadata.image.delta import Delta, delta
 from metadata.image.group_configs import (
     GROUP_CONFIGS,
     GROUPS_WITH_CONFIGS_MAX,
+    RENEW_ENABLED,
     TIMES,
     group_config,
     group_keys,
@@ -29,6 +30,7 @@ __all__ = [
     "GROUPS_WITH_CONFIGS_MAX",
     "GROUP_CONFIGS",
     "KAFKA_RATES",
+    "RENEW_ENABLED",
     "TIMES",
     "TOPIC_CONFIGS",
     "BrokerImage",

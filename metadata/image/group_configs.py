@@ -22,14 +22,18 @@ if TYPE_CHECKING:
 GROUPS_WITH_CONFIGS_MAX = 10_000
 """Groups that may have configs of their own.  The configs of a further group are refused."""
 
+RENEW_ENABLED = "share.renew.acknowledge.enable"
+"""Whether members may renew the locks of their records (KIP-1222, KIP-1240)."""
+
 
 class _Origin(NamedTuple):
     """The keys of the cluster that give a group's config its default and its range.
 
-    low, high: empty for a config without a range.  is_default_bounded: the default, too, is moved into the range.
+    default: empty for a config that the cluster does not have.  low, high: empty for a config without a range.
+    is_default_bounded: the default, too, is moved into the range.
     """
 
-    default: str
+    default: str = ""
     low: str = ""
     high: str = ""
     is_default_bounded: bool = False
@@ -53,11 +57,14 @@ _ORIGINS: dict[str, _Origin] = {
     "share.isolation.level": _Origin("share.isolation.level"),
     "share.partition.max.record.locks": _of_shares("partition.max.record.locks"),
     "share.record.lock.duration.ms": _of_shares("record.lock.duration.ms"),
+    RENEW_ENABLED: _Origin(),
     "share.session.timeout.ms": _of_shares("session.timeout.ms"),
 }
 
 
 def _key(name: str) -> ConfigKey:
+    if name == RENEW_ENABLED:
+        return ConfigKey(name, Kind.BOOLEAN, "true")
     default = CLUSTER_CONFIGS[_ORIGINS[name].default].default
     match name:
         case "share.auto.offset.reset":
@@ -77,14 +84,16 @@ TIMES = (
 """Session timeouts, each with the heartbeat interval that must be shorter."""
 
 
-def inherited_key(key: str) -> str:
-    """Return the config of the cluster from which a group without a value for `key` inherits."""
-    return _ORIGINS[key].default
+def inherited_key(key: str) -> str | None:
+    """Return the config of the cluster from which a group without a value for `key` inherits, if there is one."""
+    return _ORIGINS[key].default or None
 
 
 def group_key(image: ClusterImage, key: str) -> ConfigKey:
     """Return a config of groups with the range and the default that the cluster's configs give it now."""
     origin, known = _ORIGINS[key], GROUP_CONFIGS[key]
+    if not origin.default:
+        return known
     default = image.cluster_config(origin.default)
     if not origin.low:
         return msgspec.structs.replace(known, default=default)

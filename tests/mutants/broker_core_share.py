@@ -30,6 +30,13 @@ MUTANTS = (
         (f"{GROUP_TESTS}::test_a_member_of_a_deleted_group_is_not_a_member_of_its_successor",),
     ),
     Mutant(
+        "a lock is renewed although the group does not permit it",
+        PARTITION,
+        "if kind is AckType.RENEW and not self.limits.may_renew:",
+        "if not self.limits.may_renew and len(batches) > 1:",
+        (f"{UNIT}::test_a_renewal_is_refused_where_the_group_does_not_permit_it",),
+    ),
+    Mutant(
         "a member may acknowledge records of another member",
         PARTITION,
         "return status.state is Delivery.ACQUIRED and not status.save and status.member == member",

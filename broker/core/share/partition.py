@@ -72,11 +72,13 @@ class ShareLimits:
     lock_ms: how long a member may keep a record before it becomes available to others.
     delivery_count_max: a record that was delivered this often and is released becomes Archived.
     max_in_flight: offsets between start and end; further records are delivered once the start has moved.
+    may_renew: whether a member may renew the locks of its records (KIP-1222).
     """
 
     lock_ms: int = 30_000
     delivery_count_max: int = 5
     max_in_flight: int = 2_000
+    may_renew: bool = True
 
     def __post_init__(self) -> None:
         assert self.lock_ms >= 1, self
@@ -242,6 +244,8 @@ class SharePartition:
                 if end > self.end_offset:
                     return KafkaCode.INVALID_REQUEST  # nobody has fetched these records
                 found = self._runs.within(first, end)
+                if kind is AckType.RENEW and not self.limits.may_renew:
+                    return KafkaCode.INVALID_RECORD_STATE
                 if not all(_is_held(run.value, member) for run in found):
                     return KafkaCode.INVALID_RECORD_STATE
                 planned += [(run, kind) for run in found]

@@ -198,8 +198,10 @@ async def test_limits_of_one_group_reach_its_share_partitions_and_no_others(plac
         share_record_lock_duration_ms="15000",
         share_delivery_count_limit="2",
         share_partition_max_record_locks="100",
+        share_renew_acknowledge_enable="false",
     )
     now = work.core.limits
+    assert (before.may_renew, now.may_renew) == (True, False)
     assert (now.lock_ms, now.delivery_count_max, now.max_in_flight) == (15_000, 2, 100)
     assert rest.core.limits == before
     assert (place.shares.lock_ms("work"), place.shares.lock_ms("rest")) == (15_000, 30_000)

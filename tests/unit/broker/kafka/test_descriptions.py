@@ -7,7 +7,6 @@ from uuid import UUID
 
 import pytest
 
-from broker.kafka.features import GROUP_VERSION
 from metadata.records import (
     METADATA_VERSION,
     METADATA_VERSION_MAX,
@@ -218,13 +217,15 @@ async def versions(served: Served, version: int = 4, **software: str) -> Any:
 async def test_api_versions_reports_features(served: Served) -> None:
     response = await versions(served, 3)
     assert [(each.name, each.min_version, each.max_version) for each in response.supported_features] == [
-        (GROUP_VERSION, 0, 1),
+        ("group.version", 0, 1),
         (METADATA_VERSION, METADATA_VERSION_MIN, METADATA_VERSION_MAX),
+        ("share.version", 0, 1),
         (TRANSACTION_VERSION, 0, 2),
     ]
     assert [(each.name, each.max_version_level) for each in response.finalized_features] == [
-        (GROUP_VERSION, 1),
+        ("group.version", 1),
         (METADATA_VERSION, 1),
+        ("share.version", 1),
         (TRANSACTION_VERSION, 2),
     ]
     assert response.finalized_features_epoch == served.replicas.image.end_offset

@@ -137,6 +137,14 @@ def test_a_group_has_the_clusters_values_until_it_gets_its_own(cluster: Cluster)
     assert not cluster.image.group_configs
 
 
+def test_a_config_that_the_cluster_does_not_have_has_a_default_of_its_own(cluster: Cluster) -> None:
+    assert shown(cluster, "share.renew.acknowledge.enable") == ("true", "default")
+    give(cluster, share_renew_acknowledge_enable="false")
+    assert shown(cluster, "share.renew.acknowledge.enable") == ("false", "group")
+    assert group_config(cluster.image, "others", "share.renew.acknowledge.enable") == "true"
+    assert "true or false" in refused(cluster, WORKERS, ("share.renew.acknowledge.enable", "maybe")).message
+
+
 def test_a_config_that_is_already_set_changes_nothing(cluster: Cluster) -> None:
     give(cluster, share_session_timeout_ms="50000")
     before = cluster.image

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from broker.core.share.partition import (
@@ -136,6 +138,16 @@ def test_a_renewal_extends_the_lock_and_needs_no_save() -> None:
     assert ack(share, "a", 0, 0, AckType.RENEW, now_ms=NOW + 900) == NOTHING_TO_SAVE
     assert not share.expire(NOW + 1_000)
     assert share.deadline_ms == NOW + 1_900
+
+
+def test_a_renewal_is_refused_where_the_group_does_not_permit_it() -> None:
+    share = partition()
+    share.limits = replace(share.limits, may_renew=False)
+    share.acquire("a", [(0, 4)], MANY, NOW)
+    kinds = (AckType.ACCEPT, AckType.RENEW, AckType.ACCEPT, AckType.ACCEPT)
+    assert refused(share, "a", 0, 3, *kinds) is KafkaCode.INVALID_RECORD_STATE
+    assert not share.has_changes
+    assert share.deadline_ms == NOW + 1_000
 
 
 def test_each_record_of_a_batch_may_have_its_own_type() -> None:
