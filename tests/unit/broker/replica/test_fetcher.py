@@ -52,8 +52,12 @@ async def test_a_followers_log_starts_where_its_leaders_does(rig: Rig) -> None:
     await rig.reply(2, make_batch((b"b",), base_offset=1, leader_epoch=0), high_watermark=2)
     await rig.reply(2, high_watermark=2, log_start_offset=1)
     assert rig.log.start_offset == 1
-    await rig.reply(2, make_batch((b"c",), base_offset=2, leader_epoch=0), high_watermark=2, log_start_offset=3)
+    await rig.reply(2, make_batch((b"c",), base_offset=2, leader_epoch=0), high_watermark=2, log_start_offset=2)
+    assert rig.log.start_offset == 2
+    await rig.reply(2, high_watermark=2, log_start_offset=3)
     assert rig.log.start_offset == 2, "records that may be uncommitted are kept"
+    await rig.reply(2, high_watermark=3, log_start_offset=3)
+    assert rig.log.start_offset == 3
 
 
 async def test_batches_that_do_not_continue_the_log_are_skipped(rig: Rig) -> None:
