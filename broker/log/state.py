@@ -26,10 +26,12 @@ FOLDER = "folder/"
 WATERMARK = "watermark/"
 DAMAGED = "damaged/"
 CLEAN_EPOCH = "broker/clean_epoch"
-"""Fact: the broker epoch under which this directory was closed cleanly, written by `broker.server.role`.
+"""Fact: the broker epoch under which this directory was closed cleanly, written by `broker.server.marks`.
 
 It is removed before a record is written.  Until then, every log must reach the end offset in its state.
 """
+STARTS = "broker/starts"
+"""Fact: the number of the last start with this directory, written by `broker.server.marks`."""
 
 
 class SegmentState(msgspec.Struct, frozen=True, array_like=True):

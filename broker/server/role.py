@@ -22,7 +22,6 @@ from broker.coordinator.transactions import TransactionCoordinators
 from broker.log import LogKey, LogManager
 from broker.log.cleaning.cleaner import CleanerLimits, LogCleaner
 from broker.log.cleaning.ports import CleanWorker, LocalWorker
-from broker.log.state import CLEAN_EPOCH
 from broker.replica.cluster_view import ClusterView
 from broker.replica.configs import TopicConfigs
 from broker.replica.context import ReplicaContext
@@ -38,11 +37,13 @@ from broker.replica.strays import Strays
 from broker.replica.table import ReplicaTable
 from broker.replica.watermarks import Watermarks
 from broker.server.lifecycle import Identity, LifecycleRunner, offline_all
+from broker.server.marks import ProcessMarks
 from broker.server.producer_ids import ProducerIdPool
 from broker.server.stall_detector import StallDetector
 from metadata.controller.replay import Subscriber
 from metadata.image import ClusterImage
 from metadata.records import LOST, Endpoint
+from metadata.records.incarnation import incarnation_id
 from quorumlog.errors import CorruptStoreError, FatalError
 from quorumlog.runtime.clock import Sources, now_ms
 from quorumlog.runtime.disk import Disk, DiskError
@@ -151,7 +152,9 @@ class BrokerRole:
         self.replicas.produces.verify = self.transactions.verify
         self.lifecycle: LifecycleRunner | None = None
         self._closed = False
+        self._marks = ProcessMarks(self._disks, self.progress.directories_offline.__contains__, self._on_disk_failure)
         self._previous_epoch = -1
+        self._start_number = 0
         self._group: asyncio.TaskGroup | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._life: asyncio.Task[bool] | None = None
@@ -171,7 +174,8 @@ class BrokerRole:
         self.logs.events.log_failed.subscribe(self._on_log_failure)
         await self.logs.open()
         self.watermarks.load()
-        self._previous_epoch = self._clean_epoch()
+        self._previous_epoch = self._marks.clean_epoch()
+        self._start_number = await self._marks.count_start()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -183,7 +187,7 @@ class BrokerRole:
         self.lifecycle = LifecycleRunner(
             Identity(
                 self.config.broker_id,
-                self._sources.uuid4(),
+                incarnation_id(self._start_number, self._sources.uuid4()),
                 tuple(endpoints),
                 self._directory_ids,
                 self.config.rack,
@@ -309,7 +313,7 @@ class BrokerRole:
             await future
 
     async def _on_registered(self, broker_epoch: int) -> None:
-        await self._remove_clean_mark()  # from now on, records may be written
+        await self._marks.begin()
         self.follower.activate(broker_epoch)
         self._pool.refill()
 
@@ -357,32 +361,7 @@ class BrokerRole:
             except DiskError as error:
                 logger.error("maintenance failed", cause=str(error))
 
-    def _clean_epoch(self) -> int:
-        """Return the broker epoch of the last clean stop; -1 if records may have been written since, or it is unknown.
-
-        The mark is valid until the next registration, because nothing is written before that.  Until then, a
-        log that has lost records is damaged, and `broker.log` takes it offline.
-        """
-        marks = {
-            b"" if self._has_failed(disk) else disk.facts.load(CLEAN_EPOCH).get(CLEAN_EPOCH, b"")
-            for disk in self._disks
-        }
-        mark = marks.pop()
-        return int(mark) if not marks and mark.isdigit() else -1
-
-    async def _remove_clean_mark(self) -> None:
-        for disk in self._disks:
-            if not self._has_failed(disk) and disk.facts.load(CLEAN_EPOCH):
-                try:
-                    await disk.facts.commit({CLEAN_EPOCH: None})
-                except DiskError as error:
-                    self._on_disk_failure(disk.directory_id, error)
-
-    def _has_failed(self, disk: Disk) -> bool:
-        return disk.directory_id in self.progress.directories_offline
-
     async def _leave_clean_mark(self) -> None:
         epoch = self.context.cluster.own_epoch
         if epoch >= 0 and self.logs.clean_stop and not self.progress.directories_offline:
-            for disk in self._disks:
-                await disk.facts.commit({CLEAN_EPOCH: b"%d" % epoch})
+            await self._marks.leave_clean(epoch)

@@ -43,6 +43,7 @@ from metadata.records import (
     Replica,
     UnregisterBroker,
 )
+from metadata.records.incarnation import is_earlier
 from quorumlog.wire.errors import ApiError
 
 PRODUCER_ID_BLOCK = 1000
@@ -128,6 +129,16 @@ def register(image: ClusterImage, request: RegisterBroker, *, session_live: bool
                 )
             )
         )
+    if session_live and common and is_earlier(request.incarnation_id, old.incarnation_id):
+        return Decision(
+            Registered(
+                Outcome(
+                    ApiError.DUPLICATE_BROKER_REGISTRATION,
+                    f"a process of broker {request.broker_id} that started later with these data directories is live",
+                    "if the directories were restored from a backup, wait until its session ends",
+                )
+            )
+        )
     head = msgspec.structs.replace(request, fenced=True)
     changes = departures(image, request.broker_id, Reason.NEW_INCARNATION, lost=_lost_by(image, old, request))
     records, more = batch_with_head(head, changes)
@@ -197,7 +208,8 @@ def _lost_by(image: ClusterImage, old: BrokerImage, request: RegisterBroker) -> 
     directory was never reported.  After an unclean stop, it holds for the replicas of topics with write.caching, since
     acknowledged records may never have reached the disk; a sole replica is exempt, since no other one could hold more.
     """
-    clean = request.previous_broker_epoch == old.epoch
+    # A process that ends between its registration and the reply has left the mark of the clean stop before it.
+    clean = request.previous_broker_epoch in {old.epoch, old.clean_epoch} - {NO_OFFSET}
     all_there = set(old.directory_ids) <= set(request.directory_ids)
 
     def lost(topic: TopicImage, partition: PartitionImage, replica: Replica) -> bool:

@@ -311,7 +311,7 @@ class ActiveController:
         leadership.prepared[base_offset] = Prepared(base_offset, leadership.epoch, payload, records, after)
         before, leadership.pending = leadership.pending, after
         if after.brokers is not before.brokers:
-            leadership.fencing.sessions.follow(records, before)
+            leadership.fencing.sessions.follow(records, before, after, asyncio.get_running_loop().time())
         if after.reassigning_count and any(isinstance(record, BrokerChange | Config) for record in records):
             self._progress_soon(leadership)
 

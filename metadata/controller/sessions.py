@@ -78,13 +78,16 @@ class Sessions:
     def drop(self, broker_id: int) -> None:
         self._by_id.pop(broker_id, None)
 
-    def follow(self, records: Iterable[Record], before: ClusterImage) -> None:
-        """Drop the sessions of incarnations that these records, appended after `before`, end."""
+    def follow(self, records: Iterable[Record], before: ClusterImage, after: ClusterImage, now: float) -> None:
+        """Begin and end the sessions of incarnations that these records, appended between the images, begin and end.
+
+        The registration counts as the first contact.
+        """
         for record in records:
             if isinstance(record, RegisterBroker):
                 old = before.brokers.get(record.broker_id)
-                if old is not None and old.incarnation_id != record.incarnation_id:
-                    self.drop(record.broker_id)
+                if old is None or old.incarnation_id != record.incarnation_id:
+                    self._by_id[record.broker_id] = Session(after.brokers[record.broker_id].epoch, now)
             elif isinstance(record, UnregisterBroker):
                 self.drop(record.broker_id)
 

@@ -15,6 +15,7 @@ from immutables import Map
 from metadata.image.bits import flip_mask
 from metadata.image.model import REASSIGNING, BrokerImage, PartitionImage, TopicImage
 from metadata.records import (
+    NO_OFFSET,
     BrokerChange,
     Config,
     ConfigScope,
@@ -158,6 +159,7 @@ class _Editor:
                 feature_min=record.feature_min,
                 feature_max=record.feature_max,
                 last_offset=offset,
+                clean_epoch=old.clean_epoch if same else record.previous_broker_epoch,
             ),
         )
 
@@ -173,6 +175,7 @@ class _Editor:
             in_controlled_shutdown=old.in_controlled_shutdown if leaving is None else leaving,
             directories_offline=tuple(sorted(failed)),
             last_offset=offset,
+            clean_epoch=NO_OFFSET if record.fenced is False else old.clean_epoch,
         )
         self._put("brokers", record.broker_id, changed)
 

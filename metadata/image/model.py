@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from metadata.records import NO_LEADER, UNASSIGNED, Endpoint, Replica
+from metadata.records import NO_LEADER, NO_OFFSET, UNASSIGNED, Endpoint, Replica
 
 REASSIGNING = -2
 """A key beside the leaders in the masks by leader: its mask holds the partitions that are being reassigned."""
@@ -81,6 +81,8 @@ class BrokerImage(msgspec.Struct, frozen=True, gc=False):
 
     epoch: offset of this incarnation's registration; requests of earlier incarnations are refused by it.
     directory_ids: all directories that it registered; `directories_offline` are those that have failed since.
+    clean_epoch: the epoch of the incarnation that stopped cleanly before this one; -1 if none did, or if this one has
+    been unfenced.  While it is set, this incarnation has acknowledged nothing.
     last_offset: offset of the record that changed it last.
     """
 
@@ -96,6 +98,7 @@ class BrokerImage(msgspec.Struct, frozen=True, gc=False):
     feature_min: int = 1
     feature_max: int = 1
     last_offset: int = 0
+    clean_epoch: int = NO_OFFSET
 
     @property
     def active(self) -> bool:

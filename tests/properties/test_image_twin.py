@@ -69,11 +69,14 @@ class Twin:
                     "in_controlled_shutdown": old["in_controlled_shutdown"] if same and old else False,
                     "directories_offline": old["directories_offline"] if same and old else (),
                     "rack": record.rack,
+                    "clean_epoch": old["clean_epoch"] if same and old else record.previous_broker_epoch,
                 }
             case BrokerChange():
                 broker = self.brokers[record.broker_id]
                 if record.fenced is not None:
                     broker["fenced"] = record.fenced
+                    if not record.fenced:
+                        broker["clean_epoch"] = -1
                 if record.in_controlled_shutdown is not None:
                     broker["in_controlled_shutdown"] = record.in_controlled_shutdown
                 offline = {*broker["directories_offline"], *record.directories_offline}

@@ -284,6 +284,8 @@ FAILED = {
     "a replica without a tombstone coordinates a group after restarts": (99014576, {0, 3, 4, 5, 6}),
     "a replica that truncates must learn the log start": (99012486, {0, 1, 4, 6, 7}),
     "a replica truncates below the leader's log start, which lies within a batch": (300000167, {2, 4, 6}),
+    "a process that ends before it learns its epoch makes a clean stop unclean": (300001028, {0, 1, 2, 3, 4, 7, 9}),
+    "a killed process registers after its successor": (300004337, {0, 1, 2, 3}),
 }
 
 

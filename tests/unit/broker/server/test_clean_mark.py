@@ -12,9 +12,11 @@ from uuid import uuid4
 import pytest
 
 from broker.log import LogConfig
+from broker.log.state import STARTS
 from broker.log.types import LOGS
 from broker.server.role import BrokerRole, Replay, RoleConfig
 from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.file_disk import FileDisk
 from tests.unit.broker.log.rig import KEY, fill
 from tests.unit.metadata.builders import Cluster
@@ -85,6 +87,32 @@ async def test_directories_with_different_marks_were_not_stopped_cleanly(tmp_pat
     await stopped_cleanly(9, folders[0])
     async with started(*folders) as role:
         assert role._previous_epoch == -1
+
+
+async def test_starts_are_numbered_across_directories(tmp_path: Path) -> None:
+    """A directory that is new, or comes from a backup, does not lower the number."""
+    folders = tmp_path / "a", tmp_path / "b"
+    for number in (1, 2):
+        async with started(folders[0]) as role:
+            assert role._start_number == number
+    for number in (3, 4):
+        async with started(*folders) as role:
+            assert role._start_number == number
+    async with started(folders[1]) as role:
+        assert role._start_number == 5
+    async with started(*folders) as role:
+        assert role._start_number == 6
+
+
+async def test_a_start_continues_without_a_directory_that_cannot_store_its_number(tmp_path: Path) -> None:
+    folders = tmp_path / "a", tmp_path / "b"
+    async with started(*folders) as role:
+        failing, working = role._disks
+        role._on_disk_failure(failing.directory_id, DiskError("failed"))
+        assert await role._marks.count_start() == 2
+        assert failing.facts.load(STARTS) == {STARTS: b"1"}
+        assert working.facts.load(STARTS) == {STARTS: b"2"}
+        assert role._marks.clean_epoch() == -1
 
 
 def newest_segment(folder: Path) -> Path:

@@ -27,6 +27,7 @@ from metadata.records import (
     RegisterBroker,
     Replica,
 )
+from metadata.records.incarnation import incarnation_id
 from quorumlog.wire.errors import ApiError
 from tests.unit.metadata.builders import Cluster, check_invariants, directory, registration
 
@@ -171,6 +172,56 @@ def test_only_an_unclean_stop_with_cached_writes_empties_the_isr(
     epoch = cluster.epoch(1)
     cluster.register(1, 1, previous_broker_epoch=epoch if clean else -1)
     assert cluster.partition(topic).isr == ((1,) if stays else ())
+
+
+def test_processes_that_end_before_they_learn_their_epoch_keep_the_clean_stop(cluster: Cluster) -> None:
+    """They have written nothing, because the mark of the clean stop is still there."""
+    topic = cluster.create("t", (1, 2), configs=(("write.caching", "true"),))
+    fence_all(cluster, 2)
+    epoch = cluster.epoch(1)
+    for number in (1, 2, 3):
+        assert cluster.register(1, number, previous_broker_epoch=epoch).outcome.ok
+        assert cluster.partition(topic).isr == (1,)
+    cluster.register(1, 4, previous_broker_epoch=epoch - 1)
+    assert cluster.partition(topic).isr == (), "the mark of an earlier stop"
+
+
+def test_a_mark_from_before_the_last_leadership_is_not_clean(cluster: Cluster) -> None:
+    """A directory that was restored from a backup has the mark of the clean stop before the backup."""
+    topic = cluster.create("t", (1, 2), configs=(("write.caching", "true"),))
+    fence_all(cluster, 2)
+    epoch = cluster.epoch(1)
+    cluster.register(1, 1, previous_broker_epoch=epoch)
+    cluster.beat(1)
+    assert cluster.partition(topic).leader == 1
+    cluster.register(1, 2, previous_broker_epoch=epoch)
+    assert cluster.partition(topic).isr == ()
+
+
+def numbered(start: int) -> UUID:
+    return incarnation_id(start, UUID(int=start, version=4))
+
+
+def test_a_late_registration_of_an_earlier_process_is_refused(cluster: Cluster) -> None:
+    """The request waited in a socket while the process was killed and the next one registered."""
+    cluster.register(1, incarnation_id=numbered(2))
+    epoch, end = cluster.epoch(1), cluster.image.end_offset
+    late = cluster.register(1, incarnation_id=numbered(1), session_live=True)
+    assert late.outcome.error is ApiError.DUPLICATE_BROKER_REGISTRATION
+    assert "started later" in late.outcome.message
+    assert (cluster.epoch(1), cluster.image.end_offset) == (epoch, end)
+
+
+def test_a_directory_from_a_backup_registers_after_the_session(cluster: Cluster) -> None:
+    cluster.register(1, incarnation_id=numbered(2))
+    assert cluster.register(1, incarnation_id=numbered(1)).outcome.ok
+
+
+@pytest.mark.parametrize("later", [numbered(3), UUID(int=1 << 80, version=4), UUID(int=1 << 80)])
+def test_a_later_process_registers_at_once(cluster: Cluster, later: UUID) -> None:
+    """So does a process of a release that does not number its starts."""
+    cluster.register(1, incarnation_id=numbered(2))
+    assert cluster.register(1, incarnation_id=later, session_live=True).outcome.ok
 
 
 def test_a_sole_replica_stays_after_an_unclean_stop(cluster: Cluster) -> None:

@@ -184,7 +184,7 @@ def test_a_refused_registration_keeps_the_session_of_the_earlier_incarnation() -
     run(test())
 
 
-def test_a_registration_ends_the_earlier_session_and_a_repeated_one_does_not() -> None:
+def test_a_new_registration_begins_a_session_and_a_repeated_one_does_not() -> None:
     async def test() -> None:
         plane = await started(1)
         plane.node.auto_commit = True
@@ -193,8 +193,11 @@ def test_a_registration_ends_the_earlier_session_and_a_repeated_one_does_not() -
         moved.registration.endpoints.add(name="default", host="elsewhere", port=9092, security="PLAINTEXT")
         assert (await plane.call(rpcs.REGISTER_BROKER, moved)).result.error == "NONE"
         assert plane.controller.session(1) is session is not None
-        await plane.call(rpcs.REGISTER_BROKER, register(1, 1, directory_ids=(directory(1),)))
-        assert plane.controller.session(1) is None
+        reply = await plane.call(rpcs.REGISTER_BROKER, register(1, 1, directory_ids=(directory(1),)))
+        begun = plane.controller.session(1)
+        assert begun is not None
+        assert begun is not session
+        assert begun.broker_epoch == reply.broker_epoch
 
     run(test())
 

@@ -536,10 +536,15 @@ def test_a_heartbeat_of_an_old_incarnation_does_not_extend_the_session() -> None
         plane.node.auto_commit = True
         old = plane.replay.image.brokers[1].epoch
         await plane.call(rpcs.REGISTER_BROKER, register(1, 1))
+        session = plane.controller.session(1)
+        assert session is not None
+        contact = session.last_contact
         for _ in range(3):
+            await asyncio.sleep(0.5)
             reply = await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 1, broker_epoch=old))
             assert reply.result.error == "STALE_BROKER_EPOCH"
-        assert plane.controller.session(1) is None
+        assert plane.controller.session(1) is session
+        assert session.last_contact == contact
 
     run(test())
 

@@ -1,0 +1,73 @@
+"""Two facts of every data directory: how often a process opened it, and whether the last one stopped cleanly.
+
+starts       the number of the last start, which orders the processes of a broker (`metadata.records.incarnation`)
+clean epoch  the broker epoch under which the directory was closed; removed before anything is written again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from uuid import UUID
+
+from broker.log.state import CLEAN_EPOCH, STARTS
+from metadata.records.incarnation import STARTS_MAX
+from quorumlog.runtime.disk import Disk, DiskError
+
+
+class ProcessMarks:
+    """on_failure: called with the directory and the error if a write fails.  Failed directories are not asked again."""
+
+    def __init__(
+        self,
+        disks: Sequence[Disk],
+        has_failed: Callable[[UUID], bool],
+        on_failure: Callable[[UUID, DiskError], None],
+    ) -> None:
+        self._disks = disks
+        self._has_failed = has_failed
+        self._on_failure = on_failure
+
+    async def count_start(self) -> int:
+        """Return the number of this start, which is durable in every working directory.
+
+        A directory that was restored from a backup may have an old number, so the highest one counts.
+        """
+        found = [disk.facts.load(STARTS).get(STARTS, b"") for disk in self._working()]
+        start = max((int(each) for each in found if each.isdigit()), default=0) % STARTS_MAX + 1
+        await self._commit(STARTS, b"%d" % start)
+        return start
+
+    def clean_epoch(self) -> int:
+        """Return the broker epoch of the last clean stop; -1 if records may have been written since, or it is unknown.
+
+        The mark is valid until the next registration, because nothing is written before that.  Until then, a
+        log that has lost records is damaged, and `broker.log` takes it offline.
+        """
+        if len(self._working()) < len(self._disks):
+            return -1
+        marks = {disk.facts.load(CLEAN_EPOCH).get(CLEAN_EPOCH, b"") for disk in self._disks}
+        mark = marks.pop()
+        return int(mark) if not marks and mark.isdigit() else -1
+
+    async def begin(self) -> None:
+        """Remove the mark of the clean stop.  From now on, records may be written."""
+        if any(disk.facts.load(CLEAN_EPOCH) for disk in self._working()):
+            await self._commit(CLEAN_EPOCH, None)
+
+    async def leave_clean(self, broker_epoch: int) -> None:
+        """Mark that everything written under this epoch is durable.
+
+        Raises: DiskError.
+        """
+        for disk in self._disks:
+            await disk.facts.commit({CLEAN_EPOCH: b"%d" % broker_epoch})
+
+    def _working(self) -> list[Disk]:
+        return [disk for disk in self._disks if not self._has_failed(disk.directory_id)]
+
+    async def _commit(self, name: str, value: bytes | None) -> None:
+        for disk in self._working():
+            try:
+                await disk.facts.commit({name: value})
+            except DiskError as error:
+                self._on_failure(disk.directory_id, error)
