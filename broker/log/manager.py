@@ -21,7 +21,8 @@ again, both hold the replica.  The copy in the directory that the metadata names
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from types import MappingProxyType
 from typing import TypeVar
 from uuid import UUID
@@ -30,7 +31,7 @@ import msgspec
 
 from broker.log.checkpoints import Checkpoints
 from broker.log.cleaning.job import Replacement
-from broker.log.cleaning.swap import finish_swaps
+from broker.log.cleaning.swap import CheckedReplacement, finish_swaps
 from broker.log.compaction import PlannedJob
 from broker.log.directory import LogDirectory
 from broker.log.directory_facts import NEXT_STEP, DirectoryFacts
@@ -379,7 +380,8 @@ class LogManager:
             if replaced is None:
                 return False
             check = log.compaction.check(planned, replacement, replaced, log.config.index_interval)
-            checked = await Turn().through(check)
+            if (checked := await self._check(log, check)) is None:
+                return False
             is_swapped = await self._checkpoints.swap(directory, log, planned, replacement, checked)
             if not is_swapped:
                 checked.segment.close()
@@ -387,6 +389,21 @@ class LogManager:
         finally:
             if directory.failure is None:
                 directory.disk.remove(replacement.path)
+
+    async def _check(
+        self, log: PartitionLog, check: Generator[None, None, CheckedReplacement]
+    ) -> CheckedReplacement | None:
+        """Run a check in turns; return None if the log was removed meanwhile, because then its files are closed."""
+        turn = Turn()
+        with closing(check):
+            while self._logs.get(log.key) is log:
+                try:
+                    next(check)
+                except StopIteration as stop:
+                    checked: CheckedReplacement = stop.value
+                    return checked
+                await turn.passed()
+        return None
 
     async def checkpoint(self, logs: Iterable[PartitionLog]) -> None:
         """Write the states of `logs` now: start offsets, recovery points.

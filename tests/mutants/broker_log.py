@@ -613,4 +613,18 @@ MUTANTS = (
         "timestamp = header.base_timestamp + delta",
         ("tests/unit/broker/log/test_append_time.py::test_a_record_is_found_by_the_time_of_its_append",),
     ),
+    Mutant(
+        "the check of a replacement continues although its log was removed",
+        "broker/log/manager.py",
+        "while self._logs.get(log.key) is log:",
+        "while True:",
+        ("tests/unit/broker/log/test_compaction_of_a_removed_log.py",),
+    ),
+    Mutant(
+        "a compaction continues although its log was removed",
+        "broker/log/cleaning/cleaner.py",
+        "if not await asyncio.shield(self._swap) or self._logs.get(log.key) is not log:",
+        "if not await asyncio.shield(self._swap):",
+        ("tests/unit/broker/log/test_compaction_of_a_removed_log.py",),
+    ),
 )

@@ -286,6 +286,7 @@ FAILED = {
     "a replica truncates below the leader's log start, which lies within a batch": (300000167, {2, 4, 6}),
     "a process that ends before it learns its epoch makes a clean stop unclean": (300001028, {0, 1, 2, 3, 4, 7, 9}),
     "a killed process registers after its successor": (300004337, {0, 1, 2, 3}),
+    "a replica is removed while its log is compacted": (300004859, {2}),
 }
 
 

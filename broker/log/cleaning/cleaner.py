@@ -230,7 +230,7 @@ class LogCleaner:
                     if isinstance(step, Finished):
                         return step
                     self._swap = asyncio.get_running_loop().create_task(self._swap_in(log, planned, step))
-                    if not await asyncio.shield(self._swap):
+                    if not await asyncio.shield(self._swap) or self._logs.get(log.key) is not log:
                         return None
             raise WorkerError("the worker ended before its job")
         finally:

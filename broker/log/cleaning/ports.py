@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from broker.log.cleaning.job import CleanJob, Files, Finished, Replacement, Work, run_job
-from quorumlog.runtime.turns import Turn
 
 
 class WorkerError(Exception):
@@ -37,13 +36,15 @@ class CleanWorker(Protocol):
 
 
 class LocalWorker:
-    """A worker that runs jobs on the event loop, for a simulated disk."""
+    """A worker that runs jobs on the event loop, for a simulated disk.
+
+    It yields to other tasks only with a replacement: it has files open that are the log's own, and a task that deletes
+    a segment closes them.
+    """
 
     async def run(self, root: str, files: Files, job: CleanJob) -> AsyncGenerator[Replacement | Finished, None]:
         work = run_job(job, files)
-        turn = Turn()
         while True:
-            await turn.passed()
             try:
                 step = next(work)
             except StopIteration as stop:
