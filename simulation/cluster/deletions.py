@@ -25,6 +25,11 @@ class DeletionWatch:
         """The highest offset below which a client has asked to delete the records."""
         self._deleted: dict[tuple[int, LogKey], int] = {}
         """By broker and partition: the log start that was on its disk when a deletion was answered."""
+        self._early: dict[tuple[int, LogKey], int] = {}
+        """By broker and partition: the start of a log after retention has deleted records that are not committed yet.
+
+        A leader that an unclean election deposed, and that did not know it, had sent its watermark to this replica.
+        """
 
     # DeleteRecords
 
@@ -69,16 +74,18 @@ class DeletionWatch:
         history, start = self._evidence.history(key), log.start_offset
         if history is None or history.unclean_epoch >= 0:
             return
-        self.check_start(run, history, start)
+        self.check_start(run, history, start, history.end)
         deleted = self._deleted.get((run.node_id, key), 0)
         self._evidence.check(
             start >= deleted or log.end_offset == 0,  # a replica that was assigned again
             lambda: f"I24: {run.node_id} has {history} from {start} on, its records below {deleted} were deleted",
         )
 
-    def check_start(self, run: BrokerRun, history: History, start: int) -> None:
+    def check_start(self, run: BrokerRun, history: History, start: int, end: int) -> None:
+        """Check the start of a replica that may lead.  end: the history is committed up to here."""
+        early = self._early.get((run.node_id, history.key), 0)
         self._evidence.check(
-            start <= history.start,
+            start <= history.start or start <= early <= end,
             lambda: f"I24: {run.node_id} has {history} from {start} on, retention has deleted up to {history.start}",
         )
 
@@ -100,6 +107,8 @@ class DeletionWatch:
         if history.unclean_epoch >= 0 and not _is_part_of(history, log, offset):
             if history.begun_epoch < history.unclean_epoch:
                 history.start_meanwhile = max(history.start_meanwhile, offset)
+            elif self._retention.problem(history.spot.topic, log, offset, run.role._sources.wall_ms()) is None:
+                self._early[run.node_id, key] = offset
             return
         evidence.check(
             offset <= history.end,

@@ -201,7 +201,7 @@ class ReplicaWatch:
             end = leader.high_watermark
             self._check_on_disks(run, replica, leader, history)
         self._compare(run, history, copy, end)
-        self._deletions.check_start(run, history, log.start_offset)
+        self._deletions.check_start(run, history, log.start_offset, end)
         evidence.check(
             log.end_offset >= end,
             lambda: (
@@ -265,7 +265,7 @@ class ReplicaWatch:
         for broker_id in leader.isr:
             member = self._evidence.runs.get(broker_id)
             if member is not None and (log := member.context.logs.get(history.key)):
-                self._deletions.check_start(member, history, log.start_offset)
+                self._deletions.check_start(member, history, log.start_offset, watermark)
             end = self._disks.durable_end(broker_id, replica.key)
             self._evidence.check(
                 end is None or max(end, self._disks.lost_end(broker_id, replica.key)) >= watermark,

@@ -7,6 +7,9 @@ permits it.)  L12: After healing, every committed record of the queue is accepte
 Locks are not durable: a new leader of the partition delivers a locked record again.  So I40 compares only deliveries of
 one `LedShare`.  A broker also releases the records of a member whose connection breaks, which the member learns later.
 So a second delivery counts as wrong only if the first member's connection is still intact `RESET_S` later.
+
+A leader that has not learned of its successor does not know what the successor has completed.  So I41 permits it to
+deliver such a record.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 from broker.coordinator.share_partitions import LedShare
 from broker.core.coordinator.share.states import ShareKey
@@ -41,6 +44,9 @@ RELEASE_SHARE, REJECT_SHARE, RENEW_SHARE, SLOW_SHARE, VANISH_SHARE = 0.1, 0.05, 
 ACCEPTED = 0.5
 """A random number with which a worker accepts a record, without a pause."""
 
+NEWEST_EPOCH = 1 << 31
+"""Above each leader epoch: a delivery of which the leader is not known is judged as one of the newest leader."""
+
 Record = tuple[int, int]
 """Partition and offset of a record of the queue."""
 
@@ -49,37 +55,48 @@ Record = tuple[int, int]
 class Lock:
     """A delivery.  until_s: the true time up to which the lock certainly lasts.
 
-    share: the share partition that gave it.  connection: the broker releases the record when it breaks.
+    share: the share partition that gave it.  leader_epoch: not below that of its leadership.
+    connection: the broker releases the record when it breaks.
     """
 
     member: str
     received_s: float
     until_s: float
     share: object
+    leader_epoch: int
     connection: KafkaConnection
+
+
+class Completion(NamedTuple):
+    """When (true time) an acceptance or rejection was acknowledged, and the newest leader epoch at that time."""
+
+    done_s: float
+    leader_epoch: int
 
 
 @dataclass
 class QueueWatch:
-    """I40 and I41.  completed: by record, the true time when its acceptance or rejection was acknowledged.
+    """I40 and I41.
 
     doubtful: records whose acceptance or rejection was sent.  locks: the latest delivery of each record that its member
     has not given up.  suspects: second deliveries that are wrong if the connection of the first one is intact.
     """
 
     check: Check
-    completed: dict[Record, float] = field(default_factory=dict)
+    completed: dict[Record, Completion] = field(default_factory=dict)
     doubtful: set[Record] = field(default_factory=set)
     locks: dict[Record, Lock] = field(default_factory=dict)
     suspects: list[tuple[float, Lock, str]] = field(default_factory=list)
 
     def delivered(self, record: Record, lock: Lock, asked_s: float) -> None:
         """Check a delivery.  asked_s: the true time at which the member had asked for records."""
-        done_s = self.completed.get(record)
-        self.check(
-            done_s is None or done_s >= asked_s,
-            lambda: f"I41: {lock.member} gets {record} at {lock.received_s:.3f}, it was completed at {done_s:.3f}",
-        )
+        if (done := self.completed.get(record)) is not None:
+            self.check(
+                done.done_s >= asked_s or lock.leader_epoch < done.leader_epoch,
+                lambda: (
+                    f"I41: {lock.member} gets {record} at {lock.received_s:.3f}, it was completed at {done.done_s:.3f}"
+                ),
+            )
         held = self.locks.get(record)
         if (
             held is not None
@@ -220,7 +237,10 @@ class _Worker(ShareConsumer):
             await self.reject(record)
         else:
             await self.accept(record)
-        self._watch.completed.setdefault(key, self._world.loop.true_time())
+        image = self._world.watch.metadata.image
+        partition = image.partition(image.topic_ids[QUEUE], record.partition)
+        assert partition is not None, "the queue is not deleted"
+        self._watch.completed.setdefault(key, Completion(self._world.loop.true_time(), partition.leader_epoch))
         seen["record completed by a worker"] += 1
 
     async def _vanish(self) -> None:
@@ -246,11 +266,13 @@ class _Worker(ShareConsumer):
         asked_s, shares = self._asked[session]
         now_s = self._world.loop.true_time()
         share: object = self._workers.share_at(session.address.host, place)
+        # The one that gave the locks may have ended meanwhile.  Its epoch was not above that of the present one.
+        epoch = share.leader.leader_epoch if isinstance(share, LedShare) else NEWEST_EPOCH
         if share is None or share is not shares.get(place):
             share = object()  # it is not known which share partition gave the locks: this is equal to none
         for record in list(self._records)[before:]:
             until_s = asked_s + LOCK_MS / 1000 / CLOCK_RATE_MAX
-            lock = Lock(self._member_id, now_s, until_s, share, session.connection)
+            lock = Lock(self._member_id, now_s, until_s, share, epoch, session.connection)
             self._watch.delivered((record.partition, record.offset), lock, asked_s)
             marks = marks_in(record.value or b"")
             self._world.watch.answers.consumed(self._member_id, Spot(QUEUE, record.partition), record.offset, marks)

@@ -287,6 +287,8 @@ FAILED = {
     "a process that ends before it learns its epoch makes a clean stop unclean": (300001028, {0, 1, 2, 3, 4, 7, 9}),
     "a killed process registers after its successor": (300004337, {0, 1, 2, 3}),
     "a replica is removed while its log is compacted": (300004859, {2}),
+    "a deposed leader of a queue delivers what its successor has completed": (300006987, {0, 1}),
+    "a deposed leader's watermark permits a retention that the judge knew too late": (300009423, {0, 1, 2, 3, 4}),
 }
 
 

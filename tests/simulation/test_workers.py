@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from quorumlog.client.kafka import KafkaConnection
-from simulation.cluster.workers import RESET_S, Lock, QueueWatch
+from simulation.cluster.workers import NEWEST_EPOCH, RESET_S, Completion, Lock, QueueWatch
 
 RECORD = (0, 7)
 
@@ -31,9 +31,10 @@ class Judged:
         if not holds:
             self.violations.append(text())
 
-    def delivered(self, member: str, asked_s: float, received_s: float) -> None:
+    def delivered(self, member: str, asked_s: float, received_s: float, leader_epoch: int = 4) -> None:
         connection = cast(KafkaConnection, self.connections[member])
-        self.watch.delivered(RECORD, Lock(member, received_s, asked_s + 0.5, self.share, connection), asked_s)
+        lock = Lock(member, received_s, asked_s + 0.5, self.share, leader_epoch, connection)
+        self.watch.delivered(RECORD, lock, asked_s)
 
 
 @pytest.fixture
@@ -102,8 +103,16 @@ def test_a_record_that_was_given_up_may_be_delivered(judged: Judged) -> None:
 
 
 def test_a_completed_record_must_not_be_delivered(judged: Judged) -> None:
-    judged.watch.completed[RECORD] = 2.0
+    judged.watch.completed[RECORD] = Completion(2.0, leader_epoch=4)
     judged.delivered("a", 1.9, 2.1)  # it was asked for before
     assert not judged.violations
     judged.delivered("a", 2.1, 2.2)
     assert judged.violations == ["I41: a gets (0, 7) at 2.200, it was completed at 2.000"]
+
+
+def test_a_leader_that_was_deposed_may_deliver_what_its_successor_has_completed(judged: Judged) -> None:
+    judged.watch.completed[RECORD] = Completion(2.0, leader_epoch=4)
+    judged.delivered("a", 2.1, 2.2, leader_epoch=3)
+    assert not judged.violations
+    judged.delivered("a", 2.1, 2.2, NEWEST_EPOCH)
+    assert judged.violations, "by an unknown leader"
