@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
+import quorumlog.wire.kafka  # noqa: F401  (before kio: it keeps hypothesis out)
+
+# isort: split
 from kio.schema.consumer_protocol_assignment.v0.data import ConsumerProtocolAssignment
 from kio.schema.consumer_protocol_subscription.v0.data import ConsumerProtocolSubscription
 from kio.schema.consumer_protocol_subscription.v1.data import ConsumerProtocolSubscription as Subscription1

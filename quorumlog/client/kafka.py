@@ -18,6 +18,9 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final, Self, cast
 
+import quorumlog.wire.kafka  # noqa: F401  (before kio: it keeps hypothesis out)
+
+# isort: split
 from kio.schema.errors import ErrorCode
 
 from quorumlog.errors import ClusterError, RemoteProtocolError

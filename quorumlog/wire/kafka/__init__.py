@@ -7,3 +7,26 @@
 
 All input is untrusted. The only error that leaves this package is `RemoteProtocolError`.
 """
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def _without(name: str) -> Iterator[None]:
+    """Make `import name` fail in the body, unless the module has been imported already."""
+    hidden = sys.modules.setdefault(name, None) is None  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        if hidden:
+            del sys.modules[name]
+
+
+# kio registers strategies for its types with hypothesis if that is installed.  This takes 0.4 s in each process of a
+# user's tests, and nobody needs it.
+with _without("hypothesis"):
+    import kio.static.primitive  # noqa: F401

@@ -1,0 +1,18 @@
+"""What an import of the Kafka protocol brings with it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+MODULES = ["broker.kafka.handlers", "quorumlog.client.kafka", "quorumlog.client.group_protocol"]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_process_imports_hypothesis(module: str) -> None:
+    """A user's tests often have it installed.  Its import takes longer than the start of a broker."""
+    program = f"import sys, {module}; print('kio' in sys.modules, 'hypothesis' in sys.modules); import hypothesis"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "True False"
