@@ -9,6 +9,7 @@ from pathlib import Path
 UNIT = Path(__file__).resolve().parent
 ROOT = UNIT.parents[1]
 PACKAGES = ("quorum", "metadata", "broker", "quorumlog_server", "quorumlog", "pyspark_quorumlog")
+LIBRARIES = {"logging", "structlog"}
 STANDARD_LOGGING = {"quorumlog/runtime/logging.py", "pyspark_quorumlog/warn.py"}
 """Modules that import logging libraries: the one that configures them, and the one that runs in the user's process."""
 
@@ -26,24 +27,19 @@ def test_each_folder_of_unit_tests_has_its_folder_in_the_source() -> None:
     assert {str(folder) for folder in folders if not (ROOT / folder).is_dir()} == set()
 
 
-def test_modules_log_by_the_loggers_of_one_module() -> None:
-    found = set()
+def test_modules_log_in_one_way() -> None:
+    """By the loggers of one module, under one name."""
+    modules, names = set(), set()
     for module, node in statements():
         match node:
-            case ast.Import(names=names) if {name.name.partition(".")[0] for name in names} & {"logging", "structlog"}:
-                found.add(module)
-            case ast.ImportFrom(module=str(source)) if source.partition(".")[0] in ("logging", "structlog"):
-                found.add(module)
-    assert found == STANDARD_LOGGING
-
-
-def test_the_logger_of_a_module_is_named_logger() -> None:
-    names = set()
-    for module, node in statements():
-        match node:
+            case ast.Import(names=imported) if {one.name.partition(".")[0] for one in imported} & LIBRARIES:
+                modules.add(module)
+            case ast.ImportFrom(module=source, names=imported):
+                assert "logger" not in [one.name for one in imported], f"{module} uses another module's logger"
+                if str(source).partition(".")[0] in LIBRARIES:
+                    modules.add(module)
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=called)):
                 if ast.unparse(called).rpartition(".")[2] in ("get_logger", "getLogger"):
                     names.add(name)
-            case ast.ImportFrom(names=imported):
-                assert "logger" not in [name.name for name in imported], f"{module} uses another module's logger"
+    assert modules == STANDARD_LOGGING
     assert names == {"logger", "root"}, "root: the standard module's, where logging is configured"

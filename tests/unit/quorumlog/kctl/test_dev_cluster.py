@@ -18,7 +18,7 @@ import pytest
 
 from broker.cli import make_parser as broker_parser
 from quorumlog.errors import ClusterError, ConfigError, QuorumlogError
-from quorumlog.kctl import dev_cluster, processes
+from quorumlog.kctl import dev, dev_cluster, processes
 from quorumlog.kctl.dev_cluster import DevCluster, Node
 from quorumlog.kctl.main import run as kctl
 from quorumlog.runtime import config as configuration
@@ -105,7 +105,11 @@ def test_other_ports_than_those_that_a_cluster_has_are_refused(
     async def start(cluster: DevCluster, *_: object) -> None:
         started.append(cluster)
 
+    async def set_defaults(*_: object) -> bool:
+        return False
+
     monkeypatch.setattr(dev_cluster, "start", start)
+    monkeypatch.setattr(dev, "_set_defaults", set_defaults)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
