@@ -23,9 +23,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Coroutine
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, NamedTuple, assert_never
+
+from msgspec.structs import replace
 
 from quorum.applier import Applier, StateMachine
 from quorum.core.config import RaftConfig

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from quorumlog.runtime.clock import now_ms
 
@@ -15,8 +16,7 @@ FSYNC_RECENT_MS = 600_000
 disk."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeMetrics:
+class NodeMetrics(msgspec.Struct, frozen=True):
     """The figures at one moment.  Counters count since the start; durations are the latest ones (None: none yet)."""
 
     epoch: int

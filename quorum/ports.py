@@ -7,9 +7,9 @@ of the system, `Disk`, belongs to the brokers and is in `quorumlog.runtime.disk`
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 from google.protobuf.message import Message
 
 from quorum.core.events import Peer
@@ -36,8 +36,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class StoreWrite:
+class StoreWrite(msgspec.Struct, frozen=True):
     """One core `Write` for the store, which truncates, moves the log's start to `base` and appends, in this order.
 
     base: everything below its end is dropped.  A log that ends below it becomes an empty log at that end.

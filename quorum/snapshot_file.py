@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+import msgspec
 from crc32c import crc32c
 
 from quorum import codec
@@ -33,8 +33,7 @@ _FOOTER = struct.Struct(">IQI")  # chunks, bytes before the footer, CRC-32C of t
 _HEADER_KIND, _CHUNK_KIND, _FOOTER_KIND = 1, 2, 3
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotHeader:
+class SnapshotHeader(msgspec.Struct, frozen=True):
     """The header of a snapshot.  timestamp_ms: wall clock of the node that took it; for retention."""
 
     base: LogBase
@@ -167,8 +166,7 @@ class SnapshotParser:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotInfo:
+class SnapshotInfo(msgspec.Struct, frozen=True):
     """One durable snapshot; `size` in bytes."""
 
     header: SnapshotHeader

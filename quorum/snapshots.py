@@ -25,8 +25,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass, replace
 from typing import Any, Protocol
+
+import msgspec
+from msgspec.structs import replace
 
 from quorum.codec import MalformedError
 from quorum.core.events import (
@@ -87,8 +89,7 @@ class SnapshotMachine(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotPolicy:
+class SnapshotPolicy(msgspec.Struct, frozen=True):
     """When to take snapshots, and which to keep.
 
     A snapshot is taken when `log_bytes` were applied since the last one, or when anything was applied and `interval_ms`

@@ -21,8 +21,10 @@ directory repairs that.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from metadata.codec import encode
 from metadata.controller.replay import MetadataReplay

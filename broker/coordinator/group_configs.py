@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from broker.core.coordinator.consumer.requests import ConsumerLimits
 from broker.core.coordinator.share.requests import ShareGroupLimits

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class CoordinatorLimits:
+
+class CoordinatorLimits(msgspec.Struct, frozen=True):
     """Every bound of the coordinators, in one place."""
 
     calls_max: int = 20_000

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
+
+import msgspec
 
 from broker.coordinator.limits import CoordinatorLimits
 from broker.coordinator.share_states import ShareStates
@@ -47,8 +48,7 @@ _UNAVAILABLE: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ShareConfig:
+class ShareConfig(msgspec.Struct, frozen=True):
     """The configs of one share group.
 
     max_age_ms: the age of the first record that a new group gets, by its timestamp.  0: it begins at the high
@@ -56,7 +56,7 @@ class ShareConfig:
     read_committed: members get no records of aborted or open transactions.
     """
 
-    limits: ShareLimits = field(default_factory=ShareLimits)
+    limits: ShareLimits = msgspec.field(default_factory=ShareLimits)
     max_age_ms: int | None = 0
     read_committed: bool = False
 

@@ -33,6 +33,8 @@ from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 from uuid import UUID
 
+import msgspec
+
 from broker.core.partition import Contact
 from quorumlog.wire.errors import KafkaCode
 
@@ -71,8 +73,7 @@ class FetchTarget(NamedTuple):
     max_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class SessionRequest:
+class SessionRequest(msgspec.Struct, frozen=True):
     """The next fetch of a session.
 
     targets: in a full fetch all of them, else the changed ones; at most `TARGETS_MAX`.

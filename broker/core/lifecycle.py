@@ -23,8 +23,9 @@ small and doubles up to the heartbeat interval, because a controller election ta
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, auto
+
+import msgspec
 
 NO_EPOCH = -1
 
@@ -37,27 +38,23 @@ class Stage(Enum):
     STOPPED = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Register:
+class Register(msgspec.Struct, frozen=True):
     """Send the registration."""
 
 
-@dataclass(frozen=True, slots=True)
-class Beat:
+class Beat(msgspec.Struct, frozen=True):
     """Send a heartbeat."""
 
     want_shutdown: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(msgspec.Struct, frozen=True):
     """Send nothing before `until_ms`, unless an event is reported."""
 
     until_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(msgspec.Struct, frozen=True):
     """End the broker.  released: the controller released it, or it had no registration; False after a timeout."""
 
     released: bool

@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
+
+import msgspec
 
 from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
@@ -71,8 +72,7 @@ UP_TO_WATERMARK = -1
 """Offset of a deletion of records: all committed ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProduceResult:
+class ProduceResult(msgspec.Struct, frozen=True):
     """The answer for one partition.
 
     base_offset: offset of the first record, or of the original's first record if this is a duplicate; -1 with an error,
@@ -92,8 +92,7 @@ class ProduceResult:
     record_errors: tuple[RecordError, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class FetchPartition:
+class FetchPartition(msgspec.Struct, frozen=True):
     """One partition of a fetch.  The topic has a name (versions below 13) or an id (13 and above); the other is None.
 
     current_leader_epoch: the leader epoch that the fetcher knows; -1 = not stated.
@@ -111,15 +110,13 @@ class FetchPartition:
     log_start_offset: int = NO_OFFSET
 
 
-@dataclass(frozen=True, slots=True)
-class ForgottenPartition:
+class ForgottenPartition(msgspec.Struct, frozen=True):
     topic_id: UUID | None
     topic: str | None
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class FetchPlan:
+class FetchPlan(msgspec.Struct, frozen=True):
     """A whole fetch request.
 
     replica_id: `CONSUMER`, or the fetching broker's id with its broker epoch.
@@ -146,8 +143,7 @@ class FetchPlan:
     listener: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class FetchResult:
+class FetchResult(msgspec.Struct, frozen=True):
     """The answer for one partition.
 
     topic_id, topic: as in the request; the one that it did not name is filled in if the image has the topic.
@@ -174,8 +170,7 @@ class FetchResult:
     preferred_replica: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class FetchReply:
+class FetchReply(msgspec.Struct, frozen=True):
     """The answer to a fetch.  error_code: for the request as a whole (session errors); `results` is empty then."""
 
     error_code: int
@@ -183,8 +178,7 @@ class FetchReply:
     results: tuple[FetchResult, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ListOffsetResult:
+class ListOffsetResult(msgspec.Struct, frozen=True):
     """The answer for one partition.  offset, timestamp: -1 if no record is at or after the requested timestamp."""
 
     error_code: int
@@ -193,16 +187,14 @@ class ListOffsetResult:
     leader_epoch: int = NO_EPOCH
 
 
-@dataclass(frozen=True, slots=True)
-class DeletedRecords:
+class DeletedRecords(msgspec.Struct, frozen=True):
     """The answer for one partition.  low_watermark: the lowest log start of all active replicas; -1 with an error."""
 
     error_code: int
     low_watermark: int = NO_OFFSET
 
 
-@dataclass(frozen=True, slots=True)
-class EpochEndResult:
+class EpochEndResult(msgspec.Struct, frozen=True):
     """The largest epoch at or below the requested one, with its end offset; both -1 if unknown."""
 
     error_code: int
@@ -210,8 +202,7 @@ class EpochEndResult:
     end_offset: int = NO_OFFSET
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerIdResult:
+class ProducerIdResult(msgspec.Struct, frozen=True):
     error_code: int
     producer_id: int = -1
     producer_epoch: int = -1
@@ -338,8 +329,7 @@ class Shares(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class HostedLog:
+class HostedLog(msgspec.Struct, frozen=True):
     """The log of one replica of this broker.  size: bytes of its segments."""
 
     directory_id: UUID
@@ -349,8 +339,7 @@ class HostedLog:
     offset_lag: int
 
 
-@dataclass(frozen=True, slots=True)
-class ActiveProducer:
+class ActiveProducer(msgspec.Struct, frozen=True):
     """The state of a producer in a partition.
 
     last_sequence: -1 if none of its records is known.
@@ -367,8 +356,7 @@ class ActiveProducer:
     transaction_start: int = NO_OFFSET
 
 
-@dataclass(frozen=True, slots=True)
-class DataDirectory:
+class DataDirectory(msgspec.Struct, frozen=True):
     """A data directory of this broker.  total_bytes, free_bytes: the size of its file system; -1 if unknown."""
 
     directory_id: UUID
@@ -385,8 +373,7 @@ class SettingType(Enum):
     LIST = "list"
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSetting:
+class NodeSetting(msgspec.Struct, frozen=True):
     """A setting with which this process was started.  value, default: None if there is none."""
 
     name: str
@@ -397,8 +384,7 @@ class NodeSetting:
     documentation: str
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumReplica:
+class QuorumReplica(msgspec.Struct, frozen=True):
     """A voter or observer of the metadata quorum.
 
     address: its control address, host:port.
@@ -413,8 +399,7 @@ class QuorumReplica:
     last_caught_up_at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumState:
+class QuorumState(msgspec.Struct, frozen=True):
     """The metadata quorum as its leader knows it."""
 
     leader_id: int

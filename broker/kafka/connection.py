@@ -16,8 +16,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, cast
+
+import msgspec
 
 from broker.kafka.limits import KafkaLimits, MemoryBudget
 from quorumlog.errors import RemoteProtocolError
@@ -37,8 +38,7 @@ class HangUp(Exception):
     """A refusal for which the protocol has no answer except to close the connection."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(msgspec.Struct, frozen=True):
     """A reply that `finish` makes once all futures are done.
 
     is_owned: the futures are cancelled if the connection is lost first, or the server closes.  Otherwise they are only
@@ -55,8 +55,7 @@ class Pending:
                 future.cancel()
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True):
     """The sender of a request.  principal: always ANONYMOUS until listeners authenticate."""
 
     listener: str

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TypeVar
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from broker.core.coordinator.transaction_requests import TransactionSupport
 from broker.kafka.api import (

@@ -7,10 +7,11 @@ a task; the others are coroutines.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 from uuid import UUID
+
+import msgspec
 
 from broker.kafka import (
     admin,
@@ -83,8 +84,7 @@ class Access(NamedTuple):
     operation: Operation
 
 
-@dataclass(frozen=True, slots=True)
-class Handler:
+class Handler(msgspec.Struct, frozen=True):
     """One request that this broker answers.
 
     low, offered: the versions that are served, which ApiVersions reports (but see `_ADVERTISED_LOW`).

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class KafkaLimits:
+
+class KafkaLimits(msgspec.Struct, frozen=True):
     frame_max_bytes: int = 100 << 20
     """A larger frame closes its connection before it is read."""
     small_request_max_bytes: int = 4 << 20

@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import resource
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, islice
 from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
 
 from broker.kafka.api import Groups, Node, Replicas, Shares, Transactions
 from broker.kafka.connection import Connection, Dispatch
@@ -32,8 +35,7 @@ them."""
 logger = get_logger("kafka")
 
 
-@dataclass(frozen=True, slots=True)
-class BoundListener:
+class BoundListener(msgspec.Struct, frozen=True):
     """A listener that is bound.  port: the actual port, also where the configuration asks for port 0."""
 
     name: str

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
+import msgspec
+
 from broker.core.cleaning import CleaningPolicy
 from quorumlog.wire.compression import Recompression
 from quorumlog.wire.record_batch import RecordError
@@ -49,8 +51,7 @@ def parse_folder_name(name: str) -> tuple[LogKey, str] | None:
     return LogKey(UUID(match["topic_id"]), int(match["index"]), int(match["created"])), match["topic"]
 
 
-@dataclass(frozen=True, slots=True)
-class LogConfig:
+class LogConfig(msgspec.Struct, frozen=True):
     """The settings of one topic.  -1: no limit."""
 
     segment_size_max: int = 1 << 30

@@ -29,11 +29,12 @@ followers serve such consumers up to the watermark that they know.  All other co
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import NamedTuple
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from broker.core.fetch_session import NO_SESSION, SessionCache, SessionPartition, never_parked
 from broker.core.nearest import ReadReplica, nearest_replica

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class ReplicaLimits:
+
+class ReplicaLimits(msgspec.Struct, frozen=True):
     """Every bound of the replicas, in one place."""
 
     max_wait_ms: int = 30_000

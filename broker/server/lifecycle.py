@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 from broker.core.lifecycle import Beat, End, Lifecycle, Register, Stage, Wait
 from broker.replica.progress import Progress
@@ -28,8 +29,7 @@ _FINAL = frozenset({ApiError.INVALID_REGISTRATION, ApiError.UNSUPPORTED_VERSION,
 _REQUEST_TIMEOUT_MAX_MS = 3_000
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True):
     """The content of this process's registration.
 
     previous_epoch: broker epoch under which these directories were stopped cleanly; -1 if they were not.

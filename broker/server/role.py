@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Protocol
 from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
 
 from broker.coordinator.groups import GroupCoordinators
 from broker.coordinator.shares import ShareGroups
@@ -63,8 +65,7 @@ class Replay(Protocol):
     def subscribe(self, callback: Subscriber) -> Callable[[], None]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class RoleConfig:
+class RoleConfig(msgspec.Struct, frozen=True):
     broker_id: int
     rack: str | None = None
     inter_broker_listener: str = "PLAINTEXT"

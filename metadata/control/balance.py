@@ -9,9 +9,10 @@ partitions without a leader, and is clean where that is possible.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from uuid import UUID
+
+import msgspec
 
 from metadata.control.decision import Decision
 from metadata.control.election import Eligibility, Eligible, Policy, change_to, elect, min_isr_of
@@ -24,8 +25,7 @@ BALANCE_BATCH = 1_000
 """Leaders that one batch moves back, so that the controller can do other work between batches."""
 
 
-@dataclass(frozen=True, slots=True)
-class Election:
+class Election(msgspec.Struct, frozen=True):
     """The election of one partition; leader and epoch are those after it, -1 if the partition does not exist."""
 
     topic: str

@@ -17,7 +17,6 @@ each step is one valid batch.  The times of heartbeats are soft state of the she
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from uuid import UUID
 
 import msgspec
@@ -51,14 +50,12 @@ _INT64_MAX = 2**63 - 1
 _WILDCARDS = ("", "*", "0.0.0.0", "::", "[::]")
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
+class Registered(msgspec.Struct, frozen=True):
     outcome: Outcome
     broker_epoch: int = NO_OFFSET
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(msgspec.Struct, frozen=True):
     """applied_offset: the (exclusive) end of the metadata that the broker has applied."""
 
     broker_id: int
@@ -69,8 +66,7 @@ class Heartbeat:
     directories_offline: tuple[UUID, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatAnswer:
+class HeartbeatAnswer(msgspec.Struct, frozen=True):
     outcome: Outcome
     fenced: bool = True
     caught_up: bool = False
@@ -78,8 +74,7 @@ class HeartbeatAnswer:
     leaders_left: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerIdBlock:
+class ProducerIdBlock(msgspec.Struct, frozen=True):
     outcome: Outcome
     first_producer_id: int = -1
     count: int = 0
@@ -247,8 +242,7 @@ def elect_leaderless(image: ClusterImage) -> Decision[None]:
 # Unregistration
 
 
-@dataclass(frozen=True, slots=True)
-class Unregistered:
+class Unregistered(msgspec.Struct, frozen=True):
     outcome: Outcome
     changed: bool = False
 

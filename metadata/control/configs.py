@@ -20,9 +20,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from uuid import UUID
+
+import msgspec
 
 from metadata.control.decision import Decision
 from metadata.control.election import MIN_ISR
@@ -73,8 +74,7 @@ GROUP_ID_MAX_BYTES = 1_024
 """Maximum length of the id of a group with configs, as for the group itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Resource:
+class Resource(msgspec.Struct, frozen=True):
     """name: a topic's name, a broker's id in decimal, a group's id, empty for the cluster.  scope: None if unknown."""
 
     scope: ConfigScope | None
@@ -85,8 +85,7 @@ class Resource:
         return f"{kind} {self.name[:60]!a}" if self.name else kind
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(msgspec.Struct, frozen=True):
     """values: key → value; None restores the default.  replace_all: also restore the default of all other keys."""
 
     resource: Resource
@@ -94,8 +93,7 @@ class Changes:
     replace_all: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Altered:
+class Altered(msgspec.Struct, frozen=True):
     """changed: False if the configs already had these values."""
 
     resource: Resource
@@ -103,8 +101,7 @@ class Altered:
     changed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Described:
+class Described(msgspec.Struct, frozen=True):
     key: str
     value: str
     source: str

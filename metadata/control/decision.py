@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import msgspec
@@ -14,8 +13,7 @@ from metadata.records import NO_OFFSET, RECORDS_PER_BATCH_MAX, PartitionChange, 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Decision(Generic[T]):
+class Decision(msgspec.Struct, Generic[T], frozen=True):
     """The result of a decision on an image.  The controller is the only writer, so the first record's offset is that
     image's end.
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from quorumlog.wire.errors import ApiError
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """`message`: the event and its cause; `next_step`: the next step, may be empty."""
 
     error: ApiError

@@ -13,7 +13,8 @@ version at every level, and no record format depends on it.  So it can also be l
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from metadata.control.decision import Decision
 from metadata.control.errors import OK, Outcome
@@ -39,8 +40,7 @@ LOWERABLE = frozenset({TRANSACTION_VERSION})
 _DEFAULTS: Mapping[str, int] = {TRANSACTION_VERSION: TRANSACTION_VERSION_DEFAULT}
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedFeature:
+class DescribedFeature(msgspec.Struct, frozen=True):
     """lowest, highest: supported by all.  limited_by: ids of brokers that support less than this release."""
 
     name: str
@@ -50,8 +50,7 @@ class DescribedFeature:
     limited_by: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Upgraded:
+class Upgraded(msgspec.Struct, frozen=True):
     """The outcome, and the level after it."""
 
     outcome: Outcome

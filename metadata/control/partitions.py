@@ -16,7 +16,6 @@ the repair the broker reports the real directory again, and the replica rejoins 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
@@ -48,8 +47,7 @@ class Member(NamedTuple):
     broker_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class IsrChange:
+class IsrChange(msgspec.Struct, frozen=True):
     """isr: the whole requested ISR, in any order."""
 
     topic_id: UUID
@@ -59,8 +57,7 @@ class IsrChange:
     isr: tuple[Member, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class IsrChanged:
+class IsrChanged(msgspec.Struct, frozen=True):
     """The partition after the decision; -1 for unknown values."""
 
     topic_id: UUID
@@ -72,14 +69,12 @@ class IsrChanged:
     isr: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AlterPartitionAnswer:
+class AlterPartitionAnswer(msgspec.Struct, frozen=True):
     outcome: Outcome
     items: tuple[IsrChanged, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(msgspec.Struct, frozen=True):
     """The new directory of the sending broker's replica; `LOST`: the replica cannot be served any more."""
 
     topic_id: UUID

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 from metadata.control.decision import Decision
 from metadata.control.errors import OK, Outcome, no_topic
@@ -26,8 +27,7 @@ PARTITIONS_MAX = 1_000_000
 """The result for one topic."""
 
 
-@dataclass(frozen=True, slots=True)
-class NewPartitions:
+class NewPartitions(msgspec.Struct, frozen=True):
     """count: the new number of partitions.  assignment: brokers of each new partition, the leader first; or empty."""
 
     topic: str
@@ -35,8 +35,7 @@ class NewPartitions:
     assignment: tuple[tuple[int, ...], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Resized:
+class Resized(msgspec.Struct, frozen=True):
     """The topic after the change.  changed: False if it already had this number of partitions."""
 
     topic: str

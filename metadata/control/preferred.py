@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from metadata.control.decision import Decision
 from metadata.control.errors import OK, Outcome
@@ -14,8 +15,7 @@ from quorumlog.wire.errors import ApiError
 PREFERRED_MAX = 15
 
 
-@dataclass(frozen=True, slots=True)
-class Preferred:
+class Preferred(msgspec.Struct, frozen=True):
     """The outcome, and the preferred voters after it."""
 
     outcome: Outcome

@@ -40,7 +40,6 @@ removes it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from uuid import UUID
 
 import msgspec
@@ -69,8 +68,7 @@ CHANGES_MAX = RECORDS_PER_BATCH_MAX - 1
 PROBLEMS_SHOWN = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """replicas: the target broker ids, the preferred leader first; empty: cancel."""
 
     topic: str
@@ -78,8 +76,7 @@ class Wanted:
     replicas: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Altered:
+class Altered(msgspec.Struct, frozen=True):
     """The result for one partition: the outcome, and whether something changes (or would, for a dry run)."""
 
     topic: str
@@ -88,8 +85,7 @@ class Altered:
     changed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Reassigned:
+class Reassigned(msgspec.Struct, frozen=True):
     """outcome: the result for the whole request; nothing was changed if any partition was refused."""
 
     outcome: Outcome
@@ -173,8 +169,7 @@ def _refused(items: Sequence[Altered], problems: Sequence[Altered]) -> Reassigne
     return Reassigned(Outcome(first.error, text, first.next_step), tuple(answers))
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
+class _Plan(msgspec.Struct, frozen=True):
     """change: None if nothing needs to change, as `outcome` says.  under_way: +1 begins a reassignment, -1 ends one."""
 
     outcome: Outcome
@@ -396,8 +391,7 @@ def progress(image: ClusterImage) -> Decision[int]:
 # Description
 
 
-@dataclass(frozen=True, slots=True)
-class Ongoing:
+class Ongoing(msgspec.Struct, frozen=True):
     topic: str
     partition: PartitionImage
 

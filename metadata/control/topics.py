@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
 
 from metadata.control.decision import Decision
 from metadata.control.election import MIN_ISR
@@ -47,8 +49,7 @@ _PARTITIONS = "num.partitions"
 _FACTOR = "default.replication.factor"
 
 
-@dataclass(frozen=True, slots=True)
-class NewTopic:
+class NewTopic(msgspec.Struct, frozen=True):
     """assignment: broker ids of each partition; if it is empty, `partitions` and `replication_factor` apply, where
     `DEFAULT` is the cluster's value."""
 
@@ -59,8 +60,7 @@ class NewTopic:
     configs: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CreatedTopic:
+class CreatedTopic(msgspec.Struct, frozen=True):
     """If the topic already exists, `topic_id` and the numbers are those of the existing one."""
 
     name: str
@@ -71,8 +71,7 @@ class CreatedTopic:
     identical: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DeletedTopic:
+class DeletedTopic(msgspec.Struct, frozen=True):
     outcome: Outcome
     name: str = ""
     topic_id: UUID | None = None

@@ -30,10 +30,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
 
 from metadata.codec import encode
 from metadata.control import brokers, reassign
@@ -80,8 +82,7 @@ TOO_LARGE = Outcome(
 BATCH_MAX_BYTES = 8 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerSettings:
+class ControllerSettings(msgspec.Struct, frozen=True):
     """session_timeout_ms: a broker without heartbeats for this long is fenced.
     heartbeat_interval_ms: the interval of brokers' heartbeats.
     fence_on_refusal: a broker without heartbeats is fenced earlier if its addresses refuse connections.

@@ -8,8 +8,9 @@ applied the batch itself; its result is reused, so that a commit costs almost no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from metadata.codec import decode
 from metadata.image import ClusterImage
@@ -23,8 +24,7 @@ Subscriber = Callable[[ClusterImage, ClusterImage, Sequence[Record] | None, int,
 None if a snapshot replaced the batches between `old` and `new`: anything may have changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(msgspec.Struct, frozen=True):
     """A batch that this process appended itself, with the resulting image of its decision."""
 
     base_offset: int

@@ -15,8 +15,9 @@ names the numbers (`contacts.py` decides which voters are live).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from quorum.core.changes import VOTERS_MAX, Verdict, names, refuse_without_majority, with_voter, without_voter
 from quorum.core.contacts import Contacts

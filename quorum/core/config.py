@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class RaftConfig:
+class RaftConfig(msgspec.Struct, frozen=True):
     """The settings of a core.  The code that creates it checks them; `RaftCore` refuses a wrong voter list
     (`NodeRefused`).
 

@@ -6,10 +6,11 @@ effects.  A message with `after=id` leaves only once `Write` number `id` is dura
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 from uuid import UUID
+
+import msgspec
 
 from quorum.core.messages import Reply, Request
 from quorum.core.types import (
@@ -27,8 +28,7 @@ from quorum.core.types import (
 # Changes of the voter set
 
 
-@dataclass(frozen=True, slots=True)
-class AddVoter:
+class AddVoter(msgspec.Struct, frozen=True):
     """Make the observer `node_id` at `address` a voter."""
 
     node_id: int
@@ -37,24 +37,21 @@ class AddVoter:
     replace: bool = False  # first remove the voter of the same id that has another directory id
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveVoter:
+class RemoveVoter(msgspec.Struct, frozen=True):
     """Remove a voter."""
 
     node_id: int
     directory_id: UUID | None = None  # remove the voter only if it has this directory id
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateVoter:
+class UpdateVoter(msgspec.Struct, frozen=True):
     """Change the address of a voter."""
 
     key: ReplicaKey
     address: str
 
 
-@dataclass(frozen=True, slots=True)
-class SetTarget:
+class SetTarget(msgspec.Struct, frozen=True):
     """Work towards these voters, one step at a time, instead of towards an earlier target.
 
     The result is reported once the target itself is committed.  The work continues after that, under any leader.
@@ -63,8 +60,7 @@ class SetTarget:
     voters: tuple[tuple[int, str], ...]  # (id, address)
 
 
-@dataclass(frozen=True, slots=True)
-class CancelTarget:
+class CancelTarget(msgspec.Struct, frozen=True):
     """Stop working towards a target.  Completed steps are not reverted."""
 
 
@@ -93,8 +89,7 @@ class VoterChangeError(Enum):
     TIMED_OUT = "TIMED_OUT"
 
 
-@dataclass(frozen=True, slots=True)
-class VoterChangeResult:
+class VoterChangeResult(msgspec.Struct, frozen=True):
     """The outcome of a `ChangeVoters`."""
 
     error: VoterChangeError
@@ -109,52 +104,45 @@ class VoterChangeResult:
 # Events
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True):
     """Time has passed.  The shell sends this no later than `RaftCore.deadline_ms`, after all waiting messages."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestReceived:
+class RequestReceived(msgspec.Struct, frozen=True):
     """A peer's request has arrived.  Exactly one `SendReply` follows; if the node stops, none follows."""
 
     call: int  # this node's number for the request
     request: Request
 
 
-@dataclass(frozen=True, slots=True)
-class ReplyReceived:
+class ReplyReceived(msgspec.Struct, frozen=True):
     """The reply to `SendRequest` number `call`."""
 
     call: int
     reply: Reply
 
 
-@dataclass(frozen=True, slots=True)
-class RequestFailed:
+class RequestFailed(msgspec.Struct, frozen=True):
     """`SendRequest` number `call` failed: unreachable, deadline passed, or an invalid reply."""
 
     call: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(msgspec.Struct, frozen=True):
     """`Write` number `write_id`, and all before it, are durable."""
 
     write_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class LogRead:
+class LogRead(msgspec.Struct, frozen=True):
     """The batches for a `ReadLog`: contiguous from its start offset, possibly fewer than it asked for, all complete."""
 
     read_id: int
     batches: tuple[Batch, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Propose:
+class Propose(msgspec.Struct, frozen=True):
     """Append data to the log, if still leader of `epoch`.
 
     `ProposalAppended` or `ProposalRefused` follows in the same step.
@@ -166,15 +154,13 @@ class Propose:
     timestamp_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Resign:
+class Resign(msgspec.Struct, frozen=True):
     """Give up leadership on purpose (shutdown, handover)."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeVoters:
+class ChangeVoters(msgspec.Struct, frozen=True):
     """Change the voters.
 
     Exactly one `VotersChanged(call)` follows within about `timeout_ms`.  If the node stops, none follows.
@@ -186,8 +172,7 @@ class ChangeVoters:
     timeout_ms: int = 30_000
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(msgspec.Struct, frozen=True):
     """Hand leadership over to voter `to`, or to the best candidate.  Exactly one `Transferred(call)` follows."""
 
     call: int
@@ -195,15 +180,13 @@ class Transfer:
     timeout_ms: int = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Prefer:
+class Prefer(msgspec.Struct, frozen=True):
     """The ids of the preferred leaders (the PreferredControllers record), most wanted first."""
 
     node_ids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ConfirmRead:
+class ConfirmRead(msgspec.Struct, frozen=True):
     """Find the offset that a current read must have applied.
 
     Exactly one `ReadConfirmed` or `ReadRefused` with this `call` follows; as long as the leader is connected, within a
@@ -213,22 +196,19 @@ class ConfirmRead:
     call: int
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotTaken:
+class SnapshotTaken(msgspec.Struct, frozen=True):
     """A snapshot on this disk, of everything below `snapshot.offset`, is durable: the log may start there."""
 
     snapshot: LogEnd
 
 
-@dataclass(frozen=True, slots=True)
-class TrimLog:
+class TrimLog(msgspec.Struct, frozen=True):
     """The log may start at the end of this snapshot; the shell needs nothing below any more."""
 
     snapshot: LogEnd
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotRead:
+class SnapshotRead(msgspec.Struct, frozen=True):
     """The bytes for a `ReadSnapshot`."""
 
     read_id: int
@@ -236,23 +216,20 @@ class SnapshotRead:
     data: bytes | None  # empty at or past the end; None when there is no such snapshot
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotPart:
+class SnapshotPart(msgspec.Struct, frozen=True):
     """The bytes below `position` of the snapshot that is being received are stored."""
 
     snapshot: LogEnd
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotLoaded:
+class SnapshotLoaded(msgspec.Struct, frozen=True):
     """The snapshot of a `LoadSnapshot` is complete, valid and durable."""
 
     base: LogBase
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotFailed:
+class SnapshotFailed(msgspec.Struct, frozen=True):
     """The snapshot of a `LoadSnapshot` is damaged; its stored bytes are deleted."""
 
     snapshot: LogEnd
@@ -290,8 +267,7 @@ class Peer(NamedTuple):
     address: str
 
 
-@dataclass(frozen=True, slots=True)
-class SendRequest:
+class SendRequest(msgspec.Struct, frozen=True):
     """Send a request; `ReplyReceived(call)` or `RequestFailed(call)` follows within `timeout_ms`."""
 
     call: int
@@ -301,8 +277,7 @@ class SendRequest:
     after: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SendReply:
+class SendReply(msgspec.Struct, frozen=True):
     """Send the reply to `RequestReceived(call)`."""
 
     call: int
@@ -310,8 +285,7 @@ class SendReply:
     after: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(msgspec.Struct, frozen=True):
     """Make this durable as one unit; `Written(id)` answers.  Adjacent writes may be merged, but never reordered.
 
     The order is: truncate, then drop everything below the base's end, then append, then store the resulting quorum
@@ -325,8 +299,7 @@ class Write:
     base: LogBase | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReadLog:
+class ReadLog(msgspec.Struct, frozen=True):
     """Read batches from `start` (a batch boundary) up to `end` (exclusive) or `max_bytes`, at least one batch."""
 
     read_id: int
@@ -335,31 +308,27 @@ class ReadLog:
     max_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProposalAppended:
+class ProposalAppended(msgspec.Struct, frozen=True):
     """A proposal is in the leader's log, not yet durable or committed."""
 
     base_offset: int
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProposalRefused:
+class ProposalRefused(msgspec.Struct, frozen=True):
     """A proposal was refused; nothing was changed."""
 
     reason: str
     leads: bool  # this node leads the proposal's epoch, so it may accept the same proposal later in that epoch
 
 
-@dataclass(frozen=True, slots=True)
-class AdvanceHighWatermark:
+class AdvanceHighWatermark(msgspec.Struct, frozen=True):
     """Everything below `offset` is committed: the shell applies it and answers those who wait for it."""
 
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class RoleChanged:
+class RoleChanged(msgspec.Struct, frozen=True):
     """This node has another role now, or has entered the same role again; for logs, metrics and the state machine."""
 
     role: Role
@@ -369,23 +338,20 @@ class RoleChanged:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ControlApplied:
+class ControlApplied(msgspec.Struct, frozen=True):
     """A control record is in force now; after a truncation this may be an earlier one again."""
 
     record: ControlRecord
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(msgspec.Struct, frozen=True):
     """The node has joined its cluster, whose id is durable here."""
 
     cluster_id: str
     replaced: ReplicaKey | None = None  # the listed voter whose disk this one replaces
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRefused:
+class NodeRefused(msgspec.Struct, frozen=True):
     """This node cannot take part, for a lasting reason: another cluster's id, an older generation, another voter list.
 
     The shell ends the process with this message.
@@ -395,16 +361,14 @@ class NodeRefused:
     newer_generation: int | None = None  # the quorum's, when the reason is that the quorum was rebuilt
 
 
-@dataclass(frozen=True, slots=True)
-class VotersChanged:
+class VotersChanged(msgspec.Struct, frozen=True):
     """The end of `ChangeVoters(call)`."""
 
     call: int
     result: VoterChangeResult
 
 
-@dataclass(frozen=True, slots=True)
-class Transferred:
+class Transferred(msgspec.Struct, frozen=True):
     """The end of `Transfer(call)`: another node leads (NONE), or the reason why none does."""
 
     call: int
@@ -412,24 +376,21 @@ class Transferred:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReadConfirmed:
+class ReadConfirmed(msgspec.Struct, frozen=True):
     """`ConfirmRead(call)`: a state that includes everything below `offset` was current when the read was requested."""
 
     call: int
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRefused:
+class ReadRefused(msgspec.Struct, frozen=True):
     """`ConfirmRead(call)`: this node does not know which state is current."""
 
     call: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReadSnapshot:
+class ReadSnapshot(msgspec.Struct, frozen=True):
     """Read at most `max_bytes` of a snapshot on this disk, from byte `position` on; `SnapshotRead` answers."""
 
     read_id: int
@@ -438,15 +399,13 @@ class ReadSnapshot:
     max_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReceiveSnapshot:
+class ReceiveSnapshot(msgspec.Struct, frozen=True):
     """The leader offers this snapshot.  `SnapshotPart` answers how much of it is on this disk already."""
 
     snapshot: LogEnd
 
 
-@dataclass(frozen=True, slots=True)
-class StoreSnapshotPart:
+class StoreSnapshotPart(msgspec.Struct, frozen=True):
     """Store these bytes of the snapshot that is being received; `SnapshotPart` answers."""
 
     snapshot: LogEnd
@@ -454,8 +413,7 @@ class StoreSnapshotPart:
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class LoadSnapshot:
+class LoadSnapshot(msgspec.Struct, frozen=True):
     """All bytes are stored: check them, read the state from them, make the snapshot durable.
 
     `SnapshotLoaded` or `SnapshotFailed` answers.  The state takes effect with the `AdvanceHighWatermark` to its end.
@@ -464,13 +422,11 @@ class LoadSnapshot:
     snapshot: LogEnd
 
 
-@dataclass(frozen=True, slots=True)
-class ResetConnections:
+class ResetConnections(msgspec.Struct, frozen=True):
     """No voter can be reached: drop all outgoing connections and resolve the addresses again (`Transport.reset`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Anomaly:
+class Anomaly(msgspec.Struct, frozen=True):
     """This node has handled an event that no correct peer or disk causes, and that a person should examine."""
 
     message: str

@@ -7,8 +7,9 @@ sender knows, so that stale nodes learn from any reply.  Requests are tied to re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 from quorum.core.types import UNASSIGNED, Batch, LogEnd, ReplicaKey, Voter, VoterSet
 
@@ -31,8 +32,7 @@ class ErrorCode(Enum):
     POSITION_OUT_OF_RANGE = "POSITION_OUT_OF_RANGE"
 
 
-@dataclass(frozen=True, slots=True)
-class Sender:
+class Sender(msgspec.Struct, frozen=True):
     """The node that sends a request, and its cluster."""
 
     cluster_id: str | None
@@ -44,8 +44,7 @@ TOOL = Sender(None, 0, ReplicaKey(-1, UNASSIGNED))
 """The sender in a DescribeQuorum that a tool such as kctl sends."""
 
 
-@dataclass(frozen=True, slots=True)
-class Knowledge:
+class Knowledge(msgspec.Struct, frozen=True):
     """The quorum as the replying node knows it; in every reply."""
 
     cluster_id: str | None
@@ -55,8 +54,7 @@ class Knowledge:
     leader_address: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Vote:
+class Vote(msgspec.Struct, frozen=True):
     """A request for a vote or pre-vote (KIP-996) for `sender.key`."""
 
     sender: Sender
@@ -67,15 +65,13 @@ class Vote:
     address: str = ""  # the sender's address, which may be newer than the log's; empty if it is not given
 
 
-@dataclass(frozen=True, slots=True)
-class VoteReply:
+class VoteReply(msgspec.Struct, frozen=True):
     error: ErrorCode
     known: Knowledge
     granted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class BeginQuorumEpoch:
+class BeginQuorumEpoch(msgspec.Struct, frozen=True):
     """A new leader announces itself; repeated to voters that do not fetch."""
 
     sender: Sender
@@ -84,14 +80,12 @@ class BeginQuorumEpoch:
     leader_address: str
 
 
-@dataclass(frozen=True, slots=True)
-class BeginQuorumEpochReply:
+class BeginQuorumEpochReply(msgspec.Struct, frozen=True):
     error: ErrorCode
     known: Knowledge
 
 
-@dataclass(frozen=True, slots=True)
-class EndQuorumEpoch:
+class EndQuorumEpoch(msgspec.Struct, frozen=True):
     """A leader has given up its epoch."""
 
     sender: Sender
@@ -101,14 +95,12 @@ class EndQuorumEpoch:
     reason: str = ""  # for people
 
 
-@dataclass(frozen=True, slots=True)
-class EndQuorumEpochReply:
+class EndQuorumEpochReply(msgspec.Struct, frozen=True):
     error: ErrorCode
     known: Knowledge
 
 
-@dataclass(frozen=True, slots=True)
-class Fetch:
+class Fetch(msgspec.Struct, frozen=True):
     """A request for the log from `offset` on.  It acknowledges that everything below is durable at the sender."""
 
     sender: Sender
@@ -124,8 +116,7 @@ class Fetch:
     write_ms: int = 0  # how long its disk's writes took lately (`latency.py`); 0 if it is not given
 
 
-@dataclass(frozen=True, slots=True)
-class FetchReply:
+class FetchReply(msgspec.Struct, frozen=True):
     """Batches of the log; or, with `batches` empty, at most one of `diverging` and `snapshot`."""
 
     error: ErrorCode
@@ -138,8 +129,7 @@ class FetchReply:
     batches: tuple[Batch, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class FetchSnapshot:
+class FetchSnapshot(msgspec.Struct, frozen=True):
     """Bytes of the leader's snapshot `snapshot` from `position` (a byte) on; `round` as in `Fetch`."""
 
     sender: Sender
@@ -151,8 +141,7 @@ class FetchSnapshot:
     round: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class FetchSnapshotReply:
+class FetchSnapshotReply(msgspec.Struct, frozen=True):
     """Part of a snapshot: at least one byte, at most as many as requested."""
 
     error: ErrorCode
@@ -164,16 +153,14 @@ class FetchSnapshotReply:
     round: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Introduce:
+class Introduce(msgspec.Struct, frozen=True):
     """A request for the identity of a node and its cluster.  Sent by newborns, and to the address of a new voter."""
 
     sender: Sender
     initial_voters: tuple[tuple[int, str], ...]  # (id, address) that the sender was started with; empty for an observer
 
 
-@dataclass(frozen=True, slots=True)
-class IntroduceReply:
+class IntroduceReply(msgspec.Struct, frozen=True):
     """The identity of the replying node, and how its cluster was founded."""
 
     error: ErrorCode
@@ -185,8 +172,7 @@ class IntroduceReply:
     voters: VoterSet
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaStatus:
+class ReplicaStatus(msgspec.Struct, frozen=True):
     """One replica in DescribeQuorum.  Ages in ms before the reply; None when never."""
 
     replica: Voter
@@ -196,8 +182,7 @@ class ReplicaStatus:
     last_caught_up_ms: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeQuorum:
+class DescribeQuorum(msgspec.Struct, frozen=True):
     """A request for the quorum as the receiving node knows it; also sent by nodes that search for their leader."""
 
     sender: Sender
@@ -205,8 +190,7 @@ class DescribeQuorum:
     epoch: int = 0  # the sender's, if it follows no leader; else 0
 
 
-@dataclass(frozen=True, slots=True)
-class LeadershipEnd:
+class LeadershipEnd(msgspec.Struct, frozen=True):
     """How the leadership before the present one ended, as the replying node saw it."""
 
     leader_id: int
@@ -215,8 +199,7 @@ class LeadershipEnd:
     age_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeQuorumReply:
+class DescribeQuorumReply(msgspec.Struct, frozen=True):
     """The quorum as the replying node knows it; only the leader knows lags, observers and progress towards a target."""
 
     error: ErrorCode

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
+
 from quorum.core.events import Peer, VoterChange
 from quorum.core.log_index import LogIndex
 from quorum.core.messages import Fetch, IntroduceReply
@@ -149,8 +151,7 @@ class Served(NamedTuple):
     round: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingRead:
+class WaitingRead(msgspec.Struct, frozen=True):
     """A read that is confirmed once a majority has fetched in `round` and `offset` is committed."""
 
     call: int
@@ -158,8 +159,7 @@ class WaitingRead:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Handover:
+class Handover(msgspec.Struct, frozen=True):
     """The leader takes no proposals any more, and resigns in favour of `to` once that node has the whole log."""
 
     to: ReplicaKey

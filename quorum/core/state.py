@@ -18,9 +18,12 @@ Three rules make this safe across crashes:
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from quorum.core.config import RaftConfig
 from quorum.core.events import ControlApplied, Effect, NodeRefused, Peer, SendReply, SendRequest, Write
@@ -57,8 +60,7 @@ class Purpose(Enum):
     INTRODUCE = "introduce"
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """A request in flight, with the values that the handler of the reply needs."""
 
     purpose: Purpose

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 from uuid import UUID
+
+import msgspec
 
 UNASSIGNED = UUID(int=0)
 """Directory id of a replica that has not reported its disk.  Never a voter's."""
@@ -37,16 +38,14 @@ class LogEnd(NamedTuple):
     offset: int  # offset that the next record will take
 
 
-@dataclass(frozen=True, slots=True)
-class Voter:
+class Voter(msgspec.Struct, frozen=True):
     """A member of the voter set and the control address (HOST:PORT) that it advertises."""
 
     key: ReplicaKey
     address: str
 
 
-@dataclass(frozen=True, slots=True)
-class VoterSet:
+class VoterSet(msgspec.Struct, frozen=True):
     """Voters in ascending order of node id, each id once.  An empty set means that a node knows of no cluster."""
 
     voters: tuple[Voter, ...] = ()
@@ -77,8 +76,7 @@ class VoterSet:
 # Control records: the part of the log that Raft itself acts on.
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderChange:
+class LeaderChange(msgspec.Struct, frozen=True):
     """First record of each leader's epoch.  Committing it commits all earlier epochs' records (Raft §5.4.2)."""
 
     leader: ReplicaKey
@@ -86,8 +84,7 @@ class LeaderChange:
     granting_voters: tuple[ReplicaKey, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Voters:
+class Voters(msgspec.Struct, frozen=True):
     """The voter set, in force from the moment it is appended.  The one at offset 0 founds the cluster."""
 
     cluster_id: str
@@ -95,8 +92,7 @@ class Voters:
     voters: VoterSet
 
 
-@dataclass(frozen=True, slots=True)
-class TargetVoters:
+class TargetVoters(msgspec.Struct, frozen=True):
     """The voter set that the leader works towards, one step at a time; None ends the work."""
 
     target: VoterSet | None
@@ -105,8 +101,7 @@ class TargetVoters:
 ControlRecord = LeaderChange | Voters | TargetVoters
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(msgspec.Struct, frozen=True):
     """The unit of append: all or nothing.  `control` is set (and `count` is 1), or `payload` holds data records."""
 
     base_offset: int
@@ -127,8 +122,7 @@ class Batch:
         return len(self.payload) + 64
 
 
-@dataclass(frozen=True, slots=True)
-class Election:
+class Election(msgspec.Struct, frozen=True):
     """The durable facts of an epoch: whom this disk voted for, and who leads."""
 
     epoch: int
@@ -136,8 +130,7 @@ class Election:
     voted_for: ReplicaKey | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumState:
+class QuorumState(msgspec.Struct, frozen=True):
     """Everything that a node stores of the quorum besides the log (`QuorumStateMessage` on disk).
 
     `voters` and `target_voters` cache the control records below `applied_offset`.  They are written in the same
@@ -152,8 +145,7 @@ class QuorumState:
     target_voters: VoterSet | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LogBase:
+class LogBase(msgspec.Struct, frozen=True):
     """The part of a log that a snapshot replaces, reduced to its end and to the voters and target in force there."""
 
     end: LogEnd
@@ -161,8 +153,7 @@ class LogBase:
     target: VoterSet | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StoredQuorum:
+class StoredQuorum(msgspec.Struct, frozen=True):
     """The content of a store when it is opened.
 
     epochs: (epoch, start offset) of each epoch in the log, ascending.

@@ -21,8 +21,10 @@ import errno
 import fcntl
 import json
 import os
-from dataclasses import asdict, dataclass
 from uuid import UUID
+
+import msgspec
+from msgspec.structs import asdict
 
 from quorumlog.errors import CorruptStoreError, FatalError, QuorumlogError, StoreRefusedError
 
@@ -41,8 +43,7 @@ _FILES = "files"
 _DISK_ERRNOS = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True):
     """The contents of `quorum.json`.  cluster_id: the cluster that the directory was formatted for; None for any."""
 
     format: int

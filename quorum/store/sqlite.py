@@ -25,12 +25,12 @@ import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from typing import TypeVar
 from urllib.parse import quote
 
 import aiosqlite
 from crc32c import crc32c
+from msgspec.structs import replace
 
 from quorum import codec
 from quorum.codec import MalformedError

@@ -5,11 +5,12 @@ Most of them are bugs that other systems have had.
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import Any
 from unittest.mock import patch
 
 import msgspec
+from msgspec.structs import replace
 
 from broker.coordinator.partition import Coordinator
 from broker.core.coordinator import offset_requests
@@ -585,7 +586,7 @@ def _same_generation() -> list[Any]:
         assert isinstance(first.control, Voters)
         control = replace(first.control, generation=plan.generation - 1)
         batches = (replace(first, control=control), *plan.write.batches[1:])
-        return replace(plan, write=replace(plan.write, state=state, batches=batches))
+        return dataclasses.replace(plan, write=dataclasses.replace(plan.write, state=state, batches=batches))
 
     return [patch.object(cluster_disaster, "plan_rebuild", same)]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
+
+from msgspec.structs import replace
 
 from broker.coordinator.partition import Coordinator
 from broker.core.coordinator.group_machine import GroupMachine

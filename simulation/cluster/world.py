@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import Context
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 from typing import Any
@@ -23,6 +23,7 @@ from unittest.mock import patch
 from uuid import UUID
 
 import structlog
+from msgspec.structs import replace
 
 from broker.log.state import CLEAN_EPOCH
 from broker.replica.limits import ReplicaLimits

@@ -11,9 +11,11 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from quorum.codec import MalformedError
 from quorum.core.types import Batch, LogBase, LogEnd, QuorumState

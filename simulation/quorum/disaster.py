@@ -15,9 +15,10 @@ disks are counted as lost.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from functools import partial
 from random import Random
+
+from msgspec.structs import replace
 
 from metadata.records import ConfigScope
 from quorum.core.events import AddVoter

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from metadata.image import ClusterImage
 from metadata.snapshot import chunks

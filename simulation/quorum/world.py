@@ -16,13 +16,14 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from contextvars import Context
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 from typing import Any
 from uuid import UUID
 
 import structlog
+from msgspec.structs import replace
 
 from metadata.control.decision import Decision
 from metadata.control.errors import Outcome

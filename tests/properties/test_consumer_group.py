@@ -11,13 +11,13 @@ partition could move to a member that has two fewer.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from random import Random
 from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from msgspec.structs import replace
 
 from broker.core.coordinator import group_requests as g
 from broker.core.coordinator.consumer.partitions import Partitions, each

@@ -7,10 +7,10 @@ meet all of that half done.  Each step asserts the core's invariants.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from quorum.core.events import (
     Effect,

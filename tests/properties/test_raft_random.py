@@ -9,11 +9,12 @@ import heapq
 import os
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from quorum.core import RaftConfig
 from quorum.core.events import (

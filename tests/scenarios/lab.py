@@ -9,11 +9,14 @@ equal.  The received part of the newest one survives a crash.
 
 from __future__ import annotations
 
+import dataclasses
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from quorum.core import RaftConfig, RaftCore
 from quorum.core.events import (
@@ -357,7 +360,7 @@ class Lab:
                 self._send(node, message, effect.after)
             case SendReply():
                 message = node.calls.pop(effect.call)
-                self._send(node, replace(message, reply=effect.reply), effect.after)
+                self._send(node, dataclasses.replace(message, reply=effect.reply), effect.after)
             case ReadLog() | ReadSnapshot():
                 node.reads.append(effect)
             case ReceiveSnapshot() | StoreSnapshotPart() | LoadSnapshot():

@@ -53,13 +53,14 @@ FILTER: `1->2`, `1->`, `->2`, words of the message's text, or both.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from quorum.core import RaftConfig, RaftCore
 from quorum.core.describe import describe, describe_reply, describe_request
@@ -261,7 +262,7 @@ class Scenario:
 
     def backup(self, words: list[str]) -> None:
         disk = self.lab.nodes[int(words[0])].disk
-        self.copies[disk.node_id] = replace(disk, batches=list(disk.batches), pending=[], parts={})
+        self.copies[disk.node_id] = dataclasses.replace(disk, batches=list(disk.batches), pending=[], parts={})
 
     def restore(self, words: list[str]) -> None:
         node = self.lab.nodes[int(words[0])]

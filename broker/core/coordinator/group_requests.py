@@ -16,10 +16,11 @@ partitions is split before it arrives here.  A request of one kind has exactly o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 from uuid import UUID
+
+import msgspec
 
 from broker.core.coordinator.consumer.requests import (
     ConsumerHeartbeat,
@@ -102,8 +103,7 @@ class NoGroupConfigs:
         return limits
 
 
-@dataclass(frozen=True, slots=True)
-class GroupLimits:
+class GroupLimits(msgspec.Struct, frozen=True):
     """The limits of a coordinator of groups.  Times in ms.
 
     session_timeout_min_ms, session_timeout_max_ms: a join outside this closed range gets INVALID_SESSION_TIMEOUT.
@@ -136,8 +136,8 @@ class GroupLimits:
     batch_max_bytes: int = 1_000_000
     groups_max: int = 100_000
     offsets_max: int = 10_000_000
-    consumer: ConsumerLimits = field(default_factory=ConsumerLimits)
-    share: ShareGroupLimits = field(default_factory=ShareGroupLimits)
+    consumer: ConsumerLimits = msgspec.field(default_factory=ConsumerLimits)
+    share: ShareGroupLimits = msgspec.field(default_factory=ShareGroupLimits)
 
     def __post_init__(self) -> None:
         assert 1 <= self.session_timeout_min_ms <= self.session_timeout_max_ms, self
@@ -171,8 +171,7 @@ class MemberProtocol(NamedTuple):
 # -- members
 
 
-@dataclass(frozen=True, slots=True)
-class JoinGroup:
+class JoinGroup(msgspec.Struct, frozen=True):
     """Join a group, or join it again.  The answer waits until the members of the next generation are known.
 
     member_id: empty for a client that has none yet.
@@ -202,8 +201,7 @@ class JoinedMember(NamedTuple):
     metadata: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class JoinGroupResponse:
+class JoinGroupResponse(msgspec.Struct, frozen=True):
     """members: only the leader gets them, sorted by member id; empty for all others."""
 
     error: KafkaCode
@@ -223,8 +221,7 @@ class MemberAssignment(NamedTuple):
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SyncGroup:
+class SyncGroup(msgspec.Struct, frozen=True):
     """Ask for the member's assignment; the leader sends those of all members.  The answer waits for the leader.
 
     protocol_type, protocol: None from a client that does not send them.
@@ -239,16 +236,14 @@ class SyncGroup:
     assignments: tuple[MemberAssignment, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class SyncGroupResponse:
+class SyncGroupResponse(msgspec.Struct, frozen=True):
     error: KafkaCode
     protocol_type: str | None = None
     protocol: str | None = None
     assignment: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(msgspec.Struct, frozen=True):
     """Renew the session of a member."""
 
     group: str
@@ -257,8 +252,7 @@ class Heartbeat:
     generation: int
 
 
-@dataclass(frozen=True, slots=True)
-class HeartbeatResponse:
+class HeartbeatResponse(msgspec.Struct, frozen=True):
     error: KafkaCode
 
 
@@ -270,8 +264,7 @@ class LeavingMember(NamedTuple):
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveGroup:
+class LeaveGroup(msgspec.Struct, frozen=True):
     """Remove members from a group."""
 
     group: str
@@ -286,8 +279,7 @@ class LeftMember(NamedTuple):
     error: KafkaCode
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveGroupResponse:
+class LeaveGroupResponse(msgspec.Struct, frozen=True):
     """members: one for each of the request, in its order."""
 
     error: KafkaCode
@@ -308,8 +300,7 @@ class OffsetToCommit(NamedTuple):
     topic_id: UUID | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetCommit:
+class OffsetCommit(msgspec.Struct, frozen=True):
     """Commit offsets, as a member, or as a simple consumer (empty member id, NO_GENERATION).
 
     generation: for a member of the newer protocol, its epoch.
@@ -326,8 +317,7 @@ class OffsetCommit:
     knows_epochs: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TxnOffsetCommit:
+class TxnOffsetCommit(msgspec.Struct, frozen=True):
     """Commit offsets within the transaction of a producer (id and epoch).  The response is an OffsetCommitResponse."""
 
     commit: OffsetCommit
@@ -338,8 +328,7 @@ class TxnOffsetCommit:
         return self.commit.group
 
 
-@dataclass(frozen=True, slots=True)
-class EndOffsetTransaction:
+class EndOffsetTransaction(msgspec.Struct, frozen=True):
     """End the transaction of a producer in this partition.  The response is None."""
 
     producer: tuple[int, int]
@@ -354,8 +343,7 @@ class PartitionResult(NamedTuple):
     error: KafkaCode
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetCommitResponse:
+class OffsetCommitResponse(msgspec.Struct, frozen=True):
     """results: one for each offset of the request, in its order."""
 
     results: tuple[PartitionResult, ...]
@@ -381,8 +369,7 @@ class GroupToFetch(NamedTuple):
     member_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetFetch:
+class OffsetFetch(msgspec.Struct, frozen=True):
     """Fetch committed offsets.
 
     require_stable: refuse partitions with offsets of an open transaction.
@@ -411,21 +398,18 @@ class FetchedGroup(NamedTuple):
     offsets: tuple[FetchedOffset, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetFetchResponse:
+class OffsetFetchResponse(msgspec.Struct, frozen=True):
     groups: tuple[FetchedGroup, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetDelete:
+class OffsetDelete(msgspec.Struct, frozen=True):
     """Delete committed offsets of topics to which no member is subscribed."""
 
     group: str
     topics: tuple[TopicPartitions, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetDeleteResponse:
+class OffsetDeleteResponse(msgspec.Struct, frozen=True):
     """results: one for each partition of the request, in its order; empty if `error` is not NONE."""
 
     error: KafkaCode
@@ -435,8 +419,7 @@ class OffsetDeleteResponse:
 # -- groups
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeGroups:
+class DescribeGroups(msgspec.Struct, frozen=True):
     """Describe groups.
 
     report_missing: a missing group gets GROUP_ID_NOT_FOUND (version 6 on); otherwise it is Dead without an error.
@@ -469,15 +452,13 @@ class GroupDescription(NamedTuple):
     members: tuple[MemberDescription, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeGroupsResponse:
+class DescribeGroupsResponse(msgspec.Struct, frozen=True):
     """groups: one for each of the request, in its order."""
 
     groups: tuple[GroupDescription, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ListGroups:
+class ListGroups(msgspec.Struct, frozen=True):
     """List groups.  states, types: names of states and types in any case; empty for all."""
 
     states: frozenset[str] = frozenset()
@@ -493,22 +474,19 @@ class ListedGroup(NamedTuple):
     group_type: str
 
 
-@dataclass(frozen=True, slots=True)
-class ListGroupsResponse:
+class ListGroupsResponse(msgspec.Struct, frozen=True):
     """groups: sorted by name."""
 
     groups: tuple[ListedGroup, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainGroups:
+class ExplainGroups(msgspec.Struct, frozen=True):
     """Explain the last rebalances of groups."""
 
     groups: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteGroups:
+class DeleteGroups(msgspec.Struct, frozen=True):
     """Delete groups without members, with their offsets."""
 
     groups: tuple[str, ...]
@@ -521,8 +499,7 @@ class DeletedGroup(NamedTuple):
     error: KafkaCode
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteGroupsResponse:
+class DeleteGroupsResponse(msgspec.Struct, frozen=True):
     """groups: one for each of the request, in its order."""
 
     groups: tuple[DeletedGroup, ...]
@@ -584,8 +561,7 @@ class LastJoin(NamedTuple):
     at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Rebalance:
+class Rebalance(msgspec.Struct, frozen=True):
     """One rebalance of a group, for people.  It is soft state: a change of the coordinator loses it.
 
     started_ms: wall clock.  duration_ms: None while it is in progress.
@@ -607,8 +583,7 @@ class Rebalance:
     member: MemberName | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class GroupExplanation:
+class GroupExplanation(msgspec.Struct, frozen=True):
     """A group's rebalances since its coordinator was loaded.  Times: ms since the epoch (wall clock).
 
     generation: the last one; NO_GENERATION if there was none.
@@ -635,8 +610,7 @@ class GroupExplanation:
     rebalances: tuple[Rebalance, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ExplainGroupsResponse:
+class ExplainGroupsResponse(msgspec.Struct, frozen=True):
     """groups: one for each of the request, in its order."""
 
     groups: tuple[GroupExplanation, ...]

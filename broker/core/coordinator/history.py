@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from broker.core.coordinator.group_requests import Client, LastJoin, MemberName, Rebalance, RebalanceReason
 

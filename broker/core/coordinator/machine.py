@@ -10,23 +10,22 @@ A call that waits for other clients has a deadline, and `tick` answers it at the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
+
+import msgspec
 
 Request_contra = TypeVar("Request_contra", contravariant=True)
 Limits_contra = TypeVar("Limits_contra", contravariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionEnd:
+class TransactionEnd(msgspec.Struct, frozen=True):
     """The decision about a transaction, in a marker.  coordinator_epoch: the epoch of the coordinator that decided."""
 
     is_commit: bool
     coordinator_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True):
     """One record of the internal topic.  A value of None is a tombstone.
 
     producer: id and epoch of the producer to whose transaction the record belongs; None if it belongs to none.
@@ -39,16 +38,14 @@ class Record:
     ends: TransactionEnd | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """The response to the call with this number."""
 
     call: int
     response: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """The result of one operation: records to append, and answers to send when the records are committed.
 
     notes: changes of state, each as a line for the log.

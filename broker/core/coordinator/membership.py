@@ -5,9 +5,10 @@ Each function applies one request to a group that exists (`join` also to a new o
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from broker.core.coordinator import rebalance
 from broker.core.coordinator.group import Group

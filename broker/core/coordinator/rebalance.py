@@ -15,7 +15,7 @@ NEW_MEMBER_JOIN_TIMEOUT_MS, because a client whose time-out went unnoticed would
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from broker.core.coordinator.group import Group
 from broker.core.coordinator.group_requests import (

@@ -7,9 +7,10 @@ fields are skipped.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from struct import Struct
 from uuid import UUID
+
+import msgspec
 
 from broker.core.coordinator.fields import (
     BadRecord,
@@ -37,8 +38,7 @@ _PLAIN_OFFSET_WITH_TOPIC_BYTES = 42
 """Size of an offset in version 4 with empty metadata and a topic id."""
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetKey:
+class OffsetKey(msgspec.Struct, frozen=True):
     """The key of a committed offset."""
 
     group: str
@@ -46,15 +46,13 @@ class OffsetKey:
     partition: int
 
 
-@dataclass(frozen=True, slots=True)
-class GroupKey:
+class GroupKey(msgspec.Struct, frozen=True):
     """The key of a group's metadata."""
 
     group: str
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetValue:
+class OffsetValue(msgspec.Struct, frozen=True):
     """A committed offset.  Times: ms since the epoch; expire_ms is NO_TIME unless the client set a retention.
 
     topic_id: the id with which the topic was created (`TopicImage.origin`), so that a topic that is created again under
@@ -69,8 +67,7 @@ class OffsetValue:
     topic_id: UUID | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MemberValue:
+class MemberValue(msgspec.Struct, frozen=True):
     """One member of a stored group.  Timeouts: ms."""
 
     member_id: str
@@ -83,8 +80,7 @@ class MemberValue:
     assignment: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class GroupValue:
+class GroupValue(msgspec.Struct, frozen=True):
     """The stored state of a classic group.  state_ms: time of the last state change, or NO_TIME."""
 
     protocol_type: str

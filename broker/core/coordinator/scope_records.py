@@ -5,9 +5,10 @@ Their keys have a version of their own, which tools that read Kafka's formats sk
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+import msgspec
 
 from broker.core.coordinator.fields import BadRecord, Reader, int8, int16, int32, int64, string
 
@@ -40,8 +41,7 @@ class ScopeState(Enum):
 _BY_NUMBER: Final = {state.number: state for state in ScopeState}
 
 
-@dataclass(frozen=True, slots=True)
-class ScopeValue:
+class ScopeValue(msgspec.Struct, frozen=True):
     """The stored state of a scope.
 
     owner: the program that may use it.  run: the present run.  epoch: the epoch of that run, which rises with each run.

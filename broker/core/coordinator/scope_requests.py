@@ -5,8 +5,9 @@ The `message` of a response describes a refusal for people: the problem, the cau
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+import msgspec
 
 from quorumlog.wire.errors import KafkaCode
 
@@ -14,8 +15,7 @@ NO_PRODUCER: Final = (-1, -1)
 NO_EPOCH: Final = -1
 
 
-@dataclass(frozen=True, slots=True)
-class ScopeLimits:
+class ScopeLimits(msgspec.Struct, frozen=True):
     """The limits of the scopes of one coordinator.
 
     scopes_max: scopes of one coordinator; further scopes get POLICY_VIOLATION.
@@ -33,8 +33,7 @@ class ScopeLimits:
     free_ids_max: int = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class InitScope:
+class InitScope(msgspec.Struct, frozen=True):
     """Begin a run of a scope: fence earlier runs, and abort their producers.  The same run again changes nothing.
 
     reset: take the scope over from any owner, and delete its sequence.
@@ -46,8 +45,7 @@ class InitScope:
     reset: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class InitScopeResponse:
+class InitScopeResponse(msgspec.Struct, frozen=True):
     """owner: the current owner; also set if the request of another owner was refused."""
 
     error: KafkaCode
@@ -57,8 +55,7 @@ class InitScopeResponse:
     owner: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class InitScopeProducer:
+class InitScopeProducer(msgspec.Struct, frozen=True):
     """Begin as a producer of a scope.  A producer with the same attempt is fenced.
 
     fresh_id: an unused producer id; None if the caller has none yet.
@@ -71,8 +68,7 @@ class InitScopeProducer:
     fresh_id: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class InitScopeProducerResponse:
+class InitScopeProducerResponse(msgspec.Struct, frozen=True):
     """needs_id: nothing was done; repeat the request with a fresh id."""
 
     error: KafkaCode
@@ -89,8 +85,7 @@ class Winner(NamedTuple):
     producer: tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class EndScope:
+class EndScope(msgspec.Struct, frozen=True):
     """Commit the winners, and abort all other producers of the scope.
 
     sequence: nothing changes if it is not greater than that of the last end.
@@ -102,8 +97,7 @@ class EndScope:
     winners: tuple[Winner, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class EndScopeResponse:
+class EndScopeResponse(msgspec.Struct, frozen=True):
     """changed: this request made the decision.  sequence: the stored one."""
 
     error: KafkaCode
@@ -112,8 +106,7 @@ class EndScopeResponse:
     sequence: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class AbortScope:
+class AbortScope(msgspec.Struct, frozen=True):
     """Abort all producers of a scope.  close: delete the scope then."""
 
     scope: str
@@ -121,14 +114,12 @@ class AbortScope:
     close: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AbortScopeResponse:
+class AbortScopeResponse(msgspec.Struct, frozen=True):
     error: KafkaCode
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeScopes:
+class DescribeScopes(msgspec.Struct, frozen=True):
     scopes: tuple[str, ...]
 
 
@@ -142,8 +133,7 @@ class DescribedProducer(NamedTuple):
     partitions: int
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedScope:
+class DescribedScope(msgspec.Struct, frozen=True):
     scope: str
     error: KafkaCode
     message: str = ""
@@ -156,8 +146,7 @@ class DescribedScope:
     producers: tuple[DescribedProducer, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeScopesResponse:
+class DescribeScopesResponse(msgspec.Struct, frozen=True):
     scopes: tuple[DescribedScope, ...]
 
 

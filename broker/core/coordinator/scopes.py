@@ -28,8 +28,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final, assert_never
+
+from msgspec.structs import replace
 
 from broker.core.coordinator.machine import Record
 from broker.core.coordinator.scope_records import NO_SEQUENCE, ScopeState, ScopeValue, read_scope, read_scope_key

@@ -34,9 +34,10 @@ partitions, markers and time-outs are handled here, but only a request about the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Final, assert_never
+
+from msgspec.structs import replace
 
 from broker.core.coordinator.fields import BadRecord
 from broker.core.coordinator.machine import Record, Step

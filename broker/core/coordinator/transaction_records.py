@@ -7,9 +7,10 @@ transaction version the cluster recommends.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+import msgspec
 
 from broker.core.coordinator.fields import (
     BadRecord,
@@ -67,8 +68,7 @@ _BY_NUMBER = {state.number: state for state in TransactionState}
 Partition = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionValue:
+class TransactionValue(msgspec.Struct, frozen=True):
     """The stored state of a transactional id.
 
     partitions: the partitions of the open or decided transaction, sorted.

@@ -5,9 +5,10 @@ Each request concerns one transactional id, except ListTransactions, DescribeTra
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol
+
+import msgspec
 
 from broker.core.coordinator.scope_requests import ScopeLimits, ScopeRequest
 from broker.core.coordinator.transaction_records import Partition
@@ -37,8 +38,7 @@ class KnownPartitions(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionLimits:
+class TransactionLimits(msgspec.Struct, frozen=True):
     """The limits of a coordinator of transactions.  Times in ms.
 
     timeout_max_ms: the longest timeout of a transaction; a longer one gets INVALID_TRANSACTION_TIMEOUT.
@@ -58,11 +58,10 @@ class TransactionLimits:
     partitions_max: int = 10_000
     name_max_bytes: int = 10_000
     batch_max_bytes: int = 500_000
-    scopes: ScopeLimits = field(default_factory=ScopeLimits)
+    scopes: ScopeLimits = msgspec.field(default_factory=ScopeLimits)
 
 
-@dataclass(frozen=True, slots=True)
-class InitProducer:
+class InitProducer(msgspec.Struct, frozen=True):
     """Make a client the producer of a transactional id: abort the open transaction, and fence earlier producers.
 
     fresh_id: an unused producer id; None if the caller has none yet.
@@ -75,8 +74,7 @@ class InitProducer:
     fresh_id: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class InitProducerResponse:
+class InitProducerResponse(msgspec.Struct, frozen=True):
     """needs_id: nothing was done; repeat the request with a fresh id."""
 
     error: KafkaCode
@@ -84,8 +82,7 @@ class InitProducerResponse:
     needs_id: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AddPartitions:
+class AddPartitions(msgspec.Struct, frozen=True):
     """Add partitions to the transaction of a producer.
 
     verify_only: add nothing; check that the partitions are part of the transaction.
@@ -99,15 +96,13 @@ class AddPartitions:
     client_version: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class AddPartitionsResponse:
+class AddPartitionsResponse(msgspec.Struct, frozen=True):
     """errors: one for each partition of the request, in its order."""
 
     errors: tuple[KafkaCode, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class EndTransaction:
+class EndTransaction(msgspec.Struct, frozen=True):
     """Commit or abort the transaction of a producer.
 
     client_version: the transaction version that the client uses.  From 2 on, the end raises the epoch.
@@ -121,8 +116,7 @@ class EndTransaction:
     fresh_id: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EndTransactionResponse:
+class EndTransactionResponse(msgspec.Struct, frozen=True):
     """producer: the client's next id and epoch.  needs_id: nothing was done; repeat the request with a fresh id."""
 
     error: KafkaCode
@@ -130,8 +124,7 @@ class EndTransactionResponse:
     needs_id: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MarkersWritten:
+class MarkersWritten(msgspec.Struct, frozen=True):
     """Report that these partitions have the marker of the transaction, or do not exist any more."""
 
     transactional_id: str
@@ -139,13 +132,11 @@ class MarkersWritten:
     partitions: tuple[Partition, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeTransactions:
+class DescribeTransactions(msgspec.Struct, frozen=True):
     transactional_ids: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedTransaction:
+class DescribedTransaction(msgspec.Struct, frozen=True):
     """The state of one id.  started_ms: ms since the epoch; -1 without a transaction."""
 
     transactional_id: str
@@ -157,13 +148,11 @@ class DescribedTransaction:
     partitions: tuple[Partition, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeTransactionsResponse:
+class DescribeTransactionsResponse(msgspec.Struct, frozen=True):
     groups: tuple[DescribedTransaction, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ListTransactions:
+class ListTransactions(msgspec.Struct, frozen=True):
     """Empty filters match everything.  longer_than_ms: only transactions open for longer; negative: all ids."""
 
     states: frozenset[str] = frozenset()
@@ -171,15 +160,13 @@ class ListTransactions:
     longer_than_ms: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class ListedTransaction:
+class ListedTransaction(msgspec.Struct, frozen=True):
     transactional_id: str
     producer_id: int
     state: str
 
 
-@dataclass(frozen=True, slots=True)
-class ListTransactionsResponse:
+class ListTransactionsResponse(msgspec.Struct, frozen=True):
     transactions: tuple[ListedTransaction, ...]
 
 
@@ -195,8 +182,7 @@ class Outcome(IntEnum):
     ABORTED = 3
 
 
-@dataclass(frozen=True, slots=True)
-class FindOutcome:
+class FindOutcome(msgspec.Struct, frozen=True):
     """Find the outcome of a transaction.
 
     producer: its id, and the epoch in the batches of the transaction.
@@ -207,8 +193,7 @@ class FindOutcome:
     partition: Partition
 
 
-@dataclass(frozen=True, slots=True)
-class FindOutcomeResponse:
+class FindOutcomeResponse(msgspec.Struct, frozen=True):
     outcome: Outcome
 
 
@@ -217,8 +202,7 @@ TransactionRequest = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class WriteMarkers:
+class WriteMarkers(msgspec.Struct, frozen=True):
     """An effect: write the marker of a decided transaction to each of its partitions, and report it.
 
     client_version: the transaction version that the client uses.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from broker.core.coordinator.consumer.requests import ConsumerLimits
 from broker.core.coordinator.group_requests import GroupConfigs, GroupLimits
@@ -12,8 +13,7 @@ from broker.core.coordinator.machine import Answer, Record, Step, TransactionEnd
 from broker.core.coordinator.share.requests import ShareGroupLimits
 
 
-@dataclass(frozen=True, slots=True)
-class Clocks:
+class Clocks(msgspec.Struct, frozen=True):
     """now_ms: never goes back; for deadlines.  wall_ms: since the epoch; for times that records store."""
 
     now_ms: int

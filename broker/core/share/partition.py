@@ -28,10 +28,12 @@ was acquired when its leader failed is delivered again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from enum import IntEnum
 from itertools import groupby
 from typing import Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
 
 from broker.core.share.ranges import RangeMap, Run
 from quorumlog.wire.errors import KafkaCode
@@ -65,8 +67,7 @@ class AckType(IntEnum):
     RENEW = 4
 
 
-@dataclass(frozen=True, slots=True)
-class ShareLimits:
+class ShareLimits(msgspec.Struct, frozen=True):
     """The limits of a share partition.
 
     lock_ms: how long a member may keep a record before it becomes available to others.
@@ -123,8 +124,7 @@ class Save(NamedTuple):
     batches: tuple[StateBatch, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(msgspec.Struct, frozen=True):
     """The state of a run.
 
     member, deadline_ms: the member that has acquired the records, and the time at which its lock expires.

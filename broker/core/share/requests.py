@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 from broker.core.share.partition import Acknowledgement, Acquired
 from quorumlog.wire.errors import KafkaCode
@@ -12,8 +13,7 @@ SharePlace = tuple[UUID, int]
 """A partition in requests of share groups: topic id and partition index."""
 
 
-@dataclass(frozen=True, slots=True)
-class ShareFetchPlan:
+class ShareFetchPlan(msgspec.Struct, frozen=True):
     """A whole ShareFetch request.
 
     places, forgotten: partitions that join and leave the session.
@@ -37,8 +37,7 @@ class ShareFetchPlan:
     peer: str
 
 
-@dataclass(frozen=True, slots=True)
-class ShareAcknowledgePlan:
+class ShareAcknowledgePlan(msgspec.Struct, frozen=True):
     """A whole ShareAcknowledge request.  peer: the client's address and port, which identify its connection."""
 
     group: str
@@ -49,16 +48,14 @@ class ShareAcknowledgePlan:
     peer: str
 
 
-@dataclass(frozen=True, slots=True)
-class ShareAcknowledged:
+class ShareAcknowledged(msgspec.Struct, frozen=True):
     """error: NONE once the acknowledgements of the partition are durable; otherwise none of them counts."""
 
     place: SharePlace
     error: KafkaCode
 
 
-@dataclass(frozen=True, slots=True)
-class ShareFetched:
+class ShareFetched(msgspec.Struct, frozen=True):
     """records: whole batches that contain the acquired records."""
 
     place: SharePlace
@@ -67,8 +64,7 @@ class ShareFetched:
     acquired: tuple[Acquired, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ShareReply:
+class ShareReply(msgspec.Struct, frozen=True):
     """error: of the request as a whole, with nothing changed."""
 
     error: KafkaCode

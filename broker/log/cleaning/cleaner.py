@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from broker.core.cleaning import DirtyRange
 from broker.log.cleaning.job import Finished, Replacement, SourceChangedError
@@ -29,8 +30,7 @@ from quorumlog.runtime.turns import Turn
 logger = get_logger("log")
 
 
-@dataclass(frozen=True, slots=True)
-class CleanerLimits:
+class CleanerLimits(msgspec.Struct, frozen=True):
     """Every bound of the cleaner."""
 
     interval_ms: int = 15_000

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from broker.kafka.api import FetchPartition, FetchPlan, FetchReply, ForgottenPartition
 from broker.replica.limits import ReplicaLimits

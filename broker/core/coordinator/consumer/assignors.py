@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from itertools import accumulate
 from typing import Final
 from uuid import UUID
+
+import msgspec
 
 from broker.core.coordinator.consumer.partitions import NO_PARTITIONS, Partitions, count, of
 
@@ -30,8 +31,7 @@ MOVES_PER_PARTITION_MAX: Final = 4
 is; a move always brings two members closer together."""
 
 
-@dataclass(frozen=True, slots=True)
-class Subscriber:
+class Subscriber(msgspec.Struct, frozen=True):
     """A member as an assignor sees it.
 
     topics: ids of the topics that exist and to which it is subscribed.  last: its partitions in the last target.
@@ -40,7 +40,7 @@ class Subscriber:
     member_id: str
     instance_id: str | None
     topics: frozenset[UUID]
-    last: Partitions = field(default_factory=lambda: NO_PARTITIONS)
+    last: Partitions = msgspec.field(default_factory=lambda: NO_PARTITIONS)
 
     @property
     def order(self) -> tuple[str, str]:

@@ -7,8 +7,9 @@ is never seen between two records of a change.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from broker.core.coordinator.consumer.assignors import ASSIGNORS_BY_NAME, Subscriber
 from broker.core.coordinator.consumer.group import ConsumerGroup, ConsumerMember, hash_of, member_keys

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from random import Random
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from broker.core.coordinator.consumer import changes
 from broker.core.coordinator.consumer.group import ConsumerGroup, ConsumerMember

@@ -10,8 +10,9 @@ rebalances.  The policy of the cluster may forbid either; an empty group simply 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 from broker.core.coordinator import rebalance
 from broker.core.coordinator import records as classic_records
@@ -50,8 +51,7 @@ _BATCH_SHARE = 2
 # -- from classic to consumer
 
 
-@dataclass(frozen=True, slots=True)
-class Upgrade:
+class Upgrade(msgspec.Struct, frozen=True):
     """The records that make a classic group a consumer group."""
 
     records: tuple[tuple[bytes, bytes], ...]

@@ -10,8 +10,9 @@ are lost, repeated or reordered.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from broker.core.coordinator.consumer.partitions import NO_PARTITIONS, Partitions, common, each, minus, of, union
 from broker.core.coordinator.consumer.records import CurrentValue, MemberState

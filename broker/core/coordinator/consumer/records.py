@@ -11,10 +11,11 @@ All values have version 0, which is flexible.  Tagged fields of later releases a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
 from uuid import UUID
+
+import msgspec
 
 from broker.core.coordinator.consumer.partitions import NO_PARTITIONS, Partitions
 from broker.core.coordinator.fields import (
@@ -70,8 +71,7 @@ class MemberState(IntEnum):
 _STATES: Final = frozenset(MemberState)
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerKey:
+class ConsumerKey(msgspec.Struct, frozen=True):
     """The key of a record.  name: the member id or the regular expression; empty for records of the group."""
 
     kind: Kind
@@ -79,24 +79,21 @@ class ConsumerKey:
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupValue:
+class GroupValue(msgspec.Struct, frozen=True):
     """The epoch of a group.  metadata_hash: a hash of its subscribed topics and their partitions at this epoch."""
 
     epoch: int
     metadata_hash: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ClassicValue:
+class ClassicValue(msgspec.Struct, frozen=True):
     """The part of a member that uses the classic protocol.  session_timeout_ms: the timeout that it asked for."""
 
     session_timeout_ms: int
     protocols: tuple[MemberProtocol, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MemberValue:
+class MemberValue(msgspec.Struct, frozen=True):
     """The properties that a member reports about itself.
 
     topics: sorted, without repetitions.  regex: None or empty if it has none.  assignor: None if it has no preference.
@@ -114,8 +111,7 @@ class MemberValue:
     classic: ClassicValue | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CurrentValue:
+class CurrentValue(msgspec.Struct, frozen=True):
     """The current assignment of a member: the partitions that it may use, and those that it must still give up.
 
     previous_epoch: the epoch before `epoch`.  A member that did not get the last answer still sends it.
@@ -124,12 +120,11 @@ class CurrentValue:
     epoch: int = 0
     previous_epoch: int = 0
     state: MemberState = MemberState.STABLE
-    assigned: Partitions = field(default_factory=lambda: NO_PARTITIONS)
-    revoking: Partitions = field(default_factory=lambda: NO_PARTITIONS)
+    assigned: Partitions = msgspec.field(default_factory=lambda: NO_PARTITIONS)
+    revoking: Partitions = msgspec.field(default_factory=lambda: NO_PARTITIONS)
 
 
-@dataclass(frozen=True, slots=True)
-class RegexValue:
+class RegexValue(msgspec.Struct, frozen=True):
     """The topics that a regular expression matches, sorted.  version: of the metadata; timestamp_ms: wall clock."""
 
     topics: tuple[str, ...]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from uuid import UUID
+
+import msgspec
 
 from broker.core.coordinator.consumer.partitions import Partitions
 from quorumlog.wire.errors import KafkaCode
@@ -27,8 +28,7 @@ ASSIGNORS: Final = ("uniform", "range")
 """The assignors of this release.  The first one that the config names is the default."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerLimits:
+class ConsumerLimits(msgspec.Struct, frozen=True):
     """The limits of groups of the newer protocol.  Times in ms.
 
     session_timeout_ms: a member without a heartbeat for this long is removed.
@@ -91,8 +91,7 @@ class SubscribedTopics(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerHeartbeat:
+class ConsumerHeartbeat(msgspec.Struct, frozen=True):
     """The only request of a member: to join, stay, change its subscription, give up partitions, or leave.
 
     epoch: the member's epoch, or JOINING, LEAVING or AWAY.
@@ -121,8 +120,7 @@ class ConsumerHeartbeat:
         return self.rebalance_timeout_ms != NO_TIMEOUT and is_subscribed and self.owned is not None
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerHeartbeatResponse:
+class ConsumerHeartbeatResponse(msgspec.Struct, frozen=True):
     """The answer to a heartbeat.  assignment: the partitions that the member may use now; None if unchanged."""
 
     error: KafkaCode
@@ -133,8 +131,7 @@ class ConsumerHeartbeatResponse:
     assignment: Partitions | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeConsumerGroups:
+class DescribeConsumerGroups(msgspec.Struct, frozen=True):
     """Describe groups of the newer protocol.  Other groups get GROUP_ID_NOT_FOUND."""
 
     groups: tuple[str, ...]
@@ -181,8 +178,7 @@ class ConsumerGroupDescription(NamedTuple):
     members: tuple[ConsumerMemberDescription, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeConsumerGroupsResponse:
+class DescribeConsumerGroupsResponse(msgspec.Struct, frozen=True):
     """groups: one for each of the request, in its order."""
 
     groups: tuple[ConsumerGroupDescription, ...]

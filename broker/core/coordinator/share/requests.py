@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
 
 from broker.core.coordinator.consumer.partitions import Partitions
 from broker.core.coordinator.consumer.requests import NamedPartitions
@@ -16,8 +17,7 @@ JOINING: Final = 0
 LEAVING: Final = -1
 
 
-@dataclass(frozen=True, slots=True)
-class ShareGroupLimits:
+class ShareGroupLimits(msgspec.Struct, frozen=True):
     """The limits of share groups.  Times in ms.
 
     session_timeout_ms: a member without a heartbeat for this long is removed.
@@ -34,8 +34,7 @@ class ShareGroupLimits:
     initialization_retry_ms: int = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class ShareHeartbeat:
+class ShareHeartbeat(msgspec.Struct, frozen=True):
     """A member joins, stays, changes its subscription, or leaves.
 
     epoch: the member's epoch, or JOINING or LEAVING.  None: unchanged since the last request.
@@ -49,8 +48,7 @@ class ShareHeartbeat:
     topics: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ShareHeartbeatResponse:
+class ShareHeartbeatResponse(msgspec.Struct, frozen=True):
     """assignment: None if it has not changed."""
 
     error: KafkaCode
@@ -61,8 +59,7 @@ class ShareHeartbeatResponse:
     assignment: Partitions | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeShareGroups:
+class DescribeShareGroups(msgspec.Struct, frozen=True):
     """Describe share groups.  Other groups get GROUP_ID_NOT_FOUND."""
 
     groups: tuple[str, ...]
@@ -90,15 +87,13 @@ class ShareGroupDescription(NamedTuple):
     members: tuple[ShareMemberDescription, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class DescribeShareGroupsResponse:
+class DescribeShareGroupsResponse(msgspec.Struct, frozen=True):
     """groups: one for each group of the request, in that order."""
 
     groups: tuple[ShareGroupDescription, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ListShareStates:
+class ListShareStates(msgspec.Struct, frozen=True):
     """Return the share partitions of a group that have a state, with its epoch.
 
     must_be_empty: a group with members gets NON_EMPTY_GROUP.
@@ -108,16 +103,14 @@ class ListShareStates:
     must_be_empty: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ListShareStatesResponse:
+class ListShareStatesResponse(msgspec.Struct, frozen=True):
     error: KafkaCode
     message: str | None = None
     epoch: int = 0
     partitions: tuple[NamedPartitions, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ResetShareStates:
+class ResetShareStates(msgspec.Struct, frozen=True):
     """Begin a new epoch, at which the states will be initialized again.  The response contains it.
 
     The group has no members.  A group that does not exist is created, so that its first member finds its start offsets.
@@ -128,24 +121,21 @@ class ResetShareStates:
     partitions: tuple[NamedPartitions, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NoteShareStates:
+class NoteShareStates(msgspec.Struct, frozen=True):
     """Note that these share partitions have a state now."""
 
     group: str
     partitions: tuple[NamedPartitions, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetShareStates:
+class ForgetShareStates(msgspec.Struct, frozen=True):
     """Note that the states of these topics have been deleted.  The group has no members."""
 
     group: str
     topics: tuple[NamedPartitions, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class InitializeShareStates:
+class InitializeShareStates(msgspec.Struct, frozen=True):
     """An effect: initialize states at the share coordinators, and report it by `share_initialized`."""
 
     group: str
@@ -153,8 +143,7 @@ class InitializeShareStates:
     partitions: tuple[NamedPartitions, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteShareStates:
+class DeleteShareStates(msgspec.Struct, frozen=True):
     """An effect: delete the states of topics that no longer exist."""
 
     group: str

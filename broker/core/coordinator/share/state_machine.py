@@ -12,8 +12,9 @@ FENCED_STATE_EPOCH and reads it again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final, assert_never
+
+from msgspec.structs import replace
 
 from broker.core.coordinator.fields import BadRecord
 from broker.core.coordinator.machine import Answer, Record, Step

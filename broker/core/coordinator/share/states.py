@@ -8,9 +8,10 @@ which contain only a change.  This module reads ShareUpdate records, but does no
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 from uuid import UUID
+
+import msgspec
 
 from broker.core.coordinator.fields import (
     BadRecord,
@@ -37,8 +38,7 @@ _STORABLE: Final = {each.value: each for each in Delivery if each is not Deliver
 _BATCH_BYTES: Final = 20
 
 
-@dataclass(frozen=True, slots=True)
-class ShareStateLimits:
+class ShareStateLimits(msgspec.Struct, frozen=True):
     """The limits of a share coordinator.
 
     states_max: share partitions of one coordinator; further ones get POLICY_VIOLATION.
@@ -66,8 +66,7 @@ class ShareKey(NamedTuple):
         return f"{self.group}:{topic}:{self.partition}"
 
 
-@dataclass(frozen=True, slots=True)
-class ShareState:
+class ShareState(msgspec.Struct, frozen=True):
     """The state of a share partition.
 
     state_epoch: grows when the state is initialized again.
@@ -115,16 +114,14 @@ def merged(
 # -- requests
 
 
-@dataclass(frozen=True, slots=True)
-class ReadState:
+class ReadState(msgspec.Struct, frozen=True):
     """Read the state as the leader of the partition.  Earlier leaders can no longer write it."""
 
     key: ShareKey
     leader_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class WriteState:
+class WriteState(msgspec.Struct, frozen=True):
     """Change the state.  start_offset: NO_START leaves it unchanged."""
 
     key: ShareKey
@@ -134,8 +131,7 @@ class WriteState:
     batches: tuple[StateBatch, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class InitializeState:
+class InitializeState(msgspec.Struct, frozen=True):
     """Initialize the state at `start_offset`.
 
     With NO_START, the leader of the partition chooses the offset.  In this case an existing state is kept, because the
@@ -147,13 +143,11 @@ class InitializeState:
     start_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteState:
+class DeleteState(msgspec.Struct, frozen=True):
     key: ShareKey
 
 
-@dataclass(frozen=True, slots=True)
-class SummarizeState:
+class SummarizeState(msgspec.Struct, frozen=True):
     """Read the state for an administrator: no writer is fenced, and a missing state is no error."""
 
     key: ShareKey
@@ -163,8 +157,7 @@ class SummarizeState:
 StateRequest = ReadState | WriteState | InitializeState | DeleteState | SummarizeState
 
 
-@dataclass(frozen=True, slots=True)
-class StateResponse:
+class StateResponse(msgspec.Struct, frozen=True):
     """The response to any of the requests.  state: set for ReadState and SummarizeState."""
 
     error: KafkaCode

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import fields, replace
+from dataclasses import fields
 from random import Random
 from typing import Any
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from broker.core.coordinator.consumer.requests import Topic
 from broker.core.coordinator.group_machine import GroupMachine

@@ -4,11 +4,11 @@ durable, and nothing remains of records that no longer exist."""
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec.structs import replace
 
 from broker.log import Appended, LogConfig, PartitionLog
 from broker.log.state import watermark_fact

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from broker.core.fetch_session import CONSUMER
 from broker.kafka.api import FetchPartition, FetchPlan, FetchResult

@@ -7,10 +7,10 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from broker.kafka.api import ProduceResult
 from broker.log import LogConfig, Refused

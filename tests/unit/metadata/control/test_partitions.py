@@ -53,7 +53,7 @@ class Case:
 
 
 def _fields(change: IsrChange) -> dict[str, Any]:
-    return {name: getattr(change, name) for name in IsrChange.__slots__}
+    return {name: getattr(change, name) for name in IsrChange.__struct_fields__}
 
 
 @pytest.fixture

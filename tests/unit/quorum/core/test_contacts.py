@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from quorum.core.events import AddVoter, ChangeVoters, Prefer, ReplyReceived, Tick, VoterChangeError, VotersChanged
 from quorum.core.messages import DescribeQuorum, ErrorCode, FetchReply, Introduce, IntroduceReply

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from quorum.core.events import Prefer, Propose, ReplyReceived, SnapshotPart, Tick, Transfer, Written
 from quorum.core.latency import HALVING_MS, STALL_TIMEOUTS_MAX, WriteLatency

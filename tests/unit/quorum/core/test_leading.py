@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from quorum.core import RaftConfig
 from quorum.core.change_gate import PROBES_MAX

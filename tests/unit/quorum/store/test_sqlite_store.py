@@ -10,12 +10,12 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from quorum.core.types import LogEnd, QuorumState
 from quorum.ports import BadSnapshotError, StoreWrite

@@ -96,7 +96,7 @@ def test_requests_survive_the_wire(request: m.Request, correlation_id: int) -> N
 
 def sample(kind: type[Any]) -> Any:
     """Return a request of a kind, to compare a reply with."""
-    return {
+    requests: dict[type, Any] = {
         m.Vote: m.Vote(SENDER, KEYS[1], 3, LogEnd(0, 0), False),
         m.BeginQuorumEpoch: m.BeginQuorumEpoch(SENDER, KEYS[1], 3, "a:1"),
         m.EndQuorumEpoch: m.EndQuorumEpoch(SENDER, KEYS[1], 3, (), "told to"),
@@ -104,7 +104,8 @@ def sample(kind: type[Any]) -> Any:
         m.DescribeQuorum: m.DescribeQuorum(SENDER),
         m.Fetch: fetch(),
         m.FetchSnapshot: m.FetchSnapshot(SENDER, 1, 3, LogEnd(2, 40), 100, 1000, 9),
-    }[kind]
+    }
+    return requests[kind]
 
 
 def fetch(offset: int = 5, last_fetched_epoch: int = 2) -> m.Fetch:

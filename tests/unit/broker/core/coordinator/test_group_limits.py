@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from broker.core.coordinator.consumer.requests import ConsumerLimits
 from broker.core.coordinator.group_requests import Client
@@ -40,7 +41,7 @@ class Own:
         self.changes[group] = changes
 
     def consumer(self, group: str, limits: ConsumerLimits) -> ConsumerLimits:
-        return replace(limits, **self.changes.get(group, {}))  # type: ignore[arg-type]
+        return replace(limits, **self.changes.get(group, {}))
 
     def share(self, group: str, limits: ShareGroupLimits) -> ShareGroupLimits:
         return replace(limits, **self.changes.get(group, {}))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from broker.core.coordinator import group_requests as g
 from broker.core.coordinator.group_machine import GroupMachine

@@ -31,7 +31,7 @@ Named = set[tuple[str, int]]
 def limits(**consumer: Any) -> g.GroupLimits:
     return g.GroupLimits(
         **{
-            **{name: getattr(LIMITS, name) for name in LIMITS.__slots__},
+            **{name: getattr(LIMITS, name) for name in LIMITS.__struct_fields__},
             "consumer": ConsumerLimits(**{"assignment_interval_ms": 0, **consumer}),
         }
     )
