@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-TOOLS = ("sh", "dirname", "cat", "cksum", "sed", "head", "readlink", "mktemp", "mkdir", "rm", "chmod", "nice")
+TOOLS = ("sh", "dirname", "cat", "cksum", "sed", "head", "readlink", "mktemp", "mkdir", "rm", "chmod")
 SHELL = shutil.which("dash") or "/bin/sh"
 
 
@@ -192,9 +192,8 @@ def test_the_environment_is_made_once(user: Machine) -> None:
 
 
 def stages(machine: Machine) -> list[str]:
-    """The calls of pytest: fast, simulated, other, quiet.  The second and third begin at the same time."""
-    calls = [line for line in machine.log if line.startswith("python -m pytest")]
-    return [*calls[:1], *sorted(calls[1:-1], key=lambda call: "--ignore" in call), *calls[1:][-1:]]
+    """The calls of pytest."""
+    return [line for line in machine.log if line.startswith("python -m pytest")]
 
 
 def test_the_stages_run_every_test_once(user: Machine) -> None:
