@@ -127,8 +127,13 @@ def key_to(key: ReplicaKey) -> pb.ReplicaKey:
 
 
 def key_from(message: pb.ReplicaKey, name: str) -> ReplicaKey:
-    directory_id = uuid_from(message.directory_id, f"{name}.directory_id")
-    return ReplicaKey(check_node_id(message.node_id, f"{name}.node_id"), directory_id)
+    return _key(message.node_id, message.directory_id, name)
+
+
+@lru_cache(maxsize=1024)
+def _key(node_id: int, directory_id: bytes, name: str) -> ReplicaKey:
+    """Return the key with these fields.  Cached: every request and reply names the same few replicas."""
+    return ReplicaKey(check_node_id(node_id, f"{name}.node_id"), uuid_from(directory_id, f"{name}.directory_id"))
 
 
 def keys_from(messages: Iterable[pb.ReplicaKey], name: str) -> tuple[ReplicaKey, ...]:

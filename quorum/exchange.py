@@ -23,7 +23,7 @@ REQUESTS_MAX = 8192
 ASKS_MAX = 1024
 """The limit of our requests in progress.  A further one fails immediately."""
 REQUEST_MAX_S = 30.0
-"""A request of another node fails if the core has not answered it within this time."""
+"""A request of another node fails if the core has not answered it within this time, or at most twice this time."""
 
 Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
@@ -48,6 +48,9 @@ class Exchange:
         self._held: dict[int, list[SendRequest | SendReply]] = {}
         self._call_numbers = count(1)
         self._requests: dict[int, asyncio.Future[Reply]] = {}
+        """The requests of other nodes, the oldest first."""
+        self._expiry: asyncio.TimerHandle | None = None
+        self._expiring = 0
         self._asks: dict[int, asyncio.Task[None]] = {}
         self._farewells = 0
         self._farewells_ended = asyncio.Event()
@@ -136,19 +139,36 @@ class Exchange:
         call = next(self._call_numbers)
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._requests[call] = future
+        if self._expiry is None:
+            self._watch(call)
         self._post(RequestReceived(call, request))
         try:
-            async with asyncio.timeout(REQUEST_MAX_S):
-                return await future
-        except TimeoutError:
-            raise UnreachableError(f"no answer to {type(request).__name__} within {REQUEST_MAX_S} s") from None
+            return await future
         finally:
             self._requests.pop(call, None)
+
+    def _watch(self, newest: int) -> None:
+        """Fail the requests up to `newest` if they are still in progress after `REQUEST_MAX_S`.
+
+        One timer serves all: a request that begins while it runs waits for the next one, thus at most twice as long.
+        """
+        self._expiring = newest
+        self._expiry = asyncio.get_running_loop().call_later(REQUEST_MAX_S, self._expire)
+
+    def _expire(self) -> None:
+        self._expiry = None
+        for call, future in self._requests.items():
+            if call <= self._expiring and not future.done():
+                future.set_exception(UnreachableError(f"no answer within {REQUEST_MAX_S} s"))
+        if self._requests:
+            self._watch(next(reversed(self._requests)))
 
     # The end
 
     def stop(self) -> None:
         """Cancel our requests, and fail the requests of other nodes."""
+        if self._expiry is not None:
+            self._expiry.cancel()
         for task in list(self._asks.values()):
             task.cancel()
         requests, self._requests = self._requests, {}

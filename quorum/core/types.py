@@ -61,7 +61,7 @@ class VoterSet(msgspec.Struct, frozen=True):
         return iter(self.voters)
 
     def __contains__(self, key: object) -> bool:
-        return any(voter.key == key for voter in self.voters)
+        return key in [voter.key for voter in self.voters]
 
     def by_id(self, node_id: int) -> Voter | None:
         """Return the voter with this node id, with any directory id."""

@@ -102,7 +102,8 @@ class VoterHistory:
     @property
     def changed_at(self) -> int:
         """Offset of the last record that changed the voters or their target; -1 if there is none."""
-        return max([-1, *(entry[0] for entry in self._voters[-1:]), *(entry[0] for entry in self._targets[-1:])])
+        voters = self._voters[-1][0] if self._voters else -1
+        return max(voters, self._targets[-1][0]) if self._targets else voters
 
     @property
     def target_started_size(self) -> int:

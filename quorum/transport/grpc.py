@@ -4,8 +4,9 @@ Handlers take and return bytes.  A body that is not protobuf is therefore answer
 own deserializers would answer INTERNAL), and each service has its own size limit.  A handler converts the request,
 passes it on and converts the reply.  It decides nothing, because gRPC swallows the exceptions of a handler.
 
-Outgoing calls use one channel per address, at most `CHANNELS_MAX` in total, and every call has a deadline.  A reply
-that violates the protocol closes the connection to its sender.
+Outgoing calls use one channel per address, at most `CHANNELS_MAX` in total, and every call has a deadline.  Fetches use
+the standing stream of their channel (`fetch_stream.py`).  A reply that violates the protocol closes the connection to
+its sender.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import asyncio
 import itertools
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import grpc
@@ -26,10 +28,12 @@ from quorum.core.events import Peer
 from quorum.core.messages import Reply, Request
 from quorum.ports import ControllerHandler, Handler, UnreachableError
 from quorum.transport import convert
+from quorum.transport.fetch_stream import FetchStream, UnknownStreamError
 from quorumlog.errors import RemoteProtocolError
 from quorumlog.runtime.addresses import Address, parse_address
 from quorumlog.runtime.grpc import bind, connect, make_channel, make_server
 from quorumlog.runtime.logging import LineBudget, get_logger
+from quorumlog.wire import rpcs
 from quorumlog.wire.rpcs import RPCS, AnyRpc, ReplyT, RequestT, Rpc, Service
 
 CHANNELS_MAX = 128
@@ -39,7 +43,10 @@ CALLS_PER_CHANNEL_MAX = 256
 QUORUM_REQUEST_MAX_BYTES = 64 << 10
 CONTROLLER_REQUEST_MAX_BYTES = 8 << 20
 HANDLING_MAX_S = 60.0
-"""An incoming call without a deadline of its own is ended after this time."""
+"""An incoming call without a deadline of its own is ended after this time, and an incoming stream after this time
+without a further exchange."""
+STREAM_SLACK_S = 1.0
+"""An incoming stream may be ended this much earlier than `HANDLING_MAX_S` after its last exchange."""
 STOP_GRACE_S = 0.5
 HEALTH_LOOK_S = 0.5
 _LOG_EVERY_S = 5.0
@@ -52,10 +59,11 @@ _Serve = Callable[[bytes, _Context], Awaitable[bytes]]
 
 
 class _Channel:
-    """One channel and its calls in progress."""
+    """One channel, its calls in progress, and its stream of fetches, which may be open between them."""
 
     def __init__(self, address: str) -> None:
         self.grpc = make_channel(address)
+        self.fetches = FetchStream(self.grpc)
         self.calls = 0
 
 
@@ -103,6 +111,7 @@ class GrpcTransport:
         self._controller_handler: ControllerHandler | None = None
         self._channels: OrderedDict[str, _Channel] = OrderedDict()
         self._correlation_ids = itertools.count(1)
+        self._streams: set[asyncio.Task[Any]] = set()  # the handlers of incoming streams
         self._closing: list[asyncio.Task[None]] = []  # closings of channels that were replaced, until they end
         self._closed = False
         self._lines = LineBudget(logger, lambda: asyncio.get_running_loop().time(), 1, _LOG_EVERY_S)
@@ -148,7 +157,7 @@ class GrpcTransport:
         assert self._server is not None
         assert self._handler is not None, "serve() comes before start()"
         names = [Service.QUORUM.value, health.SERVICE_NAME, reflection.SERVICE_NAME]
-        self._server.add_generic_rpc_handlers((self._quorum_handlers(),))
+        self._server.add_generic_rpc_handlers((self._quorum_handlers(), self._stream_handlers()))
         if self._controller_handler is not None:
             for service in (Service.CONTROLLER, Service.NODE):
                 names.append(service.value)
@@ -174,6 +183,11 @@ class GrpcTransport:
 
         return _handlers(Service.QUORUM, serve)
 
+    def _stream_handlers(self) -> grpc.GenericRpcHandler:
+        stream = rpcs.FETCH_STREAM
+        handler: Any = grpc.stream_stream_rpc_method_handler(self._serve_fetches)
+        return grpc.method_handlers_generic_handler(stream.service.value, {stream.name: handler})
+
     def _controller_handlers(self, service: Service) -> grpc.GenericRpcHandler:
         def serve(rpc: AnyRpc) -> _Serve:
             async def call(wire: bytes, context: _Context) -> bytes:
@@ -184,25 +198,58 @@ class GrpcTransport:
         return _handlers(service, serve)
 
     async def _serve_quorum(self, rpc: AnyRpc, wire: bytes, context: _Context) -> bytes:
+        correlation_id, request = await self._request(rpc, wire, context)
         assert self._handler is not None
-        if len(wire) > QUORUM_REQUEST_MAX_BYTES:
-            return await self._refuse_size(rpc, len(wire), QUORUM_REQUEST_MAX_BYTES, context)
-        try:
-            correlation_id, request = convert.request_from_wire(rpc, wire)
-        except RemoteProtocolError as error:
-            return await self._refuse_malformed(str(error), context)
         reply: Reply = await self._within_deadline(self._handler(request), rpc, context)
         return convert.reply_to_wire(rpc, reply, correlation_id)
+
+    async def _serve_fetches(self, _: object, context: Any) -> None:
+        """Answer the fetches of one node, until it ends the stream or sends nothing for `HANDLING_MAX_S`."""
+        assert self._handler is not None
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        rpc = rpcs.FETCH
+        self._streams.add(task)
+        try:
+            ends_at = loop.time() + HANDLING_MAX_S
+            async with asyncio.timeout_at(ends_at) as limit:
+                while (wire := await context.read()) is not grpc.aio.EOF:
+                    correlation_id, request = await self._request(rpc, wire, context)
+                    reply: Reply = await self._handled(self._handler(request), rpc, context)
+                    await context.write(convert.reply_to_wire(rpc, reply, correlation_id))
+                    now = loop.time()
+                    if (
+                        now + HANDLING_MAX_S - ends_at > STREAM_SLACK_S
+                    ):  # a new timer for each fetch would cost too much
+                        ends_at = now + HANDLING_MAX_S
+                        limit.reschedule(ends_at)
+        except TimeoutError:
+            pass
+        except asyncio.CancelledError:
+            if not self._closed:
+                raise
+            await _abort(context, grpc.StatusCode.UNAVAILABLE, "this node is stopping")
+        finally:
+            self._streams.discard(task)
+
+    async def _request(self, rpc: AnyRpc, wire: bytes, context: _Context) -> tuple[int, Request]:
+        """Return the correlation id and the request of a call, or refuse it."""
+        if len(wire) > QUORUM_REQUEST_MAX_BYTES:
+            await self._refuse_size(rpc, len(wire), QUORUM_REQUEST_MAX_BYTES, context)
+        try:
+            return convert.request_from_wire(rpc, wire)
+        except RemoteProtocolError as error:
+            await self._refuse_malformed(str(error), context)
 
     async def _serve_controller(self, rpc: AnyRpc, wire: bytes, context: _Context) -> bytes:
         assert self._controller_handler is not None
         if len(wire) > CONTROLLER_REQUEST_MAX_BYTES:
-            return await self._refuse_size(rpc, len(wire), CONTROLLER_REQUEST_MAX_BYTES, context)
+            await self._refuse_size(rpc, len(wire), CONTROLLER_REQUEST_MAX_BYTES, context)
         request: Message = rpc.request()
         try:
             request.ParseFromString(wire)
         except (DecodeError, RecursionError) as error:
-            return await self._refuse_malformed(f"{rpc}: not a {type(request).__name__}: {error}", context)
+            await self._refuse_malformed(f"{rpc}: not a {type(request).__name__}: {error}", context)
         reply: Message = await self._within_deadline(self._controller_handler(rpc, request), rpc, context)
         return reply.SerializeToString()
 
@@ -211,9 +258,14 @@ class GrpcTransport:
         allowed_s = HANDLING_MAX_S if remaining is None else min(remaining, HANDLING_MAX_S)
         try:
             async with asyncio.timeout(allowed_s):
-                return await work
+                return await self._handled(work, rpc, context)
         except TimeoutError:
             await _abort(context, grpc.StatusCode.DEADLINE_EXCEEDED, f"{rpc} took longer than {allowed_s:.3f} s")
+
+    async def _handled(self, work: Awaitable[Any], rpc: AnyRpc, context: _Context) -> Any:
+        """Return the result of a handler; its error ends the call with a status."""
+        try:
+            return await work
         except UnreachableError as error:
             await _abort(context, grpc.StatusCode.UNAVAILABLE, str(error))
         except RemoteProtocolError as error:
@@ -222,11 +274,11 @@ class GrpcTransport:
             logger.exception("a handler failed", method=rpc.name)  # gRPC would report it to the caller only
             await _abort(context, grpc.StatusCode.INTERNAL, f"{rpc} failed; see the log of this node")
 
-    async def _refuse_size(self, rpc: AnyRpc, size: int, limit: int, context: _Context) -> bytes:
+    async def _refuse_size(self, rpc: AnyRpc, size: int, limit: int, context: _Context) -> NoReturn:
         self.malformed_requests += 1
         await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, f"{rpc} of {size} bytes; the limit is {limit}")
 
-    async def _refuse_malformed(self, problem: str, context: _Context) -> bytes:
+    async def _refuse_malformed(self, problem: str, context: _Context) -> NoReturn:
         self.malformed_requests += 1
         self._lines.warning("malformed_request", peer=context.peer(), problem=problem)
         await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, problem)
@@ -237,7 +289,7 @@ class GrpcTransport:
         correlation_id = next(self._correlation_ids)
         rpc = convert.rpc_of(request)
         wire = convert.request_to_wire(request, correlation_id)
-        answer = await self._exchange(to.address, rpc.path, wire, timeout_ms)
+        answer = await self._exchange(to.address, rpc, wire, timeout_ms)
         try:
             return convert.reply_from_wire(request, correlation_id, answer)
         except RemoteProtocolError as error:
@@ -246,7 +298,7 @@ class GrpcTransport:
 
     async def call(self, address: str, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_ms: int) -> ReplyT:
         reply = rpc.reply()
-        wire = await self._exchange(address, rpc.path, request.SerializeToString(), timeout_ms, connect_first=True)
+        wire = await self._exchange(address, rpc, request.SerializeToString(), timeout_ms, connect_first=True)
         try:
             reply.ParseFromString(wire)
         except (DecodeError, RecursionError) as error:
@@ -255,7 +307,7 @@ class GrpcTransport:
         return reply
 
     async def _exchange(
-        self, address: str, path: str, wire: bytes, timeout_ms: int, *, connect_first: bool = False
+        self, address: str, rpc: AnyRpc, wire: bytes, timeout_ms: int, *, connect_first: bool = False
     ) -> bytes:
         """Send a request and return its reply.
 
@@ -274,10 +326,15 @@ class GrpcTransport:
         try:
             if connect_first and not await connect(channel.grpc, deadline - loop.time()):
                 raise UnreachableError(f"{address}: no connection", was_sent=False)
-            send: Any = channel.grpc.unary_unary(path)  # bytes in, bytes out
             was_sent = True
+            if rpc is rpcs.FETCH and channel.fetches.is_free():
+                with suppress(UnknownStreamError):
+                    return await channel.fetches.exchange(wire, deadline - loop.time())
+            send: Any = channel.grpc.unary_unary(rpc.path)  # bytes in, bytes out
             answer: bytes = await send(wire, timeout=max(deadline - loop.time(), 0.001))
             return answer
+        except TimeoutError as error:
+            raise UnreachableError(f"{address}: no reply to {rpc} within {timeout_ms} ms") from error
         except grpc.aio.AioRpcError as error:
             raise UnreachableError(f"{address}: {error.code().name}: {error.details()}") from error
         except grpc.aio.UsageError as error:  # the channel was closed before the call began
@@ -329,6 +386,8 @@ class GrpcTransport:
         self._closed = True
         if self._server is not None:
             await self._health.enter_graceful_shutdown()
+            for stream in self._streams:
+                stream.cancel()
             await self._server.stop(STOP_GRACE_S)
         await self.reset()
         await asyncio.gather(*self._closing)
@@ -350,8 +409,8 @@ async def _abort(context: _Context, code: grpc.StatusCode, details: str) -> NoRe
 
 
 def _handlers(service: Service, serve: Callable[[AnyRpc], _Serve]) -> grpc.GenericRpcHandler:
-    """Return handlers for all RPCs of a service, which take and give bytes."""
+    """Return handlers for all RPCs of a service that are not streams; they take and give bytes."""
+    unary = [rpc for rpc in RPCS if rpc.service is service and not rpc.is_stream]
     return grpc.method_handlers_generic_handler(
-        service.value,
-        {rpc.name: grpc.unary_unary_rpc_method_handler(serve(rpc)) for rpc in RPCS if rpc.service is service},
+        service.value, {rpc.name: grpc.unary_unary_rpc_method_handler(serve(rpc)) for rpc in unary}
     )

@@ -42,7 +42,11 @@ class Sender(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rpc(Generic[RequestT, ReplyT]):
-    """One RPC.  `reads_only`: it changes nothing, so a client may send it again when no reply arrived."""
+    """One RPC.
+
+    reads_only: it changes nothing, so a client may send it again when no reply arrived.
+    is_stream: one call carries many requests, and a reply to each, in order.
+    """
 
     service: Service
     name: str
@@ -50,6 +54,7 @@ class Rpc(Generic[RequestT, ReplyT]):
     reply: type[ReplyT]
     sender: Sender
     reads_only: bool = False
+    is_stream: bool = False
 
     @property
     def path(self) -> str:
@@ -282,6 +287,7 @@ END_QUORUM_EPOCH = Rpc(
     Service.QUORUM, "EndQuorumEpoch", quorum.EndQuorumEpochRequest, quorum.EndQuorumEpochReply, Sender.VOTER
 )
 FETCH = Rpc(Service.QUORUM, "Fetch", quorum.FetchRequest, quorum.FetchReply, Sender.NODE)
+FETCH_STREAM = Rpc(Service.QUORUM, "FetchStream", quorum.FetchRequest, quorum.FetchReply, Sender.NODE, is_stream=True)
 FETCH_SNAPSHOT = Rpc(
     Service.QUORUM, "FetchSnapshot", quorum.FetchSnapshotRequest, quorum.FetchSnapshotReply, Sender.NODE
 )

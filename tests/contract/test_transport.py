@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from google.protobuf.message import Message
+from msgspec.structs import replace
 
 from quorum.core.events import Peer
 from quorum.core.messages import (
@@ -73,6 +74,50 @@ def test_slow_replies_answer_their_own_requests(transports: TransportKind) -> No
         assert [isinstance(reply, VoteReply) and reply.granted for reply in replies] == [
             epoch % 2 == 0 for epoch in gates
         ]
+
+    transports.run(scenario)
+
+
+def test_each_of_many_fetches_gets_its_own_reply(transports: TransportKind) -> None:
+    """One after the other, and several at once, as after a change of leaders."""
+
+    async def scenario() -> None:
+        async def handle(request: Request) -> Reply:
+            assert isinstance(request, Fetch)
+            await asyncio.sleep(0.001 * (request.offset % 3))  # later ones are answered first
+            return FetchReply(ErrorCode.NONE, KNOWN, high_watermark=request.offset)
+
+        _, address = await transports.serve(handle)
+        client, _ = await transports.serve(refuse)
+
+        async def watermark(offset: int) -> int:
+            reply = await client.ask(Peer(1, address), replace(FETCH, offset=offset), 5000)
+            assert isinstance(reply, FetchReply)
+            return reply.high_watermark
+
+        assert [await watermark(offset) for offset in range(20)] == list(range(20))
+        assert await asyncio.gather(*map(watermark, range(20))) == list(range(20))
+
+    transports.run(scenario)
+
+
+def test_a_fetch_that_was_not_answered_does_not_disturb_the_next_one(transports: TransportKind) -> None:
+    async def scenario() -> None:
+        async def handle(request: Request) -> Reply:
+            assert isinstance(request, Fetch)
+            if request.offset == 1:
+                await asyncio.Event().wait()
+            return FetchReply(ErrorCode.NONE, KNOWN, high_watermark=request.offset)
+
+        _, address = await transports.serve(handle)
+        client, _ = await transports.serve(refuse)
+        for offset, timeout_ms in ((0, 5000), (1, 100), (2, 5000)):
+            asking = client.ask(Peer(1, address), replace(FETCH, offset=offset), timeout_ms)
+            if offset == 1:
+                with pytest.raises(UnreachableError):
+                    await asking
+            else:
+                assert await asking == FetchReply(ErrorCode.NONE, KNOWN, high_watermark=offset)
 
     transports.run(scenario)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
@@ -14,10 +14,10 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from quorum.core.events import Peer
-from quorum.core.messages import ErrorCode, Reply, Request, Vote, VoteReply
+from quorum.core.messages import ErrorCode, Fetch, FetchReply, Reply, Request, Vote, VoteReply
 from quorum.core.types import LogEnd
 from quorum.ports import UnreachableError
-from quorum.transport import convert
+from quorum.transport import convert, fetch_stream
 from quorum.transport import grpc as grpc_transport
 from quorum.transport.grpc import CONTROLLER_REQUEST_MAX_BYTES, QUORUM_REQUEST_MAX_BYTES, GrpcTransport
 from quorumlog.errors import ConfigError
@@ -30,6 +30,8 @@ from tests.contract.samples import KEYS, KNOWN, SENDER
 
 VOTE = Vote(SENDER, KEYS[1], 3, LogEnd(2, 17), False)
 VOTE_PATH = "/quorumlog.v1.Quorum/Vote"
+FETCH = Fetch(SENDER, 1, 3, 4, 0, 2, 9, 500, 1 << 20, "127.0.0.1:9001")
+FETCHED = FetchReply(ErrorCode.NONE, KNOWN, high_watermark=4)
 
 
 class Fixture:
@@ -42,6 +44,8 @@ class Fixture:
 
     async def handle(self, request: Request) -> Reply:
         self.requests.append(request)
+        if isinstance(request, Fetch):
+            return FETCHED
         return VoteReply(ErrorCode.NONE, KNOWN, True)
 
     async def control(self, rpc: AnyRpc, request: Any) -> Any:
@@ -56,6 +60,20 @@ class Fixture:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await self.raw(path, body, **options)
         return caught.value.code()
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[GrpcTransport]:
+    """A transport that only sends."""
+    transport = GrpcTransport("127.0.0.1:0")
+    yield transport
+    await transport.close()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 @pytest.fixture
@@ -282,3 +300,132 @@ async def test_reflection_lists_the_services(served: Fixture) -> None:
         break
     else:
         pytest.fail("no answer")
+
+
+# The stream of fetches
+
+
+async def test_the_fetches_of_a_node_share_one_stream(served: Fixture, client: GrpcTransport) -> None:
+    peer = Peer(1, served.transport.address)
+    assert [await client.ask(peer, FETCH, 5000) for _ in range(3)] == [FETCHED] * 3
+    (stream,) = served.transport._streams
+    await client.ask(peer, VOTE, 5000)
+    await client.ask(peer, FETCH, 5000)
+    assert served.transport._streams == {stream}
+    await client.reset()
+    await until(lambda: not served.transport._streams)
+    assert await client.ask(peer, FETCH, 5000) == FETCHED
+    assert len(served.transport._streams) == 1
+
+
+async def test_a_stream_that_is_idle_is_ended_and_opened_again(
+    served: Fixture, client: GrpcTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpc_transport, "HANDLING_MAX_S", 0.05)
+    peer = Peer(1, served.transport.address)
+    for _ in range(2):
+        assert await client.ask(peer, FETCH, 5000) == FETCHED
+        await until(lambda: not served.transport._streams)
+        await until(lambda: client._channels[served.transport.address].fetches._call.done())
+
+
+async def test_a_stream_in_use_outlives_the_limit_for_idle_ones(
+    served: Fixture, client: GrpcTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpc_transport, "HANDLING_MAX_S", 1.0)
+    monkeypatch.setattr(grpc_transport, "STREAM_SLACK_S", 0.0)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await client.ask(Peer(1, served.transport.address), FETCH, 5000)
+    (stream,) = served.transport._streams
+    while loop.time() < began + 2.0:
+        await client.ask(Peer(1, served.transport.address), FETCH, 5000)
+        await asyncio.sleep(0.02)
+    assert served.transport._streams == {stream}
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"\xff" * 40, grpc.StatusCode.INVALID_ARGUMENT),
+        (bytes(QUORUM_REQUEST_MAX_BYTES + 1), grpc.StatusCode.RESOURCE_EXHAUSTED),
+    ],
+)
+async def test_garbage_on_a_stream_ends_this_stream_only(
+    served: Fixture, client: GrpcTransport, body: bytes, status: grpc.StatusCode
+) -> None:
+    await client.ask(Peer(1, served.transport.address), FETCH, 5000)
+    open_call: Any = served.channel.stream_stream(rpcs.FETCH_STREAM.path)
+    stranger = open_call(timeout=10)
+    await stranger.write(convert.request_to_wire(FETCH, 7))
+    assert convert.reply_from_wire(FETCH, 7, await stranger.read()) == FETCHED
+    await stranger.write(body)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stranger.read()
+    assert caught.value.code() is status
+    assert served.transport.malformed_requests == 1
+    assert await client.ask(Peer(1, served.transport.address), FETCH, 5000) == FETCHED
+    assert served.requests == [FETCH] * 3
+
+
+async def test_a_handler_that_refuses_ends_the_stream(served: Fixture, client: GrpcTransport) -> None:
+    async def refuses(request: Request) -> Reply:
+        raise UnreachableError("too many requests")
+
+    peer = Peer(1, served.transport.address)
+    served.transport._handler = refuses
+    with pytest.raises(UnreachableError, match="UNAVAILABLE: too many requests"):
+        await client.ask(peer, FETCH, 5000)
+    served.transport._handler = served.handle
+    assert await client.ask(peer, FETCH, 5000) == FETCHED
+
+
+async def test_a_node_that_stops_ends_its_streams_at_once(
+    served: Fixture, client: GrpcTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpc_transport, "STOP_GRACE_S", 60.0)
+    handling = asyncio.Event()
+
+    async def never(request: Request) -> Reply:
+        handling.set()
+        await asyncio.Event().wait()
+        raise AssertionError("the event is never set")
+
+    peer = Peer(1, served.transport.address)
+    await client.ask(peer, FETCH, 5000)
+    idle = GrpcTransport("127.0.0.1:0")
+    await idle.ask(peer, FETCH, 5000)
+    served.transport._handler = never
+    asking = asyncio.ensure_future(client.ask(peer, FETCH, 60_000))
+    await handling.wait()
+    assert len(served.transport._streams) == 2
+    async with asyncio.timeout(30):  # half of the grace
+        await served.transport.close()
+    with pytest.raises(UnreachableError, match="UNAVAILABLE: this node is stopping"):
+        await asking
+    await idle.close()
+
+
+async def test_a_node_of_an_older_release_gets_calls(client: GrpcTransport, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    async def fetch(body: bytes, context: Any) -> bytes:
+        calls.append(body)
+        number, _ = convert.request_from_wire(rpcs.FETCH, body)
+        return convert.reply_to_wire(rpcs.FETCH, FETCHED, number)
+
+    handlers: Any = {rpcs.FETCH.name: grpc.unary_unary_rpc_method_handler(fetch)}
+    server = make_server([grpc.method_handlers_generic_handler(rpcs.FETCH.service.value, handlers)])
+    address = f"127.0.0.1:{bind(server, Address('127.0.0.1', 0))}"
+    await server.start()
+    for _ in range(3):
+        assert await client.ask(Peer(1, address), FETCH, 5000) == FETCHED
+    assert len(calls) == 3
+    stream = client._channels[address].fetches
+    assert not stream.is_free(), "a stream is not tried again with each fetch"
+    monkeypatch.setattr(fetch_stream, "UNKNOWN_S", 0.0)
+    stream._unknown_until = 0.0
+    for _ in range(2):
+        assert await client.ask(Peer(1, address), FETCH, 5000) == FETCHED
+        assert stream.is_free(), "the node may have been upgraded"
+    await server.stop(None)

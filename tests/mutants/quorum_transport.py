@@ -1,0 +1,65 @@
+"""Mutants of quorum/transport and of the requests in progress."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+EXCHANGE = "quorum/exchange.py"
+STREAM = "quorum/transport/fetch_stream.py"
+TRANSPORT = "quorum/transport/grpc.py"
+
+CONTRACT_TESTS = "tests/contract/test_transport.py"
+EXCHANGE_TESTS = "tests/unit/quorum/test_exchange.py"
+TRANSPORT_TESTS = "tests/unit/quorum/transport/test_grpc_transport.py"
+
+MUTANTS = (
+    Mutant(
+        "two fetches use a stream at the same time",
+        STREAM,
+        "return not self._in_use and asyncio",
+        "return asyncio",
+        (f"{CONTRACT_TESTS}::test_each_of_many_fetches_gets_its_own_reply",),
+    ),
+    Mutant(
+        "a node of an older release is asked for a stream with each fetch",
+        STREAM,
+        "self._unknown_until = asyncio.get_running_loop().time() + UNKNOWN_S",
+        "self._unknown_until = asyncio.get_running_loop().time()",
+        (f"{TRANSPORT_TESTS}::test_a_node_of_an_older_release_gets_calls",),
+    ),
+    Mutant(
+        "a stream that has ended is used again",
+        STREAM,
+        "if call is None or call.done():",
+        "if call is None:",
+        (f"{TRANSPORT_TESTS}::test_a_stream_that_is_idle_is_ended_and_opened_again",),
+    ),
+    Mutant(
+        "a stream ends although it is in use",
+        TRANSPORT,
+        "                        limit.reschedule(ends_at)\n",
+        "",
+        (f"{TRANSPORT_TESTS}::test_a_stream_in_use_outlives_the_limit_for_idle_ones",),
+    ),
+    Mutant(
+        "streams end only with the grace of a stop",
+        TRANSPORT,
+        "                stream.cancel()\n",
+        "                pass\n",
+        (f"{TRANSPORT_TESTS}::test_a_node_that_stops_ends_its_streams_at_once",),
+    ),
+    Mutant(
+        "a request that begins while the timer runs never fails",
+        EXCHANGE,
+        "            self._watch(next(reversed(self._requests)))\n",
+        "            pass\n",
+        (f"{EXCHANGE_TESTS}::test_a_request_without_an_answer_fails_and_later_ones_have_their_own_time",),
+    ),
+    Mutant(
+        "a request fails together with the oldest one",
+        EXCHANGE,
+        "if call <= self._expiring and not future.done():",
+        "if not future.done():",
+        (f"{EXCHANGE_TESTS}::test_a_request_without_an_answer_fails_and_later_ones_have_their_own_time",),
+    ),
+)
