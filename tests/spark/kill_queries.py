@@ -3,6 +3,9 @@
 `restart` stops both queries and starts them again from their checkpoints.  `finish` lets them read everything, and
 writes the contents of the table to one file.  Otherwise this process runs until it is killed.  Each start of a query
 notes the batch that Spark will repeat, since only its rows may be duplicated.
+
+Spark ends a query when the machine is so busy that a Python worker does not start within 10 s.  Like an operator, this
+process then starts both queries again; `kill_run` reports how often.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from tests.spark.kill_check import unfinished
 
 COPY, TABLE = "copy", "table"
 LOOK_S = 0.2
+SLOW_WORKER = "Python worker failed to connect back"
 
 
 def main() -> int:
@@ -31,15 +35,17 @@ def main() -> int:
     print("started", flush=True)
     while True:
         ready, _, _ = select.select([sys.stdin], [], [], LOOK_S)
+        if any(not each.isActive and SLOW_WORKER in str(each.exception()) for each in queries):
+            with slow_workers(folder).open("a") as file:
+                file.write("1\n")
+            queries = _restart(spark, queries, bootstrap, folder)
         for query in queries:
             if not query.isActive:
                 print(f"{query.name} ended: {query.exception()}", flush=True)
                 return 1
         command = sys.stdin.readline().strip() if ready else None
         if command == "restart":
-            for query in queries:
-                query.stop()
-            queries = _start(spark, bootstrap, folder)
+            queries = _restart(spark, queries, bootstrap, folder)
             print("restarted", flush=True)
         elif command == "finish":
             for query in queries:
@@ -50,6 +56,17 @@ def main() -> int:
             return 0
         elif command == "":
             return 1
+
+
+def slow_workers(folder: Path) -> Path:
+    """Return the file with a line for each time at which a slow Python worker ended a query."""
+    return folder / "slow-workers"
+
+
+def _restart(spark: SparkSession, queries: list[StreamingQuery], bootstrap: str, folder: Path) -> list[StreamingQuery]:
+    for query in queries:
+        query.stop()
+    return _start(spark, bootstrap, folder)
 
 
 def _start(spark: SparkSession, bootstrap: str, folder: Path) -> list[StreamingQuery]:
