@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from quorumlog.entry import end_if_shadowed
 from quorumlog.runtime import server_cli
 from quorumlog.runtime.config import BROKER, NodeConfig
+from quorumlog.runtime.garbage import made_to_last
 from quorumlog.runtime.run import Process
 from quorumlog_server.serving import serve
 
@@ -42,9 +43,10 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 async def _run_once(config: NodeConfig, process: Process, farewell: Farewell, before: OutlivedError | None) -> None:
-    from broker.server.process import make_broker_process
-    from quorumlog.runtime.clock import Sources
-    from quorumlog.runtime.metrics import Metrics
+    with made_to_last():  # collections would walk the new modules again and again
+        from broker.server.process import make_broker_process
+        from quorumlog.runtime.clock import Sources
+        from quorumlog.runtime.metrics import Metrics
 
     metrics = Metrics()
     broker = make_broker_process(config, Sources.real())

@@ -13,6 +13,7 @@ from quorumlog.entry import end_if_shadowed
 from quorumlog.errors import ConfigError, QuorumlogError, StoreRefusedError
 from quorumlog.runtime import server_cli
 from quorumlog.runtime.config import QUORUM_NODE, NodeConfig
+from quorumlog.runtime.garbage import made_to_last
 from quorumlog.runtime.run import Process
 from quorumlog_server.serving import serve
 
@@ -175,9 +176,10 @@ def _serve(config: NodeConfig, environ: Mapping[str, str]) -> int:
 
 
 async def _run_once(config: NodeConfig, process: Process, farewell: Farewell, before: OutlivedError | None) -> None:
-    from quorumlog.runtime.clock import Sources
-    from quorumlog.runtime.metrics import Metrics
-    from quorumlog_server.control_plane import make_control_plane
+    with made_to_last():  # collections would walk the new modules again and again
+        from quorumlog.runtime.clock import Sources
+        from quorumlog.runtime.metrics import Metrics
+        from quorumlog_server.control_plane import make_control_plane
 
     metrics = Metrics()
     plane = make_control_plane(config, Sources.real())

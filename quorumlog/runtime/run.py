@@ -30,7 +30,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 from quorumlog.errors import ConfigError, FatalError, QuorumlogError
-from quorumlog.runtime.garbage import short_pauses
+from quorumlog.runtime.garbage import keep_loaded, short_pauses
 from quorumlog.runtime.logging import get_logger
 
 logger = get_logger("run")
@@ -112,6 +112,7 @@ class Process:
             line = " ".join(["ready", *(f"{name}={value}" for name, value in shown.items())])
         with contextlib.suppress(OSError):  # standard output may be closed
             print(line, flush=True)
+        keep_loaded()
         self._notifier.send("READY=1", f"STATUS={line}")
         self._notifier.start_watchdog(asyncio.get_running_loop())
 

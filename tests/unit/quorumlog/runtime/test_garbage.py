@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from quorumlog.runtime import garbage
-from quorumlog.runtime.garbage import made_to_last, short_pauses
+from quorumlog.runtime.garbage import keep_loaded, made_to_last, short_pauses
 
 
 @pytest.fixture(autouse=True)
@@ -23,6 +23,13 @@ def test_loaded_objects_are_no_longer_traversed() -> None:
         assert not gc.isenabled()
         made = [[number] for number in range(1000)]
     assert gc.isenabled()
+    walked = {id(one) for one in gc.get_objects()}
+    assert not walked & {id(one) for one in made}
+
+
+def test_objects_from_before_the_server_is_ready_are_no_longer_traversed() -> None:
+    made = [[number] for number in range(1000)]
+    keep_loaded()
     walked = {id(one) for one in gc.get_objects()}
     assert not walked & {id(one) for one in made}
 
