@@ -58,9 +58,9 @@ class Evidence:
         """The run has ended, so a broken promise no longer counts."""
         self.note: Callable[[str], None] | None = None
         self.on_violation: Callable[[str], None] = lambda _: None
-        self.on_committed: Callable[[History, Committed], None] = lambda history, batch: None
+        self.on_committed: list[Callable[[History, Committed], None]] = []
         """Called with each batch that becomes committed."""
-        self.on_leader_watermark: Callable[[History, PartitionLog, int], None] = lambda history, log, epoch: None
+        self.on_leader_watermark: list[Callable[[History, PartitionLog, int], None]] = []
         """Called when the watermark of a leader has moved, with its log and its leader epoch."""
         self.metadata = MetadataWatch(self.check, unclean, self.seen)
         self._compacted = compacted

@@ -26,7 +26,6 @@ from quorumlog.runtime.disk import DiskError
 from simulation.cluster.evidence import Evidence
 from simulation.cluster.history import Committed, History, Mark
 from simulation.cluster.metadata import Spot
-from simulation.cluster.plan import LEDGER
 
 NOTHING = -1
 """Stands for the committed offset of a place without one."""
@@ -77,10 +76,15 @@ class _Partition:
 
 
 class Ledger:
-    """The checks of all transactions of one run."""
+    """The checks of all transactions of one run that write to one topic.
 
-    def __init__(self, evidence: Evidence, check: Callable[[bool, Callable[[], str]], None]) -> None:
+    on_end: called with a transaction, a partition, and whether a marker has just committed it there.
+    """
+
+    def __init__(self, evidence: Evidence, topic: str, check: Callable[[bool, Callable[[], str]], None]) -> None:
         self.check = check
+        self.on_end: Callable[[Transaction, Spot, bool], None] = lambda transaction, spot, commits: None
+        self._topic = topic
         self._evidence = evidence
         self._seen = evidence.seen
         self._transactions: list[Transaction] = []
@@ -93,8 +97,8 @@ class Ledger:
         self._stable: dict[tuple[LogKey, int], int] = {}
         """By partition and leader epoch: the last stable offset."""
         self._listed: dict[tuple[str, Spot], int] = {}
-        evidence.on_committed = self._on_committed
-        evidence.on_leader_watermark = self._on_leader_watermark
+        evidence.on_committed.append(self._on_committed)
+        evidence.on_leader_watermark.append(self._on_leader_watermark)
 
     # What producers do
 
@@ -131,7 +135,7 @@ class Ledger:
     # What becomes committed
 
     def _on_committed(self, history: History, batch: Committed) -> None:
-        if history.spot.topic != LEDGER or batch.transaction is None:
+        if history.spot.topic != self._topic or batch.transaction is None:
             return
         partition = self._partitions.setdefault(history.key, _Partition())
         if batch.transaction.commits is None:
@@ -165,6 +169,7 @@ class Ledger:
             self._check_ends(transaction)
             lost = transaction.acknowledged.get(spot, set()) - {mark for _, mark in records}
             self.check(not (commits and lost), lambda: f"I34: {transaction} commits {spot} without {lost}")  # noqa: B023
+            self.on_end(transaction, spot, commits)
 
     def _check_ends(self, transaction: Transaction) -> None:
         ends = {*transaction.ends.values(), *([] if transaction.outcome is None else [transaction.outcome])}
@@ -176,7 +181,7 @@ class Ledger:
 
     def _on_leader_watermark(self, history: History, log: PartitionLog, leader_epoch: int) -> None:
         """I36: check the last stable offset of a leader."""
-        if history.spot.topic != LEDGER:
+        if history.spot.topic != self._topic:
             return
         try:
             stable = log.last_stable_offset

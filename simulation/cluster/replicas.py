@@ -245,7 +245,8 @@ class ReplicaWatch:
             )
         self._compare(run, history, copy, watermark)
         if isinstance(role, LeaderState):
-            evidence.on_leader_watermark(history, log, role.leader_epoch)
+            for watch in evidence.on_leader_watermark:
+                watch(history, log, role.leader_epoch)
 
     def _check_replicated(self, run: BrokerRun, replica: Replica, leader: LeaderState, history: History) -> None:
         """I19: records become committed only when they are on the disk of each member of a large enough ISR."""
@@ -298,7 +299,8 @@ class ReplicaWatch:
                 if batch.base_offset >= history.end:
                     problem = history.add(batch, self._clock(), self._forgets_s)
                     check(problem is None, lambda problem=problem: str(problem))  # type: ignore[misc]
-                    self._evidence.on_committed(history, batch)
+                    for watch in self._evidence.on_committed:
+                        watch(history, batch)
                 else:
                     check(
                         history.has(batch) or batch.base_offset in history.unknown,

@@ -19,24 +19,16 @@ from typing import Any
 
 from metadata.image.internal_topics import CONSUMER_OFFSETS, TRANSACTION_STATE
 from quorumlog.client.cluster import Cluster
-from quorumlog.client.consumer import LATEST
 from quorumlog.client.kafka import KafkaConnection
 from quorumlog.client.partitions import PartitionCalls, refusal
 from quorumlog.client.records import NewRecord, build_batch, stamp
 from quorumlog.errors import ClusterError
-from quorumlog.wire.control_records import parse_marker
 from quorumlog.wire.errors import KafkaCode
-from quorumlog.wire.kafka import fetch
 from quorumlog.wire.kafka.codec import Api
-from quorumlog.wire.record_batch import (
-    HEADER_SIZE,
-    TRANSACTIONAL_FLAG,
-    iter_headers,
-    parse_header,
-    seal,
-)
+from quorumlog.wire.record_batch import TRANSACTIONAL_FLAG, parse_header, seal
+from simulation.cluster.committed_reader import CommittedReader
 from simulation.cluster.coordinators import GROUP_KEY, TRANSACTION_KEY, CoordinatorLink, GivenUpError
-from simulation.cluster.history import Mark, marks_in
+from simulation.cluster.history import Mark
 from simulation.cluster.ledger import Ledger, Transaction
 from simulation.cluster.metadata import Spot
 from simulation.cluster.plan import LEDGER
@@ -56,8 +48,6 @@ BATCHES = 2
 BATCH_RECORDS = 2
 FIRST_WRITER = 1_000_000
 """Above the writers of other producers, which are counted from 1."""
-FETCH_BYTES = 1 << 20
-FETCH_WAIT_MS = 200
 
 Versions = {
     Api.INIT_PRODUCER_ID: 4,
@@ -66,7 +56,6 @@ Versions = {
     Api.TXN_OFFSET_COMMIT: 3,
     Api.END_TXN: 3,
     Api.OFFSET_FETCH: 7,
-    Api.LIST_OFFSETS: 7,
     Api.PRODUCE: 9,
 }
 _BUSY = (KafkaCode.CONCURRENT_TRANSACTIONS,)
@@ -85,7 +74,7 @@ class Transactions:
 
     def __init__(self, world: ClusterWorld, new_client: Callable[[], Cluster]) -> None:
         self.world = world
-        self.ledger = Ledger(world.watch.evidence, self._check)
+        self.ledger = Ledger(world.watch.evidence, LEDGER, self._check)
         self.stop = asyncio.Event()
         self.tasks: list[asyncio.Task[None]] = []
         self.writers = count(FIRST_WRITER)
@@ -108,9 +97,9 @@ class Transactions:
         """Read everything back, after all transactions have ended."""
         self.ledger.check_ends()
         async with self.new_client() as cluster:
-            reader = _Reader(self, "last", Random(0))
+            reader = CommittedReader(cluster, self.ledger, "last")
             for index in range(self.world.plan.ledger_partitions):
-                await reader.read_all(cluster, Spot(LEDGER, index))
+                await reader.read_all(Spot(LEDGER, index))
             link = CoordinatorLink(cluster, Random(0))
             for place in range(len(self.world.plan.transactional)):
                 self.ledger.check_offset(place, await self.fetch_offset(link, place, READ_PATIENCE_S))
@@ -346,112 +335,26 @@ class _Reader:
 
     def __init__(self, transactions: Transactions, name: str, random: Random) -> None:
         self._transactions = transactions
-        self._ledger = transactions.ledger
         self._name = name
         self._random = random
-        self._places: dict[Spot, int] = {}
 
     async def run(self) -> None:
         plan = self._transactions.world.plan
         async with self._transactions.new_client() as cluster:
-            calls, link = PartitionCalls(cluster), CoordinatorLink(cluster, self._random)
+            link = CoordinatorLink(cluster, self._random)
+            reader = CommittedReader(cluster, self._transactions.ledger, self._name)
             while not self._transactions.stop.is_set():
-                spot = Spot(LEDGER, self._random.randrange(plan.ledger_partitions))
-                kind = self._random.random()
                 try:
-                    if kind < 0.2:
-                        await self._list(calls, spot)
-                    elif kind < 0.4:
+                    if self._random.random() < 0.2:
                         place = self._random.randrange(len(plan.transactional))
                         await self._transactions.fetch_offset(link, place, 2.0)
                     else:
-                        start = 0 if kind < 0.5 else self._places.get(spot, 0)
-                        self._places[spot] = await self._read(calls, spot, start)
+                        spot = Spot(LEDGER, self._random.randrange(plan.ledger_partitions))
+                        await reader.read_some(spot, self._random)
                 except (ClusterError, GivenUpError):
                     self._transactions.world.watch.seen["read failed"] += 1
                 await asyncio.sleep(self._random.uniform(0, 0.2))
             await link.close()
-
-    async def read_all(self, cluster: Cluster, spot: Spot) -> None:
-        """Read a partition from its beginning to its end."""
-        calls = PartitionCalls(cluster)
-        end = await self._list(calls, spot)
-        offset = 0
-        while offset < end:
-            before, offset = offset, await self._read(calls, spot, offset)
-            self._ledger.check(
-                offset > before,
-                lambda offset=offset: f"I33: {spot} returns no records at {offset} of {end}",  # type: ignore[misc]
-            )
-
-    async def _list(self, calls: PartitionCalls, spot: Spot) -> int:
-        """Return the end of the committed records."""
-        partition = {"partition_index": spot.index, "current_leader_epoch": -1, "timestamp": LATEST}
-        values = {
-            "replica_id": -1,
-            "isolation_level": fetch.READ_COMMITTED,
-            "topics": [{"name": spot.topic, "partitions": [partition]}],
-        }
-
-        async def attempt(connection: KafkaConnection, left_s: float) -> int:
-            reply = await connection.ask(Api.LIST_OFFSETS, Versions[Api.LIST_OFFSETS], values, min(left_s, REQUEST_S))
-            answer = reply.topics[0].partitions[0]
-            if answer.error_code:
-                raise refusal(int(answer.error_code), spot.topic, spot.index, "the request for its end")
-            return int(answer.offset)
-
-        end = await calls.call(spot.topic, spot.index, 2.0, attempt)
-        self._ledger.listed(self._name, spot, end)
-        return end
-
-    async def _read(self, calls: PartitionCalls, spot: Spot, offset: int) -> int:
-        """Fetch once from `offset`, check the records, and return the offset of the next fetch."""
-        body = fetch.encode_request(
-            fetch.CLIENT_VERSION,
-            [fetch.PartitionToFetch(spot.topic, spot.index, offset, FETCH_BYTES)],
-            max_wait_ms=FETCH_WAIT_MS,
-            min_bytes=1,
-            max_bytes=FETCH_BYTES,
-            isolation_level=fetch.READ_COMMITTED,
-        )
-
-        async def attempt(connection: KafkaConnection, left_s: float) -> fetch.FetchedPartition:
-            timeout_s = min(left_s, FETCH_WAIT_MS / 1000 + REQUEST_S)
-            reply = await connection.call(Api.FETCH, fetch.CLIENT_VERSION, body, timeout_s)
-            decoded = fetch.decode_response(reply, fetch.CLIENT_VERSION)
-            (found,) = decoded.partitions
-            if found.error_code:
-                raise refusal(found.error_code, spot.topic, spot.index, f"a fetch at offset {offset}")
-            return found
-
-        found = await calls.call(spot.topic, spot.index, 2.0, attempt, FETCH_WAIT_MS / 1000)
-        records, end = committed_in(bytes(found.records), found.aborted, offset)
-        self._ledger.read(self._name, spot, offset, end, records)
-        return end
-
-
-def committed_in(data: bytes, aborted: tuple[tuple[int, int], ...], start: int) -> tuple[list[tuple[int, Mark]], int]:
-    """Return the records from `start` on that a reader of committed records gets, and the offset after the last batch.
-
-    aborted: producer ids and first offsets of aborted transactions, as the broker lists them.
-    """
-    waiting = sorted(aborted, key=lambda each: each[1])
-    skipped: set[int] = set()
-    records = []
-    end = start
-    for position, header in iter_headers(data):
-        end = max(start, header.end_offset)
-        while waiting and waiting[0][1] < header.end_offset:
-            skipped.add(waiting.pop(0)[0])
-        if header.is_control:
-            marker = parse_marker(data, header, position)
-            if marker is not None and not marker.is_commit:
-                skipped.discard(header.producer_id)
-        elif header.producer_id not in skipped:
-            marks = marks_in(data[position + HEADER_SIZE : position + header.size])
-            placed = enumerate(marks, header.base_offset)
-            records += [(offset, mark) for offset, mark in placed if offset >= start]
-    return records, end
 
 
 def _code_of(reply: Any) -> int:

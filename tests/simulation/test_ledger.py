@@ -12,6 +12,7 @@ from broker.log import LogKey, PartitionLog
 from quorumlog.client.records import NewRecord, build_batch, stamp
 from quorumlog.wire.control_records import EndTxnMarker, build_marker
 from quorumlog.wire.record_batch import TRANSACTIONAL_FLAG, parse_header, patch, seal
+from simulation.cluster.committed_reader import committed_in
 from simulation.cluster.compaction import KeyedRecords
 from simulation.cluster.evidence import Evidence
 from simulation.cluster.history import Committed, History, Mark, batches_in
@@ -19,7 +20,6 @@ from simulation.cluster.ledger import NOTHING, Ledger, Transaction
 from simulation.cluster.metadata import Spot
 from simulation.cluster.plan import LEDGER
 from simulation.cluster.transactional import Transactional
-from simulation.cluster.transactions import committed_in
 from simulation.kernel.violation import Violation
 
 PRODUCER = (7, 0)
@@ -32,7 +32,7 @@ class Run:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.evidence = Evidence(frozenset(), {})
-        self.ledger = Ledger(self.evidence, self.evidence.check)
+        self.ledger = Ledger(self.evidence, LEDGER, self.evidence.check)
         self.histories = [History(LogKey(UUID(int=1), spot.index, 0), spot) for spot in SPOTS]
         self.evidence.metadata.names.update({one.key: one.spot for one in self.histories})
         self.evidence.histories.update({one.key: one for one in self.histories})
@@ -62,11 +62,13 @@ class Run:
         history = self.histories[index]
         batch = Committed(history.end, history.end + len(marks), 0, 0, marks, (), transaction)
         assert history.add(batch, 0.0, 1.0) is None
-        self.evidence.on_committed(history, batch)
+        for watch in self.evidence.on_committed:
+            watch(history, batch)
 
     def leader_reports(self, index: int, stable: int, epoch: int = 0) -> None:
         log = cast(PartitionLog, type("Log", (), {"last_stable_offset": stable}))
-        self.evidence.on_leader_watermark(self.histories[index], log, epoch)
+        for watch in self.evidence.on_leader_watermark:
+            watch(self.histories[index], log, epoch)
 
 
 @pytest.fixture
