@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from quorumlog.client.consumer import EARLIEST, LATEST, Consumer, OffsetOutOfRangeError
+from quorumlog.errors import ClusterError
 from quorumlog.wire import rpcs
 from quorumlog.wire.errors import ApiError
 from quorumlog.wire.v1 import controller_pb2 as pb
@@ -90,6 +91,8 @@ class Aftermath:
             await self._settle_members()
         if self.clients.transactions.tasks:
             await self._end_transactions()
+        if self.clients.scopes.tasks:
+            await self._end_scopes()
         await self._drain()
         if self.clients.workers.tasks:
             await self._finish_queue()
@@ -127,6 +130,21 @@ class Aftermath:
                 await transactions.check_all()
         except (TimeoutError, GivenUpError) as error:
             raise Violation(f"L10: transactions cannot be read in {HANGING_S} s: {error}") from None
+
+    async def _end_scopes(self) -> None:
+        """L13: wait until every scope has ended once more, and no transaction is open; read their records."""
+        scopes = self.clients.scopes
+        scopes.stop.set()
+        _, late = await asyncio.wait(scopes.tasks, timeout=TRANSACTIONS_S)
+        self._check_finished(late, "L13: drivers of scopes have not finished", TRANSACTIONS_S)
+        scopes.end_producers()
+        unsettled = scopes.ledger.unsettled
+        await self.world.wait(lambda: not unsettled(), "L13: all producers of scopes end", TRANSACTIONS_S, unsettled)
+        try:
+            async with asyncio.timeout(HANGING_S):
+                await scopes.check_all()
+        except (TimeoutError, ClusterError) as error:
+            raise Violation(f"L13: results cannot be read in {HANGING_S} s: {error}") from None
 
     async def _finish_queue(self) -> None:
         """L12: wait until the workers have completed every record, and have them leave."""

@@ -21,6 +21,7 @@ from simulation.cluster.history import Mark, batches_in
 from simulation.cluster.members import Members
 from simulation.cluster.metadata import Spot
 from simulation.cluster.plan import TopicPlan
+from simulation.cluster.scopes import Scopes
 from simulation.cluster.transactions import Transactions
 from simulation.cluster.workers import Workers
 from simulation.cluster.world import ClusterWorld
@@ -52,10 +53,11 @@ class Clients:
         self.group = Group(world, self.cluster)
         self.members = Members(world, self.cluster)
         self.transactions = Transactions(world, self.cluster)
+        self.scopes = Scopes(world, self.cluster)
         self.workers = Workers(world, self.cluster)
 
     def start(self) -> None:
-        """Start producers of each topic and with acks=1, two consumers, groups, transactions, and a queue."""
+        """Start producers of each topic and with acks=1, two consumers, groups, transactions, scopes, and a queue."""
         world = self.world
         *producers, by_leader = world.plan.producer_hosts
         for name, topic in zip(producers, world.plan.topics, strict=True):
@@ -67,6 +69,7 @@ class Clients:
         self.group.start()
         self.members.start()
         self.transactions.start()
+        self.scopes.start()
         for name in world.plan.queue_hosts:
             writes = self._write_on(world.plan.queue, ACKS_ALL, world.fresh_random())
             self.writing.append(world.start_client(name, writes))

@@ -14,7 +14,7 @@ from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
-from simulation.cluster.plan import GROUP_TOPIC, LEDGER, MEMBER_TOPIC, QUEUE, ClusterPlan
+from simulation.cluster.plan import GROUP_TOPIC, LEDGER, MEMBER_TOPIC, QUEUE, RESULTS, ClusterPlan
 
 REQUEST_S = 1.0
 CONNECT_S = 0.5
@@ -30,7 +30,7 @@ _MOVED = (
 
 
 def topics_of(plan: ClusterPlan) -> list[pb.NewTopic]:
-    """Return the topics for groups, transactions and the queue, with the factor and min ISR of the first topic."""
+    """Return the topics of all clients of coordinators, with the factor and min ISR of the first topic."""
     wanted: list[tuple[str, int, dict[str, str]]] = []
     if plan.group_members:
         wanted.append((GROUP_TOPIC, plan.group_partitions, {}))
@@ -41,9 +41,12 @@ def topics_of(plan: ClusterPlan) -> list[pb.NewTopic]:
         wanted.append((SHARE_GROUP_STATE, COORDINATOR_PARTITIONS, state_configs(plan)))
     if plan.group_members or plan.transactional or plan.new_members or plan.workers:
         wanted.append((CONSUMER_OFFSETS, COORDINATOR_PARTITIONS, state_configs(plan)))
-    if plan.transactional:
+    if plan.transactional or plan.drivers:
         wanted.append((TRANSACTION_STATE, COORDINATOR_PARTITIONS, state_configs(plan)))
+    if plan.transactional:
         wanted.append((LEDGER, plan.ledger_partitions, {}))
+    if plan.drivers:
+        wanted.append((RESULTS, plan.results_partitions, {}))
     safe = plan.topics[0]
     made = []
     for name, partitions, configs in wanted:

@@ -139,6 +139,7 @@ def draw(seed: int) -> ClusterPlan:
     plan = _with_transactions(Random(f"cluster transactions {seed}"), plan)
     plan = _with_new_members(Random(f"cluster members {seed}"), plan)
     plan = _with_queue(Random(f"cluster queue {seed}"), plan)
+    plan = _with_scopes(Random(f"cluster scopes {seed}"), plan)
     plan = _with_recompression(Random(f"cluster recompression {seed}"), plan)
     return record_deletions.drawn(Random(f"cluster record deletions {seed}"), plan)
 
@@ -216,6 +217,15 @@ def _with_queue(random: Random, plan: ClusterPlan) -> ClusterPlan:
     if not _has_clients(random, plan, 0.2):
         return plan
     return replace(plan, workers=random.choice((1, 2, 2, 3)), queue_partitions=random.choice((1, 2, 3)))
+
+
+def _with_scopes(random: Random, plan: ClusterPlan) -> ClusterPlan:
+    """In some runs, add transaction scopes.  Their topics have the factor and min ISR of the first topic."""
+    if not _has_clients(random, plan, 0.25):
+        return plan
+    drivers = tuple([random.choice((1, 2, 2)) for _ in range(random.choice((1, 1, 2)))])
+    executors, partitions = random.choice((1, 2, 3)), random.choice((2, 3))
+    return replace(plan, drivers=drivers, executors=executors, results_partitions=partitions)
 
 
 def _with_recompression(random: Random, plan: ClusterPlan) -> ClusterPlan:

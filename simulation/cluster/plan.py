@@ -31,6 +31,8 @@ MEMBER_TOPIC = "divided"
 """The topic whose partitions the members of the newer group protocol share.  Nothing is written to it."""
 LEDGER = "ledger"
 """The topic into whose partitions transactional producers write."""
+RESULTS = "results"
+"""The topic into whose partitions the producers of transaction scopes write."""
 QUEUE = "queue"
 """The topic whose records the workers of a share group complete."""
 
@@ -141,6 +143,9 @@ class ClusterPlan:
     new_member_partitions: int = 0
     workers: int = 0  # of the share group (KIP-932); 0: there is no queue
     queue_partitions: int = 0
+    drivers: tuple[int, ...] = ()  # by transaction scope: how many drivers use it
+    executors: int = 0  # hosts on which producers of scopes run
+    results_partitions: int = 0
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
@@ -162,7 +167,7 @@ class ClusterPlan:
     @property
     def client_hosts(self) -> list[str]:
         members = [*self.member_hosts, *self.new_member_hosts]
-        others = [*self.transactional_hosts, *self.worker_hosts, *self.queue_hosts]
+        others = [*self.transactional_hosts, *self.worker_hosts, *self.queue_hosts, *self.scope_hosts]
         return [*self.producer_hosts, *self.consumer_hosts, *members, *others]
 
     @property
@@ -180,6 +185,26 @@ class ClusterPlan:
         """The hosts of the transactional producers, and of the readers of committed records."""
         producers = [f"t{place}{twin}" for place, count in enumerate(self.transactional) for twin in "ab"[:count]]
         return [*producers, "c0", "c1"] if producers else []
+
+    @property
+    def driver_hosts(self) -> list[str]:
+        """The hosts of the drivers of transaction scopes."""
+        return [f"d{place}{twin}" for place, count in enumerate(self.drivers) for twin in "ab"[:count]]
+
+    @property
+    def executor_hosts(self) -> list[str]:
+        """The hosts on which producers of transaction scopes run."""
+        return [f"x{number}" for number in range(self.executors)]
+
+    @property
+    def scope_reader_hosts(self) -> list[str]:
+        """The hosts of the readers of what the producers of scopes write."""
+        return ["e0", "e1"] if self.drivers else []
+
+    @property
+    def scope_hosts(self) -> list[str]:
+        """The hosts of all clients that concern transaction scopes."""
+        return [*self.driver_hosts, *self.executor_hosts, *self.scope_reader_hosts]
 
     @property
     def worker_hosts(self) -> list[str]:

@@ -38,7 +38,7 @@ from simulation.cluster.history import Mark
 from simulation.cluster.invariants import ClusterWatch
 from simulation.cluster.metadata import Spot
 from simulation.cluster.nodes import Host, World
-from simulation.cluster.plan import LEDGER, QUEUE, STATE_TOPICS, ClusterPlan
+from simulation.cluster.plan import LEDGER, QUEUE, RESULTS, STATE_TOPICS, ClusterPlan
 from simulation.cluster.retention import Kept, Retention, StrayWatch
 from simulation.kernel import real_store
 from simulation.kernel.cpu_limit import HangError, cpu_limited
@@ -273,6 +273,10 @@ class ClusterWorld(World):
 
     def start_client(self, name: str, main: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a client on its own host.  An exception of the client is a violation."""
+        return self.start_process(name, main)[1]
+
+    def start_process(self, name: str, main: Coroutine[Any, Any, None]) -> tuple[Process, asyncio.Task[None]]:
+        """Run a client, and return its process, which the caller may kill; its task then never ends."""
 
         async def guarded() -> None:
             try:
@@ -282,7 +286,8 @@ class ClusterWorld(World):
             except Exception as error:
                 self._break(f"client {name} fails: {_described(error)}")
 
-        return Process(self.loop, name).start(guarded())
+        process = Process(self.loop, name)
+        return process, process.start(guarded())
 
     def fresh_random(self) -> Random:
         return Random(self.random.getrandbits(64))
@@ -312,7 +317,7 @@ class ClusterWorld(World):
         If there are coordinators, every other amount chooses one of their partitions, or one with transactions.
         """
         partition = self.partition_at(amount)
-        found = map(self.watch.metadata.image.topic, (*STATE_TOPICS, LEDGER, QUEUE))
+        found = map(self.watch.metadata.image.topic, (*STATE_TOPICS, LEDGER, RESULTS, QUEUE))
         others = [one for topic in found if topic is not None for one in topic.partitions]
         if others and int(amount * 100) % 2:
             partition = others[int(amount * 1000) % len(others)]
