@@ -44,6 +44,8 @@ QUICKLY_CAUGHT = {
     "the last stable offset ignores open transactions",
     "aborted transactions are missing in the snapshots of producers",
     "a time-out does not raise the epoch",
+    "an end commits the losing producers of a scope as well",
+    "a fenced run of a scope continues",
     "a member that is no longer in the group may commit",
     "a deletion of records is answered before followers have made it",
     "a deletion of records is answered before it is durable",

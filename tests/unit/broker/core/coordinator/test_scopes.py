@@ -257,6 +257,19 @@ def test_a_producer_may_abort_itself_and_is_deleted(rig: ScopeRig) -> None:
     assert rig.end(epoch, 1).changed
 
 
+def test_an_end_leaves_a_producer_that_is_being_aborted_as_it_is(rig: ScopeRig) -> None:
+    """Otherwise its markers would no longer be those of its producer, and the scope would never open again."""
+    epoch = rig.open()
+    winner, aborted = rig.staged(epoch, "a", T0), rig.staged(epoch, "b", T1)
+    rig.end_one(aborted, commit=False)
+    before = [each.producer for each in rig.described().producers if each.attempt == "b"]
+    assert rig.end(epoch, 1, winner).changed
+    assert [each.producer for each in rig.described().producers if each.attempt == "b"] == before
+    rig.mark()
+    assert rig.described().producers == ()
+    assert rig.described().state == "Open"
+
+
 def test_a_producer_that_begins_again_fences_its_predecessor(rig: ScopeRig) -> None:
     epoch = rig.open()
     old = rig.staged(epoch, "a")
