@@ -36,7 +36,7 @@ ROUNDS = 4
 """How often it starts producers for a sequence before it gives up."""
 SEQUENCES = 5
 STRANGER_SHARE, JOB_SHARE, RESET_SHARE = 0.1, 0.2, 0.06
-OLD_SHARE, TWIN_SHARE, REPLACE_SHARE, REPEAT_SHARE = 0.15, 0.35, 0.12, 0.15
+OLD_SHARE, TWIN_SHARE, REPLACE_SHARE, REPEAT_SHARE, COMPLETE_SHARE = 0.15, 0.35, 0.12, 0.15, 0.3
 INIT_PRODUCER_ID_VERSION = 4
 
 
@@ -196,6 +196,8 @@ class Driver:
                     return False
         if ended.changed:
             self.has_committed = True
+            if self._random.random() < COMPLETE_SHARE:
+                await self._complete(current, end)
             if self._random.random() < REPEAT_SHARE:
                 repeated = await self._end(current, end, winners)
                 self._watch.check(not repeated.changed, lambda: f"I43: {end} has changed the scope twice")
@@ -213,6 +215,18 @@ class Driver:
         self._watch.ended(end, changed=ended.changed, sequence=ended.last_sequence)
         self._seen["scope ended" if ended.changed else "end of a scope changed nothing"] += 1
         return ended
+
+    async def _complete(self, current: _Open, end: End) -> None:
+        """Wait until the scope is open again, unless it was ended or opened once more."""
+        while True:
+            found = await self._client.describe(current.run.scope, self._patience_s)
+            if found.epoch > current.opened.epoch or found.last_sequence > end.sequence:
+                return
+            if (found.last_sequence, found.state) == (end.sequence, "Open"):
+                self._seen["end of a scope complete"] += 1
+                self._watch.completed(end)
+                return
+            await asyncio.sleep(0.02)
 
     async def _abort(self, current: _Open) -> None:
         attempts = self._watch.attempts_of(current.run)

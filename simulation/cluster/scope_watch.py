@@ -2,7 +2,7 @@
 
 I42: A record of a scope's producer becomes visible only if an end names its producer.  For each sequence, exactly the
 producers of one end become visible: all of them, and no other.  If an end was acknowledged as the one that changed the
-scope, it is this one; an end that was refused is not.
+scope, it is this one; an end that was refused is not.  Once the scope is open again, all of them are visible.
 I43: An end whose sequence is not greater than the stored one changes nothing, and a stored sequence is never forgotten.
 I44: Once a run of a scope has been acknowledged, no earlier run begins a producer or changes the scope.
 I45: A scope has one owner, until another one resets it.  Ordinary requests neither begin nor commit its producers.
@@ -282,6 +282,12 @@ class ScopeWatch:
             for winner in end.winners:
                 self._ledger.ended(winner.transaction, True)
             self._check_decision(end.sequence, decision)
+
+    def completed(self, end: End) -> None:
+        """Check that the winners are visible: the scope was described as open again after this end had changed it."""
+        decision = self._tenure(end.run).decisions[end.sequence]
+        missing = [one.name for one in end.winners if one.transaction.acknowledged and one not in decision.shown]
+        self.check(not missing, lambda: f"I42: {end} is complete, but {missing} are not visible")
 
     def refused(self, end: End) -> None:
         """Note, and check, that an end was refused because a winner was aborted or replaced."""

@@ -114,6 +114,7 @@ def test_rare_faults_occur() -> None:
         "end of a scope in doubt",
         "end of a scope changed nothing",
         "end of a scope refused",
+        "end of a scope complete",
         "driver of a scope killed",
         "driver of a scope paused",
         "stranger refused",

@@ -147,6 +147,17 @@ def test_a_decided_end_must_be_visible_as_a_whole(judged: Judged) -> None:
     judged.watch.check_all()
 
 
+def test_a_complete_end_must_be_visible_at_once(judged: Judged) -> None:
+    run = judged.open(5)
+    first, second = judged.begin(run), judged.begin(run)
+    end = judged.watch.asks_to_end(run, 0, [first, second])
+    judged.watch.ended(end, changed=True, sequence=0)
+    judged.show(first)
+    violated("I42", lambda: judged.watch.completed(end))
+    judged.show(second)
+    judged.watch.completed(end)
+
+
 def test_an_acknowledged_end_must_become_visible(judged: Judged) -> None:
     run = judged.open(5)
     judged.end(run, 0, judged.begin(run))
