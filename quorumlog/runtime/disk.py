@@ -101,6 +101,22 @@ class Disk(Protocol):
     def remove(self, path: str) -> None: ...
     def remove_tree(self, path: str) -> None: ...
 
+    async def read(self, file: DiskFile, position: int, size: int) -> bytes:
+        """Return the same as `file.pread`, but read outside the event loop's thread."""
+        ...
+
+    async def write(self, file: DiskFile, data: bytes) -> None:
+        """Append as `file.append` does, but outside the event loop's thread.
+
+        The caller appends nothing else to this file meanwhile.  After a cancel, part of `data` may follow the file's
+        end, so the file must be deleted.
+        """
+        ...
+
+    async def free_bytes(self) -> int:
+        """Return how many bytes this process may still write to the file system; 0 if that is unknown."""
+        ...
+
     async def flush(self, files: Iterable[DiskFile], folders: Iterable[str] = ()) -> None:
         """Make everything appended to `files` before this call durable, with one barrier for all.
 

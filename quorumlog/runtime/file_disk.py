@@ -39,12 +39,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from quorumlog.errors import CorruptStoreError, StoreRefusedError
 from quorumlog.runtime.disk import Disk, DiskError, DiskFile
 from quorumlog.runtime.logging import get_logger
+from quorumlog.runtime.space import space_of
 from quorumlog.runtime.sqlite_facts import NEXT_STEP, SqliteFacts
 from quorumlog.runtime.stall import STALL_S, no_longer_than
 
@@ -54,6 +55,8 @@ OPEN_FILES_MIN = 16
 GIVEN_UP_MAX = 16  # files to close for one new descriptor, when the process has none left
 
 logger = get_logger("disk")
+
+_T = TypeVar("_T")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _fdatasync = getattr(os, "fdatasync", os.fsync)
@@ -225,6 +228,36 @@ class FileDisk:
             pass
         except OSError as error:
             raise self._fail(path, error) from error
+
+    async def read(self, file: DiskFile, position: int, size: int) -> bytes:
+        assert isinstance(file, _File), file
+        return await self._in_thread(file, partial(_read, position=position, size=size))
+
+    async def write(self, file: DiskFile, data: bytes) -> None:
+        assert isinstance(file, _File), file
+        self._check_writable()
+        position = file.size
+        self._set_dirty(file, True)
+        await self._in_thread(file, partial(_write, position=position, data=data))
+        file.known_size = position + len(data)
+        self._set_dirty(file, True)  # a flush that began meanwhile does not cover all of it
+
+    async def _in_thread(self, file: _File, work: Callable[[int], _T]) -> _T:
+        """Run `work` in the executor with a descriptor of the file, which it closes."""
+        try:
+            fd = self._duplicate(file)
+            async with no_longer_than(self._stall_s):
+                return await asyncio.get_running_loop().run_in_executor(None, work, fd)
+        except OSError as error:
+            raise self._fail(file.path, error) from error
+
+    async def free_bytes(self) -> int:
+        try:
+            async with no_longer_than(self._stall_s):
+                space = await asyncio.get_running_loop().run_in_executor(None, space_of, str(self.root))
+        except OSError as error:
+            raise self._fail("statvfs", error) from error
+        return 0 if space is None else space.free_bytes
 
     # -- durability
 
@@ -414,6 +447,27 @@ class _File:
 
 
 # -- in the executor; each function owns and closes the descriptor that it gets
+
+
+def _read(fd: int, position: int, size: int) -> bytes:
+    try:
+        data = os.pread(fd, size, position)
+        while len(data) < size and (more := os.pread(fd, size - len(data), position + len(data))):
+            data += more
+        return data
+    finally:
+        os.close(fd)
+
+
+def _write(fd: int, position: int, data: bytes) -> None:
+    rest = memoryview(data)
+    try:
+        while rest:
+            written = os.pwrite(fd, rest, position)
+            position += written
+            rest = rest[written:]
+    finally:
+        os.close(fd)
 
 
 def _one_by_one(jobs: Sequence[Callable[[], None]]) -> None:

@@ -17,6 +17,7 @@ from quorumlog.runtime.disk import Disk, DiskError, DiskFile, Facts
 from simulation.kernel.loop import device_wait
 
 HANG_LOOK_S = 0.05
+FREE_BYTES = 1 << 40
 
 
 def _folder(path: str) -> str:
@@ -254,6 +255,18 @@ class SimulatedDisk:
         for one in [name for name in self._files if name.startswith(path + "/")]:
             del self._files[one]
         self._dirs = {one for one in self._dirs if one != path and not one.startswith(path + "/")}
+
+    async def read(self, file: DiskFile, position: int, size: int) -> bytes:
+        await device_wait(self._random.uniform(*self.sync_ms) / 1000)
+        return file.pread(position, size)
+
+    async def write(self, file: DiskFile, data: bytes) -> None:
+        await device_wait(self._random.uniform(*self.sync_ms) / 1000)
+        file.append(data)
+
+    async def free_bytes(self) -> int:
+        await device_wait(0.0)
+        return 0 if self.full else FREE_BYTES
 
     async def flush(self, files: Iterable[DiskFile], folders: Iterable[str] = ()) -> None:
         wanted = [(file, bytes(file.content)) for file in files if isinstance(file, SimulatedFile)]

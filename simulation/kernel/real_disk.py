@@ -69,6 +69,15 @@ class RealDisk(SimulatedDisk):
     def remove_tree(self, path: str) -> None:
         self._disk.remove_tree(path)
 
+    async def read(self, file: DiskFile, position: int, size: int) -> bytes:
+        return await self._disk.read(file, position, size)
+
+    async def write(self, file: DiskFile, data: bytes) -> None:
+        await self._disk.write(file, data)
+
+    async def free_bytes(self) -> int:
+        return await self._disk.free_bytes()
+
     async def flush(self, files: Iterable[DiskFile], folders: Iterable[str] = ()) -> None:
         await device_wait(self._random.uniform(*self.sync_ms) / 1000)
         await self._disk.flush(files, folders)

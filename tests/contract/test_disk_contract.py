@@ -232,3 +232,34 @@ def test_one_flush_covers_many_files(disks: DiskKind) -> None:
         assert [after.open(f"logs/{name}").size for name in after.list("logs")] == [100] * 40
 
     disks.run(scenario)
+
+
+def test_data_is_read_and_written_outside_the_loop(disks: DiskKind) -> None:
+    async def scenario() -> None:
+        disk = disks.disk()
+        disk.make_dir("logs")
+        file = disk.open("logs/a", create=True)
+        file.append(b"one ")
+        await disk.write(file, b"two ")
+        assert (file.append(b"three"), file.size) == (8, 13)
+        assert (await disk.read(file, 4, 6), await disk.read(file, 8, 100)) == (b"two th", b"three")
+        assert await disk.free_bytes() > 0
+        await disk.flush([file], ["", "logs"])
+        after = disks.cut() or disks.reopen()
+        assert after.open("logs/a").pread(0, 100) == b"one two three"
+
+    disks.run(scenario)
+
+
+def test_a_flush_during_a_write_leaves_the_file_to_the_next_flush(disks: DiskKind) -> None:
+    async def scenario() -> None:
+        disk = disks.disk()
+        disk.make_dir("logs")
+        file = disk.open("logs/a", create=True)
+        await asyncio.gather(disk.write(file, b"x" * 1_000_000), disk.flush([file], ["", "logs"]))
+        assert file.size == 1_000_000
+        await disk.flush([file])
+        after = disks.cut() or disks.reopen()
+        assert after.open("logs/a").size == 1_000_000
+
+    disks.run(scenario)
