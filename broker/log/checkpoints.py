@@ -6,9 +6,10 @@ name is a leftover.  A checkpoint is written only after its contents are durable
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from types import MappingProxyType
+from uuid import UUID
 
 from broker.log.cleaning.job import Replacement
 from broker.log.cleaning.swap import CheckedReplacement, swap_path
@@ -29,23 +30,39 @@ NOTHING: Mapping[str, bytes | None] = MappingProxyType({})
 class Checkpoints:
     """Every coroutine raises DiskError if the directory fails, which is then offline.
 
-    logs: those in use, which may change during a wait.
+    directories: by id.
+    logs: those in use, which may change during a wait.  A log may also move to another directory meanwhile.
     take_offline: called with a log that is found to be damaged.
     """
 
     def __init__(
-        self, logs: Mapping[LogKey, PartitionLog], take_offline: Callable[[LogKey, CorruptStoreError], None]
+        self,
+        directories: Mapping[UUID, LogDirectory],
+        logs: Mapping[LogKey, PartitionLog],
+        take_offline: Callable[[LogKey, CorruptStoreError], None],
     ) -> None:
+        self._directories = directories
         self._logs = logs
         self._take_offline = take_offline
 
     async def write(self, directory: LogDirectory, logs: Sequence[PartitionLog]) -> None:
-        """Write the states of `logs`, which are in this directory; then delete the segments below their starts."""
+        """Write the states of those `logs` that are in this directory; then delete the segments below their starts."""
         if not logs:
             return
         async with directory.changing:
+            here = [log for log in logs if log.directory_id == directory.id]  # the others moved during the wait
             with directory.reported():
-                await self._write(directory, logs)
+                await self._write(directory, here)
+
+    @asynccontextmanager
+    async def _changing(self, log: PartitionLog) -> AsyncIterator[LogDirectory]:
+        """Guard the facts of the directory that the log is in once the guard is held."""
+        while True:
+            directory = self._directories[log.directory_id]
+            async with directory.changing:
+                if log.directory_id == directory.id:
+                    yield directory
+                    return
 
     async def _write(self, directory: LogDirectory, logs: Sequence[PartitionLog]) -> None:
         turn = Turn()
@@ -61,18 +78,18 @@ class Checkpoints:
             if self._is_in_use(log):
                 log.upkeep.remove_below_start()
 
-    async def lower_truncation_floor(self, directory: LogDirectory, log: PartitionLog, offset: int) -> None:
+    async def lower_truncation_floor(self, log: PartitionLog, offset: int) -> None:
         """See `LogManager.lower_truncation_floor`."""
         before = _position(log)  # before the wait for the directory, as in `reset_to`
-        async with directory.changing:
+        async with self._changing(log) as directory:
             if not self._is_in_use(log) or _position(log) != before:
                 return
             log.lower_watermark(offset)
             await self._write_states(directory, [log], {watermark_fact(log.key): None})
 
-    async def prepare_truncation(self, directory: LogDirectory, log: PartitionLog, offset: int) -> None:
+    async def prepare_truncation(self, log: PartitionLog, offset: int) -> None:
         """See `LogManager.prepare_truncation`."""
-        async with directory.changing:
+        async with self._changing(log) as directory:
             value = log.durability.fact_before_truncation(log.batch_start(offset))
             if value is None or not self._is_in_use(log):
                 return
@@ -81,11 +98,11 @@ class Checkpoints:
                 log.durability.folder_fact = value
             log.durability.request_flush()  # writes the fact again, also if no truncation follows
 
-    async def reset_to(self, directory: LogDirectory, log: PartitionLog, offset: int, epoch: int) -> bool:
+    async def reset_to(self, log: PartitionLog, offset: int, epoch: int) -> bool:
         """See `LogManager.reset_to`."""
         # Taken before the wait for the directory: this replica may lead and append meanwhile.
         before = _position(log)
-        async with directory.changing:
+        async with self._changing(log) as directory:
             if not self._is_in_use(log) or _position(log) != before:
                 return False
             empty = encode_state(empty_state(offset, epoch))

@@ -55,6 +55,10 @@ class LogCompaction:
         self._producers = producers
         self._durability = durability
 
+    def move_to(self, disk: Disk) -> None:
+        """Clean the log on another disk from now on; the jobs that were planned are too late."""
+        self._disk = disk
+
     def dirty(self, config: LogConfig, wall_ms: int) -> DirtyRange:
         """Return the part that may be cleaned now."""
         sealed = [_span(segment) for segment in self._segments.sealed]

@@ -61,6 +61,7 @@ class Durability:
         self.is_closed = False
         self.is_truncating = False
         self._is_fact_changing = False
+        self._held_end = -1
         self.mark_dirty: Callable[[Durability], None] = _ignore
         self.on_flushed: Callable[[int], None] | None = None
         self._write_caching = write_caching
@@ -161,12 +162,49 @@ class Durability:
         finally:
             self._is_fact_changing = False
 
+    # -- moving to another directory
+
+    def hold(self) -> None:
+        """Note no flush from now on, because the other directory may soon count; `release` or `moved` ends this."""
+        assert not self.is_truncating, f"{self.folder}: a truncation is not durable yet"
+        assert not self._is_held, f"{self.folder} is held"
+        self._held_end = self._marks.durable_offset
+
+    def release(self) -> None:
+        """Note the flushes that were held back: the log has stayed where it is."""
+        end_offset, self._held_end = self._held_end, -1
+        if not self.is_closed:
+            self._note_durable(end_offset)
+            self.request_flush()  # for the folder's fact, which was held back, too
+
+    def moved(self, durable_offset: int, folder_fact: bytes, unflushed: Iterable[DiskFile]) -> None:
+        """Continue in the new directory, where the log is durable up to `durable_offset`."""
+        assert self._is_held, f"{self.folder} was not held"
+        for file in self._close.values():
+            file.close()
+        self._files, self._close = {file.path: file for file in unflushed}, {}
+        self.generation += 1
+        self._held_end = -1
+        self.has_folder = self._folder_changed = True
+        self._parent_changed = self._folders_first = False
+        self.folder_fact = folder_fact
+        self.mark_dirty(self)
+        self._note_durable(durable_offset)
+
+    @property
+    def _is_held(self) -> bool:
+        return self._held_end >= 0
+
     # -- flushing
+
+    def wanted_fact(self) -> bytes:
+        """Return the folder's fact once everything that was appended so far is durable."""
+        newest_segment = self._segments[-1].base_offset if self._segments else self._marks.end_offset
+        return UNSYNCED if self._write_caching else b"%d" % newest_segment
 
     def take_ticket(self) -> FlushTicket:
         """Return everything that is not durable, and hand it over to the flush."""
-        newest_segment = self._segments[-1].base_offset if self._segments else self._marks.end_offset
-        wanted = UNSYNCED if self._write_caching else b"%d" % newest_segment
+        wanted = self.wanted_fact()
         folders = [LOGS] if self._parent_changed else []
         if self._folder_changed:
             folders.append(self.folder)
@@ -186,7 +224,8 @@ class Durability:
 
     def accepts_fact(self, ticket: FlushTicket) -> bool:
         """Return whether the folder's fact in `ticket` still holds: no truncation, reset or closing has begun since."""
-        return ticket.generation == self.generation and not self.is_closed and not self._is_fact_changing
+        is_current = ticket.generation == self.generation and not self.is_closed
+        return is_current and not self._is_fact_changing and not self._is_held
 
     def flush_done(self, ticket: FlushTicket) -> None:
         """Note that the data of `ticket` is durable.  A ticket of another generation proves nothing."""
@@ -195,14 +234,21 @@ class Durability:
                 file.close()
         if ticket.generation != self.generation:
             return
-        marks = self._marks
-        assert marks.durable_offset <= ticket.end_offset <= marks.end_offset, (marks.durable_offset, ticket.end_offset)
-        is_news = ticket.end_offset > marks.durable_offset or (self.is_truncating and ticket.folders_first)
-        marks.durable_offset = ticket.end_offset
+        if self._is_held:
+            self._held_end = max(self._held_end, ticket.end_offset)
+            return
+        was_truncating = self.is_truncating and ticket.folders_first
         if ticket.folders_first:
             self.is_truncating = False
+        self._note_durable(ticket.end_offset, is_news=was_truncating)
+
+    def _note_durable(self, end_offset: int, *, is_news: bool = False) -> None:
+        marks = self._marks
+        assert marks.durable_offset <= end_offset <= marks.end_offset, (marks.durable_offset, end_offset)
+        is_news = is_news or end_offset > marks.durable_offset
+        marks.durable_offset = end_offset
         if is_news and self.on_flushed is not None:
-            self.on_flushed(ticket.end_offset)
+            self.on_flushed(end_offset)
 
     def close(self) -> None:
         """Close the files that wait for a flush; nothing is flushed, and no ticket counts any more."""

@@ -14,9 +14,11 @@ class LogEvents:
     """Subscribe before `LogManager.open`.
 
     directory_failed: (directory id, error): the data directory is offline from now on.  Reported once for each.
+    log_moved: (key): a log is in another directory now, where it continues as before.
     log_failed: (key, error): a log that was in use is damaged; it is in `LogManager.failures` now.
     """
 
     def __init__(self) -> None:
         self.directory_failed: Event[[UUID, DiskError]] = Event()
+        self.log_moved: Event[[LogKey]] = Event()
         self.log_failed: Event[[LogKey, CorruptStoreError]] = Event()

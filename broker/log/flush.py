@@ -35,6 +35,10 @@ class GroupFlush:
         self._dirty[log] = None
         self._wake.set()
 
+    def forget(self, log: Durability) -> None:
+        """Leave out this log, because it is in another directory now."""
+        self._dirty.pop(log, None)
+
     async def run(self) -> None:
         """Flush until cancelled or failed."""
         try:

@@ -10,6 +10,8 @@
                           and the end of the records that were durable then
     broker/clean_epoch    nothing was written since the last clean stop (written by `broker.server.role`)
     watermark/<log>       everything below it was durable and committed (written by `broker.replica.watermarks`)
+    moving/<folder>       the log moves to another directory, which `move_facts` describes
+    future/<folder>       this directory has a complete copy of a log that moves here
     stray/<name>          a folder that was set aside: when, and whether it has been moved yet
     clock                 the wall time that retention used recently
 
@@ -38,6 +40,8 @@ from broker.log.directory_facts import NEXT_STEP, DirectoryFacts
 from broker.log.durability import Durability
 from broker.log.events import LogEvents
 from broker.log.loading import check_whole, load_log
+from broker.log.move_facts import FUTURES, settle_futures
+from broker.log.moves import LogMoves
 from broker.log.partition_log import PartitionLog
 from broker.log.recent import RecentAppends
 from broker.log.recovery import DamagedLogError
@@ -76,7 +80,8 @@ class LogManager:
         self._tasks: list[asyncio.Task[None]] = []
         self._notes: set[asyncio.Task[None]] = set()
         self._clock = RetentionClock()
-        self._checkpoints = Checkpoints(self._logs, self.take_offline)
+        self._checkpoints = Checkpoints(self._directories, self._logs, self.take_offline)
+        self.moves = LogMoves(self._directories, self._logs, self._checkpoints, self.events, self.take_offline)
         self._checkpoint_bytes = checkpoint_bytes
         self._recent = RecentAppends()
 
@@ -114,6 +119,7 @@ class LogManager:
             except DiskError as error:
                 self._drop_directory(directory.id)
                 directory.fail(error)
+        await self.moves.resume()
         for directory in self._directories.values():
             self._tasks.append(asyncio.get_running_loop().create_task(directory.flush.run()))
         for log in self._logs.values():
@@ -134,7 +140,7 @@ class LogManager:
 
     async def _open_directory(self, directory: LogDirectory) -> None:
         disk = directory.disk
-        for folder in (LOGS, STRAYS):
+        for folder in (LOGS, STRAYS, FUTURES):
             disk.make_dir(folder)
         await disk.sync_dir("")
         was_clean = CLEAN in disk.facts.load(CLEAN)
@@ -144,6 +150,7 @@ class LogManager:
         self.clean_start = self.clean_start and (was_clean or is_new)
         self._clock.load(disk)
         await directory.strays.load()
+        moved_here = await settle_futures(disk, self._working_disk)
         facts = DirectoryFacts(disk)
         notes: dict[str, bytes | None] = {}
         turn = Turn()
@@ -167,7 +174,7 @@ class LogManager:
                     notes[DAMAGED + folder] = None
                 if key in self._failures:
                     raise CorruptStoreError(f"{folder} is in two data directories, and damaged in one")
-                is_exact = was_clean and folder not in facts.damaged
+                is_exact = was_clean and folder not in facts.damaged and folder not in moved_here
                 self._adopt(
                     await load_log(disk, key, topic, folder, state, facts, self._recent, turn, is_exact=is_exact)
                 )
@@ -178,6 +185,14 @@ class LogManager:
                 notes[DAMAGED + folder] = damage_note(str(error), durable)
         if notes:
             await disk.facts.commit(notes)
+
+    def _working_disk(self, directory_id: UUID) -> Disk | None:
+        """Return the disk of a directory, None if it has failed.
+
+        Raises: LookupError: this broker has no such directory.
+        """
+        directory = self._directories[directory_id]
+        return directory.disk if directory.failure is None else None
 
     def _adopt(self, log: PartitionLog) -> None:
         log.durability.mark_dirty = self._directories[log.directory_id].flush.mark
@@ -194,6 +209,7 @@ class LogManager:
         if not tasks:
             return
         try:
+            await self.moves.close()
             await asyncio.gather(*self._notes)
             marked = 0
             for directory in self._working():
@@ -304,21 +320,21 @@ class LogManager:
 
         Do nothing if the log was appended to, truncated or led meanwhile.
         """
-        await self._checkpoints.lower_truncation_floor(self._directories[log.directory_id], log, offset)
+        await self._checkpoints.lower_truncation_floor(log, offset)
 
     async def prepare_truncation(self, log: PartitionLog, offset: int) -> None:
         """Let a power failure undo any part of `truncate_to(offset)`, such as the deletion of later segments.
 
         Without this, a later segment that is left would prove that the one before it was truncated by damage.
         """
-        await self._checkpoints.prepare_truncation(self._directories[log.directory_id], log, offset)
+        await self._checkpoints.prepare_truncation(log, offset)
 
     async def reset_to(self, log: PartitionLog, offset: int, epoch: int = -1) -> bool:
         """Drop all records and continue at `offset`.  Return False, with nothing done, if the log changed meanwhile.
 
         epoch: epoch of the record before `offset`; -1 if it is unknown.
         """
-        return await self._checkpoints.reset_to(self._directories[log.directory_id], log, offset, epoch)
+        return await self._checkpoints.reset_to(log, offset, epoch)
 
     # -- upkeep
 
@@ -435,15 +451,21 @@ class LogManager:
         Raises:
             DiskError: a directory failed; the folders on the others are set aside nevertheless.
         """
-        by_directory: dict[UUID, list[LogKey]] = {}
+        rest = list(keys)
         turn = Turn()
-        for key in keys:
-            await turn.passed()
-            if (log := self._logs.get(key)) is not None:
-                by_directory.setdefault(log.directory_id, []).append(key)
-            elif key in self._failures:
-                by_directory.setdefault(self._failed_folders[key][0].id, []).append(key)
-        await self._set_aside(by_directory, self._take_out, wall_ms, keep)
+        failure: DiskError | None = None
+        while rest:
+            by_directory: dict[UUID, list[LogKey]] = {}
+            for key in rest:
+                await turn.passed()
+                if (log := self._logs.get(key)) is not None:
+                    by_directory.setdefault(log.directory_id, []).append(key)
+                elif key in self._failures:
+                    by_directory.setdefault(self._failed_folders[key][0].id, []).append(key)
+            failure = await self._set_aside(by_directory, self._take_out, wall_ms, keep) or failure
+            rest = [key for key in rest if key in self._logs]  # it moved to another directory during the wait
+        if failure is not None:
+            raise failure
 
     async def set_doubles_aside(self, wall_ms: int, keep: bool = False) -> None:
         """Set aside the doubles that `settle` did not choose, and the doubles that were never settled.
@@ -457,11 +479,17 @@ class LogManager:
         for log in unsettled:
             log.close()
             by_directory.setdefault(log.directory_id, []).append(log)
-        await self._set_aside(by_directory, _folder, wall_ms, keep)
+        if (failure := await self._set_aside(by_directory, lambda log, _: _folder(log), wall_ms, keep)) is not None:
+            raise failure
 
     async def _set_aside(
-        self, by_directory: Mapping[UUID, list[_T]], take_out: Callable[[_T], str | None], wall_ms: int, keep: bool
-    ) -> None:
+        self,
+        by_directory: Mapping[UUID, list[_T]],
+        take_out: Callable[[_T, UUID], str | None],
+        wall_ms: int,
+        keep: bool,
+    ) -> DiskError | None:
+        """Return why a directory has failed, None if none has."""
         turn = Turn()
         failure: DiskError | None = None
         for directory_id, mine in by_directory.items():
@@ -470,7 +498,7 @@ class LogManager:
                 folders = []
                 for one in mine:
                     await turn.passed()
-                    if (folder := take_out(one)) is not None:
+                    if (folder := take_out(one, directory_id)) is not None:
                         folders.append(folder)
                 if not folders or directory.failure is not None:
                     continue
@@ -479,12 +507,14 @@ class LogManager:
                 except DiskError as error:
                     directory.fail(error)
                     failure = error
-        if failure is not None:
-            raise failure
+        return failure
 
-    def _take_out(self, key: LogKey) -> str | None:
-        """Remove `key` from `logs` or `failures`; return the name of its folder, None if it was in neither."""
-        if (log := self._logs.pop(key, None)) is not None:
+    def _take_out(self, key: LogKey, directory_id: UUID) -> str | None:
+        """Remove `key` from `logs` or `failures`; return the name of its folder, None if it is elsewhere."""
+        if (log := self._logs.get(key)) is not None:
+            if log.directory_id != directory_id:
+                return None
+            del self._logs[key]
             log.close()
             return _folder(log)
         if self._failures.pop(key, None) is not None:

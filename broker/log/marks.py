@@ -114,6 +114,13 @@ class LogMarks:
         """Take in that the state which was taken last is durable among the facts."""
         self.durable_start_offset = min(self.written_start_offset, self.start_offset)
 
+    def moved(self, start_offset: int, recovery_offset: int, watermark: int) -> None:
+        """Note the marks that the facts of the new directory hold."""
+        self.written_start_offset = self.durable_start_offset = start_offset
+        self._written_watermark = watermark
+        self.truncation_floor = max(recovery_offset, watermark)
+        self.is_changed = True
+
     def take_watermark(self) -> int:
         """Return the watermark to write to the facts now; everything below it is durable."""
         self._written_watermark = min(self.high_watermark, self.durable_offset)

@@ -39,7 +39,7 @@ from broker.log.state import LogState
 from broker.log.types import LOGS, Appended, LogConfig, LogKey, Refused, TimestampOffset
 from broker.log.upkeep import LogUpkeep
 from broker.log.writer import Batches, LogWriter
-from quorumlog.runtime.disk import Disk
+from quorumlog.runtime.disk import Disk, DiskFile
 from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.record_batch import NO_TIMESTAMP, iter_headers
 
@@ -287,6 +287,19 @@ class PartitionLog:
         self.durability.note_change()
 
     # -- opening and closing
+
+    def move_to(self, disk: Disk, state: LogState, watermark: int, folder_fact: bytes, files: list[DiskFile]) -> None:
+        """Continue on another disk, which holds a copy of all files under the same paths.
+
+        state, watermark, folder_fact: those that the facts of the disk hold.  The copy is durable up to their end.
+        files: the files that contain data which is not durable yet.
+        """
+        self.directory_id = disk.directory_id
+        self._segments.move_to(disk)
+        self._producers.move_to(disk)
+        self.compaction.move_to(disk)
+        self.marks.moved(state.start_offset, state.recovery.offset, watermark)
+        self.durability.moved(state.end_offset, folder_fact, files)
 
     def recovered(self, segments: Sequence[Segment], durable_offset: int) -> None:
         """Take over the segments that recovery found.  Data above `durable_offset` may be only in the page cache."""

@@ -54,6 +54,10 @@ class LogProducers:
         self._durability = durability
         self._state: ProducerState | None = None
 
+    def move_to(self, disk: Disk) -> None:
+        """Use the copies of the snapshots on another disk."""
+        self._disk = disk
+
     @property
     def state(self) -> ProducerState:
         """The state at the end of the log.

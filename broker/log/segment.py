@@ -52,6 +52,7 @@ class Segment:
         self.newest_timestamp = newest_timestamp
         self.first_append_ms: int | None = None  # by this process, on a clock that does not jump
         self.last_append_ms: int | None = None
+        self.truncations = 0
         self.is_frozen = False  # its replacement is being swapped in; the log continues in another segment
         self._disk = disk
         self._folder = folder
@@ -151,6 +152,7 @@ class Segment:
         keep = bisect_right(self._recent_positions, position - 1)
         del self._recent_offsets[keep:], self._recent_positions[keep:]
         self.size, self.end_offset, self.newest_timestamp = position, end_offset, newest
+        self.truncations += 1
         self._appended_from = min(self._appended_from, position)
         self._checked = (min(self._checked[0], position), min(self._checked[1], position))
 
@@ -189,7 +191,17 @@ class Segment:
             self._file.close()
             self._file = None
 
+    def move_to(self, disk: Disk) -> None:
+        """Use the copy of the files on another disk, under the same paths.  The bytes of the copy are checked again."""
+        self.close()
+        self._disk = disk
+        self._appended_from, self._checked = self.size, (0, 0)
+
     # -- finding
+
+    def offset_before(self, position: int) -> int:
+        """Return the offset of a batch at or shortly before `position`, without reading the segment."""
+        return self.end_offset if position >= self.size else self.index.by_position(position).offset
 
     def position_of(self, offset: int) -> int:
         """Return the position of the first batch that ends above `offset`; the size, if none does.

@@ -151,6 +151,12 @@ class LogSegments:
         self._durability.remove(segment.path, segment.index_path)
         segment.remove()
 
+    def move_to(self, disk: Disk) -> None:
+        """Use the copies of all files on another disk, under the same paths."""
+        self._disk = disk
+        for segment in self._segments:
+            segment.move_to(disk)
+
     def close(self) -> None:
         """Close the files; nothing is flushed."""
         for segment in self._segments:

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import msgspec
 
+from broker.log.move_facts import moving_fact
 from broker.log.state import DAMAGED, folder_fact, state_fact, watermark_fact
 from broker.log.types import LOGS, parse_folder_name
 from quorumlog.errors import CorruptStoreError
@@ -86,10 +87,27 @@ class StrayFolders:
 
     async def add(self, folders: Sequence[str], wall_ms: int, keep: bool) -> None:
         """Move these folders of logs to the strays, and delete their facts.  With `keep`, only `purge` deletes them."""
-        await self._move([StrayState(folder, wall_ms, is_moved=False, is_kept=keep) for folder in folders], {})
+        # A log that is set aside does not move any more.  The intent of a move itself, in contrast, keeps its fact.
+        changes: dict[str, bytes | None] = dict.fromkeys(map(moving_fact, folders))
+        await self._move([StrayState(folder, wall_ms, is_moved=False, is_kept=keep) for folder in folders], changes)
 
     async def _move(self, strays: list[StrayState], changes: dict[str, bytes | None]) -> None:
         """Write the intent, move the folders, write that it is done.  The next start finishes an interrupted move."""
+        named = await self._name(strays, changes)
+        await self._disk.facts.commit(changes)
+        await self.finish(named)
+
+    async def plan(self, folder: str, wall_ms: int, changes: dict[str, bytes | None]) -> dict[str, StrayState]:
+        """Add the intent to move a folder to `changes`.  Return its name and state, for `finish` or `give_up`."""
+        return await self._name([StrayState(folder, wall_ms, is_moved=False)], changes)
+
+    def give_up(self, named: dict[str, StrayState]) -> dict[str, bytes | None]:
+        """Forget an intent; return the facts to change."""
+        for name in named:
+            del self._known[name]
+        return dict.fromkeys(STRAY + name for name in named)
+
+    async def _name(self, strays: list[StrayState], changes: dict[str, bytes | None]) -> dict[str, StrayState]:
         disk, known = self._disk, self._known
         named: dict[str, StrayState] = {}
         turn = Turn()
@@ -105,7 +123,12 @@ class StrayFolders:
             changes[DAMAGED + stray.folder] = None
             if (identity := parse_folder_name(stray.folder)) is not None:
                 changes[watermark_fact(identity[0])] = None
-        await disk.facts.commit(changes)
+        return named
+
+    async def finish(self, named: dict[str, StrayState]) -> None:
+        """Move the folders whose intent is durable, and write that it is done."""
+        disk, known = self._disk, self._known
+        turn = Turn()
         moved = []
         for name, stray in named.items():
             await turn.passed()

@@ -74,9 +74,14 @@ class LogUpkeep:
 
     def take_state(self) -> LogState:
         """Return the state to write to the facts now; everything in it is durable already."""
+        state = self.state()
+        self._marks.state_taken(state.recovery.offset)
+        return state
+
+    def state(self) -> LogState:
+        """Return the present state.  Only `take_state` notes that it is written to the facts."""
         marks = self._marks
         recovery = _recovery_point(self._segments, marks)
-        marks.state_taken(recovery.offset)
         return LogState(
             version=STATE_VERSION,
             start_offset=marks.start_offset,

@@ -1,0 +1,181 @@
+"""The facts of moves between data directories, and what a start does with the moves that a crash interrupted.
+
+A replica moves from its directory, the *source*, to another one, the *target*.  The *future* is its copy there, until
+the move is decided.  A move has these steps; a crash between any two of them loses nothing:
+
+1. The source gets the fact `moving/<folder>`, with the target's id.  A start begins the copy anew.
+2. The broker copies the log to the folder `futures/<folder>` of the target, and makes the copy durable.  A start
+   deletes it.
+3. The target gets the fact `future/<folder>`, which contains the facts of the log for later.  A start deletes it, too.
+4. The source's fact `moving/<folder>` says that the move is decided.  The same transaction deletes the source's facts
+   about the log, and makes its folder a stray.  From here on the future counts: a start does steps 5 and 6.
+5. The target's folder is renamed to `logs/<folder>`; then the target gets the facts of the log instead of
+   `future/<folder>`.
+6. The source's folder is moved to the strays, and its fact `moving/<folder>` is deleted.
+
+No record is acknowledged between the end of step 2 and the end of step 5 that is not durable in both directories (see
+`moves`).  While the source is offline at a start, the future stays as it is: only the source knows whether the move was
+decided.  A renamed folder shows it as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from broker.log.state import watermark_fact
+from broker.log.types import LOGS, LogKey, parse_folder_name
+from quorumlog.errors import CorruptStoreError
+from quorumlog.runtime.disk import Disk
+from quorumlog.runtime.logging import get_logger
+
+FUTURES = "futures"
+"""The folder of a data directory that holds the copies of logs that move there."""
+MOVING = "moving/"
+FUTURE = "future/"
+
+logger = get_logger("log")
+
+_Fact = TypeVar("_Fact", "MoveFact", "FutureFact")
+
+
+class MoveFact(msgspec.Struct, frozen=True):
+    """The fact of a move in the source."""
+
+    target: UUID
+    is_decided: bool = False
+
+
+class FutureFact(msgspec.Struct, frozen=True):
+    """The fact of a complete copy in the target.  facts: those that the log will have in the target."""
+
+    source: UUID
+    facts: dict[str, bytes]
+
+
+class FoundMove(NamedTuple):
+    """A move that a start finds in its source."""
+
+    key: LogKey
+    folder: str
+    fact: MoveFact
+
+
+def moving_fact(folder: str) -> str:
+    """Return the key of the fact about a move, in its source.  folder: only its name."""
+    return MOVING + folder
+
+
+def future_fact(folder: str) -> str:
+    """Return the key of the fact about a complete copy, in its target.  folder: only its name."""
+    return FUTURE + folder
+
+
+def future_path(folder: str) -> str:
+    return f"{FUTURES}/{folder}"
+
+
+def encode_fact(fact: MoveFact | FutureFact) -> bytes:
+    return msgspec.json.encode(fact)
+
+
+def found_moves(disk: Disk) -> Iterator[FoundMove]:
+    """Yield the moves whose source is this directory.
+
+    Raises: CorruptStoreError: a fact is damaged.
+    """
+    for name, value in disk.facts.load(MOVING).items():
+        folder = name.removeprefix(MOVING)
+        if (identity := parse_folder_name(folder)) is not None:
+            yield FoundMove(identity[0], folder, _decode(name, value, MoveFact))
+
+
+async def settle_futures(target: Disk, source_of: Callable[[UUID], Disk | None]) -> set[str]:
+    """Finish the moves to this directory that were decided, and delete the other futures; return the finished folders.
+
+    source_of: returns the directory with this id; None if it is offline.
+
+    Raises:
+        CorruptStoreError: a fact is damaged.
+        DiskError: this directory failed.
+        LookupError: from `source_of`, for an id that is not one of this broker's directories.
+    """
+    complete = {
+        name.removeprefix(FUTURE): _decode(name, value, FutureFact) for name, value in target.facts.load(FUTURE).items()
+    }
+    finished = set()
+    for folder in sorted({*target.list(FUTURES), *complete}):
+        fact = complete.get(folder)
+        is_decided = False if fact is None else _is_decided(target, folder, fact, source_of)
+        if is_decided is None:
+            logger.warning(
+                "a replica may have moved here, but its former directory is offline", folder=folder, kept=FUTURES
+            )
+        elif fact is not None and is_decided:
+            await finish_future(target, folder, fact)
+            finished.add(folder)
+            logger.info("move of a replica finished", directory_id=target.directory_id, folder=folder)
+        else:
+            await discard_future(target, folder)
+    return finished
+
+
+def _is_decided(target: Disk, folder: str, fact: FutureFact, source_of: Callable[[UUID], Disk | None]) -> bool | None:
+    """Return whether the move was decided; None if only a directory knows that is offline."""
+    if target.exists(f"{LOGS}/{folder}") and not target.exists(future_path(folder)):
+        return True
+    try:
+        source = source_of(fact.source)
+    except LookupError:
+        return False  # the broker has registered without that directory, so the replica starts over
+    if source is None:
+        return None
+    value = source.facts.load(moving_fact(folder)).get(moving_fact(folder))
+    if value is None:
+        return False
+    move = _decode(moving_fact(folder), value, MoveFact)
+    return move.is_decided and move.target == target.directory_id
+
+
+async def finish_future(target: Disk, folder: str, fact: FutureFact) -> None:
+    """Make the future the log of the target; durable on return.
+
+    Raises: DiskError.
+    """
+    if target.exists(future_path(folder)):
+        target.rename(future_path(folder), f"{LOGS}/{folder}")
+    await target.flush((), (f"{LOGS}/{folder}", LOGS, FUTURES))
+    await target.facts.commit({**fact.facts, future_fact(folder): None})
+
+
+async def discard_future(target: Disk, folder: str) -> None:
+    """Delete a future without open files, and its fact.
+
+    Raises: DiskError.
+    """
+    # The fact first: without its fact, nobody takes a part of the folder for the whole.
+    if future_fact(folder) in target.facts.load(future_fact(folder)):
+        await target.facts.commit({future_fact(folder): None})
+    if target.exists(future_path(folder)):
+        await asyncio.get_running_loop().run_in_executor(None, target.remove_tree, future_path(folder))
+
+
+def facts_after(move: FoundMove) -> dict[str, bytes | None]:
+    """Return the facts to change in the source once the move is finished."""
+    # The watermark may have been saved once more after the decision.
+    return {moving_fact(move.folder): None, watermark_fact(move.key): None}
+
+
+def _decode(key: str, value: bytes, kind: type[_Fact]) -> _Fact:
+    """Return the fact.
+
+    Raises: CorruptStoreError: it is damaged.
+    """
+    try:
+        return msgspec.json.decode(value, type=kind)
+    except msgspec.DecodeError as error:
+        raise CorruptStoreError(f"fact {key} is damaged: {error}") from error

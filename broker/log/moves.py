@@ -1,0 +1,437 @@
+"""Moves logs between the data directories of a broker, while they are read and written.
+
+`move_facts` lists the steps of a move, and says which copy counts after a crash.  A move copies the log in pieces, at a
+limited rate, until little is missing.  Then it decides, under the guards of both directories, so that the log is not
+truncated or compacted, and no segment is deleted:
+
+- `Durability.hold`: the log goes on, but no flush is noted any more.  So no record is acknowledged that is durable only
+  in the source.
+- The rest up to the present end is copied, and the copy is made durable.
+- The source records the decision.
+- What was appended meanwhile is copied without waiting, and in the same turn of the event loop the log begins to use
+  the target (`PartitionLog.move_to`).  The next flush of the target acknowledges these records.
+
+Appends and reads never wait for a move.  Only acknowledgements wait, for a few flushes.  Before the decision, a target
+that fails or hangs ends the move, or puts it off.  If the target fails between the decision and the last step, the
+source records that the move is undecided again: the source still has every record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from typing import NamedTuple
+from uuid import UUID
+
+from broker.core.throttle import Throttle
+from broker.log.checkpoints import Checkpoints
+from broker.log.copying import FLUSH_BYTES, PIECE, LogCopy
+from broker.log.directory import LogDirectory
+from broker.log.events import LogEvents
+from broker.log.move_facts import (
+    FoundMove,
+    FutureFact,
+    MoveFact,
+    encode_fact,
+    facts_after,
+    finish_future,
+    found_moves,
+    future_fact,
+    moving_fact,
+)
+from broker.log.partition_log import PartitionLog
+from broker.log.state import LogState, encode_state, folder_fact, state_fact, watermark_fact
+from broker.log.strays import StrayState
+from broker.log.types import LOGS, LogKey
+from quorumlog.errors import CorruptStoreError
+from quorumlog.runtime.disk import DiskError
+from quorumlog.runtime.logging import get_logger
+
+NEARLY_DONE = PIECE
+"""Missing bytes that are copied without waiting, on the event loop."""
+HELD_BYTES_MAX = FLUSH_BYTES
+"""Missing bytes at which a move may be decided.  They are copied while acknowledgements wait."""
+HOLD_S = 5.0
+"""How long acknowledgements wait for the target before the decision.  Then the move is put off."""
+RETRY_S = 1.0
+"""Time before a move that was put off is tried again."""
+TRIES_MAX = 10
+"""After so many tries, the other moves come first, and the copy begins anew."""
+SPARE_BYTES = 64 << 20
+"""Bytes that a move leaves free in the target's file system.  A move that needs more is given up: a full file system
+would take all replicas of the target offline."""
+THROTTLE_LOOK_S = 1.0
+"""How often a move that the rate limit stops looks for another limit."""
+
+logger = get_logger("log")
+
+
+class Future(NamedTuple):
+    """A log that is moving.  size, end_offset: those of its copy in the directory."""
+
+    key: LogKey
+    directory_id: UUID
+    size: int
+    end_offset: int
+
+
+class _Prepared(NamedTuple):
+    """A complete copy.  fact: the target's fact about it."""
+
+    state: LogState
+    watermark: int
+    folder_fact: bytes
+    fact: FutureFact
+
+
+class LogMoves:
+    """The moves of all logs of a broker, one at a time.  `run` is their task."""
+
+    def __init__(
+        self,
+        directories: Mapping[UUID, LogDirectory],
+        logs: Mapping[LogKey, PartitionLog],
+        checkpoints: Checkpoints,
+        events: LogEvents,
+        take_offline: Callable[[LogKey, CorruptStoreError], None],
+    ) -> None:
+        self._directories = directories
+        self._logs = logs
+        self._checkpoints = checkpoints
+        self._events = events
+        self._take_offline = take_offline
+        self._targets: dict[LogKey, UUID] = {}  # in the order of the moves
+        self._copy: LogCopy | None = None
+        self._changing = asyncio.Lock()  # guards the facts about moves
+        self._deciding: asyncio.Task[bool] | None = None
+        self._news = asyncio.Event()
+        self._throttle = Throttle()
+
+    # -- requests
+
+    @property
+    def targets(self) -> Mapping[LogKey, UUID]:
+        """The directories to which logs are moving, or will."""
+        return self._targets
+
+    def futures(self) -> list[Future]:
+        """Return the moves that have been requested and have not ended."""
+        found = []
+        for key, target in self._targets.items():
+            if (log := self._logs.get(key)) is None:
+                continue
+            copy = self._copy
+            if copy is not None and copy.log is log:
+                found.append(Future(key, target, copy.size, min(copy.end_offset, log.end_offset)))
+            else:
+                found.append(Future(key, target, 0, log.start_offset))
+        return found
+
+    def set_rate(self, rate: int) -> None:
+        """Copy at most `rate` bytes per second; a negative rate means no limit."""
+        self._throttle.set_rate(rate, asyncio.get_running_loop().time())
+
+    async def request(self, targets: Mapping[LogKey, UUID]) -> None:
+        """Move these logs to these directories, in place of earlier requests; durable on return.
+
+        A move to the directory in which the log is ends the move of the log.  A log that does not exist is left out.
+
+        Raises:
+            DiskError: a directory failed; the moves of logs in the others are requested nevertheless.
+        """
+        failure: DiskError | None = None
+        async with self._changing:
+            changes: dict[UUID, dict[str, bytes | None]] = {}
+            wanted: dict[LogKey, UUID] = {}
+            for key, target in targets.items():
+                log = self._logs.get(key)
+                if log is None or self._targets.get(key) == target:
+                    continue
+                if target == log.directory_id and not self._has_fact(log):
+                    continue
+                self._targets.pop(key, None)  # ends the copy in progress
+                is_move = target != log.directory_id
+                fact = encode_fact(MoveFact(target)) if is_move else None
+                changes.setdefault(log.directory_id, {})[moving_fact(_folder(log))] = fact
+                if is_move:
+                    wanted[key] = target
+            for directory_id, facts in changes.items():
+                directory = self._directories[directory_id]
+                try:
+                    with directory.reported():
+                        await directory.disk.facts.commit(facts)
+                except DiskError as error:
+                    failure = error
+            self._targets.update((key, target) for key, target in wanted.items() if key in self._logs)
+        self._news.set()
+        if failure is not None:
+            raise failure
+
+    def _has_fact(self, log: PartitionLog) -> bool:
+        """Return whether a move was requested, perhaps to a directory that has failed since."""
+        name = moving_fact(_folder(log))
+        return name in self._directories[log.directory_id].disk.facts.load(name)
+
+    # -- start and stop
+
+    async def resume(self) -> None:
+        """Request the moves again that a stop interrupted, and forget those that are finished or no longer possible.
+
+        Raises: CorruptStoreError: a fact is damaged.
+        """
+        for directory in self._directories.values():
+            if directory.failure is not None:
+                continue
+            changes: dict[str, bytes | None] = {}
+            for move in found_moves(directory.disk):
+                target = self._directories.get(move.fact.target)
+                if target is not None and target.failure is not None:
+                    continue  # the next start with that directory continues
+                log = self._logs.get(move.key)
+                if move.fact.is_decided:
+                    changes.update(facts_after(move))
+                elif target is None or log is None or log.directory_id != directory.id:
+                    changes[moving_fact(move.folder)] = None
+                else:
+                    self._targets[move.key] = target.id
+            if not changes:
+                continue
+            try:
+                with directory.reported():
+                    await directory.disk.facts.commit(changes)
+            except DiskError:
+                continue
+        if self._targets:
+            self._news.set()
+
+    async def close(self) -> None:
+        """Wait until a decision has ended, after `run` was cancelled.  The caller sets the deadline."""
+        if self._deciding is not None:
+            await asyncio.wait([self._deciding])
+
+    async def run(self, wall_ms: Callable[[], int]) -> None:
+        """Move the logs, one after the other, until cancelled."""
+        while True:
+            self._news.clear()
+            if (chosen := self._next()) is None:
+                await self._news.wait()
+                continue
+            await self._move(*chosen, wall_ms)
+
+    def _next(self) -> tuple[PartitionLog, LogDirectory] | None:
+        """Return the first log that can be moved now, and its target; forget those that cannot be moved."""
+        for key, target_id in list(self._targets.items()):
+            log, target = self._logs.get(key), self._directories[target_id]
+            if log is not None and target.failure is None and self._directories[log.directory_id].failure is None:
+                return log, target
+            del self._targets[key]
+        return None
+
+    # -- one move
+
+    async def _move(self, log: PartitionLog, target: LogDirectory, wall_ms: Callable[[], int]) -> None:
+        source = self._directories[log.directory_id]
+        copy = self._copy = LogCopy(log, source, target)
+        logger.info("move of a replica begins", folder=log.folder, source=source.id, target=target.id, bytes=log.size)
+        is_moved = False
+        try:
+            is_moved = await self._copy_and_decide(copy, wall_ms)
+        except CorruptStoreError as error:
+            if self._logs.get(log.key) is log:
+                self._take_offline(log.key, error)
+        except DiskError as error:
+            logger.warning("move of a replica ends", folder=log.folder, target=target.id, cause=str(error))
+        finally:
+            self._copy = None
+        if is_moved:
+            logger.info("replica moved", folder=log.folder, source=source.id, target=target.id)
+        elif target.failure is None and not copy.may_be_decided:
+            try:
+                await copy.discard()
+            except DiskError as error:
+                logger.error("copy of a replica not deleted", folder=log.folder, cause=str(error))
+
+    async def _copy_and_decide(self, copy: LogCopy, wall_ms: Callable[[], int]) -> bool:
+        """Return whether the log was moved, or the move is decided at least.
+
+        Raises: CorruptStoreError, DiskError.
+        """
+        if not await copy.begin():
+            await self._give_up(copy, "the directory has another replica of this name, which must be deleted first")
+            return False
+        for _ in range(TRIES_MAX):
+            if not await self._has_room(copy):
+                await self._give_up(copy, "the file system has not enough room")
+                return False
+            await self._copy_most(copy)
+            if not self._goes_on(copy):
+                return False
+            await self._checkpoints.write(copy.source, [copy.log])  # the copy gets its index and producer snapshot
+            await copy.copy_state()
+            await copy.flush()
+            await self._copy_most(copy)
+            self._deciding = asyncio.get_running_loop().create_task(self._decide(copy, wall_ms))
+            if await asyncio.shield(self._deciding):
+                return True
+            if not self._goes_on(copy):
+                return False
+            await asyncio.sleep(RETRY_S)
+        if (target := self._targets.pop(copy.log.key, None)) is not None:
+            self._targets[copy.log.key] = target  # behind the others
+        return False
+
+    def _goes_on(self, copy: LogCopy) -> bool:
+        """Return whether the move is still wanted and possible."""
+        key = copy.log.key
+        is_wanted = self._targets.get(key) == copy.target.id and self._logs.get(key) is copy.log
+        return is_wanted and copy.source.failure is None and copy.target.failure is None
+
+    async def _has_room(self, copy: LogCopy) -> bool:
+        with copy.target.reported():
+            return await copy.target.disk.free_bytes() >= copy.missing + SPARE_BYTES
+
+    async def _give_up(self, copy: LogCopy, why: str) -> None:
+        """Forget a move that is not possible now."""
+        logger.error("replica not moved", folder=copy.log.folder, target=copy.target.id, cause=why)
+        async with self._changing:
+            if self._goes_on(copy):
+                del self._targets[copy.log.key]
+                with copy.source.reported():
+                    await copy.source.disk.facts.commit({moving_fact(copy.folder): None})
+
+    async def _copy_most(self, copy: LogCopy) -> None:
+        """Copy everything that exists now, and go on until little is missing, or the move ends."""
+        ends = copy.ends()
+        while self._goes_on(copy):
+            before = copy.size
+            if not await copy.step(ends):
+                if copy.missing <= NEARLY_DONE:
+                    return
+                ends = copy.ends()
+            if copy.unflushed_bytes >= FLUSH_BYTES:
+                await copy.flush()
+                if copy.missing > NEARLY_DONE and not await self._has_room(copy):
+                    await self._give_up(copy, "the file system has not enough room")
+                    return
+            await self._spend(copy, max(0, copy.size - before))
+
+    async def _spend(self, copy: LogCopy, size: int) -> None:
+        """Wait as long as the rate limit demands after `size` bytes."""
+        loop = asyncio.get_running_loop()
+        self._throttle.spend(size, loop.time())
+        while self._goes_on(copy):
+            wait_s = self._throttle.wait_s(loop.time())
+            if wait_s == 0.0:
+                return
+            await asyncio.sleep(THROTTLE_LOOK_S if wait_s is None else min(wait_s, THROTTLE_LOOK_S))
+
+    # -- the decision
+
+    async def _decide(self, copy: LogCopy, wall_ms: Callable[[], int]) -> bool:
+        """Decide the move and finish it; return whether it is decided.
+
+        Raises: CorruptStoreError, DiskError.
+        """
+        log = copy.log
+        async with AsyncExitStack() as guards:
+            await guards.enter_async_context(self._changing)
+            for directory in sorted((copy.source, copy.target), key=lambda each: each.id):
+                await guards.enter_async_context(directory.changing)
+            if not self._goes_on(copy) or log.durability.is_truncating or copy.missing > HELD_BYTES_MAX:
+                return False
+            log.durability.hold()
+            try:
+                if (prepared := await self._prepare(copy)) is None:
+                    return False
+                facts: dict[str, bytes | None] = {}
+                stray = await copy.source.strays.plan(copy.folder, wall_ms(), facts)
+                facts[moving_fact(copy.folder)] = encode_fact(MoveFact(copy.target.id, is_decided=True))
+                copy.may_be_decided = True
+                with copy.source.reported():
+                    await copy.source.disk.facts.commit(facts)
+                return await self._finish(copy, prepared, stray)
+            finally:
+                if not copy.may_be_decided:
+                    log.durability.release()
+
+    async def _prepare(self, copy: LogCopy) -> _Prepared | None:
+        """Complete the copy up to the present end, and make it durable.  None: the move ends, or is put off."""
+        log, target = copy.log, copy.target
+        state = log.upkeep.state()
+        watermark = min(log.high_watermark, log.marks.durable_offset)
+        fact = log.durability.wanted_fact()
+        ends = copy.ends()
+        facts = {
+            state_fact(copy.folder): encode_state(state),
+            folder_fact(copy.folder): fact,
+            watermark_fact(log.key): b"%d" % watermark,
+        }
+        prepared = _Prepared(state, watermark, fact, FutureFact(copy.source.id, facts))
+        try:
+            async with asyncio.timeout(HOLD_S):
+                while await copy.step(ends):
+                    if not self._goes_on(copy):
+                        return None
+                await copy.copy_state()
+                await copy.flush()
+                with target.reported():
+                    await target.disk.facts.commit({future_fact(copy.folder): encode_fact(prepared.fact)})
+        except TimeoutError:
+            logger.warning("move of a replica put off: the target is slow", folder=log.folder, target=target.id)
+            return None
+        return prepared if self._goes_on(copy) else None
+
+    async def _finish(self, copy: LogCopy, prepared: _Prepared, stray: dict[str, StrayState]) -> bool:
+        """Use the target from now on, after the decision.  Return False if the decision was taken back."""
+        log, source, target = copy.log, copy.source, copy.target
+        try:
+            with target.reported():
+                await finish_future(target.disk, copy.folder, prepared.fact)
+            copy.renamed()
+            while copy.missing > NEARLY_DONE and self._goes_on(copy):
+                await copy.step(copy.ends())
+            if self._logs.get(log.key) is not log or source.failure is not None:
+                return True  # it is offline.  The next start finds it in the target
+            unflushed = copy.copy_rest()
+        except DiskError:
+            if target.failure is None:
+                return True
+            await self._take_back(copy, stray)
+            return False
+        source.flush.forget(log.durability)
+        log.durability.mark_dirty = target.flush.mark
+        log.move_to(target.disk, prepared.state, prepared.watermark, prepared.folder_fact, unflushed)
+        del self._targets[log.key]
+        await self._clean_up(copy, stray)
+        self._events.log_moved(log.key)
+        return True
+
+    async def _take_back(self, copy: LogCopy, stray: dict[str, StrayState]) -> None:
+        """Let the source count again, because the target has failed.  The source still has every record."""
+        log, source = copy.log, copy.source
+        facts = source.strays.give_up(stray)
+        facts[moving_fact(copy.folder)] = encode_fact(MoveFact(copy.target.id))
+        facts[state_fact(copy.folder)] = encode_state(log.upkeep.take_state())
+        facts[folder_fact(copy.folder)] = log.durability.folder_fact
+        facts[watermark_fact(log.key)] = b"%d" % log.marks.take_watermark()
+        log.marks.is_changed = True
+        with source.reported():
+            await source.disk.facts.commit(facts)
+        copy.may_be_decided = False
+
+    async def _clean_up(self, copy: LogCopy, stray: dict[str, StrayState]) -> None:
+        """Set the source's folder aside.  If that fails, the source is offline, and the next start does the rest."""
+        source = copy.source
+        move = FoundMove(copy.log.key, copy.folder, MoveFact(copy.target.id, is_decided=True))
+        try:
+            with source.reported():
+                await source.strays.finish(stray)
+                await source.disk.facts.commit(facts_after(move))
+        except DiskError as error:
+            logger.error("moved replica not set aside", folder=copy.folder, source=source.id, cause=str(error))
+
+
+def _folder(log: PartitionLog) -> str:
+    """Return the name of the log's folder, without the path."""
+    return log.folder.removeprefix(f"{LOGS}/")
