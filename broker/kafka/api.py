@@ -330,13 +330,26 @@ class Shares(Protocol):
 
 
 class HostedLog(msgspec.Struct, frozen=True):
-    """The log of one replica of this broker.  size: bytes of its segments."""
+    """The log of one replica of this broker.  size: bytes of its segments.
+
+    offset_lag: records that it lacks, up to the watermark.
+    is_future: it is a copy in the directory to which the replica moves, which lacks records up to the end of the log.
+    """
 
     directory_id: UUID
     topic: str
     index: int
     size: int
     offset_lag: int
+    is_future: bool = False
+
+
+class RequestedMove(msgspec.Struct, frozen=True):
+    """A replica that is to be in a data directory of this broker."""
+
+    topic: str
+    index: int
+    directory_id: UUID
 
 
 class ActiveProducer(msgspec.Struct, frozen=True):
@@ -484,7 +497,14 @@ class Replicas(Protocol):
     ) -> EpochEndResult: ...
 
     def hosted_logs(self) -> list[HostedLog]:
-        """Return the logs of all replicas that are not offline."""
+        """Return the logs of all replicas that are not offline, and the copies of those that are moving."""
+        ...
+
+    async def move_replicas(self, moves: Sequence[RequestedMove]) -> list[KafkaCode]:
+        """Move replicas to directories that work, in the background; return the outcome of each request.
+
+        REPLICA_NOT_AVAILABLE: there is no such replica.  If it is created later, it may be created there.
+        """
         ...
 
     def active_producers(self, topic: str, index: int) -> list[ActiveProducer] | int:

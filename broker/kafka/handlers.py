@@ -228,9 +228,9 @@ class Handlers:
         request = codec.decode_request(caller.header, frame)
         return _encoded(caller, logs.describe_log_dirs(request, self._node, self._replicas, self._node_id))
 
-    def _on_alter_log_dirs(self, caller: Caller, frame: memoryview) -> Reply:
+    async def _on_alter_log_dirs(self, caller: Caller, frame: memoryview) -> Reply:
         request = codec.decode_request(caller.header, frame)
-        return _encoded(caller, logs.alter_log_dirs(request, self._node, self._replicas))
+        return _encoded(caller, await logs.alter_log_dirs(request, self._node, self._replicas))
 
     def _on_describe_producers(self, caller: Caller, frame: memoryview) -> Reply:
         request = codec.decode_request(caller.header, frame)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from broker.kafka.api import DataDirectory, HostedLog, Node, Replicas
+from broker.kafka.api import DataDirectory, HostedLog, Node, Replicas, RequestedMove
 from metadata.image import ClusterImage
 from quorumlog.wire.errors import KafkaCode
 
@@ -49,7 +49,7 @@ def _partitions(logs: list[HostedLog]) -> list[dict[str, Any]]:
             "partition_index": log.index,
             "partition_size": log.size,
             "offset_lag": log.offset_lag,
-            "is_future_key": False,  # a replica is never moved between the directories of a broker
+            "is_future_key": log.is_future,
         }
         for log in sorted(logs, key=lambda log: log.index)
     ]
@@ -59,40 +59,35 @@ def _is_cordoned(image: ClusterImage, node_id: int) -> bool:
     return image.broker_config(node_id, _CORDONED) == "true"
 
 
-def alter_log_dirs(request: Any, node: Node, replicas: Replicas) -> dict[str, Any]:
-    """Return the values of an AlterReplicaLogDirs response.
+async def alter_log_dirs(request: Any, node: Node, replicas: Replicas) -> dict[str, Any]:
+    """Return the values of an AlterReplicaLogDirs response: the moves are requested, and happen in the background.
 
-    A replica is in the directory that is named, or the move is refused: replicas do not move between the directories of
-    a broker while it runs.  As in Kafka, the last directory that the request names for a partition counts.
+    As in Kafka, the last directory that the request names for a partition counts.
     """
     directories = {each.path.rstrip("/"): each for each in node.directories()}
-    hosted = {(log.topic, log.index): log.directory_id for log in replicas.hosted_logs()}
-    answers: dict[str, dict[int, KafkaCode]] = {}
+    wanted: dict[tuple[str, int], DataDirectory | None] = {}
     for named in request.dirs:
         directory = directories.get(named.path.rstrip("/"))
         for topic in named.topics:
-            for index in topic.partitions:
-                code = _move_code(directory, hosted.get((topic.name, index)))
-                answers.setdefault(topic.name, {})[index] = code
-    return {
-        "results": [
-            {
-                "topic_name": name,
-                "partitions": [{"partition_index": index, "error_code": code} for index, code in codes.items()],
-            }
-            for name, codes in answers.items()
-        ]
-    }
+            wanted.update(((topic.name, index), directory) for index in topic.partitions)
+    codes = {key: _refusal(directory) for key, directory in wanted.items()}
+    moves = [
+        RequestedMove(*key, directory.directory_id)
+        for key, directory in wanted.items()
+        if directory is not None and codes[key] is KafkaCode.NONE
+    ]
+    outcomes = await replicas.move_replicas(moves)
+    codes.update(((move.topic, move.index), code) for move, code in zip(moves, outcomes, strict=True))
+    answers: dict[str, list[dict[str, Any]]] = {}
+    for (name, index), code in codes.items():
+        answers.setdefault(name, []).append({"partition_index": index, "error_code": code})
+    return {"results": [{"topic_name": name, "partitions": each} for name, each in answers.items()]}
 
 
-def _move_code(wanted: DataDirectory | None, present: UUID | None) -> KafkaCode:
+def _refusal(wanted: DataDirectory | None) -> KafkaCode:
     if wanted is None:
         return KafkaCode.LOG_DIR_NOT_FOUND
-    if wanted.is_failed:
-        return KafkaCode.KAFKA_STORAGE_ERROR
-    if present is None:
-        return KafkaCode.REPLICA_NOT_AVAILABLE
-    return KafkaCode.NONE if present == wanted.directory_id else KafkaCode.POLICY_VIOLATION
+    return KafkaCode.KAFKA_STORAGE_ERROR if wanted.is_failed else KafkaCode.NONE
 
 
 def describe_producers(request: Any, replicas: Replicas) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from broker.core.fetch_session import PartitionKey
-from broker.log import LogConfig
+from broker.log import LogConfig, LogKey
+from broker.replica.moves import ReplicaMoves
 from broker.replica.replica import Replica
 from broker.replica.table import ReplicaTable
 from broker.replica.watermarks import Watermarks
@@ -32,15 +33,22 @@ class Directories:
     """Opens and reports the directories of replicas.  directory_ids: all of this broker, including failed ones."""
 
     def __init__(
-        self, table: ReplicaTable, directory_ids: Sequence[UUID], watermarks: Watermarks, call: ControllerCall
+        self,
+        table: ReplicaTable,
+        directory_ids: Sequence[UUID],
+        watermarks: Watermarks,
+        moves: ReplicaMoves,
+        call: ControllerCall,
     ) -> None:
         self._table = table
         self._context = table.context
         self._directory_ids = tuple(directory_ids)
         self._watermarks = watermarks
+        self._moves = moves
         self._call = call
         self._unreported: dict[PartitionKey, UUID] = {}
         self._news = asyncio.Event()
+        self._context.logs.events.log_moved.subscribe(self._on_moved)
 
     def open(self, replica: Replica, config: LogConfig, strays_known: bool) -> None:
         """Give a new replica its log: the one that was found on disk, or an empty one.  Otherwise it stays offline.
@@ -64,7 +72,7 @@ class Directories:
                 replica.offline = f"it may be in {failed}, which is offline"
                 self.report(replica.partition, failed)
                 return
-            directory_id = self._choose(assigned)
+            directory_id = self._choose(assigned, self._moves.take_preferred(replica))
             if directory_id is None:
                 replica.offline = f"its directory {assigned} is offline"
                 return
@@ -83,6 +91,15 @@ class Directories:
         """
         is_damaged = replica.key in self._context.logs.failures
         return is_damaged and self._assigned(replica.image) == LOST != self._assigned(partition)
+
+    def _on_moved(self, key: LogKey) -> None:
+        """Report the new directory of a replica that has moved, and look again at a log start that was not durable."""
+        replica = self._table.with_log(key)
+        if replica is None or replica.log is None:
+            return
+        self.report_changed(replica)
+        if replica.log.durable_start_offset < replica.log.start_offset:
+            self._context.events.start_moved(replica)
 
     def report_changed(self, replica: Replica) -> None:
         """Report the directory of this replica if the controller's metadata names another one."""
@@ -145,8 +162,10 @@ class Directories:
         offline = self._context.logs.failed_disks
         return next((each for each in self._directory_ids if each in offline), None)
 
-    def _choose(self, assigned: UUID) -> UUID | None:
-        """Return the assigned directory, None if it has failed, or the emptiest one if none is assigned here.
+    def _choose(self, assigned: UUID, preferred: UUID | None) -> UUID | None:
+        """Return the assigned directory, None if it has failed.  If none is assigned here, return another one.
+
+        That is the preferred one if it works, else the emptiest one.
 
         An assigned directory that this broker does not have is a disk that was replaced.  The registration without it
         has taken the replica out of the ISR, so an empty replica elsewhere is safe.
@@ -155,6 +174,8 @@ class Directories:
         working = [each for each in self._directory_ids if each not in offline]
         if assigned in self._directory_ids:
             return assigned if assigned in working else None
+        if preferred in working:
+            return preferred
         if len(working) <= 1:
             return working[0] if working else None
         counts = dict.fromkeys(working, 0)

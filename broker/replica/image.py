@@ -181,6 +181,7 @@ class ImageFollower:
         brokers, self._touched_brokers = self._touched_brokers, set()
         await self._refresh_configs(image)
         self._throttle.set_rate(image.copy_rate(self._context.broker_id))
+        self._context.logs.moves.set_rate(image.move_rate(self._context.broker_id))
         self._context.reads_from_followers = image.cluster_config("replica.selector") == "rack-aware"
         await self._renew(touched, image)
         # Replicas are removed before others are added: a recreated topic has the name of a deleted one.

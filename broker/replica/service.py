@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from random import Random
 from typing import Protocol
 
@@ -19,9 +20,11 @@ from broker.kafka.api import (
     ListOffsetResult,
     ProduceResult,
     ProducerIdResult,
+    RequestedMove,
 )
 from broker.replica.deletions import DeletionService
 from broker.replica.fetch import FetchService
+from broker.replica.moves import ReplicaMoves
 from broker.replica.offsets import OffsetService
 from broker.replica.produce import ProduceService
 from broker.replica.table import ReplicaTable
@@ -43,6 +46,7 @@ class ReplicaService:
         self.fetches = FetchService(table, random)
         self.produces = ProduceService(table)
         self.deletions = DeletionService(table)
+        self.moves = ReplicaMoves(table)
         self._offsets = OffsetService(table)
         self._producer_ids = producer_ids
 
@@ -100,7 +104,10 @@ class ReplicaService:
             )
             for replica in self.table
             if (log := replica.log) is not None
-        ]
+        ] + self.moves.futures()
+
+    async def move_replicas(self, moves: Sequence[RequestedMove]) -> list[KafkaCode]:
+        return await self.moves.request(moves)
 
     def active_producers(self, topic: str, index: int) -> list[ActiveProducer] | int:
         replica = self.table.find(topic, index)

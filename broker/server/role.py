@@ -131,7 +131,7 @@ class BrokerRole:
         self.isr = IsrKeeper(self.table, call, config.lag_max_ms)
         self.log_starts = LogStarts(self.table)
         self.watermarks = Watermarks(self._disks, self.table, self.logs.disk_failed)
-        self.directories = Directories(self.table, self._directory_ids, self.watermarks, call)
+        self.directories = Directories(self.table, self._directory_ids, self.watermarks, self.replicas.moves, call)
         self._strays = Strays(self.table, self._disks, self.watermarks, generation, sources.wall_ms)
         self.follower = ImageFollower(
             self.table,
@@ -220,6 +220,7 @@ class BrokerRole:
             ("log-starts", self.log_starts.run()),
             ("directories", self.directories.run()),
             ("maintenance", self._maintain()),
+            ("moves", self.logs.moves.run(self._sources.wall_ms)),
             ("cleaner", self.cleaner.run()),
             ("producer-ids", self._pool.run()),
         ):

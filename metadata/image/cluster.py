@@ -139,6 +139,11 @@ class ClusterImage(msgspec.Struct, frozen=True, gc=False):
             return of_cluster
         return of_broker if of_cluster < 0 else min(of_cluster, of_broker)
 
+    def move_rate(self, broker_id: int) -> int:
+        """Return how many bytes per second a broker may copy between its directories; -1: without limit."""
+        rate = int(self.broker_config(broker_id, "replica.alter.log.dirs.io.max.bytes.per.second"))
+        return -1 if rate == INT64_MAX else rate
+
     def first_leader_epoch(self, name: str, index: int) -> int:
         """Return the leader epoch with which a partition created under this topic name and index must start."""
         past = self.past_epochs.get(name, ())

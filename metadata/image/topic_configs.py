@@ -302,12 +302,14 @@ BROKER_CONFIGS: dict[str, ConfigKey] = {
             INT64_MAX,
             f"{_FOLLOWER_RATE} limits the bytes that a broker copies",
         ),
+        _int("replica.alter.log.dirs.io.max.bytes.per.second", INT64_MAX, 0),
     )
 }
 """Configs of a single broker.  A cordoned broker gets a new replica only if a request names it.
 
 follower.replication.throttled.rate: how many bytes per second this broker copies to replicas that are being added; the
 maximum means no limit.  Kafka limits both ends of a copy, and kafka-reassign-partitions sets both to the same value.
+replica.alter.log.dirs.io.max.bytes.per.second: the same for replicas that move between the directories of this broker.
 """
 
 KAFKA_RATES = frozenset(

@@ -143,14 +143,11 @@ MUTANTS = (
         ("tests/unit/broker/kafka/test_security_is_off.py::test_a_quota_is_refused_and_the_removal_of_none_succeeds",),
     ),
     Mutant(
-        "a replica seems to move to a directory where it is not",
+        "a replica may move to a directory that has failed",
         "broker/kafka/logs.py",
-        "return KafkaCode.NONE if present == wanted.directory_id else KafkaCode.POLICY_VIOLATION",
+        "return KafkaCode.KAFKA_STORAGE_ERROR if wanted.is_failed else KafkaCode.NONE",
         "return KafkaCode.NONE",
-        (
-            "tests/unit/broker/kafka/test_security_is_off.py"
-            "::test_a_move_of_a_replica_is_accepted_only_to_its_own_directory",
-        ),
+        ("tests/unit/broker/kafka/test_log_directories.py::test_a_replica_moves_only_to_a_directory_that_works",),
     ),
     Mutant(
         "a broker describes its own settings as those of another one",

@@ -32,7 +32,23 @@ WATERMARK_TESTS = "tests/unit/broker/replica/test_watermarks.py"
 
 INTERNAL_TESTS = "tests/unit/broker/replica/test_internal_topics.py"
 
+MOVE_TESTS = "tests/unit/broker/replica/test_moves.py"
+
 MUTANTS = (
+    Mutant(
+        "the new directory of a moved replica is not reported to the controller",
+        DIRECTORIES,
+        "            return\n        self.report_changed(replica)\n        if replica.log.durable",
+        "            return\n        if replica.log.durable",
+        (f"{MOVE_TESTS}::test_a_leader_moves_without_a_change_of_its_role",),
+    ),
+    Mutant(
+        "a replica is created elsewhere than AlterReplicaLogDirs has chosen",
+        DIRECTORIES,
+        "        if preferred in working:\n            return preferred\n",
+        "",
+        (f"{MOVE_TESTS}::test_a_replica_is_created_in_the_directory_that_was_chosen_before",),
+    ),
     Mutant(
         "a follower serves records before its leader agrees to them",
         REPLICA,

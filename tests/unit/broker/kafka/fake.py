@@ -85,6 +85,8 @@ class FakeReplicas:
         self.produced: list[tuple[str, int, int, bytes]] = []
         """(topic, index, acks, received bytes), in the order of the calls."""
         self.deletion_timeouts: list[int] = []
+        self.moves: list[api.RequestedMove] = []
+        self.futures: list[api.HostedLog] = []
         self.plans: list[api.FetchPlan] = []
         self.fetches_parked = 0
         self._held: list[tuple[asyncio.Future[api.ProduceResult], api.ProduceResult]] = []
@@ -271,7 +273,12 @@ class FakeReplicas:
         return [
             api.HostedLog(DIRECTORY, name, index, sum(len(batch[3]) for batch in log.batches), 0)
             for (name, index), log in sorted(self.logs.items(), reverse=True)
-        ]
+        ] + self.futures
+
+    async def move_replicas(self, moves: Sequence[api.RequestedMove]) -> list[KafkaCode]:
+        known = [(each.topic, each.index) in self.logs for each in moves]
+        self.moves += [each for each, is_known in zip(moves, known, strict=True) if is_known]
+        return [KafkaCode.NONE if is_known else KafkaCode.REPLICA_NOT_AVAILABLE for is_known in known]
 
     def active_producers(self, topic: str, index: int) -> list[api.ActiveProducer] | int:
         if (refusal := self._refusal(topic, index)) is not None:

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from broker.kafka.api import HostedLog
 from metadata.records import (
     METADATA_VERSION,
     METADATA_VERSION_MAX,
@@ -60,6 +61,21 @@ async def test_a_request_may_name_the_logs(served: Served) -> None:
     good = response.results[0]
     assert [(topic.name, [each.partition_index for each in topic.partitions]) for topic in good.topics] == [("a", [1])]
     assert (await log_dirs(served, 4, [])).results[0].topics == ()
+
+
+async def test_a_replica_that_moves_is_described_in_both_directories(served: Served) -> None:
+    await fill(served)
+    served.replicas.futures = [HostedLog(UUID(int=902), "a", 1, 7, 3, is_future=True)]
+    response = await log_dirs(served, 4, [{"topic": "a", "partitions": [1]}])
+    found = {
+        each.log_dir: [
+            (one.partition_index, one.offset_lag, one.is_future_key)
+            for topic in each.topics
+            for one in topic.partitions
+        ]
+        for each in response.results
+    }
+    assert found == {"/data/a": [(1, 0, False)], "/data/b": [], "/data/c": [(1, 3, True)]}
 
 
 # -- DescribeProducers

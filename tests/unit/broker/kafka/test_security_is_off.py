@@ -1,4 +1,4 @@
-"""Requests about security, quotas and log directories that have nothing to change here."""
+"""Requests about security and quotas that have nothing to change here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
 from tests.unit.broker.kafka.conftest import Served
-from tests.unit.broker.kafka.raw import RawClient, batch
+from tests.unit.broker.kafka.raw import RawClient
 
 
 async def ask(served: Served, api: Api, version: int, values: dict[str, Any]) -> Any:
@@ -141,35 +141,3 @@ async def test_a_quota_is_refused_and_the_removal_of_none_succeeds(served: Serve
         KafkaCode.INVALID_REQUEST,
     ]
     assert [each.entity_name for each in response.entries[0].entity] == ["me"]
-
-
-# -- AlterReplicaLogDirs
-
-
-@pytest.mark.parametrize(
-    ("path", "index", "code"),
-    [
-        ("/data/a", 0, KafkaCode.NONE),
-        ("/data/a/", 0, KafkaCode.NONE),
-        ("/data/a", 1, KafkaCode.REPLICA_NOT_AVAILABLE),
-        ("/data/b", 0, KafkaCode.KAFKA_STORAGE_ERROR),
-        ("/data/c", 0, KafkaCode.POLICY_VIOLATION),
-        ("/data", 0, KafkaCode.LOG_DIR_NOT_FOUND),
-        ("", 0, KafkaCode.LOG_DIR_NOT_FOUND),
-    ],
-)
-@pytest.mark.parametrize("version", [1, 2])
-async def test_a_move_of_a_replica_is_accepted_only_to_its_own_directory(
-    served: Served, version: int, path: str, index: int, code: KafkaCode
-) -> None:
-    served.replicas.create("t", 1)
-    async with RawClient(served.port) as client:
-        await client.produce("t", 0, batch())
-    wanted = [{"path": path, "topics": [{"name": "t", "partitions": [index]}]}]
-    response = await ask(served, Api.ALTER_REPLICA_LOG_DIRS, version, {"dirs": wanted})
-    found = [
-        (each.topic_name, one.partition_index, int(one.error_code))
-        for each in response.results
-        for one in each.partitions
-    ]
-    assert found == [("t", index, code)]

@@ -142,6 +142,16 @@ def test_the_rates_that_kafka_reassign_partitions_sets_limit_the_copies_of_a_bro
     assert cluster.image.copy_rate(1) == -1
 
 
+def test_a_rate_limits_the_moves_between_the_directories_of_a_broker(cluster: Cluster) -> None:
+    rate = "replica.alter.log.dirs.io.max.bytes.per.second"
+    assert cluster.image.move_rate(1) == -1
+    [answer] = alter(cluster, Changes(BROKER, ((rate, "1000"),)))
+    assert answer.outcome == OK
+    assert [cluster.image.move_rate(broker) for broker in (1, 2)] == [1000, -1]
+    alter(cluster, Changes(BROKER, ((rate, None),)))
+    assert cluster.image.move_rate(1) == -1
+
+
 def test_the_nearest_key_is_named(cluster: Cluster) -> None:
     [answer] = alter(cluster, Changes(TOPIC, (("retention_ms", "1"),)))
     assert "did you mean retention.ms?" in answer.outcome.message

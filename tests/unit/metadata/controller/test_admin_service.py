@@ -116,6 +116,7 @@ def test_configs_are_changed_and_described() -> None:
             ("cordoned", "false", "default"),
             ("follower.replication.throttled.rate", str(2**63 - 1), "default"),
             ("leader.replication.throttled.rate", str(2**63 - 1), "default"),
+            ("replica.alter.log.dirs.io.max.bytes.per.second", str(2**63 - 1), "default"),
         ]
         back = pb.AlterConfigsRequest(resources=[changes(TOPIC, "t", ("retention.ms", None))])
         assert (await plane.call(rpcs.ALTER_CONFIGS, back)).resources[0].changed

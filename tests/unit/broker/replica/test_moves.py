@@ -1,0 +1,161 @@
+"""Replicas move between the two directories of broker 1 while they lead and follow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from broker.kafka.api import HostedLog, RequestedMove
+from broker.log import moves as log_moves
+from broker.replica import moves
+from metadata.records import UNASSIGNED, Config, ConfigScope, RemoveTopic
+from quorumlog.runtime.disk import DiskError
+from quorumlog.wire.errors import KafkaCode
+from tests.unit.broker.log.batches import make_batch
+from tests.unit.broker.replica.rig import TOPIC, Rig, running
+
+RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+
+
+@pytest.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    async with running(tmp_path, directories=2) as rig:
+        await rig.register()
+        yield rig
+
+
+def other(rig: Rig) -> UUID:
+    (found,) = [each for each in rig.directories if each != rig.log.directory_id]
+    return found
+
+
+async def request(rig: Rig, directory_id: UUID, index: int = 0) -> KafkaCode:
+    (code,) = await rig.replicas.move_replicas([RequestedMove(TOPIC, index, directory_id)])
+    return code
+
+
+async def run_moves(rig: Rig) -> None:
+    task = asyncio.create_task(rig.role.logs.moves.run(lambda: 1_000))
+    async with asyncio.timeout(20):
+        while rig.role.logs.moves.targets:  # noqa: ASYNC110 -- nothing reports it
+            await asyncio.sleep(0.005)
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    await rig.role.logs.moves.close()
+
+
+async def test_a_leader_moves_without_a_change_of_its_role(rig: Rig) -> None:
+    await rig.create((1, 2))
+    leader, log, target = rig.leader, rig.log, other(rig)
+    for number in range(20):
+        await rig.write(b"%d" % number)
+    before = rig.produce(b"acknowledged by the follower", acks=-1)
+    rig.role.directories._unreported.clear()
+    assert await request(rig, target) is KafkaCode.NONE
+    assert rig.replicas.hosted_logs()[1:] == [HostedLog(target, TOPIC, 0, 0, 21, is_future=True)]
+    await run_moves(rig)
+    assert (rig.leader, rig.log, rig.log.directory_id) == (leader, log, target)
+    assert rig.unreported == [(0, target)]
+    assert [each.directory_id for each in rig.replicas.hosted_logs()] == [target]
+    after = rig.produce(b"after the move", acks=1)
+    await rig.role.logs.flush_all([rig.log])
+    assert (await after).error_code == 0
+    assert not before.done()
+    reply = await rig.fetch(2, 0, -1)
+    assert len(reply.records) == rig.log.size
+    await rig.fetch(2, 22, 0)
+    assert (await before).error_code == 0
+
+
+async def test_a_follower_moves_and_goes_on_copying(rig: Rig) -> None:
+    await rig.create((2, 1))
+    await rig.reply(2, make_batch([b"a"], base_offset=0, leader_epoch=0), high_watermark=1)
+    target = other(rig)
+    assert await request(rig, target) is KafkaCode.NONE
+    await run_moves(rig)
+    assert rig.log.directory_id == target
+    await rig.reply(2, make_batch([b"b"], base_offset=1, leader_epoch=0), high_watermark=2)
+    assert (rig.log.end_offset, rig.log.flushed_offset, rig.log.high_watermark) == (2, 2, 2)
+
+
+async def test_a_move_to_the_present_directory_ends_a_move(rig: Rig) -> None:
+    await rig.create((1,))
+    here = rig.log.directory_id
+    assert await request(rig, other(rig)) is KafkaCode.NONE
+    assert await request(rig, here) is KafkaCode.NONE
+    assert not rig.role.logs.moves.targets
+    assert [each.is_future for each in rig.replicas.hosted_logs()] == [False]
+    assert await request(rig, here) is KafkaCode.NONE
+
+
+async def test_a_replica_is_created_in_the_directory_that_was_chosen_before(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moves, "PREFERENCES_MAX", 3)
+    for index in range(4):  # the oldest choice is forgotten
+        assert await request(rig, rig.directories[1], index) is KafkaCode.REPLICA_NOT_AVAILABLE
+    await rig.create((1,), (1,), (1,), (1,), (1,))
+    assert all(each.image.replicas[0].directory_id == UNASSIGNED for each in rig.role.table)
+    in_second = {each.index for each in rig.replicas.hosted_logs() if each.directory_id == rig.directories[1]}
+    assert in_second >= {1, 2, 3}
+    assert not rig.replicas.moves._preferred.keys() & {(TOPIC, index) for index in (1, 2, 3)}
+
+
+async def test_an_offline_replica_does_not_move(rig: Rig) -> None:
+    await rig.create((1,))
+    target = other(rig)
+    rig.role.logs.disk_failed(rig.log.directory_id, DiskError("broken"))
+    assert await request(rig, target) is KafkaCode.KAFKA_STORAGE_ERROR
+
+
+async def test_a_directory_that_fails_during_the_request_is_reported(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    await rig.create((1,))
+
+    async def fail(*_: object) -> None:
+        raise DiskError("broken")
+
+    disk = rig.role.logs.disk_of(rig.log)
+    monkeypatch.setattr(disk.facts, "commit", fail)
+    assert await request(rig, other(rig)) is KafkaCode.KAFKA_STORAGE_ERROR
+    assert rig.hosted().log is None
+
+
+async def test_the_rate_of_moves_is_that_of_the_config(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_moves, "THROTTLE_LOOK_S", 0.01)
+    await rig.create((1,))
+    for number in range(20):
+        await rig.write(b"%d" % number)
+    rig.cluster.apply([Config(ConfigScope.BROKER, "1", RATE, "0")])
+    await rig.learn()
+    target = other(rig)
+    await request(rig, target)
+    task = asyncio.create_task(rig.role.logs.moves.run(lambda: 1_000))
+    while not rig.replicas.moves.futures()[0].size:  # noqa: ASYNC110 -- nothing reports it
+        await asyncio.sleep(0.005)
+    assert rig.log.directory_id != target
+    rig.cluster.apply([Config(ConfigScope.BROKER, "1", RATE, None)])
+    await rig.learn()
+    while rig.role.logs.moves.targets:  # noqa: ASYNC110 -- nothing reports it
+        await asyncio.sleep(0.005)
+    assert rig.log.directory_id == target
+    task.cancel()
+    await rig.role.logs.moves.close()
+
+
+async def test_a_topic_that_is_deleted_takes_its_move_with_it(rig: Rig) -> None:
+    await rig.create((1,))
+    await rig.write(b"a")
+    await request(rig, other(rig))
+    rig.cluster.apply([RemoveTopic(rig.hosted().topic_id)])
+    await rig.learn()
+    assert rig.replicas.hosted_logs() == []
+    await run_moves(rig)
+    for disk in rig._disks:
+        assert (disk.list("logs"), disk.list("futures")) == ([], [])
+        assert disk.facts.load("moving/") == {}
