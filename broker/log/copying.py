@@ -40,7 +40,7 @@ class LogCopy:
     """The future of one log.  Its coroutines raise DiskError after they have reported the directory that failed.
 
     size: bytes of the segments that were copied.
-    end_offset: end of the records that were copied, or an offset shortly before.
+    end_offset: end of the records that were copied, or an offset before it in the same segment.
     may_be_decided: the source may have recorded that the future counts.
     """
 
@@ -156,9 +156,7 @@ class LogCopy:
             await self.target.disk.write(file, data)
         copied.size += size
         self._wrote(file, size)
-        if not self._is_current(copied):
-            return
-        with self.source.reported():
+        if self._is_current(copied):
             self.end_offset = max(self.end_offset, segment.offset_before(copied.size))
 
     async def _copy_index(self, copied: _CopiedSegment) -> None:

@@ -209,6 +209,8 @@ class LogMoves:
         """Wait until a decision has ended, after `run` was cancelled.  The caller sets the deadline."""
         if self._deciding is not None:
             await asyncio.wait([self._deciding])
+            if (error := self._deciding.exception()) is not None:
+                logger.warning("move of a replica ends", cause=str(error))
 
     async def run(self, wall_ms: Callable[[], int]) -> None:
         """Move the logs, one after the other, until cancelled."""
@@ -272,7 +274,9 @@ class LogMoves:
             await copy.flush()
             await self._copy_most(copy)
             self._deciding = asyncio.get_running_loop().create_task(self._decide(copy, wall_ms))
-            if await asyncio.shield(self._deciding):
+            is_decided = await asyncio.shield(self._deciding)
+            self._deciding = None
+            if is_decided:
                 return True
             if not self._goes_on(copy):
                 return False

@@ -200,8 +200,10 @@ class Segment:
     # -- finding
 
     def offset_before(self, position: int) -> int:
-        """Return the offset of a batch at or shortly before `position`, without reading the segment."""
-        return self.end_offset if position >= self.size else self.index.by_position(position).offset
+        """Return the offset of a batch before `position`, without a read: only an index in memory gives a near one."""
+        if position >= self.size:
+            return self.end_offset
+        return self.base_offset if self._index is None else self._index.by_position(position).offset
 
     def position_of(self, offset: int) -> int:
         """Return the position of the first batch that ends above `offset`; the size, if none does.
