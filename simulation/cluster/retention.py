@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from broker.log import PartitionLog
+from broker.log.strays import STRAYS
 from quorumlog.errors import CorruptStoreError
 from quorumlog.wire.record_batch import iter_headers
 from simulation.cluster.history import peek
@@ -69,8 +70,9 @@ class StrayWatch:
             since[new] = self._clock()
 
         def removed(path: str) -> None:
-            age_s = self._clock() - since.get(path, 0.0)
-            self._check(age_s >= self._kept_s, lambda: f"I25: {path} is deleted {age_s:.3f} s after it was set aside")
+            if path.startswith(f"{STRAYS}/"):  # not the copy of a replica whose move was interrupted
+                age_s = self._clock() - since.get(path, 0.0)
+                self._check(age_s >= self._kept_s, lambda: f"I25: {path} is deleted {age_s:.3f} s after set aside")
             remove_tree(path)
 
         disk.rename = renamed  # type: ignore[method-assign]
