@@ -29,6 +29,8 @@ _CONFIG_TYPES: Final = {
     Kind.CHOICE: 2,
     Kind.VERSION: 2,
     Kind.OFFSET_RESET: 2,
+    Kind.TOPIC: 2,
+    Kind.TOPIC_PREFIX: 2,
     Kind.INT: 5,
     Kind.RATIO: 6,
     Kind.REPLICAS: 7,

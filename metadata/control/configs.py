@@ -32,6 +32,7 @@ from metadata.control.topics import default_min_isr
 from metadata.image import (
     BROKER_CONFIGS,
     CLUSTER_CONFIGS,
+    DEAD_LETTER_TOPIC,
     GROUP_CONFIGS,
     GROUPS_WITH_CONFIGS_MAX,
     KAFKA_RATES,
@@ -40,6 +41,7 @@ from metadata.image import (
     ClusterImage,
     ConfigKey,
     TopicImage,
+    dead_letter_problem,
     group_keys,
     inherited_key,
     is_internal,
@@ -248,18 +250,27 @@ def _records(image: ClusterImage, wanted: Changes, unavailable: Mapping[str, str
         target[CLEANUP_POLICY] = COMPACT
     records = [Config(scope, name, each, target[each]) for each in sorted(target) if now.get(each) != target[each]]
     if scope is ConfigScope.GROUP and records:
-        return _group_refusal(image, {**now, **target}, table) or records
+        return _group_refusal(image, {**now, **target}, target, table) or records
     return records
 
 
 def _group_refusal(
-    image: ClusterImage, own: Mapping[str, str | None], table: Mapping[str, ConfigKey]
+    image: ClusterImage,
+    own: Mapping[str, str | None],
+    changed: Mapping[str, str | None],
+    table: Mapping[str, ConfigKey],
 ) -> Outcome | None:
-    """Return why a group cannot have these configs, or None.  own: its values after the change; None: the default."""
+    """Return why a group cannot have these configs, or None.
+
+    own: its values after the change; None: the default.  changed: the values that the request names.
+    """
     level = image.features.get(METADATA_VERSION, METADATA_VERSION_MIN)
     if level < GROUP_CONFIGS_LEVEL:
         text = f"configs of groups need level {GROUP_CONFIGS_LEVEL} of {METADATA_VERSION}; the cluster is at {level}"
         return Outcome(ApiError.UNSUPPORTED_VERSION, text, "kctl features upgrade, once every node has this release")
+    topic = changed.get(DEAD_LETTER_TOPIC)
+    if topic is not None and (problem := dead_letter_problem(image, topic)) is not None:
+        return Outcome(ApiError.INVALID_CONFIG, problem)
     for session, interval in TIMES:
         session_ms, interval_ms = (int(own.get(key) or table[key].default) for key in (session, interval))
         if session_ms <= interval_ms and (own.get(session) or own.get(interval)):

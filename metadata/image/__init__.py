@@ -4,10 +4,15 @@ from metadata.image.bits import indexes
 from metadata.image.cluster import ClusterImage
 from metadata.image.delta import Delta, delta
 from metadata.image.group_configs import (
+    DEAD_LETTER_COPIES,
+    DEAD_LETTER_CREATION,
+    DEAD_LETTER_TOPIC,
+    DEAD_LETTERS_ADMITTED,
     GROUP_CONFIGS,
     GROUPS_WITH_CONFIGS_MAX,
     RENEW_ENABLED,
     TIMES,
+    dead_letter_problem,
     group_config,
     group_keys,
     inherited_key,
@@ -27,6 +32,10 @@ from metadata.image.topic_configs import (
 __all__ = [
     "BROKER_CONFIGS",
     "CLUSTER_CONFIGS",
+    "DEAD_LETTERS_ADMITTED",
+    "DEAD_LETTER_COPIES",
+    "DEAD_LETTER_CREATION",
+    "DEAD_LETTER_TOPIC",
     "GROUPS_WITH_CONFIGS_MAX",
     "GROUP_CONFIGS",
     "KAFKA_RATES",
@@ -39,6 +48,7 @@ __all__ = [
     "Delta",
     "PartitionImage",
     "TopicImage",
+    "dead_letter_problem",
     "delta",
     "group_config",
     "group_keys",

@@ -26,6 +26,18 @@ RENEW_ENABLED = "share.renew.acknowledge.enable"
 """Whether members may renew the locks of their records (KIP-1222, KIP-1240)."""
 
 
+DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
+"""The topic that gets the dead letters of a share group (KIP-1191); empty: there is none."""
+DEAD_LETTER_COPIES = "errors.deadletterqueue.copy.record.enable"
+"""Whether a dead letter has the key, the value and the headers of its record."""
+DEAD_LETTER_PREFIX = "errors.deadletterqueue.topic.name.prefix"
+"""The config of the cluster with which the names of dead-letter topics begin."""
+DEAD_LETTER_CREATION = "errors.deadletterqueue.auto.create.topics.enable"
+"""The config of the cluster that lets brokers create missing dead-letter topics."""
+DEAD_LETTERS_ADMITTED = "errors.deadletterqueue.group.enable"
+"""The config of a topic that admits the dead letters of groups."""
+
+
 class _Origin(NamedTuple):
     """The keys of the cluster that give a group's config its default and its range.
 
@@ -51,6 +63,8 @@ _ORIGINS: dict[str, _Origin] = {
     "consumer.assignment.interval.ms": _of_consumers("assignment.interval.ms"),
     "consumer.heartbeat.interval.ms": _of_consumers("heartbeat.interval.ms"),
     "consumer.session.timeout.ms": _of_consumers("session.timeout.ms"),
+    DEAD_LETTER_COPIES: _Origin(),
+    DEAD_LETTER_TOPIC: _Origin(),
     "share.auto.offset.reset": _Origin("share.auto.offset.reset"),
     "share.delivery.count.limit": _of_shares("delivery.count.limit"),
     "share.heartbeat.interval.ms": _of_shares("heartbeat.interval.ms"),
@@ -62,9 +76,20 @@ _ORIGINS: dict[str, _Origin] = {
 }
 
 
+_OWN_CONFIGS = {
+    each.key: each
+    for each in (
+        ConfigKey(DEAD_LETTER_COPIES, Kind.BOOLEAN, "false"),
+        ConfigKey(DEAD_LETTER_TOPIC, Kind.TOPIC, ""),
+        ConfigKey(RENEW_ENABLED, Kind.BOOLEAN, "true"),
+    )
+}
+"""The configs that inherit nothing from the cluster."""
+
+
 def _key(name: str) -> ConfigKey:
-    if name == RENEW_ENABLED:
-        return ConfigKey(name, Kind.BOOLEAN, "true")
+    if name in _OWN_CONFIGS:
+        return _OWN_CONFIGS[name]
     default = CLUSTER_CONFIGS[_ORIGINS[name].default].default
     match name:
         case "share.auto.offset.reset":
@@ -102,6 +127,14 @@ def group_key(image: ClusterImage, key: str) -> ConfigKey:
     if origin.is_default_bounded:
         default = str(max(low, min(int(default), high)))
     return msgspec.structs.replace(known, default=default, low=low, high=high)
+
+
+def dead_letter_problem(image: ClusterImage, topic: str) -> str | None:
+    """Return why a group's dead-letter topic cannot have this name in the cluster, or None."""
+    prefix = image.cluster_config(DEAD_LETTER_PREFIX)
+    if not topic or topic.startswith(prefix):
+        return None
+    return f"{DEAD_LETTER_TOPIC} must begin with {prefix!r} ({DEAD_LETTER_PREFIX}), not {topic[:40]!r}"
 
 
 def group_keys(image: ClusterImage) -> dict[str, ConfigKey]:

@@ -32,6 +32,8 @@ KEYS_SHOWN_MAX = 8
 _RATIO = re.compile(r"[01](\.[0-9]{0,15})?|\.[0-9]{1,15}")
 _REPLICAS = re.compile(r"\*|([0-9]{1,10}:[0-9]{1,10}(,[0-9]{1,10}:[0-9]{1,10})*)?")
 _VERSION = re.compile(r"[0-9]{1,2}(\.[0-9]{1,2}){1,3}(-IV[0-9]{1,2})?")
+_NAME_PART = re.compile(r"[a-zA-Z0-9._-]{0,249}")
+_RESERVED = "__"
 
 
 class Kind(Enum):
@@ -43,6 +45,8 @@ class Kind(Enum):
     RATIO = "double"
     VERSION = "version"
     OFFSET_RESET = "offset reset"
+    TOPIC = "topic"
+    TOPIC_PREFIX = "topic prefix"
 
 
 class ConfigKey(msgspec.Struct, frozen=True, gc=False):
@@ -84,6 +88,10 @@ class ConfigKey(msgspec.Struct, frozen=True, gc=False):
                 return "a version of Kafka, such as 2.8 or 3.0-IV1"
             case Kind.OFFSET_RESET:
                 return f"earliest, latest, or {BY_DURATION} and a duration in ISO 8601, such as {BY_DURATION}PT1H"
+            case Kind.TOPIC:
+                return f"empty, or the name of a topic that does not begin with {_RESERVED}"
+            case Kind.TOPIC_PREFIX:
+                return "empty, or the beginning of a topic's name"
             case Kind.REPLICAS:
                 return f"*, or partition:broker pairs with commas between them, at most {REPLICAS_CHARS_MAX} characters"
 
@@ -112,6 +120,11 @@ class ConfigKey(msgspec.Struct, frozen=True, gc=False):
                 good = _VERSION.fullmatch(value) is not None
             case Kind.OFFSET_RESET:
                 good = value in OFFSET_RESETS or reset_duration_ms(value) is not None
+            case Kind.TOPIC:
+                good = _NAME_PART.fullmatch(value) is not None and value not in (".", "..")
+                good = good and not value.startswith(_RESERVED)
+            case Kind.TOPIC_PREFIX:
+                good = _NAME_PART.fullmatch(value) is not None
             case Kind.REPLICAS:
                 good = len(value) <= REPLICAS_CHARS_MAX and _REPLICAS.fullmatch(value) is not None
         return None if good else f"{self.key} must be {self._values}, not {value[:40]!r}"
@@ -164,6 +177,7 @@ TOPIC_CONFIGS: dict[str, ConfigKey] = {
         _boolean("compression.validation.enable", "true"),
         _int("compression.zstd.level", 3, -131_072, 22),
         _int("delete.retention.ms", _DAY_MS, 0),
+        _boolean("errors.deadletterqueue.group.enable", "false"),
         _ignored_int("file.delete.delay.ms", 60_000, 0, INT64_MAX, "the log deletes files at once"),
         _ignored_int("flush.messages", INT64_MAX, 1, INT64_MAX, _FLUSHES),
         _ignored_int("flush.ms", INT64_MAX, 0, INT64_MAX, _FLUSHES),
@@ -201,6 +215,7 @@ compression.type: a leader recompresses each batch that has another codec, befor
 batches keep their codecs.  compression.gzip.level, compression.lz4.level, compression.zstd.level: see KIP-390.
 compression.validation.enable: whether a leader decompresses each compressed batch and checks its records before it
 appends the batch, as Kafka does.  Without this check, a defective producer can write batches that no consumer can read.
+errors.deadletterqueue.group.enable: whether brokers may write the dead letters of share groups to the topic (KIP-1191).
 message.timestamp.type: LogAppendTime replaces the timestamps of producers by the leader's time of the append.
 message.timestamp.before.max.ms, message.timestamp.after.max.ms: how far the timestamp of a record may lie in the past
 and in the future.  The largest number means no limit, the default of both; in Kafka 4 the future is limited to an hour.
@@ -214,6 +229,8 @@ CLUSTER_CONFIGS: dict[str, ConfigKey] = {
         _boolean("auto.create.topics.enable", "false"),
         _boolean("auto.leader.rebalance.enable", "true"),
         _int("default.replication.factor", 3, 1, 32_767),
+        _boolean("errors.deadletterqueue.auto.create.topics.enable", "false"),
+        ConfigKey("errors.deadletterqueue.topic.name.prefix", Kind.TOPIC_PREFIX, "dlq."),
         _int("group.consumer.assignment.interval.ms", 1_000, 0, INT32_MAX),
         ConfigKey("group.consumer.assignors", Kind.POLICIES, "uniform,range", choices=("uniform", "range")),
         _int("group.consumer.heartbeat.interval.ms", 5_000, 1, INT32_MAX),
@@ -269,6 +286,8 @@ CLUSTER_CONFIGS: dict[str, ConfigKey] = {
 
 auto.create.topics.enable: whether a broker creates a topic that a client names in a Metadata request.  The default is
 off, unlike Kafka's: a misspelt name would become a topic, with settings that were not chosen.
+errors.deadletterqueue.*: of the dead-letter topics of share groups (KIP-1191): whether a broker creates a missing one,
+and how its name must begin.
 group.consumer.*: limits of groups of the newer protocol (KIP-848).  group.consumer.assignors: those that members may
 choose, the default first.  group.consumer.assignment.interval.ms: the time between two assignments (KIP-1263).
 group.consumer.migration.policy: whether a group with members may change its protocol.

@@ -260,7 +260,7 @@ async def test_configs_of_groups_are_altered_described_and_listed(served: Served
         ]  # fmt: skip
         assert "from 2 to 10" in found.documentation
         assert [int(each.config_type) for each in (await described(client, GROUP, "work")).values()] == [
-            5, 5, 5, 2, 5, 5, 2, 5, 5, 1, 5
+            5, 5, 5, 1, 2, 2, 5, 5, 2, 5, 5, 1, 5
         ]  # fmt: skip
         renew = "share.renew.acknowledge.enable"
         own = (await described(client, GROUP, "work", renew))[renew]

@@ -22,6 +22,7 @@ WORKERS = Resource(ConfigScope.GROUP, "workers")
 CLUSTER = Resource(ConfigScope.CLUSTER, "")
 SESSION = "share.session.timeout.ms"
 RESET = "share.auto.offset.reset"
+LETTERS = "errors.deadletterqueue.topic.name"
 
 
 @pytest.fixture
@@ -143,6 +144,43 @@ def test_a_config_that_the_cluster_does_not_have_has_a_default_of_its_own(cluste
     assert shown(cluster, "share.renew.acknowledge.enable") == ("false", "group")
     assert group_config(cluster.image, "others", "share.renew.acknowledge.enable") == "true"
     assert "true or false" in refused(cluster, WORKERS, ("share.renew.acknowledge.enable", "maybe")).message
+
+
+def test_a_dead_letter_topic_begins_with_the_prefix_of_the_cluster(cluster: Cluster) -> None:
+    assert shown(cluster, LETTERS) == ("", "default")
+    give(cluster, errors_deadletterqueue_topic_name="dlq.mails", errors_deadletterqueue_copy_record_enable="true")
+    assert shown(cluster, LETTERS) == ("dlq.mails", "group")
+    outcome = refused(cluster, WORKERS, (LETTERS, "mails"))
+    assert outcome.error == "INVALID_CONFIG"
+    assert outcome.message == (
+        "errors.deadletterqueue.topic.name must begin with 'dlq.' (errors.deadletterqueue.topic.name.prefix), "
+        "not 'mails'"
+    )
+    give(cluster, CLUSTER, errors_deadletterqueue_topic_name_prefix="dead-")
+    give(cluster, errors_deadletterqueue_copy_record_enable="false")  # a name that was accepted before is not judged
+    refused(cluster, WORKERS, (LETTERS, "dlq.others"))
+    give(cluster, errors_deadletterqueue_topic_name="dead-mails")
+    give(cluster, CLUSTER, errors_deadletterqueue_topic_name_prefix="")
+    give(cluster, errors_deadletterqueue_topic_name="mails")
+    give(cluster, errors_deadletterqueue_topic_name="")
+    assert shown(cluster, LETTERS) == ("", "group")
+    [answer] = alter(cluster, Changes(WORKERS, ((LETTERS, None),)))
+    assert answer.changed
+    assert shown(cluster, LETTERS) == ("", "default")
+
+
+@pytest.mark.parametrize("name", ["__share_group_state", "__dlq", ".", "..", "dlq/x", "dlq.ü", "d" * 250, " "])
+def test_a_name_that_no_dead_letter_topic_can_have_is_refused(cluster: Cluster, name: str) -> None:
+    give(cluster, CLUSTER, errors_deadletterqueue_topic_name_prefix="")
+    outcome = refused(cluster, WORKERS, (LETTERS, name))
+    assert outcome.error == "INVALID_CONFIG"
+    assert "empty, or the name of a topic that does not begin with __" in outcome.message
+
+
+def test_a_prefix_that_no_topic_can_have_is_refused(cluster: Cluster) -> None:
+    for prefix in ("dlq/", "d" * 250):
+        outcome = refused(cluster, CLUSTER, ("errors.deadletterqueue.topic.name.prefix", prefix))
+        assert outcome.error == "INVALID_CONFIG"
 
 
 def test_a_config_that_is_already_set_changes_nothing(cluster: Cluster) -> None:
