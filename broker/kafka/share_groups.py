@@ -339,7 +339,7 @@ def read_state(asked: DecodedRequest) -> Pending:
 
 def write_state(asked: DecodedRequest) -> Pending:
     def request_of(key: ShareKey, each: Any) -> StateRequest:
-        known = {Delivery.AVAILABLE, Delivery.ACKNOWLEDGED, Delivery.ARCHIVED}
+        known = frozenset(Delivery) - {Delivery.ACQUIRED}
         batches = tuple(
             [
                 StateBatch(

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from broker.core.share.partition import (
     Acknowledgement,
@@ -22,6 +23,7 @@ from quorumlog.wire.errors import KafkaCode
 
 END = 40
 LIMITS = ShareLimits(lock_ms=10, delivery_count_max=3, max_in_flight=25)
+WITH_LETTERS = replace(LIMITS, has_dead_letters=True)
 MEMBERS = ("a", "b", "c")
 
 
@@ -38,8 +40,15 @@ class Record:
 
 @dataclass
 class Twin:
-    """One object for each record.  stored: what the durable saves contain.  accepted: answered with success."""
+    """One object for each record.
 
+    stored: what the durable saves contain.  accepted: answered with success.  letters: the records of which a dead
+    letter was written, at least once.  gaps: those of which a member reported that they do not exist.
+    """
+
+    limits: ShareLimits = LIMITS
+    letters: set[int] = field(default_factory=set)
+    gaps: set[int] = field(default_factory=set)
     records: dict[int, Record] = field(default_factory=lambda: {offset: Record() for offset in range(END)})
     delivered: set[int] = field(default_factory=set)
     accepted: set[int] = field(default_factory=set)
@@ -50,6 +59,7 @@ class Twin:
             record = self.records[offset]
             assert record.state is Delivery.AVAILABLE, f"{offset} is delivered while it is {record.state}"
             assert offset not in self.accepted, f"{offset} is delivered after its acceptance"
+            assert offset not in self.letters, f"{offset} is delivered after its dead letter"
             assert count == record.count + 1 <= LIMITS.delivery_count_max
             self.records[offset] = Record(Delivery.ACQUIRED, count, member, now_ms + LIMITS.lock_ms)
             self.delivered.add(offset)
@@ -62,30 +72,45 @@ class Twin:
                 record.deadline_ms = now_ms + LIMITS.lock_ms
             else:
                 record.next = (self.after(kind, record.count), save)
+                if kind is AckType.GAP:
+                    self.gaps.add(offset)
 
-    @staticmethod
-    def after(kind: AckType, count: int) -> Delivery:
+    def after(self, kind: AckType, count: int) -> Delivery:
         if kind is AckType.ACCEPT:
             return Delivery.ACKNOWLEDGED
         if kind is AckType.RELEASE and count < LIMITS.delivery_count_max:
             return Delivery.AVAILABLE
-        return Delivery.ARCHIVED
+        return Delivery.ARCHIVING if self.limits.has_dead_letters and kind is not AckType.GAP else Delivery.ARCHIVED
 
-    def release(self, member: str | None, now_ms: int) -> None:
+    def bury(self, first: int, end: int, save: int) -> None:
+        for offset in range(first, end):
+            record = self.records[offset]
+            assert (record.state, record.next) == (Delivery.ARCHIVING, None)
+            assert self.stored[offset][0] is Delivery.ARCHIVING, "a letter is written only once that is durable"
+            assert offset not in self.accepted
+            self.letters.add(offset)
+            record.next = (Delivery.ARCHIVED, save)
+
+    def release(self, member: str | None, now_ms: int, save: int) -> None:
         for record in self.records.values():
             is_meant = record.deadline_ms <= now_ms if member is None else record.member == member
             if record.state is Delivery.ACQUIRED and record.next is None and is_meant:
                 record.count -= member is not None
-                record.state, record.member = self.after(AckType.RELEASE, record.count), ""
+                after = self.after(AckType.RELEASE, record.count)
+                if after is Delivery.ARCHIVING:
+                    record.next = (after, save)
+                else:
+                    record.state, record.member = after, ""
 
-    def saved(self, save: Save, is_durable: bool) -> None:
+    def saved(self, save: Save, is_durable: bool, next_save: int) -> None:
         for offset, record in self.records.items():
             if record.next is not None and record.next[1] == save.id:
                 if is_durable:
                     record.state, record.member = record.next[0], ""
                     if record.state is Delivery.ACKNOWLEDGED:
                         self.accepted.add(offset)
-                record.next = None
+                is_repeated = not is_durable and record.next[0] is Delivery.ARCHIVED and offset in self.letters
+                record.next = (Delivery.ARCHIVED, next_save) if is_repeated else None
         if is_durable:
             for batch in save.batches:
                 self.stored.update(dict.fromkeys(range(batch.first, batch.end), (batch.state, batch.deliveries)))
@@ -111,6 +136,7 @@ steps = st.lists(
         st.tuples(st.just("saved"), st.booleans()),
         st.tuples(st.just("pass"), st.integers(0, 12)),
         st.tuples(st.just("leave"), st.sampled_from(MEMBERS)),
+        st.tuples(st.just("letter"), st.integers(1, 3), st.integers(1, 9)),
         st.tuples(st.just("failover")),
     ),
     max_size=60,
@@ -118,9 +144,13 @@ steps = st.lists(
 
 
 @settings(max_examples=150)
-@given(steps=steps, size=st.integers(1, 6))
-def test_no_record_is_lost_shared_or_delivered_after_its_acceptance(steps: list[tuple], size: int) -> None:  # type: ignore[type-arg]  # hypothesis draws tuples of several shapes
-    share, twin, now_ms = SharePartition(LIMITS, 0), Twin(), 0
+@given(steps=steps, size=st.integers(1, 6), limits=st.sampled_from([LIMITS, WITH_LETTERS]))
+def test_no_record_is_lost_shared_or_delivered_after_its_acceptance(
+    steps: list[tuple],  # type: ignore[type-arg]  # hypothesis draws tuples of several shapes
+    size: int,
+    limits: ShareLimits,
+) -> None:
+    share, twin, now_ms = SharePartition(limits, 0), Twin(limits), 0
     batches = [(first, min(first + size, END)) for first in range(0, END, size)]
     begun: Save | None = None
     for name, *values in steps:
@@ -151,18 +181,24 @@ def test_no_record_is_lost_shared_or_delivered_after_its_acceptance(steps: list[
             begun = share.begin_save()
         elif name == "saved" and begun is not None:
             share.saved(begun.id, is_durable=values[0])
-            twin.saved(begun, values[0])
+            twin.saved(begun, values[0], share._next_save)
             begun = None
         elif name == "pass":
             now_ms += values[0]
             share.expire(now_ms)
-            twin.release(None, now_ms)
+            twin.release(None, now_ms, share._next_save)
         elif name == "leave":
             share.release(values[0])
-            twin.release(values[0], now_ms)
+            twin.release(values[0], now_ms, share._next_save)
+        elif name == "letter":
+            skipped, most = values
+            for first, end, *_ in share.letters()[skipped - 1 : skipped]:
+                end = min(end, first + most)
+                twin.bury(first, end, share._next_save)
+                share.buried(first, end)
         elif name == "failover":
             stored = [StateBatch(offset, offset + 1, *state) for offset, state in sorted(twin.stored.items())]
-            share, begun = SharePartition(LIMITS, 0, stored), None
+            share, begun = SharePartition(limits, 0, stored), None
             for offset in range(END):
                 state, count = twin.stored.get(offset, (Delivery.AVAILABLE, 0))
                 twin.records[offset] = Record(state, count)
@@ -171,11 +207,14 @@ def test_no_record_is_lost_shared_or_delivered_after_its_acceptance(steps: list[
     # Heal: everything that is left is fetched and accepted.
     if begun is not None:
         share.saved(begun.id, is_durable=True)
-        twin.saved(begun, True)
+        twin.saved(begun, True, share._next_save)
     for _ in range(3 * END):
         now_ms += LIMITS.lock_ms
+        for first, end, *_ in share.letters():
+            twin.bury(first, end, share._next_save)
+            share.buried(first, end)
         share.expire(now_ms)
-        twin.release(None, now_ms)
+        twin.release(None, now_ms, share._next_save)
         for first, end, count in share.acquire("a", batches, END, now_ms):
             twin.acquire("a", first, end, count, now_ms)
             save = share.acknowledge("a", [Acknowledgement(first, end, (AckType.ACCEPT,))], now_ms)
@@ -184,9 +223,15 @@ def test_no_record_is_lost_shared_or_delivered_after_its_acceptance(steps: list[
         begun = share.begin_save()
         if begun is not None:
             share.saved(begun.id, is_durable=True)
-            twin.saved(begun, True)
+            twin.saved(begun, True, share._next_save)
     assert share.start_offset == END
     assert twin.delivered == set(range(END)), "every record is delivered at least once"
+    assert not share.has_letters
+    assert bool(twin.letters) <= limits.has_dead_letters
+    archived = {offset for offset, record in twin.records.items() if record.state is Delivery.ARCHIVED}
+    if limits.has_dead_letters:
+        assert archived - twin.gaps <= twin.letters, "every record that is archived has a dead letter"
+    assert not twin.letters & twin.accepted
 
 
 @given(

@@ -8,6 +8,8 @@ Offsets from `start_offset` (SPSO) to `end_offset` (SPEO, exclusive) are in flig
     Acquired → Acknowledged    the member accepts it
     Acquired → Archived        the member rejects it, or has released it too often
     Acquired → Available       the member releases it, or its lock expires
+    Acquired → Archiving       instead of Archived, if the group has a dead-letter topic (KIP-1191)
+    Archiving → Archived       its dead letter is written
 
 Offsets below the start are done, and those from the end on are available and were never delivered.  Adjacent offsets of
 one state are one run, so batches that are acquired and accepted as a whole cost one run each.  `max_in_flight` bounds
@@ -20,6 +22,12 @@ arrive meanwhile wait for the next save (group commit), so the store sees the ch
 
 **Soft changes.**  A lock that expires and a session that ends release records at once; the next save carries these
 changes too, and nobody waits for it.  If it is lost, the next leader finds the record available with a lower count.
+
+**Dead letters.**  A record becomes Archiving only once that is durable, even after its lock has expired, where other
+changes are soft.  So no leader delivers a record of which there may be a letter.  Then the letter is written, and
+`buried` notes that the record is Archived.  If the leader fails in between, its successor finds the record Archiving
+and writes the letter again: there may be two letters, and there is always one.  An offset that is Archiving is not
+done, so the start waits for its letter.
 
 **A new leader.**  The state Acquired is never saved.  A record without a saved state is available, so a record that
 was acquired when its leader failed is delivered again.
@@ -49,6 +57,7 @@ class Delivery(IntEnum):
     AVAILABLE = 0
     ACQUIRED = 1
     ACKNOWLEDGED = 2
+    ARCHIVING = 3
     ARCHIVED = 4
 
     @property
@@ -74,12 +83,14 @@ class ShareLimits(msgspec.Struct, frozen=True):
     delivery_count_max: a record that was delivered this often and is released becomes Archived.
     max_in_flight: offsets between start and end; further records are delivered once the start has moved.
     may_renew: whether a member may renew the locks of its records (KIP-1222).
+    has_dead_letters: whether a record that is rejected, or delivered too often, gets a dead letter (KIP-1191).
     """
 
     lock_ms: int = 30_000
     delivery_count_max: int = 5
     max_in_flight: int = 2_000
     may_renew: bool = True
+    has_dead_letters: bool = False
 
     def __post_init__(self) -> None:
         assert self.lock_ms >= 1, self
@@ -102,6 +113,19 @@ class Acquired(NamedTuple):
     first: int
     end: int
     deliveries: int
+
+
+class DeadRecords(NamedTuple):
+    """Records that wait for their dead letters.  end: exclusive.
+
+    is_rejected: a member rejected them under this leader.  Otherwise they were delivered too often, or this leader does
+        not know the reason.
+    """
+
+    first: int
+    end: int
+    deliveries: int
+    is_rejected: bool
 
 
 class Acknowledgement(NamedTuple):
@@ -128,7 +152,8 @@ class Status(msgspec.Struct, frozen=True):
     """The state of a run.
 
     member, deadline_ms: the member that has acquired the records, and the time at which its lock expires.
-    next, save: the state that an acknowledgement gives them once the save with this number is durable; else None and 0.
+    next, save: the state that they get once the save with this number is durable; else None and 0.
+    is_rejected: see `DeadRecords`.
     """
 
     state: Delivery
@@ -137,6 +162,7 @@ class Status(msgspec.Struct, frozen=True):
     deadline_ms: int = 0
     next: Delivery | None = None
     save: int = 0
+    is_rejected: bool = False
 
 
 _NEW: Final = Status(Delivery.AVAILABLE)
@@ -160,6 +186,8 @@ class SharePartition:
         """The changes of the next save, in their order."""
         self._next_save = FIRST_SAVE
         self._in_progress: int | None = None
+        self._may_have_letters = any(each.state is Delivery.ARCHIVING for each in batches)
+        """False if no record waits for its dead letter, so that groups without dead letters search for none."""
         self._advance_start()
 
     # -- fetching
@@ -253,21 +281,27 @@ class SharePartition:
         for run, kind in planned:
             status = run.value
             if kind is AckType.RENEW:
-                changed = replace(status, deadline_ms=now_ms + self.limits.lock_ms)
+                self._runs.assign(run.first, run.end, replace(status, deadline_ms=now_ms + self.limits.lock_ms))
             else:
                 save = self._next_save
-                changed = replace(status, next=self._next_state(kind, status.count), save=save)
-                assert changed.next is not None
-                self._changes.append(StateBatch(run.first, run.end, changed.next, status.count))
-            self._runs.assign(run.first, run.end, changed)
+                self._note(run, self._next_state(kind, status.count), is_rejected=kind is AckType.REJECT)
         return save
+
+    def _note(self, run: Run[Status], state: Delivery, *, is_rejected: bool) -> None:
+        """Let the next save change the state of a run.  Until it is durable, the run keeps its state."""
+        is_rejected = is_rejected and state is Delivery.ARCHIVING
+        status = replace(run.value, next=state, save=self._next_save, is_rejected=is_rejected)
+        self._runs.assign(run.first, run.end, status)
+        self._changes.append(StateBatch(run.first, run.end, state, status.count))
 
     def _next_state(self, kind: AckType, count: int) -> Delivery:
         if kind is AckType.ACCEPT:
             return Delivery.ACKNOWLEDGED
         if kind is AckType.RELEASE and count < self.limits.delivery_count_max:
             return Delivery.AVAILABLE
-        return Delivery.ARCHIVED
+        if kind is AckType.GAP or not self.limits.has_dead_letters:
+            return Delivery.ARCHIVED
+        return Delivery.ARCHIVING
 
     # -- releases that no member asks for
 
@@ -290,7 +324,11 @@ class SharePartition:
         ]
         for run in meant:
             count = run.value.count - given_back
-            self._change(run, Status(self._next_state(AckType.RELEASE, count), count))
+            state = self._next_state(AckType.RELEASE, count)
+            if state is Delivery.ARCHIVING:
+                self._note(run._replace(value=replace(run.value, count=count)), state, is_rejected=False)
+            else:
+                self._change(run, Status(state, count))
         self._advance_start()
         return bool(meant)
 
@@ -299,6 +337,36 @@ class SharePartition:
         """Return when the next lock expires; None if no lock can expire.  A lock does not expire during a save."""
         locked = (run.value for run in self._runs if run.value.state is Delivery.ACQUIRED and not run.value.save)
         return min((each.deadline_ms for each in locked), default=None)
+
+    # -- dead letters
+
+    @property
+    def has_letters(self) -> bool:
+        """Return whether records wait for their dead letters."""
+        if self._may_have_letters:
+            self._may_have_letters = any(_waits_for_letter(run.value) for run in self._runs)
+        return self._may_have_letters
+
+    def letters(self, first: int = 0) -> list[DeadRecords]:
+        """Return the records from an offset on that wait for their dead letters, ascending."""
+        if not self._may_have_letters:
+            return []
+        return [
+            DeadRecords(max(run.first, first), run.end, run.value.count, run.value.is_rejected)
+            for run in self._runs
+            if run.end > first and _waits_for_letter(run.value)
+        ]
+
+    def buried(self, first: int, end: int) -> None:
+        """Note that the records of a range that wait for dead letters have them, or need none.
+
+        If the save fails, the next one contains this change again: the letters are not written again.
+        """
+        for run in self._runs.within(first, end):
+            if _waits_for_letter(run.value):
+                self._note(run, Delivery.ARCHIVED, is_rejected=False)
+
+    # -- the start of the log
 
     def follow_log_start(self, log_start: int) -> None:
         """Drop the records that the log no longer has."""
@@ -327,16 +395,23 @@ class SharePartition:
         return Save(self._in_progress, self.start_offset, self._done_count(), batches)
 
     def saved(self, save: int, *, is_durable: bool) -> None:
-        """End a save.  If it failed, its records are acquired as before, until their locks expire."""
+        """End a save.  If it failed, its records are acquired as before, until their locks expire.
+
+        Records that have their dead letters are part of the next save instead.
+        """
         assert self._in_progress == save, (self._in_progress, save)
         self._in_progress = None
         for run in [each for each in self._runs if each.value.save == save]:
             status = run.value
             assert status.next is not None, run
             if is_durable:
-                self._runs.assign(run.first, run.end, Status(status.next, status.count))
+                self._may_have_letters = self._may_have_letters or status.next is Delivery.ARCHIVING
+                after = Status(status.next, status.count, is_rejected=status.is_rejected)
+                self._runs.assign(run.first, run.end, after)
+            elif status.state is Delivery.ARCHIVING:
+                self._note(run, status.next, is_rejected=False)
             else:
-                self._runs.assign(run.first, run.end, replace(status, next=None, save=0))
+                self._runs.assign(run.first, run.end, replace(status, next=None, save=0, is_rejected=False))
         self._advance_start()
 
     def _done_count(self) -> int:
@@ -371,12 +446,16 @@ class SharePartition:
             assert run.first == at < run.end, (run, at)
             assert bool(status.member) == (status.state is Delivery.ACQUIRED), run
             assert (status.next is None) == (status.save == 0), run
-            assert not status.save or status.state is Delivery.ACQUIRED, run
+            assert not status.save or status.state in (Delivery.ACQUIRED, Delivery.ARCHIVING), run
             at = run.end
         assert at == self.end_offset, (at, self.end_offset)
         assert self.end_offset - self.start_offset <= max(self.limits.max_in_flight, 0), self.start_offset
         first = next(iter(self._runs), None)
         assert first is None or not first.value.state.is_done, first
+
+
+def _waits_for_letter(status: Status) -> bool:
+    return status.state is Delivery.ARCHIVING and not status.save
 
 
 def _is_held(status: Status, member: str) -> bool:

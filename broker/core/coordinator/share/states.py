@@ -94,14 +94,15 @@ def merged(
     """Return the start offset and the batches after changes.
 
     The start never moves back, and moves past offsets whose delivery is complete.  A complete delivery stays complete:
-    a change that arrives late, after its sender stopped waiting, cannot make an accepted record available again.
+    a change that arrives late, after its sender stopped waiting, cannot make an accepted record available again.  Nor
+    can it make a record available of which there may be a dead letter: Archiving can only become complete.
     """
     start = max(start_offset, new_start)
     runs: RangeMap[tuple[Delivery, int]] = RangeMap()
     for each in (*batches, *changes):
-        done = [run for run in runs.within(each.first, each.end) if run.value[0].is_done]
+        kept = [run for run in runs.within(each.first, each.end) if _is_kept(run.value[0], each.state)]
         runs.assign(max(each.first, start), each.end, (each.state, each.deliveries))
-        for run in done:
+        for run in kept:
             runs.assign(*run)
     for run in runs:
         if run.first > start or not run.value[0].is_done:
@@ -109,6 +110,11 @@ def merged(
         start = run.end
     runs.cut_below(start)
     return start, tuple(StateBatch(run.first, run.end, *run.value) for run in runs)
+
+
+def _is_kept(state: Delivery, changed: Delivery) -> bool:
+    """Return whether a record keeps its state although a change arrives."""
+    return state.is_done or (state is Delivery.ARCHIVING and not changed.is_done)
 
 
 # -- requests

@@ -10,6 +10,7 @@ from broker.core.share.partition import (
     Acknowledgement,
     AckType,
     Acquired,
+    DeadRecords,
     Delivery,
     Save,
     ShareLimits,
@@ -256,3 +257,118 @@ def test_senseless_acknowledgements_are_refused(batch: Acknowledgement, words: s
 
 def test_a_renewal_is_permitted_where_the_request_announces_it() -> None:
     assert problem_of([Acknowledgement(3, 5, (4,))], may_renew=True) is None
+
+
+# -- dead letters
+
+
+def with_letters(start: int = 0, *batches: StateBatch) -> SharePartition:
+    return SharePartition(replace(LIMITS, has_dead_letters=True), start, batches)
+
+
+def acquired(share: SharePartition, first: int, end: int) -> SharePartition:
+    assert share.acquire("a", [(first, end)], MANY, NOW) == [Acquired(first, end, 1)]
+    return share
+
+
+def test_a_rejected_record_waits_for_its_dead_letter() -> None:
+    share = acquired(with_letters(), 0, 10)
+    ack(share, "a", 0, 1, AckType.REJECT)
+    ack(share, "a", 2, 9, AckType.ACCEPT)
+    assert not share.has_letters, "it is not durable yet"
+    assert save(share).batches == (
+        StateBatch(0, 2, Delivery.ARCHIVING, 1),
+        StateBatch(2, 10, Delivery.ACKNOWLEDGED, 1),
+    )
+    assert share.letters() == [DeadRecords(0, 2, 1, True)]
+    assert share.start_offset == 0
+    assert share.acquire("b", [(0, 10)], MANY, NOW) == []
+    share.buried(0, 1)
+    assert share.letters() == [DeadRecords(1, 2, 1, True)]
+    assert share.start_offset == 0, "the start waits until Archived is durable"
+    assert save(share) == Save(2, 0, 9, (StateBatch(0, 1, Delivery.ARCHIVED, 1),))
+    assert share.start_offset == 1
+    share.buried(0, 100)
+    save(share)
+    assert (share.start_offset, share.has_letters) == (10, False)
+
+
+def test_a_record_that_was_delivered_too_often_waits_for_its_dead_letter() -> None:
+    share = with_letters()
+    for count in (1, 2):
+        assert share.acquire("a", [(0, 1)], MANY, NOW) == [Acquired(0, 1, count)]
+        assert share.expire(NOW + 1_000)
+        save(share)
+    assert share.letters() == [DeadRecords(0, 1, 2, False)]
+
+
+def test_an_expired_record_is_locked_until_archiving_is_durable() -> None:
+    """Otherwise the next leader could deliver a record of which there is a dead letter."""
+    share = with_letters(0, StateBatch(0, 1, Delivery.AVAILABLE, 1))
+    assert share.acquire("a", [(0, 1)], MANY, NOW) == [Acquired(0, 1, 2)]
+    assert share.expire(NOW + 1_000)
+    assert not share.has_letters
+    assert share.deadline_ms is None
+    save(share, is_durable=False)
+    assert not share.has_letters
+    assert share.deadline_ms == NOW + 1_000, "the lock expires once more"
+    assert share.expire(NOW + 1_000)
+    save(share)
+    assert share.letters() == [DeadRecords(0, 1, 2, False)]
+
+
+def test_a_gap_has_no_dead_letter() -> None:
+    share = acquired(with_letters(), 0, 2)
+    ack(share, "a", 0, 0, AckType.GAP)
+    ack(share, "a", 1, 1, AckType.REJECT)
+    assert save(share).batches[0] == StateBatch(0, 1, Delivery.ARCHIVED, 1)
+    assert share.letters() == [DeadRecords(1, 2, 1, True)]
+
+
+def test_hidden_offsets_have_no_dead_letter() -> None:
+    share = with_letters()
+    share.hide(0, 3)
+    assert (share.start_offset, share.letters()) == (3, [])
+
+
+def test_a_group_without_a_dead_letter_topic_archives_at_once() -> None:
+    share = acquired(partition(), 0, 1)
+    ack(share, "a", 0, 0, AckType.REJECT)
+    assert save(share).batches == (StateBatch(0, 1, Delivery.ARCHIVED, 1),)
+
+
+def test_a_new_leader_knows_which_records_wait_for_dead_letters() -> None:
+    share = with_letters(3, StateBatch(3, 5, Delivery.ARCHIVING, 2), StateBatch(5, 6, Delivery.AVAILABLE, 1))
+    assert share.letters() == [DeadRecords(3, 5, 2, False)]
+    assert share.letters(4) == [DeadRecords(4, 5, 2, False)]
+    assert share.letters(5) == []
+    assert share.next_fetch_offset == 5
+
+
+def test_a_letter_is_not_written_again_because_its_save_has_failed() -> None:
+    share = with_letters(0, StateBatch(0, 2, Delivery.ARCHIVING, 1))
+    share.buried(0, 2)
+    save(share, is_durable=False)
+    assert (share.letters(), share.start_offset) == ([], 0)
+    assert save(share).batches == (StateBatch(0, 2, Delivery.ARCHIVED, 1),)
+    assert share.start_offset == 2
+
+
+def test_records_that_wait_for_dead_letters_are_in_flight() -> None:
+    share = SharePartition(replace(LIMITS, has_dead_letters=True, max_in_flight=4), 0)
+    share.acquire("a", [(0, 4)], MANY, NOW)
+    ack(share, "a", 0, 0, AckType.REJECT)
+    ack(share, "a", 1, 3, AckType.ACCEPT)
+    save(share)
+    assert not share.may_acquire
+    share.buried(0, 1)
+    save(share)
+    assert share.may_acquire
+
+
+def test_records_that_retention_has_deleted_wait_for_no_letter() -> None:
+    share = with_letters(0, StateBatch(0, 5, Delivery.ARCHIVING, 1))
+    share.follow_log_start(3)
+    assert share.letters() == [DeadRecords(3, 5, 1, False)]
+    share.follow_log_start(9)
+    assert not share.has_letters

@@ -28,6 +28,7 @@ from quorumlog.wire.errors import KafkaCode
 
 KEY = ShareKey("work", UUID(int=7), 3)
 ACCEPTED, AVAILABLE = Delivery.ACKNOWLEDGED, Delivery.AVAILABLE
+ARCHIVING, ARCHIVED = Delivery.ARCHIVING, Delivery.ARCHIVED
 
 
 class Driver:
@@ -186,6 +187,19 @@ def test_a_release_that_arrives_late_does_not_undo_an_acceptance(driver: Driver)
         StateBatch(12, 14, ACCEPTED, 2),
         StateBatch(14, 15, AVAILABLE, 1),
     )
+
+
+def test_a_release_that_arrives_late_does_not_undo_a_dead_letter(driver: Driver) -> None:
+    driver.ask(WriteState(KEY, 1, 5, 10, (StateBatch(10, 13, ARCHIVING, 5),)))
+    driver.ask(WriteState(KEY, 1, 5, 10, (StateBatch(10, 14, AVAILABLE, 1),)))
+    driver.fail_over()
+    expected = (StateBatch(10, 13, ARCHIVING, 5), StateBatch(13, 14, AVAILABLE, 1))
+    assert (driver.state().start_offset, driver.state().batches) == (10, expected)
+    assert driver.state().done_count == 0, "the record counts as lag until its dead letter is written"
+    driver.ask(WriteState(KEY, 1, 5, 10, (StateBatch(10, 11, ARCHIVED, 5), StateBatch(12, 13, ACCEPTED, 5))))
+    driver.ask(WriteState(KEY, 1, 5, 10, (StateBatch(12, 13, ARCHIVING, 5),)))
+    expected = (StateBatch(11, 12, ARCHIVING, 5), StateBatch(12, 13, ACCEPTED, 5), StateBatch(13, 14, AVAILABLE, 1))
+    assert (driver.state().start_offset, driver.state().batches) == (11, expected)
 
 
 def test_a_repeated_initialization_keeps_the_state(driver: Driver) -> None:
