@@ -1,4 +1,4 @@
-"""Creates an internal topic when it is first needed.
+"""Creates a topic that a broker needs, such as an internal one, when it is first needed.
 
 Any number of callers share one request to the controller.  The controller creates the topic once, even if several
 brokers ask at the same time.  A refusal is repeated to callers for a while, so that they do not flood the controller.
@@ -7,7 +7,7 @@ brokers ask at the same time.  A refusal is repeated to callers for a while, so 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from broker.coordinator.limits import CoordinatorLimits
 from broker.replica.cluster_view import ClusterView
@@ -21,14 +21,15 @@ from quorumlog.wire.v1 import controller_pb2 as pb
 
 DEFAULT = -1
 """Lets the controller choose the number of partitions or replicas."""
+NO_CONFIGS: Mapping[str, str] = {}
 
 logger = get_logger("coordinator")
 
 
 class TopicCreation:
-    """Creates one internal topic with the cluster's default numbers of partitions and replicas.
+    """Creates one topic with the cluster's default numbers of partitions and replicas.
 
-    wait_applied: returns once this broker has applied the metadata below an offset.
+    wait_applied: returns once this broker has applied the metadata below an offset.  configs: of the topic.
     """
 
     def __init__(
@@ -38,8 +39,10 @@ class TopicCreation:
         call: ControllerCall,
         wait_applied: Callable[[int], Awaitable[object]],
         limits: CoordinatorLimits,
+        configs: Mapping[str, str] = NO_CONFIGS,
     ) -> None:
         self._topic = topic
+        self._configs = configs
         self._cluster = cluster
         self._call = call
         self._wait_applied = wait_applied
@@ -89,11 +92,13 @@ class TopicCreation:
             self._running = None
         if not self._exists:
             self._next_at_ms = now_ms() + self._limits.creation_pause_ms
-            logger.warning("internal topic not created", topic=self._topic, cause=self._problem)
+            logger.warning("topic not created", topic=self._topic, cause=self._problem)
 
     async def _ask(self) -> str:
         """Ask the controller, and wait until this broker has applied the result; return a refusal, or nothing."""
         wanted = pb.NewTopic(name=self._topic, partitions=DEFAULT, replication_factor=DEFAULT)
+        for key, value in self._configs.items():
+            wanted.configs.add(key=key, value=value)
         request = pb.CreateTopicsRequest(topics=[wanted])
         reply = await self._call(rpcs.CREATE_TOPICS, request, self._limits.creation_timeout_ms)
         for topic in reply.topics:

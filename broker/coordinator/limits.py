@@ -77,6 +77,23 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     share_partitions_per_fetch: int = 100
     """Partitions of which one ShareFetch returns records.  The next ShareFetch begins with the other partitions."""
 
+    share_letter_bytes: int = 1 << 20
+    """Bytes of one read of records that get dead letters, and about of one batch of letters.  A single larger letter is
+    written alone."""
+    share_letter_writes: int = 16
+    """Writes of dead letters at a time.  Other share partitions wait for their turn."""
+    share_letter_reads: int = 2
+    """Of these, how many decode records at a time, which may take as much memory as the largest decompressed batch."""
+    share_letter_timeout_ms: int = 3_000
+    """How long a write of dead letters waits for the replicas in sync.  Then it is repeated."""
+    share_letter_answer_ms: int = 10_000
+    """How long a broker waits for the answer to such a write: earlier ones on the connection may wait as well."""
+    share_letter_retry_min_ms: int = 100
+    """Time before dead letters that were not written are tried again.  It doubles up to `share_letter_retry_max_ms`."""
+    share_letter_retry_max_ms: int = 10_000
+    share_letter_creations_max: int = 100
+    """Dead-letter topics that a broker tries to create.  The letters for others wait."""
+
 
 @dataclass(slots=True)
 class CoordinatorCounters:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeVar
 
 from quorumlog.client.kafka import KafkaConnection
-from quorumlog.errors import ClusterError
+from quorumlog.errors import ClusterError, RemoteProtocolError
 from quorumlog.wire.errors import ApiError
+from quorumlog.wire.kafka import produce
 from quorumlog.wire.kafka.codec import Api
+from quorumlog.wire.kafka.produce import ProducedPartition
+
+_PRODUCE_VERSION: Final = 9
+_ACKS_ALL: Final = -1
+
+T = TypeVar("T")
 
 
 class BrokerLinks:
@@ -28,9 +35,34 @@ class BrokerLinks:
 
         Raises: ClusterError: the broker did not answer within `timeout_s`.
         """
+        return await self._with(broker_id, timeout_s, lambda each: each.ask(api, version, values, timeout_s))
+
+    async def produce(
+        self, broker_id: int, batch: tuple[str, int, bytearray], timeout_ms: int, timeout_s: float
+    ) -> ProducedPartition:
+        """Have a broker append a batch (topic, index, bytes), acknowledged by all replicas in sync.
+
+        timeout_ms: how long the broker waits for them.  timeout_s: how long this call waits for the broker.
+
+        Raises: ClusterError: the broker did not answer in time.
+        """
+        body = produce.encode_request(_PRODUCE_VERSION, _ACKS_ALL, timeout_ms, [batch], None)
+
+        async def send(connection: KafkaConnection) -> ProducedPartition:
+            reply = await connection.call(Api.PRODUCE, _PRODUCE_VERSION, body, timeout_s)
+            with connection.judged():
+                results = produce.decode_response(reply, _PRODUCE_VERSION)
+                if len(results) != 1:
+                    raise RemoteProtocolError("the answer to Produce contains other partitions than the request")
+            return results[0]
+
+        return await self._with(broker_id, timeout_s, send)
+
+    async def _with(self, broker_id: int, timeout_s: float, work: Callable[[KafkaConnection], Awaitable[T]]) -> T:
+        """Use the connection to a broker, and drop it if that fails."""
         connection = await self._connection(broker_id, timeout_s)
         try:
-            return await connection.ask(api, version, values, timeout_s)
+            return await work(connection)
         except ClusterError:
             await self._drop(broker_id, connection)
             raise

@@ -3,6 +3,10 @@
 One `LedShare` belongs to one leadership.  It reads the state from the share coordinator, which fences earlier leaders;
 then it serves fetches and acknowledgements, and saves changes, one save at a time.  When the leadership ends, or the
 share coordinator has refused a save, it ends, and its successor reads the state anew.
+
+A task of its own writes dead letters, while there are any.  They keep a share partition loaded that no session uses.
+Meanwhile an administrator may reset or delete its state, so the next session reads the state anew, and a letter that
+could not be written is repeated only while the state exists.
 """
 
 from __future__ import annotations
@@ -14,9 +18,10 @@ from uuid import UUID
 
 import msgspec
 
+from broker.coordinator.dead_letters import DeadLetters, DeadLetterTopic
 from broker.coordinator.limits import CoordinatorLimits
 from broker.coordinator.share_states import ShareStates
-from broker.core.coordinator.share.states import NO_START, ReadState, ShareKey, WriteState
+from broker.core.coordinator.share.states import NO_START, ReadState, ShareKey, SummarizeState, WriteState
 from broker.core.fetch_session import PartitionKey
 from broker.core.partition import LeaderState
 from broker.core.share.partition import (
@@ -30,6 +35,7 @@ from broker.core.transactions import AbortedTransaction
 from broker.replica.replica import Replica
 from broker.replica.table import ReplicaTable
 from quorumlog.errors import CorruptStoreError
+from quorumlog.runtime.backoff import Backoff
 from quorumlog.runtime.clock import now_ms
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.logging import get_logger
@@ -39,6 +45,8 @@ from quorumlog.wire.record_batch import BatchHeader, iter_headers
 logger = get_logger("share")
 
 _TIMER_SLACK_MS: Final = 1
+_SILENT_FAILURES: Final = 3
+"""Dead letters are reported as failing after this many attempts: the first ones may fail while a leader changes."""
 _UNAVAILABLE: Final = frozenset(
     {
         KafkaCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -54,11 +62,16 @@ class ShareConfig(msgspec.Struct, frozen=True):
     max_age_ms: the age of the first record that a new group gets, by its timestamp.  0: it begins at the high
         watermark; None: at the log start.
     read_committed: members get no records of aborted or open transactions.
+    dead_letters: None, as in `limits`, if the group has no dead-letter topic.
     """
 
     limits: ShareLimits = msgspec.field(default_factory=ShareLimits)
     max_age_ms: int | None = 0
     read_committed: bool = False
+    dead_letters: DeadLetterTopic | None = None
+
+    def __post_init__(self) -> None:
+        assert self.limits.has_dead_letters == (self.dead_letters is not None), self
 
 
 FindStart = Callable[[Replica, LeaderState, "int | None"], Awaitable["int | KafkaCode"]]
@@ -81,6 +94,7 @@ class LedShare:
         replica: Replica,
         leader: LeaderState,
         states: ShareStates,
+        letters: DeadLetters,
         group: asyncio.TaskGroup,
         config: ShareConfig,
         find_start: FindStart,
@@ -90,7 +104,7 @@ class LedShare:
         """group: the owner of the tasks.
 
         on_available: called when records have become available again.
-        on_idle: called when no session uses this share partition and everything is saved.
+        on_idle: called when no session uses this share partition, everything is saved, and no dead letter is missing.
         """
         self.key = key
         self.leader = leader
@@ -99,6 +113,7 @@ class LedShare:
         self.core: SharePartition | None = None
         self._replica = replica
         self._states = states
+        self._letters = letters
         self._find_start = find_start
         self._group = group
         self._on_available = on_available
@@ -108,10 +123,15 @@ class LedShare:
         self._read_lock = asyncio.Lock()
         self._waiting: dict[int, asyncio.Future[KafkaCode]] = {}
         self._saving: asyncio.Task[None] | None = None
+        self._copying: asyncio.Task[None] | None = None
+        self._retry = asyncio.Event()
+        """Set when dead letters that could not be written may be tried again before their time."""
         self._timer: asyncio.TimerHandle | None = None
         self._loading: asyncio.Task[KafkaCode] = group.create_task(self._load(), name=f"share-load-{key.text}")
 
     def configure(self, config: ShareConfig) -> None:
+        if config.dead_letters != self.config.dead_letters:
+            self.retry_letters()
         self.config = config
         if self.core is not None:
             self.core.limits = config.limits
@@ -122,6 +142,8 @@ class LedShare:
         self._loading.cancel()
         if self._saving is not None:
             self._saving.cancel()
+        if self._copying is not None:
+            self._copying.cancel()
         if self._timer is not None:
             self._timer.cancel()
         for future in self._waiting.values():
@@ -157,6 +179,7 @@ class LedShare:
         self._state_epoch = state.state_epoch
         self.core = SharePartition(self.config.limits, start, state.batches)
         logger.debug("share partition loaded", key=self.key.text, epoch=epoch, start=start)
+        self._watch_letters(self.core)
         return KafkaCode.NONE
 
     def _failed(self, code: KafkaCode) -> KafkaCode:
@@ -221,12 +244,20 @@ class LedShare:
         if self.core.release(member):
             self._on_available()
         self._after_change()
-        if is_unused and self._saving is None:
-            self._on_idle()
+        self._report_idle()
 
     def use(self) -> None:
         """Note that a session uses this share partition."""
         self._is_unused = False
+
+    @property
+    def lingers(self) -> bool:
+        """Return whether no session uses this share partition, but dead letters are missing."""
+        return self._is_unused and self._copying is not None
+
+    def _report_idle(self) -> None:
+        if self._is_unused and self._saving is None and self._copying is None:
+            self._on_idle()
 
     # -- saves and locks
 
@@ -238,6 +269,7 @@ class LedShare:
         if self.core.has_changes and self._saving is None:
             self._saving = self._group.create_task(self._save(self.core), name=f"share-save-{self.key.text}")
         self._watch_locks(self.core)
+        self._watch_letters(self.core)
 
     def _watch_locks(self, core: SharePartition) -> None:
         if self._timer is not None:
@@ -279,19 +311,95 @@ class LedShare:
         finally:
             self._saving = None
         self._after_change()
-        if self._is_unused and self._saving is None:
-            self._on_idle()
+        self._report_idle()
+
+    # -- dead letters
+
+    def retry_letters(self) -> None:
+        """Try again to write dead letters, because the reason of the failure may be removed."""
+        self._retry.set()
+
+    def _watch_letters(self, core: SharePartition) -> None:
+        if self._copying is None and not self.has_ended and core.has_letters:
+            self._copying = self._group.create_task(self._copy(core), name=f"share-letters-{self.key.text}")
+
+    async def _copy(self, core: SharePartition) -> None:
+        """Write dead letters until none is missing."""
+        limits = self._letters.limits
+        backoff = Backoff(limits.share_letter_retry_min_ms / 1000, limits.share_letter_retry_max_ms / 1000)
+        failures = 0
+        try:
+            while core.has_letters:
+                topic, problem = self.config.dead_letters, await self._copy_all(core)
+                if topic is None or not problem:
+                    failures = 0
+                    backoff.reset()
+                    self._letters.settled(self.key, are_written=True)
+                    continue
+                failures += 1
+                if failures >= _SILENT_FAILURES:
+                    self._letters.failed(self.key, topic.name, problem)
+                try:
+                    async with asyncio.timeout(backoff.next_s()):
+                        await self._retry.wait()
+                except TimeoutError:
+                    pass
+                if await self._is_state_lost():
+                    self._copying = None
+                    self.end()
+                    return
+        finally:
+            self._copying = None
+            self._letters.settled(self.key, are_written=False)
+        self._report_idle()
+
+    async def _copy_all(self, core: SharePartition) -> str:
+        """Try to write each dead letter once; return why some could not be written.
+
+        A letter that is too large does not delay the others.  Records need no letters any more if the group no longer
+        has a dead-letter topic.
+        """
+        problem, first = "", 0
+        self._retry.clear()
+        while (letters := self.config.dead_letters) is not None:
+            attempt = await self._letters.write(self.key, self._replica, self.leader, core, letters, first)
+            for done in attempt.done:
+                core.buried(*done)
+            self._after_change()
+            problem = attempt.problem or problem
+            if attempt.next_offset is None:
+                return problem
+            first = attempt.next_offset
+        core.buried(core.start_offset, core.end_offset)
+        self._after_change()
+        return ""
+
+    async def _is_state_lost(self) -> bool:
+        """Return whether the state certainly no longer belongs to this leader: it was deleted, reset, or taken over."""
+        found = await self._states.ask(SummarizeState(self.key, self.leader.leader_epoch))
+        if found.error is not KafkaCode.NONE:
+            return False  # unknown
+        state = found.state
+        if state is None or state.start_offset == NO_START:
+            return True
+        return state.state_epoch != self._state_epoch or state.leader_epoch > self.leader.leader_epoch
 
 
 class SharePartitions:
     """All share partitions of which this broker leads the partition."""
 
     def __init__(
-        self, table: ReplicaTable, states: ShareStates, limits: CoordinatorLimits, wall_ms: Callable[[], int]
+        self,
+        table: ReplicaTable,
+        states: ShareStates,
+        letters: DeadLetters,
+        limits: CoordinatorLimits,
+        wall_ms: Callable[[], int],
     ) -> None:
         self.config_of: Callable[[str], ShareConfig] = lambda group: ShareConfig()
         self._table = table
         self._states = states
+        self._letters = letters
         self._wall_ms = wall_ms
         self._time_lookups = asyncio.Semaphore(limits.share_time_lookups)
         self._group: asyncio.TaskGroup | None = None
@@ -363,7 +471,7 @@ class SharePartitions:
         if self._group is None:
             return KafkaCode.NOT_LEADER_OR_FOLLOWER
         led = self._led.get(key)
-        if led is None or led.has_ended or led.leader is not found.leader:
+        if led is None or led.has_ended or led.leader is not found.leader or led.lingers:
             if led is not None:
                 led.end()
             led = self._led[key] = LedShare(
@@ -371,6 +479,7 @@ class SharePartitions:
                 replica,
                 found.leader,
                 self._states,
+                self._letters,
                 self._group,
                 self.config_of(key.group),
                 self._find_start,
@@ -390,6 +499,12 @@ class SharePartitions:
         led = self._led.pop(key, None)
         if led is not None:
             led.end()
+
+    def retry_letters(self, keys: Iterable[ShareKey]) -> None:
+        """Try again to write the dead letters of share partitions."""
+        for key in keys:
+            if (led := self._led.get(key)) is not None:
+                led.retry_letters()
 
     # -- waiting for records
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
+from broker.coordinator.dead_letters import DeadLetters, DeadLetterTopic, Produce
 from broker.coordinator.groups import GroupCoordinators
 from broker.coordinator.limits import CoordinatorLimits
 from broker.coordinator.log_ends import LogEnds
@@ -47,7 +48,14 @@ from broker.core.share.requests import (
     ShareReply,
 )
 from broker.replica.table import ReplicaTable
-from metadata.image import RENEW_ENABLED, ClusterImage, group_config, reset_duration_ms
+from metadata.image import (
+    DEAD_LETTER_COPIES,
+    DEAD_LETTER_TOPIC,
+    RENEW_ENABLED,
+    ClusterImage,
+    group_config,
+    reset_duration_ms,
+)
 from metadata.records import Record
 from quorumlog.runtime.clock import Sources, now_ms
 from quorumlog.wire.errors import KafkaCode
@@ -65,16 +73,21 @@ def share_config(image: ClusterImage, group: str) -> ShareConfig:
         return int(group_config(image, group, f"share.{key}"))
 
     reset = group_config(image, group, "share.auto.offset.reset")
+    dead_letter_topic = group_config(image, group, DEAD_LETTER_TOPIC)
     limits = ShareLimits(
         lock_ms=value("record.lock.duration.ms"),
         delivery_count_max=value("delivery.count.limit"),
         max_in_flight=value("partition.max.record.locks"),
         may_renew=group_config(image, group, RENEW_ENABLED) == "true",
+        has_dead_letters=bool(dead_letter_topic),
     )
     return ShareConfig(
         limits,
         max_age_ms=None if reset == "earliest" else reset_duration_ms(reset) or 0,
         read_committed=group_config(image, group, "share.isolation.level") == "read_committed",
+        dead_letters=DeadLetterTopic(dead_letter_topic, group_config(image, group, DEAD_LETTER_COPIES) == "true")
+        if dead_letter_topic
+        else None,
     )
 
 
@@ -82,6 +95,7 @@ class ShareGroups:
     """The leaders of share partitions, the share coordinators, and the clients of group coordinators, on this broker.
 
     resolve: returns the address of a broker's inter-broker listener; None while it is not registered.
+    produce: appends dead letters to a partition that this broker leads.
     """
 
     def __init__(
@@ -92,13 +106,15 @@ class ShareGroups:
         wait_applied: Callable[[int], Awaitable[object]],
         resolve: Callable[[int], tuple[str, int] | None],
         sources: Sources,
+        produce: Produce,
         limits: CoordinatorLimits | None = None,
     ) -> None:
         self._limits = limits or CoordinatorLimits()
         self._cluster = table.context.cluster
         self._groups = groups
         self.states = ShareStates(table, call, wait_applied, resolve, sources, self._limits)
-        self.partitions = SharePartitions(table, self.states, self._limits, sources.wall_ms)
+        self.letters = DeadLetters(table, call, wait_applied, resolve, produce, sources.wall_ms, self._limits)
+        self.partitions = SharePartitions(table, self.states, self.letters, self._limits, sources.wall_ms)
         self._sessions_max = 0
         self._log_ends = LogEnds(table, self.states.links, self._limits)
         self.sessions = ShareSessions(self._on_session_end)
@@ -113,6 +129,7 @@ class ShareGroups:
         self._group = group
         self._configure(image)
         self.states.start(group)
+        self.letters.start(group)
         self.partitions.start(group)
 
     async def close(self) -> None:
@@ -121,6 +138,7 @@ class ShareGroups:
         self.partitions.close()
         for task in self._tasks:
             task.cancel()
+        await self.letters.close()
         await self.states.close()
 
     def on_batch(
@@ -135,6 +153,14 @@ class ShareGroups:
         """A subscriber of `MetadataReplay`."""
         if old.configs is not new.configs or old.group_configs is not new.group_configs:
             self._configure(new)
+        if self.letters.failing:
+            is_reconfigured = old.configs is not new.configs
+            may_succeed = [
+                key
+                for key, each in self.letters.failing.items()
+                if is_reconfigured or old.topic(each.topic) is not new.topic(each.topic)
+            ]
+            self.partitions.retry_letters(may_succeed)
 
     def _configure(self, image: ClusterImage) -> None:
         configs = ClusterImage(configs=image.configs, group_configs=image.group_configs)  # it keeps no topics alive

@@ -149,7 +149,15 @@ class BrokerRole:
         self.transactions = TransactionCoordinators(
             self.table, self.groups, call, self.wait_applied, self._pool.take, self._inter_broker_address, sources
         )
-        self.shares = ShareGroups(self.table, self.groups, call, self.wait_applied, self._inter_broker_address, sources)
+        self.shares = ShareGroups(
+            self.table,
+            self.groups,
+            call,
+            self.wait_applied,
+            self._inter_broker_address,
+            sources,
+            self.replicas.start_produce,
+        )
         self.replicas.produces.verify = self.transactions.verify
         self.lifecycle: LifecycleRunner | None = None
         self._closed = False

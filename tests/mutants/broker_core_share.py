@@ -9,6 +9,9 @@ STATES = "broker/core/coordinator/share/states.py"
 MACHINE = "broker/core/coordinator/share/state_machine.py"
 SERVICE = "broker/core/coordinator/share/service.py"
 SESSIONS = "broker/coordinator/share_sessions.py"
+LETTERS = "broker/coordinator/dead_letters.py"
+SHELL = "broker/coordinator/share_partitions.py"
+LETTER_TESTS = "tests/unit/broker/coordinator/test_dead_letters.py"
 STATE_TESTS = "tests/unit/broker/core/coordinator/share/test_share_states.py"
 GROUP_TESTS = "tests/unit/broker/core/coordinator/share/test_share_groups.py"
 SESSION_TESTS = "tests/unit/broker/coordinator/test_share_sessions.py"
@@ -105,6 +108,48 @@ MUTANTS = (
         "            elif status.state is Delivery.ARCHIVING:\n",
         "            elif False:\n",
         (f"{UNIT}::test_a_letter_is_not_written_again_because_its_save_has_failed",),
+    ),
+    Mutant(
+        "a dead letter that was not written counts as written",
+        LETTERS,
+        "                if problem:\n                    return Attempt(problem=problem)\n",
+        "",
+        (f"{LETTER_TESTS}::test_a_failed_write_is_repeated",),
+    ),
+    Mutant(
+        "a dead letter that is too large is dropped",
+        LETTERS,
+        "_without(dead, built.end, built.too_large)",
+        "_without(dead, built.end, [])",
+        (f"{LETTER_TESTS}::test_a_letter_that_is_too_large_does_not_delay_the_others",),
+    ),
+    Mutant(
+        "dead records behind the last letter of a batch are archived without letters",
+        LETTERS,
+        "                end = offset\n                break\n",
+        "                break\n",
+        (f"{LETTER_TESTS}::test_letters_do_not_exceed_the_size_of_a_batch_in_their_topic",),
+    ),
+    Mutant(
+        "a topic that does not admit dead letters gets them",
+        LETTERS,
+        'if image.topic_config(topic.topic_id, DEAD_LETTERS_ADMITTED) != "true":',
+        'if image.topic_config(topic.topic_id, DEAD_LETTERS_ADMITTED) == "":',
+        (f"{LETTER_TESTS}::test_letters_wait_for_their_topic",),
+    ),
+    Mutant(
+        "a share partition is dropped while dead letters are missing",
+        SHELL,
+        "if self._is_unused and self._saving is None and self._copying is None:",
+        "if self._is_unused and self._saving is None:",
+        (f"{LETTER_TESTS}::test_a_share_partition_without_sessions_is_kept_until_its_letters_are_written",),
+    ),
+    Mutant(
+        "a session uses a state that was reset while dead letters were missing",
+        SHELL,
+        " or led.leader is not found.leader or led.lingers:",
+        " or led.leader is not found.leader:",
+        (f"{LETTER_TESTS}::test_a_session_after_a_pause_reads_a_state_that_was_reset_meanwhile",),
     ),
     Mutant(
         "a late release makes a record available that has a dead letter",

@@ -50,7 +50,7 @@ class Place:
         sources = Sources(lambda: NOW_MS, Random(1))
         nothing = cast(Any, None)
         groups = cast(GroupCoordinators, cast(Any, _Groups()))
-        self.shares = ShareGroups(rig.role.table, groups, nothing, nothing, nothing, sources)
+        self.shares = ShareGroups(rig.role.table, groups, nothing, nothing, nothing, sources, nothing)
         self.shares.states.ask = self._ask  # type: ignore[method-assign]
         self.configs = ImageGroupConfigs(rig.context.cluster)
         self.starts: dict[str, int] = {}

@@ -34,7 +34,13 @@ class Place:
         groups = cast(GroupCoordinators, self)
         self.on_share_effect: Any = None
         self.shares = ShareGroups(
-            rig.role.table, groups, cast(Any, None), cast(Any, None), cast(Any, None), Sources.real()
+            rig.role.table,
+            groups,
+            cast(Any, None),
+            cast(Any, None),
+            cast(Any, None),
+            Sources.real(),
+            rig.replicas.start_produce,
         )
         monkeypatch.setattr(self.shares.states, "ask_all", self._ask_all)
 

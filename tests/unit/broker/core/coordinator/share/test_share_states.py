@@ -198,8 +198,8 @@ def test_a_release_that_arrives_late_does_not_undo_a_dead_letter(driver: Driver)
     assert driver.state().done_count == 0, "the record counts as lag until its dead letter is written"
     driver.ask(WriteState(KEY, 1, 5, 10, (StateBatch(10, 11, ARCHIVED, 5), StateBatch(12, 13, ACCEPTED, 5))))
     driver.ask(WriteState(KEY, 1, 5, 10, (StateBatch(12, 13, ARCHIVING, 5),)))
-    expected = (StateBatch(11, 12, ARCHIVING, 5), StateBatch(12, 13, ACCEPTED, 5), StateBatch(13, 14, AVAILABLE, 1))
-    assert (driver.state().start_offset, driver.state().batches) == (11, expected)
+    after = (StateBatch(11, 12, ARCHIVING, 5), StateBatch(12, 13, ACCEPTED, 5), StateBatch(13, 14, AVAILABLE, 1))
+    assert (driver.state().start_offset, driver.state().batches) == (11, after)
 
 
 def test_a_repeated_initialization_keeps_the_state(driver: Driver) -> None:
