@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.coordinator.groups import GroupCoordinators
 from broker.coordinator.partition import State
+from broker.coordinator.shares import ShareGroups
 from broker.core.partition import LeaderState
 from broker.kafka.listener import KafkaServer
 from broker.log.cleaning.cleaner import LogCleaner
@@ -93,6 +94,7 @@ def register_broker_metrics(metrics: Metrics, role: BrokerRole, kafka: KafkaServ
     counter("broker_truncations", "Logs truncated to match a leader.", lambda: counters.truncations)
     _register_compaction(metrics, role.cleaner)
     _register_groups(metrics, role.groups)
+    _register_shares(metrics, role.shares)
     metrics.counters("broker_requests", "Kafka requests begun.", "api", lambda: dict(kafka.handlers.requests))
 
 
@@ -126,6 +128,16 @@ def _register_compaction(metrics: Metrics, cleaner: LogCleaner) -> None:
     counter("broker_compaction_read_bytes", "Bytes of compacted logs before.", lambda: cleaner.cleaned_bytes)
     counter("broker_compaction_removed_bytes", "Bytes removed by compaction.", lambda: cleaner.removed_bytes)
     counter("broker_compaction_failures", "Compactions that failed.", lambda: cleaner.failed_jobs)
+
+
+def _register_shares(metrics: Metrics, shares: ShareGroups) -> None:
+    metrics.gauge("share_partitions", "Share partitions that this broker serves.", lambda: len(shares.partitions))
+    metrics.gauge(
+        "share_dead_letters_failing",
+        "Share partitions whose dead letters cannot be written for now.",
+        lambda: len(shares.letters.failing),
+    )
+    metrics.counter("share_dead_letters", "Dead letters written.", lambda: shares.letters.written)
 
 
 def _register_groups(metrics: Metrics, groups: GroupCoordinators) -> None:

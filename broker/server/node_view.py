@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from heapq import nsmallest
 from uuid import UUID
 
+from broker.coordinator.dead_letters import Failing
+from broker.core.coordinator.share.states import ShareKey
 from broker.log.cleaning.cleaner import LogCleaner
 from broker.log.strays import STRAYS
 from broker.log.types import parse_folder_name
@@ -18,6 +21,8 @@ from quorumlog.wire.v1 import node_pb2 as pb
 
 UNCLEANABLE_SHOWN_MAX = 20
 """Logs that cannot be compacted and that a DescribeNode names; it counts the others."""
+FAILING_LETTERS_SHOWN_MAX = 20
+"""Partitions with dead letters that cannot be written, in the same way."""
 
 
 class NodeView:
@@ -30,8 +35,11 @@ class NodeView:
         applied: AppliedBatches,
         progress: Progress,
         cleaner: LogCleaner,
+        failing: Mapping[ShareKey, Failing],
     ) -> None:
+        """failing: the share partitions whose dead letters cannot be written; the owner changes it."""
         self._table = table
+        self._failing = failing
         self._cleaner = cleaner
         self._logs = table.context.logs
         self._names = paths
@@ -105,6 +113,23 @@ class NodeView:
         for key, why in sorted(cleaner.uncleanable.items(), key=lambda item: (not item[1].is_final, item[0])):
             if len(message.uncleanable) < UNCLEANABLE_SHOWN_MAX and (log := self._logs.get(key)) is not None:
                 message.uncleanable.add(topic=log.topic, index=key.index, cause=why.cause, is_final=why.is_final)
+        return message
+
+    def dead_letters(self) -> pb.DeadLetters:
+        message = pb.DeadLetters(failing_count=len(self._failing))
+        context = self._table.context
+        for key, each in nsmallest(
+            FAILING_LETTERS_SHOWN_MAX, self._failing.items(), key=lambda item: (item[1].since_ms, item[0])
+        ):
+            topic = context.cluster.newest.topics.get(key.topic_id)
+            message.failing.add(
+                group=key.group,
+                topic=str(key.topic_id) if topic is None else topic.name,
+                index=key.partition,
+                dead_letter_topic=each.topic,
+                cause=each.cause,
+                since_ms=each.since_ms,
+            )
         return message
 
     def failed_directories(self) -> dict[str, str]:

@@ -176,7 +176,12 @@ class BrokerProcess:
             await exits.enter_async_context(self.plane)
             role = self.role
             self.plane.node_service.broker = NodeView(
-                role.table, self._paths, role.applied_batches, role.progress, role.cleaner
+                role.table,
+                self._paths,
+                role.applied_batches,
+                role.progress,
+                role.cleaner,
+                role.shares.letters.failing,
             )
             exits.push_async_exit(self._close_role)
             await self.role.__aenter__()

@@ -79,6 +79,10 @@ class BrokerView(Protocol):
         """The state of the compaction of its logs."""
         ...
 
+    def dead_letters(self) -> pb.DeadLetters:
+        """The dead letters of share groups that it cannot write."""
+        ...
+
     def strays(self) -> list[pb.Stray]:
         """Replicas that were set aside."""
         ...
@@ -178,6 +182,7 @@ class NodeService:
             directories=[pb.Directory(**space._asdict(), problem=failed.get(space.path, "")) for space in state.spaces],
             ends=self._ends.listed(),
             compaction=None if self.broker is None else self.broker.compaction(),
+            dead_letters=None if self.broker is None else self.broker.dead_letters(),
         )
 
     async def _read_metadata(self, request: pb.ReadMetadataRequest) -> pb.ReadMetadataReply | Outcome:

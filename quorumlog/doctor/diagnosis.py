@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from quorumlog.doctor.brokers import broker_findings
 from quorumlog.doctor.compaction import compaction_findings
+from quorumlog.doctor.dead_letters import dead_letter_findings
 from quorumlog.doctor.findings import ADVICE, PROBLEM, SEVERITIES, Finding
 from quorumlog.doctor.groups import group_findings
 from quorumlog.doctor.layout import UNFENCED, Layout
@@ -102,6 +103,7 @@ def _findings(cluster: ObservedCluster) -> Iterator[Finding]:
     yield from space_findings(cluster)
     yield from compaction_findings(cluster)
     yield from group_findings(cluster)
+    yield from dead_letter_findings(cluster)
     yield from transaction_findings(cluster)
 
 

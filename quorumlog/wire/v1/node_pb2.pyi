@@ -53,7 +53,7 @@ class NodeEnd(_message.Message):
     def __init__(self, node_id: _Optional[int] = ..., at_ms: _Optional[int] = ..., exit_status: _Optional[int] = ..., cause: _Optional[str] = ..., next: _Optional[str] = ..., directories: _Optional[_Iterable[_Union[Directory, _Mapping]]] = ...) -> None: ...
 
 class DescribeNodeReply(_message.Message):
-    __slots__ = ("result", "node_id", "role", "epoch", "controller_active", "leading_ms", "applied_offset", "high_watermark", "checks", "fsync_p99_us", "is_broker", "directories_offline", "broker_applied_offset", "pending_changes", "directories", "ends", "wall_ms", "compaction")
+    __slots__ = ("result", "node_id", "role", "epoch", "controller_active", "leading_ms", "applied_offset", "high_watermark", "checks", "fsync_p99_us", "is_broker", "directories_offline", "broker_applied_offset", "pending_changes", "directories", "ends", "wall_ms", "compaction", "dead_letters")
     RESULT_FIELD_NUMBER: _ClassVar[int]
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +72,7 @@ class DescribeNodeReply(_message.Message):
     ENDS_FIELD_NUMBER: _ClassVar[int]
     WALL_MS_FIELD_NUMBER: _ClassVar[int]
     COMPACTION_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTERS_FIELD_NUMBER: _ClassVar[int]
     result: _controller_pb2.Result
     node_id: int
     role: str
@@ -90,7 +91,8 @@ class DescribeNodeReply(_message.Message):
     ends: _containers.RepeatedCompositeFieldContainer[NodeEnd]
     wall_ms: int
     compaction: Compaction
-    def __init__(self, result: _Optional[_Union[_controller_pb2.Result, _Mapping]] = ..., node_id: _Optional[int] = ..., role: _Optional[str] = ..., epoch: _Optional[int] = ..., controller_active: bool = ..., leading_ms: _Optional[int] = ..., applied_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., checks: _Optional[_Iterable[_Union[CheckResult, _Mapping]]] = ..., fsync_p99_us: _Optional[int] = ..., is_broker: bool = ..., directories_offline: _Optional[_Iterable[str]] = ..., broker_applied_offset: _Optional[int] = ..., pending_changes: _Optional[int] = ..., directories: _Optional[_Iterable[_Union[Directory, _Mapping]]] = ..., ends: _Optional[_Iterable[_Union[NodeEnd, _Mapping]]] = ..., wall_ms: _Optional[int] = ..., compaction: _Optional[_Union[Compaction, _Mapping]] = ...) -> None: ...
+    dead_letters: DeadLetters
+    def __init__(self, result: _Optional[_Union[_controller_pb2.Result, _Mapping]] = ..., node_id: _Optional[int] = ..., role: _Optional[str] = ..., epoch: _Optional[int] = ..., controller_active: bool = ..., leading_ms: _Optional[int] = ..., applied_offset: _Optional[int] = ..., high_watermark: _Optional[int] = ..., checks: _Optional[_Iterable[_Union[CheckResult, _Mapping]]] = ..., fsync_p99_us: _Optional[int] = ..., is_broker: bool = ..., directories_offline: _Optional[_Iterable[str]] = ..., broker_applied_offset: _Optional[int] = ..., pending_changes: _Optional[int] = ..., directories: _Optional[_Iterable[_Union[Directory, _Mapping]]] = ..., ends: _Optional[_Iterable[_Union[NodeEnd, _Mapping]]] = ..., wall_ms: _Optional[int] = ..., compaction: _Optional[_Union[Compaction, _Mapping]] = ..., dead_letters: _Optional[_Union[DeadLetters, _Mapping]] = ...) -> None: ...
 
 class UncleanableLog(_message.Message):
     __slots__ = ("topic", "index", "cause", "is_final")
@@ -117,6 +119,30 @@ class Compaction(_message.Message):
     due: int
     longest_wait_ms: int
     def __init__(self, uncleanable: _Optional[_Iterable[_Union[UncleanableLog, _Mapping]]] = ..., uncleanable_count: _Optional[int] = ..., dirty_bytes: _Optional[int] = ..., due: _Optional[int] = ..., longest_wait_ms: _Optional[int] = ...) -> None: ...
+
+class FailingDeadLetters(_message.Message):
+    __slots__ = ("group", "topic", "index", "dead_letter_topic", "cause", "since_ms")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTER_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topic: str
+    index: int
+    dead_letter_topic: str
+    cause: str
+    since_ms: int
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., index: _Optional[int] = ..., dead_letter_topic: _Optional[str] = ..., cause: _Optional[str] = ..., since_ms: _Optional[int] = ...) -> None: ...
+
+class DeadLetters(_message.Message):
+    __slots__ = ("failing", "failing_count")
+    FAILING_FIELD_NUMBER: _ClassVar[int]
+    FAILING_COUNT_FIELD_NUMBER: _ClassVar[int]
+    failing: _containers.RepeatedCompositeFieldContainer[FailingDeadLetters]
+    failing_count: int
+    def __init__(self, failing: _Optional[_Iterable[_Union[FailingDeadLetters, _Mapping]]] = ..., failing_count: _Optional[int] = ...) -> None: ...
 
 class ReadMetadataRequest(_message.Message):
     __slots__ = ("header", "from_offset", "max_bytes", "wait_ms")

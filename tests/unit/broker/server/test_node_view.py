@@ -6,13 +6,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
 
+from broker.coordinator.dead_letters import Failing
+from broker.core.coordinator.share.states import ShareKey
 from broker.log import LogKey, LogManager
 from broker.log.cleaning.cleaner import CleanerLimits, LogCleaner, Uncleanable
 from broker.log.cleaning.ports import LocalWorker
 from broker.replica.progress import BATCHES_KEPT, AppliedBatches, Progress
 from broker.replica.replica import Replica
 from broker.server.node_view import NodeView
-from metadata.image import PartitionImage
+from metadata.image import ClusterImage, PartitionImage
 from metadata.records import Replica as AssignedReplica
 from quorumlog.wire.v1 import node_pb2 as pb
 
@@ -105,7 +107,12 @@ async def test_replicas_report_their_state_and_directory() -> None:
     table.context = SimpleNamespace(logs=SimpleNamespace(failed_disks=failed, get=logs.get))
     cleaner = LogCleaner(LogManager([]), LocalWorker(), CleanerLimits(), lambda: 0)
     view = NodeView(
-        cast(Any, table), {UUID(int=1): "/a", UUID(int=2): "/b"}, AppliedBatches(Clock()), Progress(9, 7, 2), cleaner
+        cast(Any, table),
+        {UUID(int=1): "/a", UUID(int=2): "/b"},
+        AppliedBatches(Clock()),
+        Progress(9, 7, 2),
+        cleaner,
+        {},
     )
     assert view.compaction() == pb.Compaction()
     for key in logs:
@@ -126,3 +133,19 @@ async def test_replicas_report_their_state_and_directory() -> None:
     assert [each.topic for each in await view.describe_replicas(["b"])] == ["b"]
     assert await view.describe_replicas(["no"]) == []
     assert view.failed_directories() == {"/b": "full", str(UUID(int=3)): "gone"}
+
+
+async def test_dead_letters_that_fail_for_longest_are_named() -> None:
+    context = SimpleNamespace(logs=None, cluster=SimpleNamespace(newest=ClusterImage()))
+    table = Table()
+    table.context = context
+    keys = [ShareKey("g", UUID(int=7), number) for number in range(30)]
+    failing = {key: Failing("dlq.t", f"cause {key.partition}", 100 - key.partition) for key in keys}
+    cleaner = LogCleaner(LogManager([]), LocalWorker(), CleanerLimits(), lambda: 0)
+    view = NodeView(cast(Any, table), {}, AppliedBatches(Clock()), Progress(9, 7, 2), cleaner, failing)
+    letters = view.dead_letters()
+    assert letters.failing_count == 30
+    assert [each.index for each in letters.failing] == list(range(29, 9, -1))
+    first = letters.failing[0]
+    assert (first.group, first.topic, first.dead_letter_topic) == ("g", str(UUID(int=7)), "dlq.t")
+    assert (first.cause, first.since_ms) == ("cause 29", 71)

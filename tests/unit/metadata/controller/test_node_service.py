@@ -51,6 +51,9 @@ class FakeBroker:
     def failed_directories(self) -> dict[str, str]:
         return {"/b": "no space left"}
 
+    def dead_letters(self) -> pb.DeadLetters:
+        return pb.DeadLetters(failing_count=2)
+
     def compaction(self) -> pb.Compaction:
         return pb.Compaction(due=4)
 
@@ -370,12 +373,14 @@ def test_a_node_describes_itself() -> None:
         assert (reply.fsync_p99_us, reply.is_broker, list(reply.directories_offline)) == (3000, False, [])
         assert not reply.HasField("broker_applied_offset")
         assert not reply.HasField("compaction")
+        assert not reply.HasField("dead_letters")
         one.state = one.state._replace(fsync_p99_us=None, leading_ms=None)
         one.service.broker = FakeBroker()
         reply = await one.ask(rpcs.DESCRIBE_NODE, pb.DescribeNodeRequest())
         assert (reply.HasField("fsync_p99_us"), reply.HasField("leading_ms")) == (False, False)
         assert (reply.is_broker, list(reply.directories_offline)) == (True, ["/b"])
         assert (reply.broker_applied_offset, reply.pending_changes, reply.compaction.due) == (8, 3, 4)
+        assert reply.dead_letters.failing_count == 2
 
     run(test())
 

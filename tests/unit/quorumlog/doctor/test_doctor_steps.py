@@ -68,6 +68,8 @@ NO_COMMAND: dict[str, str] = {
     "CLOCKS": "the step is to set the clock of a machine",
     "COMPACTION_BEHIND": "found after an hour of waiting; the step is to raise a limit and restart",
     "CONTROLLER_SILENT": LOOK_AT_THE_NODE,
+    "DEAD_LETTERS_FAIL": "the step is to remove the cause that the finding names; "
+    "tests/integration/cli/test_dead_letters.py runs the commands",
     "DIFFERENT_CLUSTERS": OTHER_ADDRESSES,
     "DIRECTORY_OFFLINE": "the step is to repair or replace a disk",
     "GROUPS_UNKNOWN": LOOK_AT_THE_NODE,
