@@ -1,0 +1,105 @@
+"""Dead letters of a share group in real processes: brokers write them to each other, also after a leader was killed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorumlog.client import Consumer, Producer, ShareConsumer
+from quorumlog.kctl.context import wait_until
+from quorumlog.kctl.dev_cluster import DevCluster
+from tests.integration.cli.test_doctor_commands import shell
+from tests.integration.cli.test_doctor_groups import shown
+from tests.integration.quorum.clusters import done, kill, node_of, running
+
+FAST = {"broker_session_timeout_ms": 1_500, "broker_heartbeat_interval_ms": 300}
+WAIT_S = 120.0
+GROUP, TOPIC, LETTERS = "work", "jobs", "dlq.jobs"
+PARTITIONS, RECORDS = 3, 4
+REJECTED, POISONED = 1, 2
+"""The offset in each partition that is rejected, and the one that no member ever acknowledges as done."""
+Place = tuple[int, int]
+"""Partition and offset of a record of the source."""
+
+
+async def work(cluster: DevCluster, wanted: set[Place], give_up: bool) -> None:
+    """Complete these records.  give_up: reject and release some as described above, else accept all."""
+    left = set(wanted)
+    async with asyncio.timeout(WAIT_S), ShareConsumer(cluster.bootstrap, GROUP, topics=[TOPIC]) as consumer:
+        while left:
+            record = await consumer.get(1.0)
+            if record is None:
+                continue
+            place = (record.partition, record.offset)
+            if give_up and record.offset == REJECTED:
+                await consumer.reject(record)
+            elif give_up and record.offset == POISONED:
+                await consumer.release(record)
+                if record.deliveries < 2:
+                    continue
+            else:
+                await consumer.accept(record)
+            left.discard(place)
+
+
+async def letters(cluster: DevCluster) -> dict[Place, list[Any]]:
+    """Return all dead letters by the records to which they belong."""
+    found: dict[Place, list[Any]] = {}
+    async with Consumer(cluster.bootstrap, topics=[LETTERS], auto_offset_reset="earliest") as consumer:
+        while (record := await consumer.get(1.0)) is not None:
+            headers = dict(record.headers)
+            assert headers["__dlq.errors.topic"] == TOPIC.encode()
+            assert headers["__dlq.errors.group"] == GROUP.encode()
+            place = (int(headers["__dlq.errors.partition"] or b""), int(headers["__dlq.errors.offset"] or b""))
+            assert record.partition == place[0], "letters of a partition are in the partition with its number"
+            found.setdefault(place, []).append(record)
+    return found
+
+
+async def starts(cluster: DevCluster) -> list[int | None]:
+    return [row["start_offset"] for row in await done(cluster, "groups", "lag", GROUP)]
+
+
+@pytest.mark.timeout(400)
+async def test_letters_survive_a_leader_and_wait_for_their_topic(tmp_path: Path) -> None:
+    async with running(tmp_path, voters=1, brokers=3, **FAST) as cluster:
+        await done(cluster, "configs", "set", "--cluster", "default.replication.factor=2",
+                   "share.auto.offset.reset=earliest", "group.share.delivery.count.limit=2",
+                   "share.coordinator.state.topic.num.partitions=3")  # fmt: skip
+        await done(cluster, "features", "upgrade")
+        await done(cluster, "configs", "set", f"errors.deadletterqueue.topic.name={LETTERS}",
+                   "errors.deadletterqueue.copy.record.enable=true", "--group", GROUP)  # fmt: skip
+        await done(cluster, "topics", "create", TOPIC, "--assignment", "11:12,12:13,13:11", "--wait")
+        async with Producer(cluster.bootstrap) as producer:
+            for number in range(PARTITIONS * RECORDS):
+                await producer.send(TOPIC, b"%d" % number, key=b"k%d" % number, partition=number % PARTITIONS)
+        everything = {(index, offset) for index in range(PARTITIONS) for offset in range(RECORDS)}
+        await work(cluster, everything, give_up=True)
+        assert await starts(cluster) == [REJECTED] * PARTITIONS, "the records count as lag until they have letters"
+
+        # The topic is missing, so the letters wait, and people see that.
+        found = await shown(cluster, "DEAD_LETTERS_FAIL")
+        assert f"topic {LETTERS} does not exist" in found["cause"]
+
+        # A leader dies; its successor knows which letters are missing once a member fetches.
+        await kill(node_of(cluster, 11))
+        await shell(cluster, f"kctl topics create {LETTERS} --assignment 12:13,13:12,12:13 "
+                             "--config errors.deadletterqueue.group.enable=true")  # fmt: skip
+        async with ShareConsumer(cluster.bootstrap, GROUP, topics=[TOPIC]) as consumer:
+
+            async def has_started() -> bool:
+                assert await consumer.get(0.5) is None, "no record is delivered of which a letter exists or is missing"
+                return await starts(cluster) == [RECORDS] * PARTITIONS
+
+            await wait_until(has_started, WAIT_S, "all letters are written")
+        written = await letters(cluster)
+        assert set(written) == {(index, offset) for index in range(PARTITIONS) for offset in (REJECTED, POISONED)}
+        for (index, offset), records in written.items():
+            number = PARTITIONS * offset + index
+            for record in records:
+                assert (record.key, record.value) == (b"k%d" % number, b"%d" % number)
+                count = dict(record.headers)["__dlq.errors.delivery.count"]
+                assert count == (b"1" if offset == REJECTED else b"2")
