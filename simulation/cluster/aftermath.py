@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+from metadata.records import METADATA_VERSION, METADATA_VERSION_MAX
 from quorumlog.client.consumer import EARLIEST, LATEST, Consumer, OffsetOutOfRangeError
 from quorumlog.errors import ClusterError
 from quorumlog.wire import rpcs
 from quorumlog.wire.errors import ApiError
 from quorumlog.wire.v1 import controller_pb2 as pb
 from simulation.cluster.clients import REQUEST_S, Clients
-from simulation.cluster.coordinators import GivenUpError, quick_groups, topics_of
+from simulation.cluster.coordinators import GivenUpError, letters_of_group, quick_groups, topics_of
 from simulation.cluster.history import History
 from simulation.cluster.metadata import Spot
 from simulation.cluster.orders import Orders
@@ -67,6 +68,12 @@ class Aftermath:
                 raise Violation(f"L2: {new.name} cannot be created: {reply}")
         if self.world.plan.group_members or self.world.plan.new_members or self.world.plan.workers:
             await orders.ask(rpcs.ALTER_CONFIGS, quick_groups(self.world.plan), READY_S, random)
+        if self.world.plan.letter_partitions:
+            level = pb.UpgradeFeatureRequest(name=METADATA_VERSION, level=METADATA_VERSION_MAX)
+            await orders.ask(rpcs.UPGRADE_FEATURE, level, READY_S, random)
+            altered = await orders.ask(rpcs.ALTER_CONFIGS, letters_of_group(self.world.plan), READY_S, random)
+            if altered is None or [each.result.error for each in altered.resources] != [ApiError.NONE]:
+                raise Violation(f"L2: the share group gets no dead-letter topic: {altered}")
 
     async def check(self) -> None:
         """Check that the cluster recovers.

@@ -14,7 +14,7 @@ from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.v1 import controller_pb2 as pb
 from quorumlog.wire.v1 import metadata_pb2
-from simulation.cluster.plan import GROUP_TOPIC, LEDGER, MEMBER_TOPIC, QUEUE, RESULTS, ClusterPlan
+from simulation.cluster.plan import GROUP_TOPIC, LEDGER, LETTERS, MEMBER_TOPIC, QUEUE, RESULTS, ClusterPlan
 
 REQUEST_S = 1.0
 CONNECT_S = 0.5
@@ -38,6 +38,8 @@ def topics_of(plan: ClusterPlan) -> list[pb.NewTopic]:
         wanted.append((MEMBER_TOPIC, plan.new_member_partitions, {}))
     if plan.workers:
         wanted.append((QUEUE, plan.queue_partitions, {}))
+        if plan.letter_partitions:
+            wanted.append((LETTERS, plan.letter_partitions, {"errors.deadletterqueue.group.enable": "true"}))
         wanted.append((SHARE_GROUP_STATE, COORDINATOR_PARTITIONS, state_configs(plan)))
     if plan.group_members or plan.transactional or plan.new_members or plan.workers:
         wanted.append((CONSUMER_OFFSETS, COORDINATOR_PARTITIONS, state_configs(plan)))
@@ -82,14 +84,28 @@ QUICK_SHARE = {
     "share.auto.offset.reset": "earliest",
 }
 """The times of share groups.  The limit of deliveries is so high that no record is archived in a run."""
+WORKERS = "workers"
+"""The share group."""
+FEW_DELIVERIES = {"group.share.delivery.count.limit": "3"}
+"""In runs with dead letters, some records reach the limit."""
 
 
 def quick_groups(plan: ClusterPlan) -> pb.AlterConfigsRequest:
     """Return the request that shortens the times of the groups of a run."""
     changes = pb.ConfigChanges(resource={"scope": metadata_pb2.Config.SCOPE_CLUSTER})
     newer = QUICK_NEW if plan.new_members else {}
-    for key, value in {**QUICK, **newer, **(QUICK_SHARE if plan.workers else {})}.items():
+    shares = {**QUICK_SHARE, **(FEW_DELIVERIES if plan.letter_partitions else {})} if plan.workers else {}
+    for key, value in {**QUICK, **newer, **shares}.items():
         changes.changes.add(key=key, value=value)
+    return pb.AlterConfigsRequest(resources=[changes])
+
+
+def letters_of_group(plan: ClusterPlan) -> pb.AlterConfigsRequest:
+    """Return the request that gives the share group its dead-letter topic."""
+    changes = pb.ConfigChanges(resource={"scope": metadata_pb2.Config.SCOPE_GROUP, "name": WORKERS})
+    changes.changes.add(key="errors.deadletterqueue.topic.name", value=LETTERS)
+    if plan.letter_copies:
+        changes.changes.add(key="errors.deadletterqueue.copy.record.enable", value="true")
     return pb.AlterConfigsRequest(resources=[changes])
 
 

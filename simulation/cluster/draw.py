@@ -140,6 +140,7 @@ def draw(seed: int) -> ClusterPlan:
     plan = _with_new_members(Random(f"cluster members {seed}"), plan)
     plan = _with_queue(Random(f"cluster queue {seed}"), plan)
     plan = _with_scopes(Random(f"cluster scopes {seed}"), plan)
+    plan = _with_letters(Random(f"cluster letters {seed}"), plan)
     plan = _with_recompression(Random(f"cluster recompression {seed}"), plan)
     return record_deletions.drawn(Random(f"cluster record deletions {seed}"), plan)
 
@@ -226,6 +227,16 @@ def _with_scopes(random: Random, plan: ClusterPlan) -> ClusterPlan:
     drivers = tuple([random.choice((1, 2, 2)) for _ in range(random.choice((1, 1, 2)))])
     executors, partitions = random.choice((1, 2, 3)), random.choice((2, 3))
     return replace(plan, drivers=drivers, executors=executors, results_partitions=partitions)
+
+
+def _with_letters(random: Random, plan: ClusterPlan) -> ClusterPlan:
+    """In half of the runs with a queue, give its share group a dead-letter topic.
+
+    The configs of groups need the newest feature level, which older releases do not have.
+    """
+    if not plan.workers or plan.older_releases or random.random() < 0.5:
+        return plan
+    return replace(plan, letter_partitions=random.choice((1, 2)), letter_copies=random.random() < 0.5)
 
 
 def _with_recompression(random: Random, plan: ClusterPlan) -> ClusterPlan:

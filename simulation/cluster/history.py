@@ -18,6 +18,8 @@ from simulation.cluster.metadata import Spot
 from simulation.cluster.transactional import Transactional, transaction_of
 
 _MARK = re.compile(rb"<(\d+)\.(\d+)>")
+_LETTER = re.compile(rb"__dlq\.errors\.partition.(\d+)&__dlq\.errors\.offset.(\d+)\$", re.DOTALL)
+"""The place of a record in the headers of its dead letter.  The length of the next name, a byte, ends each number."""
 READ_BYTES = 1 << 20
 
 
@@ -32,10 +34,19 @@ class Mark(NamedTuple):
         return b"<%d.%d>" % self
 
 
+class Letter(NamedTuple):
+    """A dead letter of a share group.  mark: of the record to which it belongs, if it has a copy."""
+
+    partition: int
+    offset: int
+    mark: Mark | None
+
+
 class Committed(NamedTuple):
     """A batch of a history.
 
-    marks: the mark of the record at each offset; None where compaction has removed it, and for markers.
+    marks: the mark of the record at each offset; None where compaction has removed it, and for markers.  A batch of
+        dead letters has none.
     entries: the records, if the partition is compacted; otherwise empty.
     transaction: None if it belongs to none.
     """
@@ -47,6 +58,7 @@ class Committed(NamedTuple):
     marks: tuple[Mark | None, ...]
     entries: Entries = ()
     transaction: Transactional | None = None
+    letters: tuple[Letter, ...] = ()
 
     @property
     def missing(self) -> Iterator[int]:
@@ -57,6 +69,13 @@ class Committed(NamedTuple):
 def marks_in(data: Any) -> tuple[Mark, ...]:
     """Return the marks of a batch's records, which are not compressed, in their order."""
     return tuple([Mark(int(writer), int(number)) for writer, number in _MARK.findall(data)])
+
+
+def letters_in(body: Any) -> tuple[Letter, ...]:
+    """Return the dead letters in the records of a batch, in their order.  All have copies, or none has."""
+    places = _LETTER.findall(body)
+    marks: Sequence[Mark | None] = (marks_in(body) if places else ()) or (None,) * len(places)
+    return tuple([Letter(int(index), int(at), mark) for (index, at), mark in zip(places, marks, strict=True)])
 
 
 def batches_in(data: bytes, keyed: bool = False) -> Iterator[Committed]:
@@ -70,6 +89,7 @@ def batches_in(data: bytes, keyed: bool = False) -> Iterator[Committed]:
 def _committed(batch: bytes, keyed: bool) -> Committed:
     ((_, header),) = iter_headers(batch)
     entries: Entries = ()
+    letters: tuple[Letter, ...] = ()
     marks: tuple[Mark | None, ...]
     if keyed:
         entries = entries_in(batch)
@@ -79,9 +99,11 @@ def _committed(batch: bytes, keyed: bool) -> Committed:
         marks = (None,) * (header.end_offset - header.base_offset)
     else:
         body = memoryview(batch)[HEADER_SIZE:]
-        marks = marks_in(decompress(header.codec, body, INFLATED_SIZE_MAX) if header.codec else body)
+        records = decompress(header.codec, body, INFLATED_SIZE_MAX) if header.codec else body
+        letters = letters_in(records)
+        marks = () if letters else marks_in(records)
     fields = (header.base_offset, header.end_offset, header.leader_epoch, header.crc, marks, entries)
-    return Committed(*fields, transaction_of(memoryview(batch), 0, header))
+    return Committed(*fields, transaction_of(memoryview(batch), 0, header), letters)
 
 
 def peek(log: PartitionLog, offset: int, end: int) -> bytes:

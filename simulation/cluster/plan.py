@@ -35,6 +35,8 @@ RESULTS = "results"
 """The topic into whose partitions the producers of transaction scopes write."""
 QUEUE = "queue"
 """The topic whose records the workers of a share group complete."""
+LETTERS = "dlq.queue"
+"""The dead-letter topic of that group."""
 
 
 STATE_TOPICS = (CONSUMER_OFFSETS, TRANSACTION_STATE, SHARE_GROUP_STATE)
@@ -146,6 +148,8 @@ class ClusterPlan:
     drivers: tuple[int, ...] = ()  # by transaction scope: how many drivers use it
     executors: int = 0  # hosts on which producers of scopes run
     results_partitions: int = 0
+    letter_partitions: int = 0  # of the dead-letter topic of the share group; 0: it has none
+    letter_copies: bool = False  # dead letters have copies of their records
 
     @property
     def broker_ids(self) -> tuple[int, ...]:

@@ -7,7 +7,15 @@ from typing import Any
 from unittest.mock import patch
 
 from broker.coordinator import share_partitions
-from broker.core.share.partition import NOTHING_TO_SAVE, Acquired, Delivery, ShareLimits, SharePartition, StateBatch
+from broker.coordinator.dead_letters import DeadLetters
+from broker.core.share.partition import (
+    NOTHING_TO_SAVE,
+    Acquired,
+    Delivery,
+    ShareLimits,
+    SharePartition,
+    StateBatch,
+)
 from quorumlog.wire.errors import KafkaCode
 from simulation.kernel.mutation import Mutant, mutant_of
 
@@ -57,3 +65,45 @@ def _begins_at_the_end() -> list[Any]:
 @_mutant("a released record is done")
 def _releases_for_ever() -> list[Any]:
     return [patch.object(SharePartition, "_next_state", lambda self, kind, count: Delivery.ARCHIVED)]
+
+
+# Dead letters
+
+
+@_mutant("a record is archived although its dead letter was not written")
+def _drops_letters() -> list[Any]:
+    async def dropped(self: DeadLetters, *arguments: Any) -> str:
+        return ""
+
+    return [patch.object(DeadLetters, "_append", dropped)]
+
+
+def _loads(state: Delivery) -> list[Any]:
+    """Let a new leader find another state in place of Archiving."""
+
+    def changed(limits: ShareLimits, start_offset: int, batches: Sequence[StateBatch]) -> SharePartition:
+        found = [each._replace(state=state) if each.state is Delivery.ARCHIVING else each for each in batches]
+        return SharePartition(limits, start_offset, found)
+
+    return [patch.object(share_partitions, "SharePartition", changed)]
+
+
+@_mutant("a new leader does not write the missing dead letters")
+def _forgets_letters() -> list[Any]:
+    return _loads(Delivery.ARCHIVED)
+
+
+@_mutant("a new leader delivers records that have dead letters")
+def _delivers_the_dead() -> list[Any]:
+    return _loads(Delivery.AVAILABLE)
+
+
+@_mutant("accepted records get dead letters")
+def _buries_the_accepted() -> list[Any]:
+    after = SharePartition._next_state
+
+    def dead(self: SharePartition, *arguments: Any) -> Delivery:
+        found = after(self, *arguments)
+        return Delivery.ARCHIVING if found is Delivery.ACKNOWLEDGED and self.limits.has_dead_letters else found
+
+    return [patch.object(SharePartition, "_next_state", dead)]

@@ -4,6 +4,10 @@ I40: While a member certainly holds the lock on a record, no other member receiv
 once its acceptance or rejection has been acknowledged.  (Both hold unless a partition lost records in an election that
 permits it.)  L12: After healing, every committed record of the queue is accepted or rejected.
 
+In some runs the group has a dead-letter topic.  I46: A record of which a dead letter is committed is not delivered, and
+no acceptance of it is acknowledged, before or after.  A letter with a copy has the contents of its record.  L12 then
+also requires that each record whose rejection was acknowledged, or that was delivered too often, has a letter.
+
 Locks are not durable: a new leader of the partition delivers a locked record again.  So I40 compares only deliveries of
 one `LedShare`.  A broker also releases the records of a member whose connection breaks, which the member learns later.
 So a second delivery counts as wrong only if the first member's connection is still intact `RESET_S` later.
@@ -29,18 +33,20 @@ from quorumlog.client.coordinators import CoordinatorCalls
 from quorumlog.client.kafka import KafkaConnection
 from quorumlog.client.share_consumer import NEWEST_VERSIONS, Place, ShareConsumer, ShareRecord, ShareSession
 from quorumlog.errors import ClusterError
-from simulation.cluster.coordinators import LOCK_MS
-from simulation.cluster.history import marks_in
+from simulation.cluster.coordinators import LOCK_MS, WORKERS
+from simulation.cluster.history import Committed, History, marks_in
 from simulation.cluster.metadata import Check, Spot
-from simulation.cluster.plan import QUEUE
+from simulation.cluster.plan import LETTERS, QUEUE
 from simulation.cluster.world import CLOCK_RATE_MAX, ClusterWorld
 
-GROUP = "workers"
+GROUP = WORKERS
 MAX_RECORDS = 5
 GET_S = 0.5
 RESET_S = 1.5
 """True time in which a client has learned that its connection is broken, even in a slow network."""
 RELEASE_SHARE, REJECT_SHARE, RENEW_SHARE, SLOW_SHARE, VANISH_SHARE = 0.1, 0.05, 0.05, 0.03, 0.03
+DEAD_SHARE = 0.25
+"""How often a worker rejects a record in a run with dead letters."""
 ACCEPTED = 0.5
 """A random number with which a worker accepts a record, without a pause."""
 
@@ -66,18 +72,26 @@ class Lock:
     leader_epoch: int
     connection: KafkaConnection
 
+    def holds_at(self, now_s: float) -> bool:
+        """Return whether the lock certainly exists now."""
+        is_led = isinstance(self.share, LedShare) and not self.share.has_ended
+        return is_led and now_s < self.until_s and self.connection.is_open
+
 
 class Completion(NamedTuple):
     """When (true time) an acceptance or rejection was acknowledged, and the newest leader epoch at that time."""
 
     done_s: float
     leader_epoch: int
+    is_rejection: bool = False
 
 
 @dataclass
 class QueueWatch:
-    """I40 and I41.
+    """I40, I41 and I46.
 
+    letters: when (true time) the first dead letter of a record was committed, and the newest leader epoch of the record
+        at that time.
     doubtful: records whose acceptance or rejection was sent.  locks: the latest delivery of each record that its member
     has not given up.  suspects: second deliveries that are wrong if the connection of the first one is intact.
     """
@@ -85,6 +99,7 @@ class QueueWatch:
     check: Check
     completed: dict[Record, Completion] = field(default_factory=dict)
     doubtful: set[Record] = field(default_factory=set)
+    letters: dict[Record, Completion] = field(default_factory=dict)
     locks: dict[Record, Lock] = field(default_factory=dict)
     suspects: list[tuple[float, Lock, str]] = field(default_factory=list)
 
@@ -95,6 +110,13 @@ class QueueWatch:
                 done.done_s >= asked_s or lock.leader_epoch < done.leader_epoch,
                 lambda: (
                     f"I41: {lock.member} gets {record} at {lock.received_s:.3f}, it was completed at {done.done_s:.3f}"
+                ),
+            )
+        if (written := self.letters.get(record)) is not None:
+            self.check(
+                written.done_s >= asked_s or lock.leader_epoch < written.leader_epoch,
+                lambda: (
+                    f"I46: {lock.member} gets {record} at {lock.received_s:.3f}, its letter is of {written.done_s:.3f}"
                 ),
             )
         held = self.locks.get(record)
@@ -108,6 +130,36 @@ class QueueWatch:
             text = f"I40: {lock.member} gets {record} at {lock.received_s:.3f}, but {held.member} holds it"
             self.suspects.append((lock.received_s, held, text))
         self.locks[record] = lock
+
+    def completes(self, record: Record, completion: Completion, lock: Lock | None) -> None:
+        """Note, and check, that an acceptance or rejection was acknowledged.  lock: that of the member.
+
+        After a lock has ended, the record may be archived, and the share partition may start behind it.  A late
+        acceptance is then ignored, which the member learns as a success.
+        """
+        if completion.is_rejection or record not in self.letters:
+            self.completed.setdefault(record, completion)
+            return
+        self.check(
+            lock is None or not lock.holds_at(completion.done_s),
+            lambda: f"I46: the acceptance of {record} is acknowledged, but it has a dead letter",
+        )
+
+    def wrote_letter(self, record: Record, written: Completion) -> None:
+        """Note, and check, that a dead letter became committed."""
+        if record in self.letters:
+            return
+        self.letters[record] = written
+        done = self.completed.get(record)
+        self.check(
+            done is None or done.is_rejection,
+            lambda: f"I46: {record} gets a dead letter, although its acceptance was acknowledged",
+        )
+
+    def lacks_letter(self, record: Record) -> bool:
+        """Return whether a rejection was acknowledged of a record that has no dead letter."""
+        done = self.completed.get(record)
+        return done is not None and done.is_rejection and record not in self.letters
 
     def given_up(self, member: str, records: Iterable[Record]) -> None:
         """Note that this member has asked, or is about to ask, to end its locks."""
@@ -140,11 +192,38 @@ class Workers:
         that it completes about six records per second; a queue may then need a minute."""
         self.tasks: list[asyncio.Task[None]] = []
         self.new_client = new_client
+        if world.plan.letter_partitions:
+            world.watch.evidence.on_committed.append(self._on_committed)
 
     def _check(self, holds: bool, text: Callable[[], str]) -> None:
         """Check a promise, unless a partition has lost records in an election that permits it."""
-        lost = map(self.world.watch.answers.has_lost, (QUEUE, SHARE_GROUP_STATE, CONSUMER_OFFSETS))
-        self.world.watch.check(holds or any(lost), text)
+        self.world.watch.check(holds or self._has_lost(), text)
+
+    def _has_lost(self) -> bool:
+        return any(map(self.world.watch.answers.has_lost, (QUEUE, LETTERS, SHARE_GROUP_STATE, CONSUMER_OFFSETS)))
+
+    def _on_committed(self, history: History, batch: Committed) -> None:
+        if history.spot.topic != LETTERS:
+            return
+        seen = self.world.watch.seen
+        self._check(bool(batch.letters), lambda: f"I46: {history} has a batch without letters at {batch.base_offset}")
+        for letter in batch.letters:
+            record = (letter.partition, letter.offset)
+            seen["dead letter written again" if record in self.watch.letters else "dead letter written"] += 1
+            source = self.world.watch.current(Spot(QUEUE, letter.partition))
+            expected = None if source is None else source.mark_at(letter.offset)
+            self._check(
+                letter.mark == (expected if self.world.plan.letter_copies else None),
+                lambda record=record, letter=letter: f"I46: the letter of {record} contains {letter.mark}",  # type: ignore[misc]
+            )
+            self.watch.wrote_letter(record, self.completion(letter.partition))
+
+    def completion(self, index: int, *, is_rejection: bool = False) -> Completion:
+        """Return that something is complete now in a partition of the queue."""
+        image = self.world.watch.metadata.image
+        partition = image.partition(image.topic_ids[QUEUE], index)
+        assert partition is not None, "the queue is not deleted"
+        return Completion(self.world.loop.true_time(), partition.leader_epoch, is_rejection)
 
     def start(self) -> None:
         for name in self.world.plan.worker_hosts:
@@ -153,15 +232,17 @@ class Workers:
     def unfinished(self) -> list[str]:
         """Return why not every record of the queue is complete; nothing if records were lost."""
         watch, found = self.world.watch, []
-        if any(map(watch.answers.has_lost, (QUEUE, SHARE_GROUP_STATE, CONSUMER_OFFSETS))):
+        if self._has_lost():
             return []
         for index in range(self.world.plan.queue_partitions):
             history = watch.current(Spot(QUEUE, index))
             end = 0 if history is None else history.end
+            done = self.watch.completed.keys() | self.watch.doubtful | self.watch.letters.keys()
             left = [
                 offset
                 for offset in range(end)
-                if (index, offset) not in self.watch.completed and (index, offset) not in self.watch.doubtful
+                if (index, offset) not in done
+                or (self.world.plan.letter_partitions and self.watch.lacks_letter((index, offset)))
             ]
             if left:
                 found.append(f"{QUEUE}-{index}: {len(left)} of {end}, from {left[0]}")
@@ -227,20 +308,20 @@ class _Worker(ShareConsumer):
             await self.renew(record)
             await asyncio.sleep(0.8 * LOCK_MS / 1000)  # the first lock would have expired; the second one holds
             seen["lock of a worker renewed"] += 1
+        lock = self._watch.locks.get(key)
         self._watch.given_up(self._member_id, [key])
         if 1 - kind < RELEASE_SHARE:
             await self.release(record)
             seen["record released by a worker"] += 1
             return
         self._watch.doubtful.add(key)
-        if 1 - kind < RELEASE_SHARE + REJECT_SHARE:
+        rejected = DEAD_SHARE if self._world.plan.letter_partitions else REJECT_SHARE
+        if is_rejection := 1 - kind < RELEASE_SHARE + rejected:
             await self.reject(record)
         else:
             await self.accept(record)
-        image = self._world.watch.metadata.image
-        partition = image.partition(image.topic_ids[QUEUE], record.partition)
-        assert partition is not None, "the queue is not deleted"
-        self._watch.completed.setdefault(key, Completion(self._world.loop.true_time(), partition.leader_epoch))
+        lock = lock if lock is not None and lock.member == self._member_id else None
+        self._watch.completes(key, self._workers.completion(record.partition, is_rejection=is_rejection), lock)
         seen["record completed by a worker"] += 1
 
     async def _vanish(self) -> None:

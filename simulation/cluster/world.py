@@ -38,7 +38,7 @@ from simulation.cluster.history import Mark
 from simulation.cluster.invariants import ClusterWatch
 from simulation.cluster.metadata import Spot
 from simulation.cluster.nodes import Host, World
-from simulation.cluster.plan import LEDGER, QUEUE, RESULTS, STATE_TOPICS, ClusterPlan
+from simulation.cluster.plan import LEDGER, LETTERS, QUEUE, RESULTS, STATE_TOPICS, ClusterPlan
 from simulation.cluster.retention import Kept, Retention, StrayWatch
 from simulation.kernel import real_store
 from simulation.kernel.cpu_limit import HangError, cpu_limited
@@ -317,7 +317,7 @@ class ClusterWorld(World):
         If there are coordinators, every other amount chooses one of their partitions, or one with transactions.
         """
         partition = self.partition_at(amount)
-        found = map(self.watch.metadata.image.topic, (*STATE_TOPICS, LEDGER, RESULTS, QUEUE))
+        found = map(self.watch.metadata.image.topic, (*STATE_TOPICS, LEDGER, RESULTS, QUEUE, LETTERS))
         others = [one for topic in found if topic is not None for one in topic.partitions]
         if others and int(amount * 100) % 2:
             partition = others[int(amount * 1000) % len(others)]

@@ -49,6 +49,8 @@ QUICKLY_CAUGHT = {
     "a member that is no longer in the group may commit",
     "a deletion of records is answered before followers have made it",
     "a deletion of records is answered before it is durable",
+    "a record is archived although its dead letter was not written",
+    "accepted records get dead letters",
 }
 """The others need more seeds than a test has time for: `python -m simulation --cluster --mutants`."""
 MUTANT_SEEDS = 30
@@ -56,6 +58,8 @@ MUTANT_FIRST_SEED = {
     "producers expire when the wall clock jumps": 220,
     "a deletion of records is answered before followers have made it": 19,
     "a deletion of records is answered before it is durable": 19,
+    "a record is archived although its dead letter was not written": 26,
+    "accepted records get dead letters": 10,
 }
 """The first seed of the search for a mutant, if not 0.  About one seed in 200 catches the first one, one in 20 the
 others."""
@@ -124,6 +128,7 @@ def test_rare_faults_occur() -> None:
         "record released by a worker",
         "lock of a worker renewed",
         "worker vanished",
+        "dead letter written",
         "run with recompression",
     ):
         assert totals.seen[what] > 0, what

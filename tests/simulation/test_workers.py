@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from broker.coordinator.share_partitions import LedShare
 from quorumlog.client.kafka import KafkaConnection
 from simulation.cluster.workers import NEWEST_EPOCH, RESET_S, Completion, Lock, QueueWatch
 
@@ -116,3 +117,40 @@ def test_a_leader_that_was_deposed_may_deliver_what_its_successor_has_completed(
     assert not judged.violations
     judged.delivered("a", 2.1, 2.2, NEWEST_EPOCH)
     assert judged.violations, "by an unknown leader"
+
+
+def test_a_record_with_a_dead_letter_must_not_be_delivered_except_by_a_deposed_leader(judged: Judged) -> None:
+    judged.watch.wrote_letter(RECORD, Completion(1.0, 4))
+    judged.delivered("a", 0.9, 1.1)
+    judged.delivered("b", 1.2, 1.3, leader_epoch=3)
+    assert not judged.violations
+    judged.delivered("b", 1.4, 1.5)
+    assert judged.violations == ["I46: b gets (0, 7) at 1.500, its letter is of 1.000"]
+
+
+def test_an_accepted_record_must_not_get_a_dead_letter(judged: Judged) -> None:
+    judged.watch.completes(RECORD, Completion(1.0, 4), None)
+    judged.watch.wrote_letter(RECORD, Completion(2.0, 4))
+    assert judged.violations == ["I46: (0, 7) gets a dead letter, although its acceptance was acknowledged"]
+
+
+def test_a_rejected_record_lacks_its_letter_until_it_is_written(judged: Judged) -> None:
+    judged.watch.completes(RECORD, Completion(1.0, 4, is_rejection=True), None)
+    assert judged.watch.lacks_letter(RECORD)
+    judged.watch.wrote_letter(RECORD, Completion(2.0, 4))
+    judged.watch.wrote_letter(RECORD, Completion(3.0, 4))
+    assert not judged.watch.lacks_letter(RECORD)
+    assert not judged.violations
+
+
+def test_an_acceptance_after_the_letter_is_wrong_only_while_its_lock_holds(judged: Judged) -> None:
+    """Without a certain lock, the broker ignores an acceptance below the start of the share partition."""
+    share = LedShare.__new__(LedShare)
+    share.has_ended = False
+    lock = Lock("a", 0.5, 1.5, share, 4, cast(KafkaConnection, judged.connections["a"]))
+    judged.watch.wrote_letter(RECORD, Completion(1.0, 4))
+    judged.watch.completes(RECORD, Completion(2.0, 4), lock)
+    judged.watch.completes(RECORD, Completion(1.2, 4), None)
+    assert not judged.violations
+    judged.watch.completes(RECORD, Completion(1.2, 4), lock)
+    assert judged.violations == ["I46: the acceptance of (0, 7) is acknowledged, but it has a dead letter"]
