@@ -15,9 +15,10 @@ from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka.codec import milliseconds
 from quorumlog.wire.v1 import controller_pb2 as pb
 
-ALWAYS_ON: Final[Mapping[str, range]] = {"group.version": range(2), "share.version": range(2)}
+ALWAYS_ON: Final[Mapping[str, range]] = {"group.version": range(2), "share.version": range(3)}
 """Kafka's features for the newer protocol of consumer groups (KIP-848) and for share groups (KIP-932), with our levels.
 
+Level 2 of share.version stands for dead-letter topics (KIP-1191).
 Each is always at its highest level, because no record of the metadata log depends on it.
 """
 

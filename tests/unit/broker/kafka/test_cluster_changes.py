@@ -226,6 +226,7 @@ async def test_the_present_level_is_accepted_and_another_is_judged(old: Served, 
         (update(0), "cannot be removed"),
         (update(1, "no.such.feature"), "unknown feature"),
         (update(2, "group.version"), "the level of group.version is always 1"),
+        (update(1, "share.version"), "the level of share.version is always 2"),
         (update(0, "share.version", kind=2), "cannot be removed"),
         (update(METADATA_VERSION_MIN, kind=9), "upgrade type 9"),
         (update(METADATA_VERSION_MAX + 1, kind=2), "downgrade"),
@@ -264,9 +265,9 @@ async def test_a_feature_is_raised_after_all_were_checked(old: Served) -> None:
     assert [request.header.validate_only for _, request in old.controller.requests] == [True]
 
 
-@pytest.mark.parametrize("name", ["group.version", "share.version"])
-async def test_the_levels_of_group_protocols_are_in_force_already(old: Served, name: str) -> None:
-    response = await ask(old, Api.UPDATE_FEATURES, 2, update(1, name))
+@pytest.mark.parametrize(("name", "level"), [("group.version", 1), ("share.version", 2)])
+async def test_the_levels_of_group_protocols_are_in_force_already(old: Served, name: str, level: int) -> None:
+    response = await ask(old, Api.UPDATE_FEATURES, 2, update(level, name))
     assert int(response.error_code) == 0
     assert old.controller.requests == []
 

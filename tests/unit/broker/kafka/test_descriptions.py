@@ -235,13 +235,13 @@ async def test_api_versions_reports_features(served: Served) -> None:
     assert [(each.name, each.min_version, each.max_version) for each in response.supported_features] == [
         ("group.version", 0, 1),
         (METADATA_VERSION, METADATA_VERSION_MIN, METADATA_VERSION_MAX),
-        ("share.version", 0, 1),
+        ("share.version", 0, 2),
         (TRANSACTION_VERSION, 0, 2),
     ]
     assert [(each.name, each.max_version_level) for each in response.finalized_features] == [
         ("group.version", 1),
         (METADATA_VERSION, 1),
-        ("share.version", 1),
+        ("share.version", 2),
         (TRANSACTION_VERSION, 2),
     ]
     assert response.finalized_features_epoch == served.replicas.image.end_offset
