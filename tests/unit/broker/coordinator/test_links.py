@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from broker.coordinator import links
 from broker.coordinator.links import BrokerLinks
-from quorumlog.errors import ClusterError
+from broker.kafka.api import ProduceResult
+from quorumlog.errors import ClusterError, RemoteProtocolError
+from quorumlog.wire.errors import ApiError, KafkaCode
+from quorumlog.wire.kafka import produce
 from quorumlog.wire.kafka.codec import Api
+from quorumlog.wire.kafka.produce import Buffer, ProducedPartition, ProduceRequest
+from tests.unit.broker.log.batches import make_batch
 
 
 class Connections:
@@ -23,6 +30,9 @@ class Connections:
         self.address = ("a", 1)
         self.failing = 0
         """So many of the next connections end as soon as they are made."""
+        self.produced: list[ProduceRequest] = []
+        self.reply: bytes | None = None
+        """The answer to a Produce; None: none arrives in time."""
 
     @property
     def open(self) -> list[Connection]:
@@ -46,6 +56,20 @@ class Connection:
 
     async def ask(self, *_: Any) -> Connection:
         return self
+
+    async def call(self, api: int, version: int, body: Sequence[Buffer], timeout_s: float) -> memoryview:
+        assert api == Api.PRODUCE
+        self._all.produced.append(produce.decode_request(memoryview(b"".join(body)), 0, version))
+        if self._all.reply is None:
+            raise ClusterError(ApiError.REQUEST_TIMED_OUT, "no answer", retriable=True)
+        return memoryview(self._all.reply)
+
+    @contextmanager
+    def judged(self) -> Iterator[None]:
+        try:
+            yield
+        except RemoteProtocolError as error:
+            raise ClusterError(ApiError.BROKER_UNAVAILABLE, error.message, retriable=True) from error
 
     async def close(self) -> None:
         self.is_open = False
@@ -102,3 +126,32 @@ async def test_a_connection_that_is_being_made_at_the_close_is_closed(
     assert connections.open == []
     with pytest.raises(ClusterError):
         await ask(broker)
+
+
+# -- batches
+
+
+async def append(broker: BrokerLinks) -> ProducedPartition:
+    return await broker.produce(2, ("dlq.t", 1, bytearray(make_batch((b"letter",)))), 3_000, 5)
+
+
+async def test_a_batch_is_appended_by_all_replicas_in_sync(broker: BrokerLinks, connections: Connections) -> None:
+    result = ProduceResult(int(KafkaCode.NOT_ENOUGH_REPLICAS), error_message="one of two")
+    connections.reply = produce.encode_response(9, [("dlq.t", 1, result)])
+    answer = await append(broker)
+    assert (answer.error_code, answer.error_message) == (KafkaCode.NOT_ENOUGH_REPLICAS, "one of two")
+    [request] = connections.produced
+    assert (request.acks, request.timeout_ms, request.transactional_id) == (-1, 3_000, None)
+    [partition] = request.partitions
+    assert (partition.topic, partition.index) == ("dlq.t", 1)
+    assert bytes(partition.records or b"") == make_batch((b"letter",))
+
+
+@pytest.mark.parametrize("reply", [None, b"", produce.encode_response(9, [])], ids=["none", "damaged", "empty"])
+async def test_a_connection_without_a_valid_answer_to_a_batch_is_closed(
+    broker: BrokerLinks, connections: Connections, reply: bytes | None
+) -> None:
+    connections.reply = reply
+    with pytest.raises(ClusterError):
+        await append(broker)
+    assert connections.open == []
