@@ -20,6 +20,16 @@ GROUP_LIMIT_TESTS = "tests/unit/broker/core/coordinator/test_group_limits.py"
 
 MUTANTS = (
     Mutant(
+        "a member that rejoins gets no record of an empty target",
+        f"{FOLDER}/heartbeat.py",
+        "if old is None and not member.target_order:",
+        "if False:",
+        (
+            "tests/properties/test_consumer_group.py"
+            "::test_a_replica_that_lacks_the_tombstone_of_a_target_keeps_a_member_that_has_rejoined",
+        ),
+    ),
+    Mutant(
         "an overridden claim ends the later one as well",
         f"{FOLDER}/group.py",
         "            if self.owners.get(place) == own:\n                del self.owners[place]\n",

@@ -299,3 +299,17 @@ TestGroups.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],  # a busy machine must not fail it
 )
+
+
+def test_a_replica_that_lacks_the_tombstone_of_a_target_keeps_a_member_that_has_rejoined() -> None:
+    """The member was removed, and joined again under its id, with an empty target."""
+    groups = Groups()
+    groups.set_limits(0)
+    groups.a_client_goes_on(index=0, is_lost=True)
+    groups.time_passes(5_000)
+    groups.a_client_subscribes(both=False, index=0)
+    groups.a_topic_changes("sales", 0)
+    groups.most_clients_go_on(rounds=5, without={0})
+    groups.most_clients_go_on(rounds=1, without=set())
+    groups.a_replica_that_was_behind_takes_over((1.0, 1.0, 0.25))
+    groups.teardown()

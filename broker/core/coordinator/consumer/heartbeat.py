@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from broker.core.coordinator.consumer import changes
 from broker.core.coordinator.consumer.group import ConsumerGroup, ConsumerMember
-from broker.core.coordinator.consumer.partitions import Partitions
+from broker.core.coordinator.consumer.partitions import NO_PARTITIONS, Partitions
 from broker.core.coordinator.consumer.records import MemberValue
 from broker.core.coordinator.consumer.requests import (
     AWAY,
@@ -238,6 +238,9 @@ def _describe(
         changes.refresh(turn, group, topics)
         return
     changes.settle(turn, group, topics, cause, request.client, reason=reason, member=member.names)
+    if old is None and not member.target_order:
+        # A replica may lack the tombstone of the target that an earlier member with this id had (see `group`).
+        changes.put_target(turn, group, member_id, NO_PARTITIONS)
 
 
 # -- leaving
