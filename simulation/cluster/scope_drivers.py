@@ -27,6 +27,9 @@ FINAL_TIMEOUT_MS = 5_000
 PATIENCE_S = (0.2, 4.0)
 """How long a driver repeats a request, drawn for each of its lives."""
 FINAL_PATIENCE_S = 10.0
+FINAL_TASKS_S = 4.0
+"""How long the last driver waits for its tasks in each round.  An earlier driver on another host may have fenced it.
+Then no task succeeds, and another last driver must begin within the time of L13."""
 BRIEF_SHARE, BRIEF_S = 0.4, (0.0, 0.008)
 """How often a driver does not wait for the answer to an end, and how long it waits then."""
 TASKS_S = 1.2
@@ -251,7 +254,7 @@ class Driver:
                     if round_number == 0 and self._random.random() < TWIN_SHARE:
                         self._start(current, task, report)
             try:
-                async with asyncio.timeout(self._patience_s if self.is_last else TASKS_S):
+                async with asyncio.timeout(FINAL_TASKS_S if self.is_last else TASKS_S):
                     while len(reports) < len(tasks):
                         news.clear()
                         await news.wait()

@@ -289,6 +289,7 @@ FAILED = {
     "a replica is removed while its log is compacted": (300004859, {2}),
     "a deposed leader of a queue delivers what its successor has completed": (300006987, {0, 1}),
     "a deposed leader's watermark permits a retention that the judge knew too late": (300009423, {0, 1, 2, 3, 4}),
+    "the last driver of a scope is fenced by an earlier one": (330000116, {0, 1, 2, 3, 4, 5, 6}),
 }
 
 
