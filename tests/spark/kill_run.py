@@ -257,10 +257,10 @@ class KillRun:
         A query that is killed while it writes its first batch to the checkpoint leaves a temporary file there, and
         Spark refuses that checkpoint.
         """
-        firsts = [self._folder / f"checkpoint-{name}" / "commits" / "0" for name in (COPY, TABLE)]
+        commits = [self._folder / f"checkpoint-{name}" / "commits" for name in (COPY, TABLE)]
         async with asyncio.timeout(SPARK_TIMEOUT_S):
             while True:
-                if all(first.exists() for first in firsts):
+                if all(any(folder.glob("[0-9]*")) for folder in commits):  # Spark deletes the oldest of many
                     return
                 await asyncio.sleep(0.2)  # no event reports it
 
