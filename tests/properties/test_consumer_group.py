@@ -311,5 +311,8 @@ def test_a_replica_that_lacks_the_tombstone_of_a_target_keeps_a_member_that_has_
     groups.a_topic_changes("sales", 0)
     groups.most_clients_go_on(rounds=5, without={0})
     groups.most_clients_go_on(rounds=1, without=set())
+    member_id = groups.clients[0].member_id
     groups.a_replica_that_was_behind_takes_over((1.0, 1.0, 0.25))
+    (kept,) = [each for each in groups.described(groups.machine).members if each.member_id == member_id]
+    assert kept.target == ()
     groups.teardown()

@@ -60,3 +60,15 @@ async def test_a_late_answer_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(UnreachableError):
         await rig.exchange.handle(VOTE)
     rig.answer(0)
+
+
+async def test_no_timer_is_left_after_the_end() -> None:
+    rig = Rig()
+    asking = asyncio.ensure_future(rig.exchange.handle(VOTE))
+    await asyncio.sleep(0)
+    timer = rig.exchange._expiry
+    rig.exchange.stop()
+    with pytest.raises(UnreachableError, match="this node is stopping"):
+        await asking
+    assert timer is not None
+    assert timer.cancelled()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import json
 import os
 import resource
@@ -187,6 +188,21 @@ def test_a_signal_stops_gracefully(number: signal.Signals, capsys: pytest.Captur
     assert run(body) == 0
     assert steps == [number.name]
     assert capsys.readouterr().out == "ready node_id=3 kafka=127.0.0.1:9092\n"
+
+
+def test_what_is_loaded_before_a_server_is_ready_is_not_traversed_again() -> None:
+    """A full collection would walk all modules while requests wait."""
+    loaded: list[list[int]] = [[number] for number in range(1000)]
+
+    async def body(process: Process) -> None:
+        process.ready(node_id=1)
+        walked = {id(each) for each in gc.get_objects()}
+        assert not walked & {id(each) for each in loaded}
+
+    try:
+        assert run(body) == 0
+    finally:
+        gc.unfreeze()
 
 
 def test_ready_in_json(capsys: pytest.CaptureFixture[str]) -> None:
