@@ -14,7 +14,7 @@ from quorumlog.client.producer import Producer
 from quorumlog.client.records import NewRecord, build_batch, decode_batches, end_offset
 from quorumlog.kctl.context import wait_until
 from quorumlog.kctl.dev_cluster import DevCluster
-from tests.integration.quorum.clusters import TIMEOUT_S, done, kill, node_of, plan, ready, spawn, start, stop
+from tests.integration.quorum.clusters import TIMEOUT_S, done, node_of, plan, ready, spawn, started, stop
 from tests.integration.small_disk import SIZE_MIB, mount
 from tests.integration.small_disk import small_disk as small_disk
 
@@ -28,19 +28,14 @@ Records = dict[tuple[int, int], bytes]
 
 
 @asynccontextmanager
-async def running(folder: Path, second: Path) -> AsyncIterator[DevCluster]:
+async def running(folder: Path, second: Path, brokers: int = 3) -> AsyncIterator[DevCluster]:
     """A cluster whose broker 11 has a second data directory."""
-    cluster = plan(folder, voters=1, brokers=3, broker_session_timeout_ms=3_000)
+    cluster = plan(folder, voters=1, brokers=brokers, broker_session_timeout_ms=3_000)
     node = node_of(cluster, BROKER)
     place = node.command.index("--data-dir") + 1
     node.data_dir = node.command[place] = f"{node.data_dir},{second}"
-    try:
-        await start(cluster)
+    async with started(cluster):
         yield cluster
-    finally:
-        for node in cluster.nodes:
-            if node.is_running:
-                await kill(node)
 
 
 async def partitions(cluster: DevCluster) -> list[dict[str, Any]]:

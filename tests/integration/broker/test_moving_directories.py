@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +14,8 @@ from quorumlog.kctl.context import wait_until
 from quorumlog.kctl.dev_cluster import DevCluster
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
-from tests.integration.broker.test_full_directory import BROKER, Records, read
-from tests.integration.quorum.clusters import TIMEOUT_S, done, kill, node_of, plan, ready, spawn, start
+from tests.integration.broker.test_full_directory import BROKER, Records, read, running
+from tests.integration.quorum.clusters import TIMEOUT_S, done, kill, node_of, ready, spawn
 from tests.unit.broker.kafka.raw import RawClient
 
 TOPIC = "t"
@@ -33,21 +31,6 @@ class Place(NamedTuple):
     partition: int
     path: str
     is_future: bool
-
-
-@asynccontextmanager
-async def running(folder: Path) -> AsyncIterator[DevCluster]:
-    cluster = plan(folder, voters=1, brokers=1, broker_session_timeout_ms=3_000)
-    node = node_of(cluster, BROKER)
-    place = node.command.index("--data-dir") + 1
-    node.data_dir = node.command[place] = f"{node.data_dir},{folder / 'second'}"
-    try:
-        await start(cluster)
-        yield cluster
-    finally:
-        for node in cluster.nodes:
-            if node.is_running:
-                await kill(node)
 
 
 def port(cluster: DevCluster) -> int:
@@ -96,7 +79,7 @@ async def write(cluster: DevCluster, acknowledged: Records, is_over: asyncio.Eve
 
 
 async def test_replicas_move_to_the_other_directory_under_load_and_after_a_kill(tmp_path: Path) -> None:
-    async with running(tmp_path) as cluster:
+    async with running(tmp_path, tmp_path / "second", brokers=1) as cluster:
         node = node_of(cluster, BROKER)
         paths = [os.path.abspath(path) for path in node.data_dir.split(",")]  # noqa: ASYNC240 -- no file is read
         assert await move(cluster, {0: paths[1], 1: "/nowhere"}) == [

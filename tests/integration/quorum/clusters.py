@@ -53,7 +53,13 @@ async def running(
     folder: Path, voters: int = 3, joining: int = 0, brokers: int = 0, **settings: int
 ) -> AsyncIterator[DevCluster]:
     """A ready cluster according to the plan; processes that still run at the end are killed."""
-    cluster = plan(folder, voters, joining, brokers, **settings)
+    async with started(plan(folder, voters, joining, brokers, **settings)) as cluster:
+        yield cluster
+
+
+@asynccontextmanager
+async def started(cluster: DevCluster) -> AsyncIterator[DevCluster]:
+    """The same for a cluster that is planned already."""
     try:
         await start(cluster)
         yield cluster
