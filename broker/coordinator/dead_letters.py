@@ -220,7 +220,7 @@ class DeadLetters:
         return Attempt(done, built.end, problem)
 
     async def _target(self, name: str, source: int) -> _Target | str:
-        """Return the partition for the letters of partition `source`, or why there is none.
+        """Return the partition that gets the letters of partition `source`, or the problem that prevents writing.
 
         As in Kafka, it has the number of the source, modulo the number of partitions.
         """

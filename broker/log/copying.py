@@ -93,7 +93,7 @@ class LogCopy:
         return {segment.base_offset: segment.size for segment in self.log.segments}
 
     async def step(self, ends: Mapping[int, int]) -> bool:
-        """Copy the next piece.  Return False if there is none.
+        """Copy the next piece.  Return False if everything is copied.
 
         ends: an earlier result of `ends`, beyond which nothing is copied: the log may grow as fast as it is copied.
         """

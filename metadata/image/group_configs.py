@@ -27,7 +27,7 @@ RENEW_ENABLED = "share.renew.acknowledge.enable"
 
 
 DEAD_LETTER_TOPIC = "errors.deadletterqueue.topic.name"
-"""The topic that gets the dead letters of a share group (KIP-1191); empty: there is none."""
+"""The dead-letter topic of a share group (KIP-1191).  Empty: the group has no dead-letter topic."""
 DEAD_LETTER_COPIES = "errors.deadletterqueue.copy.record.enable"
 """Whether a dead letter has the key, the value and the headers of its record."""
 DEAD_LETTER_PREFIX = "errors.deadletterqueue.topic.name.prefix"

@@ -229,7 +229,7 @@ class Driver:
                 self._seen["end of a scope complete"] += 1
                 self._watch.completed(end)
                 return
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.02)  # of virtual time: a coordinator reports no event to drivers
 
     async def _abort(self, current: _Open) -> None:
         attempts = self._watch.attempts_of(current.run)

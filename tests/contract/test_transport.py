@@ -84,7 +84,7 @@ def test_each_of_many_fetches_gets_its_own_reply(transports: TransportKind) -> N
     async def scenario() -> None:
         async def handle(request: Request) -> Reply:
             assert isinstance(request, Fetch)
-            await asyncio.sleep(0.001 * (request.offset % 3))  # later ones are answered first
+            await asyncio.sleep(0.001 * (request.offset % 3))  # so their answers come in another order
             return FetchReply(ErrorCode.NONE, KNOWN, high_watermark=request.offset)
 
         _, address = await transports.serve(handle)
