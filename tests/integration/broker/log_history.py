@@ -16,6 +16,9 @@ from typing import NamedTuple
 Place = tuple[int, int]
 """Partition and offset."""
 
+UNKNOWN = -1
+"""The offset of a record that is acknowledged without one."""
+
 
 class Sent(NamedTuple):
     """number: the producer sends them in this order."""
@@ -32,6 +35,7 @@ class Sent(NamedTuple):
 class Acknowledged(NamedTuple):
     sent: Sent
     offset: int
+    """Or UNKNOWN."""
     at: float
 
 
@@ -76,7 +80,9 @@ def _places(history: History) -> Iterator[str]:
     known = {sent.value: sent for sent in history.sent}
     at: dict[Place, bytes] = {}
     of: dict[bytes, Place] = {}
-    told = [Read(one.sent.partition, one.offset, one.sent.value) for one in history.acknowledged if one.offset >= 0]
+    told = [
+        Read(one.sent.partition, one.offset, one.sent.value) for one in history.acknowledged if one.offset != UNKNOWN
+    ]
     for read in (*history.reads, *told):
         place = read.partition, read.offset
         if read.value not in known or known[read.value].partition != read.partition:
