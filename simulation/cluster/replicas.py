@@ -69,17 +69,21 @@ class ReplicaWatch:
         for run in self._evidence.runs.values():
             for key, log in run.context.logs.logs.items():
                 if (copy := run.copies.get(key)) is not None and copy.log is log:
-                    self._read_whole(run, key, copy)
+                    self._read_again(run, key, copy)
 
-    def _read_whole(self, run: BrokerRun, key: LogKey, copy: Copy) -> None:
-        """Compare a replica of a compacted partition again, as far as it was compared before."""
+    def _read_again(self, run: BrokerRun, key: LogKey, copy: Copy, changed: range | None = None) -> None:
+        """Compare a replica of a compacted partition again, as far as it was compared before.
+
+        changed: the offsets of the only segment that has changed since the last comparison, if that is known.
+        """
         history = self._evidence.history(key)
         if history is None or not history.is_keyed or history.begun_epoch < history.unclean_epoch:
             return
         if copy.role is not None and copy.role.leader_epoch < history.unclean_epoch:
             return
-        end, copy.compared = min(copy.compared, history.end), copy.log.start_offset
-        self._compare(run, history, copy, end)
+        end = copy.compared = min(copy.compared, history.end)
+        begin, stop = (copy.log.start_offset, end) if changed is None else (changed.start, min(changed.stop, end))
+        self._compare(run, history, copy, stop, begin)
         self._compacted.read_whole(run, history, copy.log, end)
 
     # Changes of a log
@@ -102,7 +106,7 @@ class ReplicaWatch:
         def swapped(replaced: Any, checked: Any) -> None:
             swap(replaced, checked)
             self._evidence.seen["segments replaced by compaction"] += len(replaced)
-            self._read_whole(run, key, copy)
+            self._read_again(run, key, copy, range(checked.segment.base_offset, checked.segment.end_offset))
 
         def restarted(offset: int, epoch: int = -1) -> None:
             self._deletions.restarts(run, key, log, offset)
@@ -277,12 +281,15 @@ class ReplicaWatch:
 
     # Records
 
-    def _compare(self, run: BrokerRun, history: History, copy: Copy, end: int) -> None:
-        """Compare the log with the history up to `end`, and extend the history by batches above its end."""
+    def _compare(self, run: BrokerRun, history: History, copy: Copy, end: int, begin: int | None = None) -> None:
+        """Compare the log with the history up to `end`, and extend the history by batches above its end.
+
+        begin: the offset of the first batch; otherwise the end of the last comparison.
+        """
         check = self._evidence.check
         log = copy.log
         end = min(end, log.end_offset)
-        offset = max(copy.compared, log.start_offset)
+        offset = max(copy.compared if begin is None else begin, log.start_offset)
         while offset < end:
             before = offset
             try:
