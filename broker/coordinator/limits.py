@@ -91,6 +91,12 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     share_letter_retry_min_ms: int = 100
     """Time before dead letters that were not written are tried again.  It doubles up to `share_letter_retry_max_ms`."""
     share_letter_retry_max_ms: int = 10_000
+    share_reminder_interval_ms: int = 5_000
+    """Time between two looks of a share coordinator for dead letters that nobody writes.  After the leader of their
+    partition has changed, the second look reminds the new one."""
+    share_reminders_max: int = 100
+    """Share partitions of which one look reminds one leader, which then loads their states.  Others wait for the next
+    look."""
     share_letter_creations_max: int = 100
     """Dead-letter topics that a broker tries to create.  The letters for others wait."""
 

@@ -5,6 +5,7 @@ then it serves fetches and acknowledgements, and saves changes, one save at a ti
 share coordinator has refused a save, it ends, and its successor reads the state anew.
 
 A task of its own writes dead letters, while there are any.  They keep a share partition loaded that no session uses.
+The share coordinator may remind a new leader of letters that are missing, before a member fetches from it.
 Meanwhile an administrator may reset or delete its state, so the next session reads the state anew, and a letter that
 could not be written is repeated only while the state exists.
 """
@@ -118,7 +119,8 @@ class LedShare:
         self._group = group
         self._on_available = on_available
         self._on_idle = on_idle
-        self._is_unused = False
+        self._is_unused = True
+        """No session uses it: it was loaded for its dead letters, or its sessions have ended."""
         self._state_epoch = 0
         self._read_lock = asyncio.Lock()
         self._waiting: dict[int, asyncio.Future[KafkaCode]] = {}
@@ -128,6 +130,7 @@ class LedShare:
         """Set when dead letters that could not be written may be tried again before their time."""
         self._timer: asyncio.TimerHandle | None = None
         self._loading: asyncio.Task[KafkaCode] = group.create_task(self._load(), name=f"share-load-{key.text}")
+        self._loading.add_done_callback(lambda _: self._report_idle())
 
     def configure(self, config: ShareConfig) -> None:
         if config.dead_letters != self.config.dead_letters:
@@ -472,23 +475,42 @@ class SharePartitions:
             return KafkaCode.NOT_LEADER_OR_FOLLOWER
         led = self._led.get(key)
         if led is None or led.has_ended or led.leader is not found.leader or led.lingers:
-            if led is not None:
-                led.end()
-            led = self._led[key] = LedShare(
-                key,
-                replica,
-                found.leader,
-                self._states,
-                self._letters,
-                self._group,
-                self.config_of(key.group),
-                self._find_start,
-                lambda: self._wake(PartitionKey(key.topic_id, key.partition)),
-                lambda: self.drop(key),
-            )
+            led = self._begin(key, replica, found.leader, self._group)
         led.use()
         code = await led.ready()
         return led if code is KafkaCode.NONE else code
+
+    def remind(self, key: ShareKey) -> None:
+        """Load a share partition for its dead letters, if this broker leads the partition and has not loaded it."""
+        replica = self._table.find(key.topic_id, key.partition)
+        found = KafkaCode.NOT_LEADER_OR_FOLLOWER if replica is None else replica.leading(-1)
+        if replica is None or isinstance(found, KafkaCode) or self._group is None:
+            return
+        led = self._led.get(key)
+        if led is None or led.has_ended or led.leader is not found.leader:
+            self._begin(key, replica, found.leader, self._group)
+
+    def _begin(self, key: ShareKey, replica: Replica, leader: LeaderState, group: asyncio.TaskGroup) -> LedShare:
+        """Load a share partition, which no session uses yet, in place of the one that was loaded before."""
+        if (before := self._led.pop(key, None)) is not None:
+            before.end()
+        begun = self._led[key] = LedShare(
+            key,
+            replica,
+            leader,
+            self._states,
+            self._letters,
+            group,
+            self.config_of(key.group),
+            self._find_start,
+            lambda: self._wake(PartitionKey(key.topic_id, key.partition)),
+            lambda: self._drop_idle(begun),
+        )
+        return begun
+
+    def _drop_idle(self, led: LedShare) -> None:
+        if self._led.get(led.key) is led:
+            self.drop(led.key)
 
     def known(self, key: ShareKey) -> LedShare | None:
         """Return a share partition if it is loaded."""

@@ -16,6 +16,7 @@ from broker.coordinator.groups import GroupCoordinators
 from broker.coordinator.limits import CoordinatorLimits
 from broker.coordinator.log_ends import LogEnds
 from broker.coordinator.share_partitions import LedShare, ShareConfig, SharePartitions
+from broker.coordinator.share_reminders import ShareReminders
 from broker.coordinator.share_sessions import END_SESSION, NEW_SESSION, Place, SessionKey, ShareSession, ShareSessions
 from broker.coordinator.share_states import ShareStates
 from broker.core.coordinator.consumer.requests import NamedPartitions
@@ -115,6 +116,9 @@ class ShareGroups:
         self.states = ShareStates(table, call, wait_applied, resolve, sources, self._limits)
         self.letters = DeadLetters(table, call, wait_applied, resolve, produce, sources.wall_ms, self._limits)
         self.partitions = SharePartitions(table, self.states, self.letters, self._limits, sources.wall_ms)
+        self._reminders = ShareReminders(
+            self.states.shell, self._cluster, resolve, self.write_dead_letters, self._limits
+        )
         self._sessions_max = 0
         self._log_ends = LogEnds(table, self.states.links, self._limits)
         self.sessions = ShareSessions(self._on_session_end)
@@ -131,6 +135,7 @@ class ShareGroups:
         self.states.start(group)
         self.letters.start(group)
         self.partitions.start(group)
+        self._own(group.create_task(self._reminders.run(), name="share-reminders"))
 
     async def close(self) -> None:
         """Refuse all calls, and end all tasks.  Idempotent."""
@@ -138,6 +143,7 @@ class ShareGroups:
         self.partitions.close()
         for task in self._tasks:
             task.cancel()
+        await self._reminders.close()
         await self.letters.close()
         await self.states.close()
 
@@ -161,6 +167,11 @@ class ShareGroups:
                 if is_reconfigured or old.topic(each.topic) is not new.topic(each.topic)
             ]
             self.partitions.retry_letters(may_succeed)
+
+    def _own(self, task: asyncio.Task[None]) -> None:
+        """End a task with this object."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _configure(self, image: ClusterImage) -> None:
         configs = ClusterImage(configs=image.configs, group_configs=image.group_configs)  # it keeps no topics alive
@@ -248,6 +259,10 @@ class ShareGroups:
     def disconnected(self, peer: str) -> None:
         self.sessions.disconnected(peer)
 
+    def write_dead_letters(self, keys: Sequence[ShareKey]) -> None:
+        for key in keys[: self._limits.share_reminders_max]:
+            self.partitions.remind(key)
+
     async def _acknowledge(
         self, session: ShareSession, acknowledgements: dict[SharePlace, tuple[Acknowledgement, ...]]
     ) -> tuple[ShareAcknowledged, ...]:
@@ -324,9 +339,7 @@ class ShareGroups:
         if self._group is None:
             return
         work = self._initialize(effect) if isinstance(effect, InitializeShareStates) else self._delete(effect)
-        task = self._group.create_task(work, name=f"share-states-{effect.group}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._own(self._group.create_task(work, name=f"share-states-{effect.group}"))
 
     async def _initialize(self, effect: InitializeShareStates) -> None:
         """Initialize states, and report the initialized ones to the group, which orders the others again later."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from broker.core.coordinator.group_requests import GroupRequest, TxnOffsetCommit
     from broker.core.coordinator.scope_requests import InitScopeProducer, InitScopeProducerResponse
     from broker.core.coordinator.share.requests import ListShareStatesResponse
-    from broker.core.coordinator.share.states import StateRequest, StateResponse
+    from broker.core.coordinator.share.states import ShareKey, StateRequest, StateResponse
     from broker.core.coordinator.transaction_requests import (
         EndTransaction,
         EndTransactionResponse,
@@ -299,6 +299,13 @@ class Shares(Protocol):
 
     def disconnected(self, peer: str) -> None:
         """End the sessions of a client whose connection is lost, and release its records."""
+        ...
+
+    def write_dead_letters(self, keys: Sequence[ShareKey]) -> None:
+        """Begin to write the dead letters of share partitions of which this broker leads the partitions.
+
+        A share coordinator repeats this until it is done, so keys above a limit are ignored.
+        """
         ...
 
     async def clear_group(self, group: str) -> KafkaCode:

@@ -380,7 +380,7 @@ def _of_groups(
 
 
 def _of_brokers(low: int, offered: int, answer: Callable[[groups.DecodedRequest], Outcome]) -> Handler:
-    """Return the row of a request that brokers send to a share coordinator."""
+    """Return the row of a request about share groups that brokers send each other."""
     access = _cluster(Operation.CLUSTER_ACTION)
     return Handler(low, offered, lambda handlers, caller, frame: handlers.on_groups(answer, caller, frame), access)
 
@@ -489,6 +489,7 @@ HANDLERS: Final[dict[Api, Handler]] = {
     Api.DESCRIBE_SHARE_GROUP_OFFSETS: _of_groups(0, 1, share_offsets.describe_offsets, Operation.DESCRIBE),
     Api.ALTER_SHARE_GROUP_OFFSETS: _of_groups(0, 0, share_offsets.alter_offsets, Operation.READ),
     Api.DELETE_SHARE_GROUP_OFFSETS: _of_groups(0, 0, share_offsets.delete_offsets, Operation.DELETE),
+    Api.WRITE_DEAD_LETTERS: _of_brokers(0, 0, share_groups.write_dead_letters),
     Api.FIND_OUTCOME: _of_transactions(0, 0, transactions.find_outcome, Operation.DESCRIBE),
     Api.EXPLAIN_GROUPS: _of_groups(0, 0, groups.explain_groups, Operation.DESCRIBE),
     Api.INIT_SCOPE: _of_transactions(0, 0, scopes.init_scope, Operation.WRITE),

@@ -72,6 +72,9 @@ class NoShares:
     def disconnected(self, peer: str) -> None:
         pass
 
+    def write_dead_letters(self, keys: Sequence[ShareKey]) -> None:
+        pass
+
     async def clear_group(self, group: str) -> KafkaCode:
         return KafkaCode.NONE
 
@@ -275,6 +278,13 @@ def _reply(asked: DecodedRequest, reply: ShareReply, *, has_records: bool) -> Re
             ],
         }
     )
+
+
+def write_dead_letters(asked: DecodedRequest) -> Reply:
+    named = asked.request.share_partitions
+    keys = [ShareKey(each.group_id, each.topic_id or _NO_TOPIC, each.partition) for each in named]
+    asked.shares.write_dead_letters(keys)
+    return asked.reply({"error_code": KafkaCode.NONE})
 
 
 # -- the share coordinator

@@ -11,6 +11,8 @@ SERVICE = "broker/core/coordinator/share/service.py"
 SESSIONS = "broker/coordinator/share_sessions.py"
 LETTERS = "broker/coordinator/dead_letters.py"
 SHELL = "broker/coordinator/share_partitions.py"
+REMINDERS = "broker/core/coordinator/share/reminders.py"
+REMINDER_TESTS = "tests/unit/broker/core/coordinator/share/test_letter_reminders.py"
 LETTER_TESTS = "tests/unit/broker/coordinator/test_dead_letters.py"
 STATE_TESTS = "tests/unit/broker/core/coordinator/share/test_share_states.py"
 GROUP_TESTS = "tests/unit/broker/core/coordinator/share/test_share_groups.py"
@@ -150,6 +152,48 @@ MUTANTS = (
         " or led.leader is not found.leader or led.lingers:",
         " or led.leader is not found.leader:",
         (f"{LETTER_TESTS}::test_a_session_after_a_pause_reads_a_state_that_was_reset_meanwhile",),
+    ),
+    Mutant(
+        "a leader is not reminded of letters that another leader left",
+        REMINDERS,
+        "            if leader == NO_LEADER or len(due.get(leader, ())) >= self._batch_max:\n",
+        "            if leader >= NO_LEADER:\n",
+        (f"{REMINDER_TESTS}::test_a_leader_is_reminded_of_a_state_that_did_not_change_between_two_looks",),
+    ),
+    Mutant(
+        "a leader is reminded of states that it changes",
+        REMINDERS,
+        "leader_of(key) if state.snapshot_epoch == epoch else NO_LEADER",
+        "leader_of(key)",
+        (f"{REMINDER_TESTS}::test_a_leader_that_changes_the_state_is_not_reminded",),
+    ),
+    Mutant(
+        "the same share partitions are always reminded first",
+        REMINDERS,
+        "{**kept, **found, **reminded}",
+        "{**reminded, **kept, **found}",
+        (f"{REMINDER_TESTS}::test_every_share_partition_has_its_turn_within_the_limit",),
+    ),
+    Mutant(
+        "a share coordinator does not know which letters are missing",
+        MACHINE,
+        "            self._archiving[key] = state\n",
+        "            pass\n",
+        (f"{STATE_TESTS}::test_states_with_missing_letters_are_known_also_after_a_failover",),
+    ),
+    Mutant(
+        "a share partition that was loaded for its letters stays loaded",
+        SHELL,
+        "        self._loading.add_done_callback(lambda _: self._report_idle())\n",
+        "",
+        (f"{LETTER_TESTS}::test_a_reminder_that_comes_too_late_leaves_nothing_loaded",),
+    ),
+    Mutant(
+        "a reminder replaces the share partition that members use",
+        SHELL,
+        "        if led is None or led.has_ended or led.leader is not found.leader:\n",
+        "        if True:\n",
+        (f"{LETTER_TESTS}::test_a_reminder_loads_nothing_that_is_loaded_or_led_elsewhere",),
     ),
     Mutant(
         "a late release makes a record available that has a dead letter",

@@ -26,7 +26,7 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_writer
 
 from quorumlog.errors import RemoteProtocolError
-from quorumlog.wire.kafka import private, private_scopes, private_transactions
+from quorumlog.wire.kafka import private, private_scopes, private_shares, private_transactions
 from quorumlog.wire.kafka.buffer import ELEMENTS_MAX, REQUEST_ELEMENTS_MAX, Reader
 from quorumlog.wire.kafka.decoding import EPOCH, FieldShape, default_of, entity_reader
 
@@ -118,6 +118,7 @@ class Api(IntEnum):
     ABORT_SCOPE = private_scopes.ABORT_SCOPE
     DESCRIBE_SCOPES = private_scopes.DESCRIBE_SCOPES
     FIND_OUTCOME = private_transactions.FIND_OUTCOME
+    WRITE_DEAD_LETTERS = private_shares.WRITE_DEAD_LETTERS
 
 
 @dataclass(frozen=True, slots=True)

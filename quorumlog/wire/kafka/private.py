@@ -15,12 +15,17 @@ from kio.schema.response_header.v1.header import ResponseHeader
 from kio.static.constants import EntityType
 from kio.static.primitive import i16, i32, i32Timedelta, i64
 
-from quorumlog.wire.kafka import private_scopes, private_transactions
+from quorumlog.wire.kafka import private_scopes, private_shares, private_transactions
 
 EXPLAIN_GROUPS: Final = 10_001
 """Why the last rebalances of groups happened; answered by their coordinator."""
 
-NAMES: Final = {EXPLAIN_GROUPS: "explain_groups", **private_scopes.NAMES, **private_transactions.NAMES}
+NAMES: Final = {
+    EXPLAIN_GROUPS: "explain_groups",
+    **private_scopes.NAMES,
+    **private_shares.NAMES,
+    **private_transactions.NAMES,
+}
 
 _STRING: Final = {"kafka_type": "string"}
 _INT32: Final = {"kafka_type": "int32"}
@@ -123,6 +128,7 @@ class ExplainGroupsResponse:
 SCHEMAS: Final[dict[tuple[int, int], tuple[Any, Any]]] = {
     (EXPLAIN_GROUPS, 0): (ExplainGroupsRequest, ExplainGroupsResponse),
     **private_scopes.SCHEMAS,
+    **private_shares.SCHEMAS,
     **private_transactions.SCHEMAS,
 }
 """Request and response by key and version."""

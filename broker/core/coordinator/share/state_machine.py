@@ -11,7 +11,7 @@ FENCED_STATE_EPOCH and reads it again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, assert_never
 
 from msgspec.structs import replace
@@ -50,10 +50,16 @@ class ShareStateMachine:
         self._limits = limits
         self._wall_ms: Final = wall_ms
         self._states: Final[dict[ShareKey, ShareState]] = {}
+        self._archiving: Final[dict[ShareKey, ShareState]] = {}
 
     def __len__(self) -> int:
         """Return the number of share partitions."""
         return len(self._states)
+
+    @property
+    def archiving(self) -> Mapping[ShareKey, ShareState]:
+        """The states with records that wait for their dead letters.  The view changes with the machine."""
+        return self._archiving
 
     # -- the log
 
@@ -73,11 +79,19 @@ class ShareStateMachine:
         if is_update(kind):
             before = self._states.get(key)
             if record.value is not None and before is not None:
-                self._states[key] = read_update(record.value, before)
-        elif record.value is None:
+                self._replace(key, read_update(record.value, before))
+        else:
+            self._replace(key, None if record.value is None else read_snapshot(record.value))
+
+    def _replace(self, key: ShareKey, state: ShareState | None) -> None:
+        if state is None:
             self._states.pop(key, None)
         else:
-            self._states[key] = read_snapshot(record.value)
+            self._states[key] = state
+        if state is not None and state.is_archiving:
+            self._archiving[key] = state
+        else:
+            self._archiving.pop(key, None)
 
     def loaded(self, now_ms: int) -> Step:
         """Start to serve.  Nothing has a deadline."""

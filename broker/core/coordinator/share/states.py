@@ -87,6 +87,11 @@ class ShareState(msgspec.Struct, frozen=True):
         """Return the number of offsets above the start whose delivery is complete."""
         return sum(each.end - each.first for each in self.batches if each.state.is_done)
 
+    @property
+    def is_archiving(self) -> bool:
+        """Return whether records wait for their dead letters."""
+        return any(each.state is Delivery.ARCHIVING for each in self.batches)
+
 
 def merged(
     start_offset: int, batches: tuple[StateBatch, ...], new_start: int, changes: tuple[StateBatch, ...]

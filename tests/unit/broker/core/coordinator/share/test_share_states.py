@@ -72,6 +72,28 @@ def driver() -> Driver:
     return driver
 
 
+def test_states_with_missing_letters_are_known_also_after_a_failover(driver: Driver) -> None:
+    driver.ask(WriteState(KEY, 1, 5, 10, (StateBatch(10, 11, AVAILABLE, 1), StateBatch(12, 15, ARCHIVED, 1))))
+    assert not driver.machine.archiving
+    driver.ask(WriteState(KEY, 1, 5, 10, (StateBatch(11, 12, ARCHIVING, 1),)))
+    assert driver.machine.archiving == {KEY: driver.state()}
+    driver.fail_over()
+    assert driver.machine.archiving == {KEY: driver.state()}
+    driver.ask(WriteState(KEY, 1, 6, 10, (StateBatch(10, 11, ACCEPTED, 1),)))
+    assert driver.machine.archiving == {KEY: driver.state()}, "the newest state"
+    driver.ask(WriteState(KEY, 1, 6, 10, (StateBatch(11, 12, ARCHIVED, 1),)))
+    assert not driver.machine.archiving
+
+
+@pytest.mark.parametrize("end", [DeleteState(KEY), InitializeState(KEY, 2, 20)])
+def test_a_state_that_is_deleted_or_reset_lacks_no_letters(driver: Driver, end: StateRequest) -> None:
+    driver.ask(WriteState(KEY, 1, 5, 10, (StateBatch(11, 12, ARCHIVING, 1),)))
+    assert driver.error(end) is KafkaCode.NONE
+    assert not driver.machine.archiving
+    driver.fail_over()
+    assert not driver.machine.archiving
+
+
 def test_the_key_is_kafkas() -> None:
     assert KEY.text == "work:AAAAAAAAAAAAAAAAAAAABw:3"
 

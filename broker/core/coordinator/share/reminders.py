@@ -1,0 +1,57 @@
+"""Decides which leaders a share coordinator reminds of dead letters (KIP-1191) that nobody writes.
+
+The leader of a partition writes the dead letters of a share partition while it has loaded its state, and loads it for
+the first member that fetches.  So after a change of leaders, letters would wait for a member.  Only the share
+coordinator knows which states have records that wait for their letters, so it reminds the leader, which then loads
+exactly these states.
+
+A leader that has loaded a state changes it: it stores its epoch, and soon that the letters are written.  Therefore a
+state that stays unchanged between two looks belongs to a leader that has not loaded it, or that cannot write its
+letters.  The second one ignores the reminder.  A reminder that gets lost is repeated after the next look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from broker.core.coordinator.share.states import ShareKey, ShareState
+
+NO_LEADER: Final = -1
+
+
+class LetterReminders:
+    """The share partitions that had letters missing at the last look.
+
+    batch_max: share partitions of which one look reminds one leader.  The others are first in the next look.
+    """
+
+    def __init__(self, batch_max: int) -> None:
+        assert batch_max >= 1, batch_max
+        self._batch_max: Final = batch_max
+        self._seen: dict[ShareKey, int] = {}
+        """The snapshot epochs of the states; those of which a leader was reminded last are at the end."""
+
+    def look(
+        self, archiving: Mapping[ShareKey, ShareState], leader_of: Callable[[ShareKey], int]
+    ) -> dict[int, list[ShareKey]]:
+        """Return the share partitions of which each leader is to be reminded.
+
+        archiving: the states with missing letters.  leader_of: returns a broker, or NO_LEADER.
+        """
+        due: dict[int, list[ShareKey]] = {}
+        kept: dict[ShareKey, int] = {}
+        reminded: dict[ShareKey, int] = {}
+        for key, epoch in self._seen.items():
+            state = archiving.get(key)
+            if state is None:
+                continue
+            leader = leader_of(key) if state.snapshot_epoch == epoch else NO_LEADER
+            if leader == NO_LEADER or len(due.get(leader, ())) >= self._batch_max:
+                kept[key] = state.snapshot_epoch
+            else:
+                due.setdefault(leader, []).append(key)
+                reminded[key] = epoch
+        found = {key: state.snapshot_epoch for key, state in archiving.items() if key not in self._seen}
+        self._seen = {**kept, **found, **reminded}
+        return due
