@@ -14,9 +14,9 @@ Versions are those that the broker reports in ApiVersions, up to the newest one 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from quorumlog.client.cluster import HURRY_S, Cluster
@@ -31,6 +31,8 @@ LOOK_AFTER_S: Final = 1.0
 """If an answer takes this long, other brokers are asked for the coordinator, and again at this interval."""
 AT_ONCE_MAX: Final = 64
 """Requests of one call that are in flight at a time; others wait."""
+FAILURES_SHOWN_MAX: Final = 3
+"""Brokers whose failures a message has; the others are only counted."""
 COORDINATORS_MAX: Final = 100_000
 """Names whose coordinator is cached.  Beyond it, the cache is emptied, and all are looked up again."""
 
@@ -56,6 +58,16 @@ class Coordinator(NamedTuple):
 
     broker_id: int
     address: Address
+
+
+class Answers(NamedTuple, Generic[T]):
+    """The lists of all brokers together.
+
+    missing: names brokers that did not answer in time, so that their parts are missing; None if all have answered.
+    """
+
+    items: list[T]
+    missing: ClusterError | None
 
 
 class CoordinatorCalls:
@@ -245,6 +257,20 @@ class CoordinatorCalls:
         Raises:
             ClusterError: TIMED_OUT, naming a broker that does not answer, or whose coordinators are still loading.
         """
+        items, missing = await self.of_answering_brokers(what, timeout_s, ask)
+        if missing is not None:
+            raise missing
+        return items
+
+    async def of_answering_brokers(
+        self, what: str, timeout_s: float, ask: Callable[[int, Address, float], Coroutine[Any, Any, list[T]]]
+    ) -> Answers[T]:
+        """As `of_each_broker`, but if the time is up, return the lists of the brokers that answered.
+
+        Raises:
+            ClusterError: TIMED_OUT: no broker has answered.
+        """
+        parts: list[list[T]] = []
 
         async def of_one(broker_id: int, address: Address, left_s: float) -> list[T]:
             try:
@@ -253,16 +279,36 @@ class CoordinatorCalls:
                 text = f"broker {broker_id}: {error.message}"
                 raise ClusterError(error.code, text, retriable=error.retriable) from error
 
-        async def once(left_s: float) -> list[T]:
+        async def once(left_s: float) -> None:
+            nonlocal parts
             brokers = await self._cluster.brokers(left_s)
             asked = (of_one(broker_id, address, left_s) for broker_id, address in sorted(brokers.items()))
-            return [each for part in await all_of(asked) for each in part]
+            answered, failures = await _ended(asked)
+            if len(answered) >= len(parts):
+                parts = answered  # the last try may have had too little time
+            if failures:
+                raise _together(failures)
 
-        return await self.retrying(what, timeout_s, once)
+        missing = None
+        try:
+            await self.retrying(what, timeout_s, once)
+        except ClusterError as error:
+            if not error.retriable or not parts:
+                raise
+            missing = error
+        return Answers([each for part in parts for each in part], missing)
 
 
 async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Await all, at most AT_ONCE_MAX at a time; raise the first error after all of them have ended."""
+    results, failures = await _ended(work)
+    if failures:
+        raise failures[0]
+    return results
+
+
+async def _ended(work: Iterable[Coroutine[Any, Any, T]]) -> tuple[list[T], list[BaseException]]:
+    """Await all, at most AT_ONCE_MAX at a time; return the results and the failures, those that are final first."""
     slots = asyncio.Semaphore(AT_ONCE_MAX)
 
     async def one(each: Coroutine[Any, Any, T]) -> T:
@@ -272,10 +318,23 @@ async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     results = await asyncio.gather(*map(one, work), return_exceptions=True)
     failures = [each for each in results if isinstance(each, BaseException)]
     # A final refusal, or a bug in this code, says more than the error of a broker that may answer later.
-    failures.sort(key=lambda each: isinstance(each, ClusterError) and each.retriable)
-    if failures:
-        raise failures[0]
-    return [each for each in results if not isinstance(each, BaseException)]
+    failures.sort(key=_is_retriable)
+    return [each for each in results if not isinstance(each, BaseException)], failures
+
+
+def _is_retriable(error: BaseException) -> bool:
+    return isinstance(error, ClusterError) and error.retriable
+
+
+def _together(failures: Sequence[BaseException]) -> BaseException:
+    """Return the first failure; if it may be retried, with the messages of the others."""
+    first = failures[0]
+    if len(failures) == 1 or not isinstance(first, ClusterError) or not first.retriable:
+        return first
+    shown = [str(each) for each in failures[:FAILURES_SHOWN_MAX]]
+    if len(failures) > len(shown):
+        shown.append(f"and {len(failures) - len(shown)} more brokers")
+    return ClusterError(first.code, "; ".join(shown), first.next_step, retriable=True)
 
 
 def check(code: int, what: str) -> None:

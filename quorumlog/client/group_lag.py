@@ -8,8 +8,9 @@ Share groups commit no offsets.  Their coordinators report the start and the lag
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, NamedTuple, TypeVar
 
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.consumer import EARLIEST, LATEST
@@ -30,6 +31,10 @@ from quorumlog.wire.errors import ApiError
 LOG_S: Final = 5.0
 """How long leaders that do not answer are asked for their log's offsets.  Then the lag of their partitions is unknown,
 and the others are reported without them."""
+LEFT_MIN_S: Final = 0.05
+"""Each coordinator is asked for at least this long, even if others have used up the time."""
+
+T = TypeVar("T")
 
 
 class PartitionLag(NamedTuple):
@@ -90,6 +95,13 @@ class LagSum(NamedTuple):
     unknown: int
     worst: Partition | None
     worst_lag: int
+
+
+class LagsOfGroups(NamedTuple):
+    """sums: of the groups whose coordinators answered, in the order of the groups.  unknown: why the others failed."""
+
+    sums: list[LagSum]
+    unknown: dict[str, ClusterError]
 
 
 def partition_lag(
@@ -182,17 +194,52 @@ async def lag_of_all(
     Raises:
         ClusterError: TIMED_OUT: a coordinator, or all brokers, do not answer.
     """
-    listed = list(groups)
-    commits = [each.group for each in listed if not each.is_share]
-    committed = dict(zip(commits, await all_of(client.committed(each, timeout_s) for each in commits), strict=True))
+    sums, unknown = await known_lags(client, cluster, groups, timeout_s)
+    for error in unknown.values():
+        raise error
+    return sums
+
+
+async def known_lags(
+    client: GroupClient, cluster: Cluster, groups: Iterable[ListedGroup], timeout_s: float
+) -> LagsOfGroups:
+    """As `lag_of_all`, but a coordinator that does not answer does not hide the lags of other groups.
+
+    timeout_s: for the coordinators, and again, up to LOG_S, for the leaders.
+
+    Raises:
+        ClusterError: a final refusal of a coordinator.
+    """
+    listed, loop = list(groups), asyncio.get_running_loop()
+    end_s = loop.time() + timeout_s
+    unknown: dict[str, ClusterError] = {}
+
+    async def of_each(names: Iterable[str], ask: Callable[[str, float], Awaitable[T]]) -> dict[str, T]:
+        """Return the answers about groups; `unknown` gets the reasons of those that are missing."""
+        found: dict[str, T] = {}
+
+        async def one(name: str) -> None:
+            try:
+                found[name] = await ask(name, max(end_s - loop.time(), LEFT_MIN_S))
+            except ClusterError as error:
+                if not error.retriable:
+                    raise
+                unknown[name] = error
+
+        await all_of(map(one, names))
+        return found
+
+    commits = await of_each([each.group for each in listed if not each.is_share], client.committed)
     sharing = [each.group for each in listed if each.is_share]
-    shares = dict(zip(sharing, await all_of(_shares_of(client, each, timeout_s) for each in sharing), strict=True))
-    keys = sorted({key for offsets in committed.values() for key in offsets})
+    shares = await of_each(sharing, lambda name, left_s: _shares_of(client, name, left_s))
+    keys = sorted({key for offsets in commits.values() for key in offsets})
     ends = await list_offsets(cluster, dict.fromkeys(keys, LATEST), min(timeout_s, LOG_S))
-    return [
-        share_sum(each, shares[each.group]) if each.group in shares else lag_sum(each, committed[each.group], ends)
+    sums = [
+        share_sum(each, shares[each.group]) if each.group in shares else lag_sum(each, commits[each.group], ends)
         for each in listed
+        if each.group not in unknown
     ]
+    return LagsOfGroups(sums, unknown)
 
 
 async def _shares_of(client: GroupClient, group: str, timeout_s: float) -> dict[Partition, ShareOffset]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 from quorumlog.client.cluster import Cluster
-from quorumlog.client.coordinators import Coordinator, CoordinatorCalls, Kind, check, refused
+from quorumlog.client.coordinators import Answers, Coordinator, CoordinatorCalls, Kind, check, refused
 from quorumlog.client.group_descriptions import (
     DEAD,
     SHARE,
@@ -88,9 +88,20 @@ class GroupClient:
         Raises:
             ClusterError: TIMED_OUT, naming a broker that does not answer, or whose coordinators are still loading.
         """
+        items, missing = await self.list_answered(timeout_s, states)
+        if missing is not None:
+            raise missing
+        return items
+
+    async def list_answered(self, timeout_s: float, states: Collection[str] = ()) -> Answers[ListedGroup]:
+        """As `list_groups`, but if the time is up, return the groups of the brokers that answered.
+
+        Raises:
+            ClusterError: TIMED_OUT: no broker has answered.
+        """
         wanted = {state.lower() for state in states}
-        listed = await self.calls.of_each_broker("the list of groups", timeout_s, self._listed_by)
-        return sorted(each for each in listed if not wanted or each.state.lower() in wanted)
+        items, missing = await self.calls.of_answering_brokers("the list of groups", timeout_s, self._listed_by)
+        return Answers(sorted(each for each in items if not wanted or each.state.lower() in wanted), missing)
 
     async def _listed_by(self, broker_id: int, address: Address, left_s: float) -> list[ListedGroup]:
         connection = await self._cluster.connection(address, left_s)

@@ -43,6 +43,13 @@ async def open_groups(context: Context) -> AsyncIterator[tuple[Cluster, GroupCli
         yield cluster, GroupClient(cluster)
 
 
+def incomplete(missing: ClusterError) -> ClusterError:
+    """Return the error of a command that has shown the groups of all other brokers."""
+    return ClusterError(
+        missing.code, f"the output lacks groups: {missing.message}", missing.next_step, retriable=missing.retriable
+    )
+
+
 class TopicChoice(NamedTuple):
     """A topic, and some of its partitions; None: all that apply."""
 

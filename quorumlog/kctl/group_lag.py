@@ -10,7 +10,7 @@ import click
 
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import Command, Context, with_loop
-from quorumlog.kctl.group_access import open_groups
+from quorumlog.kctl.group_access import incomplete, open_groups
 from quorumlog.runtime.clock import Sources, WallClock
 from quorumlog.runtime.logging import rfc3339
 
@@ -43,6 +43,8 @@ async def lag(context: Context, group_id: str | None, follow: bool, interval_s: 
     """Show how far a group, or each group, is behind the ends of the logs.
 
     The lag of a share group is the number of records that are neither accepted nor archived.
+
+    If a broker does not answer in time, the lags of the other groups are shown, and the command fails.
 
     With --follow, the command shows samples until Ctrl-C, and waits while a coordinator or leader fails over.
     --timeout, if given, then limits the whole command.
@@ -85,17 +87,33 @@ async def _show(context: Context, cluster: Cluster, client: GroupClient, group_i
 
 
 async def _show_all(context: Context, cluster: Cluster, client: GroupClient) -> None:
-    rows = [_sum_row(each) for each in await _sums(cluster, client, context.left_s)]
+    sums, missing = await _sums(cluster, client, context.left_s)
+    rows = [_sum_row(each) for each in sums]
     if context.output.is_json:
         context.output.document(rows)
     else:
         context.output.table(_SUMS, [[_sum_cell(row, column) for column in _SUMS] for row in rows])
+    if missing is not None:
+        raise missing
 
 
-async def _sums(cluster: Cluster, client: GroupClient, timeout_s: float) -> list[LagSum]:
-    from quorumlog.client.group_lag import lag_of_all
+async def _sums(cluster: Cluster, client: GroupClient, timeout_s: float) -> tuple[list[LagSum], ClusterError | None]:
+    """Return the lags of all groups, and the error if some are missing.
 
-    return await lag_of_all(client, cluster, await client.list_groups(timeout_s), timeout_s)
+    A broker that does not answer uses up a half of the time in the list, so that the other half is left for the lags of
+    the other groups.  The same is true of a coordinator that stops to answer then, and of leaders.
+
+    Raises:
+        ClusterError: TIMED_OUT: no broker answers.
+    """
+    from quorumlog.client.group_lag import known_lags
+
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + timeout_s
+    listed, missing = await client.list_answered(timeout_s / 2)
+    sums, unknown = await known_lags(client, cluster, listed, max(end_s - loop.time(), 0) / 2)
+    failures = [*([] if missing is None else [missing]), *unknown.values()]
+    return sums, incomplete(failures[0]) if failures else None
 
 
 def _row(found: GroupLag, each: PartitionLag) -> dict[str, Any]:
@@ -177,8 +195,10 @@ async def _samples(
         begun = loop.time()
         limit_s = context.deadline_s if is_first else max(SAMPLE_S, interval_s)
         try:
-            rows = await _sample(cluster, client, group_id, limit_s)
+            rows, missing = await _sample(cluster, client, group_id, limit_s)
             yield wall_ms(), rows
+            if missing is not None:
+                context.output.error(missing)
         except ClusterError as error:
             if is_first or not error.retriable:
                 raise
@@ -187,11 +207,15 @@ async def _samples(
         await asyncio.sleep(max(begun + interval_s - loop.time(), 0))
 
 
-async def _sample(cluster: Cluster, client: GroupClient, group_id: str | None, limit_s: float) -> list[dict[str, Any]]:
+async def _sample(
+    cluster: Cluster, client: GroupClient, group_id: str | None, limit_s: float
+) -> tuple[list[dict[str, Any]], ClusterError | None]:
+    """Return the rows of a sample, and the error if some are missing."""
     from quorumlog.client.group_lag import lag_of
 
     if group_id is None:
-        return [_sum_row(each) for each in await _sums(cluster, client, limit_s)]
+        sums, missing = await _sums(cluster, client, limit_s)
+        return [_sum_row(each) for each in sums], missing
     found = await lag_of(client, cluster, group_id, limit_s)
     total, unknown = _total(found)
     lags = [each for each in found.partitions if each.lag]
@@ -208,7 +232,7 @@ async def _sample(cluster: Cluster, client: GroupClient, group_id: str | None, l
             "worst": None if worst is None else {"topic": worst.topic, "partition": worst.partition},
             "worst_lag": 0 if worst is None else worst.lag,
         }
-    ]
+    ], None
 
 
 def _line(sample: dict[str, Any]) -> str:

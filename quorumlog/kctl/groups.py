@@ -11,6 +11,7 @@ from quorumlog.kctl.context import Context, Group, so_on_return, with_loop
 from quorumlog.kctl.group_access import (
     TopicChoice,
     chosen,
+    incomplete,
     open_groups,
     parse_topic,
     partition_refusals,
@@ -47,10 +48,11 @@ def group() -> None:
 async def list_(context: Context, states: tuple[str, ...]) -> None:
     """List the groups of all coordinators.
 
-    Every broker is asked.  While one does not answer, the command waits for the next coordinator of its groups.
+    Every broker is asked.  While one does not answer, the command waits for the next coordinator of its groups.  If
+    there is none in time, the command lists the groups of the other brokers, and fails.
     """
     async with open_groups(context) as (_, client):
-        found = await client.list_groups(context.left_s, states)
+        found, missing = await client.list_answered(context.left_s, states)
     columns = ("group", "type", "state", "protocol_type", "coordinator")
     rows = [
         {
@@ -66,6 +68,8 @@ async def list_(context: Context, states: tuple[str, ...]) -> None:
         context.output.document(rows)
     else:
         context.output.table(columns, [[row[column] for column in columns] for row in rows])
+    if missing is not None:
+        raise incomplete(missing)
 
 
 @group.command("describe")

@@ -145,9 +145,16 @@ MUTANTS = (
     Mutant(
         "a list of all brokers leaves out those that do not answer",
         COORDINATORS,
-        "    if failures:\n        raise failures[0]\n",
+        "            if failures:\n                raise _together(failures)\n",
         "",
         (f"{GROUP_TESTS}::test_a_list_without_an_answer_of_each_broker_is_an_error_that_names_it",),
+    ),
+    Mutant(
+        "a broker that hangs hides the groups of all others",
+        COORDINATORS,
+        "            if not error.retriable or not parts:\n",
+        "            if True:\n",
+        (f"{GROUP_TESTS}::test_a_list_may_have_the_groups_of_the_brokers_that_answered",),
     ),
     Mutant(
         "a deletion of a group whose answer was lost fails",

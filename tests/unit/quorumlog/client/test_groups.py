@@ -14,6 +14,7 @@ from quorumlog.client import coordinators
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.consumer import EARLIEST, LATEST
 from quorumlog.client.group_descriptions import CommittedOffset, GroupMember, ListedGroup
+from quorumlog.client.group_lag import known_lags
 from quorumlog.client.group_protocol import assigned_partitions, subscribed_topics
 from quorumlog.client.groups import GroupClient
 from quorumlog.client.log_offsets import list_offsets
@@ -82,6 +83,35 @@ async def test_a_list_without_an_answer_of_each_broker_is_an_error_that_names_it
         with pytest.raises(ClusterError, match=r"broker 2: .*no answer") as refusal:
             await each.client.list_groups(1.0)
         assert (refusal.value.code, refusal.value.retriable) == ("TIMED_OUT", True)
+
+
+async def test_a_list_may_have_the_groups_of_the_brokers_that_answered() -> None:
+    async with setting() as each:
+        await join(each, ON_1)
+        await join(each, ON_2)
+        listed, missing = await each.client.list_answered(TIMEOUT_S)
+        assert ([found.group for found in listed], missing) == ([ON_2, ON_1], None)
+        each.groups.hangs.add(2)
+        listed, missing = await each.client.list_answered(1.0)
+        assert [found.group for found in listed] == [ON_1]
+        assert missing is not None
+        assert (missing.code, missing.retriable) == ("TIMED_OUT", True)
+        assert "broker 2: " in missing.message
+        each.groups.hangs.add(1)
+        with pytest.raises(ClusterError, match=r"broker 1: .*broker 2: ") as refusal:
+            await each.client.list_answered(1.0)
+        assert refusal.value.code == "TIMED_OUT"
+
+
+async def test_the_lag_of_groups_is_known_although_a_coordinator_stops_to_answer() -> None:
+    async with setting() as each, Cluster(each.brokers.bootstrap) as cluster:
+        await join(each, ON_1)
+        await join(each, ON_2)
+        listed = await each.client.list_groups(TIMEOUT_S)
+        each.groups.hangs.add(2)
+        sums, unknown = await known_lags(each.client, cluster, listed, 1.0)
+        assert [found.group.group for found in sums] == [ON_1]
+        assert {name: error.code for name, error in unknown.items()} == {ON_2: "TIMED_OUT"}
 
 
 async def test_a_group_is_described_with_its_members() -> None:

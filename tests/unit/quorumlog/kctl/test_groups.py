@@ -101,6 +101,28 @@ def test_without_a_coordinator_commands_are_unavailable(bench: Bench, arguments:
     assert bench.offsets() == [1]
 
 
+@pytest.mark.parametrize("command", ["list", "lag"])
+def test_a_broker_that_hangs_does_not_hide_the_groups_of_others(bench: Bench, command: str) -> None:
+    bench.commit(1, 2)
+    bench.do(lambda: bench.groups.hangs.add(2))
+    code, out = bench.say(command, "-o", "json", timeout="2")
+    assert (code, [row["group"] for row in json.loads(out)]) == (4, [G])
+    error = json.loads(bench.errors)
+    assert (error["error"], error["retriable"], error["next"]) == ("TIMED_OUT", True, "kctl doctor")
+    assert error["message"].startswith("the output lacks groups: ")
+    assert "broker 2: " in error["message"]
+    code, out = bench.say(command, timeout="2")
+    assert (code, G in out) == (4, True)
+    assert "broker 2: " in bench.errors
+
+
+def test_following_shows_the_lags_that_are_known(bench: Bench) -> None:
+    bench.commit(1, 2)
+    bench.do(lambda: bench.groups.hangs.add(2))
+    code, out = bench.say("lag", "--follow", "--interval", "0.1", "-o", "json", timeout="3")
+    assert (code, json.loads(out.splitlines()[0])["lag"]) == (0, 3)
+
+
 # -- explain
 
 
