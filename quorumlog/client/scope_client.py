@@ -113,7 +113,8 @@ class ScopeClient:
         run: names this run; unique to this call.  Repeating it changes nothing.
         reset: take the scope over from any owner, and delete its sequence.
 
-        Raises: ClusterError: DUPLICATE_RESOURCE: another owner has the scope; INVALID_REQUEST; POLICY_VIOLATION.
+        Raises: ClusterError: DUPLICATE_RESOURCE: another owner has the scope; PRODUCER_FENCED: another run has replaced
+        this one; INVALID_REQUEST; POLICY_VIOLATION.
         """
         values = {"scope": scope, "owner": owner, "run": run, "reset": reset}
         reply = await self._ask(scope, Api.INIT_SCOPE, values, timeout_s)

@@ -226,9 +226,16 @@ MUTANTS = (
     Mutant(
         "a repeated initialization deletes the state",
         MACHINE,
-        "case InitializeState() if known is not None and request.start_offset == NO_START:",
+        "case InitializeState() if known is not None and _is_repeated(request, known):",
         "case InitializeState() if request.start_offset < NO_START:",
         (f"{STATE_TESTS}::test_a_repeated_initialization_keeps_the_state",),
+    ),
+    Mutant(
+        "a reset of offsets that arrives late undoes deliveries",
+        MACHINE,
+        "request.start_offset == NO_START or request.state_epoch == known.state_epoch",
+        "request.start_offset == NO_START",
+        (f"{STATE_TESTS}::test_a_reset_that_arrives_again_does_not_undo_deliveries",),
     ),
     Mutant(
         "a share group is deleted while its states exist",

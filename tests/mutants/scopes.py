@@ -35,9 +35,23 @@ MUTANTS = (
     Mutant(
         "the next run of a scope has the epoch of the one before",
         SCOPES,
-        "            epoch=max(known.epoch + 1, turn.wall_ms),",
+        "            epoch=self._next_epoch(turn),",
         "            epoch=known.epoch,",
         SEEDS,
+    ),
+    Mutant(
+        "a late duplicate of an earlier run fences the present one",
+        SCOPES,
+        "            self._replaced[before] = None\n",
+        "            pass\n",
+        (f"{UNIT}::test_a_late_duplicate_of_a_replaced_run_changes_nothing",),
+    ),
+    Mutant(
+        "the epoch of a scope falls with the wall clock after a deletion",
+        SCOPES,
+        "return max(self._epoch_max + 1, turn.wall_ms)",
+        "return turn.wall_ms",
+        (f"{UNIT}::test_the_epoch_rises_over_a_deletion_although_the_wall_clock_does_not",),
     ),
     Mutant(
         "a stranger may open a scope",

@@ -25,17 +25,21 @@ class ScopeLimits(msgspec.Struct, frozen=True):
         the same name would accept an old sequence as new, so the time is long.  A scope that never ended expires like
         a transactional id.
     free_ids_max: producer ids of complete producers that are kept for later producers; further ids are dropped.
+    replaced_runs_max: runs that were replaced, or whose scope was deleted, which cannot begin again; older ones are
+        dropped.
     """
 
     scopes_max: int = 100_000
     producers_max: int = 10_000
     expiration_ms: int = 365 * 86_400_000
     free_ids_max: int = 10_000
+    replaced_runs_max: int = 20_000
 
 
 class InitScope(msgspec.Struct, frozen=True):
-    """Begin a run of a scope: fence earlier runs, and abort their producers.  The same run again changes nothing.
+    """Begin a run of a scope: fence earlier runs, and abort their producers.
 
+    The same run again changes nothing.  A run that another one has replaced gets PRODUCER_FENCED.
     reset: take the scope over from any owner, and delete its sequence.
     """
 

@@ -16,8 +16,14 @@ that it decides, or their deletions; compaction removes neither before the next 
 loads such a log continues the end.  Producers that begin meanwhile have later records, and are not concerned.
 
 **Fencing.**  Each run of a scope has a higher epoch, and each request of a driver names its epoch.  Another run aborts
-all producers before it, by an ENDING record without winners.  An epoch is at least the wall clock in ms, so that it
-rises even over the deletion of a scope.
+all producers before it, by an ENDING record without winners.  An epoch is at least the wall clock in ms, and higher
+than every epoch that the log shows, so that it rises even over the deletion of a scope.
+
+**A run that another one has replaced never begins again.**  InitScope names no epoch, so a duplicate that arrives late,
+for example from a connection that was cut for minutes, would look like the next run.  It would fence the present run,
+and with `reset` delete the sequence, after which work that was done is done again.  `_replaced` has the last runs that
+were replaced, as the log shows them.  Compaction removes their records, but not from the newest segment.  So a
+coordinator that loads the log knows the runs of far longer than a connection can delay a request.
 
 **Epochs of producers.**  The decision raises the epoch of each producer by one, and its markers have that epoch.  A
 producer id may be used again with the epoch after that (`_free`), so that logs have to remember few producers.  Markers
@@ -28,7 +34,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final, assert_never
+from typing import Final, NamedTuple, assert_never
 
 from msgspec.structs import replace
 
@@ -72,6 +78,14 @@ _ENDS: Final = "its previous end is not complete; ask again"
 _GONE: Final = "there is no such scope, or it was deleted; open it first"
 
 
+class _Run(NamedTuple):
+    """A run of a scope.  Different owners may use the same name of a run."""
+
+    scope: str
+    owner: str
+    run: str
+
+
 class Scopes:
     """The scopes, and which transactional ids belong to them.
 
@@ -95,6 +109,8 @@ class Scopes:
         """The transactional ids that an end has decided and that are not complete, for each scope that is ending."""
         self._free: Final[deque[tuple[int, int]]] = deque()
         self._sweep: list[str] = []
+        self._epoch_max = 0
+        self._replaced: Final[dict[_Run, None]] = {}
 
     def __len__(self) -> int:
         return len(self._scopes)
@@ -110,17 +126,35 @@ class Scopes:
         name = read_scope_key(record.key)
         if name is None:
             return False
-        if record.value is None:
+        known = self._scopes.get(name)
+        value = None if record.value is None else read_scope(record.value)
+        self._note_run(name, known, value)
+        if value is None:
             self._scopes.pop(name, None)
             self._ending.pop(name, None)
             return True
-        value = read_scope(record.value)
         self._scopes[name] = value
         if value.state is ScopeState.OPEN:
             self._ending.pop(name, None)
         else:
             self._decide(name, value)
         return True
+
+    def _note_run(self, name: str, known: ScopeValue | None, value: ScopeValue | None) -> None:
+        """Note which run a record replaces, if any."""
+        before = None if known is None else _Run(name, known.owner, known.run)
+        after = None if value is None else _Run(name, value.owner, value.run)
+        if value is not None:
+            self._epoch_max = max(self._epoch_max, value.epoch)
+        if before is not None and before != after:
+            self._replaced[before] = None
+            if len(self._replaced) > self.limits.scopes.replaced_runs_max:
+                del self._replaced[next(iter(self._replaced))]
+        if after is not None:
+            self._replaced.pop(after, None)
+
+    def _next_epoch(self, turn: TransactionTurn) -> int:
+        return max(self._epoch_max + 1, turn.wall_ms)
 
     def _decide(self, name: str, value: ScopeValue) -> None:
         winners = {transactional_id(name, attempt) for attempt in value.winners}
@@ -183,7 +217,8 @@ class Scopes:
             if len(self._scopes) >= self.limits.scopes.scopes_max:
                 limit = self.limits.scopes.scopes_max
                 return InitScopeResponse(KafkaCode.POLICY_VIOLATION, f"the coordinator has {limit} scopes already")
-            made = ScopeValue(request.owner, request.run, turn.wall_ms, NO_SEQUENCE, ScopeState.OPEN, (), turn.wall_ms)
+            epoch = self._next_epoch(turn)
+            made = ScopeValue(request.owner, request.run, epoch, NO_SEQUENCE, ScopeState.OPEN, (), turn.wall_ms)
             turn.append_scope(name, made)
             return self._opened(name)
         if known.owner != request.owner and not request.reset:
@@ -193,6 +228,9 @@ class Scopes:
             return InitScopeResponse(KafkaCode.CONCURRENT_TRANSACTIONS, _ENDS)
         if (known.owner, known.run) == (request.owner, request.run):
             return self._opened(name)
+        if _Run(name, request.owner, request.run) in self._replaced:
+            text = f"run {known.run} has replaced run {request.run}; this run must end"
+            return InitScopeResponse(KafkaCode.PRODUCER_FENCED, text, known.epoch, known.sequence, known.owner)
         if known.state is ScopeState.ENDING:
             return InitScopeResponse(KafkaCode.CONCURRENT_TRANSACTIONS, _ENDS)
         turn.note(f"run {request.run} of scope {name} replaces run {known.run}")
@@ -200,7 +238,7 @@ class Scopes:
             known,
             owner=request.owner,
             run=request.run,
-            epoch=max(known.epoch + 1, turn.wall_ms),
+            epoch=self._next_epoch(turn),
             sequence=NO_SEQUENCE if request.reset else known.sequence,
         )
         self._change(turn, name, changed, ())

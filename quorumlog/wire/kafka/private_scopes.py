@@ -63,7 +63,8 @@ class InitScopeRequest:
 
     owner: who may use the scope; it is stored with the first run.
     run: names this run.  Another run than the present one fences it, and the producers of all earlier runs are aborted.
-    The same run again changes nothing, and gets the same answer.
+    The same run again changes nothing, and gets the same answer.  An earlier run is refused: it is a late duplicate, or
+    its driver must end.
     reset: take the scope over from any owner, and forget its sequence.
     """
 

@@ -5,8 +5,10 @@ to give partitions up before.  Records in Kafka's format (key types 10 to 15) co
 their only reader.
 
 **Share partitions are initialized before they are assigned.**  The share coordinator gets the state epoch of each, and
-the record of type 15 lists the share partitions that have a state.  So a group knows which states to delete.  A state
-that a deleted group of the same name left behind is replaced.
+the record of type 15 lists the share partitions that have a state.  So a group knows which states to delete, and is
+deleted after them.  If a replica lacks the tombstones of a deleted group (`ConsumerGroup` describes how), a successor
+of the same name may have members that never send a heartbeat, until their sessions end, and share partitions that begin
+where the deleted group ended.
 """
 
 from __future__ import annotations

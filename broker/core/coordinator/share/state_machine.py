@@ -117,7 +117,7 @@ class ShareStateMachine:
                     changed = _written(known, request)
                     if len(changed.batches) > self._limits.batches_max:
                         return _refused(call, KafkaCode.INVALID_REQUEST, "the state has too many batches")
-                case InitializeState() if known is not None and request.start_offset == NO_START:
+                case InitializeState() if known is not None and _is_repeated(request, known):
                     pass
                 case InitializeState():
                     created_ms = self._wall_ms() if known is None else known.created_ms
@@ -186,6 +186,14 @@ class ShareStateMachine:
 
 def _refused(call: int, error: KafkaCode, message: str) -> Step:
     return Step(answers=(Answer(call, StateResponse(error, message)),))
+
+
+def _is_repeated(request: InitializeState, known: ShareState) -> bool:
+    """Return whether an initialization may be a late repetition, which must not undo deliveries since then.
+
+    A reset always has a state epoch of its own.
+    """
+    return request.start_offset == NO_START or request.state_epoch == known.state_epoch
 
 
 def _leader_epoch(known: ShareState | None) -> int:

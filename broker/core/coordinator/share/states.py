@@ -146,7 +146,7 @@ class InitializeState(msgspec.Struct, frozen=True):
     """Initialize the state at `start_offset`.
 
     With NO_START, the leader of the partition chooses the offset.  In this case an existing state is kept, because the
-    request may be a late repetition.
+    request may be a late repetition.  So is a state that has the same state epoch already.
     """
 
     key: ShareKey

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from broker.core.coordinator.fields import BadRecord
 from broker.core.coordinator.machine import Record
@@ -20,7 +21,7 @@ from broker.core.coordinator.transaction_records import TransactionState, Transa
 from broker.core.coordinator.transaction_requests import InitProducer
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.scope_names import transactional_id
-from tests.unit.broker.core.coordinator.scope_rig import SCOPE, T0, T1, WALL, ScopeRig
+from tests.unit.broker.core.coordinator.scope_rig import LIMITS, SCOPE, T0, T1, WALL, ScopeRig
 
 A = transactional_id(SCOPE, "a")
 B = transactional_id(SCOPE, "b")
@@ -208,6 +209,96 @@ def test_a_reset_takes_a_scope_over_and_forgets_its_sequence(rig: ScopeRig) -> N
     assert rig.end(found.epoch, 0).changed
     again = rig.init("run-2", owner="query-2", reset=True)  # the answer was lost
     assert again.sequence == 0
+
+
+@pytest.mark.parametrize("fails_over", [False, True])
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_late_duplicate_of_a_replaced_run_changes_nothing(rig: ScopeRig, reset: bool, fails_over: bool) -> None:
+    """The connection of the first driver was cut, and delivers its request again after the second one has worked."""
+    rig.init("run-1", reset=reset)
+    epoch = rig.open("run-2")
+    rig.end(epoch, 5)
+    staged = rig.staged(epoch, "a", T0)
+    if fails_over:
+        rig.fail_over()
+    before = len(rig.log)
+    late = rig.init("run-1", reset=reset)
+    assert (late.error, late.epoch, late.sequence) == (KafkaCode.PRODUCER_FENCED, epoch, 5)
+    assert "run run-2 has replaced run run-1" in late.message
+    assert (len(rig.log), rig.state_of(staged), rig.described().run) == (before, "Ongoing", "run-2")
+    assert not rig.end(epoch, 5).changed, "the sequence is not forgotten"
+    assert rig.end(epoch, 6, staged).changed
+
+
+def test_a_late_duplicate_of_an_owner_that_was_replaced_does_not_take_the_scope_back(rig: ScopeRig) -> None:
+    rig.init("run-1", reset=True)
+    assert rig.init("run-1", owner="query-2", reset=True).owner == "query-2"  # another owner has its own names
+    assert rig.init("run-1", reset=True).error is KafkaCode.PRODUCER_FENCED
+    assert rig.init("run-1").error is KafkaCode.DUPLICATE_RESOURCE
+    assert rig.init("run-2", reset=True).owner == "query-1"
+
+
+def test_a_late_duplicate_from_before_a_deletion_does_not_fence_the_next_run(rig: ScopeRig) -> None:
+    assert rig.abort(rig.open("run-1"), close=True) is KafkaCode.NONE
+    epoch = rig.open("run-2")
+    assert rig.init("run-1", reset=True).error is KafkaCode.PRODUCER_FENCED
+    assert rig.abort(epoch, close=True) is KafkaCode.NONE
+    assert rig.open("run-1") > epoch, "a deleted scope may be opened under any run"
+    assert rig.init("run-1").error is KafkaCode.NONE
+
+
+def test_the_number_of_replaced_runs_that_are_known_is_bounded() -> None:
+    rig = ScopeRig(replace(LIMITS, scopes=replace(LIMITS.scopes, replaced_runs_max=2)))
+    for number in range(4):
+        rig.open(f"run-{number}")
+    assert [rig.init(f"run-{number}").error for number in (1, 2)] == [KafkaCode.PRODUCER_FENCED] * 2
+    assert rig.init("run-0").error is KafkaCode.NONE
+
+
+def test_the_epoch_rises_over_a_deletion_although_the_wall_clock_does_not(rig: ScopeRig) -> None:
+    old = rig.open("run-1")
+    assert rig.abort(old, close=True) is KafkaCode.NONE
+    rig.fail_over()
+    rig.now = -1_000
+    new = rig.open("run-2")
+    staged = rig.staged(new, "a", T0)
+    assert rig.abort(old, close=True) is KafkaCode.PRODUCER_FENCED  # its first answer was lost
+    assert rig.end(new, 0, staged).changed
+
+
+def test_a_late_duplicate_of_an_abort_costs_work_but_shows_no_part_of_it(rig: ScopeRig) -> None:
+    """It is like the time-out of a producer: the end names a winner that was aborted, and is refused as a whole."""
+    epoch = rig.open()
+    rig.staged(epoch, "a", T0)
+    assert rig.abort(epoch) is KafkaCode.NONE
+    rig.mark()
+    winners = [rig.staged(epoch, attempt, T0) for attempt in "bc"]
+    assert rig.abort(epoch) is KafkaCode.NONE  # the duplicate
+    rig.mark()
+    assert rig.end(epoch, 1, *winners).error is KafkaCode.INVALID_TXN_STATE
+    assert rig.end(epoch, 1, rig.staged(epoch, "d", T0)).changed
+    assert list(decisions(rig).values()) == [True]
+    assert set(rig.decided.values()) == {False, True}
+
+
+def test_a_late_duplicate_of_a_begin_costs_the_work_of_its_producer_only(rig: ScopeRig) -> None:
+    epoch = rig.open()
+    winner = rig.staged(epoch, "a", T0)
+    assert rig.begin(epoch, "a").error is KafkaCode.CONCURRENT_TRANSACTIONS  # the duplicate
+    assert rig.end(epoch, 1, winner).error is KafkaCode.INVALID_TXN_STATE
+    rig.mark()
+    assert rig.end(epoch, 1, rig.staged(epoch, "a", T0)).changed
+
+
+def test_a_scope_whose_tombstone_was_lost_shows_its_old_sequence(rig: ScopeRig) -> None:
+    """The replica was down for longer than delete.retention.ms, so its log still has the scope that was deleted."""
+    epoch = rig.open("run-1")
+    rig.end(epoch, 7)
+    kept = list(rig.log)
+    rig.abort(epoch, close=True)
+    rig.fail_over(kept)
+    assert rig.init("run-2").sequence == 7, "so the driver learns that it must not begin with 0"
+    assert rig.init("run-3", reset=True).sequence == -1
 
 
 def test_a_run_waits_until_the_end_of_the_run_before_is_complete(rig: ScopeRig) -> None:

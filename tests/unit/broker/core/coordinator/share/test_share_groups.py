@@ -307,6 +307,33 @@ def test_a_member_of_a_deleted_group_is_not_a_member_of_its_successor(driver: Dr
     assert [member.member_id for member in described.members] == ["c"]
 
 
+def test_a_deleted_member_that_a_later_successor_seems_to_have_is_removed_with_its_session(driver: Driver) -> None:
+    """The log lacks the tombstones, and the epoch of the successor is no longer below that of the deleted member."""
+    joined(driver, "a", "b")
+    left = list(driver.log)
+    successor = Driver()
+    joined(successor, "c")
+    successor.beat("d")
+    successor.beat("d", -1)
+    driver.log = left + successor.log
+    driver.fail_over()
+
+    def members() -> list[str]:
+        described = driver.ask(DescribeShareGroups(("work",))).groups[0]
+        return [member.member_id for member in described.members]
+
+    assert members() == ["a", "b", "c"]
+    epoch = driver.ask(DescribeShareGroups(("work",))).groups[0].epoch
+    for _ in range(2):
+        driver.wait(LIMITS.share.session_timeout_ms // 2 + 1)
+        epoch = driver.beat("c", epoch).epoch
+    assert members() == ["c"]
+    driver.fail_over()
+    assert members() == ["c"], "their records are deleted"
+    described = driver.ask(DescribeShareGroups(("work",))).groups[0]
+    assert [index for topic in described.members[0].assignment for index in topic.partitions] == [0, 1, 2, 3]
+
+
 def test_a_reset_begins_a_new_state_epoch(driver: Driver) -> None:
     epochs = joined(driver, "a")
     reset = ResetShareStates("work", (NamedPartitions(ORDERS, "orders", (0,)),))

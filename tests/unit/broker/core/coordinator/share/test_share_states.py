@@ -72,6 +72,17 @@ def driver() -> Driver:
     return driver
 
 
+def test_a_reset_that_arrives_again_does_not_undo_deliveries(driver: Driver) -> None:
+    reset = InitializeState(KEY, 2, 20)
+    assert driver.error(reset) is KafkaCode.NONE
+    driver.ask(WriteState(KEY, 2, 5, 25, (StateBatch(26, 28, ACCEPTED, 1),)))
+    before = driver.state()
+    assert driver.error(reset) is KafkaCode.NONE
+    assert driver.state() == before
+    assert driver.error(InitializeState(KEY, 3, 20)) is KafkaCode.NONE
+    assert (driver.state().start_offset, driver.state().batches) == (20, ())
+
+
 def test_states_with_missing_letters_are_known_also_after_a_failover(driver: Driver) -> None:
     driver.ask(WriteState(KEY, 1, 5, 10, (StateBatch(10, 11, AVAILABLE, 1), StateBatch(12, 15, ARCHIVED, 1))))
     assert not driver.machine.archiving
