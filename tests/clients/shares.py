@@ -1,4 +1,4 @@
-"""The row of share groups: members share a partition, and one that is killed loses nothing."""
+"""The rows of share groups: members share a partition, a killed one loses nothing, and rejected records get letters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 
-from tests.clients.outcomes import RowFailed, Skipped, expect
+from tests.clients.outcomes import RowFailed, expect
 from tests.clients.rows import Row, Run
 from tests.clients.running import ROW_TIMEOUT_S, Program
 
@@ -14,8 +14,14 @@ COUNT = 40
 NEEDED = (76, 78, 79)
 
 
-def _member(run: Run, stack: ExitStack, topic: str, group: str, mode: str) -> Program:
-    return stack.enter_context(run.start("share", topic=topic, group=group, mode=mode))
+KINDS = ("good", "retry", "bad", "last")
+"""The first words of the values: a member accepts "good" and "last", releases "retry" once, and rejects "bad"."""
+SHARER = "kafka-clients"
+NO_SHARER = "the program of this client has no share consumer yet"
+
+
+def _member(run: Run, stack: ExitStack, topic: str, group: str, mode: str, **fields: str) -> Program:
+    return stack.enter_context(run.start("share", topic=topic, group=group, mode=mode, **fields))
 
 
 def _share_groups(run: Run) -> None:
@@ -23,8 +29,6 @@ def _share_groups(run: Run) -> None:
 
     A share group begins with new records, so records are produced until the first member gets one.
     """
-    if run.name != "kafka-clients":
-        raise Skipped("the program of this client has no share consumer yet")
     topic, group = run.new_name("queue"), run.new_name("share")
     run.harness.create(topic, 1)
     with ExitStack() as stack:
@@ -40,7 +44,7 @@ def _share_groups(run: Run) -> None:
         run.versions.add(holder.version)
         holder.kill()
         workers = [_member(run, stack, topic, group, "work") for _ in range(2)]
-        fresh = [f"{kind}-{number}" for number in range(COUNT // 4) for kind in ("good", "retry", "bad", "last")]
+        fresh = [f"{kind}-{number}" for number in range(COUNT // 4) for kind in KINDS]
         run.harness.produce_values(topic, 1, fresh)
         wanted = Counter({value: 2 if value.startswith("retry") else 1 for value in fresh}) + Counter(held)
 
@@ -68,4 +72,34 @@ def _covers(found: Counter[str], wanted: Counter[str]) -> bool:
     return all(found[value] >= count for value, count in wanted.items())
 
 
-SHARE_ROWS = (Row("share groups", _share_groups, NEEDED),)
+def _dead_letters(run: Run) -> None:
+    """Another client reads the dead letters of the records that a member rejects, and no others."""
+    topic, group = run.new_name("queue"), run.new_name("share")
+    letters = f"dlq.{topic}"
+    run.harness.create(topic, 1)
+    values = [f"{kind}-{number}" for number in range(COUNT // 4) for kind in KINDS]
+    run.harness.produce_values(topic, 1, values)
+    rejected = {offset: value for offset, value in enumerate(values) if value.startswith("bad")}
+    with ExitStack() as stack:
+        worker = _member(run, stack, topic, group, "work", letters=letters)
+        worker.until(lambda: set(worker.values) == set(values), "the member gets all records")
+        deadline = time.monotonic() + ROW_TIMEOUT_S
+        while len(found := run.harness.read(letters, COUNT)) < len(rejected):
+            if time.monotonic() > deadline:
+                raise RowFailed(f"there are {len(found)} dead letters, not {len(rejected)}")
+        worker.finish()
+        run.versions.add(worker.version)
+    letter_of = {int(each["headers"]["__dlq.errors.offset"]): each for each in found}
+    expect("dead letters", {offset: each["value"] for offset, each in letter_of.items()}, rejected)
+    expect("number of dead letters", len(run.harness.read(letters, COUNT)), len(rejected))
+    for offset, each in letter_of.items():
+        headers = {name.removeprefix("__dlq.errors."): text for name, text in each["headers"].items()}
+        del headers["message"]  # words of the broker
+        place = {"topic": topic, "partition": "0", "offset": str(offset), "group": group, "delivery.count": "1"}
+        expect(f"headers of the letter of offset {offset}", headers, place)
+
+
+SHARE_ROWS = (
+    Row("share groups", _share_groups, NEEDED, SHARER, NO_SHARER),
+    Row("dead letters", _dead_letters, NEEDED, SHARER, NO_SHARER),
+)

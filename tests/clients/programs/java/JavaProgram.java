@@ -235,9 +235,31 @@ public final class JavaProgram {
         report("closed", Map.of());
     }
 
+    /** Gives a share group a dead-letter topic, and lets it begin with the oldest records. */
+    private void prepareLetters(String topic) throws Exception {
+        ConfigResource group = new ConfigResource(ConfigResource.Type.GROUP, text("group"));
+        Map<String, String> wanted = Map.of(
+                "share.auto.offset.reset", "earliest",
+                "errors.deadletterqueue.topic.name", topic,
+                "errors.deadletterqueue.copy.record.enable", "true");
+        List<AlterConfigOp> changes = wanted.entrySet().stream()
+                .map(each -> new ConfigEntry(each.getKey(), each.getValue()))
+                .map(each -> new AlterConfigOp(each, AlterConfigOp.OpType.SET))
+                .toList();
+        try (Admin admin = Admin.create(settings())) {
+            NewTopic letters = new NewTopic(topic, java.util.Optional.of(1), java.util.Optional.empty())
+                    .configs(Map.of("errors.deadletterqueue.group.enable", "true"));
+            wait(admin.createTopics(List.of(letters)).all());
+            wait(admin.incrementalAlterConfigs(Map.of(group, changes)).all());
+        }
+    }
+
     /** Releases each record whose value begins with "retry" at its first delivery, and rejects those with "bad". */
     private void share() throws Exception {
         boolean holds = text("mode").equals("hold");
+        if (action.has("letters")) {
+            prepareLetters(text("letters"));
+        }
         Thread input = input();
         Properties settings = settings("group.id", text("group"), "share.acknowledgement.mode", "explicit");
         try (KafkaShareConsumer<String, String> consumer =
