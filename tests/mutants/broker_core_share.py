@@ -182,6 +182,13 @@ MUTANTS = (
         (f"{STATE_TESTS}::test_states_with_missing_letters_are_known_also_after_a_failover",),
     ),
     Mutant(
+        "a share coordinator sends no reminders",
+        "broker/coordinator/shares.py",
+        '        self._own(group.create_task(self._reminders.run(), name="share-reminders"))\n',
+        "",
+        (f"{LETTER_TESTS}::test_letters_that_an_earlier_leader_left_are_written_although_no_member_fetches",),
+    ),
+    Mutant(
         "a share partition that was loaded for its letters stays loaded",
         SHELL,
         "        self._loading.add_done_callback(lambda _: self._report_idle())\n",

@@ -40,6 +40,7 @@ from broker.core.share.partition import Acknowledgement, AckType, Delivery, Stat
 from broker.kafka.api import ProduceResult
 from metadata.control.configs import Changes, Resource, alter_configs
 from metadata.control.features import upgrade_feature
+from metadata.image.internal_topics import SHARE_GROUP_STATE
 from metadata.records import METADATA_VERSION, ConfigScope
 from quorumlog.client.record_codec import NewRecord, build_batch, read_batch
 from quorumlog.client.records import open_batches
@@ -721,6 +722,33 @@ async def test_a_reminder_has_a_limit(rig: Rig, bare: Place) -> None:
     async with serving(rig, limits=replace(LIMITS, share_reminders_max=2)) as place:
         place.shares.write_dead_letters([place.key._replace(group=f"g{number}") for number in range(3)])
         assert len(place.shares.partitions) == 2
+
+
+async def test_letters_that_an_earlier_leader_left_are_written_although_no_member_fetches(
+    rig: Rig, bare: Place
+) -> None:
+    """Broker 1 also coordinates the states, for real."""
+    await bare.give_group(errors_deadletterqueue_topic_name=LETTERS)
+    await bare.create_letters()
+    await bare.write(make_batch((b"a", b"b")))
+    await bare.shares.close()
+    async with serving(rig, limits=replace(LIMITS, share_reminder_interval_ms=1)) as place:
+        del place.shares.states.ask  # the fake one
+        await place.learn(lambda: rig.cluster.create(SHARE_GROUP_STATE, (1,)))
+
+        async def ask(request: StateRequest) -> StateResponse:
+            found = await place.shares.states.ask(request)
+            assert found.error is KafkaCode.NONE, found
+            return found
+
+        await ask(InitializeState(place.key, 1, 0))
+        await ask(WriteState(place.key, 1, -1, 0, (StateBatch(0, 1, Delivery.ARCHIVING, 1),)))
+        await place.until(lambda: place.batches)
+        assert place.letters() == [0]
+        await place.until(lambda: not len(place.shares.partitions))
+        state = (await ask(SummarizeState(place.key))).state
+        assert state is not None
+        assert (state.start_offset, state.batches) == (1, ())
 
 
 class _Coordinator:
