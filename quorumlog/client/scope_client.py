@@ -1,4 +1,4 @@
-"""Requests about transaction scopes to their coordinators, for tools and Spark; services use `quorumlog.client.Scope`.
+"""Requests about transaction scopes to their coordinators, for services, tools and Spark.
 
 A driver opens a scope (`open`) and ends it (`end`).  Its workers, in other processes, begin producers under the scope's
 name and epoch (`begin`), write with `Producer(cluster, transaction=StagedProducer(...))`, and report their `Winner` to
