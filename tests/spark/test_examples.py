@@ -3,22 +3,49 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from examples import change_feed, word_count
+from examples import batch_etl, change_feed, word_count
 from quorumlog.client.records import NewRecord, build_batch
 from tests.unit.quorumlog.client.fake_cluster import ThreadedBrokers
 
 pytestmark = pytest.mark.quiet  # Spark alone keeps two cores busy
 
 
-def fill(cluster: ThreadedBrokers, topic: str, *records: tuple[bytes | None, bytes | None]) -> None:
-    batch = build_batch([NewRecord(key, value, 1_700_000_000_000) for key, value in records])
+NOON = int(datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp() * 1000)
+DAY_MS = 86_400_000
+
+
+def fill(
+    cluster: ThreadedBrokers, topic: str, *records: tuple[bytes | None, bytes | None], timestamp_ms: int = NOON
+) -> None:
+    batch = build_batch([NewRecord(key, value, timestamp_ms) for key, value in records])
     cluster.run(cluster.brokers.fill(topic, 0, batch))
+
+
+def test_the_orders_of_a_day_are_summed(spark: SparkSession, cluster: ThreadedBrokers) -> None:
+    for topic in ("orders", "revenue", "invalid-orders"):
+        cluster.run(cluster.brokers.create(topic, [1]))
+    one, two = b'{"customer": "ann", "cents": 5}', b'{"customer": "bob", "cents": 7}'
+    fill(cluster, "orders", (None, one), timestamp_ms=NOON - DAY_MS)
+    fill(cluster, "orders", (None, one), (None, two), (None, b"nonsense"), (None, one), (None, b'{"cents": 7}'))
+    fill(cluster, "orders", (None, two), timestamp_ms=NOON + DAY_MS)
+
+    def written(topic: str) -> list[tuple[bytes | None, bytes | None]]:
+        return sorted((one.key or b"", one.value or b"") for one in cluster.run(cluster.brokers.records(topic, 0)))
+
+    for day in (date(2026, 1, 31), date(2026, 3, 1)):  # the second one has no orders
+        batch_etl.run(spark, cluster.brokers.bootstrap, day)
+    assert written("revenue") == [
+        (b"ann", b'{"day":"2026-01-31","customer":"ann","cents":10}'),
+        (b"bob", b'{"day":"2026-01-31","customer":"bob","cents":7}'),
+    ]
+    assert written("invalid-orders") == [(b"", b"nonsense"), (b"", b'{"cents": 7}')]
 
 
 def test_words_are_counted_across_a_restart(spark: SparkSession, cluster: ThreadedBrokers, tmp_path: Path) -> None:
