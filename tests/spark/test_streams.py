@@ -6,6 +6,7 @@ The planning of batches has its own tests, without Spark; these show that Spark'
 from __future__ import annotations
 
 import json
+import queue
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from pyspark_quorumlog.lag import lag_of
+from pyspark_quorumlog.lag import Lag, LagListener, lag_of
 from quorumlog.client.records import NewRecord, build_batch
 from tests.unit.quorumlog.client.fake_cluster import ThreadedBrokers
 
@@ -109,6 +110,47 @@ def test_available_now_ends_with_the_cap_and_a_restart_continues_exactly(job: Jo
     job.run(once=True)
     assert job.values == sorted([*FIRST, 10])
     assert len(job.batch_ends()) == 4, "a run without new records has no batch"
+
+
+def test_a_listener_of_the_session_reports_the_lag_of_each_batch(job: Job) -> None:
+    reports: queue.Queue[Lag] = queue.Queue()
+    listener = LagListener(lambda query, lag: reports.put(lag))
+    job.spark.streams.addListener(listener)
+    try:
+        job.options["maxOffsetsPerTrigger"] = "6"
+        job.run()
+        found = [reports.get(timeout=60) for _ in job.batch_ends()]
+    finally:
+        job.spark.streams.removeListener(listener)
+    assert found == [
+        {("t", 0): 10, ("t", 1): 2},  # the first batch is empty
+        {("t", 0): 5, ("t", 1): 1},
+        {("t", 0): 0, ("t", 1): 0},
+    ]
+
+
+def test_a_topic_that_is_deleted_ends_a_running_query(job: Job) -> None:
+    with job.running() as query:
+        query.processAllAvailable()
+        job.cluster.run(job.cluster.brokers.delete("t"))
+        with pytest.raises(PySparkException) as refused:
+            query.awaitTermination(120)
+    line = last_line(refused.value)
+    assert line.startswith(("OptionError: topic t does not exist", "DataLossError: t-0 does not exist any more")), line
+
+
+def test_a_checkpoint_of_another_source_is_refused(job: Job) -> None:
+    job.run()
+    log = job.checkpoint / "offsets" / "1"
+    version, metadata, _ = log.read_text().splitlines()
+    log.write_text(f"{version}\n{metadata}\n7")  # as the source `rate` writes it
+    (log.parent / ".1.crc").unlink(missing_ok=True)
+    with pytest.raises(PySparkException) as refused:
+        job.run()
+    assert last_line(refused.value) == (
+        "OptionError: the checkpoint contains '7', which are no offsets by topic and partition; it belongs to another "
+        "data source"
+    )
 
 
 def test_a_batch_that_did_not_finish_is_repeated_after_a_restart(job: Job) -> None:

@@ -16,11 +16,13 @@ from pyspark_quorumlog.options import (
     parse_read,
     parse_write,
 )
-from pyspark_quorumlog.reference import COLUMNS
+from pyspark_quorumlog.reference import COLUMNS, READING, STREAMS, WRITING, names_of
 from pyspark_quorumlog.warn import warn_once
 
 READ = {"kafka.bootstrap.servers": "h:9092", "subscribe": "t"}
 WRITE = {"bootstrap.servers": "h:9092", "topic": "t"}
+ANY_TEXT = {"subscribe", "subscribePattern", "topic", "transactionScope", "kafka.client.id"}
+"""Options of which every text, or every one of a certain form, is valid."""
 
 
 def test_defaults_are_those_of_the_well_known_source() -> None:
@@ -137,6 +139,20 @@ def test_names_are_case_insensitive_and_lists_are_split() -> None:
 def test_a_bad_read_option_is_named(options: dict[str, str], complaint: str) -> None:
     with pytest.raises(OptionError, match=re.escape(complaint)):
         parse_read({name.lower(): value for name, value in options.items()}, Query.BATCH)
+
+
+@pytest.mark.parametrize("name", sorted({*names_of(READING), *names_of(STREAMS)} - ANY_TEXT))
+def test_a_value_of_the_wrong_type_is_refused_by_each_option_of_a_read(name: str) -> None:
+    others = {"bootstrap.servers": "h:1"} if name == "assign" else READ
+    query = Query.BATCH if name.startswith("ending") else Query.STREAM
+    with pytest.raises(OptionError, match=rf"option {re.escape(name)} (is|contains) '\?!'"):
+        parse_read({**others, name: "?!"}, query)
+
+
+@pytest.mark.parametrize("name", sorted({*names_of(WRITING)} - ANY_TEXT))
+def test_a_value_of_the_wrong_type_is_refused_by_each_option_of_a_write(name: str) -> None:
+    with pytest.raises(OptionError, match=rf"option {re.escape(name)} is '\?!'"):
+        parse_write({**WRITE, name: "?!"})
 
 
 @pytest.mark.parametrize(
