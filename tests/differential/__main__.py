@@ -62,6 +62,7 @@ def compare(name: str, shows_errors: bool) -> int:
     from quorumlog.testing import standalone
     from tests.differential.harness import Side
     from tests.differential.jobs import JOBS
+    from tests.differential.transactions import TRANSACTION_JOBS
 
     builder = SparkSession.builder.master("local[2]").appName("differential")
     builder = builder.config("spark.jars.packages", CONNECTOR).config("spark.jars.ivy", str(HOME / "ivy"))
@@ -74,7 +75,7 @@ def compare(name: str, shows_errors: bool) -> int:
         spark = builder.config("spark.sql.warehouse.dir", f"{folder}/warehouse").getOrCreate()
         spark.sparkContext.setLogLevel("OFF")
         try:
-            for number, job in enumerate(JOBS):
+            for number, job in enumerate((*JOBS, *TRANSACTION_JOBS)):
                 if name in job.name:
                     side_of = partial(Side, spark, broker.bootstrap, Path(folder), f"j{number}")
                     outcomes[_compare(side_of, job, documented, shows_errors)] += 1

@@ -5,21 +5,25 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has no types
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 KAFKA, OURS = "kafka", "quorumlog"
 NOW_MS = 1_700_000_000_000
 TIMEOUT_S = 60.0
+NOT_STARTED = "to connect back"
+"""In errors of Spark about a Python process that did not start within 10 seconds, as happens on a busy machine."""
+STARTS_MAX = 10
 SILENT = logging.getLogger("differential.clients")
 SILENT.disabled = True
 
@@ -63,6 +67,7 @@ class Side:
         """The first line of each refusal, for the reader of the report."""
         self._prefix = f"{job}.{connector[0]}."
         self._admin = AdminClient({"bootstrap.servers": bootstrap}, logger=SILENT)
+        self._transaction_count = 0
 
     # Topics
 
@@ -79,9 +84,42 @@ class Side:
         return topic
 
     def produce(self, name: str, *records: Record, compression: str = "none") -> None:
-        """Produce the records in order; returns once all are acknowledged."""
+        """Produce the records without a transaction, as `send`."""
         settings = {"bootstrap.servers": self.bootstrap, "linger.ms": 0, "compression.type": compression}
+        self.send(Producer(settings, logger=SILENT), name, records)
+
+    def begin(self, name: str, *records: Record) -> Transaction:
+        """Produce records in a transaction that stays open; returns once all are acknowledged."""
+        self._transaction_count += 1
+        identity = f"{self._prefix}{self._transaction_count}"
+        settings = {
+            "bootstrap.servers": self.bootstrap,
+            "linger.ms": 0,
+            "transactional.id": identity,
+            "transaction.timeout.ms": 900_000,  # longer than a job
+        }
         producer = Producer(settings, logger=SILENT)
+        producer.init_transactions(TIMEOUT_S)
+        producer.begin_transaction()
+        transaction = Transaction(self, name, producer)
+        transaction.add(*records)
+        return transaction
+
+    def commit(self, name: str, *records: Record) -> None:
+        self.begin(name, *records).commit()
+
+    def abort(self, name: str, *records: Record) -> None:
+        self.begin(name, *records).abort()
+
+    def ends(self, name: str, partitions: Iterable[int]) -> dict[int, int]:
+        """Return the high watermarks by partition."""
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # confluent-kafka has no types for it
+        asked = {TopicPartition(self.topic(name), index): latest for index in partitions}
+        listed = self._admin.list_offsets(asked, request_timeout=30)
+        return {one.partition: future.result().offset for one, future in listed.items()}
+
+    def send(self, producer: Producer, name: str, records: Iterable[Record]) -> None:
+        """Produce the records in order; returns once all are acknowledged."""
         for one in records:
             headers: list[tuple[str, str | bytes | None]] | None = list(one.headers) or None
             timestamp = NOW_MS + one.after_ms
@@ -125,19 +163,30 @@ class Side:
 
     def attempt(self, work: Callable[[], Any]) -> Any:
         """Return the result, or "refused" after an error of Spark."""
-        try:
-            return work()
-        except (PySparkException, Py4JJavaError) as error:
-            self.errors.append(_summary(error))
-            return "refused"
+        for _ in range(STARTS_MAX):
+            try:
+                return work()
+            except (PySparkException, Py4JJavaError) as error:
+                if NOT_STARTED not in str(error):
+                    self.errors.append(_summary(error))
+                    return "refused"
+        raise AssertionError(f"a Python process of Spark did not start, {STARTS_MAX} times")
 
     def attempt_each(self, cases: Mapping[str, T], work: Callable[[T], Any]) -> Outcome:
         return {name: self.attempt(lambda case=case: work(case)) for name, case in cases.items()}  # type: ignore[misc]
 
     def written(self, name: str) -> list[Any]:
-        """Return the records of a topic without their timestamps, as Spark's connector reads them."""
+        """Return the committed records of a topic without timestamps and offsets, as Spark's connector reads them."""
+        return [{field: row[field] for field in row if field != "offset"} for row in self._read_back(name)]
+
+    def written_offsets(self, name: str) -> list[list[int]]:
+        """Return partition and offset of the committed records of a topic."""
+        return [[row["partition"], row["offset"]] for row in self._read_back(name)]
+
+    def _read_back(self, name: str) -> list[Any]:
         reader = self.spark.read.format(KAFKA).option("kafka.bootstrap.servers", self.bootstrap)
-        frame = reader.option("subscribe", self.topic(name)).option("includeHeaders", "true").load()
+        reader = reader.option("subscribe", self.topic(name)).option("includeHeaders", "true")
+        frame = reader.option("kafka.isolation.level", "read_committed").load()
         return self.rows(frame.drop("timestamp"))
 
     def write(self, frame: DataFrame, mode: str | None = "append", **options: str) -> None:
@@ -151,6 +200,35 @@ class Side:
         return found
 
 
+class Transaction:
+    """An open transaction in a topic."""
+
+    def __init__(self, side: Side, name: str, producer: Producer) -> None:
+        self._side = side
+        self._name = name
+        self._producer = producer
+        self._partitions = set[int]()
+
+    def add(self, *records: Record) -> None:
+        self._partitions |= {one.partition for one in records}
+        self._side.send(self._producer, self._name, records)
+
+    def commit(self) -> None:
+        self._end(lambda: self._producer.commit_transaction(TIMEOUT_S))
+
+    def abort(self) -> None:
+        self._end(lambda: self._producer.abort_transaction(TIMEOUT_S))
+
+    def _end(self, decide: Callable[[], None]) -> None:
+        """Decide; return once the marker is in each partition.  Nobody else may produce meanwhile."""
+        before = self._side.ends(self._name, self._partitions)
+        decide()
+        deadline = time.monotonic() + TIMEOUT_S
+        while any(end <= before[index] for index, end in self._side.ends(self._name, self._partitions).items()):
+            assert time.monotonic() < deadline, "a marker is missing"
+            time.sleep(0.05)  # another process, which sends no event: poll
+
+
 class Stream:
     """A streaming query with its checkpoint, whose batches are collected."""
 
@@ -160,15 +238,25 @@ class Stream:
         self.connector = side.connector
         self.checkpoint = side.folder / "checkpoint"
         self.rows: dict[int, list[Any]] = {}
+        self.latest: Any = None
+        """The latest offsets that the last batch of the last run reported."""
 
     def run(self, **trigger: Any) -> str:
         """Run until all available records are read; return "finished" or "refused"."""
-        result = self.side.attempt(lambda: self.start(**(trigger or {"availableNow": True})).awaitTermination())
-        return "finished" if result is None else str(result)
+
+        def work() -> str:
+            query = self.start(**(trigger or {"availableNow": True}))
+            query.awaitTermination()
+            progress = query.lastProgress
+            self.latest = None if progress is None else json.loads(progress.sources[0].latestOffset or "null")
+            return "finished"
+
+        return str(self.side.attempt(work))
 
     def start(self, **trigger: Any) -> StreamingQuery:
         source = self.side.spark.readStream.format(self.connector).options(**self.side.rename(self.options))
         rows = source.option("kafka.bootstrap.servers", self.side.bootstrap).load().drop("timestamp", "timestampType")
+        rows = rows.withColumn("task", F.spark_partition_id())
 
         def collect(frame: DataFrame, batch: int) -> None:
             self.rows[batch] = self.side.rows(frame)
@@ -226,7 +314,8 @@ def plain(value: Any) -> Any:
 
 def _summary(error: Exception) -> str:
     """Return the class of an error, and the line of its message that names the cause."""
-    lines = [line.strip() for line in str(error).partition(" SQLSTATE: ")[0].splitlines() if line.strip()]
+    lines = [line.strip() for line in str(error).partition(" SQLSTATE: ")[0].splitlines()]
+    lines = [line for line in lines if line and not line.startswith("at ")]  # frames of Java
     is_ours = any("Traceback" in line for line in lines)
     said = lines[-1] if is_ours else next((line for line in lines if line.startswith(("Caused", ": "))), lines[0])
     return f"{type(error).__name__}: {said[:160]}"

@@ -242,7 +242,7 @@ def written_columns(side: Side) -> Outcome:
     side.write(sql(side, f"select 'column' as value, '{side.topic('u')}' as topic"))
     side.write(sql(side, f"select 'both' as value, '{side.topic('t')}' as topic"), topic="@u")
     side.write(sql(side, "select 'more' as value, 1 as offset, now() as timestamp, 2 as other"), topic="@u")
-    return {"t": side.written("t"), "u": side.written("u")}
+    return {"t": side.written("t"), "u": side.written("u"), "offsets": side.written_offsets("u")}
 
 
 def chosen_partitions(side: Side) -> Outcome:
@@ -336,6 +336,11 @@ def stream_positions(side: Side) -> Outcome:
             "latest in one": {"startingOffsets": '{"@t":{"0":8,"1":-1}}'},
             "time": {"startingTimestamp": str(NOW_MS + 7)},
             "time after all": {"startingTimestamp": str(NOW_MS + 1000)},
+            "time after all, latest": {
+                "startingTimestamp": str(NOW_MS + 1000),
+                "startingOffsetsByTimestampStrategy": "latest",
+            },
+            "times by partition": {"startingOffsetsByTimestamp": f'{{"@t":{{"0":{NOW_MS + 8},"1":{NOW_MS}}}}}'},
             "incomplete": {"startingOffsets": '{"@t":{"0":8}}'},
             "ending offsets": {"endingOffsets": "latest"},
             "pattern": {"subscribePattern": "@t", "startingOffsets": "earliest"},
@@ -461,6 +466,37 @@ def stream_with_a_minimum(side: Side) -> Outcome:
     return {"runs": runs, "values": stream.values()}
 
 
+def stream_tasks(side: Side) -> Outcome:
+    """Compare the ranges of the tasks of a batch, and options that a stream accepts."""
+    side.create("t", 3, *numbers(range(10)), *numbers(range(100), 1), *numbers(range(1), 2))
+    cases: dict[str, dict[str, str]] = {
+        "minPartitions": {"minPartitions": "9"},
+        "maxRecordsPerPartition": {"maxRecordsPerPartition": "30"},
+        "both": {"minPartitions": "9", "maxRecordsPerPartition": "40"},
+        "group": {"groupIdPrefix": "mine"},
+        "retries": {"fetchOffset.numRetries": "1", "fetchOffset.retryIntervalMs": "100"},
+        "patience": {"kafkaConsumer.pollTimeoutMs": "60000"},
+        "no retries": {"fetchOffset.numRetries": "0"},
+        "bad retries": {"fetchOffset.numRetries": "-1"},
+        "bad cap": {"maxOffsetsPerTrigger": "0"},
+        "bad minimum": {"minOffsetsPerTrigger": "x"},
+        "minimum above cap": {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"},
+        "bad delay": {"minOffsetsPerTrigger": "9", "maxTriggerDelay": "soon"},
+        "unknown option": {"noSuchOption": "1"},
+    }
+    found: Outcome = {}
+    for number, (name, options) in enumerate(cases.items()):
+        stream = Stream(side, subscribe="@t", **EARLIEST, **options)
+        stream.checkpoint = side.folder / str(number)
+        run = stream.run(once=True)
+        rows = [row for batch in stream.rows.values() for row in batch]
+        by_task: dict[Any, list[int]] = {}
+        for row in rows:
+            by_task.setdefault((row["partition"], row["task"]), []).append(row["offset"])
+        found[name] = [run, sorted([partition, min(each), max(each)] for (partition, _), each in by_task.items())]
+    return found
+
+
 def stream_with_headers(side: Side) -> Outcome:
     side.create("t", 1, *HEADERS)
     stream = Stream(side, subscribe="@t", includeHeaders="true", **EARLIEST)
@@ -525,7 +561,7 @@ JOBS: tuple[Job, ...] = (
     ),
     Job("a schema of the user", schema_of_the_user),
     Job("a view in SQL", views),
-    Job("columns of a write", written_columns),
+    Job("columns of a write", written_columns, {"offsets": "the marker of each transaction takes an offset"}),
     Job("partitions of keys", chosen_partitions),
     Job("a copy of a topic", copied_topic),
     Job(
@@ -566,9 +602,10 @@ JOBS: tuple[Job, ...] = (
     Job(
         "a stream with another subscription",
         stream_with_another_subscription,
-        dict.fromkeys(("position", "values"), "removes partitions that left the options from the position"),
+        dict.fromkeys(("position", "values"), "forgets the position of a partition that the options no longer name"),
     ),
     Job("a stream with a minimum", stream_with_a_minimum),
+    Job("tasks and options of a stream", stream_tasks, {"unknown option": "ignores unknown options"}),
     Job("headers in a stream", stream_with_headers),
     Job("streams that write", stream_writes, {"update": "output mode update"}),
 )
