@@ -9,12 +9,16 @@ from __future__ import annotations
 import json
 import os
 import sys
+from queue import Queue
 from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from pyspark_quorumlog.lag import LagListener
+
 ROWS = 20_000
+LAG_TIMEOUT_S = 120.0
 
 
 def main() -> None:
@@ -49,7 +53,13 @@ def outcome(spark: SparkSession, bootstrap: str, folder: str) -> dict[str, Any]:
     values = stream.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", ROWS // 2).load()
     writer = values.selectExpr("cast(value as string) as value").writeStream.format("parquet")
     writer = writer.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True)
+    lags: Queue[int] = Queue()
+    # it stays until the end: Spark Connect's client hangs if it removes a listener while an event arrives
+    spark.streams.addListener(LagListener(lambda query, lag: lags.put(sum(lag.values()))))
     writer.start(f"{folder}/table").awaitTermination()
+    reported = [lags.get(timeout=LAG_TIMEOUT_S)]
+    while reported[-1]:  # after each batch
+        reported.append(lags.get(timeout=LAG_TIMEOUT_S))
     folder_of_executor = F.udf(lambda _: os.getcwd(), "string")  # each executor has its own
     refused = ""
     try:
@@ -64,6 +74,7 @@ def outcome(spark: SparkSession, bootstrap: str, folder: str) -> dict[str, Any]:
     return {
         **found.collect()[0].asDict(),
         "streamed": spark.read.parquet(f"{folder}/table").distinct().count(),
+        "lags": reported,
         "refused": refused,
     }
 

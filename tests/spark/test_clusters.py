@@ -86,6 +86,13 @@ def run_job(url: str, cluster: ThreadedBrokers, folder: Path, *packages: Path) -
     return found
 
 
+def check_lags(lags: list[int]) -> None:
+    """The first batch is empty, and the second one has about half of the rows."""
+    assert lags[0] == ROWS
+    assert abs(lags[1] - ROWS // 2) < 10
+    assert lags[-1] == 0
+
+
 EXPECTED = {"count": ROWS, "sum": ROWS * (ROWS - 1) // 2, "streamed": ROWS}
 
 
@@ -94,6 +101,7 @@ def test_a_standalone_cluster_with_two_workers(cluster: ThreadedBrokers, tmp_pat
     """Spark's standalone master and its workers run inside the driver's JVM, and the two executors in their own."""
     found = run_job("local-cluster[2,1,600]", cluster, tmp_path)
     refused = found.pop("refused")
+    check_lags(found.pop("lags"))
     assert found == EXPECTED | {"executors": 2}
     assert "option subscibe is unknown; did you mean subscribe?" in refused
 
@@ -112,5 +120,6 @@ def test_spark_connect(cluster: ThreadedBrokers, tmp_path: Path) -> None:
     with server(tmp_path, ready, [*command, "spark-internal"]) as port:
         found = run_job(f"sc://127.0.0.1:{port}", cluster, tmp_path, CONNECT_PACKAGES)
     refused = found.pop("refused")
+    check_lags(found.pop("lags"))
     assert found == EXPECTED | {"executors": 1}
     assert "option subscibe is unknown; did you mean subscribe?" in refused
