@@ -605,7 +605,15 @@ JOBS: tuple[Job, ...] = (
         dict.fromkeys(("position", "values"), "forgets the position of a partition that the options no longer name"),
     ),
     Job("a stream with a minimum", stream_with_a_minimum),
-    Job("tasks and options of a stream", stream_tasks, {"unknown option": "ignores unknown options"}),
+    Job(
+        "tasks and options of a stream",
+        stream_tasks,
+        {
+            "unknown option": "ignores unknown options",
+            "bad cap": "accepts `maxOffsetsPerTrigger=0` with `Trigger.Once`",
+            "no retries": "counts the first request among `fetchOffset.numRetries`",
+        },
+    ),
     Job("headers in a stream", stream_with_headers),
     Job("streams that write", stream_writes, {"update": "output mode update"}),
 )
