@@ -62,7 +62,7 @@ BENCHES = {
     "quorum_commit": Bench(quorum_commit.run, quorum_commit.present),
     "record_check": Bench(record_check.run),
     "snapshot": Bench(snapshot.run, snapshot.present),
-    "spark_connectors": Bench(spark_connectors.run),
+    "spark_connectors": Bench(spark_connectors.run, spark_connectors.present),
     "spark_rates": Bench(spark_rates.run, spark_rates.present),
     "startup": Bench(startup.run),
     "transactions": Bench(transactions.run, transactions.present),

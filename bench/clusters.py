@@ -136,15 +136,17 @@ class Cluster:
         return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
 
 
-def wait_until_whole(bootstrap: str) -> None:
-    """Return when three brokers serve, and every partition has a leader and three replicas in sync."""
+def wait_until_whole(bootstrap: str, brokers: int = 3) -> None:
+    """Return when all brokers serve, and every partition has a leader and a replica in sync on each of them."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         with suppress(KafkaException):
             metadata = admin.list_topics(timeout=5)
             partitions = [each for topic in metadata.topics.values() for each in topic.partitions.values()]
-            if len(metadata.brokers) == 3 and all(each.leader >= 0 and len(each.isrs) == 3 for each in partitions):
+            if len(metadata.brokers) == brokers and all(
+                each.leader >= 0 and len(each.isrs) == brokers for each in partitions
+            ):
                 return
         if time.monotonic() > deadline:
             raise RuntimeError(f"{bootstrap} is not whole after {TIMEOUT_S:g} s")
@@ -177,20 +179,17 @@ def kafka_cluster() -> Iterator[Cluster]:
     Raises:
         Skipped: Java or the jars are missing.
     """
-    if shutil.which("java") is None:
-        raise Skipped("java is not installed")
-    command = ("java", *JVM, "-cp", f"{JARS.folder()}/*")
+    command = _kafka_command()
     ports = dict(zip(CONTROLLERS + BROKERS, _free_ports(len(CONTROLLERS + BROKERS)), strict=True))
     bootstrap = ",".join(f"127.0.0.1:{ports[node]}" for node in BROKERS)
-    cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    cluster_id = _new_id()
     with ExitStack() as stack:
         folder = Path(
             stack.enter_context(tempfile.TemporaryDirectory(prefix="kafka-bench-", ignore_cleanup_errors=True))
         )
         files = [_settings(folder, node, ports) for node in ports]
         for file in files:
-            tool = [*command, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(file)]
-            subprocess.run(tool, check=True, capture_output=True, timeout=TIMEOUT_S)
+            _format(command, cluster_id, file)
         began = time.monotonic()
         pids = {}
         for node, file in zip(ports, files, strict=True):
@@ -204,6 +203,38 @@ def kafka_cluster() -> Iterator[Cluster]:
         yield Cluster(KAFKA, bootstrap, pids, time.monotonic() - began, logs)
 
 
+@contextmanager
+def kafka_broker() -> Iterator[str]:
+    """Apache Kafka from the jars of Maven in one process, controller and broker; yield its bootstrap servers.
+
+    Raises:
+        Skipped: Java or the jars are missing.
+    """
+    command = _kafka_command()
+    control, port = _free_ports(2)
+    bootstrap = f"127.0.0.1:{port}"
+    with tempfile.TemporaryDirectory(prefix="kafka-bench-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        settings = {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "controller.quorum.voters": f"1@127.0.0.1:{control}",
+            "listeners": f"PLAINTEXT://{bootstrap},CONTROLLER://127.0.0.1:{control}",
+            "log.dirs": folder / "data",
+        }
+        file = folder / "server.properties"
+        _write(file, settings)
+        _format(command, _new_id(), file)
+        with (folder / "log").open("w") as log:
+            process = subprocess.Popen([*command, "kafka.Kafka", str(file)], cwd=folder, stdout=log, stderr=log)
+        try:
+            wait_until_whole(bootstrap, brokers=1)
+            yield bootstrap
+        finally:
+            process.kill()
+            process.wait()
+
+
 def _settings(folder: Path, node: int, ports: Mapping[int, int]) -> Path:
     """Write the properties of one node; return their file."""
     is_controller = node in CONTROLLERS
@@ -212,8 +243,6 @@ def _settings(folder: Path, node: int, ports: Mapping[int, int]) -> Path:
         "process.roles": "controller" if is_controller else "broker",
         "node.id": node,
         "controller.quorum.voters": voters,
-        "controller.listener.names": "CONTROLLER",
-        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
         "listeners": f"{'CONTROLLER' if is_controller else 'PLAINTEXT'}://127.0.0.1:{ports[node]}",
         "log.dirs": folder / str(node) / "data",
         "broker.session.timeout.ms": 6000,
@@ -223,8 +252,37 @@ def _settings(folder: Path, node: int, ports: Mapping[int, int]) -> Path:
     }
     file = folder / str(node) / "server.properties"
     file.parent.mkdir()
-    file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    _write(file, settings)
     return file
+
+
+def _kafka_command() -> tuple[str, ...]:
+    """Return the beginning of a command that runs a class of Kafka.
+
+    Raises:
+        Skipped: Java or the jars are missing.
+    """
+    if shutil.which("java") is None:
+        raise Skipped("java is not installed")
+    return ("java", *JVM, "-cp", f"{JARS.folder()}/*")
+
+
+def _new_id() -> str:
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+def _write(file: Path, settings: Mapping[str, object]) -> None:
+    """Write the properties of a node, with the names of its listeners."""
+    names = {
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+    }
+    file.write_text("".join(f"{name}={value}\n" for name, value in {**names, **settings}.items()))
+
+
+def _format(command: Sequence[str], cluster_id: str, file: Path) -> None:
+    tool = [*command, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(file)]
+    subprocess.run(tool, check=True, capture_output=True, timeout=TIMEOUT_S)
 
 
 def _free_ports(wanted: int) -> Sequence[int]:

@@ -1,9 +1,14 @@
 """This data source beside Spark's own Kafka connector: rows written, read and streamed, and the time of a micro-batch.
 
 Both connectors run in one Spark (`local[2]`), and each round begins with another one, after a warm-up of both.  Spark's
-connector is measured if `python -m tests.differential` has installed it.  It uses the same broker, or the one in
-BENCH_KAFKA (HOST:PORT of an Apache Kafka), so that each connector can be measured on its own brokers.  The checksum of
-the rows that are read must be that of the rows that were written.
+connector is measured if `python -m tests.differential` has installed it.  Each connector has a broker of its own kind,
+in one process: ours acknowledges durable records, and Apache Kafka records in memory; these are their defaults.  The
+jars of Apache Kafka are those of `python -m tests.clients`.  The checksum of the rows that are read must be that of the
+rows that were written.
+
+`made` is the ceiling of a read: a data source in Python that returns Arrow batches that it made before.
+
+BENCH_TINY_WITH_KAFKA=1 includes Spark's connector and Apache Kafka in a `--tiny` run.
 """
 
 from __future__ import annotations
@@ -14,15 +19,24 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from bench.broker_rates import create_topic
+from bench.clusters import kafka_broker
+from bench.plots import Panel, show
+from bench.rounds import uses_java
+from bench.spark_rates import PARTITIONS as TASKS
 from bench.spark_rates import ROOT, checksum, local_session, rows_of
 from quorumlog.testing import standalone
+from tests.clients.outcomes import Skipped
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.datasource import InputPartition
 
 OURS, KAFKA = "quorumlog", "kafka"
 PACKAGES = ROOT / ".dev" / "differential"
@@ -30,21 +44,27 @@ CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0"
 SIZES = (100, 1024)
 PARTITIONS = (1, 6, 32)
 CODECS = ("none", "lz4", "zstd", "snappy")
-ROUNDS = 5
-BYTES_OF_VALUES = 50_000_000
+ROUNDS = 3
+BYTES_OF_VALUES = 100_000_000
 LATENCY_BATCHES = 20
+MADE_BATCH_ROWS = 10_000
 
 
 def run(tiny: bool) -> dict[str, Any]:
     """Run the measurement in a process of its own, whose Spark has the version of the connector."""
-    path, settings = [str(ROOT)], {"tiny": tiny, "connectors": [OURS]}
-    if (PACKAGES / "python" / "pyspark").is_dir() and not tiny:
-        path.insert(0, str(PACKAGES / "python"))
-        settings["connectors"] = [OURS, KAFKA]
-    with standalone() as broker:
-        settings["bootstrap"] = {OURS: broker.bootstrap, KAFKA: os.environ.get("BENCH_KAFKA", broker.bootstrap)}
+    path, missing = [str(ROOT)], None
+    with ExitStack() as stack:
+        bootstrap = {OURS: stack.enter_context(standalone()).bootstrap}
+        if uses_java(tiny):
+            try:
+                if not (PACKAGES / "python" / "pyspark").is_dir():
+                    raise Skipped("Spark's connector is not installed: python -m tests.differential")
+                bootstrap[KAFKA] = stack.enter_context(kafka_broker())
+                path.insert(0, str(PACKAGES / "python"))
+            except Skipped as reason:
+                missing = str(reason)
         done = subprocess.run(
-            [sys.executable, "-m", "bench.spark_connectors", json.dumps(settings)],
+            [sys.executable, "-m", "bench.spark_connectors", json.dumps({"tiny": tiny, "bootstrap": bootstrap})],
             env={name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
             | {"PYTHONPATH": os.pathsep.join(path)},
             stdout=subprocess.PIPE,
@@ -52,7 +72,14 @@ def run(tiny: bool) -> dict[str, Any]:
             check=True,
         )
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return found | {"missing": missing}
+
+
+def present(result: dict[str, Any]) -> list[Panel]:
+    show("rows a second through Spark (medians; ratio = ours / Spark's connector)", result["results"])
+    show("ready-made Arrow batches through Spark, rows a second", result["made"])
+    show("micro-batches of a stream, median ms", [result["batch_ms"]])
+    return []
 
 
 class _Case:
@@ -102,20 +129,61 @@ class _Case:
 
     def result(self) -> dict[str, Any]:
         found: dict[str, Any] = {"row_bytes": self.size, "partitions": self.partitions, "codec": self.codec}
-        for (connector, what), rates in self.rates.items():
-            found[f"{connector}_{what}_rows_s_median"] = round(median(rates))
+        for what in ("write", "read", "stream"):
+            rates = {connector: median(self.rates[connector, what]) for connector in self.bootstrap}
+            found |= {f"{connector} {what}": round(rate) for connector, rate in rates.items()}
+            if KAFKA in rates:
+                found[f"{what} ratio"] = round(rates[OURS] / rates[KAFKA], 2)
         return found
 
 
+def _made_rate(spark: SparkSession, size: int, count: int, rounds: int) -> int:
+    """Return the median of rows that Spark reads in a second from a source whose Arrow batches are ready."""
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    batches = max(1, count // MADE_BATCH_ROWS // TASKS)
+
+    class Reader(DataSourceReader):
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(task) for task in range(TASKS)]
+
+        def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+            import pyarrow as pa
+
+            columns = [pa.array([b"k" * 8] * MADE_BATCH_ROWS), pa.array([b"x" * size] * MADE_BATCH_ROWS)]
+            batch = pa.RecordBatch.from_arrays(columns, names=["key", "value"])
+            return iter([batch] * batches)
+
+    class Made(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return f"made_{size}"
+
+        def schema(self) -> str:
+            return "key binary, value binary"
+
+        def reader(self, schema: object) -> DataSourceReader:
+            return Reader()
+
+    spark.dataSource.register(Made)
+    rates = []
+    for _ in range(1 + rounds):
+        began = time.monotonic()
+        rows, _crc = checksum(spark.read.format(Made.name()).load())
+        rates.append(rows / (time.monotonic() - began))
+    return round(median(rates[1:]))  # the first one warms up
+
+
 def _measure(settings: dict[str, Any]) -> dict[str, Any]:
-    tiny, connectors, bootstrap = settings["tiny"], settings["connectors"], settings["bootstrap"]
+    tiny, bootstrap = settings["tiny"], settings["bootstrap"]
+    connectors = list(bootstrap)
     rounds = 1 if tiny else ROUNDS
     cases = [(100, 1, "none")] if tiny else [(s, p, c) for s in SIZES for p in PARTITIONS for c in CODECS]
     if KAFKA in connectors:
         os.environ["PYSPARK_SUBMIT_ARGS"] = (
             f"--packages {CONNECTOR} --conf spark.jars.ivy={PACKAGES / 'ivy'} pyspark-shell"
         )
-    results, latencies = [], {}
+    results, made, latencies = [], [], {}
     with tempfile.TemporaryDirectory(prefix="quorumlog-bench-") as folder:
         spark = local_session("quorumlog-connectors", folder)
         try:
@@ -129,14 +197,17 @@ def _measure(settings: dict[str, Any]) -> dict[str, Any]:
                     for connector in connectors[turn:] + connectors[:turn]:
                         case.round(connector, count, f"{connector}-{size}-{partitions}-{codec}-{number}")
                 results.append(case.result())
+            for size in SIZES:
+                rate = _made_rate(spark, size, 2_000 if tiny else BYTES_OF_VALUES // size, rounds)
+                made.append({"row_bytes": size, "rows_s": rate})
             batches = 2 if tiny else LATENCY_BATCHES
             for connector in connectors:
                 case = _Case(spark, bootstrap, SIZES[0], 1, "none")
                 times = case.stream(connector, f"warm-{connector}", 1_000 // batches)
-                latencies[f"{connector}_batch_ms_median"] = round(median(times))
+                latencies[connector] = round(median(times))
         finally:
             spark.stop()
-    return {"master": "local[2]", "rounds": rounds, "connectors": connectors, "results": results} | latencies
+    return {"master": "local[2]", "rounds": rounds, "results": results, "made": made, "batch_ms": latencies}
 
 
 def main() -> None:
