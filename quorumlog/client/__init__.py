@@ -1,4 +1,5 @@
-"""Clients of a cluster.  For services: `Producer`, `Consumer`, `Admin`, and their values and errors.
+"""Clients of a cluster.  For services: `Producer`, `Consumer`, `ShareConsumer`, `ScopeClient` and `Admin`, with their
+values and errors.
 
 The names are imported at their first use, so that `import quorumlog.client` costs nothing to those who need a module
 of this package only, for example Spark's workers.
@@ -29,6 +30,15 @@ if TYPE_CHECKING:
     from quorumlog.client.record_batches import RecordBatch
     from quorumlog.client.record_consumer import Consumer
     from quorumlog.client.record_producer import Producer
+    from quorumlog.client.scope_client import (
+        OpenScope,
+        ProducerOfScope,
+        ScopeClient,
+        ScopeDescription,
+        ScopeEnd,
+        StagedProducer,
+        Winner,
+    )
     from quorumlog.client.share_consumer import ShareConsumer, ShareRecord
     from quorumlog.client.share_groups import ShareOffset
     from quorumlog.errors import ClusterError, ConfigError
@@ -51,17 +61,24 @@ __all__ = [
     "NewRecord",
     "NewTopic",
     "OffsetMove",
+    "OpenScope",
     "PartitionDescription",
     "Producer",
+    "ProducerOfScope",
     "Record",
     "RecordBatch",
     "RecordMetadata",
     "RefusalsError",
+    "ScopeClient",
+    "ScopeDescription",
+    "ScopeEnd",
     "ShareConsumer",
     "ShareOffset",
     "ShareRecord",
+    "StagedProducer",
     "TopicDescription",
     "TopicPartition",
+    "Winner",
 ]
 
 _HOMES = {
@@ -81,17 +98,24 @@ _HOMES = {
     "NewRecord": "quorumlog.client.messages",
     "NewTopic": "quorumlog.client.admin_values",
     "OffsetMove": "quorumlog.client.admin_values",
+    "OpenScope": "quorumlog.client.scope_client",
     "PartitionDescription": "quorumlog.client.admin_values",
     "Producer": "quorumlog.client.record_producer",
+    "ProducerOfScope": "quorumlog.client.scope_client",
     "Record": "quorumlog.wire._record_scan",
     "RecordBatch": "quorumlog.client.record_batches",
     "RecordMetadata": "quorumlog.client.messages",
     "RefusalsError": "quorumlog.client.admin_values",
+    "ScopeClient": "quorumlog.client.scope_client",
+    "ScopeDescription": "quorumlog.client.scope_client",
+    "ScopeEnd": "quorumlog.client.scope_client",
     "ShareConsumer": "quorumlog.client.share_consumer",
     "ShareOffset": "quorumlog.client.share_groups",
     "ShareRecord": "quorumlog.client.share_consumer",
+    "StagedProducer": "quorumlog.client.scope_client",
     "TopicDescription": "quorumlog.client.admin_values",
     "TopicPartition": "quorumlog.client.messages",
+    "Winner": "quorumlog.client.scope_client",
 }
 
 

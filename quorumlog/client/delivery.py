@@ -53,6 +53,19 @@ class Transaction(Protocol):
         ...
 
 
+class RecordsTransaction(Transaction, Protocol):
+    """A `Transaction` that knows whether all its records were delivered."""
+
+    @property
+    def refusal(self) -> ClusterError | None:
+        """Return why no record may be added now, or None."""
+        ...
+
+    def failed(self, error: ClusterError) -> None:
+        """Note that a record may or may not have been written, so that this transaction cannot be committed."""
+        ...
+
+
 @dataclass(slots=True)
 class Sequence:
     """The numbers of a producer's batches in one partition.

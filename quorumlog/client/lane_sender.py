@@ -7,12 +7,11 @@ from contextlib import suppress
 from typing import Final
 
 from quorumlog.client.cluster import Cluster
-from quorumlog.client.delivery import BatchDelivery
+from quorumlog.client.delivery import BatchDelivery, RecordsTransaction
 from quorumlog.client.delivery import Sequence as Numbers
 from quorumlog.client.lanes import Batch, Lane, Piece, Topic
 from quorumlog.client.producer_buffer import ProducerBuffer
 from quorumlog.client.producer_settings import ACKS, ProducerSettings
-from quorumlog.client.producer_transactions import ProducerTransactions
 from quorumlog.client.record_codec import build_batch
 from quorumlog.errors import ClusterError
 from quorumlog.wire.compression import CODEC_NAMES
@@ -24,6 +23,7 @@ _TOO_LARGE: Final = (ApiError.MESSAGE_TOO_LARGE, ApiError.RECORD_LIST_TOO_LARGE)
 class LaneSender:
     """Delivers the batches of each lane, one at a time, and gives them their outcomes.
 
+    transaction: to which all records belong.
     flushes: calls of `flush` that wait now; meanwhile no batch waits for more records.
     stale: set when a broker does not know a topic.
     """
@@ -32,13 +32,13 @@ class LaneSender:
         self,
         cluster: Cluster,
         settings: ProducerSettings,
-        transactions: ProducerTransactions | None,
+        transaction: RecordsTransaction | None,
         buffer: ProducerBuffer,
         stale: asyncio.Event,
     ) -> None:
         self.flushes = 0
         self._cluster = cluster
-        self._transactions = transactions
+        self._transaction = transaction
         self._buffer = buffer
         self._stale = stale
         self._is_idempotent = settings.is_idempotent
@@ -48,7 +48,7 @@ class LaneSender:
             cluster,
             acks=ACKS[settings.acks],
             request_timeout_s=settings.request_timeout_s,
-            transaction=transactions,
+            transaction=transaction,
         )
 
     async def run(self, topic: Topic, lane: Lane) -> None:
@@ -81,7 +81,7 @@ class LaneSender:
         now = asyncio.get_running_loop().time
         numbers = lane.sequence
         try:
-            if self._transactions is not None and (refusal := self._transactions.refusal) is not None:
+            if self._transaction is not None and (refusal := self._transaction.refusal) is not None:
                 raise refusal
             if batch.deadline <= now():
                 raise _expired(batch, self._delivery_timeout_s)
@@ -98,8 +98,8 @@ class LaneSender:
                 await self._deliver(topic, lane, batch, start, middle, pieces)
                 await self._deliver(topic, lane, batch, middle, end, pieces)
                 return
-            if self._transactions is not None:
-                self._transactions.failed(error)
+            if self._transaction is not None:
+                self._transaction.failed(error)
             elif not is_refused:
                 lane.sequence = Numbers(numbers.topic, numbers.index)
             if error.code in (ApiError.UNKNOWN_TOPIC_OR_PARTITION, ApiError.UNKNOWN_TOPIC_ID):

@@ -26,6 +26,8 @@ ACKS: Final = {"all": ACKS_ALL, "leader": ACKS_LEADER, "none": ACKS_NONE}
 class ProducerSettings:
     """The arguments of `Producer`, whose docstring describes them.
 
+    is_staged: it has the argument `staged`.
+
     Raises:
         ConfigError: one of them is out of range; lists all of them.
     """
@@ -41,6 +43,7 @@ class ProducerSettings:
     max_block_s: float
     transactional_id: str | None
     transaction_timeout_s: float
+    is_staged: bool = False
 
     def __post_init__(self) -> None:
         problems = list(self._problems())
@@ -70,5 +73,9 @@ class ProducerSettings:
             yield "transactional_id is empty"
         if self.transactional_id is not None and self.acks != "all":
             yield f"transactional_id requires acks='all', not {self.acks!r}"
+        if self.is_staged and self.transactional_id is not None:
+            yield "a producer of a scope has no transactional_id"
+        if self.is_staged and self.acks != "all":
+            yield f"a producer of a scope requires acks='all', not {self.acks!r}"
         if self.transaction_timeout_s <= 0:
             yield f"transaction_timeout_s is {self.transaction_timeout_s}, not above 0"

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from quorumlog.client.cluster import Cluster
-from quorumlog.client.delivery import DELIVERY_TIMEOUT_S, REQUEST_TIMEOUT_S
+from quorumlog.client.delivery import DELIVERY_TIMEOUT_S, REQUEST_TIMEOUT_S, RecordsTransaction
 from quorumlog.client.lane_sender import LaneSender
 from quorumlog.client.lanes import RECORD_OVERHEAD_BYTES, Batch, Delivery, Lane, Topic
 from quorumlog.client.messages import (
@@ -54,6 +54,7 @@ from quorumlog.wire.errors import ApiError
 
 if TYPE_CHECKING:
     from quorumlog.client.record_consumer import Consumer
+    from quorumlog.client.scope_client import StagedProducer
 
 STICKY_BYTES: Final = 16 << 10
 """Bytes of records without a key that go to one partition before another is drawn (KIP-794)."""
@@ -82,6 +83,8 @@ class Producer:
         transactional_id: the name of a transactional producer, which `transaction` needs.  A later producer of this id
             fences this one.  Requires acks="all".
         transaction_timeout_s: the coordinator aborts a transaction that is open for longer.
+        staged: a producer of a transaction scope (`ScopeClient.begin`), to which all records belong.  They count only
+            if the end of the scope names its `winner`.  Use each one for one `Producer` only.
         max_block_s: how long `send` may wait for room or for the topic's metadata, and `start` for a broker.
         sources: of wall time and randomness; for tests.
 
@@ -106,6 +109,7 @@ class Producer:
         max_block_s: float = MAX_BLOCK_S,
         transactional_id: str | None = None,
         transaction_timeout_s: float = TRANSACTION_TIMEOUT_S,
+        staged: StagedProducer | None = None,
         sources: Sources | None = None,
     ) -> None:
         settings = self._settings = ProducerSettings(
@@ -120,6 +124,7 @@ class Producer:
             max_block_s=max_block_s,
             transactional_id=transactional_id,
             transaction_timeout_s=transaction_timeout_s,
+            is_staged=staged is not None,
         )
         self._sources = sources or Sources.real()
         self._wall_ms = self._sources.wall_ms
@@ -133,13 +138,14 @@ class Producer:
             if transactional_id is None
             else ProducerTransactions(bootstrap, transactional_id, int(transaction_timeout_s * 1000))
         )
+        self._transaction: RecordsTransaction | None = self._transactions if staged is None else staged
         not_started = ClusterError(
             ApiError.PRODUCER_CLOSED, "the producer was not started", "use `async with`, or await start()"
         )
         self._tasks = BackgroundTasks(self._broken)
         self._buffer = ProducerBuffer(buffer_size_max_bytes, not_started)
         stale = asyncio.Event()
-        self._sender = LaneSender(bootstrap, settings, self._transactions, self._buffer, stale)
+        self._sender = LaneSender(bootstrap, settings, self._transaction, self._buffer, stale)
         self._topics = ProducerTopics(bootstrap, settings, self._buffer, stale, self._begin_lane)
 
     # --- life ---
@@ -153,7 +159,8 @@ class Producer:
         """
         if self._transactions is not None:
             await self._transactions.start(self._settings.max_block_s)
-            self._topics.identity = self._transactions.identity
+        if self._transaction is not None:
+            self._topics.identity = self._transaction.identity
         elif self._settings.is_idempotent:
             self._topics.identity = await self._cluster.new_producer_id(self._settings.max_block_s)
         self._buffer.closed = None
@@ -180,6 +187,8 @@ class Producer:
     def _stop(self, why: ClusterError) -> None:
         """Take no more records, and let those that are not delivered fail."""
         self._buffer.closed = why
+        if self._transaction is not None and not self._buffer.is_empty:
+            self._transaction.failed(why)
         self._buffer.discard(why)
         self._topics.clear()
 
@@ -424,7 +433,7 @@ class Producer:
         buffer = self._buffer
         if buffer.closed is not None:
             raise buffer.closed
-        if self._transactions is not None and (refusal := self._transactions.refusal) is not None:
+        if self._transaction is not None and (refusal := self._transaction.refusal) is not None:
             raise refusal
         if buffer.size + size > buffer.size_max:
             if size > buffer.size_max:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.coordinators import CoordinatorCalls, Kind, refused
@@ -21,6 +22,7 @@ from quorumlog.wire import scope_names
 from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka.codec import Api
 
+TIMEOUT_S: Final = 60.0
 TRANSACTION_TIMEOUT_MS: Final = 900_000
 """Time until a producer is aborted if its scope does not end: Kafka's default of `transaction.max.timeout.ms`."""
 
@@ -87,17 +89,36 @@ class ScopeDescription(NamedTuple):
 
 
 class ScopeClient:
-    """Asks the coordinators of scopes; bound to the loop of its `Cluster`, which the caller closes.
+    """Open transaction scopes, begin their producers, and end them: `async with ScopeClient("host:9092") as scopes:`.
+
+    Use it from one event loop; calls may run concurrently.  It connects at the first call.
+
+    Args:
+        bootstrap: `HOST:PORT`, several with commas or as a list; or a `Cluster`, which stays open.
 
     Every call ends within its `timeout_s`.  All raise `ClusterError`: TIMED_OUT, and UNSUPPORTED_VERSION by a broker
     that is not of quorumlog, besides those named at the call.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._calls = CoordinatorCalls(cluster, Kind.TRANSACTIONAL_ID, _NEWEST)
+    def __init__(self, bootstrap: str | Sequence[str] | Cluster, *, client_id: str = "quorumlog-scopes") -> None:
+        self._owns_cluster = not isinstance(bootstrap, Cluster)
+        self._cluster = bootstrap if isinstance(bootstrap, Cluster) else Cluster(bootstrap, client_id=client_id)
+        self._calls = CoordinatorCalls(self._cluster, Kind.TRANSACTIONAL_ID, _NEWEST)
 
-    async def is_served(self, timeout_s: float) -> bool:
+    async def close(self) -> None:
+        """Close the connections; calls in progress fail.  Idempotent."""
+        if self._owns_cluster:
+            await self._cluster.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def is_served(self, timeout_s: float = TIMEOUT_S) -> bool:
         """Return whether the brokers have scopes; False for those of Apache Kafka, for example."""
 
         async def ask(left_s: float) -> bool:
@@ -106,7 +127,9 @@ class ScopeClient:
 
         return await self._calls.retrying("the requests that the brokers serve", timeout_s, ask)
 
-    async def open(self, scope: str, owner: str, run: str, timeout_s: float, *, reset: bool = False) -> OpenScope:
+    async def open(
+        self, scope: str, owner: str, run: str, timeout_s: float = TIMEOUT_S, *, reset: bool = False
+    ) -> OpenScope:
         """Begin a run of a scope.  An earlier run is fenced, and its producers are aborted.
 
         owner: the owner of the scope, which its first run sets; other owners are refused.
@@ -121,7 +144,11 @@ class ScopeClient:
         return OpenScope(scope, reply.scope_epoch, reply.last_sequence)
 
     async def begin(
-        self, scope: OpenScope, attempt: str, timeout_s: float, transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS
+        self,
+        scope: OpenScope,
+        attempt: str,
+        timeout_s: float = TIMEOUT_S,
+        transaction_timeout_ms: int = TRANSACTION_TIMEOUT_MS,
     ) -> StagedProducer:
         """Begin as a producer of the scope.  An earlier producer with the name of this attempt is fenced and aborted.
 
@@ -140,7 +167,9 @@ class ScopeClient:
         winner = Winner(attempt, reply.producer_id, reply.producer_epoch)
         return StagedProducer(self._calls, scope.name, reply.transactional_id, winner)
 
-    async def end(self, scope: OpenScope, sequence: int, winners: Iterable[Winner], timeout_s: float) -> ScopeEnd:
+    async def end(
+        self, scope: OpenScope, sequence: int, winners: Iterable[Winner], timeout_s: float = TIMEOUT_S
+    ) -> ScopeEnd:
         """Commit the winners, abort all other producers of the scope, and store the sequence, in one decision.
 
         Nothing changes if the sequence is not greater than the stored one.  Readers of committed records see the
@@ -157,14 +186,14 @@ class ScopeClient:
         reply = await self._ask(scope.name, Api.END_SCOPE, values, timeout_s)
         return ScopeEnd(reply.changed, reply.last_sequence)
 
-    async def abort(self, scope: OpenScope, timeout_s: float) -> None:
+    async def abort(self, scope: OpenScope, timeout_s: float = TIMEOUT_S) -> None:
         """Abort all producers of the scope.  Its sequence stays.
 
         Raises: ClusterError: PRODUCER_FENCED; RESOURCE_NOT_FOUND.
         """
         await self._abort(scope, timeout_s, close=False)
 
-    async def delete(self, scope: OpenScope, timeout_s: float) -> None:
+    async def delete(self, scope: OpenScope, timeout_s: float = TIMEOUT_S) -> None:
         """Abort all producers of the scope, and delete it with its owner and sequence.  A missing one is no error.
 
         Raises: ClusterError: PRODUCER_FENCED.
@@ -179,7 +208,7 @@ class ScopeClient:
         values = {"scope": scope.name, "scope_epoch": scope.epoch, "close": close}
         await self._ask(scope.name, Api.ABORT_SCOPE, values, timeout_s)
 
-    async def describe(self, scope: str, timeout_s: float) -> ScopeDescription:
+    async def describe(self, scope: str, timeout_s: float = TIMEOUT_S) -> ScopeDescription:
         """Return the state of a scope.  Raises: ClusterError: RESOURCE_NOT_FOUND."""
 
         async def attempt(connection: KafkaConnection, left_s: float) -> ScopeDescription:
@@ -211,14 +240,12 @@ class ScopeClient:
 
 
 class StagedProducer:
-    """A producer of a scope.  It implements the `Transaction` to which the batches of a `Producer` belong.
-
-    winner: the name of this producer in the end of the scope.
-    """
+    """A producer of a scope: the transaction to which the records of a `Producer` belong."""
 
     def __init__(self, calls: CoordinatorCalls, scope: str, transactional_id: str, winner: Winner) -> None:
         self.transactional_id = transactional_id
-        self.winner = winner
+        self._winner = winner
+        self._failure: ClusterError | None = None
         self._calls = calls
         self._key = scope_names.coordinator_key(scope)
         self._added: set[Partition] = set()
@@ -228,7 +255,31 @@ class StagedProducer:
     @property
     def identity(self) -> tuple[int, int]:
         """Return producer id and epoch."""
-        return self.winner.producer_id, self.winner.epoch
+        return self._winner.producer_id, self._winner.epoch
+
+    @property
+    def winner(self) -> Winner:
+        """Return the name of this producer for the end of the scope.
+
+        Raises: ClusterError: TRANSACTION_ABORTABLE: a record was not delivered, so this producer must not win.
+        """
+        if self._failure is not None:
+            raise self._failure
+        return self._winner
+
+    @property
+    def refusal(self) -> ClusterError | None:
+        """Return why no record may be added: an earlier one was not delivered; else None."""
+        return self._failure
+
+    def failed(self, error: ClusterError) -> None:
+        """Note that a record was not delivered, so that this producer must not win."""
+        if self._failure is None:
+            text = f"producer {self.transactional_id} cannot win any more, because: {error.message}"
+            self._failure = ClusterError(
+                ApiError.TRANSACTION_ABORTABLE, text, "abort it, then repeat its work with another attempt"
+            )
+            self._failure.__cause__ = error
 
     @property
     def is_empty(self) -> bool:
@@ -282,8 +333,8 @@ class StagedProducer:
             by_topic.setdefault(topic, []).append(index)
         values = {
             "v3_and_below_transactional_id": self.transactional_id,
-            "v3_and_below_producer_id": self.winner.producer_id,
-            "v3_and_below_producer_epoch": self.winner.epoch,
+            "v3_and_below_producer_id": self._winner.producer_id,
+            "v3_and_below_producer_epoch": self._winner.epoch,
             "v3_and_below_topics": [{"name": name, "partitions": indexes} for name, indexes in by_topic.items()],
         }
 

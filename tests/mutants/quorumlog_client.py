@@ -15,6 +15,7 @@ LOGS = "quorumlog/client/transaction_logs.py"
 POSITIONS = "quorumlog/client/positions.py"
 PRODUCER = "quorumlog/client/record_producer.py"
 PRODUCER_TOPICS = "quorumlog/client/producer_topics.py"
+SCOPES = "quorumlog/client/scope_client.py"
 TRANSACTION_ADMIN = "quorumlog/client/transaction_admin.py"
 TRANSACTIONS = "quorumlog/client/producer_transactions.py"
 
@@ -27,6 +28,7 @@ LOG_TESTS = "tests/unit/quorumlog/client/test_transaction_logs.py"
 TRANSACTION_TESTS = "tests/unit/quorumlog/client/test_producer_transactions.py"
 PRODUCER_TESTS = "tests/unit/quorumlog/client/test_record_producer.py"
 
+SCOPE_TESTS = "tests/unit/quorumlog/client/test_scope_client.py"
 SHARE_TESTS = "tests/unit/quorumlog/client/test_share_groups.py"
 
 MUTANTS = (
@@ -287,5 +289,21 @@ MUTANTS = (
             "tests/unit/quorumlog/kctl/test_share_groups.py"
             "::test_a_start_that_stays_is_set_if_records_after_it_are_accepted",
         ),
+    ),
+    Mutant(
+        "a producer of a scope may win although it has discarded records",
+        PRODUCER,
+        "if self._transaction is not None and not self._buffer.is_empty:",
+        "if False:",
+        (f"{SCOPE_TESTS}::test_records_that_are_discarded_end_the_producer",),
+    ),
+    Mutant(
+        "a producer of a scope may win although a record failed",
+        SCOPES,
+        """        if self._failure is not None:
+            raise self._failure
+        return self._winner""",
+        "        return self._winner",
+        (f"{SCOPE_TESTS}::test_a_producer_that_has_failed_cannot_win",),
     ),
 )

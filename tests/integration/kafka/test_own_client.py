@@ -177,7 +177,7 @@ async def test_a_member_with_an_invalid_session_gets_the_brokers_error(standalon
         assert failure.value.code == "INVALID_SESSION_TIMEOUT"
 
 
-@pytest.mark.parametrize(("page", "blocks"), [("docs/client.md", 12), ("docs/shares.md", 2)])
+@pytest.mark.parametrize(("page", "blocks"), [("docs/client.md", 12), ("docs/shares.md", 2), ("docs/scopes.md", 1)])
 async def test_the_tour_of_the_docs_runs(standalone: Standalone, page: str, blocks: int) -> None:
     """Each block of a page, in order."""
     found = re.findall(

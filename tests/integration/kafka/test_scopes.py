@@ -11,6 +11,7 @@ from signal import SIGKILL
 import pytest
 
 from broker.core.coordinator.placement import partition_of
+from quorumlog.client import Producer as RecordProducer
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.producer import Producer
 from quorumlog.client.records import NewRecord, build_batch
@@ -88,6 +89,28 @@ async def test_the_end_of_a_scope_shows_only_the_records_of_winners(standalone: 
         with pytest.raises(ClusterError) as missing:
             await client.describe("job", TIMEOUT_S)
         assert missing.value.code == "RESOURCE_NOT_FOUND"
+
+
+async def test_records_of_the_public_producer_belong_to_the_scope(standalone: Standalone) -> None:
+    topic = await asyncio.to_thread(topic_on, standalone.bootstrap, 2)
+    async with ScopeClient(standalone.bootstrap) as scopes:
+        scope = await scopes.open(f"of-{topic}", "query", "run-1")
+        winner, loser = [await scopes.begin(scope, attempt) for attempt in ("0", "1")]
+        for each, value in ((winner, b"winner"), (loser, b"loser")):
+            async with RecordProducer(standalone.bootstrap, staged=each) as producer:
+                for partition in range(2):
+                    await producer.send(topic, value, partition=partition)
+        assert await asyncio.to_thread(read, standalone.bootstrap, topic) == []
+        assert await scopes.end(scope, 1, [winner.winner]) == (True, 1)
+        for partition in range(2):
+            assert await committed(standalone.bootstrap, topic, partition, 1) == [b"winner"]
+
+        with pytest.raises(ClusterError):  # the end has decided this producer
+            async with RecordProducer(standalone.bootstrap, staged=loser) as producer:
+                await producer.send(topic, b"late", partition=0)
+        with pytest.raises(ClusterError) as refused:
+            _ = loser.winner
+        assert refused.value.code == "TRANSACTION_ABORTABLE"
 
 
 async def test_ends_survive_the_kill_of_their_coordinator(tmp_path: Path) -> None:

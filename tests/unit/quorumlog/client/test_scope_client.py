@@ -1,0 +1,92 @@
+"""A producer of a scope: what it permits after a failure, and the records of a `Producer` that belong to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, NoReturn, cast
+
+import pytest
+
+from quorumlog.client import ClusterError, ConfigError, Producer, StagedProducer, Winner
+from quorumlog.client.coordinators import CoordinatorCalls
+from quorumlog.wire.errors import ApiError
+from tests.unit.quorumlog.client.fake_cluster import FakeBrokers, fake_brokers
+
+WINNER = Winner("0", 7, 3)
+
+
+class SilentCoordinator:
+    async def call(self, key: str, timeout_s: float, attempt: Any) -> NoReturn:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+class RefusingCoordinator:
+    async def call(self, key: str, timeout_s: float, attempt: Any) -> NoReturn:
+        raise ClusterError(ApiError.PRODUCER_FENCED, "a later run began")
+
+
+def staged_at(coordinator: object) -> StagedProducer:
+    return StagedProducer(cast(CoordinatorCalls, coordinator), "job", "__scope/job/0", WINNER)
+
+
+@pytest.fixture
+async def brokers() -> AsyncIterator[FakeBrokers]:
+    async with fake_brokers() as started:
+        await started.create("t", [1, 2])
+        yield started
+
+
+def test_a_producer_that_has_failed_cannot_win() -> None:
+    staged = staged_at(SilentCoordinator())
+    assert (staged.winner, staged.identity, staged.refusal) == (WINNER, (7, 3), None)
+    first = ClusterError(ApiError.TIMED_OUT, "t-0 did not answer")
+    staged.failed(first)
+    staged.failed(ClusterError(ApiError.PRODUCER_FENCED, "later"))
+    with pytest.raises(ClusterError, match="t-0 did not answer") as failure:
+        _ = staged.winner
+    assert failure.value.code == "TRANSACTION_ABORTABLE"
+    assert failure.value.__cause__ is first
+    assert staged.refusal is failure.value
+    assert staged.identity == (7, 3), "it can still be aborted"
+
+
+async def test_a_record_that_the_coordinator_refuses_ends_the_producer(brokers: FakeBrokers) -> None:
+    staged = staged_at(RefusingCoordinator())
+    async with Producer(brokers.bootstrap, staged=staged) as producer:
+        with pytest.raises(ClusterError, match="a later run began"):
+            await producer.send_and_wait("t", b"v", partition=0)
+        with pytest.raises(ClusterError, match="a later run began") as refused:
+            await producer.send("t", b"v", partition=1)
+        assert refused.value.code == "TRANSACTION_ABORTABLE"
+    with pytest.raises(ClusterError):
+        _ = staged.winner
+    assert await brokers.records("t", 0) == []
+
+
+async def test_records_that_are_discarded_end_the_producer(brokers: FakeBrokers) -> None:
+    staged = staged_at(SilentCoordinator())
+    producer = Producer(brokers.bootstrap, staged=staged)
+    await producer.start()
+    await producer.send("t", b"v", partition=0)
+    assert staged.winner == WINNER
+    await producer.close(flush=False)
+    with pytest.raises(ClusterError, match="closed"):
+        _ = staged.winner
+
+
+async def test_a_producer_that_has_delivered_everything_may_win(brokers: FakeBrokers) -> None:
+    staged = staged_at(SilentCoordinator())
+    async with Producer(brokers.bootstrap, staged=staged):
+        pass
+    assert staged.winner == WINNER
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [({"transactional_id": "a"}, "has no transactional_id"), ({"acks": "leader"}, "acks='all'")],
+)
+def test_arguments_that_contradict_a_scope_are_refused(arguments: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        Producer("localhost:1", staged=staged_at(SilentCoordinator()), **arguments)
