@@ -97,7 +97,8 @@ class Directories:
         replica = self._table.with_log(key)
         if replica is None or replica.log is None:
             return
-        self.report_changed(replica)
+        # Even if the metadata names this directory: an earlier report of another one may not have been applied yet.
+        self.report(replica.partition, replica.log.directory_id)
         if replica.log.durable_start_offset < replica.log.start_offset:
             self._context.events.start_moved(replica)
 

@@ -271,6 +271,7 @@ class ImageFollower:
         replica.image = partition
         if replica.log is None:
             return
+        self._directories.report_changed(replica)  # an earlier report of another directory may have arrived late
         try:
             if partition.leader != self._context.broker_id:
                 replica.follow()

@@ -15,6 +15,7 @@ from simulation.cluster.coordinators import GivenUpError, letters_of_group, quic
 from simulation.cluster.history import History
 from simulation.cluster.metadata import Spot
 from simulation.cluster.orders import Orders
+from simulation.cluster.places import unsettled
 from simulation.cluster.plan import TopicPlan
 from simulation.cluster.releases import Releases
 from simulation.cluster.world import ClusterWorld
@@ -25,6 +26,7 @@ REPORTED_S = 10.0
 WHOLE_S = 30.0
 DRAIN_S = 20.0
 READ_S = 20.0
+MOVES_S = 30.0
 GROUP_S = 30.0
 TRANSACTIONS_S = 30.0
 QUEUE_S = 40.0
@@ -91,6 +93,7 @@ class Aftermath:
                 world.bring_up(host.config.node_id)
         await world.wait(lambda: not not_ready(world), "L1: all brokers are ready", READY_S, lambda: not_ready(world))
         await self._wait_until_whole()
+        await world.wait(lambda: not self._moving(), "L14: all moves have ended", MOVES_S, self._moving)
         group = self.clients.group
         if group.tasks:
             await world.wait(lambda: not group.unsettled(), "L9: the group is stable", GROUP_S, group.unsettled)
@@ -195,6 +198,30 @@ class Aftermath:
             if (end := -1 if host.plane is None else host.plane.replay.image.end_offset) < image.end_offset
         ]
         return found + behind
+
+    def _moving(self) -> list[str]:
+        """Return the moves between directories that have not ended, and the remains of others."""
+        world = self.world
+        runs = world.watch.evidence.runs
+        found = [
+            f"{host.name}: {problem}"
+            for host in world.brokers
+            if host.config.node_id in runs
+            for problem in unsettled(runs[host.config.node_id], host.disks)
+        ]
+        return found + self._misplaced()
+
+    def _misplaced(self) -> list[str]:
+        """Return the replicas of which the metadata names another directory than theirs."""
+        found = []
+        for host in self.world.brokers:
+            for replica in () if host.broker is None else host.broker.role.table:
+                topic = self.world.watch.metadata.image.topics.get(replica.topic_id)
+                partition = None if topic is None else topic.partition(replica.key.index)
+                known = None if partition is None else partition.replica(host.config.node_id)
+                if replica.log is not None and known is not None and known.directory_id != replica.log.directory_id:
+                    found.append(f"{host.name}: {replica} is in {replica.log.directory_id}, known is {known}")
+        return found
 
     async def _wait_until_whole(self) -> None:
         await self.world.wait(lambda: not self._not_whole(), "L3: everything is in sync", WHOLE_S, self._not_whole)

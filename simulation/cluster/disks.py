@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from uuid import UUID
 
 from broker.log import LogKey, PartitionLog
+from broker.log.move_facts import found_moves
 from simulation.cluster.evidence import BrokerRun, Evidence
 
 
@@ -127,15 +128,27 @@ class DiskWatch:
         """D1: durable data exists after the start, and no replica on a sound disk is treated as damaged."""
         evidence, logs = self._evidence, run.context.logs
         self.check_failures(run)
+        self._follow_moves(run)
         for key, (end, directory_id) in self._durable.get(run.node_id, {}).items():
             if directory_id in logs.failed_disks or (key in logs.failures and (run.node_id, key) in evidence.damaged):
                 continue
             log = logs.get(key) or logs.doubles.get(key, {}).get(directory_id)
-            aside = any(key.topic_id.hex in one.folder and f".{key.created}" in one.folder for one in logs.strays())
+            aside = any(
+                one.directory_id == directory_id and key.topic_id.hex in one.folder and f".{key.created}" in one.folder
+                for one in logs.strays()
+            )
             evidence.check(
-                aside or end == 0 or (log is not None and log.end_offset >= end),
+                end == 0 or (aside if log is None else log.end_offset >= end),
                 lambda key=key, end=end, log=log: (  # type: ignore[misc]
                     f"D1: {run.node_id} had {evidence.history(key)} durable up to {end}, and finds"
                     f" {'no log' if log is None else log.end_offset}"
                 ),
             )
+
+    def _follow_moves(self, run: BrokerRun) -> None:
+        """Note where the records are if a crash followed the decision of a move, and the target is offline now."""
+        logs, known = run.context.logs, self._durable.get(run.node_id, {})
+        for directory_id, directory in logs._directories.items():
+            for move in () if directory_id in logs.failed_disks else found_moves(directory.disk):
+                if move.fact.is_decided and move.fact.target in logs.failed_disks and move.key in known:
+                    known[move.key] = (known[move.key][0], move.fact.target)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 from quorumlog.wire.record_batch import Codec
-from simulation.cluster import disaster, record_deletions, releases, voters
+from simulation.cluster import disaster, moves, record_deletions, releases, voters
 from simulation.cluster.compaction import Compaction
 from simulation.cluster.plan import (
     CONTROLLER,
@@ -74,7 +74,16 @@ ORDERS = (
 MIXED = (*LINK_FAULTS, *NODE_FAULTS, *DISK_FAULTS, *ORDERS)
 """Kinds that may occur in any run."""
 IN_SWAP = "crash in a swap"
-KINDS = (*MIXED, IN_SWAP, ALL_LINKS, record_deletions.DELETE_RECORDS, *releases.KINDS, *voters.KINDS, RECOVER)
+KINDS = (
+    *MIXED,
+    IN_SWAP,
+    ALL_LINKS,
+    record_deletions.DELETE_RECORDS,
+    *moves.KINDS,
+    *releases.KINDS,
+    *voters.KINDS,
+    RECOVER,
+)
 
 
 def draw(seed: int) -> ClusterPlan:
@@ -142,7 +151,8 @@ def draw(seed: int) -> ClusterPlan:
     plan = _with_scopes(Random(f"cluster scopes {seed}"), plan)
     plan = _with_letters(Random(f"cluster letters {seed}"), plan)
     plan = _with_recompression(Random(f"cluster recompression {seed}"), plan)
-    return record_deletions.drawn(Random(f"cluster record deletions {seed}"), plan)
+    plan = record_deletions.drawn(Random(f"cluster record deletions {seed}"), plan)
+    return moves.drawn(Random(f"cluster places {seed}"), plan)
 
 
 def _with_compaction(random: Random, plan: ClusterPlan) -> ClusterPlan:

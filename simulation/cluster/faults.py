@@ -7,6 +7,7 @@ import asyncio
 from simulation.cluster.bad_disks import BadDisks
 from simulation.cluster.disaster import Disaster
 from simulation.cluster.metadata import Spot
+from simulation.cluster.moves import DirectoryMoves
 from simulation.cluster.nodes import Host
 from simulation.cluster.orders import Orders
 from simulation.cluster.plan import CONTROLLER, FIRST_BROKER, FOLLOWER, LEADER
@@ -84,6 +85,7 @@ class ClusterFaults(FaultInjector):
             **self.voters.actions,
             **Disaster(world, orders).actions,
             **BadDisks(world, self).actions,
+            **DirectoryMoves(world, self).actions,
         }
 
     async def heal(self) -> None:

@@ -33,6 +33,7 @@ from simulation.cluster.disks import DiskWatch
 from simulation.cluster.elections import ElectionWatch
 from simulation.cluster.evidence import BrokerRun, Evidence
 from simulation.cluster.metadata import Follower, MetadataWatch, Proposed
+from simulation.cluster.places import PlaceWatch
 from simulation.cluster.replicas import ReplicaWatch
 from simulation.cluster.retention import Retention
 
@@ -54,6 +55,7 @@ class ClusterWatch:
         """
         self.evidence = evidence = Evidence(unclean, compacted)
         self.disks = DiskWatch(evidence)
+        self._places = PlaceWatch(evidence)
         self.answers = AnswerWatch(evidence)
         elections = ElectionWatch(evidence, self.disks, self.answers)
         self.deletions = DeletionWatch(evidence, retention)
@@ -152,12 +154,14 @@ class ClusterWatch:
         async def opened() -> None:
             await open_logs()
             self.disks.check_recovered(run)
+            self._places.check_recovered(run)
             run.recovered = True
             run.opened = frozenset(context.logs.logs)
             self._replicas.recovered(run)
 
         keeper._call = asked
         self._replicas.watch(run)
+        self._places.watch(run)
         self.deletions.watch(run, broker.role.replicas.deletions)
         context.logs.open = opened  # type: ignore[method-assign]
 
@@ -166,4 +170,6 @@ class ClusterWatch:
 
         clean: it has left the mark of a clean stop.  power: data that was not durable may be lost.
         """
-        self.disks.ended(self.evidence.runs.pop(node_id, None), node_id, clean=clean, power=power)
+        run = self.evidence.runs.pop(node_id, None)
+        self.disks.ended(run, node_id, clean=clean, power=power)
+        self._places.ended(run)

@@ -45,7 +45,14 @@ from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import BatchRefusal, check_batches
 from quorumlog_server import recover
 from simulation.cluster import disaster as cluster_disaster
-from simulation.cluster import member_mutants, recompression_mutants, scope_mutants, transaction_mutants, worker_mutants
+from simulation.cluster import (
+    member_mutants,
+    move_mutants,
+    recompression_mutants,
+    scope_mutants,
+    transaction_mutants,
+    worker_mutants,
+)
 from simulation.kernel.disk import SimulatedDisk
 from simulation.kernel.loop import EPOCH_MS
 from simulation.kernel.mutation import Mutant, mutant_of
@@ -654,5 +661,12 @@ def _zombies_commit() -> list[Any]:
     return [patch.object(offset_requests, "commit_error", lambda group, request, exists: KafkaCode.NONE)]
 
 
-for _others in (transaction_mutants, scope_mutants, member_mutants, worker_mutants, recompression_mutants):
+for _others in (
+    transaction_mutants,
+    scope_mutants,
+    member_mutants,
+    worker_mutants,
+    recompression_mutants,
+    move_mutants,
+):
     MUTANTS += _others.MUTANTS

@@ -150,6 +150,7 @@ class ClusterPlan:
     results_partitions: int = 0
     letter_partitions: int = 0  # of the dead-letter topic of the share group; 0: it has none
     letter_copies: bool = False  # dead letters have copies of their records
+    move_piece: int = 0  # bytes that a move between directories copies at a time; 0: replicas do not move
 
     @property
     def broker_ids(self) -> tuple[int, ...]:

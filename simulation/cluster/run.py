@@ -7,6 +7,7 @@ from functools import partial
 from simulation.cluster.aftermath import Aftermath, not_ready
 from simulation.cluster.clients import Clients
 from simulation.cluster.faults import ClusterFaults
+from simulation.cluster.moves import in_pieces
 from simulation.cluster.operator import Operator
 from simulation.cluster.plan import ClusterPlan
 from simulation.cluster.releases import Releases
@@ -22,7 +23,7 @@ def play(plan: ClusterPlan, traced: bool = False) -> ClusterResult:
 def play_in(world: ClusterWorld) -> ClusterResult:
     """Run the plan of a new world."""
     releases = Releases(world, world.plan.older_releases)
-    with releases.in_force():
+    with releases.in_force(), in_pieces(world.plan):
         return world.play(partial(attack, releases=releases))
 
 

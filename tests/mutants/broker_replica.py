@@ -38,9 +38,23 @@ MUTANTS = (
     Mutant(
         "the new directory of a moved replica is not reported to the controller",
         DIRECTORIES,
-        "            return\n        self.report_changed(replica)\n        if replica.log.durable",
-        "            return\n        if replica.log.durable",
+        "        self.report(replica.partition, replica.log.directory_id)\n        if replica.log.durable",
+        "        if replica.log.durable",
         (f"{MOVE_TESTS}::test_a_leader_moves_without_a_change_of_its_role",),
+    ),
+    Mutant(
+        "a replica that moves back reports nothing while its first report is on its way",
+        DIRECTORIES,
+        "        self.report(replica.partition, replica.log.directory_id)\n        if replica.log.durable",
+        "        self.report_changed(replica)\n        if replica.log.durable",
+        (f"{MOVE_TESTS}::test_a_replica_that_moves_back_reports_its_directory_again",),
+    ),
+    Mutant(
+        "a report that arrives late leaves another directory in the metadata",
+        IMAGE,
+        "        self._directories.report_changed(replica)  # an earlier report",
+        "        # an earlier report",
+        (f"{MOVE_TESTS}::test_an_outdated_directory_in_the_metadata_is_corrected",),
     ),
     Mutant(
         "a replica is created elsewhere than AlterReplicaLogDirs has chosen",

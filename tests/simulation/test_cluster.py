@@ -51,6 +51,9 @@ QUICKLY_CAUGHT = {
     "a deletion of records is answered before it is durable",
     "a record is archived although its dead letter was not written",
     "accepted records get dead letters",
+    "records are acknowledged while the move of their log is decided",
+    "a moved replica stays in its former directory as well",
+    "a broker does not report the new directory of a replica",
 }
 """The others need more seeds than a test has time for: `python -m simulation --cluster --mutants`."""
 MUTANT_SEEDS = 30
@@ -130,6 +133,7 @@ def test_rare_faults_occur() -> None:
         "worker vanished",
         "dead letter written",
         "run with recompression",
+        "replica moved",
     ):
         assert totals.seen[what] > 0, what
 

@@ -13,7 +13,7 @@ import pytest
 from broker.kafka.api import HostedLog, RequestedMove
 from broker.log import moves as log_moves
 from broker.replica import moves
-from metadata.records import UNASSIGNED, Config, ConfigScope, RemoveTopic
+from metadata.records import UNASSIGNED, Config, ConfigScope, RemoveTopic, Replica
 from quorumlog.runtime.disk import DiskError
 from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.log.batches import make_batch
@@ -71,6 +71,33 @@ async def test_a_leader_moves_without_a_change_of_its_role(rig: Rig) -> None:
     assert len(reply.records) == rig.log.size
     await rig.fetch(2, 22, 0)
     assert (await before).error_code == 0
+
+
+async def assigned(rig: Rig, directory_id: UUID) -> None:
+    """Let the metadata say that the replica is in this directory."""
+    await rig.change(replicas=(Replica(1, directory_id),))
+
+
+async def test_a_replica_that_moves_back_reports_its_directory_again(rig: Rig) -> None:
+    """The report about the first move may still be on its way when the replica is back."""
+    await rig.create((1,))
+    here, there = rig.log.directory_id, other(rig)
+    await assigned(rig, here)
+    await request(rig, there)
+    await run_moves(rig)
+    assert rig.unreported == [(0, there)]
+    rig.role.directories._unreported.clear()  # it was sent, but the metadata does not contain it yet
+    await request(rig, here)
+    await run_moves(rig)
+    assert rig.unreported == [(0, here)]
+
+
+async def test_an_outdated_directory_in_the_metadata_is_corrected(rig: Rig) -> None:
+    await rig.create((1,))
+    await assigned(rig, rig.log.directory_id)
+    rig.role.directories._unreported.clear()
+    await assigned(rig, other(rig))
+    assert rig.unreported == [(0, rig.log.directory_id)]
 
 
 async def test_a_follower_moves_and_goes_on_copying(rig: Rig) -> None:
