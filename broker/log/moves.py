@@ -86,7 +86,11 @@ class _Prepared(NamedTuple):
 
 
 class LogMoves:
-    """The moves of all logs of a broker, one at a time.  `run` is their task."""
+    """The moves of all logs of a broker, one at a time.  `run` is their task.
+
+    copied_bytes: bytes of segments that were copied, also for moves that ended early.
+    finished, failed: moves that reached their target; moves that a cause other than a request has ended.
+    """
 
     def __init__(
         self,
@@ -107,6 +111,9 @@ class LogMoves:
         self._deciding: asyncio.Task[bool] | None = None
         self._news = asyncio.Event()
         self._throttle = Throttle()
+        self.copied_bytes = 0
+        self.finished = 0
+        self.failed = 0
 
     # -- requests
 
@@ -127,6 +134,10 @@ class LogMoves:
             else:
                 found.append(Future(key, target, 0, log.start_offset))
         return found
+
+    def left_bytes(self) -> int:
+        """Return the bytes of segments that the requested moves still have to copy."""
+        return sum(max(0, self._logs[future.key].size - future.size) for future in self.futures())
 
     def set_rate(self, rate: int) -> None:
         """Copy at most `rate` bytes per second; a negative rate means no limit."""
@@ -236,16 +247,18 @@ class LogMoves:
         source = self._directories[log.directory_id]
         copy = self._copy = LogCopy(log, source, target)
         logger.info("move of a replica begins", folder=log.folder, source=source.id, target=target.id, bytes=log.size)
-        is_moved = False
+        is_moved = is_damaged = False
         try:
             is_moved = await self._copy_and_decide(copy, wall_ms)
         except CorruptStoreError as error:
+            is_damaged = True
             if self._logs.get(log.key) is log:
                 self._take_offline(log.key, error)
         except DiskError as error:
             logger.warning("move of a replica ends", folder=log.folder, target=target.id, cause=str(error))
         finally:
             self._copy = None
+        self.failed += not is_moved and (is_damaged or source.failure is not None or target.failure is not None)
         if is_moved:
             logger.info("replica moved", folder=log.folder, source=source.id, target=target.id)
         elif target.failure is None and not copy.may_be_decided:
@@ -301,6 +314,7 @@ class LogMoves:
         async with self._changing:
             if self._goes_on(copy):
                 del self._targets[copy.log.key]
+                self.failed += 1
                 with copy.source.reported():
                     await copy.source.disk.facts.commit({moving_fact(copy.folder): None})
 
@@ -318,7 +332,9 @@ class LogMoves:
                 if copy.missing > NEARLY_DONE and not await self._has_room(copy):
                     await self._give_up(copy, "the file system has not enough room")
                     return
-            await self._spend(copy, max(0, copy.size - before))
+            copied = max(0, copy.size - before)
+            self.copied_bytes += copied
+            await self._spend(copy, copied)
 
     async def _spend(self, copy: LogCopy, size: int) -> None:
         """Wait as long as the rate limit demands after `size` bytes."""
@@ -407,6 +423,7 @@ class LogMoves:
         log.durability.mark_dirty = target.flush.mark
         log.move_to(target.disk, prepared.state, prepared.watermark, prepared.folder_fact, unflushed)
         del self._targets[log.key]
+        self.finished += 1
         await self._clean_up(copy, stray)
         self._events.log_moved(log.key)
         return True

@@ -8,6 +8,7 @@ from broker.coordinator.shares import ShareGroups
 from broker.core.partition import LeaderState
 from broker.kafka.listener import KafkaServer
 from broker.log.cleaning.cleaner import LogCleaner
+from broker.log.moves import LogMoves
 from broker.server.role import BrokerRole
 from quorumlog.runtime.metrics import Metrics
 
@@ -92,10 +93,28 @@ def register_broker_metrics(metrics: Metrics, role: BrokerRole, kafka: KafkaServ
     counter("broker_isr_shrinks", "ISR members removed.", lambda: counters.isr_shrinks)
     counter("broker_isr_expands", "ISR members added.", lambda: counters.isr_expands)
     counter("broker_truncations", "Logs truncated to match a leader.", lambda: counters.truncations)
+    _register_moves(metrics, role.logs.moves)
     _register_compaction(metrics, role.cleaner)
     _register_groups(metrics, role.groups)
     _register_shares(metrics, role.shares)
     metrics.counters("broker_requests", "Kafka requests begun.", "api", lambda: dict(kafka.handlers.requests))
+
+
+def _register_moves(metrics: Metrics, moves: LogMoves) -> None:
+    gauge, counter = metrics.gauge, metrics.counter
+    gauge(
+        "broker_moves_running",
+        "Replicas that move to another directory of this broker, or wait for it.",
+        lambda: len(moves.targets),
+    )
+    gauge("broker_moves_left_bytes", "Bytes that these moves still have to copy.", moves.left_bytes)
+    counter("broker_moves_copied_bytes", "Bytes copied to other directories.", lambda: moves.copied_bytes)
+    counter("broker_moves_finished", "Replicas that were moved to another directory.", lambda: moves.finished)
+    counter(
+        "broker_moves_failed",
+        "Moves that ended because of a lack of room, a failed directory or a damaged log.",
+        lambda: moves.failed,
+    )
 
 
 def _register_compaction(metrics: Metrics, cleaner: LogCleaner) -> None:

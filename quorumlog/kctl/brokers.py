@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -129,6 +130,48 @@ def _describe(context: Context, one: dict[str, Any], replicas: list[dict[str, An
         output.table(_REPLICA_COLUMNS, [[replica[column] for column in _REPLICA_COLUMNS] for replica in replicas])
     if len(replicas) < count:
         output.message(f"and {counted(count - len(replicas), 'more replica')} (--all shows them)")
+
+
+@group.command("moves")
+@click.option(
+    "--broker", "broker_id", type=click.IntRange(0, 2**31 - 1), help="Only this broker (default: all brokers)."
+)
+@with_loop
+async def moves(context: Context, broker_id: int | None) -> None:
+    """Show the replicas that move to another data directory of their broker, and the bytes that each has left.
+
+    `kctl reassign start` with a plan that names directories starts such moves.
+    """
+    from quorumlog.kctl.directories import moves_of, open_log_dirs
+
+    async with context.client() as client:
+        wanted = [one["id"] for one in await fetch(context, client) if broker_id in (None, one["id"])]
+    if not wanted and broker_id is not None:
+        text = f"no broker {broker_id} is registered"
+        raise ClusterError(ApiError.BROKER_ID_NOT_REGISTERED, text, "kctl brokers list")
+    rows: list[dict[str, Any]] = []
+    unreached = []
+    async with open_log_dirs(context) as log_dirs:
+        limit_s = context.left_s
+        asked = (moves_of(log_dirs, broker, limit_s) for broker in wanted)
+        for broker, answer in zip(wanted, await asyncio.gather(*asked, return_exceptions=True), strict=True):
+            if isinstance(answer, ClusterError):
+                context.output.message(f"broker {broker}: {answer.message}")
+                unreached.append(broker)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                rows += answer
+    columns = ("broker", "topic", "partition", "from", "to", "bytes_left")
+    if context.output.is_json:
+        context.output.document(rows)
+    elif rows:
+        context.output.table(columns, [[row[column] for column in columns] for row in rows])
+    else:
+        context.output.text("no replica moves between directories")
+    if unreached:
+        named = ", ".join(map(str, unreached))
+        raise ClusterError(ApiError.UNAVAILABLE, f"not known of brokers {named}", "kctl brokers list", retriable=True)
 
 
 @group.command("unregister")

@@ -14,6 +14,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "kctl brokers": (
         "kctl brokers list",
         "kctl brokers describe 11",
+        "kctl brokers moves --broker 11",
         "kctl brokers unregister 11 --dry-run",
         "kctl brokers purge-strays --broker 11 --dry-run",
     ),

@@ -12,6 +12,7 @@ import click
 from quorumlog.errors import ClusterError
 from quorumlog.kctl import brokers as brokers_module
 from quorumlog.kctl.context import Context, Group, so_on_return, with_loop
+from quorumlog.kctl.directories import PlannedDirectories, open_log_dirs, summary, wanted_in
 from quorumlog.kctl.reads import Reads
 from quorumlog.kctl.reassign_plan import FORM, ID_MAX, PLAN_SIZE_MAX, Move, document, moved, parse, propose
 from quorumlog.kctl.reassign_progress import Sizes, Watch, held_up, list_ongoing, state_of, waited_for
@@ -251,7 +252,8 @@ async def start(
 ) -> None:
     """Start to move replicas: the whole plan, or nothing.
 
-    `--throttle` alone changes the present throttle.
+    A plan may name a data directory for each replica (`log_dirs`).  A replica that stays on its broker then moves to
+    that directory, and a new one is created there.  `--throttle` alone changes the present throttle.
     """
     plan = _load(path)
     _check_sources(plan, topics, brokers, replication_factor, alone=throttle is not None)
@@ -262,6 +264,7 @@ async def start(
                 client, context, await _current(client, context, topics), brokers, replication_factor
             )
         try:
+            directories = await _place(client, context, moves, dry_run, replace)
             reply = await _alter(client, context, moves, dry_run, throttle=throttle, replace=replace)
         except ClusterError as error:
             wanted = {broker for move in moves for broker in move.replicas}
@@ -277,8 +280,39 @@ async def start(
             found = await _actual(client, context, sorted({topic for topic, _ in keys}))
             rows = [_verified(move, found.get((move.topic, move.partition)), exact=True) for move in moves]
             _judge(rows, "; the reassignment was cancelled or replaced elsewhere")
+        if wait and directories and not dry_run:
+            async with open_log_dirs(context) as log_dirs:
+                await PlannedDirectories(context, log_dirs, wanted_in(moves)).wait()
     done = "moved" if wait else "being moved"
-    _report(context, reply, moves, dry_run, done=done, planned="would be moved", under_way=under_way)
+    _report(
+        context,
+        reply,
+        moves,
+        dry_run,
+        done=done,
+        planned="would be moved",
+        under_way=under_way,
+        directories=directories,
+    )
+
+
+async def _place(
+    client: ControllerClient, context: Context, moves: Sequence[Move], dry_run: bool, replace: bool
+) -> list[dict[str, Any]]:
+    """Request the directories that a plan names, before the reassignment, so that new replicas are created in them.
+
+    Nothing is requested if a broker lacks a directory, or the controller would refuse the reassignment.
+    """
+    wanted = wanted_in(moves)
+    if not wanted:
+        return []
+    async with open_log_dirs(context) as log_dirs:
+        planned = PlannedDirectories(context, log_dirs, wanted)
+        before = await planned.look()
+        if not dry_run:
+            await _alter(client, context, moves, dry_run=True, replace=replace)
+            await planned.request(before)
+    return planned.rows(before)
 
 
 async def _under_way(client: Caller, reply: Any, timeout_s: float) -> set[Key]:
@@ -322,8 +356,12 @@ def _report(
     done: str,
     planned: str,
     under_way: Container[Key] = (),
+    directories: Sequence[dict[str, Any]] = (),
 ) -> None:
-    """Print the result of a request.  under_way: partitions that were moving to the same target before it."""
+    """Print the result of a request.
+
+    under_way: partitions that were moving to the same target before it.  directories: those of the plan.
+    """
     wanted = {(move.topic, move.partition): list(move.replicas) or None for move in moves}
     if context.output.is_json:
         rows = [
@@ -335,8 +373,13 @@ def _report(
             }
             for each in reply.partitions
         ]
-        context.output.document({"changed": reply.changed, "offset": reply.offset or None, "partitions": rows})
+        places = [{**row, "changed": row["changed"] and not dry_run} for row in directories]
+        changed_any = reply.changed or any(row["changed"] for row in places)
+        result = {"changed": changed_any, "offset": reply.offset or None, "partitions": rows}
+        context.output.document({**result, "directories": places} if places else result)
         return
+    if directories:
+        context.output.message(summary(directories, dry_run))
     changed = sum(each.changed for each in reply.partitions)
     old = [each for each in reply.partitions if not each.changed]
     going = sum((each.topic, each.index) in under_way for each in old)
@@ -353,7 +396,7 @@ def _report(
         context.output.text(f"{count} of {counted(len(moves), 'partition')} {planned if dry_run else done}")
     elif going:
         context.output.text("nothing to do: already in progress (kctl reassign status)")
-    elif not reply.changed:
+    elif not reply.changed and not any(row["changed"] for row in directories):
         context.output.text("nothing to do: already as requested")
 
 
@@ -480,7 +523,8 @@ async def cancel(context: Context, path: str | None, topics: tuple[str, ...], ev
 async def verify(context: Context, path: str | None, topics: tuple[str, ...], brokers: tuple[int, ...] | None) -> None:
     """Compare a plan, or a topic and its brokers, with the cluster.
 
-    state: complete; in_progress (exit code 4); different (exit code 1); missing (exit code 3).
+    state: complete; in_progress (exit code 4); different (exit code 1); missing (exit code 3).  If the plan names data
+    directories, a replica must be in its directory.
     """
     plan = _load(path)
     _check_sources(plan, topics, brokers)
@@ -492,6 +536,12 @@ async def verify(context: Context, path: str | None, topics: tuple[str, ...], br
     reads.tell()
     wanted = plan or [Move(topic, index, brokers or ()) for topic, index in sorted(found)]
     rows = [_verified(move, found.get((move.topic, move.partition)), exact=plan is not None) for move in wanted]
+    if directories := wanted_in(wanted):
+        async with open_log_dirs(context) as log_dirs:
+            states = await PlannedDirectories(context, log_dirs, directories).states()
+        for row in rows:
+            state = states.get((row["topic"], row["partition"]), "complete")
+            row["state"] = state if row["state"] == "complete" else row["state"]
     if context.output.is_json:
         context.output.document([{**row, **reads.validity} for row in rows])
     else:

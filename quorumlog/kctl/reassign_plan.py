@@ -20,6 +20,9 @@ from quorumlog.words import counted
 
 ID_MAX = 2**31 - 1
 NAME_MAX = 249
+PATH_MAX = 4096
+ANYWHERE = "any"
+"""In place of a data directory: the broker chooses one, or leaves the replica where it is."""
 REPLICAS_MAX = 32_767
 PLAN_PARTITIONS_MAX = 100_000
 PLAN_SIZE_MAX = 64 << 20
@@ -31,11 +34,15 @@ _SHOWN = 60
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One partition of a plan; the first replica is the preferred leader."""
+    """One partition of a plan; the first replica is the preferred leader.
+
+    directories: for each replica, a data directory of its broker, or ANYWHERE; empty: ANYWHERE for all.
+    """
 
     topic: str
     partition: int
     replicas: tuple[int, ...]
+    directories: tuple[str, ...] = ()
 
 
 # The JSON form
@@ -106,10 +113,16 @@ def _move(row: Any, number: int) -> Move:
     _require(not strange, f"{where}.replicas: {_show(strange[0]) if strange else ''} is not a broker id {_NUMBER}")
     twice = [broker for broker, count in Counter(replicas).items() if count > 1]
     _require(not twice, f"{where}.replicas: broker {twice[0] if twice else ''} is named twice")
-    directories = row.get("log_dirs", [])
-    anywhere = isinstance(directories, list) and all(each == "any" for each in directories)
-    _require(anywhere, f"{where}.log_dirs: brokers choose their directories themselves; omit it")
-    return Move(topic, partition, tuple(replicas))
+    return Move(topic, partition, tuple(replicas), _directories(row.get("log_dirs", []), len(replicas), where))
+
+
+def _directories(given: Any, count: int, where: str) -> tuple[str, ...]:
+    """Return the data directories of a row; empty if it names none."""
+    is_list = isinstance(given, list) and len(given) in (0, count)
+    _require(is_list, f'{where}.log_dirs {_show(given)} is not a list with a directory, or "any", for each replica')
+    strange = [each for each in given if not isinstance(each, str) or not 0 < len(each) <= PATH_MAX]
+    _require(not strange, f"{where}.log_dirs: {_show(strange[0]) if strange else ''} is not a path")
+    return () if all(each == ANYWHERE for each in given) else tuple(given)
 
 
 def document(moves: Iterable[Move]) -> dict[str, Any]:
@@ -117,7 +130,9 @@ def document(moves: Iterable[Move]) -> dict[str, Any]:
     return {
         "version": 1,
         "partitions": [
-            {"topic": move.topic, "partition": move.partition, "replicas": list(move.replicas)} for move in moves
+            {"topic": move.topic, "partition": move.partition, "replicas": list(move.replicas)}
+            | ({"log_dirs": list(move.directories)} if move.directories else {})
+            for move in moves
         ],
     }
 

@@ -231,6 +231,9 @@ class ApiError(StrEnum):
         "BROKER_ID_NOT_REGISTERED", "No broker with this id is registered.", exit_code=ExitCode.NOT_FOUND
     )
     BROKER_NOT_AVAILABLE = _row("BROKER_NOT_AVAILABLE", "The broker is registered, but fenced or shutting down.")
+    LOG_DIR_NOT_FOUND = _row(
+        "LOG_DIR_NOT_FOUND", "The broker has no such data directory.", exit_code=ExitCode.NOT_FOUND
+    )
     BROKER_IN_USE = _row("BROKER_IN_USE", "The broker is unfenced or has replicas.", kafka=KafkaCode.POLICY_VIOLATION)
     STALE_BROKER_EPOCH = _row("STALE_BROKER_EPOCH", "The broker has registered again, so its old epoch is not valid.")
 

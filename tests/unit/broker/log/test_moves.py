@@ -34,6 +34,9 @@ async def test_a_log_moves_with_all_its_records(rig: MoveRig) -> None:
     log, before = rig.log, rig.appended
     await rig.move()
     rig.check_moved()
+    counted = rig.logs.moves
+    assert (counted.finished, counted.failed, counted.left_bytes()) == (1, 0, 0)
+    assert 0 < counted.copied_bytes <= log.size
     assert (rig.log, batches_of(log)) == (log, before)
     rig.append(b"after")
     await rig.settle()
@@ -296,6 +299,7 @@ async def test_a_full_target_stays_usable_and_the_log_stays(rig: MoveRig, monkey
     monkeypatch.setattr(rig.disks[1], "free_bytes", little)
     await rig.move()
     rig.check_moved(0)
+    assert (rig.logs.moves.finished, rig.logs.moves.failed) == (0, 1)
     assert not rig.logs.failed_disks
     await rig.restart()
     assert not rig.logs.moves.targets
@@ -328,6 +332,7 @@ async def _failed_move(operation: int) -> str | None:
         if rig.log.directory_id == rig.ids[1]:
             return None
         assert set(rig.logs.failed_disks) == {rig.ids[1]}
+        assert (rig.logs.moves.finished, rig.logs.moves.failed) == (0, 1)
         rig.append(b"after the failure")
         await rig.settle()
         assert rig.acknowledged == rig.log.end_offset

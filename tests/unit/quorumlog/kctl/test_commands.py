@@ -403,9 +403,9 @@ def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 READING = {
     "quorum status", "quorum replication", "preferred-controllers show", "topics list", "topics describe",
-    "reassign generate", "reassign status", "reassign verify", "brokers list", "brokers describe", "configs get",
-    "cluster health", "metadata tail", "metadata at", "metadata diff", "metadata dump", "doctor", "explain",
-    "state-changes", "completion", "features describe",
+    "reassign generate", "reassign status", "reassign verify", "brokers list", "brokers describe", "brokers moves",
+    "configs get", "cluster health", "metadata tail", "metadata at", "metadata diff", "metadata dump", "doctor",
+    "explain", "state-changes", "completion", "features describe",
     "groups list", "groups describe", "groups lag", "groups explain",
     "transactions list", "transactions describe", "transactions find-hanging",
 }  # fmt: skip

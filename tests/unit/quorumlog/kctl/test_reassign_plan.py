@@ -65,7 +65,9 @@ BAD = {
     plan(replicas=[1, -1]): "-1 is not a broker id",
     plan(replicas=[1, 1]): "broker 1 is named twice",
     plan(replicas=[1, None]): "null is not a broker id",
-    plan(log_dirs=["/data"]): "choose their directories themselves",
+    plan(log_dirs=["/data"]): 'is not a list with a directory, or "any", for each replica',
+    plan(log_dirs=["/data", ""]): '"" is not a path',
+    plan(log_dirs=["/data", 7]): "7 is not a path",
     plan(rack="a"): 'unknown key, "rack"',
 }
 

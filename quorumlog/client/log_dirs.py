@@ -1,0 +1,100 @@
+"""The data directories of brokers, for administrators: which replicas they hold, and moves of replicas between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from quorumlog.client.admin_values import refused
+from quorumlog.client.cluster import Cluster
+from quorumlog.client.kafka import KafkaConnection
+from quorumlog.errors import ClusterError, RemoteProtocolError
+from quorumlog.wire.errors import ApiError, KafkaCode
+from quorumlog.wire.kafka.codec import Api
+
+_DESCRIBE_VERSION: Final = 3
+_ALTER_VERSION: Final = 2
+
+Partition = tuple[str, int]
+"""Topic and index."""
+
+
+class HeldReplica(NamedTuple):
+    """A replica in a directory.  size: bytes.  lag: records that it lacks.  is_future: a move is still making it."""
+
+    topic: str
+    partition: int
+    size: int
+    lag: int
+    is_future: bool
+
+
+class DataDirectory(NamedTuple):
+    """A data directory of a broker.  is_failed: it is offline, so its replicas are not known."""
+
+    path: str
+    is_failed: bool
+    replicas: tuple[HeldReplica, ...]
+
+
+class LogDirClient:
+    """Asks single brokers about their directories.  Every call raises ClusterError; timeouts are in seconds."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def describe(self, broker_id: int, timeout_s: float) -> list[DataDirectory]:
+        """Return the directories of a broker, with all their replicas."""
+        broker = await self._broker(broker_id, timeout_s)
+        reply = await self._cluster.ask(broker, Api.DESCRIBE_LOG_DIRS, _DESCRIBE_VERSION, {"topics": None}, timeout_s)
+        if reply.error_code:
+            raise refused(reply.error_code, f"the directories of broker {broker_id}")
+        return [_directory(each) for each in reply.results]
+
+    async def move(
+        self, broker_id: int, wanted: Mapping[Partition, str], timeout_s: float
+    ) -> dict[Partition, KafkaCode]:
+        """Request directories, by path, for replicas of a broker; return the outcome of each.
+
+        REPLICA_NOT_AVAILABLE: the broker has no such replica now; it remembers the directory for a new one.
+        """
+        by_path: dict[str, dict[str, list[int]]] = {}
+        for (topic, index), path in wanted.items():
+            by_path.setdefault(path, {}).setdefault(topic, []).append(index)
+        dirs = [
+            {"path": path, "topics": [{"name": name, "partitions": indexes} for name, indexes in topics.items()]}
+            for path, topics in by_path.items()
+        ]
+        broker = await self._broker(broker_id, timeout_s)
+        reply = await self._cluster.ask(broker, Api.ALTER_REPLICA_LOG_DIRS, _ALTER_VERSION, {"dirs": dirs}, timeout_s)
+        codes = {
+            (str(topic.topic_name), int(each.partition_index)): KafkaCode(each.error_code)
+            for topic in reply.results
+            for each in topic.partitions
+        }
+        with broker.judged():
+            if codes.keys() != wanted.keys():
+                raise RemoteProtocolError("the answer is about other replicas than the request")
+        return codes
+
+    async def _broker(self, broker_id: int, timeout_s: float) -> KafkaConnection:
+        addresses = await self._cluster.brokers(timeout_s)
+        if broker_id not in addresses:
+            text = f"broker {broker_id} is not registered, or does not run"
+            raise ClusterError(ApiError.BROKER_NOT_AVAILABLE, text, "kctl brokers list", retriable=True)
+        return await self._cluster.connection(addresses[broker_id], timeout_s)
+
+
+def _directory(result: Any) -> DataDirectory:
+    replicas = (
+        HeldReplica(
+            str(topic.name),
+            int(each.partition_index),
+            int(each.partition_size),
+            int(each.offset_lag),
+            bool(each.is_future_key),
+        )
+        for topic in result.topics
+        for each in topic.partitions
+    )
+    return DataDirectory(str(result.log_dir), bool(result.error_code), tuple(replicas))

@@ -1,0 +1,200 @@
+"""The data directories of replicas, for `kctl brokers moves` and for plans with `log_dirs`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from quorumlog.errors import ClusterError
+from quorumlog.kctl.context import Context, wait_until
+from quorumlog.kctl.data import broker_addresses
+from quorumlog.kctl.reads import Reads
+from quorumlog.kctl.reassign_plan import ANYWHERE, Move
+from quorumlog.wire.errors import ApiError, KafkaCode
+from quorumlog.words import Key, counted
+
+if TYPE_CHECKING:
+    from quorumlog.client.log_dirs import DataDirectory, LogDirClient
+
+SHOWN_MAX = 5
+
+Wanted = Mapping[int, Mapping[Key, str]]
+"""By broker and partition: the path of the directory in which its replica should be."""
+
+
+class Place(NamedTuple):
+    """Where a replica is.
+
+    path: None if the broker does not have it.  moving_to: the directory to which it moves; None if it stays.
+    size, copied: bytes of the replica, and of its copy in that directory.
+    """
+
+    path: str | None = None
+    size: int = 0
+    moving_to: str | None = None
+    copied: int = 0
+
+
+@asynccontextmanager
+async def open_log_dirs(context: Context) -> AsyncIterator[LogDirClient]:
+    """Return a client for the directories of the brokers that any node knows.
+
+    Raises:
+        ClusterError: no node answers, or no broker is registered.
+    """
+    from quorumlog.client.cluster import Cluster
+    from quorumlog.client.log_dirs import LogDirClient
+
+    async with context.client() as client:
+        addresses = await broker_addresses(Reads(context, client))
+    async with Cluster(addresses, client_id="kctl") as cluster:
+        yield LogDirClient(cluster)
+
+
+def places(directories: Iterable[DataDirectory]) -> dict[Key, Place]:
+    """Return the places of a broker's replicas."""
+    found: dict[Key, Place] = {}
+    for directory in directories:
+        for each in directory.replicas:
+            key = (each.topic, each.partition)
+            place = found.get(key, Place())
+            if each.is_future:
+                found[key] = place._replace(moving_to=directory.path, copied=each.size)
+            else:
+                found[key] = place._replace(path=directory.path, size=each.size)
+    return found
+
+
+async def moves_of(log_dirs: LogDirClient, broker_id: int, timeout_s: float) -> list[dict[str, Any]]:
+    """Return the JSON of a broker's moves."""
+    found = places(await log_dirs.describe(broker_id, timeout_s))
+    return [
+        {
+            "broker": broker_id,
+            "topic": topic,
+            "partition": index,
+            "from": place.path,
+            "to": place.moving_to,
+            "bytes_left": max(0, place.size - place.copied),
+        }
+        for (topic, index), place in sorted(found.items())
+        if place.moving_to is not None
+    ]
+
+
+# Plans
+
+
+def wanted_in(plan: Iterable[Move]) -> Wanted:
+    """Return the directories that a plan names."""
+    wanted: dict[int, dict[Key, str]] = {}
+    for move in plan:
+        for broker, path in zip(move.replicas, move.directories, strict=False):
+            if path != ANYWHERE:
+                wanted.setdefault(broker, {})[move.topic, move.partition] = path
+    return wanted
+
+
+class PlannedDirectories:
+    """The directories of a plan, compared with the brokers' own.
+
+    Every method raises ClusterError if a broker does not answer, or lacks a directory that works.
+    """
+
+    def __init__(self, context: Context, log_dirs: LogDirClient, wanted: Wanted) -> None:
+        self._context = context
+        self._log_dirs = log_dirs
+        self._wanted = wanted
+
+    async def look(self) -> dict[int, dict[Key, Place]]:
+        """Return the places of all replicas of the plan's brokers, which must have the directories that it names."""
+        brokers = sorted(self._wanted)
+        answers = await asyncio.gather(*(self._log_dirs.describe(each, self._context.left_s) for each in brokers))
+        for broker, directories in zip(brokers, answers, strict=True):
+            self._check(broker, directories)
+        return {broker: places(directories) for broker, directories in zip(brokers, answers, strict=True)}
+
+    def _check(self, broker: int, directories: Sequence[DataDirectory]) -> None:
+        known = {_bare(each.path): each for each in directories}
+        for (topic, index), path in self._wanted[broker].items():
+            found = known.get(_bare(path))
+            if found is None:
+                text = f"{topic}-{index}: broker {broker} has no data directory {path!a}"
+                raise ClusterError(ApiError.LOG_DIR_NOT_FOUND, text, f"name one of {', '.join(sorted(known))}, or any")
+            if found.is_failed:
+                text = f"{topic}-{index}: the data directory {path!a} of broker {broker} is offline"
+                raise ClusterError(ApiError.KAFKA_STORAGE_ERROR, text, f"kctl brokers describe {broker}")
+
+    async def request(self, before: Mapping[int, Mapping[Key, Place]]) -> None:
+        """Request the directories.  A broker remembers those of replicas that it will get."""
+        for broker, paths in sorted(self._wanted.items()):
+            codes = await self._log_dirs.move(broker, paths, self._context.left_s)
+            for (topic, index), code in codes.items():
+                is_new = before[broker].get((topic, index), Place()).path is None
+                if code is KafkaCode.NONE or (code is KafkaCode.REPLICA_NOT_AVAILABLE and is_new):
+                    continue
+                text = f"{topic}-{index}: broker {broker} refuses the directory: {code.name}"
+                raise ClusterError(code.name, text, "kctl brokers moves", retriable=True)
+
+    def rows(self, now: Mapping[int, Mapping[Key, Place]]) -> list[dict[str, Any]]:
+        """Return the JSON of each replica.  changed: it is neither in its directory nor on the way there."""
+        return [
+            {
+                "broker": broker,
+                "topic": topic,
+                "partition": index,
+                "directory": path,
+                "changed": state_of(now[broker].get((topic, index), Place()), path) == "different",
+            }
+            for broker, paths in sorted(self._wanted.items())
+            for (topic, index), path in sorted(paths.items())
+        ]
+
+    async def states(self) -> dict[Key, str]:
+        """Return, for each partition of the plan, the worst state of its replicas; see `state_of`."""
+        now = await self.look()
+        found: dict[Key, str] = {}
+        for broker, paths in self._wanted.items():
+            for key, path in paths.items():
+                states = {found.get(key, "complete"), state_of(now[broker].get(key, Place()), path)}
+                found[key] = next(each for each in ("different", "in_progress", "complete") if each in states)
+        return found
+
+    async def wait(self) -> None:
+        """Wait until all replicas are in their directories.
+
+        Raises:
+            ClusterError: TIMED_OUT; VERIFICATION_FAILED: a move was cancelled or given up.
+        """
+
+        async def has_ended() -> bool:
+            return "in_progress" not in (await self.states()).values()
+
+        await wait_until(has_ended, self._context.left_s, "the replicas are in their directories")
+        lost = sorted(key for key, state in (await self.states()).items() if state == "different")
+        if lost:
+            names = ", ".join(f"{topic}-{index}" for topic, index in lost[:SHOWN_MAX])
+            text = f"not in the planned directories: {names}; a move was cancelled or given up"
+            raise ClusterError(ApiError.VERIFICATION_FAILED, text, "look for `replica not moved` in the broker's log")
+
+
+def state_of(place: Place, path: str) -> str:
+    """Return complete, in_progress (it moves to `path`) or different."""
+    if place.moving_to is not None:
+        return "in_progress" if _bare(place.moving_to) == _bare(path) else "different"
+    return "complete" if place.path is not None and _bare(place.path) == _bare(path) else "different"
+
+
+def _bare(path: str) -> str:
+    return path.rstrip("/")
+
+
+def summary(rows: Sequence[dict[str, Any]], dry_run: bool) -> str:
+    """Return one line on the replicas whose directory a request changes."""
+    count = sum(row["changed"] for row in rows)
+    if not count:
+        return "all replicas are in their directories, or on the way there"
+    verb = "would move" if dry_run else "moves" if count == 1 else "move"
+    return f"{counted(count, 'replica')} {verb} to the planned directory (kctl brokers moves)"
