@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -104,6 +105,9 @@ async def test_replicas_move_to_the_other_directory_under_load_and_after_a_kill(
             seen = len(acknowledged)
             await wait_until(lambda: _has(acknowledged, seen + 20), TIMEOUT_S, "writes continue during the copy")
             assert copies & set(await places(cluster))
+            moves = await done(cluster, "brokers", "moves")
+            assert {(row["partition"], row["to"]) for row in moves} <= set(wanted.items())
+            assert max(row["bytes_left"] for row in moves) > 0
             await kill(node)
             await spawn(cluster, node)
             await ready(node)
@@ -125,6 +129,21 @@ async def test_replicas_move_to_the_other_directory_under_load_and_after_a_kill(
         found = await read(cluster, ends)
         assert {place: found.get(place) for place in acknowledged} == acknowledged
         assert [os.listdir(f"{path}/futures") for path in paths] == [[], []]
+
+
+async def test_a_plan_with_directories_moves_a_replica_there_and_back(tmp_path: Path) -> None:
+    async with running(tmp_path, tmp_path / "second", brokers=1) as cluster:
+        paths = [os.path.abspath(path) for path in node_of(cluster, BROKER).data_dir.split(",")]  # noqa: ASYNC240
+        await done(cluster, "topics", "create", TOPIC, "--partitions", "1", "--replication-factor", "1")
+        for path in (*paths, paths[0]):
+            row = {"topic": TOPIC, "partition": 0, "replicas": [BROKER], "log_dirs": [path]}
+            plan = tmp_path / "plan.json"
+            plan.write_text(json.dumps({"version": 1, "partitions": [row]}))
+            await done(cluster, "reassign", "start", "--plan", str(plan), "--wait")
+            assert await places(cluster) == [Place(0, path, is_future=False)]
+            (verified,) = await done(cluster, "reassign", "verify", "--plan", str(plan))
+            assert verified["state"] == "complete"
+            assert await done(cluster, "brokers", "moves") == []
 
 
 async def _has(acknowledged: Records, count: int) -> bool:
