@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import subprocess
@@ -319,6 +320,21 @@ def _console(call: Call) -> None:
     has(output, rf"key-{(COUNT - 1) % 7}\tvalue-{COUNT - 1} ", f"Processed a total of {COUNT} messages")
 
 
+def _recompressed(call: Call) -> None:
+    """Write without compression to a topic with compression.type=lz4, and let the Java consumer read the batches."""
+    topic = f"tool-{next(_numbers)}"
+    create = ("--create", "--topic", topic, "--partitions", "1", "--replication-factor", "3")
+    call.tool("TopicCommand", *create, "--config", "compression.type=lz4")
+    call.harness.produce(topic, range(COUNT))
+    codecs = {header.codec.name.lower() for header in asyncio.run(call.harness.headers(topic))}
+    expect("codecs", codecs, {"lz4"})
+    limits = ("--from-beginning", "--max-messages", str(COUNT), "--formatter-property", "print.key=true")
+    output = call.tool("consumer.ConsoleConsumer", "--topic", topic, *limits)
+    for number in range(COUNT):
+        has(output, rf"key-{number % 7}\tvalue-{number} ")
+    has(output, f"Processed a total of {COUNT} messages")
+
+
 def _groups(call: Call) -> None:
     topic, group = call.topic(filled=True), f"tool-group-{next(_numbers)}"
     call.harness.commit(group, topic, 7)
@@ -348,6 +364,7 @@ TOOLS = (
     Tool("kafka-cluster", _cluster),
     Tool("kafka-broker-api-versions", _api_versions),
     Tool("kafka-console-consumer", _console),
+    Tool("kafka-console-consumer of recompressed lz4 batches", _recompressed),
     Tool("kafka-producer-perf-test, kafka-consumer-perf-test", _perf),
     Tool("kafka-verifiable-producer, kafka-verifiable-consumer", _verifiable),
     Tool("kafka-e2e-latency", _latency),
