@@ -28,6 +28,8 @@ DRAIN_S = 20.0
 READ_S = 20.0
 MOVES_S = 30.0
 GROUP_S = 30.0
+MEMBERS_S = 50.0
+"""A member whose heartbeat comes before the broker has applied the configs of the run has a session of 45 s."""
 TRANSACTIONS_S = 30.0
 QUEUE_S = 40.0
 HANGING_S = 90.0
@@ -117,7 +119,7 @@ class Aftermath:
     async def _settle_members(self) -> None:
         """L11: wait until the members of the newer protocol own every partition; compare offsets; have them leave."""
         members = self.clients.members
-        await self.world.wait(lambda: not members.unsettled(), "L11: members settle", GROUP_S, members.unsettled)
+        await self.world.wait(lambda: not members.unsettled(), "L11: members settle", MEMBERS_S, members.unsettled)
         try:
             async with asyncio.timeout(DRAIN_S):
                 await members.check_committed()

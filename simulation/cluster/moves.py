@@ -43,8 +43,8 @@ IN_MOVE_WAIT_S = 2.0
 IN_MOVE_LOOK_S = 0.0007
 EXPECTED = frozenset({KafkaCode.NONE, KafkaCode.REPLICA_NOT_AVAILABLE, KafkaCode.KAFKA_STORAGE_ERROR})
 
-_LOSSES = ("wipe", "last disk", "backup", "bit rot")
-"""After these, the facts of a move may be lost or outdated, or one of its two copies may be damaged."""
+_LOSSES = ("wipe", "last disk", "backup")
+"""After these, the facts of a move may be lost or outdated."""
 _WAYS = ("kill", "power", "fails", "full", "hangs")
 
 
