@@ -197,6 +197,7 @@ def _measure(settings: dict[str, Any]) -> dict[str, Any]:
                     for connector in connectors[turn:] + connectors[:turn]:
                         case.round(connector, count, f"{connector}-{size}-{partitions}-{codec}-{number}")
                 results.append(case.result())
+                print(f"{len(results)} of {len(cases)} cases: {results[-1]}", file=sys.stderr, flush=True)
             for size in SIZES:
                 rate = _made_rate(spark, size, 2_000 if tiny else BYTES_OF_VALUES // size, rounds)
                 made.append({"row_bytes": size, "rows_s": rate})
