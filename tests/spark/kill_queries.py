@@ -17,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow.parquet as pq
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -35,10 +36,7 @@ def main() -> int:
     print("started", flush=True)
     while True:
         ready, _, _ = select.select([sys.stdin], [], [], LOOK_S)
-        if any(not each.isActive and SLOW_WORKER in str(each.exception()) for each in queries):
-            with slow_workers(folder).open("a") as file:
-                file.write("1\n")
-            queries = _restart(spark, queries, bootstrap, folder)
+        queries = _repaired(spark, queries, bootstrap, folder)
         for query in queries:
             if not query.isActive:
                 print(f"{query.name} ended: {query.exception()}", flush=True)
@@ -48,8 +46,9 @@ def main() -> int:
             queries = _restart(spark, queries, bootstrap, folder)
             print("restarted", flush=True)
         elif command == "finish":
+            while not _has_read_all(queries):
+                queries = _repaired(spark, queries, bootstrap, folder)
             for query in queries:
-                query.processAllAvailable()
                 query.stop()
             pq.write_table(spark.read.parquet(str(folder / TABLE)).toArrow(), folder / "table.parquet")
             print("finished", flush=True)
@@ -61,6 +60,27 @@ def main() -> int:
 def slow_workers(folder: Path) -> Path:
     """Return the file with a line for each time at which a slow Python worker ended a query."""
     return folder / "slow-workers"
+
+
+def _has_read_all(queries: list[StreamingQuery]) -> bool:
+    """Wait until the queries have read all records.  Return False if a slow Python worker has ended one of them."""
+    try:
+        for query in queries:
+            query.processAllAvailable()
+    except StreamingQueryException as error:
+        if SLOW_WORKER not in str(error):
+            raise
+        return False
+    return True
+
+
+def _repaired(spark: SparkSession, queries: list[StreamingQuery], bootstrap: str, folder: Path) -> list[StreamingQuery]:
+    """Start the queries again if a slow Python worker has ended one of them."""
+    if not any(not each.isActive and SLOW_WORKER in str(each.exception()) for each in queries):
+        return queries
+    with slow_workers(folder).open("a") as file:
+        file.write("1\n")
+    return _restart(spark, queries, bootstrap, folder)
 
 
 def _restart(spark: SparkSession, queries: list[StreamingQuery], bootstrap: str, folder: Path) -> list[StreamingQuery]:

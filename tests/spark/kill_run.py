@@ -125,7 +125,8 @@ class Spark:
             said = (await self._process.stdout.readline()).decode().strip()
             if said != answer:
                 rest = (await self._process.stdout.read()).decode()
-                raise AssertionError(f"Spark answered {said!r} instead of {answer!r}:\n{rest[-4000:]}")
+                log = self._log.read_text(errors="replace")
+                raise AssertionError(f"Spark answered {said!r} instead of {answer!r}:\n{rest}\n{log[-20_000:]}")
 
 
 class Writer:
