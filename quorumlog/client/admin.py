@@ -14,8 +14,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal
 
 from quorumlog.client.admin_arguments import creatable, created, distinct, end_of, new_topics, positive, resource_of
 from quorumlog.client.admin_partitions import PartitionLooks, Partitions
@@ -41,6 +40,7 @@ from quorumlog.client.messages import TopicPartition
 from quorumlog.client.share_groups import ShareOffset
 from quorumlog.errors import ClusterError, ConfigError
 from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.closing import Closing
 from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka.codec import Api
 
@@ -53,7 +53,7 @@ _TO_THE_END: Final = -1
 End = Literal["earliest", "latest"]
 
 
-class Admin:
+class Admin(Closing):
     """Manage topics, configs, records and groups: `async with Admin("host:9092") as admin: await admin.topics()`.
 
     Use it from one event loop; calls may run concurrently.  It connects at the first call.
@@ -90,14 +90,6 @@ class Admin:
         """Close the connections; calls in progress fail.  Idempotent."""
         if self._owns_cluster:
             await self._cluster.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     # -- cluster and topics
 

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from quorumlog.client.kafka import KafkaConnection, error_word
@@ -27,6 +27,7 @@ from quorumlog.errors import ClusterError
 from quorumlog.runtime.addresses import Address, parse_list, parse_target
 from quorumlog.runtime.backoff import Backoff
 from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.closing import Closing
 from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka.codec import Api
 
@@ -108,7 +109,7 @@ class _View:
     """Topics that the last answer refused, with the number of that refresh."""
 
 
-class Cluster:
+class Cluster(Closing):
     """A client for one cluster, bound to the loop of its first use; `close()` it, or use it as a context manager.
 
     Args:
@@ -519,14 +520,6 @@ class Cluster:
             await connection.close()
         if self._closing_tasks:
             await asyncio.wait(set(self._closing_tasks))
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
 
 class _Deadline:

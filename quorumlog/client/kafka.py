@@ -15,8 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import Any, Final, cast
 
 import quorumlog.wire.kafka  # noqa: F401  (before kio: it keeps hypothesis out)
 
@@ -24,6 +23,7 @@ import quorumlog.wire.kafka  # noqa: F401  (before kio: it keeps hypothesis out)
 from kio.schema.errors import ErrorCode
 
 from quorumlog.errors import ClusterError, RemoteProtocolError
+from quorumlog.runtime.closing import Closing
 from quorumlog.wire.errors import ApiError
 from quorumlog.wire.kafka import codec
 from quorumlog.wire.kafka.codec import Api
@@ -147,7 +147,7 @@ class _Line(FrameProtocol):
         return None
 
 
-class KafkaConnection:
+class KafkaConnection(Closing):
     """A connection, bound to the loop on which it was connected; an async context manager that closes it.
 
     Args:
@@ -204,14 +204,6 @@ class KafkaConnection:
             except TimeoutError:
                 self._line.abort()
                 await self._line.closed
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def send(self, request: Any, timeout_s: float) -> Any:
         """Send a `kio` request object (which has its api key and version) and return the `kio` response.

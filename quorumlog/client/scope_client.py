@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.coordinators import CoordinatorCalls, Kind, refused
 from quorumlog.client.kafka import KafkaConnection
 from quorumlog.errors import ClusterError, RemoteProtocolError
+from quorumlog.runtime.closing import Closing
 from quorumlog.wire import scope_names
 from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka.codec import Api
@@ -88,7 +88,7 @@ class ScopeDescription(NamedTuple):
     producers: tuple[ProducerOfScope, ...]
 
 
-class ScopeClient:
+class ScopeClient(Closing):
     """Open transaction scopes, begin their producers, and end them: `async with ScopeClient("host:9092") as scopes:`.
 
     Use it from one event loop; calls may run concurrently.  It connects at the first call.
@@ -109,14 +109,6 @@ class ScopeClient:
         """Close the connections; calls in progress fail.  Idempotent."""
         if self._owns_cluster:
             await self._cluster.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def is_served(self, timeout_s: float = TIMEOUT_S) -> bool:
         """Return whether the brokers have scopes; False for those of Apache Kafka, for example."""

@@ -149,7 +149,7 @@ class DirectoryMoves:
         return Random(f"cluster move {self._world.plan.seed} {fault.number}")
 
     def _chosen(self, random: Random) -> _Replica | None:
-        """Return a replica of a running broker, None if there is none."""
+        """Return a replica of a running broker, or None if the running brokers have no replicas."""
         found = [
             _Replica(host, each.topic, each.key.index, [disk.directory_id for disk in host.disks].index(where))
             for host in self._world.brokers
