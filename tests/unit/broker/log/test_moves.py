@@ -149,6 +149,7 @@ async def test_a_cancelled_move_leaves_the_log_and_no_copy(rig: MoveRig) -> None
     (future,) = rig.logs.moves.futures()
     assert (future.key, future.directory_id) == (KEY, rig.ids[1])
     assert 0 <= future.end_offset < rig.log.end_offset
+    assert rig.logs.moves.left_bytes() == rig.log.size - future.size
     await rig.logs.moves.request({KEY: rig.ids[0]})
     assert rig.logs.moves.futures() == []
     await until(lambda: not rig.disks[1].list("futures"))

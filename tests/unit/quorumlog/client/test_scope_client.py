@@ -8,7 +8,8 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
-from quorumlog.client import ClusterError, ConfigError, Producer, StagedProducer, Winner
+from quorumlog.client import ClusterError, ConfigError, Producer, ScopeClient, StagedProducer, Winner
+from quorumlog.client.cluster import Cluster
 from quorumlog.client.coordinators import CoordinatorCalls
 from quorumlog.wire.errors import ApiError
 from tests.unit.quorumlog.client.fake_cluster import FakeBrokers, fake_brokers
@@ -50,6 +51,27 @@ def test_a_producer_that_has_failed_cannot_win() -> None:
     assert failure.value.__cause__ is first
     assert staged.refusal is failure.value
     assert staged.identity == (7, 3), "it can still be aborted"
+
+
+def connections(brokers: FakeBrokers) -> int:
+    return sum(len(server._connections) for server in brokers.servers.values())
+
+
+async def test_a_client_closes_the_connections_that_it_made(brokers: FakeBrokers) -> None:
+    async with ScopeClient(brokers.bootstrap) as scopes:
+        await scopes.is_served()
+        assert connections(brokers) > 0
+    async with asyncio.timeout(10):
+        while connections(brokers):  # noqa: ASYNC110  # the brokers report no event to the test
+            await asyncio.sleep(0.01)  # until the brokers have read the end of the connections
+
+
+async def test_a_client_leaves_the_connections_of_its_caller_open(brokers: FakeBrokers) -> None:
+    async with Cluster(brokers.bootstrap) as cluster:
+        async with ScopeClient(cluster) as scopes:
+            await scopes.is_served()
+        async with ScopeClient(cluster) as scopes:
+            await scopes.is_served()
 
 
 async def test_a_record_that_the_coordinator_refuses_ends_the_producer(brokers: FakeBrokers) -> None:
