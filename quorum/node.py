@@ -286,7 +286,7 @@ class QuorumNode(Inquirer, NodeView):
             logger.warning(
                 "paused: no majority of the voters fetches from this leader, so it decides nothing",
                 epoch=self.epoch,
-                next="see that a majority of the voters runs and reaches this node",
+                next="make sure that a majority of the voters runs and reaches this node",
             )
             return
         self._resumed_at = asyncio.get_running_loop().time()

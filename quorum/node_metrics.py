@@ -12,7 +12,7 @@ from quorumlog.runtime.clock import now_ms
 
 FSYNCS_KEPT = 256
 FSYNC_RECENT_MS = 600_000
-"""Durations of the latest transactions that are kept for a p99.  Older ones do not describe the present state of the
+"""Durations of the latest transactions that are kept for a p99.  Older ones do not describe the current state of the
 disk."""
 
 

@@ -108,7 +108,7 @@ class Inquirer:
             history = self.core.history
             lost = isinstance(error, NotLeaderError)
             code = VoterChangeError.NOT_LEADER if lost else VoterChangeError.OUTCOME_UNKNOWN
-            what = str(error) if lost else f"no answer within {timeout_ms} ms; the change may take effect yet"
+            what = str(error) if lost else f"no answer within {timeout_ms} ms; the change may still take effect"
             return VoterChangeResult(code, what, "check the quorum, then ask again", False, 0, history.current, None)
         return answer.result
 

@@ -74,7 +74,7 @@ class Loader(Protocol):
 
 class SnapshotMachine(Protocol):
     def snapshot(self) -> Iterator[bytes]:
-        """Return an iterator over the present state in chunks, however long the iteration takes.
+        """Return an iterator over the current state in chunks, however long the iteration takes.
 
         An empty chunk only lets other tasks run.
         """
@@ -356,7 +356,7 @@ class Snapshotter:
         try:
             self._loaded = (end, await self._read_state(end))
         except (MalformedError, SnapshotMissingError) as error:
-            raise CorruptStoreError(f"{snapshot_name(end)}: {error}, although it was intact a moment ago") from error
+            raise CorruptStoreError(f"{snapshot_name(end)}: {error}, although it was intact before") from error
         logger.info("snapshot received", end_offset=end.offset, epoch=end.epoch, bytes=info.size)
         self._bad.discard(end)
         return SnapshotLoaded(info.header.base)

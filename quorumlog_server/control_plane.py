@@ -205,7 +205,7 @@ class ControlPlane:
         command = f"kctl add-voter {node.node_id}@{node.address}"
         next_step = f"to make it a voter: {command}"
         if node.node_id in node.voter_ids:  # that voter has another disk
-            next_step = f"if the disk of that voter is lost for good: {command} --replace"
+            next_step = f"if the disk of that voter is lost permanently: {command} --replace"
         logger.info("follows as an observer: it does not vote", node_id=node.node_id, next=next_step)
 
     async def _log_lost_metadata(self, before: OutlivedError) -> None:

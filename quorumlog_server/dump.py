@@ -130,7 +130,7 @@ def load_snapshot(path: str) -> tuple[SnapshotHeader, ClusterImage]:
 
     Raises:
         CorruptStoreError: it is damaged.
-        ClusterError: it is no snapshot.
+        ClusterError: it is not a snapshot.
     """
     parser, loader = SnapshotParser(), ImageLoader(path)
     try:
@@ -143,7 +143,7 @@ def load_snapshot(path: str) -> tuple[SnapshotHeader, ClusterImage]:
         if parser.header is None:
             raise ClusterError(
                 ApiError.NOT_METADATA,
-                f"{path} is no snapshot: {error}",
+                f"{path} is not a snapshot: {error}",
                 "give a node's data directory, or a .snapshot file",
             ) from error
         raise CorruptStoreError(f"{path}: {error}", next_step="another node's snapshot holds the same") from error

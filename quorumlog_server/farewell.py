@@ -54,7 +54,7 @@ class Farewell:
             )
         elif before.state == RUNNING:
             logger.warning(
-                "the previous process left no cause: it was killed, or the machine failed",
+                "the previous process recorded no cause: it was killed, or the machine failed",
                 started_at=rfc3339(before.at_ms),
             )
 

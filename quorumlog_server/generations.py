@@ -68,6 +68,6 @@ def _refusal(directory: str, error: OutlivedError) -> OutlivedError:
     refusal.next_step = (
         f"keep a copy of {name}: it may hold records that the rebuilt quorum does not have; then `quorum-node "
         f"set-aside --data-dir {os.path.dirname(name)}`, start this node as before, or with --join HOST:PORT of the "
-        f"rebuilt quorum, and make a voter of it with `kctl add-voter` (docs/recovery.md)"
+        f"rebuilt quorum, and make it a voter with `kctl add-voter` (docs/recovery.md)"
     )
     return refusal

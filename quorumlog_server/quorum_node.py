@@ -176,7 +176,7 @@ def _serve(config: NodeConfig, environ: Mapping[str, str]) -> int:
 
 
 async def _run_once(config: NodeConfig, process: Process, farewell: Farewell, before: OutlivedError | None) -> None:
-    with made_to_last():  # collections would walk the new modules again and again
+    with made_to_last():  # otherwise each garbage collection would walk the new modules
         from quorumlog.runtime.clock import Sources
         from quorumlog.runtime.metrics import Metrics
         from quorumlog_server.control_plane import make_control_plane

@@ -118,11 +118,11 @@ async def recover(
         image, stored = await image_of(best, sources)
         plan = plan_rebuild(stored, best.end, image, address, sources)
         if plan.was_cut_off:
-            say(f"an earlier run was interrupted half-way, at generation {plan.generation - 1}: it is repeated")
+            say(f"an earlier run was interrupted at generation {plan.generation - 1}; this run repeats it")
         say(f"to be written: generation {plan.generation}, epoch {plan.write.state.election.epoch}, with node")
         say(f"  {plan.key.node_id} at {plan.address} as the only voter, under the new directory id")
         say(f"  {plan.key.directory_id}, and {plan.partitions} partitions without a leader")
-        say("records that only lost disks held are lost; the other directories are not used any more")
+        say("records that existed only on lost disks are lost; the other directories are no longer used")
         if not confirm():
             say("nothing was changed")
             return False
@@ -150,25 +150,27 @@ async def _write(best: Found, plan: Plan) -> None:
         replace_identity(best.where, replace(identity, directory_id=str(plan.key.directory_id)))
     except (OSError, FatalError) as error:
         raise FatalError(
-            f"not done, and half of it may be written: {error}", next_step="repair the disk, and run it again"
+            f"not complete, and a part may have been written: {error}", next_step="repair the disk, and run it again"
         ) from error
 
 
 def _next_steps(plan: Plan) -> Iterator[str]:
     if plan.is_found:
-        yield f"next: start node {plan.key.node_id} as before; brokers rejoin by themselves"
+        yield f"next: start node {plan.key.node_id} as before; brokers rejoin automatically"
     else:
         yield f"next: start node {plan.key.node_id} as before; the others do not find it, because no former voter"
         yield f"  was at {plan.address}: start one of the former voters, with its disk empty or set aside, or else each"
         yield f"  other node, with --join {plan.address} instead of its own addresses of the cluster"
     yield "  a former voter that still has its disk is refused: run `quorum-node set-aside --data-dir DIR`, start it"
-    yield f"  with --join {plan.address}, and make a voter of it: kctl add-voter ID@HOST:PORT"
+    yield f"  with --join {plan.address}, and make it a voter: kctl add-voter ID@HOST:PORT"
 
 
 async def _open(directory: str, sources: Sources) -> Found:
     identity = find_identity(directory)
     if identity is None:
-        raise ConfigError(f"{directory} holds no node", next_step="give the data directories of surviving nodes")
+        raise ConfigError(
+            f"{directory} is not the data directory of a node", next_step="give the data directories of surviving nodes"
+        )
     store = SqliteQuorumStore(directory, sources)
     return Found(directory, store, await store.open(identity.node_id, None))
 
@@ -209,7 +211,7 @@ def plan_rebuild(stored: StoredQuorum, end: LogEnd, image: ClusterImage, address
     known = history.current.by_id(stored.node_id)
     if address is None and known is None:
         raise ConfigError(
-            f"node {stored.node_id} was no voter: the address where the others find it is not known",
+            f"node {stored.node_id} was not a voter, so the other nodes do not know its address",
             next_step="give --address HOST:PORT",
         )
     where = address if address is not None or known is None else known.address

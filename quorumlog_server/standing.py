@@ -1,4 +1,4 @@
-"""Keeps in the quorum directory whether this disk was a voter, for nodes that join and leave by themselves.
+"""Keeps in the quorum directory whether this disk was a voter, for nodes that join and leave automatically.
 
 The log does not hold this fact for long: its beginning is deleted, and with it the record that removed a voter.
 """

@@ -7,7 +7,7 @@ as long as before, minus a random part, so that many new nodes do not ask in ste
 It asks only if its disk never was a voter, or if it left by itself.  **A voter that an operator has removed does not
 join again**, even after a restart and after the log has lost the record of the removal.  Without this rule a running
 node would rejoin within seconds of its removal (KAFKA-19850).  So the disk keeps its `Standing`.  A node never takes
-the place of another disk either: only an operator can know that a disk is lost for good (`kctl add-voter --replace`).
+the place of another disk either: only an operator can know that a disk is lost (`kctl add-voter --replace`).
 
 `quorum.leave.on.shutdown`: a voter that is stopped first asks to be removed.  The controller refuses if no other voters
 would remain or if no majority of them is live; then the node stops as a voter.  LEAVING is durable before the request
@@ -127,7 +127,7 @@ class Volunteer:
             return False
         was_voter = standing is Standing.VOTER or node.core.history.was_voter(node.node_id, node.directory_id)
         if was_voter and standing is not Standing.LEAVING:
-            self._say("this node was removed from the voters: it does not join again by itself", self._add_command)
+            self._say("this node was removed from the voters: it does not rejoin automatically", self._add_command)
             return False
         return True
 
@@ -162,7 +162,7 @@ class Volunteer:
     # Leaving
 
     async def leave(self, timeout_ms: int) -> bool:
-        """Ask to be removed from the voters; return whether this node certainly is no voter now.
+        """Ask to be removed from the voters; return whether this node certainly is not a voter now.
 
         Takes at most `timeout_ms`.  From now on the node does not ask to be added.
         """

@@ -114,7 +114,7 @@ class ChangeGate:
         """Return the next step for an operator if another disk answers with the id of a voter."""
         if self._contacts.is_live(leader, voter, now_ms):
             return f"two nodes run with id {voter.node_id}: give one another id, or stop the old one and use --replace"
-        return "if the old disk is lost for good: repeat the command with --replace"
+        return "if the old disk is lost permanently: repeat the command with --replace"
 
     def _decide_remove(self, leader: Leader, change: RemoveVoter, now_ms: int) -> Verdict | ControlRecord:
         state = self._state
@@ -222,7 +222,7 @@ class ChangeGate:
         state = self._state
         if reply.key.node_id != node_id:
             message = f"node {reply.key.node_id} answers at {address}, not node {node_id}"
-            return Verdict(VoterChangeError.WRONG_NODE, message, "see `kctl quorum status` for who is where")
+            return Verdict(VoterChangeError.WRONG_NODE, message, "`kctl quorum status` shows the address of each node")
         theirs = reply.known.cluster_id
         if theirs not in (None, state.cluster_id):
             message = f"node {node_id} at {address} belongs to cluster {theirs}, not {state.cluster_id}"

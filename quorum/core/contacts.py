@@ -149,7 +149,7 @@ class Contacts:
         return contacts[needed - 1]
 
     def update_pause(self, leader: Leader, now_ms: int) -> None:
-        """Pause when there was no contact with a majority within the fetch timeout, until there is contact again."""
+        """Pause when there was not contact with a majority within the fetch timeout, until there is contact again."""
         state = self._state
         contact = self.majority_contact_ms(leader)
         before, leader.paused = leader.paused, contact is not None and now_ms - contact >= state.config.fetch_timeout_ms

@@ -365,7 +365,7 @@ class RaftCore:
         state.effects.append(
             Anomaly(
                 f"{address} belongs to cluster {cluster_id}, this node to {state.cluster_id}: "
-                "it follows no leader there"
+                "this node follows no leader of that cluster"
             )
         )
 
@@ -409,7 +409,8 @@ class RaftCore:
             case Follower() as follower if now_ms >= follower.deadline_ms and self._downloads.waits_for_shell(follower):
                 follower.deadline_ms = self._timeouts.fetch_deadline(now_ms)
             case Follower() as follower if now_ms >= follower.deadline_ms:
-                reason = f"leader {follower.leader_id} " + ("has resigned" if follower.leader_ended else "is not heard")
+                end = "has resigned" if follower.leader_ended else "does not answer"
+                reason = f"leader {follower.leader_id} {end}"
                 if self._elections.waits_for_faster(follower, now_ms):
                     follower.deadline_ms = now_ms + self._timeouts.patience_ms(now_ms)
                 elif state.may_be_candidate:

@@ -1,6 +1,6 @@
 """Elections: accepted epochs, pre-votes, votes, and the end of a leadership.
 
-Theory of operation.  A voter that has not heard its leader for a while first asks the others, in its present epoch,
+Theory of operation.  A voter whose leader has not answered for a while first asks the others, in its current epoch,
 whether they would vote for it.  As Prospective it persists nothing and increases no epoch.  It becomes a Candidate and
 takes the next epoch only if a majority would vote for it.  A follower that hears its leader refuses, so a node that was
 cut off cannot end the leadership of a working leader when it rejoins.  If two Prospective nodes ask each other, the one
@@ -417,4 +417,6 @@ class Elections:
         waited = now_ms - leader.outrun_ms >= state.config.fetch_timeout_ms
         if waited and not leader.paused and leader.handover is None and state.high_watermark > leader.epoch_start:
             node_id = request.sender.key.node_id
-            self._transitions.become_candidate(now_ms, f"leads anew: node {node_id} is in epoch {epoch}", above=epoch)
+            self._transitions.become_candidate(
+                now_ms, f"starts a new epoch: node {node_id} is in epoch {epoch}", above=epoch
+            )

@@ -73,7 +73,7 @@ class Handovers:
         if event.to is not None:
             voter = state.history.current.by_id(event.to)
             if voter is None:
-                return Choice(None, VoterChangeError.VOTER_NOT_FOUND, f"node {event.to} is no voter")
+                return Choice(None, VoterChangeError.VOTER_NOT_FOUND, f"node {event.to} is not a voter")
             if not self._contacts.is_ready(leader, voter.key, now_ms):
                 return Choice(
                     None, VoterChangeError.NOT_CAUGHT_UP, self._contacts.why_not_ready(leader, voter.key, now_ms)
@@ -134,7 +134,7 @@ class Handovers:
         """Return the voter that may get leadership by preference; otherwise the reason why not, for people."""
         voter = self._state.history.current.by_id(node_id)
         if voter is None:
-            return f"node {node_id} is no voter"
+            return f"node {node_id} is not a voter"
         until_ms = self._leaders.unsteady_until(node_id)
         if until_ms is not None and now_ms < until_ms:
             return f"node {node_id} did not keep leadership and waits for {until_ms - now_ms} ms"

@@ -74,7 +74,7 @@ class LeaderHistory:
         self.transfer: PendingTransfer | None = None
         self._handed_over: HandedOver | None = None
         self._unsteady: dict[int, Unsteady] = {}  # by node id: of preferred nodes and of those that led
-        self._known: Leadership | None = None  # of the present epoch
+        self._known: Leadership | None = None  # of the current epoch
         self._known_since_ms = 0
         self._joined: Leadership | None = None  # the one that this node takes part in, as leader or follower
 
@@ -119,7 +119,7 @@ class LeaderHistory:
         self.last_end = EndedLeadership(before.epoch, before.leader_id, reason, now_ms)
 
     def _follow_leaders(self, now_ms: int) -> None:
-        """Note when the present leader became known, whether the previous one lasted, and how a handover ended."""
+        """Note when the current leader became known, whether the previous one lasted, and how a handover ended."""
         epoch, leader_id = self._state.election.epoch, self._state.election.leader_id
         if self._known is not None and epoch > self._known.epoch:
             before, self._known = self._known, None

@@ -73,7 +73,9 @@ class Membership:
         targets = isinstance(event.change, SetTarget | CancelTarget)
         may_override = targets and not event.dry_run
         if leader.change is not None and not (may_override and leader.change.sets_target):
-            return Verdict(VoterChangeError.CHANGE_PENDING, "another change is under way", "try again when it is done")
+            return Verdict(
+                VoterChangeError.CHANGE_PENDING, "another change is in progress", "try again when it is complete"
+            )
         if leader.handover is not None:
             return Verdict(VoterChangeError.CHANGE_PENDING, "leadership is being handed over", "try again in a moment")
         target = state.history.target
@@ -83,7 +85,7 @@ class Membership:
             return Verdict(VoterChangeError.TARGET_IN_PROGRESS, message, advice)
         if self._is_uncommitted and not targets:
             message = f"the last change, to voters {names(state.history.current)}, is not committed yet"
-            return Verdict(VoterChangeError.CHANGE_PENDING, message, "try again when it is")
+            return Verdict(VoterChangeError.CHANGE_PENDING, message, "try again when it is committed")
         return None
 
     def _paused_words(self) -> tuple[str, str]:
@@ -134,7 +136,8 @@ class Membership:
                 unknown = Verdict(
                     VoterChangeError.OUTCOME_UNKNOWN,
                     "not committed in time, but it may still be committed",
-                    "see in `kctl quorum status` which voters fetch; it is done once a majority of the new set does",
+                    "`kctl quorum status` shows which voters fetch; "
+                    "the change is complete once a majority of the new set fetches",
                 )
                 self._end_change(leader, work, unknown, now_ms)
             return

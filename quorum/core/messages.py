@@ -191,7 +191,7 @@ class DescribeQuorum(msgspec.Struct, frozen=True):
 
 
 class LeadershipEnd(msgspec.Struct, frozen=True):
-    """How the leadership before the present one ended, as the replying node saw it."""
+    """How the leadership before the current one ended, as the replying node saw it."""
 
     leader_id: int
     epoch: int

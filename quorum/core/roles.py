@@ -217,7 +217,7 @@ class Leader:
     round: int = 0  # raised by reads that must be current (`reads.py`)
     reported_round: int = 0  # the highest that a reply has carried
     trusted_round: int = 0  # a request of an older one does not show that its sender is alive (`contacts.py`)
-    outrun_ms: int | None = None  # since when a node that is no voter is known to be in a later epoch
+    outrun_ms: int | None = None  # since when a node that is not a voter is known to be in a later epoch
     waiting_reads: list[WaitingRead] = field(default_factory=list)
     handover: Handover | None = None
     change: PendingChange | None = None  # the change that a request asked for

@@ -94,7 +94,7 @@ class NewEpoch(NamedTuple):
 
 @dataclass(slots=True)
 class Draft:
-    """The write of the present step."""
+    """The write of the current step."""
 
     id: int
     truncate_to: int | None = None
@@ -127,7 +127,7 @@ class CoreState:
         self.last_change_ms: int | None = None
         self.role: RoleState = Unattached(None)
         self.seek = PendingRequest(now_ms)  # the search for the leader
-        self.effects: list[Effect] = []  # of the present step
+        self.effects: list[Effect] = []  # of the current step
         self.calls: dict[int, Call] = {}
         self.latency = WriteLatency(now_ms)
         self.durable_write = 0
@@ -331,7 +331,7 @@ class CoreState:
         return self.election_write if self.election_write > self.durable_write else None
 
     def note_new_epoch(self, before: int) -> None:
-        """Do not report the present epoch, which this node began, before it is durable.
+        """Do not report the current epoch, which this node began, before it is durable.
 
         No other disk has stored this epoch.  If a crash removed it from this disk, another node that had learned it
         would wait for a leader of that epoch.  An observer would wait forever, because no leader adopts the epoch of an
@@ -342,7 +342,7 @@ class CoreState:
 
     @property
     def epoch_to_report(self) -> int | None:
-        """The epoch to report instead of the present one; None when the present one may be reported."""
+        """The epoch to report instead of the current one; None when the current one may be reported."""
         if self._new_epoch is None or self._new_epoch.write_id <= self.durable_write:
             return None
         return self._new_epoch.previous

@@ -83,7 +83,7 @@ class Transitions:
         state = self._state
         leader_before = state.leader
         step = (state.role.role if self._has_begun else None, role.role)
-        assert step in _LEGAL, f"{step} is no legal transition: {reason}"
+        assert step in _LEGAL, f"{step} is not a legal transition: {reason}"
         self._has_begun = True
         before, state.role = state.role, role
         state.seek = PendingRequest(now_ms)
@@ -133,7 +133,7 @@ class Transitions:
         )
 
     def become_prospective(self, now_ms: int, reason: str) -> None:
-        """Ask the others, in the present epoch, whether they would vote for this node."""
+        """Ask the others, in the current epoch, whether they would vote for this node."""
         state = self._state
         assert state.may_be_candidate, f"{state.key} is a candidate without being a voter"
         lost_id: int | None = None

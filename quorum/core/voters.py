@@ -107,7 +107,7 @@ class VoterHistory:
 
     @property
     def target_started_size(self) -> int:
-        """The number of voters when the present target was set."""
+        """The number of voters when the current target was set."""
         offset = self._targets[-1][0] if self._targets else 0
         before = self.below(offset)[0]
         if len(before) == 0 and self._voters:

@@ -61,7 +61,7 @@ def refusal(path: str, error: OSError) -> QuorumlogError:
     name = errno.errorcode.get(error.errno or 0, "?")
     message = f"{error.filename or path}: {error.strerror or error} ({name})"
     if error.errno in _DISK_ERRNOS:
-        return FatalError(message, next_step="look at the disk")
+        return FatalError(message, next_step="check the disk")
     return StoreRefusedError(message, next_step="make the directory writable, or give another one")
 
 

@@ -182,7 +182,7 @@ class SqliteQuorumStore:
         is_lock_lost = self._lock.was_lost and not is_new
         if is_lock_lost:
             logger.warning(
-                "the lock file of the quorum directory was missing: whether the last stop was clean is not known",
+                "the lock file of the quorum directory was missing, so it is unknown whether the last stop was clean",
                 file=os.path.join(self._directory, LOCK),
             )
         check_wal(path, in_use=self._lock.was_open or (is_lock_lost and os.path.exists(path)))
@@ -495,7 +495,7 @@ class SqliteQuorumStore:
         try:
             return await asyncio.get_running_loop().run_in_executor(None, work, self._files)
         except OSError as error:
-            self._failure = FatalError(str(refusal(self._directory, error)), next_step="look at the disk")
+            self._failure = FatalError(str(refusal(self._directory, error)), next_step="check the disk")
             raise self._failure from error
 
     # Closing

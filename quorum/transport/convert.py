@@ -379,7 +379,7 @@ def _introduce_reply_from(_: m.Introduce, message: pb.IntroduceReply) -> m.Intro
     founding = codec.batch_from(message.founding) if message.HasField("founding") else None
     if founding is not None:
         require(founding.base_offset == 0, f"founding batch at offset {founding.base_offset}")
-        require(founding.control is not None, "founding batch is no control record")
+        require(founding.control is not None, "founding batch is not a control record")
     require(not (message.newborn and founding is not None), "a newborn with a founding record")
     return m.IntroduceReply(
         error=_error_from(message),

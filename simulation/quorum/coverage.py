@@ -67,7 +67,7 @@ TABLE: dict[tuple[Role | None, Role], dict[str, str]] = {
         "is no longer a voter": "is no longer a voter",
         "disk hangs": "the disk has not answered",
     },
-    (_L, _C): {"a node is ahead": "leads anew: "},
+    (_L, _C): {"a node is ahead": "starts a new epoch: "},
     (_L, _U): {"higher epoch": _EPOCH, "learns of an epoch at its end": _ENDED},
     (_L, _F): {"finds the leader": _LEADER},
     (_R, _U): {
@@ -79,11 +79,11 @@ TABLE: dict[tuple[Role | None, Role], dict[str, str]] = {
     (_R, _F): {"finds the leader": _LEADER},
     (_R, _C): {"only voter": "the only voter"},
     (_F, _F): {"newer leader": _LEADER},
-    (_F, _P): {"no reply from the leader": "is not heard", "leader has resigned": "has resigned"},
+    (_F, _P): {"no reply from the leader": "does not answer", "leader has resigned": "has resigned"},
     (_F, _U): {
         "higher epoch": _EPOCH,
         "learns of an epoch at its end": _ENDED,
-        "no reply from the leader, as an observer": "is not heard",
+        "no reply from the leader, as an observer": "does not answer",
         "leader has resigned, as an observer": "leader \\d+ has resigned",
         "disk hangs": _STALLED,
     },

@@ -123,7 +123,7 @@ class DurableDisk:
         self.base_voters: Batch | None = None
 
     def take_over(self, disk: QuorumDisk) -> None:
-        """Take over the present contents of the disk."""
+        """Take over the current contents of the disk."""
         self.start, self.end = disk.log_start, disk.log_end
         self.batches = {batch.base_offset: batch for batch in disk.batches}
         self.ends = {batch.end_offset: batch for batch in disk.batches}

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from math import inf
 
 STATES_MAX = 200_000
-"""The limit for one key.  A history that needs more is undecided; that is counted, but is no violation."""
+"""The limit for one key.  A history that needs more is undecided; that is counted, but is not a violation."""
 
 
 @dataclass(frozen=True, slots=True)

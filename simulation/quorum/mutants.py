@@ -283,7 +283,7 @@ def _one_great_step() -> list[Any]:
     return [patch.object(ChangeGate, "_decide_target", decide)]
 
 
-@_mutant("a leader that is no voter counts itself")
+@_mutant("a leader that is not a voter counts itself")
 def _counts_itself() -> list[Any]:
     def commit(self: Any, leader: Leader) -> None:
         state = self._state

@@ -340,7 +340,7 @@ class Nemesis(FaultInjector):
         """Remove a candidate from the voters before any node learns its epoch.
 
         The leader is paused until another voter is a candidate.  That candidate is then disconnected and removed, so
-        that it is no voter and ahead of its leader.
+        that it is not a voter and ahead of its leader.
         """
         world, found = self.world, list[Host]()
         is_candidate = asyncio.Event()

@@ -125,7 +125,7 @@ MUTANTS = (
         ALL,
     ),
     Mutant(
-        "a voter with a slow disk waits for ever",
+        "a voter with a slow disk waits forever",
         ELECTION,
         "if follower.patient or follower.leader_ended or not self._timeouts.patience_ms(now_ms):",
         "if follower.leader_ended or not self._timeouts.patience_ms(now_ms):",
@@ -212,7 +212,7 @@ MUTANTS = (
         ALL,
     ),
     Mutant(
-        "a leader whose disk hangs leads for ever where all disks are slow",
+        "a leader whose disk hangs leads forever where all disks are slow",
         CONTACTS,
         "min(4 * min(others), most)",
         "4 * min(others)",
@@ -240,7 +240,7 @@ MUTANTS = (
         ("tests/unit/quorum/core/test_latency.py::test_a_fetch_after_a_hold_up_does_not_blame_the_disk",),
     ),
     Mutant(
-        "a disk is slow for ever",
+        "a disk is slow forever",
         LATENCY,
         "return self._peak_ms >> (now_ms - self._peak_at_ms) // HALVING_MS",
         "return self._peak_ms",

@@ -201,8 +201,8 @@ class Run:
                     effects += step(self.lab, SnapshotRead(effect.read_id, 20, b"x"))
                 case VotersChanged():
                     self.seen.add(effect.result.error.name)
-                case RoleChanged() if "leads anew" in effect.reason:
-                    self.seen.add("leads anew")
+                case RoleChanged() if "starts a new epoch" in effect.reason:
+                    self.seen.add("starts a new epoch")
 
 
 @pytest.mark.parametrize("first", range(0, 240, 60))
@@ -215,6 +215,6 @@ def test_plausible_messages_break_no_core(first: int) -> None:
         except AssertionError as failure:
             raise AssertionError(f"seed {seed}: {failure}") from failure
         seen |= run.seen
-    assert seen >= {"leader", "resigned", "follower", "NONE", "leads anew", "TIMED_OUT", "LAST_VOTER"}, (
+    assert seen >= {"leader", "resigned", "follower", "NONE", "starts a new epoch", "TIMED_OUT", "LAST_VOTER"}, (
         "the messages no longer reach some roles or answers"
     )

@@ -147,7 +147,7 @@ class Disk:
         start = older[-1].offset if older else 0
         before = [self.snapshots[older[-1]]] if older else []
         batches = [batch for batch in self.batches if start <= batch.base_offset and batch.end_offset <= end.offset]
-        assert (batches[-1].end_offset if batches else start) == end.offset, f"{end} is no end of a batch"
+        assert (batches[-1].end_offset if batches else start) == end.offset, f"{end} is not the end of a batch"
         return b" ".join(before + [batch.payload or type(batch.control).__name__.encode() for batch in batches])
 
     def read(self, effect: ReadLog | ReadSnapshot) -> LogRead | SnapshotRead:

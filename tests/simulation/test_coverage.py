@@ -18,7 +18,7 @@ def changed(role: Role, reason: str) -> RoleChanged:
     [
         (None, Role.UNATTACHED, "joined cluster c as voter", "founds"),
         (Role.FOLLOWER, Role.PROSPECTIVE, "leader 2 has resigned", "leader has resigned"),
-        (Role.FOLLOWER, Role.PROSPECTIVE, "leader 2 is not heard", "no reply from the leader"),
+        (Role.FOLLOWER, Role.PROSPECTIVE, "leader 2 does not answer", "no reply from the leader"),
         (Role.FOLLOWER, Role.UNATTACHED, "leader 2 of epoch 4 has resigned", "learns of an epoch at its end"),
         (Role.FOLLOWER, Role.UNATTACHED, "leader 2 has resigned", "leader has resigned, as an observer"),
         (Role.LEADER, Role.RESIGNED, "hands over to 3 on request", "hands over on request"),

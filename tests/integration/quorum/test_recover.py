@@ -109,8 +109,8 @@ async def test_a_recovery_interrupted_between_its_writes_is_repeated(
         assert "one nail (next: repair the disk, and run it again)" in said.err
     assert await asyncio.to_thread(recovered, tmp_path / "1", "--yes") == 0
     said = capsys.readouterr()
-    assert "was interrupted half-way, at generation 2: it is repeated" in said.out
-    assert "brokers rejoin by themselves" in said.out
+    assert "was interrupted at generation 2; this run repeats it" in said.out
+    assert "brokers rejoin automatically" in said.out
     async with plane(configs[0]) as one:
         await ready(one)
         assert one.node.core.generation == 3
@@ -127,7 +127,7 @@ async def test_recovery_reports_how_other_nodes_find_the_quorum(
             await asyncio.to_thread(recovered, tmp_path / "1", "--yes", "--address", "127.0.0.1:2")
     assert await asyncio.to_thread(recovered, tmp_path / "1", "--yes", "--address", "127.0.0.1:2") == 0
     said = capsys.readouterr().out
-    assert "brokers rejoin by themselves" not in said
+    assert "brokers rejoin automatically" not in said
     assert "the others do not find it, because no former voter\n  was at 127.0.0.1:2" in said
     assert "with --join 127.0.0.1:2 instead" in said
 

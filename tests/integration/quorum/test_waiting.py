@@ -82,7 +82,7 @@ async def test_a_wait_follows_a_target_and_status_shows_the_last_leaderships_end
         successor = await quorum_is(cluster, "another leads", lambda it: it.known.leader_id != leader.id)
         ended = (await done(cluster, "quorum", "status"))["last_leadership_end"]
         assert ended["leader_id"] == leader.id, (ended, successor)
-        assert "not heard" in ended["reason"]
+        assert "does not answer" in ended["reason"]
 
 
 def _age(described: quorum_pb2.DescribeQuorumReply, node_id: int) -> int:

@@ -157,7 +157,7 @@ def test_a_leader_reports_why_no_preferred_voter_leads() -> None:
 
     assert problem() is None, "none is preferred"
     bench.do(Prefer((3, 9)))
-    assert problem() == "the disk of node 3 was slow lately: 600 ms for a write; node 9 is no voter"
+    assert problem() == "the disk of node 3 was slow lately: 600 ms for a write; node 9 is not a voter"
     bench.do(Prefer((3, 1)))
     assert problem() is None, "this one is preferred, too"
     bench.do(Prefer((3, 2)))

@@ -379,7 +379,7 @@ def test_description_of_the_quorum() -> None:
     assert found.last_leader_change_reason.startswith("elected by")
 
 
-@pytest.mark.parametrize(("said", "reason"), [("told to", "resigned: told to"), (None, "leader 2 is not heard")])
+@pytest.mark.parametrize(("said", "reason"), [("told to", "resigned: told to"), (None, "leader 2 does not answer")])
 def test_the_end_of_the_last_leadership_is_described(said: str | None, reason: str) -> None:
     bench = Bench()
     assert bench.core.describe(0).last_leadership_end is None

@@ -106,7 +106,7 @@ def test_a_wrong_part_ends_the_download(changes: dict[str, Any]) -> None:
     assert not any(isinstance(effect, StoreSnapshotPart | LoadSnapshot) for effect in effects)
     assert not is_downloading(bench)
     bench.until(bench.now_ms + 200)
-    assert len(bench.take(Fetch)) == 1, "it fetches again, to get an offer of the present snapshot"
+    assert len(bench.take(Fetch)) == 1, "it fetches again, to get an offer of the current snapshot"
 
 
 def test_late_parts_and_late_events_of_the_shell_are_ignored() -> None:
@@ -196,7 +196,7 @@ def test_another_snapshot_is_downloaded_at_once_after_a_damaged_one() -> None:
 
 
 def test_the_fetch_timeout_does_not_end_while_the_shell_stores_a_part() -> None:
-    """Loading a large one takes longer than the fetch timeout; there is no contact with the leader meanwhile."""
+    """Loading a large one takes longer than the fetch timeout; there is not contact with the leader meanwhile."""
     bench = loading()
     bench.until(bench.now_ms + 30_000)
     assert isinstance(bench.core.role, Follower)

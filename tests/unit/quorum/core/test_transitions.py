@@ -58,7 +58,7 @@ def test_no_transition_is_listed_twice() -> None:
 def test_a_node_cannot_lead_without_being_a_candidate() -> None:
     roles = transitions()
     roles.become(Unattached(None), 0, "started")
-    with pytest.raises(AssertionError, match="no legal transition: won"):
+    with pytest.raises(AssertionError, match="not a legal transition: won"):
         roles.become(Leader(epoch_start=0, since_ms=0), 0, "won")
 
 
@@ -66,5 +66,5 @@ def test_only_a_start_or_a_leader_leads_to_resigned() -> None:
     assert {before for before, after, _ in TRANSITIONS if after is Role.RESIGNED} == {None, Role.LEADER}
     roles = transitions()
     roles.become(Resigned(None, {}, (), "led before"), 0, "led before")
-    with pytest.raises(AssertionError, match="no legal transition: again"):
+    with pytest.raises(AssertionError, match="not a legal transition: again"):
         roles.become(Resigned(None, {}, (), "led before"), 1, "again")

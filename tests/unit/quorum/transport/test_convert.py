@@ -329,7 +329,7 @@ def test_a_piece_of_a_snapshot_that_does_not_fit_is_refused(fields: dict[str, An
     ("change", "problem"),
     [
         ({"founding": leader_change(1)}, "founding batch at offset 1"),
-        ({"founding": data(0)}, "no control record"),
+        ({"founding": data(0)}, "not a control record"),
         ({"newborn": True}, "a newborn with a founding record"),
         ({"key": ReplicaKey(1, UNASSIGNED)}, "no directory id"),
     ],
