@@ -1,7 +1,7 @@
 """Converts records to protobuf and back: the payload of a data batch of the metadata log, and messages in requests.
 
 Decoding skips nothing.  If a node skipped a record that its version does not know (an unset oneof, an unknown field at
-any depth, an enum number without a name, a higher version), its image would differ from the others' for ever.  So such
+any depth, an enum number without a name, a higher version), its image would differ from the others' forever.  So such
 a record is an error that names the offset, and the process ends.  Stored records are checked like input from outside:
 lengths of ids, ranges of numbers, sizes of lists.
 
@@ -307,7 +307,7 @@ def _index(value: int) -> int:
 def _broker_ids(values: Sequence[int], what: str) -> tuple[int, ...]:
     ids = tuple(values)
     if ids and (min(ids) < 0 or len(ids) > LIST_MAX or len(set(ids)) < len(ids)):
-        raise _MalformedError(f"{what} {ids[:20]}: negative, twice or too many")
+        raise _MalformedError(f"{what} {ids[:20]}: negative, repeated or too many")
     return ids
 
 
@@ -327,7 +327,7 @@ class _Reader:
     def record(self, message: pb.Record) -> Record:
         kind = message.WhichOneof("record")
         if kind is None:
-            raise _MalformedError("of no kind that this release knows")
+            raise _MalformedError("of an unknown kind")
         read: Callable[[Any], Record] = getattr(self, kind)
         return read(getattr(message, kind))
 
@@ -355,7 +355,7 @@ class _Reader:
                 replica = self._replicas[key] = Replica(_broker_id(message.broker_id), directory_id)
             found.append(replica)
         _check(0 < len(found) <= LIST_MAX, "number of replicas", len(found))
-        _check(len({replica.broker_id for replica in found}) == len(found), "broker twice in replicas", found[:20])
+        _check(len({replica.broker_id for replica in found}) == len(found), "repeated broker in replicas", found[:20])
         return tuple(found)
 
     def leader(self, value: int) -> int:
@@ -367,7 +367,9 @@ class _Reader:
     def register_broker(self, message: pb.RegisterBroker) -> RegisterBroker:
         _check(len(message.endpoints) <= LIST_MAX, "number of endpoints", len(message.endpoints))
         directories = tuple([self.known_uuid(each, "directory id") for each in message.directory_ids])
-        _check(len(set(directories)) == len(directories) <= LIST_MAX, "directory twice or too many", len(directories))
+        _check(
+            len(set(directories)) == len(directories) <= LIST_MAX, "repeated or too many directories", len(directories)
+        )
         _check(1 <= message.feature_min <= message.feature_max, "feature range from", message.feature_min)
         return RegisterBroker(
             broker_id=_broker_id(message.broker_id),

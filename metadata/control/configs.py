@@ -334,9 +334,8 @@ def resource_key(image: ClusterImage, resource: Resource) -> tuple[ConfigScope, 
             return ConfigScope.CLUSTER, ""
         case ConfigScope.GROUP:
             if not name.strip() or len(name.encode()) > GROUP_ID_MAX_BYTES:
-                text = (
-                    f"{name[:60]!a} is no group id: it must have 1 to {GROUP_ID_MAX_BYTES} bytes, and not only spaces"
-                )
+                limits = f"it must have 1 to {GROUP_ID_MAX_BYTES} bytes, and not only spaces"
+                text = f"{name[:60]!a} is not a group id: {limits}"
                 return Outcome(ApiError.INVALID_REQUEST, text)
             return ConfigScope.GROUP, name
     return Outcome(ApiError.INVALID_REQUEST, "the resource is neither a topic, a broker, a group nor the cluster")

@@ -122,7 +122,7 @@ def _changes(record: PartitionChange, known: _Known) -> list[str]:
         changes += _replica_changes(record.replicas, known.replicas)
         known.replicas = record.replicas
     if record.isr is not None:
-        if known.isr is None or sorted(known.isr) != sorted(record.isr):  # a different order alone is no change
+        if known.isr is None or sorted(known.isr) != sorted(record.isr):  # a different order alone is not a change
             changes.append(f"in sync {_ids(record.isr)}" + ("" if known.isr is None else f" (was {_ids(known.isr)})"))
         known.isr = record.isr
     if record.elr is not None:

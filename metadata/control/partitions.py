@@ -173,13 +173,13 @@ def _check_change(
             f" controller's {partition.leader_epoch}, {partition.partition_epoch}",
         )
     if change.leader_epoch < partition.leader_epoch:
-        text = f"{name}: leader epoch {change.leader_epoch} is old; the present one is {partition.leader_epoch}"
+        text = f"{name}: leader epoch {change.leader_epoch} is old; the current one is {partition.leader_epoch}"
         return Outcome(ApiError.FENCED_LEADER_EPOCH, text)
     if broker_id != partition.leader:
         return Outcome(ApiError.INVALID_REQUEST, f"{name} is led by {partition.leader}, not by {broker_id}")
     if change.partition_epoch < partition.partition_epoch:
         text = (
-            f"{name}: partition epoch {change.partition_epoch} is old; the present one is {partition.partition_epoch}"
+            f"{name}: partition epoch {change.partition_epoch} is old; the current one is {partition.partition_epoch}"
         )
         return Outcome(ApiError.INVALID_UPDATE_VERSION, text)
     return _check_members(image, name, change, partition)

@@ -28,7 +28,7 @@ being reassigned, for which the image keeps a mask.
 When a replica leaves the assignment, a new leader epoch begins even under the same leader: if the broker gets the
 replica again soon afterwards, it must not be treated as one that never left.
 
-A replacement of the target starts from the present lists.  Added replicas that are no longer wanted leave immediately,
+A replacement of the target starts from the current lists.  Added replicas that are no longer wanted leave immediately,
 unless they are in the ISR or ELR; then they stay until the end, in both lists, so that neither a start nor a
 replacement makes the ISR smaller.  A cancellation removes all added replicas, and one of the original replicas leads;
 if none of them may lead without data loss, it is refused.
@@ -230,7 +230,7 @@ def _refuse_target(image: ClusterImage, partition: PartitionImage, wanted: Wante
 
 
 def target_of(partition: PartitionImage) -> tuple[int, ...]:
-    """Return the replicas after the reassignment; without one, the present ones."""
+    """Return the replicas after the reassignment; without one, the current ones."""
     return tuple([each for each in partition.replica_ids if each not in partition.removing])
 
 

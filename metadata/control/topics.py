@@ -5,7 +5,7 @@ records do not fit into one batch changes nothing.  If a topic exists, the answe
 requested one, so that a tool can report success.
 
 The replication factor of an internal topic is not adapted to the brokers that happen to be active: a topic that is
-created while a cluster starts would keep too few replicas for ever.  So its creation is refused until enough brokers
+created while a cluster starts would keep too few replicas forever.  So its creation is refused until enough brokers
 are active.  The exception is a cluster with one voter, which loses its metadata with that node anyway (standalone
 brokers, development): there the factor is at most the number of active brokers.
 """

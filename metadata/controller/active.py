@@ -68,8 +68,8 @@ NOT_CONTROLLER = Outcome(
 )
 OUTCOME_UNKNOWN = Outcome(
     ApiError.OUTCOME_UNKNOWN,
-    "the controller lost leadership, or the time was up, before the change was committed; it may still take effect",
-    "check whether it did before you retry",
+    "the controller lost leadership or timed out before the change was committed; the change may still take effect",
+    "check whether the change took effect before you retry",
 )
 TIMED_OUT = Outcome(ApiError.REQUEST_TIMED_OUT, "the quorum did not confirm in time; nothing was changed", "retry")
 

@@ -64,7 +64,7 @@ class Background:
 class Job:
     """One kind of background work.  Created by `Background.job`.
 
-    late_s: how much later than planned the present step runs.
+    late_s: how much later than planned the current step runs.
     """
 
     def __init__(self, name: str, step: Step) -> None:

@@ -45,7 +45,7 @@ class LeaderBalance:
         self._job.wake(self._interval_s())
 
     def configs_changed(self) -> None:
-        """Abandon the present round, and wait for the present interval."""
+        """Abandon the current round, and wait for the current interval."""
         self._round = None
         self._job.reset(self._interval_s())
 

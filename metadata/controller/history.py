@@ -38,7 +38,7 @@ class Log(Protocol):
     async def state_below(self, offset: int) -> tuple[int, Any] | None: ...
 
 
-class GoneError(Exception):
+class NotRetainedError(Exception):
     """The requested offset is below the start of this node's history, or was deleted during the read."""
 
 
@@ -67,7 +67,7 @@ class History:
         An offset inside a batch gives the image at the start of that batch, because a batch is applied as a whole.
 
         Raises:
-            GoneError: the records and snapshots for it are no longer retained.
+            NotRetainedError: the records and snapshots for it are no longer retained.
         """
         async with self._busy:
             known = self._images.get(offset)
@@ -84,12 +84,12 @@ class History:
         elif self._log.log_start == 0:
             image = ClusterImage()
         else:
-            raise GoneError
+            raise NotRetainedError
         timestamp_ms, turn = 0, Turn()
         while image.end_offset < offset:
             batches = await self._log.read_committed(image.end_offset, READ_BYTES)
             if not batches or batches[0].base_offset != image.end_offset:
-                raise GoneError
+                raise NotRetainedError
             for batch in batches:
                 if batch.end_offset > offset:
                     return image, timestamp_ms

@@ -21,7 +21,7 @@ from metadata.control.explain import cause_offset, explain, now_text, reason_wor
 from metadata.controller import voters as voter_words
 from metadata.controller.convert import result
 from metadata.controller.describe import PARTITIONS_IN_REPLY_MAX, describe_metadata
-from metadata.controller.history import CHAIN_MAX, READ_BYTES, GoneError, History, Log
+from metadata.controller.history import CHAIN_MAX, READ_BYTES, History, Log, NotRetainedError
 from metadata.controller.replay import MetadataReplay
 from metadata.controller.reported_ends import ReportedEnds
 from quorum.core.messages import DescribeQuorumReply
@@ -139,7 +139,7 @@ class NodeService:
         self._in_progress += 1
         try:
             answer: Message | Outcome = await handle(self, request)
-        except GoneError:
+        except NotRetainedError:
             answer = self._gone()
         except CorruptStoreError as error:
             answer = Outcome(

@@ -54,7 +54,7 @@ class Node(Protocol):
 
         Raises:
             NotLeaderError: this node does not lead `epoch` and never will again; nothing was appended.
-            CannotAppendNowError: it leads `epoch` but accepts nothing at present; a retry may succeed.
+            CannotAppendNowError: it leads `epoch` but accepts nothing now; a retry may succeed.
         """
         ...
 
@@ -77,7 +77,7 @@ class Node(Protocol):
 
     @property
     def voter_ids(self) -> tuple[int, ...]:
-        """Node ids of the present voters, ascending."""
+        """Node ids of the current voters, ascending."""
         ...
 
     async def change_voters(self, change: VoterChange, *, dry_run: bool, timeout_ms: int) -> VoterChangeResult:

@@ -10,7 +10,7 @@ firewall rule, a port that is not forwarded.  Therefore an address counts only a
 this node during the same registration, and later attempts use the numeric address that accepted.  A process counts as
 ended if no heartbeat has come for `OVERDUE` intervals, and then every address that counts (the control address and at
 least one Kafka listener) refuses a connection `ROUNDS` times in a row, without a heartbeat in between.  Any other
-result (a connection, a timeout, a reset, an unreachable host or network) is no evidence, and the rounds start over.
+result (a connection, a timeout, a reset, an unreachable host or network) is not evidence, and the rounds start over.
 
 The evidence is only a reason to fence before the session ends.  Fencing is a record.  If the evidence is wrong, nothing
 is lost, and the broker's next heartbeat unfences it.

@@ -93,7 +93,7 @@ class MetadataReplay:
             self._controller.leader_change_applied(batch.epoch)
 
     def snapshot(self) -> Iterator[bytes]:
-        """Yield the present image in chunks, while newer batches are applied."""
+        """Yield the current image in chunks, while newer batches are applied."""
         return chunks(self.image)
 
     def loader(self, source: str) -> ImageLoader:

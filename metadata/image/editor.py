@@ -336,7 +336,7 @@ class _Editor:
     # Bookkeeping
 
     def _value(self, field: str) -> Any:
-        """Return the present value of a field."""
+        """Return the current value of a field."""
         return self._changes[field] if field in self._changes else getattr(self._image, field)
 
     def _put(self, field: str, key: Any, value: Any) -> None:

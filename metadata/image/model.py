@@ -63,7 +63,7 @@ class TopicImage(msgspec.Struct, frozen=True, gc=False):
 
     A None occurs only while a batch that removes the highest partitions is being applied.
 
-    origin: the id with which the topic was created, which may differ from the present one (see `records.RenewTopic`).
+    origin: the id with which the topic was created, which may differ from the current one (see `records.RenewTopic`).
     Brokers use it in the names of folders, so a renewed topic keeps its folders.
     """
 

@@ -152,7 +152,7 @@ MUTANTS = (
         (BROKER_TESTS,),
     ),
     Mutant(
-        "a registration is no contact",
+        "a registration is not contact",
         "metadata/controller/sessions.py",
         "Session(after.brokers[record.broker_id].epoch, now)",
         "Session(-1, now)",

@@ -109,7 +109,7 @@ MUTANTS = (
         (f"{REFUSAL_TESTS}::test_evidence_before_the_last_heartbeat_fences_no_broker",),
     ),
     Mutant(
-        "a time-out is treated as a refusal",
+        "a timeout is treated as a refusal",
         REFUSALS,
         "if answer is not Answer.REFUSED:",
         "if answer is Answer.ACCEPTED:",

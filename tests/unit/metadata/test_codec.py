@@ -47,7 +47,7 @@ def refused(payload: bytes, *words: str) -> None:
 
 
 def test_an_unset_oneof_is_refused_at_its_offset() -> None:
-    refused(payload_of(good(), pb.Record()), "offset 101", "no kind")
+    refused(payload_of(good(), pb.Record()), "offset 101", "unknown kind")
 
 
 def test_a_higher_version_and_a_missing_one_are_refused() -> None:
@@ -108,7 +108,7 @@ def test_unknown_fields_are_refused_at_every_depth() -> None:
                     topic_id=TOPIC.bytes, replicas=[pb.Replica(broker_id=1, directory_id=bytes(16))] * 2
                 )
             ),
-            "broker twice",
+            "repeated broker",
         ),
         (pb.Record(config=pb.Config(scope=scope(0), key="k", value="v")), "scope 0"),
         (pb.Record(config=pb.Config(scope=scope(9), key="k", value="v")), "scope 9"),

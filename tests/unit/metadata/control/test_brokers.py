@@ -116,7 +116,7 @@ def test_a_new_incarnation_ends_the_leaderships_of_the_old_one_in_one_batch(clus
     assert (cluster.partition(led).isr, cluster.partition(led).leader) == ((2, 3), 2)
     assert cluster.partition(led).leader_epoch == 1
     assert (cluster.partition(followed).isr, cluster.partition(followed).leader) == ((2,), 2)
-    assert cluster.partition(followed).leader_epoch == 0  # an ISR change is no new leader
+    assert cluster.partition(followed).leader_epoch == 0  # an ISR change is not a new leader
     assert (cluster.partition(alone).isr, cluster.partition(alone).leader) == ((1,), NO_LEADER)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from metadata.codec import encode
-from metadata.controller.history import GoneError, History
+from metadata.controller.history import History, NotRetainedError
 from metadata.records import BrokerChange, Feature, Partition, PartitionChange, Reason, Record
 from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
@@ -51,7 +51,7 @@ def test_the_image_at_every_offset_is_reproduced(snapshots: str) -> None:
         inside = 0
         for offset in range(plane.node.high_watermark + 1):
             if offset < history.begins:
-                with pytest.raises(GoneError):
+                with pytest.raises(NotRetainedError):
                     await history.image_at(offset)
                 continue
             image, timestamp_ms = await history.image_at(offset)
@@ -97,7 +97,7 @@ def test_a_log_deleted_during_a_read_is_reported_as_missing(monkeypatch: pytest.
             return await read(start, max_bytes)
 
         monkeypatch.setattr(kept, "read_committed", drop_then_read)
-        with pytest.raises(GoneError):
+        with pytest.raises(NotRetainedError):
             await History(kept).image_at(plane.node.high_watermark)
 
     run(test())
