@@ -43,7 +43,7 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 async def _run_once(config: NodeConfig, process: Process, farewell: Farewell, before: OutlivedError | None) -> None:
-    with made_to_last():  # collections would walk the new modules again and again
+    with made_to_last():  # otherwise each garbage collection would walk the new modules
         from broker.server.process import make_broker_process
         from quorumlog.runtime.clock import Sources
         from quorumlog.runtime.metrics import Metrics

@@ -331,7 +331,7 @@ class Coordinator(Generic[M]):
         Return whether another turn can begin immediately.  Operations that append may wait until replicas are in sync.
         """
         if isinstance(self._replica.leading(self.leader_epoch), KafkaCode):
-            # This process must not serve at present, or its leadership is about to end.
+            # This process must not serve now, or its leadership is about to end.
             self._refuse_queued(KafkaCode.NOT_COORDINATOR, also_reads=True)
             self._postpone_tick(machine)
             return False

@@ -72,7 +72,7 @@ def transaction_limits(image: ClusterImage) -> TransactionLimits:
 class TransactionCoordinators:
     """The coordinators of transactions of one broker.
 
-    take_id: returns an unused producer id; None if there is none at present.
+    take_id: returns an unused producer id; None if there is none now.
     resolve: returns the address of a broker's inter-broker listener; None while it is not registered.
     """
 

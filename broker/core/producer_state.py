@@ -204,13 +204,17 @@ class ProducerState:
         if self.has_open(batch.producer_id, batch.producer_epoch):
             return ACCEPT
         if not self.is_verified(batch.producer_id, batch.producer_epoch, verification):
-            reason = f"the coordinator has not confirmed a transaction of producer {batch.producer_id} here"
+            reason = (
+                f"the coordinator has not confirmed a transaction of producer {batch.producer_id} in this partition"
+            )
             return Refuse(KafkaCode.INVALID_TXN_STATE, reason)
         if batch.producer_id in self.transactions.open:
-            reason = f"the marker of an earlier transaction of producer {batch.producer_id} is missing here"
+            reason = (
+                f"the marker of an earlier transaction of producer {batch.producer_id} is missing in this partition"
+            )
             return Refuse(KafkaCode.NOT_ENOUGH_REPLICAS, reason)  # every producer tries again after this one
         if verification is not None and batch.base_sequence > verification.lowest_sequence:
-            reason = f"sequence {verification.lowest_sequence} of producer {batch.producer_id} comes first"
+            reason = f"sequence {verification.lowest_sequence} of producer {batch.producer_id} must be appended first"
             return Refuse(KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER, reason)
         if self.transactions.aborted_count >= ABORTED_MAX:
             reason = f"{ABORTED_MAX} aborted transactions are in this partition; wait for retention or compaction"
@@ -308,7 +312,7 @@ class ProducerState:
     def _check_unknown(self, batch: ProducedBatch, log_start_offset: int) -> Accept | Refuse:
         if batch.base_sequence == 0 or log_start_offset > 0 or self.has_expired:
             return ACCEPT
-        return _out_of_order(batch, "the producer is unknown here and must start with sequence 0")
+        return _out_of_order(batch, "this partition does not know the producer, which must start with sequence 0")
 
     def apply(self, batch: ProducedBatch, first_offset: int, end_offset: int, marker: Marker | None = None) -> None:
         """Update the state for `batch`, which is in the log at these offsets, without any check.

@@ -186,7 +186,7 @@ async def alter_configs(
 ) -> dict[str, Any]:
     """Forward an (Incremental)AlterConfigs request; return the values of its response.
 
-    image: the metadata in which the present values of lists are looked up.
+    image: the metadata in which the current values of lists are looked up.
     incremental: False for AlterConfigs, which resets every config that it does not name.
     """
     deadline = forwarder.deadline(timeout_ms)

@@ -328,7 +328,7 @@ class Connection(FrameProtocol):
         """Complete a slot whose task or futures are done."""
         if self._lost:
             if slot.task is not None and not slot.task.cancelled() and (error := slot.task.exception()) is not None:
-                logger.error("request failed after its connection", peer=self.peer, error=repr(error))
+                logger.error("a request failed after its connection had closed", peer=self.peer, error=repr(error))
                 _report_if_broken(error)
             return
         try:
@@ -432,9 +432,9 @@ class Connection(FrameProtocol):
             if not self._held_by_budget:
                 allowed = limits.frame_stall_ms / 1000 + self._frame_expected / (1 << 20)
                 if now - self._frame_began > allowed:
-                    self._stalled("its frame does not arrive")
+                    self._stalled("its frame has not arrived in time")
         elif now - self._seen_at > (limits.frame_stall_ms if self.mid_frame else limits.idle_ms) / 1000:
-            self._stalled("its frame does not arrive" if self.mid_frame else "idle")
+            self._stalled("its frame has not arrived in time" if self.mid_frame else "idle")
         assert self._transport is not None
         unsent = self._transport.get_write_buffer_size()
         if unsent == 0:
@@ -442,7 +442,7 @@ class Connection(FrameProtocol):
         elif self._unsent_mark is None or self._unsent_mark[1] - unsent >= limits.write_stall_bytes:
             self._unsent_mark = (now, unsent)
         elif now - self._unsent_mark[0] > limits.write_stall_ms / 1000:
-            self._stalled("it does not take its replies")
+            self._stalled("the client does not read its replies")
 
     def make_way(self, now: float) -> None:
         """Close the connection if its frame hardly grows, because others wait for the memory that the frame takes."""
@@ -451,7 +451,7 @@ class Connection(FrameProtocol):
         if self._progress_mark is None or received - self._progress_mark[1] >= limits.crowded_progress_bytes:
             self._progress_mark = (now, received)
         elif now - self._progress_mark[0] >= limits.crowded_stall_ms / 1000:
-            self._stalled("its frame hardly grows, and others wait for the memory")
+            self._stalled("its frame grows too slowly while other connections wait for memory")
 
     def _stalled(self, why: str) -> None:
         if why != "idle":

@@ -100,7 +100,7 @@ def _name(replicas: Replicas, topic_id: UUID) -> str | None:
 
 def _unknown_id() -> asyncio.Future[ProduceResult]:
     future: asyncio.Future[ProduceResult] = asyncio.get_running_loop().create_future()
-    message = "no topic with this id is known here"
+    message = "this broker knows no topic with this id"
     future.set_result(ProduceResult(int(KafkaCode.UNKNOWN_TOPIC_ID), error_message=message))
     return future
 

@@ -108,9 +108,9 @@ def _refused_here(update: Any, count: int, image: ClusterImage) -> pb.Result | N
     elif (kind := getattr(update, "upgrade_type", _UPGRADE)) not in (_UPGRADE, *_DOWNGRADES):
         text = f"upgrade type {kind} does not exist"
     elif kind in _DOWNGRADES and level > present:
-        text = f"level {level} is higher than the present one, but the request is for a downgrade"
+        text = f"level {level} is higher than the current one, but the request is for a downgrade"
     elif kind == _UPGRADE and name in LOWERABLE and level < present:
-        text = f"level {level} is lower than the present one, but the request is for an upgrade"
+        text = f"level {level} is lower than the current one, but the request is for an upgrade"
     return None if text is None else pb.Result(error=ApiError.INVALID_REQUEST, message=text)
 
 

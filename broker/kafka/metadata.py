@@ -82,7 +82,7 @@ def leader_or_error(image: ClusterImage, partition: PartitionImage, reachable: f
 
 
 def offline_replicas(image: ClusterImage, partition: PartitionImage) -> list[int]:
-    """Return the brokers that do not serve their replica of the partition at present."""
+    """Return the brokers that do not serve their replica of the partition now."""
     offline = []
     for replica in partition.replicas:
         broker = image.brokers.get(replica.broker_id)

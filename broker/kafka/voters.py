@@ -22,7 +22,7 @@ _VOTER_SETS: Final = 1
 """The level of Kafka's feature kraft.version from which on voters can be changed."""
 
 _CODES: Final[Mapping[str, KafkaCode]] = {
-    # Kafka's leader, too, answers these with a time-out, although the client may retry at once.
+    # Kafka's leader, too, answers these with a timeout, although the client may retry at once.
     ApiError.CHANGE_PENDING: KafkaCode.REQUEST_TIMED_OUT,
     ApiError.NOT_COMMITTED_YET: KafkaCode.REQUEST_TIMED_OUT,
     ApiError.NOT_CAUGHT_UP: KafkaCode.REQUEST_TIMED_OUT,
@@ -99,7 +99,7 @@ def _address(listeners: Any) -> str | pb.Result:
     """Return the control address of a voter: that of its listener CONTROLLER, or of its only listener."""
     named = [each for each in listeners if each.name == CONTROLLER_LISTENER] or list(listeners)
     if len(named) != 1:
-        return _invalid(f"of its {len(listeners)} listeners, a voter must have exactly one named {CONTROLLER_LISTENER}")
+        return _invalid(f"the voter has {len(listeners)} listeners; exactly one must be named {CONTROLLER_LISTENER}")
     host = f"[{named[0].host}]" if ":" in named[0].host else named[0].host
     return f"{host}:{named[0].port}"
 

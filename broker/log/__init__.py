@@ -2,7 +2,7 @@
 
 The interface (all offsets are ints, end offsets exclusive; `now_ms` is the loop's clock, `wall_ms` the wall clock):
 
-    LogKey(topic_id: UUID, index: int, created: int)         # names one replica for ever; `created`: offset of its
+    LogKey(topic_id: UUID, index: int, created: int)         # names one replica forever; `created`: offset of its
                                                              # Partition record
     LogConfig(segment_size_max, segment_age_max_ms, retention_ms, retention_size, message_size_max,
               write_caching, producer_expiration_ms, …)      # one topic's settings, frozen; all have defaults

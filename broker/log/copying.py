@@ -89,7 +89,7 @@ class LogCopy:
     # -- copying
 
     def ends(self) -> dict[int, int]:
-        """Return the present size of each segment, by base offset."""
+        """Return the current size of each segment, by base offset."""
         return {segment.base_offset: segment.size for segment in self.log.segments}
 
     async def step(self, ends: Mapping[int, int]) -> bool:

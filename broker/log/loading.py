@@ -149,7 +149,7 @@ def check_whole(disk: Disk, path: str, state: LogState | None, durable: int | No
     for base_offset in bases:
         file = disk.open(segment_path(path, base_offset, "log"))
         walked = yield from walk_file(file, 0, base_offset, epoch)
-        problem = walked.problem if base_offset == offset else f"does not go on at offset {offset}"
+        problem = walked.problem if base_offset == offset else f"does not continue at offset {offset}"
         if problem is not None and (walked.end_offset if base_offset == offset else offset) >= end:
             file.close()
             return
@@ -208,7 +208,7 @@ class _Tail(NamedTuple):
         if self.epochs.end_offset < self.floor.offset:
             missing = segment_path(self.path, self.epochs.end_offset, "log")
             raise CorruptStoreError(
-                f"{missing} is missing: all below offset {self.floor.offset} was {self.floor.proof}"
+                f"{missing} is missing, although all records below offset {self.floor.offset} were {self.floor.proof}"
             )
         for file in reversed(useless):  # a power failure may interrupt this, and must leave no gap
             _discard(self.disk, file)
@@ -223,7 +223,7 @@ class _Tail(NamedTuple):
         if base_offset == epochs.end_offset:
             return None
         if base_offset <= self.flushed_segment or epochs.end_offset < self.floor.offset:
-            raise CorruptStoreError(f"{file.path} does not go on at offset {epochs.end_offset}")
+            raise CorruptStoreError(f"{file.path} does not continue at offset {epochs.end_offset}")
         return TornTail(file.path, 0, file.size, epochs.end_offset, f"follows a gap at {epochs.end_offset}")
 
     def _recover_segment(

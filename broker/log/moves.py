@@ -6,7 +6,7 @@ truncated or compacted, and no segment is deleted:
 
 - `Durability.hold`: the log goes on, but no flush is noted any more.  So no record is acknowledged that is durable only
   in the source.
-- The rest up to the present end is copied, and the copy is made durable.
+- The rest up to the current end is copied, and the copy is made durable.
 - The source records the decision.
 - What was appended meanwhile is copied without waiting, and in the same turn of the event loop the log begins to use
   the target (`PartitionLog.move_to`).  The next flush of the target acknowledges these records.
@@ -376,7 +376,7 @@ class LogMoves:
                     log.durability.release()
 
     async def _prepare(self, copy: LogCopy) -> _Prepared | None:
-        """Complete the copy up to the present end, and make it durable.  None: the move ends, or is put off."""
+        """Complete the copy up to the current end, and make it durable.  None: the move ends, or is put off."""
         log, target = copy.log, copy.target
         state = log.upkeep.state()
         watermark = min(log.high_watermark, log.marks.durable_offset)

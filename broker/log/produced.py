@@ -76,7 +76,7 @@ class OpenedBatch(NamedTuple):
 def check_produced(data: Buffer, config: LogConfig, wall_ms: int | None = None) -> Produced | Refused:
     """Check every header, and the records of the batches without compression.
 
-    wall_ms: the present time, from which the topic's limits of timestamps count; None: they are not checked.
+    wall_ms: the current time, from which the topic's limits of timestamps count; None: they are not checked.
     """
     times = ANY_TIME if wall_ms is None or not config.bounds_timestamps else _times(config, wall_ms)
     headers = validate_batches(data, config.message_size_max)

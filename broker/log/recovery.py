@@ -130,7 +130,7 @@ def walk_file(
             chunk, start = file.pread(position, CHUNK), position
         problem = yield from _judge_body(file, header, chunk, position, start)
         if problem is None and header.base_offset != offset:
-            problem = f"offset {header.base_offset} where {offset} must come"
+            problem = f"offset {header.base_offset} instead of {offset}"
         if problem is None and header.leader_epoch < epoch:
             problem = f"leader epoch {header.leader_epoch} after {epoch}"
         if problem is not None:
@@ -171,7 +171,7 @@ def recover_segment(
     where = f"{segment.path} at position {walked.end}, offset {walked.end_offset}: {walked.problem}"
     floor = start.floor
     if walked.end_offset < floor.offset:
-        raise CorruptStoreError(f"{where}, but all below offset {floor.offset} was {floor.proof}")
+        raise CorruptStoreError(f"{where}, but all records below offset {floor.offset} were {floor.proof}")
     for one, position in () if start.unsynced else [(file, walked.end), *((one, 0) for one in later)]:
         good = yield from find_batch(one, position, walked.end_offset)
         if good is not None:

@@ -325,7 +325,7 @@ class Segment:
             if header.end_offset != offset:
                 problem = f"ends at offset {header.end_offset}, {offset} follows"
             elif epoch_of(header.base_offset) not in (-1, header.leader_epoch):
-                problem = f"leader epoch {header.leader_epoch} where {epoch_of(header.base_offset)} must be"
+                problem = f"leader epoch {header.leader_epoch} instead of {epoch_of(header.base_offset)}"
             if problem is not None:
                 raise CorruptStoreError(f"{self.path} at position {end}: {problem}")
             offset = header.base_offset

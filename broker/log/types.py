@@ -40,7 +40,7 @@ class LogKey:
 def folder_name(key: LogKey, topic: str) -> str:
     """Return the folder of a replica: the topic's name, for people, followed by the whole identity."""
     name = f"{topic[:_TOPIC_SHOWN_MAX]}-{key.index}.{key.topic_id.hex}.{key.created}"
-    assert _FOLDER.fullmatch(name), f"{name!r} is no folder name"  # topic names were checked at their creation
+    assert _FOLDER.fullmatch(name), f"{name!r} is not a folder name"  # topic names were checked at their creation
     return name
 
 

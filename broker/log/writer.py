@@ -156,7 +156,7 @@ class LogWriter:
         epoch = epochs.latest
         for header in headers:
             if header.base_offset != offset:
-                return Refused(int(KafkaCode.CORRUPT_MESSAGE), f"offset {header.base_offset} where {offset} must come")
+                return Refused(int(KafkaCode.CORRUPT_MESSAGE), f"offset {header.base_offset} instead of {offset}")
             if header.leader_epoch < epoch:
                 return Refused(int(KafkaCode.CORRUPT_MESSAGE), f"leader epoch {header.leader_epoch} after {epoch}")
             if header.leader_epoch > leader_epoch:

@@ -188,7 +188,7 @@ class ImageFollower:
         turn = Turn()
         gone: list[PartitionKey] = []
         for key in touched:
-            if self._is_gone(key, image):
+            if self._is_deleted(key, image):
                 gone.append(key)
             await turn.passed()
         if gone:
@@ -213,7 +213,7 @@ class ImageFollower:
             return None
         return partition
 
-    def _is_gone(self, key: PartitionKey, image: ClusterImage) -> bool:
+    def _is_deleted(self, key: PartitionKey, image: ClusterImage) -> bool:
         replica = self._table.get(key)
         if replica is None:
             return False

@@ -30,7 +30,7 @@ class ReplicaMoves:
     async def request(self, moves: Sequence[RequestedMove]) -> list[KafkaCode]:
         """Move replicas to directories of this broker that work; return the outcome of each request.
 
-        The requests are durable on return.  A move to the present directory ends an earlier move.
+        The requests are durable on return.  A move to the current directory ends an earlier move.
         """
         codes = []
         targets: dict[LogKey, UUID] = {}

@@ -169,7 +169,7 @@ class RecordChecks:
         if done.cancelled() or done.exception() is not None:
             produce.batches = Refused(int(KafkaCode.UNKNOWN_SERVER_ERROR), "the check of the records failed")
         elif not isinstance(produce.batches, Refused) and not produce.future.done():
-            # Otherwise its transaction was refused during the check, or it was answered with a time-out.
+            # Otherwise its transaction was refused during the check, or it was answered with a timeout.
             self._take(produce, produce.batches, done.result())
         produce.is_checked = True
         self._advance(produce.lane)

@@ -30,7 +30,7 @@ class ReplicationThrottle:
         self._throttle.spend(size, asyncio.get_running_loop().time())
 
     def portion(self, most: int) -> int:
-        """Return the bytes to request at a time: those of a tenth of a second at the present rate, at most `most`."""
+        """Return the bytes to request at a time: those of a tenth of a second at the current rate, at most `most`."""
         rate = self._throttle.rate
         return most if rate < 0 else min(most, max(self.PORTION_MIN, rate // 10))
 

@@ -26,17 +26,17 @@ def register_broker_metrics(metrics: Metrics, role: BrokerRole, kafka: KafkaServ
     gauge("broker_partitions_led", "Partitions that this broker leads.", lambda: len(led()))
     gauge(
         "broker_partitions_under_replicated",
-        "Partitions led here whose ISR is smaller than their replicas, not counting those being added.",
+        "Partitions that this broker leads with replicas out of sync, not counting those being added.",
         lambda: sum(leader.lacks_replicas for leader in led()),
     )
     gauge(
         "broker_partitions_reassigning",
-        "Partitions led here that are being reassigned.",
+        "Partitions that this broker leads and that are being reassigned.",
         lambda: sum(each.leader is not None and each.image.reassigning for each in table),
     )
     gauge(
         "broker_partitions_under_min_isr",
-        "Partitions led here whose ISR is below min.insync.replicas.",
+        "Partitions that this broker leads with an ISR below min.insync.replicas.",
         lambda: sum(len(leader.isr) < leader.min_isr for leader in led()),
     )
     gauge(

@@ -159,7 +159,7 @@ MUTANTS = (
         (f"{PARTITION_ISR_TESTS}::test_a_replica_below_the_watermark_or_the_elections_end_does_not_join",),
     ),
     Mutant(
-        "a definite refusal leaves its additions in force for ever",
+        "a definite refusal leaves its additions in force forever",
         PARTITION,
         "                    pending.additions.clear()\n",
         "",

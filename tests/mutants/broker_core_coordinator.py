@@ -233,7 +233,7 @@ MUTANTS = (
         (f"{REBALANCE_TESTS}::test_a_repeated_join_answers_the_earlier_one",),
     ),
     Mutant(
-        "members without SyncGroup stay for ever",
+        "members without SyncGroup stay forever",
         REBALANCE,
         "    group.wake(group.sync_deadline_ms)\n    for member",
         "    group.sync_deadline_ms += 10**9\n    for member",
@@ -310,7 +310,7 @@ MUTANTS = (
         (f"{OFFSET_TESTS}::test_a_commit_that_does_not_fit_into_a_batch_changes_nothing",),
     ),
     Mutant(
-        "metadata that is no subscription protects no offset",
+        "metadata that is not a subscription protects no offset",
         OFFSET_REQUESTS,
         "if subscribed is None or topic in subscribed:",
         "if subscribed is not None and topic in subscribed:",
@@ -345,11 +345,11 @@ MUTANTS = (
         (f"{OFFSET_TESTS}::test_a_large_group_is_deleted_in_slices_and_is_dead_meanwhile",),
     ),
     Mutant(
-        "a call whose client hung up is answered",
+        "a call whose client disconnected is answered",
         MACHINE,
         "rebalance.hang_up(turn, group, group.members[member_id])",
         "rebalance.answer_sync(turn, group, group.members[member_id], SyncGroupResponse(KafkaCode.NONE))",
-        (f"{REBALANCE_TESTS}::test_a_client_that_hung_up_in_sync_keeps_its_session",),
+        (f"{REBALANCE_TESTS}::test_a_client_that_disconnected_in_sync_keeps_its_session",),
     ),
     Mutant(
         "assignments do not count for the size of a group's record",
@@ -373,11 +373,11 @@ MUTANTS = (
         (f"{OFFSET_TESTS}::test_the_subscription_of_a_restarted_static_member_protects_other_offsets",),
     ),
     Mutant(
-        "a member that hung up counts as joined",
+        "a member whose client disconnected counts as joined",
         REBALANCE,
         "    group.waiting -= member.join_call is not None\n    member.join_call = member.sync_call = None",
         "    member.join_call = member.sync_call = None",
-        (f"{REBALANCE_TESTS}::test_a_client_that_hung_up_in_join_counts_as_not_joined",),
+        (f"{REBALANCE_TESTS}::test_a_client_that_disconnected_in_join_counts_as_not_joined",),
     ),
     Mutant(
         "a retention beyond all times ends the process",

@@ -216,7 +216,7 @@ MUTANTS = (
         (f"{GROUP_TOPICS}::test_a_new_coordinator_applies_changes_of_topics_that_it_missed",),
     ),
     Mutant(
-        "a new coordinator waits for ever for a member to give partitions up",
+        "a new coordinator waits forever for a member to give partitions up",
         f"{FOLDER}/group.py",
         "            if member.current.revoking:\n                self.expect(member, now_ms)\n",
         "",

@@ -621,7 +621,7 @@ MUTANTS = (
         DURABILITY,
         "self._folder_changed = self._folders_first = self.is_truncating = True",
         "self._folder_changed = self._folders_first = True",
-        (f"{DURABILITY_TESTS}::test_what_a_recovery_truncates_lasts_until_it_is_durable",),
+        (f"{DURABILITY_TESTS}::test_a_truncation_by_a_recovery_is_pending_until_it_is_durable",),
     ),
     Mutant(
         "with write.caching, a truncation is never flushed",

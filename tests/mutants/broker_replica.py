@@ -488,7 +488,7 @@ MUTANTS = (
         (f"{FETCHER_TESTS}::test_repeated_refusals_of_batches_wait_longer",),
     ),
     Mutant(
-        "a deletion waits for ever for a start that retention moved",
+        "a deletion waits forever for a start that retention moved",
         REPLICA,
         "if self.log.durable_start_offset < self.log.start_offset:",
         "if before < self.log.start_offset:",

@@ -145,14 +145,14 @@ MUTANTS = (
         (f"{CHECK_TESTS}::test_checks_that_end_out_of_order_are_appended_in_order",),
     ),
     Mutant(
-        "a produce is appended after it was answered with a time-out",
+        "a produce is appended after it was answered with a timeout",
         CHECKS,
         "            if not produce.future.done():\n                self._hand_over(produce)\n",
         "            self._hand_over(produce)\n",
         (f"{CHECK_TESTS}::test_produce_after_its_timeout_is_refused_and_not_appended",),
     ),
     Mutant(
-        "the check of a produce that was answered with a time-out keeps its batches",
+        "the check of a produce that was answered with a timeout keeps its batches",
         CHECKS,
         "            self._waiting.pop(produce, None)\n",
         "",

@@ -40,7 +40,7 @@ MUTANTS = (
         SEEDS,
     ),
     Mutant(
-        "a late duplicate of an earlier run fences the present one",
+        "a late duplicate of an earlier run fences the current one",
         SCOPES,
         "            self._replaced[before] = None\n",
         "            pass\n",

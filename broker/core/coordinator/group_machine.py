@@ -453,7 +453,7 @@ class GroupMachine:
     # -- events
 
     def forget(self, call: int, now_ms: int) -> Step:
-        """Drop a call whose client hung up."""
+        """Drop a call whose client disconnected."""
         turn = self._turn(now_ms)
         self._sweeper.forget(call)
         parked = self._parked.pop(call, None)

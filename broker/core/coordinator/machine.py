@@ -81,7 +81,7 @@ class Machine(Protocol[Request_contra, Limits_contra]):
         ...
 
     def forget(self, call: int, now_ms: int) -> Step:
-        """Drop a call whose client hung up.  No answer to it follows.  A call that was answered is ignored.
+        """Drop a call whose client disconnected.  No answer to it follows.  A call that was answered is ignored.
 
         The step has no records, so it can be applied while nothing can be appended.
         """

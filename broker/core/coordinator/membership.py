@@ -191,7 +191,7 @@ def _replace_static(turn: Turn, group: Group, call: int, request: JoinGroup, old
     """Give the name of a static member to the process that joins now; fence the one that had it.
 
     The group continues without a rebalance if it would use the same protocol, also with another subscription.  If the
-    larger subscription does not fit into the record beside the present assignments, the leader assigns anew.
+    larger subscription does not fit into the record beside the current assignments, the leader assigns anew.
     """
     assert old.instance_id is not None, old
     member = joining_member(_new_id(request, random), request)

@@ -10,7 +10,7 @@ within the longest rebalance timeout is removed, and so a leader that never send
 A member whose call waits cannot send heartbeats, so its session does not run.  Its call has the deadline of the group.
 If its client hangs up, its session runs again and it counts as a member that has not joined.  A new member whose client
 does not know its member id cannot rejoin as this member, so it is removed at once.  It is also removed after
-NEW_MEMBER_JOIN_TIMEOUT_MS, because a client whose time-out went unnoticed would add one more member with each retry.
+NEW_MEMBER_JOIN_TIMEOUT_MS, because a client whose timeout went unnoticed would add one more member with each retry.
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ def refuse_calls(turn: Turn, group: Group, member: Member, error: KafkaCode) -> 
 
 
 def hang_up(turn: Turn, group: Group, member: Member) -> None:
-    """Drop the waiting call of a member whose client hung up.  `parked` no longer has the call, and no answer follows.
+    """Drop the waiting call of a member whose client disconnected.
+
+    `parked` no longer has the call, and no answer follows.
 
     This makes no record.  A member that must be removed at once is removed by the next tick, which is due now.
     """
@@ -187,7 +189,7 @@ def _become_empty(turn: Turn, group: Group) -> None:
 
 
 def joined(group: Group, member: Member) -> JoinGroupResponse:
-    """Return the answer to a JoinGroup in the present generation."""
+    """Return the answer to a JoinGroup in the current generation."""
     assert group.leader is not None, group.name
     return JoinGroupResponse(
         KafkaCode.NONE,
@@ -287,7 +289,7 @@ def on_time(turn: Turn, group: Group) -> None:
         if member.expires_ms is not None and member.expires_ms <= turn.now_ms and _is_member(group, member):
             if not member.knows_id and member.join_call is None and member.instance_id is None:
                 reason = RebalanceReason.HUNG_UP
-                cause = f"the client of the new member {member.name} hung up"
+                cause = f"the client of the new member {member.name} disconnected"
             elif member.join_call is None:
                 reason = RebalanceReason.SESSION_EXPIRED
                 cause = f"the session of member {member.name} expired"

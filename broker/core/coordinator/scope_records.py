@@ -44,7 +44,7 @@ _BY_NUMBER: Final = {state.number: state for state in ScopeState}
 class ScopeValue(msgspec.Struct, frozen=True):
     """The stored state of a scope.
 
-    owner: the program that may use it.  run: the present run.  epoch: the epoch of that run, which rises with each run.
+    owner: the program that may use it.  run: the current run.  epoch: the epoch of that run, which rises with each run.
     sequence: the sequence of the last end that was decided; NO_SEQUENCE if there was none.
     winners: the attempts to commit; all other producers that existed at the decision are aborted.  Empty while the
         scope is open.

@@ -20,7 +20,7 @@ all producers before it, by an ENDING record without winners.  An epoch is at le
 than every epoch that the log shows, so that it rises even over the deletion of a scope.
 
 **A run that another one has replaced never begins again.**  InitScope names no epoch, so a duplicate that arrives late,
-for example from a connection that was cut for minutes, would look like the next run.  It would fence the present run,
+for example from a connection that was cut for minutes, would look like the next run.  It would fence the current run,
 and with `reset` delete the sequence, after which work that was done is done again.  `_replaced` has the last runs that
 were replaced, as the log shows them.  Compaction removes their records, but not from the newest segment.  So a
 coordinator that loads the log knows the runs of far longer than a connection can delay a request.
@@ -263,7 +263,7 @@ class Scopes:
         if problem := attempt_problem(request.attempt):
             return InitScopeProducerResponse(KafkaCode.INVALID_REQUEST, problem)
         if not 0 < request.timeout_ms <= limits.timeout_max_ms:
-            text = f"the time-out is {request.timeout_ms} ms, not 1 to {limits.timeout_max_ms}"
+            text = f"the timeout is {request.timeout_ms} ms, not 1 to {limits.timeout_max_ms}"
             return InitScopeProducerResponse(KafkaCode.INVALID_TRANSACTION_TIMEOUT, text)
         if (refusal := self._refusal(self._scopes.get(request.scope), request.epoch)) is not None:
             return InitScopeProducerResponse(*refusal)

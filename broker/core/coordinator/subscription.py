@@ -38,7 +38,7 @@ class Assignment(NamedTuple):
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """Return the topics of a subscription; None if the bytes are no subscription.
+    """Return the topics of a subscription; None if the bytes are not a subscription.
 
     Later versions add fields after the topics, so these are not read.
     """

@@ -51,7 +51,7 @@ _END = object()
 
 @dataclass(slots=True, eq=False)
 class _Deletion:
-    """A DeleteGroups call that waits until its groups are deleted.  call: None if the client hung up."""
+    """A DeleteGroups call that waits until its groups are deleted.  call: None if the client disconnected."""
 
     call: int | None
     request: DeleteGroups
@@ -129,7 +129,7 @@ class Sweeper:
         return topic in self._topics or topic in self._topics_later
 
     def forget(self, call: int) -> None:
-        """Drop a call whose client hung up.  Its groups are deleted all the same."""
+        """Drop a call whose client disconnected.  Its groups are deleted all the same."""
         for deletion in self._deletions:
             if deletion.call == call:
                 deletion.call = None

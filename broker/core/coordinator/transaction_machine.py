@@ -5,7 +5,7 @@ Theory of operation
 A transactional id has one producer (id and epoch) and at most one transaction.
 
     Empty → Ongoing               a partition is added
-    Ongoing → PrepareCommit       EndTxn, or Ongoing → PrepareAbort by EndTxn, the time-out, or a new producer
+    Ongoing → PrepareCommit       EndTxn, or Ongoing → PrepareAbort by EndTxn, the timeout, or a new producer
     PrepareX → CompleteX          every partition has its marker
     CompleteX → Ongoing, Empty    the next transaction; a new producer
 
@@ -14,7 +14,7 @@ A transactional id has one producer (id and epoch) and at most one transaction.
 decided transaction orders its markers again; a marker may be written twice.  So no transaction can remain open because
 a leader or coordinator failed.
 
-**Fencing.**  A new producer of an id gets the next epoch.  A time-out and a new producer also raise the epoch of the
+**Fencing.**  A new producer of an id gets the next epoch.  A timeout and a new producer also raise the epoch of the
 transaction that they abort, and the markers carry the new epoch.  So batches of the old producer are refused from the
 marker on.  A client never gets an epoch above `EPOCH_MAX`; after it, the id gets another producer id.
 
@@ -26,7 +26,7 @@ epoch; `_is_repeated` recognises that.  If the epoch is exhausted, the client co
 (`TransactionValue.next_id`).
 
 **Scopes** (`scopes.py`) decide many producers by one record.  Their producers are transactional ids as well, so
-partitions, markers and time-outs are handled here, but only a request about the scope begins or commits them.
+partitions, markers and timeouts are handled here, but only a request about the scope begins or commits them.
 
 **Replay is the only writer** of the stored state: a request makes a record, which is applied as it is appended.
 """
@@ -202,7 +202,7 @@ class TransactionMachine:
         return self._begin(turn, request, value.producer_epoch + 1, value.producer_id)
 
     def _repeated(self, value: TransactionValue, request: InitProducer) -> InitProducerResponse:
-        """Answer a client that names another producer than the present one: its answer was lost, or it is fenced."""
+        """Answer a client that names another producer than the current one: its answer was lost, or it is fenced."""
         is_retry = (
             request.producer == self._continued.get(request.transactional_id)
             and value.state is _State.EMPTY
@@ -409,7 +409,7 @@ class TransactionMachine:
             if turn.wall_ms - value.started_ms < value.timeout_ms:
                 self._watch(turn, name, value)  # a later transaction, or the wall clock was set back
             else:
-                self._abort(turn, name, value, f"its time-out of {value.timeout_ms} ms", value.client_version)
+                self._abort(turn, name, value, f"its timeout of {value.timeout_ms} ms", value.client_version)
         if self._sweep_ms <= now_ms:
             self._sweep_ms = now_ms + limits.sweep_interval_ms
             self._sweep = list(self._ids)
@@ -440,7 +440,7 @@ class TransactionMachine:
         return max(due_ms, self._next_tick_ms)
 
     def _watch(self, turn: _Turn, name: str, value: TransactionValue) -> None:
-        """Schedule a check of an open transaction for the time at which it may exceed its time-out."""
+        """Schedule a check of an open transaction for the time at which it may exceed its timeout."""
         left_ms = value.started_ms + value.timeout_ms - turn.wall_ms
         due_ms = turn.now_ms + max(1, min(left_ms, value.timeout_ms))
         if (
@@ -454,14 +454,14 @@ class TransactionMachine:
 
 
 def _is_repeated(value: TransactionValue, producer: tuple[int, int]) -> bool:
-    """Return whether an EndTransaction with this producer repeats the one that made the present state (KIP-890).
+    """Return whether an EndTransaction with this producer repeats the one that made the current state (KIP-890).
 
-    The same holds for the transaction that a time-out has aborted, so its producer can continue.
+    The same holds for the transaction that a timeout has aborted, so its producer can continue.
     """
     if value.client_version < EPOCH_RISES or value.state in (_State.EMPTY, _State.ONGOING):
         return False
     if value.previous_id != NO_ID:  # it continued with another producer id
         return producer == (value.previous_id, EPOCH_MAX) and value.producer_epoch == 0
     if value.producer_epoch > EPOCH_MAX and not value.state.is_preparing:
-        return False  # aborted by its time-out, and no client may continue with this epoch
+        return False  # aborted by its timeout, and no client may continue with this epoch
     return producer == (value.producer_id, value.producer_epoch - 1)

@@ -59,7 +59,7 @@ class CleanJob(msgspec.Struct, frozen=True):
     protected: base offsets of the last batches, and of the last marker, of each producer.
     open_producers: producers that have batches above `limit`, which a truncation may remove.
     aborted: aborted transactions with records in the segments: producer id, first offset, offset of the marker.
-    wall_ms: the present time; tombstones with an earlier delete horizon are removed.
+    wall_ms: the current time; tombstones with an earlier delete horizon are removed.
     segment_size_max: bytes of the segments that are replaced together.
     batch_size_max, inflated_max: bytes of one batch, as it is and decompressed; a log with a larger one is uncleanable.
     map_memory: bytes of the offset map.

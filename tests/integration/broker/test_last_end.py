@@ -88,7 +88,7 @@ async def test_a_broker_that_ended_because_its_disk_is_full(tmp_path: Path, smal
         assert "it ended" not in (await findings(cluster))["FENCED"]["cause"]
         await spawn(cluster, node)
         await ready(node)
-        assert "the previous process left no cause" in last_lines(node)
+        assert "the previous process recorded no cause" in last_lines(node)
     finally:
         for each in cluster.nodes:
             if each.is_running:

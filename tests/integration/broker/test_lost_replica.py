@@ -92,7 +92,7 @@ async def test_a_leader_with_a_damaged_last_batch_is_replaced(cluster: Cluster) 
     segment.write_bytes(damaged)
     await leader.start()
     await cluster.controller.until(is_in_directory(topic, 0, LOST))
-    assert "was durable and committed" in leader.hosted("t").offline
+    assert "were durable and committed" in leader.hosted("t").offline
     other = await leading(cluster, 2, "t")
     assert values_of(other.hosted("t")) == [b"a"]
     await written(other, "t", b"b")

@@ -29,7 +29,7 @@ async def state_is(cluster: DevCluster, node: Node, state: str) -> None:
 
 
 async def all_have_accepted(cluster: DevCluster) -> None:
-    """Wait until both brokers accepted connections at both addresses; before that, a refusal is no evidence."""
+    """Wait until both brokers accepted connections at both addresses; before that, a refusal is not evidence."""
     (voter,) = (node for node in cluster.nodes if node.role == VOTER)
 
     def read() -> str:

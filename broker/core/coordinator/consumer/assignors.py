@@ -5,7 +5,7 @@ Its result depends on nothing else, so that it is the same at each coordinator.
 
 **uniform** gives each member the same number of partitions, or one more, and takes as few partitions as possible away
 from those that have them.  If members are subscribed to different topics, no partition can move to a member that has
-two fewer than its present one.
+at least two partitions fewer than its owner.
 
 **range** gives each member a contiguous range of each topic, in the order of the members.  So members with the same
 subscription get the same indexes of each topic, which joins of topics need.  It ignores the last target.

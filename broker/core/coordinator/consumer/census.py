@@ -12,7 +12,7 @@ K = TypeVar("K")
 
 
 class Census:
-    """How many members have each property.  A property that no member has does not occur.
+    """The number of members with each property.  A property without members has no entry.
 
     topics, regexes: members that name the topic or the regular expression.
     assignors: members that prefer the assignor; None: without a preference.
@@ -32,7 +32,7 @@ class Census:
         self.classic = 0
 
     def describe(self, member_id: str, value: MemberValue | None, by: int) -> None:
-        """Count a description of a member (by = 1), or no longer (by = -1)."""
+        """Add (by = 1) or remove (by = -1) the description of a member."""
         if value is None:
             return
         _count(self.topics, value.topics, by)
@@ -42,7 +42,7 @@ class Census:
         self.classic += by if value.classic is not None else 0
 
     def place(self, current: CurrentValue, by: int) -> None:
-        """Count the current assignment of a member (by = 1), or no longer (by = -1)."""
+        """Add (by = 1) or remove (by = -1) the current assignment of a member."""
         if current.state is MemberState.STABLE:
             _count(self.reconciled, (current.epoch,), by)
 

@@ -181,7 +181,7 @@ def preferred_assignor(group: ConsumerGroup, limits: GroupLimits) -> str:
 
 
 def _assign(turn: Turn, group: ConsumerGroup, existing: dict[str, Topic]) -> None:
-    """Compute and store the target for the present epoch.
+    """Compute and store the target for the current epoch.
 
     If it does not fit into a batch, the previous target stays.  It is tried again when the group or its topics change.
     """

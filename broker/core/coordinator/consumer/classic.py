@@ -117,7 +117,7 @@ def _is_supported(group: ConsumerGroup, request: JoinGroup, without: ConsumerMem
 
 
 def _value(request: JoinGroup) -> MemberValue | None:
-    """Return the member that a request describes; None if its metadata is no subscription."""
+    """Return the member that a request describes; None if its metadata is not a subscription."""
     subscription = read_subscription(request.protocols[0].metadata) if request.protocols else None
     if subscription is None or request.protocol_type != CONSUMER:
         return None

@@ -120,7 +120,7 @@ class ConsumerGroup:
     state_ms: wall clock at which the group became empty, or was loaded; NO_TIME if unknown.  Soft state.
     is_outdated: the subscribed topics may have changed since `metadata_hash` was compared.  Soft state.
     assigned_ms: when the last target was computed; None if the group was empty or loaded since.  Soft state.
-    assign_at_ms: when the target of the present epoch is to be computed; None if it was, or did not fit.  Soft state.
+    assign_at_ms: when the target of the current epoch is to be computed; None if it was, or did not fit.  Soft state.
     wake_ms, queued_ms: as in `group.Group`.
     """
 
@@ -421,7 +421,7 @@ class ConsumerGroup:
         return self.assigned_ms + interval_ms
 
     def postpone_assignment(self, until_ms: int) -> None:
-        """Note when the target of the present epoch is to be computed."""
+        """Note when the target of the current epoch is to be computed."""
         self.assign_at_ms = until_ms
         self.wake(until_ms)
 

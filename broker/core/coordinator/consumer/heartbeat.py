@@ -41,7 +41,10 @@ def refuse(request: ConsumerHeartbeat, limits: GroupLimits, topics: SubscribedTo
     if request.regex:
         found = topics.matching(request.regex)
         if found is None:
-            return KafkaCode.INVALID_REGULAR_EXPRESSION, f"{request.regex!r} is no regular expression in RE2's syntax"
+            return (
+                KafkaCode.INVALID_REGULAR_EXPRESSION,
+                f"{request.regex!r} is not a regular expression in RE2's syntax",
+            )
         if sum(map(len, found)) > changes.subscription_max_bytes(limits):
             return KafkaCode.INVALID_REGULAR_EXPRESSION, f"{request.regex!r} matches {len(found)} topics, too many"
     return None
@@ -162,7 +165,7 @@ def join_refusal(
 def _epoch_refusal(group: ConsumerGroup, request: ConsumerHeartbeat, member: ConsumerMember | None) -> Refusal | None:
     error = group.member_error(request.member_id, request.instance_id)
     if error is not KafkaCode.NONE:
-        return error, f"{request.member_id!r} is no member of the group"
+        return error, f"{request.member_id!r} is not a member of the group"
     assert member is not None, request
     current = member.current
     if member.is_classic:
@@ -250,7 +253,7 @@ def leaving(group: ConsumerGroup, request: ConsumerHeartbeat) -> tuple[ConsumerM
     """Return the member that a request lets leave, or the refusal."""
     error = group.member_error(request.member_id, request.instance_id)
     if error is not KafkaCode.NONE:
-        return None, (error, f"{request.member_id!r} is no member of the group")
+        return None, (error, f"{request.member_id!r} is not a member of the group")
     member = group.members[request.member_id]
     if request.epoch == AWAY and member.known.instance_id is None:
         return None, (KafkaCode.INVALID_REQUEST, "only a static member may leave for a while")

@@ -70,7 +70,10 @@ def plan_upgrade(group: Group, limits: GroupLimits, topics: SubscribedTopics) ->
     """Return the records of an upgrade of a classic group with members, or the reason why it is not possible."""
     not_consumer = KafkaCode.GROUP_ID_NOT_FOUND
     if not limits.consumer.may_upgrade:
-        return not_consumer, f"the group {group.name!r} is classic, and group.consumer.migration.policy lets it stay so"
+        return (
+            not_consumer,
+            f"the group {group.name!r} is classic, and group.consumer.migration.policy does not permit its upgrade",
+        )
     if group.protocol_type != CONSUMER:
         return not_consumer, f"the group {group.name!r} is not a group of consumers"
     if len(group.members) >= limits.consumer.members_max:

@@ -30,7 +30,7 @@ def commit_error(group: ConsumerGroup, request: OffsetCommit) -> KafkaCode:
 def fetch_error(group: ConsumerGroup, request: GroupToFetch) -> KafkaCode:
     """Return why a client may not fetch the offsets of a group; NONE if it may.
 
-    Only a member of the newer protocol names itself.  Its epoch must be the present one: otherwise its partitions may
+    Only a member of the newer protocol names itself.  Its epoch must be the current one: otherwise its partitions may
     belong to another member by now, which may still commit.
     """
     if request.member_id is None and request.member_epoch < 0:

@@ -84,7 +84,7 @@ class SubscribedTopics(Protocol):
         ...
 
     def matching(self, regex: str) -> Sequence[str] | None:
-        """Return the topics whose whole name matches, sorted, without internal topics; None if it is no valid regex.
+        """Return the topics whose whole name matches, sorted, without internal topics; None if it is not a valid regex.
 
         The time is linear in the total length of the names, for every regex.
         """

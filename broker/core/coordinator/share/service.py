@@ -119,7 +119,7 @@ class ShareService:
     def _refusal(turn: Turn, group: ShareGroup, member: ShareMember | None, request: ShareHeartbeat) -> Refusal | None:
         if member is None:
             if request.epoch != JOINING:
-                return KafkaCode.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is no member of the group"
+                return KafkaCode.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of the group"
             if len(group.members) >= turn.limits.share.members_max:
                 return KafkaCode.GROUP_MAX_SIZE_REACHED, f"the group has {len(group.members)} members"
         elif request.epoch > JOINING and request.epoch not in (member.epoch, member.previous_epoch):

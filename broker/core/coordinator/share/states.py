@@ -159,7 +159,7 @@ class DeleteState(msgspec.Struct, frozen=True):
 
 
 class SummarizeState(msgspec.Struct, frozen=True):
-    """Read the state for an administrator: no writer is fenced, and a missing state is no error."""
+    """Read the state for an administrator: no writer is fenced, and a missing state is not an error."""
 
     key: ShareKey
     leader_epoch: int = NO_EPOCH

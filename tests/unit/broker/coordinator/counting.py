@@ -39,7 +39,7 @@ class Counting(Machine[str, None]):
 
     def replay(self, record: Record) -> None:
         if record.value is None or not record.value.isdigit():
-            raise BadRecord(f"{record.value!r} is no number")
+            raise BadRecord(f"{record.value!r} is not a number")
         self.count = int(record.value)
 
     def loaded(self, now_ms: int) -> Step:

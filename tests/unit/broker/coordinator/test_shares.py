@@ -91,6 +91,6 @@ async def test_states_that_the_group_cannot_note_are_an_error(place: Place) -> N
     assert (reset.error, states) == (KafkaCode.NOT_COORDINATOR, [])
 
 
-async def test_nothing_to_alter_creates_nothing(place: Place) -> None:
+async def test_an_alteration_without_offsets_creates_nothing(place: Place) -> None:
     reset, states = await place.shares.alter_offsets("work", [])
     assert (reset.error, states, place.asked, place.machine.log) == (KafkaCode.NONE, [], [], [])

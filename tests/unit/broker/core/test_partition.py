@@ -121,7 +121,7 @@ def test_a_write_is_refused_before_the_append_if_the_isr_is_too_small(acks: int,
 
 
 @pytest.mark.parametrize("acks", [-2, 2, 7])
-def test_other_acks_are_refused(acks: int) -> None:
+def test_unknown_values_of_acks_are_refused(acks: int) -> None:
     assert Leader().state.admits(acks) is KafkaCode.INVALID_REQUIRED_ACKS
 
 

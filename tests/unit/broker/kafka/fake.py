@@ -328,7 +328,7 @@ class FakeNode:
 
 
 class AtOnce:
-    """The part that the controller's handlers need: it decides on the present image, and commits immediately."""
+    """The part that the controller's handlers need: it decides on the current image, and commits immediately."""
 
     def __init__(self, replicas: FakeReplicas) -> None:
         self.replicas = replicas

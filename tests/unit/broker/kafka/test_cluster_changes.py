@@ -230,7 +230,7 @@ async def test_the_present_level_is_accepted_and_another_is_judged(old: Served, 
         (update(0, "share.version", kind=2), "cannot be removed"),
         (update(METADATA_VERSION_MIN, kind=9), "upgrade type 9"),
         (update(METADATA_VERSION_MAX + 1, kind=2), "downgrade"),
-        (update(1, TRANSACTION_VERSION), "lower than the present one"),
+        (update(1, TRANSACTION_VERSION), "lower than the current one"),
         (update(3, TRANSACTION_VERSION), "up to 2"),
     ],
 )

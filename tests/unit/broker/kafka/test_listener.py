@@ -246,7 +246,7 @@ async def test_batches_of_any_size_arrive_as_they_were_sent(served: Served, size
     data = random.Random(size).randbytes(size)
     async with RawClient(served.port) as client:
         answer = await client.produce("t", 0, data)
-        assert int(answer.error_code) != 0, "it is no batch"
+        assert int(answer.error_code) != 0, "it is not a batch"
         assert (await client.produce("t", 0, batch())).base_offset == 0
     assert served.replicas.produced[0] == ("t", 0, -1, data)
 

@@ -253,7 +253,7 @@ async def test_a_truncation_lasts_until_it_is_durable(rig: Rig, config: LogConfi
     assert log.is_settled
 
 
-async def test_what_a_recovery_truncates_lasts_until_it_is_durable(rig: Rig) -> None:
+async def test_a_truncation_by_a_recovery_is_pending_until_it_is_durable(rig: Rig) -> None:
     fill(rig.create(), 10)
     await rig.kill()
     await rig.start()

@@ -29,7 +29,7 @@ async def test_a_flipped_bit_in_the_last_batch_is_damage_if_it_was_committed(rig
     damaged[-3] ^= 1
     await restart_with(rig, path, bytes(damaged))
     if committed:
-        assert f"but all below offset {end} was durable and committed" in str(rig.logs.failures[KEY])
+        assert f"but all records below offset {end} were durable and committed" in str(rig.logs.failures[KEY])
         assert f"{path.name} at position {len(damaged) - len(batches[-1])}" in str(rig.logs.failures[KEY])
         assert path.read_bytes() == damaged
     else:
@@ -78,7 +78,7 @@ async def test_segments_missing_at_the_end_are_reported(rig: Rig, gone: int | No
     for path in paths:
         path.unlink()
     await rig.start()
-    problem = f"{paths[0].name} is missing: all below offset {end} was durable and committed"
+    problem = f"{paths[0].name} is missing, although all records below offset {end} were durable and committed"
     assert problem in str(rig.logs.failures[KEY])
 
 

@@ -193,7 +193,7 @@ async def test_with_write_caching_damage_below_the_watermark_is_damage(rig: Rig)
     await rig.disk.facts.commit({watermark_fact(KEY): b"%d" % log.marks.take_watermark()})
     paths = rig.files(log)
     await restart_with(rig, paths[1], paths[1].read_bytes()[:-1])
-    assert "was durable and committed" in str(rig.logs.failures[KEY])
+    assert "were durable and committed" in str(rig.logs.failures[KEY])
 
 
 async def test_with_write_caching_a_missing_committed_segment_deletes_nothing(rig: Rig) -> None:
@@ -278,7 +278,7 @@ async def test_a_missing_first_segment_is_damage(rig: Rig) -> None:
     await rig.kill()
     rig.files(log)[0].unlink()
     await rig.start()
-    assert "does not go on at offset 0" in str(rig.logs.failures[KEY])
+    assert "does not continue at offset 0" in str(rig.logs.failures[KEY])
 
 
 async def test_segments_without_any_facts_are_kept(rig: Rig) -> None:
@@ -303,13 +303,13 @@ async def test_an_empty_first_segment_is_damage_at_every_start(rig: Rig) -> None
     content = paths[0].read_bytes()
     await restart_with(rig, paths[0], b"")
     for _ in range(2):
-        assert "does not go on at offset 0" in str(rig.logs.failures[KEY])
+        assert "does not continue at offset 0" in str(rig.logs.failures[KEY])
         assert rig.files(log) == paths, "nothing is deleted"
         await rig.restart(clean=False)
     await rig.kill()
     paths[0].unlink()
     await rig.start()
-    assert "does not go on at offset 0" in str(rig.logs.failures[KEY])
+    assert "does not continue at offset 0" in str(rig.logs.failures[KEY])
     await restart_with(rig, paths[0], content)
     assert batches_of(rig.log) == written
 
@@ -348,7 +348,7 @@ async def test_a_missing_segment_is_damage(rig: Rig) -> None:
     hidden = paths[1].read_bytes()
     paths[1].unlink()
     await rig.start()
-    assert "does not go on at offset" in str(rig.logs.failures[KEY])
+    assert "does not continue at offset" in str(rig.logs.failures[KEY])
     await restart_with(rig, paths[1], hidden)
     await rig.settle(rig.log)
     await rig.logs.checkpoint([rig.log])

@@ -173,7 +173,7 @@ async def test_a_deletion_ends_with_the_broker(rig: Rig) -> None:
     assert answer.result() == DeletedRecords(int(KafkaCode.NOT_LEADER_OR_FOLLOWER))
 
 
-async def test_only_so_many_deletions_wait(rig: Rig) -> None:
+async def test_the_number_of_waiting_deletions_is_limited(rig: Rig) -> None:
     await with_follower(rig)
     rig.context.limits = replace(rig.context.limits, parked_deletions=2)
     first = [delete(rig, 1), delete(rig, 2)]

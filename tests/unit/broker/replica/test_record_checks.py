@@ -248,10 +248,10 @@ async def test_check_that_fails_is_answered_and_reported(bench: Bench) -> None:
 
 
 async def test_check_of_an_answered_produce_does_not_keep_its_batches(threads: Threads) -> None:
-    """While no thread is free, time-outs must free the batches that they answer, not only lower the count."""
+    """While no thread is free, timeouts must free the batches that they answer, not only lower the count."""
     bench = Bench(ReplicaLimits(inline_check_bytes=0, record_check_threads=1, record_check_wait_ms=1), threads)
     running = bench.produce("running", LARGE)
-    for end in ("time-out", "refusal"):
+    for end in ("timeout", "refusal"):
         frames = [memoryview(LARGE) for _ in range(5)]
         kept = [weakref.ref(frame) for frame in frames]
         futures = [bench.produce(f"t{number}", frame).future for number, frame in enumerate(frames)]

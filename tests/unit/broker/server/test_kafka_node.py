@@ -86,7 +86,7 @@ async def test_a_leader_answers_itself() -> None:
     assert leader.asked == []
 
 
-async def test_another_node_asks_the_leader() -> None:
+async def test_a_node_that_does_not_lead_asks_the_leader() -> None:
     leader = Leader(reply(1))
     state = await node(reply(3), leader).quorum(1000)
     assert state is not None

@@ -80,7 +80,7 @@ def test_without_a_controller_a_whole_reserve_is_served() -> None:
         assert found == list(range(1, 2 * BLOCK))
         assert loop.time() == began, "at once"
         assert await broker.pool.take() is None
-        assert loop.time() - began == 3.0, "refused within the time-out"
+        assert loop.time() - began == 3.0, "refused within the timeout"
         broker.controller.away = False
         await asyncio.sleep(3 * RETRY_MAX_S)
         assert broker.pool.left() >= LOW_WATER

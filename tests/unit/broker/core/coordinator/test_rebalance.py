@@ -554,7 +554,7 @@ def test_leaving_a_group_that_does_not_exist_is_refused_by_member(coordinator: C
 # -- clients that hang up
 
 
-def test_a_client_that_hung_up_in_join_counts_as_not_joined(two: tuple[Member, Member]) -> None:
+def test_a_client_that_disconnected_in_join_counts_as_not_joined(two: tuple[Member, Member]) -> None:
     leader, follower = two
     coordinator = leader.coordinator
     call = follower.send_join()
@@ -571,7 +571,7 @@ def test_a_client_that_hung_up_in_join_counts_as_not_joined(two: tuple[Member, M
     assert coordinator.answers[call].generation == 1
 
 
-def test_a_new_member_whose_client_hung_up_without_its_id_is_removed(two: tuple[Member, Member]) -> None:
+def test_a_new_member_whose_client_disconnected_without_its_id_is_removed(two: tuple[Member, Member]) -> None:
     leader, _ = two
     coordinator = leader.coordinator
     call = Member(coordinator, "c").send_join(needs_member_id=False)
@@ -597,7 +597,7 @@ def test_hanging_up_makes_no_record_even_if_the_group_becomes_empty_by_it(coordi
     assert len(coordinator.log) == written + 1
 
 
-def test_a_client_that_hung_up_in_sync_keeps_its_session(coordinator: Coordinator) -> None:
+def test_a_client_that_disconnected_in_sync_keeps_its_session(coordinator: Coordinator) -> None:
     leader, follower = Member(coordinator, "a"), Member(coordinator, "b")
     calls = [leader.send_join(), follower.send_join()]
     coordinator.pass_time(2 * DELAY_MS)

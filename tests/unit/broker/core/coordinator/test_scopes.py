@@ -267,7 +267,7 @@ def test_the_epoch_rises_over_a_deletion_although_the_wall_clock_does_not(rig: S
 
 
 def test_a_late_duplicate_of_an_abort_costs_work_but_shows_no_part_of_it(rig: ScopeRig) -> None:
-    """It is like the time-out of a producer: the end names a winner that was aborted, and is refused as a whole."""
+    """It is like the timeout of a producer: the end names a winner that was aborted, and is refused as a whole."""
     epoch = rig.open()
     rig.staged(epoch, "a", T0)
     assert rig.abort(epoch) is KafkaCode.NONE

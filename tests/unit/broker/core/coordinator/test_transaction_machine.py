@@ -1,4 +1,4 @@
-"""The coordinator of transactions: producers, decisions, time-outs, and what a later coordinator continues."""
+"""The coordinator of transactions: producers, decisions, timeouts, and what a later coordinator continues."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def test_a_member_commits_and_fetches_with_its_present_epoch_only() -> None:
     assert home.offsets() == {("sales", 0): 5}
 
 
-def test_others_commit_only_while_the_group_is_empty() -> None:
+def test_clients_that_are_not_members_commit_only_while_the_group_is_empty() -> None:
     home = coordinator(sales=4)
     client = ConsumerClient(home, "m1")
     joined(home, client)
@@ -36,7 +36,7 @@ def test_others_commit_only_while_the_group_is_empty() -> None:
     assert client.commit(7, epoch=1) == "UNKNOWN_MEMBER_ID"
 
 
-def test_an_old_version_of_commits_knows_no_epochs() -> None:
+def test_a_commit_of_a_version_without_epochs_is_refused() -> None:
     home = coordinator(sales=4)
     client = ConsumerClient(home, "m1")
     joined(home, client)
@@ -44,7 +44,7 @@ def test_an_old_version_of_commits_knows_no_epochs() -> None:
     assert [each.error.name for each in home.ask(request).results] == ["UNSUPPORTED_VERSION"]
 
 
-def test_a_commit_for_a_missing_group_names_the_group_where_clients_know_epochs() -> None:
+def test_a_commit_with_an_epoch_for_a_missing_group_is_refused() -> None:
     home = coordinator(sales=4)
     assert ConsumerClient(home, "m1").commit(5, epoch=3) == "GROUP_ID_NOT_FOUND"
 

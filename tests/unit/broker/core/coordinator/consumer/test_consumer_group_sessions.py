@@ -1,4 +1,4 @@
-"""Members of the newer protocol: sessions, time-outs and static members."""
+"""Members of the newer protocol: sessions, timeouts and static members."""
 
 from __future__ import annotations
 
