@@ -406,7 +406,7 @@ def _columns(reader: _Reader) -> tuple[str, ...]:
         if name.lower() not in names:
             near = get_close_matches(name.lower(), names, 1)
             hint = f"; did you mean {names[near[0]]}?" if near else f"; expected some of {','.join(COLUMNS)}"
-            reader.problem("columns", f"contains {name!r}, which is no column{hint}")
+            reader.problem("columns", f"contains {name!r}, which is not a column{hint}")
     if not asked:
         reader.problem("columns", "names no column")
     found = {name.lower() for name in asked}

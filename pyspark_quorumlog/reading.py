@@ -146,7 +146,7 @@ class _RangeFetcher:
         self._consumer = consumer_of(options, task.read_committed)
         self._offset = task.first
         self._is_ahead = False
-        """Whether the present fetch was started before its result was needed."""
+        """Whether the current fetch was started before its result was needed."""
         self._fetch = self._start()
 
     def next(self) -> Fetched | None:

@@ -58,8 +58,8 @@ def from_json(value: object) -> dict[Partition, int]:
                 found[topic, int(partition)] = offset
     except (AssertionError, AttributeError, ValueError):
         raise OptionError(
-            f"the checkpoint contains {str(value)[:80]!r}, which are no offsets by topic and partition; it belongs to "
-            "another data source",
+            f"the checkpoint contains {str(value)[:80]!r}, which is not a map of offsets by topic and partition; "
+            "it belongs to another data source",
             next_step="use another checkpointLocation",
         ) from None
     return found

@@ -31,7 +31,7 @@ BATCH_ID = "streaming.sql.batchId"
 RUN_ID = "spark.jobGroup.id"
 """Local properties that Spark sets for the tasks of a stream."""
 GIVE_UP_TIMEOUT_S = 5.0
-"""How long a failed task tries to abort its transaction.  Otherwise the next commit, run or time-out aborts it."""
+"""How long a failed task tries to abort its transaction.  Otherwise the next commit, run or timeout aborts it."""
 LOOK_MIN_S, LOOK_MAX_S = 0.005, 0.2
 """The first and the longest pause, in seconds, between two checks that a commit is complete.  The pause doubles."""
 _OPEN = "Open"
@@ -200,7 +200,7 @@ def scope_of(staged: Sequence[Staged]) -> OpenScope | None:
 
 
 async def _complete(scopes: Scopes, scope: str, timeout_s: float) -> None:
-    """Wait until every partition has its marker.  The decision is made, so a late marker is no error."""
+    """Wait until every partition has its marker.  The decision is made, so a late marker is not an error."""
     with contextlib.suppress(ClusterError, TimeoutError):
         async with asyncio.timeout(timeout_s):
             pause_s = LOOK_MIN_S

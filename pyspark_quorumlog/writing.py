@@ -91,7 +91,7 @@ def abort_write(options: WriteOptions, staged: Sequence[Staged]) -> None:
 def abort_batch(options: WriteOptions, scope: str) -> None:
     """Abort a batch write, also tasks that reported nothing.
 
-    A failure is a warning, so that it does not hide the failure of the write: the time-out aborts the transactions.
+    A failure is a warning, so that it does not hide the failure of the write: the timeout aborts the transactions.
     """
     _try_to_abort(_abort_batch(options, scope))
 
@@ -110,7 +110,7 @@ def _try_to_abort(work: Coroutine[Any, Any, None]) -> None:
     try:
         runner().run(work)
     except ClusterError as error:
-        warn(f"the transactions of a failed write were not aborted; their time-out ends them: {error.message}")
+        warn(f"the transactions of a failed write were not aborted; their timeout ends them: {error.message}")
 
 
 def _scopes(options: WriteOptions) -> ScopeClient:

@@ -225,7 +225,7 @@ class Admin(Closing):
         validate_only: bool = False,
         timeout_s: float | None = None,
     ) -> None:
-        """Reset configs to the values that they inherit; all of them or none.  A config that is not set is no error."""
+        """Reset configs to the values that they inherit; all of them or none.  An unset config is not an error."""
         given = [names] if isinstance(names, str) else list(names)
         changes = [(name, _DELETE, None) for name in given]
         await self._alter(changes, resource_of(topic, broker, group), validate_only, timeout_s)

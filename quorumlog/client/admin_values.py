@@ -20,7 +20,7 @@ SHOWN_MAX: Final = 5
 """Refusals that a message shows; `RefusalsError.refusals` has all."""
 _STOP_MEMBERS: Final = "stop the members of the group first; describe_group() lists them"
 _LISTS: Final = "topics() lists the topics, describe_topic() the partitions of one"
-_LOOK: Final = "check that the brokers run; a change may have been made, so look before you retry"
+_LOOK: Final = "check that the brokers run; a change may have been made, so check before you retry"
 NEXT_STEPS: Final = {
     ApiError.TOPIC_ALREADY_EXISTS: "describe_topic() shows the topic; use another name, or delete it first",
     ApiError.UNKNOWN_TOPIC_OR_PARTITION: _LISTS,

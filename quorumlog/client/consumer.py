@@ -1,7 +1,7 @@
 """Fetches records from given partitions, and lists where their logs begin and end.
 
 This module does not assign partitions: the caller gives the partition and the offset.  A fetch is retried at the
-present leader until it is answered.  An answer is empty until the watermark has passed the offset.
+current leader until it is answered.  An answer is empty until the watermark has passed the offset.
 
 A consumer of committed records reads up to the last stable offset: the end of the part in which every transaction is
 decided.  A fetch also reports the transactions that were aborted, whose batches the caller must leave out

@@ -51,13 +51,13 @@ class Subscription:
 
 
 def subscribed_topics(metadata: bytes) -> tuple[str, ...] | None:
-    """Return the topics of a subscription, ascending; None if the bytes are no subscription."""
+    """Return the topics of a subscription, ascending; None if the bytes are not a subscription."""
     found = _decoded(ConsumerProtocolSubscription, metadata)
     return None if found is None else tuple(sorted(set(found.topics)))
 
 
 def assigned_partitions(assignment: bytes) -> tuple[tuple[str, tuple[int, ...]], ...] | None:
-    """Return each assigned topic with its partitions, ascending; None if the bytes are no assignment.
+    """Return each assigned topic with its partitions, ascending; None if the bytes are not an assignment.
 
     A member that has no assignment has empty bytes: no partitions.
     """
@@ -92,7 +92,7 @@ def encode_subscription(subscription: Subscription, assignor: str) -> bytes:
 
 
 def decode_subscription(metadata: bytes, assignor: str) -> Subscription | None:
-    """Return a member's metadata for one assignor; None if the bytes are no subscription."""
+    """Return a member's metadata for one assignor; None if the bytes are not a subscription."""
     version = _VERSION.unpack_from(metadata)[0] if len(metadata) >= _VERSION.size else -1
     found = _decoded(_SUBSCRIPTIONS[max(0, min(version, 2))], metadata)
     if found is None:

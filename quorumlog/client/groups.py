@@ -39,7 +39,7 @@ from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka.codec import Api
 
 NO_MEMBER: Final = -1
-"""The generation of a commit by a client that is no member: an administrator, or a simple consumer."""
+"""The generation of a commit by a client that is not a member: an administrator, or a simple consumer."""
 
 _NEWEST: Final = {
     Api.LIST_GROUPS: 5,

@@ -56,7 +56,7 @@ class LaneSender:
         loop = asyncio.get_running_loop()
         while True:
             if not lane.queue:
-                if topic.is_gone:
+                if topic.is_deleted:
                     return
                 lane.changed.clear()
                 await lane.changed.wait()

@@ -114,10 +114,10 @@ class Topic:
     """The lanes of a topic.
 
     sticky: the partition of records without a key, until `sticky_left` bytes have gone there.
-    is_gone: the topic was deleted; its lanes end when they are empty.
+    is_deleted: the topic was deleted; its lanes end when they are empty.
     """
 
-    __slots__ = ("is_gone", "lanes", "name", "sticky", "sticky_left", "topic_id")
+    __slots__ = ("is_deleted", "lanes", "name", "sticky", "sticky_left", "topic_id")
 
     def __init__(self, name: str, topic_id: UUID | None) -> None:
         self.name = name
@@ -125,4 +125,4 @@ class Topic:
         self.lanes: list[Lane] = []
         self.sticky = 0
         self.sticky_left = 0
-        self.is_gone = False
+        self.is_deleted = False

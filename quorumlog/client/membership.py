@@ -104,7 +104,7 @@ class Counted:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """The answer to `Sync`.  assignment: None if the leader sent bytes that are no assignment."""
+    """The answer to `Sync`.  assignment: None if the leader sent bytes that are not an assignment."""
 
     round: int
     error: ClusterError | None = None
@@ -268,7 +268,7 @@ class Membership:
         self._topics: frozenset[str] = frozenset()
         self._counts: dict[str, int] = {}
         self._assigned_with: tuple[frozenset[str], dict[str, int]] | None = None
-        """The inputs of the present assignment; if they change, a rebalance is needed."""
+        """The inputs of the current assignment; if they change, a rebalance is needed."""
         self._round = 0
         self._members: dict[str, JoinedMember] = {}
         self._after_revoke: Partitions | None = None

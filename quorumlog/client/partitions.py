@@ -1,6 +1,6 @@
 """Requests that only the leader of a partition can answer, with retries until it does or the time is up.
 
-Theory of operation.  A leader may fail, move, or not know yet that it leads.  For a client these are no errors, but
+Theory of operation.  A leader may fail, move, or not know yet that it leads.  For a client these are not errors, but
 reasons to look up the leader and to retry.  `PartitionCalls.call` does so with growing pauses until a deadline, and
 then reports the last answer.  The caller must make sure that a retry is safe: a fetch always is, and a batch is because
 the broker recognises its sequence number.

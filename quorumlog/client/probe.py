@@ -65,7 +65,7 @@ async def probe(address: str, timeout_s: float, connect: Connect = open_stream) 
         async with asyncio.timeout(timeout_s):
             _, writer = await connect(target.host, target.port)
     except TimeoutError:
-        return "no answer to a connection: the machine is down, or cut off from here"
+        return "no answer to a connection: the machine is down, or this machine cannot reach it"
     except ConnectionRefusedError:
         return "connection refused: nothing listens there"
     except socket.gaierror as error:

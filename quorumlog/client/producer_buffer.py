@@ -18,7 +18,7 @@ class ProducerBuffer:
     """Batches without an outcome yet, and failures that the user does not know yet.
 
     size, size_max: bytes of the records.  `Producer` raises `size` when it adds a record, and `decide` lowers it.
-    closed: why the producer takes no records; None while it does.
+    closed: the reason why the producer accepts no records; None while it accepts them.
     """
 
     def __init__(self, size_max: int, closed: ClusterError) -> None:
@@ -56,7 +56,7 @@ class ProducerBuffer:
         self._failed.clear()
 
     async def decided_all(self) -> None:
-        """Return once all batches that are here now are decided."""
+        """Return once all batches that are in the buffer now are decided."""
         waiting = [batch.pieces for batch in self._outstanding]
         if waiting:
             await asyncio.wait(waiting)

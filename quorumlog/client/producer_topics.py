@@ -141,6 +141,6 @@ class ProducerTopics:
         """Look the topic up at the next `send`; a topic that was created again begins with new sequence numbers."""
         if self.known.get(topic.name) is topic:
             del self.known[topic.name]
-        topic.is_gone = True
+        topic.is_deleted = True
         for lane in topic.lanes:
             lane.changed.set()

@@ -39,7 +39,7 @@ _FENCED: Final = (ApiError.PRODUCER_FENCED, ApiError.INVALID_PRODUCER_EPOCH, Api
 class GroupMetadata(NamedTuple):
     """A consumer's membership, which the coordinator checks before it accepts offsets.
 
-    generation: -1 for a consumer that is no member.
+    generation: -1 for a consumer that is not a member.
     """
 
     group: str
@@ -123,7 +123,8 @@ class ProducerTransactions:
     def failed(self, error: ClusterError) -> None:
         """Note that a part of the open transaction failed: it can only be aborted."""
         if error.code in _FENCED and self._fenced is None:
-            text = f"transactional id {self.transactional_id}: another producer uses it now, or it was aborted"
+            cause = "another producer uses it now, or its transaction was aborted"
+            text = f"transactional id {self.transactional_id}: {cause}"
             self._fenced = ClusterError(
                 ApiError.PRODUCER_FENCED, text, "close this producer; run one producer for each transactional id"
             )

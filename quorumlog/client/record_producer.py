@@ -9,7 +9,7 @@ The order of a partition's records is that of `send`.  A record is delivered exa
 it is certain that the broker refused a batch, the next batch takes its sequence number.  After any other failure the
 partition continues with a new producer id, because the batch may or may not have been appended.
 
-The delivery timeout counts from `send`, and every other wait has a limit of its own, so nothing here lasts for ever.
+The delivery timeout counts from `send`, and every other wait has a limit of its own, so nothing here lasts forever.
 """
 
 from __future__ import annotations
@@ -387,7 +387,7 @@ class Producer:
         gets its next epoch, so that nothing of the transaction can arrive later.
 
         Raises:
-            ClusterError: PRODUCER_FENCED; TIMED_OUT: the coordinator aborts it after its time-out; repeat the call;
+            ClusterError: PRODUCER_FENCED; TIMED_OUT: the coordinator aborts it after its timeout; repeat the call;
                 INVALID_TXN_STATE: none is open, or its commit was not answered.
         """
         transactions = self._of_transactions()

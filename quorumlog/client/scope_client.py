@@ -186,7 +186,7 @@ class ScopeClient(Closing):
         await self._abort(scope, timeout_s, close=False)
 
     async def delete(self, scope: OpenScope, timeout_s: float = TIMEOUT_S) -> None:
-        """Abort all producers of the scope, and delete it with its owner and sequence.  A missing one is no error.
+        """Abort all producers of the scope, and delete it with its owner and sequence.  A missing one is not an error.
 
         Raises: ClusterError: PRODUCER_FENCED.
         """

@@ -26,7 +26,7 @@ DECIDED: Final = ("PrepareCommit", "PrepareAbort")
 """The states of a transaction that is decided, but lacks a marker in some of its partitions."""
 STATES: Final = ("Empty", ONGOING, *DECIDED, "CompleteCommit", "CompleteAbort", "Dead")
 _FENCE_TIMEOUT_MS: Final = 60_000
-"""The time-out of the producer that fences, which begins no transaction.  A cluster may refuse a longer time-out."""
+"""The timeout of the producer that fences, which begins no transaction.  A cluster may refuse a longer timeout."""
 _LOOK_MIN_S: Final = 0.05
 _LOOK_MAX_S: Final = 1.0
 _NEWEST: Final = {Api.LIST_TRANSACTIONS: 1, Api.DESCRIBE_TRANSACTIONS: 0, Api.INIT_PRODUCER_ID: 4, Api.END_TXN: 5}

@@ -1,7 +1,7 @@
 """The transactions that are open in the logs of partitions, and those among them that hang.
 
 A transaction hangs if nothing will end it: it is open in a log, but its coordinator does not know it, for example
-because an unclean election lost its marker.  A transaction that is open for longer than its time-out counts as well,
+because an unclean election lost its marker.  A transaction that is open for longer than its timeout counts as well,
 because its coordinator should have aborted it.
 
 Theory of operation.  A leader asks the coordinator before it appends the first record of a transaction (KIP-890), and
@@ -28,7 +28,7 @@ from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka.codec import Api
 
 OVERDUE_MS: Final = 60_000
-"""How far a transaction must be beyond its time-out.  The coordinator needs a moment to abort it, and clocks differ."""
+"""How far a transaction must be beyond its timeout.  The coordinator needs a moment to abort it, and clocks differ."""
 _DESCRIBE_PRODUCERS_VERSION: Final = 0
 _WRITE_MARKERS_VERSION: Final = 1
 
@@ -74,7 +74,7 @@ class Hanging(NamedTuple):
     """A transaction that nothing will end.
 
     known: the coordinator's description of the producer; None if it does not know the producer.
-    overdue: the coordinator knows the transaction, and it is open for longer than its time-out.
+    overdue: the coordinator knows the transaction, and it is open for longer than its timeout.
     stable: how far the partition's readers of committed records can read.
     """
 
@@ -166,7 +166,7 @@ async def look_at_logs(
 ) -> OpenInLogs:
     """Return the transactions that hold back readers of committed records in these partitions, and which of them hang.
 
-    now_ms: the present time, in ms since the epoch.
+    now_ms: the current time, in ms since the epoch.
 
     Raises:
         ClusterError: no broker answers at all, or a coordinator does not answer.  Without its answer, each of its
@@ -223,7 +223,7 @@ def is_known(transaction: OpenTransaction, known: Mapping[int, TransactionDescri
 
 
 def is_overdue(description: TransactionDescription, now_ms: int) -> bool:
-    """Return whether a transaction has been open for much longer than its time-out."""
+    """Return whether a transaction has been open for much longer than its timeout."""
     if not description.is_open or description.started_ms is None:
         return False
     return now_ms - description.started_ms > description.timeout_ms + OVERDUE_MS

@@ -41,15 +41,15 @@ def _states(layout: Layout) -> Iterator[Finding]:
                 ADVICE,
                 "SHUTTING_DOWN",
                 what=f"broker {broker_id} is shutting down",
-                cause=f"it was asked to stop, and hands its leaderships over; it has {broker.leaders} yet",
-                next="start it again when that is done",
+                cause=f"it was asked to stop, and hands its leaderships over; {broker.leaders} are left",
+                next="start it again when it has stopped",
                 nodes=(broker_id,),
             )
         elif (silence := layout.observed.silence_of(broker_id)) is not None:
             yield Finding(
                 PROBLEM,
                 "BROKER_UNREACHABLE",
-                what=f"broker {broker_id} does not answer here, and is not fenced",
+                what=f"broker {broker_id} does not answer this machine, and is not fenced",
                 cause=f"{silence}; so it has just stopped, or this machine cannot reach it",
                 next="look again in a few seconds: kctl doctor",
                 nodes=(broker_id,),
@@ -110,7 +110,7 @@ def _fenced(layout: Layout, broker_id: int, broker: BrokerDescription) -> Findin
         "FENCED",
         what=what,
         cause=f"it sends no heartbeats; {where}{silence}",
-        next=f"{step}; if it is lost for good: {replacement}",
+        next=f"{step}; if it is lost permanently: {replacement}",
         nodes=(broker_id,),
         commands=commands,
     )
@@ -213,7 +213,7 @@ def _pending_changes(layout: Layout) -> Iterator[Finding]:
                 PROBLEM,
                 "CHANGES_PENDING",
                 what=f"broker {broker_id} has {counted(later.pending_changes, 'pending change')}",
-                cause=f"a moment before it had {first.pending_changes}, by its own heartbeats",
-                next=f"look at the load, the disk and the log of broker {broker_id}; kctl state-changes shows which",
+                cause=f"its heartbeat reported {first.pending_changes} a moment before",
+                next=f"look at the load, disk and log of broker {broker_id}; kctl state-changes shows the changes",
                 nodes=(broker_id,),
             )

@@ -117,7 +117,7 @@ class ObservedCluster:
 
     @property
     def followed(self) -> int | None:
-        """The leader that a majority of the voters follows in one epoch, even if it does not answer here."""
+        """The leader that a majority of the voters follows in one epoch, even if it does not answer this machine."""
         views = [
             (node.epoch, node.leader_id)
             for node in self.nodes

@@ -74,7 +74,7 @@ def _leaderless(layout: Layout) -> Iterator[Finding]:
             "OFFLINE",
             what=f"{counted(len(keys), 'partition')} without a leader: {named(keys)}",
             cause=f"only {brokers} may lead: {'; '.join(layout.state(broker_id) for broker_id in eligible)}",
-            next=f"{step}; if {'it is' if len(eligible) == 1 else 'all of them are'} lost for good: {give_up}",
+            next=f"{step}; if {'it is' if len(eligible) == 1 else 'all of them are'} lost permanently: {give_up}",
             nodes=eligible,
             partitions=texts(keys),
             commands=commands,
@@ -109,8 +109,8 @@ def _nobody_eligible(layout: Layout, keys: list[Key]) -> Iterator[Finding]:
             what=f"{counted(len(lost), 'partition')} lost with the only replica, on broker {broker_id}: {named(lost)}",
             cause=f"broker {broker_id} has returned without its records: with another disk, with an empty directory, "
             "or after an unclean stop with write.caching",
-            next=f"stop broker {broker_id} and start it with its old disk; if that disk is lost for good, restart the "
-            f"partition with the records that are left: {'; '.join(commands)}",
+            next=f"stop broker {broker_id} and start it with its old disk; if that disk is lost permanently, "
+            f"restart the partition with the records that are left: {'; '.join(commands)}",
             nodes=(broker_id,),
             partitions=texts(lost),
             commands=commands,
@@ -183,7 +183,7 @@ def _bring_back(layout: Layout, missing: tuple[int, ...], keys: list[Key]) -> tu
         return f"kctl explain {topic}-{index}; the log of the broker says why it does not follow", ()
     commands, elsewhere = layout.place(first_topics(keys), layout.factor(keys), keep_factor=True)
     step = start(layout.observed, absent, "broker")
-    return f"{step}; the missing records are then copied; if it is lost for good: {elsewhere}", commands
+    return f"{step}; the missing records are then copied; if it is lost permanently: {elsewhere}", commands
 
 
 # Reassignments
@@ -197,7 +197,7 @@ def reassignment_findings(layout: Layout) -> Iterator[Finding]:
             groups.setdefault(stuck, []).append(key)
     for (cause, is_throttled), keys in sorted(groups.items()):
         cancel = "kctl reassign cancel" + "".join(f" --topic {topic}" for topic in first_topics(keys))
-        command, step = cancel, "resolve that, and it continues by itself"
+        command, step = cancel, "resolve that, and it continues automatically"
         if is_throttled:
             command = "kctl reassign start --throttle none"
             step = f"remove the throttle: {command}"

@@ -86,7 +86,7 @@ def _strangers(cluster: ObservedCluster) -> Iterator[Finding]:
             PROBLEM,
             "OLD_GENERATION",
             what=f"node {listed(node.node_id for node in old)} is of an older generation than {newest}",
-            cause="the quorum was rebuilt (quorum-node recover), and has not been joined again",
+            cause="the quorum was rebuilt (quorum-node recover), and this node has not rejoined it",
             next=RECOVERY,
             nodes=ids_of(old),
         )
@@ -121,7 +121,7 @@ def _no_leader(cluster: ObservedCluster, quorum: DescribeQuorumReply) -> Finding
         return Finding(
             PROBLEM,
             "LEADER_UNREACHABLE",
-            what=f"the leader, node {cluster.followed}, does not answer here, but a majority of the voters follows it",
+            what=f"the leader, node {cluster.followed}, does not answer this machine; a majority of voters follows it",
             cause=_silence(cluster, cluster.followed),
             next="make its control address reachable from this machine, or use another machine",
             nodes=(cluster.followed,),
@@ -186,7 +186,7 @@ def _with_their_disks(absent: list[int], missing: int) -> str:
     """Return the step for missing voters of which some were started with another disk."""
     disk = "its old disk" if missing == 1 else "their old disks"
     who = listed((f"node {voter}" for voter in absent), "and" if missing >= len(absent) else "or")
-    return f"{missing} more must be up with {disk}: {who}; if the disks are lost for good: {RECOVERY}"
+    return f"{missing} more must be up with {disk}: {who}; if the disks are lost permanently: {RECOVERY}"
 
 
 # The leader
@@ -235,11 +235,11 @@ def _paused(cluster: ObservedCluster, leader: ObservedNode, quorum: DescribeQuor
         step = _with_their_disks(ids, missing)
     elif down:
         step = start_or_restart(((voter, cluster.hangs(voter)) for voter in down), needed=missing)
-        step += f"; if their disks are lost for good: {RECOVERY}"
+        step += f"; if their disks are lost permanently: {RECOVERY}"
     else:
         step = (
-            "look at the network between the voters, and whether another voter leads by now: kctl quorum status, with "
-            "the address of one voter at a time in --controllers"
+            "look at the network between the voters, and check whether another voter leads now: kctl quorum status, "
+            "with the address of one voter at a time in --controllers"
         )
     return Finding(
         CRITICAL,
@@ -258,7 +258,7 @@ def _absence(cluster: ObservedCluster, status: ReplicaStatus) -> str:
     if not cluster.answers(voter):
         here = f"at {status.replica.address}: {cluster.silence_of(voter)}"
     else:
-        here = OTHER_DISK if voter in cluster.replaced_voters else "it answers here"
+        here = OTHER_DISK if voter in cluster.replaced_voters else "it answers this machine"
     return f"node {voter} {_last_fetch(status)}; {here}"
 
 
@@ -278,7 +278,7 @@ def _voters(cluster: ObservedCluster, quorum: DescribeQuorumReply) -> Iterator[F
             yield Finding(
                 PROBLEM,
                 "VOTER_UNREACHABLE",
-                what=f"voter {voter} does not answer here, but fetches from the leader",
+                what=f"voter {voter} does not answer this machine, but fetches from the leader",
                 cause=f"{_silence(cluster, voter)}; so it has just stopped, or this machine cannot reach it",
                 next=LOOK_AGAIN,
                 nodes=(voter,),
@@ -305,7 +305,7 @@ def _missing_voter(cluster: ObservedCluster, quorum: DescribeQuorumReply, status
             "VOTER_NEW_DISK",
             what=what,
             cause=f"{OTHER_DISK}, so it is an observer; the voter {_last_fetch(status)}",
-            next=f"start the node with its old disk; if that is lost for good: {command}",
+            next=f"start the node with its old disk; if that is lost permanently: {command}",
             nodes=(voter,),
             commands=(command,),
         )
@@ -314,7 +314,7 @@ def _missing_voter(cluster: ObservedCluster, quorum: DescribeQuorumReply, status
             PROBLEM,
             "VOTER_CUT_OFF",
             what=what,
-            cause=f"it answers here, but {_last_fetch(status)}; {_view(node)}",
+            cause=f"it answers this machine, but {_last_fetch(status)}; {_view(node)}",
             next=f"look at the log of node {voter}, and at the network between it and node {quorum.known.leader_id}",
             nodes=(voter,),
         )
@@ -408,7 +408,7 @@ def _another_node(cluster: ObservedCluster, what: str) -> str:
     addresses = ",".join(node.address for node in cluster.nodes if node.answers)
     return (
         f"start {what}, each on a machine of its own (quorum-node run --join {addresses}, with its own id, data "
-        "directory and address); doctor then gives the command that makes voters of them"
+        "directory and address); doctor then gives the command that makes them voters"
     )
 
 
@@ -416,7 +416,7 @@ def _target(cluster: ObservedCluster, quorum: DescribeQuorumReply) -> Iterator[F
     if not quorum.HasField("target_voters"):
         return
     target = sorted(voter.key.node_id for voter in quorum.target_voters.voters)
-    what = f"the target voters are {listed(target)}; the present voters are {listed(cluster.voters)}"
+    what = f"the target voters are {listed(target)}; the current voters are {listed(cluster.voters)}"
     step = quorum.target_step or "it has not begun"
     if quorum.target_problem:
         command = "kctl alter-quorum --cancel"
@@ -425,7 +425,7 @@ def _target(cluster: ObservedCluster, quorum: DescribeQuorumReply) -> Iterator[F
             "TARGET_NOT_REACHED",
             what=what,
             cause=f"{step}: {quorum.target_problem}",
-            next=f"resolve that, and the change continues by itself; or cancel it: {command}",
+            next=f"resolve that, and the change continues automatically; or cancel it: {command}",
             nodes=tuple(target),
             commands=(command,),
         )

@@ -15,7 +15,7 @@ def why_hanging(each: Hanging) -> str:
     if known is None:
         return "no coordinator knows its producer"
     if each.overdue:
-        return f"the coordinator has it as {known.state}, and it is beyond its time-out of {known.timeout_ms} ms"
+        return f"the coordinator has it as {known.state}, and it is beyond its timeout of {known.timeout_ms} ms"
     return f"for the coordinator, its producer is {known.state}, without this partition"
 
 

@@ -60,7 +60,7 @@ async def look(context: Context, client: ControllerClient, broker_id: int | None
 
 def broker_document(broker: Any) -> dict[str, Any]:
     """Return the JSON of one broker, as the controller describes it."""
-    is_heard = broker.metadata_offset >= 0  # else the present controller has had no heartbeat
+    is_heard = broker.metadata_offset >= 0  # else the current controller has had no heartbeat
     return {
         "id": broker.broker_id,
         "rack": broker.rack if broker.HasField("rack") else None,

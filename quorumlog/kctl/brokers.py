@@ -194,7 +194,7 @@ async def unregister(context: Context, broker_id: int, dry_run: bool, wait: bool
     if context.output.is_json:
         context.output.document(document)
     else:
-        context.output.text(f"broker {broker_id} {'would be' if dry_run else 'is'} forgotten")
+        context.output.text(f"broker {broker_id} {'would be' if dry_run else 'is'} unregistered")
 
 
 @group.command("purge-strays")

@@ -90,7 +90,9 @@ async def get(
     if not found:
         known = ", ".join(config.key for config in described.configs)
         raise ClusterError(
-            ApiError.CONFIG_NOT_FOUND, f"there is no config {key!a} here; there are {known}", "give one of these"
+            ApiError.CONFIG_NOT_FOUND,
+            f"{key!a} is not a config of this resource; its configs are {known}",
+            "give one of these",
         )
     reads.tell()
     if context.output.is_json:

@@ -92,7 +92,7 @@ class Context:
                 raise
             text = f"not done within {self.deadline_s:g} s; the command may still take effect"
             raise ClusterError(
-                ApiError.TIMED_OUT, text, "check whether it did before you retry", retriable=True
+                ApiError.TIMED_OUT, text, "check whether the change took effect before you retry", retriable=True
             ) from None
 
     @property

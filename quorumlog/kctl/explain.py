@@ -79,7 +79,7 @@ def document(topic: str, index: int, reply: Any) -> dict[str, Any]:
 
 
 def _tell(context: Context, reply: Any, *, is_cut: bool) -> None:
-    """Print the present state, then the history, then how far the history goes back."""
+    """Print the current state, then the history, then how far the history goes back."""
     from quorumlog.runtime.logging import rfc3339
 
     output = context.output

@@ -210,7 +210,7 @@ def parse_file(text: str, group: str) -> dict[Partition, int]:
             continue
         _, topic, partition, offset = row
         if not topic or not 0 <= partition < 2**31 or not 0 <= offset <= OFFSET_MAX:
-            raise ValueError(f"row {number}: {topic!r}, {partition}, {offset} is no topic, partition and offset")
+            raise ValueError(f"row {number}: {topic!r}, {partition}, {offset} are not a topic, partition and offset")
         if offsets.setdefault((topic, partition), offset) != offset:
             raise ValueError(f"row {number}: {topic}-{partition} has two different offsets")
     if not offsets:
@@ -265,5 +265,5 @@ def _json_row(item: dict[str, Any], group: Any, number: int) -> Row | None:
     ):
         raise ValueError(f"row {number} has no topic, partition and offset")
     if owner is not None and not isinstance(owner, str):
-        raise ValueError(f"row {number} has a group that is no text")
+        raise ValueError(f"row {number} has a group that is not text")
     return owner, topic, partition, offset

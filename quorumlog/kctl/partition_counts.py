@@ -39,7 +39,7 @@ async def add_partitions(
 ) -> None:
     """Add partitions to a topic.
 
-    Requesting the present number succeeds and changes nothing.
+    Requesting the current number succeeds and changes nothing.
     """
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2, metadata_pb2

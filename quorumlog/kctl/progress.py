@@ -88,7 +88,7 @@ class Progress:
     async def reached(self, wanted: Sequence[int] | None, offset: int) -> Any:
         """Wait until a target is reached, and return the last description of the quorum.
 
-        wanted: the ids of the target voters; None for the present target.  offset: the end of the records that set the
+        wanted: the ids of the target voters; None for the current target.  offset: the end of the records that set the
         target, 0 if unknown.
 
         Raises:
@@ -137,7 +137,7 @@ def join(node_ids: Sequence[int]) -> str:
 
 
 def ids(described: Any) -> list[int]:
-    """Return the ids of the present voters."""
+    """Return the ids of the current voters."""
     return sorted(status.replica.key.node_id for status in described.voters)
 
 

@@ -31,7 +31,7 @@ async def status(context: Context) -> None:
     change = document["last_leader_change"]
     rows = [(name, document[name]) for name in names]
     if document["leader_answers"] is False:
-        rows[names.index("leader_id")] = ("leader_id", f"{document['leader_id']} (not heard from)")
+        rows[names.index("leader_id")] = ("leader_id", f"{document['leader_id']} (does not answer)")
     rows.append(("last_leader_change", f"{change['at']}: {change['reason']}" if change else None))
     ended = document["last_leadership_end"]
     told = ended and f"{ended['at']}: node {ended['leader_id']}, epoch {ended['leader_epoch']}: {ended['reason']}"
@@ -60,7 +60,7 @@ async def replication(context: Context) -> None:
 def _second_hand(document: dict[str, Any]) -> str:
     """The message for an answer that did not come from the leader."""
     leader = document["leader_id"]
-    whose = "knows no leader" if leader is None else f"names node {leader} as the leader, which is not heard from"
+    whose = "knows no leader" if leader is None else f"names node {leader} as the leader, which does not answer"
     return f"answered by node {document['answered_by']}, which {whose}: lags and observers are not known (kctl doctor)"
 
 
@@ -71,7 +71,7 @@ def _table(context: Context, document: dict[str, Any]) -> None:
     replicas = _replicas(document)
     for replica in replicas:
         if replica["role"] == "leader" and not document["leader_answers"]:
-            replica["role"] = "leader (not heard from)"
+            replica["role"] = "leader (does not answer)"
     context.output.table(_COLUMNS, [[replica[column] for column in _COLUMNS] for replica in replicas])
     if not document["leader_answers"]:
         context.output.message(_second_hand(document))

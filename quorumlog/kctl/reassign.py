@@ -128,7 +128,7 @@ async def generate(
 ) -> None:
     """Write a plan that spreads replicas evenly over brokers and racks.
 
-    It moves as few replicas as possible.  The plan goes to standard output, the present assignment to standard error.
+    It moves as few replicas as possible.  The plan goes to standard output, the current assignment to standard error.
     Keep the latter: it is the plan that undoes the move.  With `-o json` both are in one document, which `start --plan`
     accepts as well.  Without --brokers it uses all brokers that are unfenced and not cordoned.  With --plan instead of
     --topic it plans for the partitions in the plan.
@@ -160,7 +160,7 @@ async def generate(
         )
         return
     context.output.text(json.dumps(document(planned)))
-    context.output.message(f"the present assignment, to undo the plan: {json.dumps(document(current))}")
+    context.output.message(f"the current assignment, to undo the plan: {json.dumps(document(current))}")
     context.output.message(
         f"{counted(copied, 'replica')} would be copied, {changed} of {counted(len(current), 'partition')} changed"
     )
@@ -178,7 +178,7 @@ def _named(current: Sequence[Move], plan: Sequence[Move]) -> list[Move]:
 
 
 async def _current(client: Caller, context: Context, topics: Any) -> list[Move]:
-    """Return the replicas of all partitions of the topics: the present ones, or the target of a reassignment."""
+    """Return the replicas of all partitions of the topics: the current ones, or the target of a reassignment."""
     return [
         Move(topic.name, each.index, tuple(r.broker_id for r in each.replicas if r.broker_id not in each.removing))
         for topic in await _described(client, context, topics)

@@ -244,7 +244,7 @@ async def find_hanging(context: Context, topics: tuple[TopicChoice, ...], broker
     """Find transactions that nothing will end.
 
     Such a transaction is open in a log, but its coordinator does not know it, or it is open for longer than its
-    time-out.  Exit code 4: some partitions could not be examined.
+    timeout.  Exit code 4: some partitions could not be examined.
     """
     from quorumlog.client.transaction_logs import look_at_logs
 

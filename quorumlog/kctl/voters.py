@@ -277,7 +277,7 @@ def _document(voter: Any) -> dict[str, Any]:
 
 
 async def _follow(context: Context) -> None:
-    """`alter-quorum --wait`: follow the progress towards the present target."""
+    """`alter-quorum --wait`: follow the progress towards the current target."""
     voters = ids(await _reached(context, None, 0))
     if context.output.is_json:
         context.output.document({"changed": False, "offset": None, "voter_ids": voters})

@@ -197,7 +197,7 @@ class ApiError(StrEnum):
         exit_code=ExitCode.UNAVAILABLE,
         kafka=KafkaCode.REQUEST_TIMED_OUT,
     )
-    REQUEST_TIMED_OUT = _row("REQUEST_TIMED_OUT", "The request was not finished within its time.", retriable=True)
+    REQUEST_TIMED_OUT = _row("REQUEST_TIMED_OUT", "The request did not finish within its time limit.", retriable=True)
     OVERLOADED = _row(
         "OVERLOADED",
         "Too many requests are in progress on the node.",
@@ -413,7 +413,7 @@ class ApiError(StrEnum):
     )
     INVALID_TRANSACTION_TIMEOUT = _row(
         "INVALID_TRANSACTION_TIMEOUT",
-        "The time-out of the transaction is longer than transaction.max.timeout.ms, or not above 0.",
+        "The timeout of the transaction is longer than transaction.max.timeout.ms, or not above 0.",
     )
 
     # Groups
@@ -435,14 +435,16 @@ class ApiError(StrEnum):
 
     # Connections
     UNAVAILABLE = _row("UNAVAILABLE", "The node does not answer.", retriable=True)
-    TIMED_OUT = _row("TIMED_OUT", "No answer arrived, or a condition was not met, within the time.", retriable=True)
+    TIMED_OUT = _row(
+        "TIMED_OUT", "No answer arrived, or a condition was not met, within the time limit.", retriable=True
+    )
     NOT_A_NODE = _row("NOT_A_NODE", "The address is not the control address of a node.", exit_code=ExitCode.USAGE)
     BROKER_UNAVAILABLE = _row("BROKER_UNAVAILABLE", "The broker does not answer.", retriable=True)
     CLIENT_CLOSED = _row("CLIENT_CLOSED", "The client was closed.")
 
     # Commands
     FAILED = _row("FAILED", "The command failed.")
-    BUSY = _row("BUSY", "Another process works on the development cluster.", retriable=True)
+    BUSY = _row("BUSY", "Another process is changing the development cluster.", retriable=True)
     CLUSTER_EXISTS = _row("CLUSTER_EXISTS", "The directory holds another development cluster.")
     CONFIRMATION_NEEDED = _row(
         "CONFIRMATION_NEEDED", "The command deletes records or aborts a transaction, and was not confirmed."

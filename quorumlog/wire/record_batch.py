@@ -159,7 +159,7 @@ def parse_header(data: Buffer, position: int = 0) -> BatchHeader:
 def iter_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
     """Yield (position, header) of each whole batch in `data`; end before an incomplete batch.
 
-    For bytes that were already checked; it also ends at a length that is impossible for a batch.
+    The bytes must have been checked already.  The iteration also ends at an impossible batch length.
     """
     position, end = 0, len(data)
     while position + HEADER_SIZE <= end:
@@ -179,7 +179,7 @@ def patch(buffer: bytearray | memoryview, base_offset: int, leader_epoch: int, p
 def seal(buffer: bytearray | memoryview, header: BatchHeader, position: int = 0) -> None:
     """Write `header` over the first bytes of the batch at `position`, then the checksum over `header.size` bytes.
 
-    For code that builds a batch: the header's own `crc` and `magic` are not used.
+    This is for code that builds a batch.  It does not use the `crc` and `magic` of `header`.
     """
     _HEADER.pack_into(buffer, position, *header._replace(magic=MAGIC, crc=0))
     _UINT32.pack_into(buffer, position + CRC_POSITION, crc_of(buffer, position, header.size))
@@ -229,9 +229,9 @@ def validate_batches(
         headers.append(header)
         position += header.size
     if not headers:
-        return BatchRefusal(KafkaCode.INVALID_RECORD, "no record batch at all", 0)
+        return BatchRefusal(KafkaCode.INVALID_RECORD, "the request has no record batch", 0)
     if len(headers) > 1 and any(header.has_producer_id for header in headers):
-        return BatchRefusal(KafkaCode.INVALID_RECORD, "an idempotent batch must come alone", 0)
+        return BatchRefusal(KafkaCode.INVALID_RECORD, "an idempotent batch must be the only batch", 0)
     return headers
 
 
@@ -270,12 +270,12 @@ def _parse_checked(data: Buffer, position: int, end: int, size_max: int | None =
 def _refuse_produced(header: BatchHeader, position: int, newest_timestamp_ms: int | None) -> BatchRefusal | None:
     """Return why a well-formed batch is not permitted from a client, or None."""
     if header.attributes & (CONTROL_FLAG | DELETE_HORIZON_FLAG):
-        return _invalid("control and delete-horizon batches are the broker's own", position)
+        return _invalid("only a broker may write control and delete-horizon batches", position)
     if header.is_transactional and not header.has_producer_id:
         return _invalid("a transactional batch needs a producer id", position)
     if header.attributes & TIMESTAMP_TYPE_FLAG:
         code = KafkaCode.INVALID_TIMESTAMP
-        return BatchRefusal(code, "log append time is not for the client to claim", position)
+        return BatchRefusal(code, "only a broker may set the log append time", position)
     if header.record_count == 0 or header.record_count != header.last_offset_delta + 1:
         reason = f"{header.record_count} records with a last offset delta of {header.last_offset_delta}"
         return _invalid(reason, position)

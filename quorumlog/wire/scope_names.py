@@ -43,7 +43,7 @@ def placement_key(transactional_id: str) -> str:
 
 
 def scope_of(transactional_id: str) -> str | None:
-    """Return the scope of the producer with this id; None if it is no id of a scope's producer."""
+    """Return the scope of the producer with this id; None if it is not an id of a scope's producer."""
     if not is_reserved(transactional_id):
         return None
     scope, _, attempt = transactional_id[len(PREFIX) :].rpartition("/")

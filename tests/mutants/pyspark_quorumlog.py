@@ -78,7 +78,7 @@ MUTANTS = (
         (f"{UNIT}/test_stream_plan.py::test_a_limit_is_shared_in_proportion_and_starves_no_partition",),
     ),
     Mutant(
-        "a deleted partition stays in the offsets for ever",
+        "a deleted partition stays in the offsets forever",
         STREAM,
         "                    if one in self._missing:\n",
         "                    if False:\n",

@@ -297,7 +297,9 @@ def test_columns_that_are_left_out_are_missing(spark: SparkSession, cluster: Thr
     assert frame.columns == ["value", "offset"]
     assert [(bytes(row.value), row.offset) for row in frame.collect()] == [(b"5", 0), (b"6", 1)]
     assert [tuple(row) for row in reader(spark, cluster, columns="topic,headers").collect()] == [("t", None)] * 2
-    with pytest.raises(PySparkException, match="option columns contains 'ofset', which is no column; did you mean off"):
+    with pytest.raises(
+        PySparkException, match="option columns contains 'ofset', which is not a column; did you mean off"
+    ):
         reader(spark, cluster, columns="ofset")
 
 

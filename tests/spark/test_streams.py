@@ -148,8 +148,8 @@ def test_a_checkpoint_of_another_source_is_refused(job: Job) -> None:
     with pytest.raises(PySparkException) as refused:
         job.run()
     assert last_line(refused.value) == (
-        "OptionError: the checkpoint contains '7', which are no offsets by topic and partition; it belongs to another "
-        "data source"
+        "OptionError: the checkpoint contains '7', which is not a map of offsets by topic and partition; "
+        "it belongs to another data source"
     )
 
 

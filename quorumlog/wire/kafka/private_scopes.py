@@ -20,7 +20,7 @@ Errors, beside those of every coordinator:
     PRODUCER_FENCED              a later run of the scope has begun
     INVALID_PRODUCER_EPOCH       the scope has never had this epoch
     INVALID_TXN_STATE            a winner is not a producer of the scope now: it was aborted, or replaced
-    INVALID_TRANSACTION_TIMEOUT  the time-out is not in the range that the cluster permits
+    INVALID_TRANSACTION_TIMEOUT  the timeout is not in the range that the cluster permits
     CONCURRENT_TRANSACTIONS      the previous end is not complete; retriable
 """
 
@@ -62,7 +62,7 @@ class InitScopeRequest:
     """Begin a run of a scope.
 
     owner: who may use the scope; it is stored with the first run.
-    run: names this run.  Another run than the present one fences it, and the producers of all earlier runs are aborted.
+    run: names this run.  Another run than the current one fences it, and the producers of all earlier runs are aborted.
     The same run again changes nothing, and gets the same answer.  An earlier run is refused: it is a late duplicate, or
     its driver must end.
     reset: take the scope over from any owner, and forget its sequence.
@@ -81,7 +81,7 @@ class InitScopeRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitScopeResponse:
-    """last_sequence: that of the last end; -1 if there was none.  owner: the present one, also in a refusal."""
+    """last_sequence: that of the last end; -1 if there was none.  owner: the current one, also in a refusal."""
 
     __type__: ClassVar = EntityType.response
     __version__: ClassVar[i16] = i16(0)

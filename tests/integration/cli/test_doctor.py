@@ -148,6 +148,6 @@ async def test_a_reassignment_that_is_blocked(tmp_path: Path) -> None:
         await done(cluster, "reassign", "cancel", "--topic", "t")
         found = await until(cluster, {"ONE_VOTER", "FENCED"})
         assert found["FENCED"][0]["what"] == "broker 13 is fenced: it has no replicas"
-        assert found["FENCED"][0]["next"].endswith("if it is lost for good: kctl brokers unregister 13")
+        assert found["FENCED"][0]["next"].endswith("if it is lost permanently: kctl brokers unregister 13")
         await done(cluster, "brokers", "unregister", "13")
         await until(cluster, {"ONE_VOTER"})

@@ -71,12 +71,12 @@ async def gone(cluster: DevCluster, finding: Any) -> None:
     """Wait until doctor no longer prints this finding."""
     word = finding["finding"]
 
-    async def is_gone() -> bool:
+    async def is_deleted() -> bool:
         _, findings, document = await examined(cluster)
         leads = document["looked_at"]["leader_id"] is not None  # without a leader, other findings are missing too
         return leads and all(each["what"] != finding["what"] for each in findings.get(word, []))
 
-    await wait_until(is_gone, TIMEOUT_S, f"{word} is resolved after: {finding['next']}")
+    await wait_until(is_deleted, TIMEOUT_S, f"{word} is resolved after: {finding['next']}")
 
 
 async def look(cluster: DevCluster, finding: Any, line: str) -> None:
@@ -241,7 +241,7 @@ async def test_a_reassignment_to_a_broker_that_is_down_continues_or_is_cancelled
         await until(cluster, ALWAYS | {"FENCED", "REASSIGNMENT_STUCK"})
         stuck = await found(cluster, "REASSIGNMENT_STUCK")
         assert stuck["cause"].startswith("the target: broker 13 is fenced")
-        assert stuck["next"].startswith("resolve that, and it continues by itself; or go back: ")
+        assert stuck["next"].startswith("resolve that, and it continues automatically; or go back: ")
         await done(cluster, "reassign", "start", "--throttle", "none")
         await start(cluster, node_of(cluster, 13))
         await gone(cluster, stuck)
@@ -338,7 +338,7 @@ async def test_a_target_that_is_not_reached_continues_or_is_cancelled(tmp_path: 
         newcomer = node_of(cluster, 3)
         await killed_midway(cluster, newcomer)
         waiting = await found(cluster, "TARGET_NOT_REACHED")
-        assert waiting["next"].startswith("resolve that, and the change continues by itself; or cancel it: ")
+        assert waiting["next"].startswith("resolve that, and the change continues automatically; or cancel it: ")
         await start(cluster, newcomer)
         await gone(cluster, waiting)
         await quorum_is(cluster, "the target is reached", clusters.are([1, 2, 3]))

@@ -357,7 +357,7 @@ class NewerClient:
         await self._connection.close()
 
     async def ask(self, api: Api, version: int, **values: Any) -> Any:
-        """Ask until the answer is no error that clients retry."""
+        """Ask until the answer is not an error that clients retry."""
         async with asyncio.timeout(TIMEOUT_S):
             while True:
                 named = {"transactional_id": self._id, "key": self._id, "coordinator_keys": [self._id], **values}

@@ -61,10 +61,10 @@ def test_names_are_case_insensitive_and_lists_are_split() -> None:
         ),
         ({"bootstrap.servers": "h:1", "assign": '{"t":[-1]}'}, "-1 is not a whole number"),
         ({**READ, "columns": " , "}, "option columns names no column"),
-        ({**READ, "columns": "value,kee"}, "option columns contains 'kee', which is no column; did you mean key?"),
+        ({**READ, "columns": "value,kee"}, "option columns contains 'kee', which is not a column; did you mean key?"),
         (
             {**READ, "columns": "value,x"},
-            "option columns contains 'x', which is no column; expected some of key,value,",
+            "option columns contains 'x', which is not a column; expected some of key,value,",
         ),
         (
             {**READ, "columns": "value", "includeHeaders": "true"},

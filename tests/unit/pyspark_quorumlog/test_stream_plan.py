@@ -53,7 +53,7 @@ def test_offsets_are_written_in_the_order_of_topics_and_of_partition_numbers() -
     [7, [], {"a": 7}, {"a": {"x": 1}}, {"a": {"0": "1"}}, {"a": {"0": -1}}, {"a": {"-1": 1}}, {"a": {"0": True}}],
 )
 def test_a_checkpoint_of_another_source_is_refused(value: object) -> None:
-    with pytest.raises(OptionError, match="which are no offsets by topic and partition"):
+    with pytest.raises(OptionError, match="which is not a map of offsets by topic and partition"):
         from_json(value)
 
 

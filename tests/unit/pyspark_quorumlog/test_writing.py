@@ -82,7 +82,7 @@ def test_an_abort_that_no_broker_answers_is_a_warning(caplog: pytest.LogCaptureF
         address = f"127.0.0.1:{unused.getsockname()[1]}"
         abort_batch(parse_write({"bootstrap.servers": address, "topic": "t", "kafka.delivery.timeout.ms": "300"}), "s")
     (message,) = caplog.messages
-    assert message.startswith("the transactions of a failed write were not aborted; their time-out ends them: ")
+    assert message.startswith("the transactions of a failed write were not aborted; their timeout ends them: ")
 
 
 @pytest.mark.parametrize("delivery_timeout_ms", ["300", "120000"])

@@ -126,7 +126,7 @@ def join_member(groups: GroupsOfCluster, group: str, topic: str = "orders") -> s
 
 
 def commit_offsets(groups: GroupsOfCluster, group: str, *offsets: int, topic: str = "orders") -> None:
-    """Commit offsets of the partitions of a topic, from 0 on, as a client that is no member."""
+    """Commit offsets of the partitions of a topic, from 0 on, as a client that is not a member."""
     wanted = tuple(g.OffsetToCommit(topic, index, offset, -1, "") for index, offset in enumerate(offsets))
     request = g.OffsetCommit(group, "", None, -1, wanted)
     response = coordinator_of(groups, group).ask(request)

@@ -107,7 +107,7 @@ async def test_the_pause_between_attempts_grows_to_its_limit(monkeypatch: pytest
 
 
 async def test_a_leader_that_hangs_is_left_once_another_leads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No time-out applies: without a request to other brokers, this would wait for as long as the broker hangs."""
+    """No timeout applies: without a request to other brokers, this would wait for as long as the broker hangs."""
     monkeypatch.setattr(partitions, "LOOK_AFTER_S", 0.02)
     for_ever = 10_000.0
     async with fake_brokers(3) as brokers, Cluster(brokers.bootstrap, request_timeout_s=for_ever) as cluster:

@@ -207,7 +207,10 @@ async def test_the_reason_why_an_address_does_not_answer() -> None:
     async def unknown(host: str, port: int) -> Any:
         raise OSError(-2, "Name or service not known")
 
-    assert await probe("h:1", 0.01, hang) == "no answer to a connection: the machine is down, or cut off from here"
+    assert (
+        await probe("h:1", 0.01, hang)
+        == "no answer to a connection: the machine is down, or this machine cannot reach it"
+    )
     assert await probe("h:1", 1, refuse) == SILENT
     assert await probe("h:1", 1, unknown) == "cannot be reached: Name or service not known"
     server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)

@@ -27,7 +27,7 @@ def test_a_fenced_broker_is_one_cause_of_its_consequences(clinic: Clinic, diagno
     assert len(_all(clinic)) == 4
     assert findings["FENCED"]["cause"] == f"it sends no heartbeats; node 12 at h12:9093: {SILENT}"
     assert findings["FENCED"]["next"].endswith(
-        "for good: start another broker first (2 are up, 3 are needed); doctor then says how to replace it"
+        "permanently: start another broker first (2 are up, 3 are needed); doctor then says how to replace it"
     )
     offline = findings["OFFLINE"]
     assert (offline["what"], offline["partitions"]) == ("1 partition without a leader: alone-0", ["alone-0"])
@@ -97,7 +97,7 @@ def test_a_partition_that_waits_for_one_of_several(clinic: Clinic, diagnose: Dia
     assert nobody.commands == ("kctl elect-leaders --unclean --topic t",)
     assert waiting.cause.startswith("only broker 11 and broker 12 may lead: broker 11 is fenced (connection refused")
     assert waiting.next.startswith(
-        "start one of broker 11 and broker 12; if all of them are lost for good: give up the records"
+        "start one of broker 11 and broker 12; if all of them are lost permanently: give up the records"
     )
     first.isr[:], first.elr[:] = [12], [11]
     assert _all(clinic)[1].cause.startswith("only broker 11 and broker 12 may lead"), "eligible beside the last in sync"
@@ -229,7 +229,7 @@ def test_a_reassignment_without_progress(clinic: Clinic, diagnose: Diagnose) -> 
     found = diagnose()[0]["REASSIGNMENT_STUCK"]
     assert found["cause"] == "broker 13 copied nothing in the last seconds"
     assert found["next"].startswith(
-        "resolve that, and it continues by itself; or go back: kctl reassign cancel --topic t"
+        "resolve that, and it continues automatically; or go back: kctl reassign cancel --topic t"
     )
 
 

@@ -20,7 +20,11 @@ from tests.unit.quorumlog.doctor.clinic import SILENT, Clinic, Diagnose, address
 
 
 def test_a_cluster_that_does_not_answer(clinic: Clinic, diagnose: Diagnose, capsys: pytest.CaptureFixture[str]) -> None:
-    clinic.silent = {1: SILENT, 2: HANGS, 3: "no answer to a connection: the machine is down, or cut off from here"}
+    clinic.silent = {
+        1: SILENT,
+        2: HANGS,
+        3: "no answer to a connection: the machine is down, or this machine cannot reach it",
+    }
     findings, code = diagnose()
     assert (code, list(findings)) == (4, ["UNREACHABLE"])
     for why in clinic.silent.values():
@@ -52,7 +56,7 @@ def test_no_quorum_states_the_arithmetic_and_the_voters_to_start(clinic: Clinic,
     assert found["next"].startswith("1 more must be up: start node 2, or restart node 3, which hangs; if their disks")
 
 
-def test_only_as_many_voters_as_a_majority_lacks_are_to_be_started(
+def test_doctor_asks_for_only_as_many_voters_as_a_majority_lacks(
     clinic: Clinic, diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clinic.paused = True
@@ -106,7 +110,7 @@ def test_an_election_that_ends_in_time_is_not_a_finding(
 
 
 def test_a_leader_that_doctor_alone_cannot_reach(clinic: Clinic, diagnose: Diagnose) -> None:
-    clinic.silent = {1: "no answer to a connection: the machine is down, or cut off from here"}
+    clinic.silent = {1: "no answer to a connection: the machine is down, or this machine cannot reach it"}
     findings, _ = diagnose()
     assert findings.keys() == {"LEADER_UNREACHABLE"}
     assert (findings["LEADER_UNREACHABLE"]["severity"], findings["LEADER_UNREACHABLE"]["nodes"]) == ("problem", [1])
@@ -119,7 +123,7 @@ def test_a_paused_leader(clinic: Clinic, diagnose: Diagnose) -> None:
     findings, _ = diagnose()
     assert findings.keys() == {"PAUSED"}
     assert findings["PAUSED"]["cause"] == (
-        f"node 2 last fetched 5.0 s ago; at h2:9093: {SILENT}; node 3 last fetched 4.2 s ago; it answers here"
+        f"node 2 last fetched 5.0 s ago; at h2:9093: {SILENT}; node 3 last fetched 4.2 s ago; it answers this machine"
     )
     assert findings["PAUSED"]["next"].startswith("start node 2; if their disks are lost")
     clinic.silent.clear()
@@ -184,7 +188,7 @@ def test_a_voter_that_is_disconnected_from_the_leader(clinic: Clinic, diagnose: 
     findings, _ = diagnose()
     assert findings.keys() == {"VOTER_CUT_OFF"}
     assert findings["VOTER_CUT_OFF"]["cause"] == (
-        "it answers here, but has not fetched from the leader in its epoch; node 3 knows no leader in epoch 5"
+        "it answers this machine, but has not fetched from the leader in its epoch; node 3 knows no leader in epoch 5"
     )
 
 
@@ -216,7 +220,7 @@ def test_a_target_that_is_not_reached(clinic: Clinic, diagnose: Diagnose) -> Non
     findings, code = diagnose()
     assert (list(findings), code) == (["TARGET_NOT_REACHED"], 1)
     assert (
-        findings["TARGET_NOT_REACHED"]["what"] == "the target voters are 1, 2 and 4; the present voters are 1, 2 and 3"
+        findings["TARGET_NOT_REACHED"]["what"] == "the target voters are 1, 2 and 4; the current voters are 1, 2 and 3"
     )
     assert findings["TARGET_NOT_REACHED"]["cause"] == "add node 4: node 4 does not answer"
 

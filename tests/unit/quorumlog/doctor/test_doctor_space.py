@@ -78,7 +78,7 @@ def test_a_broker_that_reported_a_full_disk_is_not_just_refusing_connections(
     clinic.topic("t", (11, 12, 13))
     clinic.fence(13)
     report(clinic, 13, at_ms=1, by=2, cause="an older end")
-    end = report(clinic, 13, next="look at the disk")
+    end = report(clinic, 13, next="check the disk")
     end.directories.add(path="/data", free_bytes=0, total_bytes=10 * GIB)
     end.directories.add(path="/other", free_bytes=9 * GIB, total_bytes=10 * GIB)
     findings, _ = diagnose()
@@ -95,11 +95,11 @@ def test_a_broker_that_reported_a_full_disk_is_not_just_refusing_connections(
 
 def test_a_voter_that_reported_its_end(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.silence_voter(3)
-    report(clinic, 3, cause="quorum.db: disk I/O error", next="look at the disk")
+    report(clinic, 3, cause="quorum.db: disk I/O error", next="check the disk")
     findings, _ = diagnose()
     assert 'with status 7: "quorum.db: disk I/O error"' in findings["VOTER_DOWN"]["cause"]
     assert findings["VOTER_DOWN"]["next"].startswith(
-        'node 3 reported: "look at the disk"; resolve that, then start node 3;'
+        'node 3 reported: "check the disk"; resolve that, then start node 3;'
     )
 
 

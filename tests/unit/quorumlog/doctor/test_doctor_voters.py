@@ -90,7 +90,7 @@ def test_voters_that_returned_with_empty_disks_form_no_quorum(clinic: Clinic, di
         "node 2 at h2:9093: it answers with another disk than the voter's"
     )
     assert found["next"] == (
-        "1 more must be up with its old disk: node 1 or node 2; if the disks are lost for good: docs/recovery.md"
+        "1 more must be up with its old disk: node 1 or node 2; if the disks are lost permanently: docs/recovery.md"
     )
     clinic.disks, clinic.silent = {2: b"\7" * 16}, {1: SILENT}
     found = diagnose()[0]["NO_QUORUM"]

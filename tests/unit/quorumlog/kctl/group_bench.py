@@ -76,7 +76,7 @@ class Bench:
         return self.threaded.run(on_loop())
 
     def commit(self, *offsets: int) -> None:
-        """Commit offsets of the partitions of orders, from 0 on, as a client that is no member."""
+        """Commit offsets of the partitions of orders, from 0 on, as a client that is not a member."""
         self.do(lambda: commit_offsets(self.groups, G, *offsets))
 
     def join(self) -> str:

@@ -200,7 +200,7 @@ def test_configs(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None
     assert run(["configs", "get", "c", "--cluster", "-o", "json"]) == 3
     error = json.loads(capsys.readouterr().err)
     assert (error["error"], error["next"]) == ("CONFIG_NOT_FOUND", "give one of these")
-    assert "there are a, b" in error["message"]
+    assert "its configs are a, b" in error["message"]
 
     client.replies[rpcs.ALTER_CONFIGS] = pb.AlterConfigsReply(
         result=OK, offset=4, resources=[pb.AlteredConfigs(result=OK, changed=True)]
@@ -278,7 +278,7 @@ def test_a_broker_is_unregistered(client: FakeClient, capsys: pytest.CaptureFixt
     assert run(["brokers", "unregister", "7", "-o", "json"]) == 0
     assert printed(capsys) == {"changed": True, "offset": 3, "id": 7}
     assert run(["brokers", "unregister", "7", "--dry-run"]) == 0
-    assert capsys.readouterr().out == "broker 7 would be forgotten\n"
+    assert capsys.readouterr().out == "broker 7 would be unregistered\n"
     client.replies[rpcs.UNREGISTER_BROKER] = ClusterError("BROKER_IN_USE", "broker 7 is unfenced", "stop it")
     assert run(["brokers", "unregister", "7"]) == 5
     assert "stop it" in capsys.readouterr().err

@@ -310,10 +310,10 @@ def test_a_follower_does_not_report_an_unreachable_leader_as_leading(
     assert run(["quorum", "status"]) == 0
     captured = capsys.readouterr()
     rows = [line.split() for line in captured.out.splitlines()]
-    assert ["leader_id", "1", "(not", "heard", "from)"] in rows
-    assert [" ".join(row[1:5]) for row in rows if row[0] == "1"] == ["leader (not heard from)"]
+    assert ["leader_id", "1", "(does", "not", "answer)"] in rows
+    assert [" ".join(row[1:5]) for row in rows if row[0] == "1"] == ["leader (does not answer)"]
     assert captured.err == (
-        "answered by node 2, which names node 1 as the leader, which is not heard from: "
+        "answered by node 2, which names node 1 as the leader, which does not answer: "
         "lags and observers are not known (kctl doctor)\n"
     )
     assert run(["quorum", "status", "-o", "json"]) == 0
@@ -323,7 +323,7 @@ def test_a_follower_does_not_report_an_unreachable_leader_as_leading(
     reply.known.ClearField("leader_id")
     assert run(["quorum", "replication"]) == 0
     captured = capsys.readouterr()
-    assert "not heard from" not in captured.out
+    assert "does not answer" not in captured.out
     assert captured.err.startswith("answered by node 2, which knows no leader: lags")
     assert run(["quorum", "status", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["leader_answers"] is None

@@ -97,7 +97,7 @@ def test_a_cluster_of_an_older_release_starts_with_todays_module_names(tmp_path:
     assert dev_cluster.load(tmp_path) == cluster
 
 
-def test_other_ports_than_those_that_a_cluster_has_are_refused(
+def test_a_port_base_that_differs_from_the_clusters_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started: list[DevCluster] = []
@@ -119,7 +119,7 @@ def test_other_ports_than_those_that_a_cluster_has_are_refused(
     cluster = dev_cluster.load(tmp_path)
     assert cluster is not None
     assert cluster.first_port > base == cluster.port_base
-    assert kctl([*up, "--port-base", str(base)]) == 0, "the same words again mean the same"
+    assert kctl([*up, "--port-base", str(base)]) == 0, "the repeated command is accepted"
     assert kctl(up) == 0
     capsys.readouterr()
     assert kctl([*up, "--port-base", str(base - 1)]) == 5

@@ -118,9 +118,9 @@ def test_files_of_kafkas_tool_and_of_kctl() -> None:
         ("a,0,-5", "line 1 is not"),
         ("a,0,5\na,zero,5", "line 2 is not"),
         ("a,0,5\na,0,6", "row 2: a-0 has two different offsets"),
-        ("a,9999999999,5", "is no topic, partition and offset"),
-        ("a,0,9223372036854775808", "is no topic, partition and offset"),
-        (",0,5", "is no topic, partition and offset"),
+        ("a,9999999999,5", "are not a topic, partition and offset"),
+        ("a,0,9223372036854775808", "are not a topic, partition and offset"),
+        (",0,5", "are not a topic, partition and offset"),
         ("[", "not valid JSON"),
         ("[" * 100_000, "not valid JSON"),
         ('{"group": "g"}', "no list of partitions"),
@@ -129,7 +129,7 @@ def test_files_of_kafkas_tool_and_of_kctl() -> None:
         ('[{"topic": 5, "partition": 0, "offset": 1}]', "row 1 has no topic"),
         ('[{"topic": "a", "partition": true, "offset": 1}]', "row 1 has no topic"),
         ('[{"topic": "a", "partition": 0, "offset": 1.5}]', "row 1 has no topic"),
-        ('[{"group": 1, "topic": "a", "partition": 0, "offset": 1}]', "a group that is no text"),
+        ('[{"group": 1, "topic": "a", "partition": 0, "offset": 1}]', "a group that is not text"),
     ],
 )
 def test_files_that_are_refused(text: str, problem: str) -> None:

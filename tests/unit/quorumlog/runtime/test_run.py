@@ -190,7 +190,7 @@ def test_a_signal_stops_gracefully(number: signal.Signals, capsys: pytest.Captur
     assert capsys.readouterr().out == "ready node_id=3 kafka=127.0.0.1:9092\n"
 
 
-def test_what_is_loaded_before_a_server_is_ready_is_not_traversed_again() -> None:
+def test_objects_loaded_before_a_server_is_ready_are_not_traversed_again() -> None:
     """A full collection would walk all modules while requests wait."""
     loaded: list[list[int]] = [[number] for number in range(1000)]
 
@@ -269,7 +269,7 @@ def test_systemd_is_notified(tmp_path: Path, abstract: bool) -> None:
         async def body(process: Process) -> None:
             process.ready(node_id=1)
             loop = asyncio.get_running_loop()
-            while sum("WATCHDOG=1" in text for text in received) < 3:  # it continues by itself
+            while sum("WATCHDOG=1" in text for text in received) < 3:  # it continues automatically
                 received.append(await loop.run_in_executor(None, lambda: receiver.recv(4096).decode()))
             process.stop("enough")
             received.append(receiver.recv(4096).decode())

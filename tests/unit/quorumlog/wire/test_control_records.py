@@ -33,7 +33,7 @@ def test_a_marker_has_the_bytes_of_kafka() -> None:
 
 
 @given(st.binary(max_size=40), st.integers(0, 3))
-def test_other_control_records_are_no_markers(body: bytes, count: int) -> None:
+def test_other_control_records_are_not_markers(body: bytes, count: int) -> None:
     header = parse_header(bytes(build_marker(COMMIT, 1, 0, 0)))
     changed = header._replace(batch_length=HEADER_SIZE - 12 + len(body), record_count=count)
     assert parse_marker(bytes(HEADER_SIZE) + body, changed) in (None, EndTxnMarker(True, 7)) or count == 1
