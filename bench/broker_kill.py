@@ -65,7 +65,7 @@ class _Stage:
     cluster: DevCluster
     client: ControllerClient
     waits_s: dict[int, float] = field(default_factory=dict)
-    """Return the longest wait since the kill, by partition."""
+    """The longest wait since the kill, by partition."""
 
     async def create_topic(self) -> None:
         new = pb.NewTopic(name=TOPIC, partitions=PARTITIONS, replication_factor=3)
@@ -115,7 +115,7 @@ class _Stage:
             await asyncio.sleep(PAUSE_S)
 
     async def _all_have_waited(self) -> bool:
-        """Return when every writer has continued after a wait that was longer than a normal write."""
+        """Return whether every writer has continued after a wait that was longer than a normal write."""
         return len(self.waits_s) == PARTITIONS and min(self.waits_s.values()) > LOOK_S
 
     async def _is_whole(self) -> bool:

@@ -20,6 +20,6 @@ def processor_s(pid: int) -> float:
 
 
 def thread_processor_s(folder: Path) -> float:
-    """Return the same of one thread, whose folder is `/proc/PID/task/TID`."""
+    """Return the processor time of one thread, in seconds.  Its folder is `/proc/PID/task/TID`."""
     fields = (folder / "stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -4,7 +4,7 @@ Both clusters run during the whole bench.  While one is measured, the other one 
 in alternating order.  Without Java or Maven, only quorumlog is measured.
 
 `others_processor_share` is the share of the machine that neither the measured cluster nor the client took.  If it is
-more than a few percent, the round says little.
+more than a few percent, the figures of the round are unreliable.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ in one process: ours acknowledges durable records, and Apache Kafka records in m
 jars of Apache Kafka are those of `python -m tests.clients`.  The checksum of the rows that are read must be that of the
 rows that were written.
 
-`made` is the ceiling of a read: a data source in Python that returns Arrow batches that it made before.
+`made` is the upper limit of a read: a data source in Python that returns Arrow batches which are ready before the read.
 
 BENCH_TINY_WITH_KAFKA=1 includes Spark's connector and Apache Kafka in a `--tiny` run.
 """

@@ -33,7 +33,7 @@ MEMBERS_S = 50.0
 TRANSACTIONS_S = 30.0
 QUEUE_S = 40.0
 HANGING_S = 90.0
-"""To read the transactions back: a leader may first have to end one whose marker was lost (`HangingTransactions`)."""
+"""The limit for reading transactions back.  A leader may first have to end one whose marker was lost."""
 
 
 def not_ready(world: ClusterWorld) -> list[str]:
@@ -214,7 +214,7 @@ class Aftermath:
         return found + self._misplaced()
 
     def _misplaced(self) -> list[str]:
-        """Return the replicas of which the metadata names another directory than theirs."""
+        """Return the replicas that are in another directory than the metadata names."""
         found = []
         for host in self.world.brokers:
             for replica in () if host.broker is None else host.broker.role.table:
@@ -222,7 +222,7 @@ class Aftermath:
                 partition = None if topic is None else topic.partition(replica.key.index)
                 known = None if partition is None else partition.replica(host.config.node_id)
                 if replica.log is not None and known is not None and known.directory_id != replica.log.directory_id:
-                    found.append(f"{host.name}: {replica} is in {replica.log.directory_id}, known is {known}")
+                    found.append(f"{host.name}: {replica} is in {replica.log.directory_id}, the metadata names {known}")
         return found
 
     async def _wait_until_whole(self) -> None:
@@ -279,7 +279,7 @@ class Aftermath:
                 end = None if history is None else history.end
                 state = (one.log.end_offset, one.log.flushed_offset)
                 if state != (end, end):
-                    found.append(f"{host.name}: {one} ends at {state}, committed is {end}")
+                    found.append(f"{host.name}: {one} ends at {state}, the committed end is {end}")
         return found
 
     # Reading back

@@ -166,7 +166,7 @@ class CoordinatorLink:
         """Return the connection to the coordinator of a key.
 
         Raises:
-            ClusterError: it cannot be found or reached at present.
+            ClusterError: it cannot be found or reached now.
         """
         if (known := self._connections.get(key)) is not None:
             return known

@@ -49,7 +49,7 @@ class ClusterWatch:
         retention: Retention,
         compacted: Mapping[str, Callable[[], KeyedRecords]],
     ) -> None:
-        """clock: true time.  forgets_s: how long a silent producer is remembered at least.
+        """clock: true time.  forgets_s: the shortest time for which a producer without requests is remembered.
 
         compacted: by name of a compacted topic, the function that makes the records of a new partition.
         """
@@ -97,7 +97,8 @@ class ClusterWatch:
     def _accept_losses(self, kept: ClusterImage, lost: ClusterImage) -> None:
         """Find the partitions that may lose records.
 
-        These have a replica that may be elected according to the remaining metadata, but not according to the lost.
+        These have a replica that may be elected according to the remaining metadata, but not according to the lost
+        metadata.
         """
         for topic in kept.topics.values():
             after = lost.topics.get(topic.topic_id)

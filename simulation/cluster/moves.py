@@ -96,7 +96,7 @@ class DirectoryMoves:
         self.actions: dict[str, Action] = {MOVE: self._move, IN_MOVE: self._fail_in_a_move}
 
     async def _move(self, fault: Fault) -> None:
-        """Move a replica; then leave it alone, or request its present directory again, or move it back and forth."""
+        """Move a replica; then leave it alone, or request its current directory again, or move it back and forth."""
         random = self._random(fault)
         if (replica := self._chosen(random)) is None:
             return

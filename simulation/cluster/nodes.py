@@ -143,7 +143,7 @@ class World:
     # Processes
 
     def start(self, node_id: int) -> None:
-        """Start the node's process on its host, with the present contents of its disks."""
+        """Start the node's process on its host, with the current contents of its disks."""
         host = self.hosts[node_id]
         assert host.process is None, f"{host.name} is running"
         self.note(f"start {host.name}")

@@ -88,7 +88,7 @@ class Driver:
             await self._run_stream(resets=kind < STRANGER_SHARE + JOB_SHARE + RESET_SHARE)
 
     async def _adopt(self) -> None:
-        """Use the present owner of the scope from now on, which another driver has made its owner."""
+        """Use the current owner of the scope from now on, which another driver has made its owner."""
         try:
             self._shared.owners[self._scope] = (await self._client.describe(self._scope, self._patience_s)).owner
         except ClusterError:

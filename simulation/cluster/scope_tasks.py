@@ -1,7 +1,7 @@
 """Producers of transaction scopes, each a process on one of the hosts for them, like the task attempts of Spark.
 
 A producer begins under the name of an attempt, writes into several partitions, and reports to its driver.  Some are
-killed, paused for longer than their time-out, fail, or abort themselves, even after their report.  Some write on after
+killed, paused for longer than their timeout, fail, or abort themselves, even after their report.  Some write on after
 the end of their scope.  A few try to commit themselves, which only the end of their scope may do.
 """
 

@@ -9,9 +9,9 @@ I45: A scope has one owner, until another one resets it.  Ordinary requests neit
 L13: After healing, every scope commits another sequence, and no transaction remains open.
 
 Theory of operation.  The judge knows nothing of the coordinator.  It hears each request before it is sent, and each
-answer when it has arrived.  What becomes visible it learns from the markers of the committed logs (`Ledger.on_end`);
-the ledger of the same topic compares these with the records that readers get (I33), and the partitions of a producer
-with each other (I34).
+answer when it has arrived.  The markers of the committed logs show what becomes visible (`Ledger.on_end`).  The ledger
+of the same topic compares the markers with the records that readers get (I33), and the partitions of a producer with
+each other (I34).
 
 An end without an answer may have been decided or not.  So the judge keeps all ends of a sequence (`Decision`).  It
 rules out those that contradict an answer or the visible producers, and complains when none is left.

@@ -89,7 +89,7 @@ class Scopes:
                 await asyncio.sleep(random.uniform(0, 0.2))
 
     def end_producers(self) -> None:
-        """Kill all producers.  Their time-outs abort what they have begun."""
+        """Kill all producers.  Their timeouts abort what they have begun."""
         for process in self.shared.processes:
             process.kill()
 

@@ -101,7 +101,7 @@ def _markers_are_forgotten() -> list[Any]:
     return [patch.object(TransactionMachine, "loaded", without_effects)]
 
 
-@_mutant("a time-out does not raise the epoch")
+@_mutant("a timeout does not raise the epoch")
 def _late_producers_continue() -> list[Any]:
     abort = TransactionMachine._abort
 
@@ -111,7 +111,7 @@ def _late_producers_continue() -> list[Any]:
     return [patch.object(TransactionMachine, "_abort", same_epoch)]
 
 
-@_mutant("a time-out is not noticed after a failover")
+@_mutant("a timeout is not noticed after a failover")
 def _time_outs_are_forgotten() -> list[Any]:
     loaded = TransactionMachine.loaded
 

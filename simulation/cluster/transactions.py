@@ -2,7 +2,7 @@
 
 Each transactional id has one producer, or two that fence each other.  A producer gets its epoch, writes transactions
 into several partitions, some of them with an offset of a consumer group, and commits or aborts them.  Now and then it
-waits for longer than its time-out before the end, or gets a new epoch without an end.
+waits for longer than its timeout before the end, or gets a new epoch without an end.
 
 A request without an answer may still reach a broker much later.  With the first version of transactions, such an EndTxn
 could end the next transaction of the same epoch (KIP-890).  So a producer gets the next epoch after a transaction in
@@ -244,7 +244,7 @@ class _Producer:
         return await self._end(transaction, commits=not 0.7 < wanted <= 0.93)
 
     async def _pause(self) -> None:
-        """Wait in some cases; in a few, for longer than the time-out of the transaction."""
+        """Wait in some cases; in a few, for longer than the timeout of the transaction."""
         kind = self._random.random()
         if kind < 0.3:
             await asyncio.sleep(LATE_S if kind < 0.02 else self._random.uniform(0, 0.4))

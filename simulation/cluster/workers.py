@@ -347,7 +347,7 @@ class _Worker(ShareConsumer):
         asked_s, shares = self._asked[session]
         now_s = self._world.loop.true_time()
         share: object = self._workers.share_at(session.address.host, place)
-        # The one that gave the locks may have ended meanwhile.  Its epoch was not above that of the present one.
+        # The one that gave the locks may have ended meanwhile.  Its epoch was not above that of the current one.
         epoch = share.leader.leader_epoch if isinstance(share, LedShare) else NEWEST_EPOCH
         if share is None or share is not shares.get(place):
             share = object()  # it is not known which share partition gave the locks: this is equal to none

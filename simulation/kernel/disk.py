@@ -193,7 +193,7 @@ class SimulatedDisk:
 
     @property
     def is_broken(self) -> bool:
-        """Return whether the disk has failed in the present process."""
+        """Return whether the disk has failed in the current process."""
         return self._broken
 
     def repaired(self) -> None:

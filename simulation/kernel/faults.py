@@ -27,7 +27,7 @@ class Fault:
     """One fault of a plan.
 
     number: its place in the plan as drawn.  at_s, length_s: when it begins, and how long it lasts.
-    nodes: the affected nodes; `LEADER` for the present leader.  amount: its strength, in a unit that depends on the
+    nodes: the affected nodes; `LEADER` for the current leader.  amount: its strength, in a unit that depends on the
     kind.
     """
 

@@ -176,7 +176,7 @@ class SimulatedLoop(base_events.BaseEventLoop):
         self._prune_timers_at = _TIMERS_MIN
         self.events = 0
         self.events_max: float = inf
-        """The run fails after this number of events, because the program probably loops for ever."""
+        """The run fails after this number of events, because the program probably loops forever."""
         self.graveyard: list[asyncio.Task[Any]] = []
         self._prune_at = _GRAVEYARD_MIN
         self._buried = False

@@ -37,7 +37,7 @@ names = st.none() | st.lists(classic.topics, max_size=3).map(tuple)
 regexes = st.sampled_from([None, None, "", "t", ".*", "(", classic.Long("r" * 2_000)])
 assignors = st.sampled_from([None, None, "uniform", "range", "mine", ""])
 epochs = st.sampled_from([None] * 6 + [0, 0, -1, -2, -3, 1, 2, 2**31 - 1, -(2**31)])
-"""None: the present epoch of the member."""
+"""None: the current epoch of the member."""
 members = st.sampled_from(["m1", "m2", "m3", "m4", "", classic.Long("m" * 40_000)])
 heartbeats = st.builds(
     lambda group, member, epoch, instance, rack, timeout, topics, regex, assignor, owns, old: (

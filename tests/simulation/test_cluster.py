@@ -43,7 +43,7 @@ QUICKLY_CAUGHT = {
     "a new coordinator does not read its partition",
     "the last stable offset ignores open transactions",
     "aborted transactions are missing in the snapshots of producers",
-    "a time-out does not raise the epoch",
+    "a timeout does not raise the epoch",
     "an end commits the losing producers of a scope as well",
     "a fenced run of a scope continues",
     "a member that is no longer in the group may commit",

@@ -62,7 +62,7 @@ SETTINGS = (
 SETTLE_S = (1.0, 6.0)
 DOWN_S = (0.0, 8.0)
 SUSPENDED_S = (1.0, 12.0)
-"""Shorter and longer than the session of a broker, and than an election time-out."""
+"""Shorter and longer than the session of a broker, and than an election timeout."""
 
 
 @dataclass
