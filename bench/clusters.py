@@ -281,7 +281,7 @@ def _write(file: Path, settings: Mapping[str, object]) -> None:
 
 
 def _format(command: Sequence[str], cluster_id: str, file: Path) -> None:
-    tool = [*command, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(file)]
+    tool = [*command, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", str(file)]
     subprocess.run(tool, check=True, capture_output=True, timeout=TIMEOUT_S)
 
 

@@ -117,7 +117,7 @@ def kafka_cluster() -> Iterator[Peer]:
             file = home / "server.properties"
             file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
             with (home / "log").open("w") as log:
-                tool = [*command, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(file)]
+                tool = [*command, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", str(file)]
                 subprocess.run(tool, check=True, stdout=log, stderr=log, timeout=START_TIMEOUT_S)
                 server = [*command, "-Xmx384m", "kafka.Kafka", str(file)]
                 process = subprocess.Popen(server, cwd=folder, stdout=log, stderr=log)
