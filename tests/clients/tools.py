@@ -5,79 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 
 from confluent_kafka import KafkaException
 
-from tests.clients.catalog import JARS, java
+from tests.clients.calls import Call, has
+from tests.clients.catalog import JARS
 from tests.clients.outcomes import Outcome, RowFailed, Skipped, Word, expect, shortened
 from tests.clients.peers import Peer
 from tests.clients.records import COUNT, Harness
 
-TIMEOUT_S = 60.0
-SETTLE_S = 20.0
 GROUP_COMMAND = "consumer.group.ConsumerGroupCommand"
 SHARE_COMMAND = "consumer.group.ShareGroupCommand"
-
-_numbers = count()
-
-
-@dataclass(frozen=True)
-class Call:
-    """The context of a check: it runs tools against a cluster, and makes topics and files for them."""
-
-    peer: Peer
-    harness: Harness
-    folder: Path
-
-    def tool(self, name: str, *arguments: str, status: int = 0) -> str:
-        """Run a tool with the bootstrap servers; return its output.
-
-        Raises:
-            RowFailed: it ended with another status, or not in time.
-            Skipped: Java or the jars are missing.
-        """
-        quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
-        servers = ("--bootstrap-server", self.peer.bootstrap)
-        is_first = name == "ClusterTool"  # its subcommand precedes the options
-        options = (*arguments, *servers) if is_first else (*servers, *arguments)
-        command = [*java(), quiet, f"org.apache.kafka.tools.{name}", *options]
-        try:
-            done = subprocess.run(
-                command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT_S
-            )
-        except subprocess.TimeoutExpired as late:
-            raise RowFailed(f"did not end within {TIMEOUT_S:g} s: {shortened(late.output)}") from None
-        if done.returncode != status:
-            raise RowFailed(f"exit status {done.returncode}: {_without_trace(done.stdout)[-300:]}")
-        return done.stdout
-
-    def file(self, name: str, content: object) -> str:
-        path = self.folder / name
-        path.write_text(json.dumps(content))
-        return str(path)
-
-    def topic(self, partitions: int = 1, *, filled: bool = False) -> str:
-        name = f"tool-{next(_numbers)}"
-        self.harness.create(name, partitions)
-        if filled:
-            self.harness.produce(name, range(COUNT))
-        return name
-
-    def until(self, look: Callable[[], str], pattern: str) -> str:
-        """Repeat `look` until its output matches."""
-        deadline = time.monotonic() + SETTLE_S
-        while not re.search(pattern, output := look()):
-            if time.monotonic() > deadline:
-                raise RowFailed(f"{pattern!r} is not in: {shortened(output)}")
-            time.sleep(0.2)  # another process, which sends no event: poll
-        return output
 
 
 @dataclass(frozen=True)
@@ -107,22 +50,8 @@ def perform_tool(tool: Tool, peer: Peer, harness: Harness, served: Collection[in
     return Outcome(tool.name, tool.row, word, shortened(detail, 600), JARS.version, time.monotonic() - began)
 
 
-def _without_trace(output: str) -> str:
-    return " | ".join(line.strip() for line in output.splitlines() if line.strip() and not line.startswith("\tat "))
-
-
-def has(output: str, *patterns: str) -> None:
-    """
-    Raises:
-        RowFailed: a pattern is not in the output.
-    """
-    for pattern in patterns:
-        if not re.search(pattern, output):
-            raise RowFailed(f"{pattern!r} is not in: {shortened(_without_trace(output))}")
-
-
 def _topics(call: Call) -> None:
-    topic = f"tool-{next(_numbers)}"
+    topic = call.new_name()
     create = ("--create", "--topic", topic, "--partitions", "2", "--replication-factor", "3")
     has(call.tool("TopicCommand", *create, "--config", "retention.ms=60000000"), f"Created topic {topic}")
     has(call.tool("TopicCommand", *create, status=1), "TopicExistsException")
@@ -150,7 +79,7 @@ def _configs(call: Call) -> None:
 
 def _configs_of_groups(call: Call) -> None:
     """A group has configs of its own before it exists."""
-    name = f"tool-group-{next(_numbers)}"
+    name = call.new_name("tool-group")
     group = ("--entity-type", "groups", "--entity-name", name)
     session, reset = "consumer.session.timeout.ms=50000", "share.auto.offset.reset=by_duration:PT1H"
     has(call.tool("ConfigCommand", "--alter", *group, "--add-config", f"{session},{reset}"), "Completed updating")
@@ -166,7 +95,7 @@ def _configs_of_groups(call: Call) -> None:
 
 
 def _consumer_groups(call: Call) -> None:
-    topic, group = call.topic(filled=True), f"tool-group-{next(_numbers)}"
+    topic, group = call.topic(filled=True), call.new_name("tool-group")
     call.harness.commit(group, topic, 7)
     named = ("--group", group)
     call.until(lambda: call.tool(GROUP_COMMAND, "--list"), f"(?m)^{group}$")
@@ -187,7 +116,7 @@ def _consumer_groups(call: Call) -> None:
 
 def _share_groups(call: Call) -> None:
     """A share group begins at the offsets that are set before its first member joins, and is deleted."""
-    topic, group = call.topic(filled=True), f"tool-share-{next(_numbers)}"
+    topic, group = call.topic(filled=True), call.new_name("tool-share")
     named = ("--group", group)
     reset = ("--reset-offsets", *named, "--topic", topic, "--to-earliest")
     has(call.tool(SHARE_COMMAND, *reset, "--dry-run"), f"{group} +{topic} +0 +0")
@@ -303,7 +232,7 @@ def _verifiable(call: Call) -> None:
     topic = call.topic()
     produced = call.tool("VerifiableProducer", "--topic", topic, "--max-messages", "5")
     has(produced, '"sent":5,"acked":5')
-    names = ("--group-id", f"tool-group-{next(_numbers)}", "--reset-policy", "earliest")
+    names = ("--group-id", call.new_name("tool-group"), "--reset-policy", "earliest")
     consumed = call.tool("VerifiableConsumer", "--topic", topic, "--max-messages", "5", *names)
     has(consumed, '"partitions_assigned"', '"minOffset":0,"maxOffset":4', '"offset":5}.*"success":true')
 
@@ -314,29 +243,22 @@ def _latency(call: Call) -> None:
 
 
 def _console(call: Call) -> None:
-    topic = call.topic(filled=True)
-    limits = ("--from-beginning", "--max-messages", str(COUNT), "--formatter-property", "print.key=true")
-    output = call.tool("consumer.ConsoleConsumer", "--topic", topic, *limits)
-    has(output, rf"key-{(COUNT - 1) % 7}\tvalue-{COUNT - 1} ", f"Processed a total of {COUNT} messages")
+    call.check_records(call.topic(filled=True))
 
 
 def _recompressed(call: Call) -> None:
     """Write without compression to a topic with compression.type=lz4, and let the Java consumer read the batches."""
-    topic = f"tool-{next(_numbers)}"
+    topic = call.new_name()
     create = ("--create", "--topic", topic, "--partitions", "1", "--replication-factor", "3")
     call.tool("TopicCommand", *create, "--config", "compression.type=lz4")
     call.harness.produce(topic, range(COUNT))
     codecs = {header.codec.name.lower() for header in asyncio.run(call.harness.headers(topic))}
     expect("codecs", codecs, {"lz4"})
-    limits = ("--from-beginning", "--max-messages", str(COUNT), "--formatter-property", "print.key=true")
-    output = call.tool("consumer.ConsoleConsumer", "--topic", topic, *limits)
-    for number in range(COUNT):
-        has(output, rf"key-{number % 7}\tvalue-{number} ")
-    has(output, f"Processed a total of {COUNT} messages")
+    call.check_records(topic)
 
 
 def _groups(call: Call) -> None:
-    topic, group = call.topic(filled=True), f"tool-group-{next(_numbers)}"
+    topic, group = call.topic(filled=True), call.new_name("tool-group")
     call.harness.commit(group, topic, 7)
     has(call.tool("GroupsCommand", "--list"), f"{group} +Classic")
 
