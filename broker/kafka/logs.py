@@ -62,12 +62,13 @@ def _is_cordoned(image: ClusterImage, node_id: int) -> bool:
 async def alter_log_dirs(request: Any, node: Node, replicas: Replicas) -> dict[str, Any]:
     """Return the values of an AlterReplicaLogDirs response: the moves are requested, and happen in the background.
 
-    As in Kafka, the last directory that the request names for a partition counts.
+    As in Kafka, the last directory that the request names for a partition counts, and a path must be equal to the one
+    that DescribeLogDirs shows: tools compare the two to find out where a replica is.
     """
-    directories = {each.path.rstrip("/"): each for each in node.directories()}
+    directories = {each.path: each for each in node.directories()}
     wanted: dict[tuple[str, int], DataDirectory | None] = {}
     for named in request.dirs:
-        directory = directories.get(named.path.rstrip("/"))
+        directory = directories.get(named.path)
         for topic in named.topics:
             wanted.update(((topic.name, index), directory) for index in topic.partitions)
     codes = {key: _refusal(directory) for key, directory in wanted.items()}

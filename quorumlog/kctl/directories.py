@@ -88,12 +88,12 @@ async def moves_of(log_dirs: LogDirClient, broker_id: int, timeout_s: float) -> 
 
 
 def wanted_in(plan: Iterable[Move]) -> Wanted:
-    """Return the directories that a plan names."""
+    """Return the directories that a plan names, without a slash at the end: brokers show and accept no other paths."""
     wanted: dict[int, dict[Key, str]] = {}
     for move in plan:
         for broker, path in zip(move.replicas, move.directories, strict=False):
             if path != ANYWHERE:
-                wanted.setdefault(broker, {})[move.topic, move.partition] = path
+                wanted.setdefault(broker, {})[move.topic, move.partition] = path.rstrip("/") or path
     return wanted
 
 
@@ -117,9 +117,9 @@ class PlannedDirectories:
         return {broker: places(directories) for broker, directories in zip(brokers, answers, strict=True)}
 
     def _check(self, broker: int, directories: Sequence[DataDirectory]) -> None:
-        known = {_bare(each.path): each for each in directories}
+        known = {each.path: each for each in directories}
         for (topic, index), path in self._wanted[broker].items():
-            found = known.get(_bare(path))
+            found = known.get(path)
             if found is None:
                 text = f"{topic}-{index}: broker {broker} has no data directory {path!a}"
                 raise ClusterError(ApiError.LOG_DIR_NOT_FOUND, text, f"name one of {', '.join(sorted(known))}, or any")
@@ -183,12 +183,8 @@ class PlannedDirectories:
 def state_of(place: Place, path: str) -> str:
     """Return complete, in_progress (it moves to `path`) or different."""
     if place.moving_to is not None:
-        return "in_progress" if _bare(place.moving_to) == _bare(path) else "different"
-    return "complete" if place.path is not None and _bare(place.path) == _bare(path) else "different"
-
-
-def _bare(path: str) -> str:
-    return path.rstrip("/")
+        return "in_progress" if place.moving_to == path else "different"
+    return "complete" if place.path == path else "different"
 
 
 def summary(rows: Sequence[dict[str, Any]], dry_run: bool) -> str:

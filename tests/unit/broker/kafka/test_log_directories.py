@@ -24,7 +24,7 @@ async def ask(served: Served, api: Api, version: int, values: dict[str, Any]) ->
     ("path", "index", "code"),
     [
         ("/data/a", 0, KafkaCode.NONE),
-        ("/data/a/", 0, KafkaCode.NONE),
+        ("/data/a/", 0, KafkaCode.LOG_DIR_NOT_FOUND),
         ("/data/a", 1, KafkaCode.REPLICA_NOT_AVAILABLE),
         ("/data/b", 0, KafkaCode.KAFKA_STORAGE_ERROR),
         ("/data/c", 0, KafkaCode.NONE),
@@ -48,7 +48,7 @@ async def test_a_replica_moves_only_to_a_directory_that_works(
     ]
     assert found == [("t", index, code)]
     ids = {"/data/a": DIRECTORY, "/data/c": UUID(int=902)}
-    wanted_moves = [RequestedMove("t", index, ids[path.rstrip("/")])] if code is KafkaCode.NONE else []
+    wanted_moves = [RequestedMove("t", index, ids[path])] if code is KafkaCode.NONE else []
     assert served.replicas.moves == wanted_moves
 
 

@@ -64,7 +64,7 @@ class FakeLogDirs:
             return dict.fromkeys(wanted, self.refusal)
         if self.where[broker_id] is None:
             return dict.fromkeys(wanted, KafkaCode.REPLICA_NOT_AVAILABLE)
-        if (path := wanted[KEY].rstrip("/")) != self.where[broker_id]:
+        if (path := wanted[KEY]) != self.where[broker_id]:
             self.moving[broker_id] = path
         return dict.fromkeys(wanted, KafkaCode.NONE)
 
@@ -142,9 +142,9 @@ def test_a_plan_moves_replicas_to_the_directories_that_it_names(
     planned(monkeypatch, "any", "/b/")
     out, _ = said(capsys, 0, *START, "-o", "json")
     document = json.loads(out)
-    row = {"broker": 12, "topic": "t", "partition": 0, "directory": "/b/", "changed": True}
+    row = {"broker": 12, "topic": "t", "partition": 0, "directory": "/b", "changed": True}
     assert (document["changed"], document["directories"]) == (True, [row])
-    assert log_dirs.requests == [(12, {KEY: "/b/"})]
+    assert log_dirs.requests == [(12, {KEY: "/b"})]
     assert "still being moved: t-0" in said(capsys, 4, *VERIFY)[1]
     log_dirs.finishes = True
     said(capsys, 0, *START, "--wait")
