@@ -510,7 +510,8 @@ class Replicas(Protocol):
     async def move_replicas(self, moves: Sequence[RequestedMove]) -> list[KafkaCode]:
         """Move replicas to directories that work, in the background; return the outcome of each request.
 
-        REPLICA_NOT_AVAILABLE: there is no such replica.  If it is created later, it may be created there.
+        REPLICA_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION: this broker has no replica of the partition, or the partition
+        does not exist.  If the replica is created later, it may be created there.
         """
         ...
 

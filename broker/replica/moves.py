@@ -39,7 +39,8 @@ class ReplicaMoves:
             code = KafkaCode.NONE
             if replica is None:
                 self._prefer(move)
-                code = KafkaCode.REPLICA_NOT_AVAILABLE
+                _, exists = self._table.absent(move.topic, move.index)
+                code = KafkaCode.REPLICA_NOT_AVAILABLE if exists else KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
             elif replica.log is None:
                 code = KafkaCode.KAFKA_STORAGE_ERROR
             else:

@@ -56,7 +56,8 @@ class LogDirClient:
     ) -> dict[Partition, KafkaCode]:
         """Request directories, by path, for replicas of a broker; return the outcome of each.
 
-        REPLICA_NOT_AVAILABLE: the broker has no such replica now; it remembers the directory for a new one.
+        REPLICA_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION: the broker has no such replica, or knows no such partition;
+        it remembers the directory for a new one.
         """
         by_path: dict[str, dict[str, list[int]]] = {}
         for (topic, index), path in wanted.items():

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from quorumlog.client.log_dirs import DataDirectory, LogDirClient
 
 SHOWN_MAX = 5
+_REMEMBERED = (KafkaCode.REPLICA_NOT_AVAILABLE, KafkaCode.UNKNOWN_TOPIC_OR_PARTITION)
+"""A broker answers one of them, and remembers the directory.  With the second, it has not learned of the topic yet."""
 
 Wanted = Mapping[int, Mapping[Key, str]]
 """By broker and partition: the path of the directory in which its replica should be."""
@@ -133,7 +135,7 @@ class PlannedDirectories:
             codes = await self._log_dirs.move(broker, paths, self._context.left_s)
             for (topic, index), code in codes.items():
                 is_new = before[broker].get((topic, index), Place()).path is None
-                if code is KafkaCode.NONE or (code is KafkaCode.REPLICA_NOT_AVAILABLE and is_new):
+                if code is KafkaCode.NONE or (code in _REMEMBERED and is_new):
                     continue
                 text = f"{topic}-{index}: broker {broker} refuses the directory: {code.name}"
                 raise ClusterError(code.name, text, "kctl brokers moves", retriable=True)

@@ -41,7 +41,14 @@ VERSION = 2
 IN_MOVE_WAIT_S = 2.0
 """How long to wait until a requested move has begun."""
 IN_MOVE_LOOK_S = 0.0007
-EXPECTED = frozenset({KafkaCode.NONE, KafkaCode.REPLICA_NOT_AVAILABLE, KafkaCode.KAFKA_STORAGE_ERROR})
+EXPECTED = frozenset(
+    {
+        KafkaCode.NONE,
+        KafkaCode.REPLICA_NOT_AVAILABLE,
+        KafkaCode.UNKNOWN_TOPIC_OR_PARTITION,
+        KafkaCode.KAFKA_STORAGE_ERROR,
+    }
+)
 
 _LOSSES = ("wipe", "last disk", "backup")
 """After these, the facts of a move may be lost or outdated."""

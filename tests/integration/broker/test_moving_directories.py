@@ -84,7 +84,7 @@ async def test_replicas_move_to_the_other_directory_under_load_and_after_a_kill(
         node = node_of(cluster, BROKER)
         paths = [os.path.abspath(path) for path in node.data_dir.split(",")]  # noqa: ASYNC240 -- no file is read
         assert await move(cluster, {0: paths[1], 1: "/nowhere"}) == [
-            KafkaCode.REPLICA_NOT_AVAILABLE,
+            KafkaCode.UNKNOWN_TOPIC_OR_PARTITION,
             KafkaCode.LOG_DIR_NOT_FOUND,
         ]
         await done(cluster, "topics", "create", TOPIC, "--partitions", str(PARTITIONS), "--replication-factor", "1")

@@ -126,12 +126,18 @@ async def test_a_replica_is_created_in_the_directory_that_was_chosen_before(
 ) -> None:
     monkeypatch.setattr(moves, "PREFERENCES_MAX", 3)
     for index in range(4):  # the oldest choice is forgotten
-        assert await request(rig, rig.directories[1], index) is KafkaCode.REPLICA_NOT_AVAILABLE
+        assert await request(rig, rig.directories[1], index) is KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
     await rig.create((1,), (1,), (1,), (1,), (1,))
     assert all(each.image.replicas[0].directory_id == UNASSIGNED for each in rig.role.table)
     in_second = {each.index for each in rig.replicas.hosted_logs() if each.directory_id == rig.directories[1]}
     assert in_second >= {1, 2, 3}
     assert not rig.replicas.moves._preferred.keys() & {(TOPIC, index) for index in (1, 2, 3)}
+
+
+async def test_a_partition_without_a_replica_here_differs_from_one_that_does_not_exist(rig: Rig) -> None:
+    await rig.create((2,))
+    assert await request(rig, rig.directories[1], 0) is KafkaCode.REPLICA_NOT_AVAILABLE
+    assert await request(rig, rig.directories[1], 1) is KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 async def test_an_offline_replica_does_not_move(rig: Rig) -> None:

@@ -34,6 +34,7 @@ class FakeLogDirs:
         self.requests: list[tuple[int, dict[tuple[str, int], str]]] = []
         self.refusal: KafkaCode | None = None
         self.finishes = False
+        self.missing = KafkaCode.REPLICA_NOT_AVAILABLE
 
     async def describe(self, broker_id: int, timeout_s: float) -> list[DataDirectory]:
         if broker_id in self.silent:
@@ -63,7 +64,7 @@ class FakeLogDirs:
         if self.refusal is not None:
             return dict.fromkeys(wanted, self.refusal)
         if self.where[broker_id] is None:
-            return dict.fromkeys(wanted, KafkaCode.REPLICA_NOT_AVAILABLE)
+            return dict.fromkeys(wanted, self.missing)
         if (path := wanted[KEY]) != self.where[broker_id]:
             self.moving[broker_id] = path
         return dict.fromkeys(wanted, KafkaCode.NONE)
@@ -166,8 +167,10 @@ def test_a_directory_is_chosen_before_its_replica_exists(
 ) -> None:
     log_dirs.where[12] = None
     planned(monkeypatch, "any", "/b")
-    assert "1 replica moves to the planned directory" in said(capsys, 0, *START)[1]
-    assert log_dirs.requests == [(12, {KEY: "/b"})]
+    for log_dirs.missing in (KafkaCode.REPLICA_NOT_AVAILABLE, KafkaCode.UNKNOWN_TOPIC_OR_PARTITION):
+        log_dirs.requests.clear()
+        assert "1 replica moves to the planned directory" in said(capsys, 0, *START)[1]
+        assert log_dirs.requests == [(12, {KEY: "/b"})]
 
 
 def test_a_plan_with_a_directory_that_no_broker_can_use_changes_nothing(
