@@ -11,7 +11,15 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from quorumlog.client.cluster import Cluster
@@ -24,6 +32,12 @@ COUNT = 50
 TIMEOUT_S = 30.0
 BASE_MS = (int(time.time()) - 3600) * 1000
 """An hour ago, so that retention deletes nothing."""
+_NO_COORDINATOR_YET = (
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+)
+"""Answers to the first groups of a cluster."""
 SILENT = logging.getLogger("clients.harness")
 SILENT.disabled = True
 
@@ -111,9 +125,21 @@ class Harness:
 
     def commit(self, group: str, topic: str, offset: int) -> None:
         """Commit for partition 0, as an administrator does."""
-        committed = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, offset)])
-        for future in self._admin.alter_consumer_group_offsets([committed]).values():
-            future.result(TIMEOUT_S)
+        deadline = time.monotonic() + TIMEOUT_S
+        while (error := self._commit_once(group, TopicPartition(topic, 0, offset))) is not None:
+            if error.code() not in _NO_COORDINATOR_YET or time.monotonic() > deadline:
+                raise RowFailed(f"the harness could not commit: {error}")
+            time.sleep(0.05)  # another process, which sends no event: poll
+
+    def _commit_once(self, group: str, offset: TopicPartition) -> KafkaError | None:
+        committed = ConsumerGroupTopicPartitions(group, [offset])
+        (future,) = self._admin.alter_consumer_group_offsets([committed]).values()
+        try:
+            (found,) = future.result(TIMEOUT_S).topic_partitions
+            error: KafkaError | None = found.error
+        except KafkaException as refused:
+            error = refused.args[0]
+        return error
 
     def committed(self, group: str, topic: str, partitions: int) -> list[int]:
         asked = [TopicPartition(topic, partition) for partition in range(partitions)]
