@@ -18,6 +18,7 @@ from tests.clients.records import COUNT, Harness, record
 
 TIMEOUT_S = 60.0
 SETTLE_S = 20.0
+REASSIGN_COMMAND = "reassign.ReassignPartitionsCommand"
 
 _numbers = count()
 

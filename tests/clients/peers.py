@@ -17,11 +17,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from quorumlog.kctl import dev_cluster
+from quorumlog.kctl.dev import PORT_BASE
 from quorumlog.testing import standalone
 from tests.clients.catalog import JARS, java
 from tests.clients.outcomes import RowFailed
 
 START_TIMEOUT_S = 120.0
+VOTERS = 3
 BROKERS = 3
 GROUP_SETTINGS = ("group.initial.rebalance.delay.ms=100", "auto.create.topics.enable=false")
 KCTL = (sys.executable, "-m", "quorumlog.kctl.main")
@@ -54,9 +57,11 @@ class Peer:
 
 @contextmanager
 def quorumlog_cluster() -> Iterator[Peer]:
-    """3 voters and 3 brokers, each a process of its own."""
+    """3 voters and 3 brokers, each a process of its own.  A broker has two data directories."""
     with tempfile.TemporaryDirectory(prefix="clients-") as folder:
         home = Path(folder) / "cluster"
+        home.mkdir()
+        _plan(home)
         try:
             subprocess.run(
                 [*KCTL, "dev", "up", "--dir", str(home), "--timeout", str(START_TIMEOUT_S)],
@@ -70,6 +75,16 @@ def quorumlog_cluster() -> Iterator[Peer]:
             yield Peer("quorumlog", cluster["bootstrap"], brokers)
         finally:
             subprocess.run([*KCTL, "dev", "down", "--dir", str(home)], check=True, capture_output=True)
+
+
+def _plan(home: Path) -> None:
+    """Describe the cluster that `kctl dev up` starts."""
+    cluster = dev_cluster.plan(home, VOTERS, BROKERS, PORT_BASE, made_dir=True)
+    for node in cluster.nodes:
+        if node.role == dev_cluster.BROKER:
+            place = node.command.index("--data-dir") + 1
+            node.data_dir = node.command[place] = f"{node.data_dir},{node.data_dir}-2"
+    cluster.save()
 
 
 def _set(environment: dict[str, str]) -> None:
@@ -89,7 +104,7 @@ def quorumlog_standalone() -> Iterator[Peer]:
 
 @contextmanager
 def kafka_cluster() -> Iterator[Peer]:
-    """3 processes, each controller and broker.
+    """3 processes, each controller and broker, with two data directories.
 
     Raises:
         Skipped: its jars are missing.
@@ -111,7 +126,7 @@ def kafka_cluster() -> Iterator[Peer]:
                 "controller.listener.names": "CONTROLLER",
                 "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
                 "listeners": f"PLAINTEXT://127.0.0.1:{ports[BROKERS + number]},CONTROLLER://127.0.0.1:{ports[number]}",
-                "log.dirs": home / "data",
+                "log.dirs": f"{home / 'data'},{home / 'data-2'}",
                 **KAFKA_SETTINGS,
             }
             file = home / "server.properties"

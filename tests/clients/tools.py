@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import tempfile
 import time
@@ -13,7 +12,8 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException
 
-from tests.clients.calls import Call, has
+from tests.clients import directories
+from tests.clients.calls import REASSIGN_COMMAND, Call, has
 from tests.clients.catalog import JARS
 from tests.clients.outcomes import Outcome, RowFailed, Skipped, Word, expect, shortened
 from tests.clients.peers import Peer
@@ -136,7 +136,7 @@ def _share_groups(call: Call) -> None:
 
 
 def _reassignment(call: Call) -> None:
-    command, topic = "reassign.ReassignPartitionsCommand", call.topic(filled=True)
+    command, topic = REASSIGN_COMMAND, call.topic(filled=True)
     brokers = call.peer.brokers
     topics = call.file("topics.json", {"version": 1, "topics": [{"topic": topic}]})
     wanted = ",".join(map(str, brokers))
@@ -161,7 +161,7 @@ def _quorum(call: Call) -> None:
 def _election(call: Call) -> None:
     """Move a partition's leadership away by a new order of replicas, then elect the preferred leader."""
     topic, brokers = call.topic(), call.peer.brokers
-    command = "reassign.ReassignPartitionsCommand"
+    command = REASSIGN_COMMAND
     described = call.tool("TopicCommand", "--describe", "--topic", topic)
     found = re.search(r"Leader: ([0-9]+)", described)
     assert found, described
@@ -174,20 +174,6 @@ def _election(call: Call) -> None:
     has(call.tool("LeaderElectionCommand", *one), f"Successfully completed leader election.*{topic}-0")
     call.until(lambda: call.tool("TopicCommand", "--describe", "--topic", topic), f"Leader: {others[0]}\\b")
     has(call.tool("LeaderElectionCommand", *one), "Valid replica already elected")
-
-
-def _log_dirs(call: Call) -> None:
-    topic = call.topic(filled=True)
-    output = call.tool("LogDirsCommand", "--describe", "--topic-list", topic)
-    described = json.loads(next(line for line in output.splitlines() if line.startswith("{")))
-    partitions = [
-        (broker["broker"], partition["partition"], partition["size"] > 0, partition["isFuture"])
-        for broker in described["brokers"]
-        for directory in broker["logDirs"]
-        for partition in directory["partitions"]
-    ]
-    expect("partitions", sorted(partitions), [(broker, f"{topic}-0", True, False) for broker in call.peer.brokers])
-    expect("errors", {each["error"] for broker in described["brokers"] for each in broker["logDirs"]}, {None})
 
 
 def _delete_records(call: Call) -> None:
@@ -277,9 +263,13 @@ TOOLS = (
     Tool("kafka-share-groups", _share_groups, (77, 90, 91, 92)),
     Tool("kafka-groups", _groups),
     Tool("kafka-reassign-partitions", _reassignment),
+    Tool("kafka-reassign-partitions to another data directory", directories.move),
+    Tool("kafka-reassign-partitions to a data directory of another broker", directories.place),
+    Tool("kafka-reassign-partitions to a data directory, refused", directories.refuse),
+    Tool("kafka-reassign-partitions to a data directory, cancelled", directories.cancel),
     Tool("kafka-metadata-quorum", _quorum),
     Tool("kafka-leader-election", _election),
-    Tool("kafka-log-dirs", _log_dirs),
+    Tool("kafka-log-dirs", directories.show),
     Tool("kafka-delete-records", _delete_records),
     Tool("kafka-get-offsets", _get_offsets),
     Tool("kafka-features", _features),
