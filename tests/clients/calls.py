@@ -18,6 +18,9 @@ from tests.clients.records import COUNT, Harness, record
 
 TIMEOUT_S = 60.0
 SETTLE_S = 20.0
+LARGE_VALUES = [f"{number}-" + "x" * 100_000 for number in range(80)]
+SLOW_RATE = 1_000
+"""Bytes per second.  Kafka copies a MiB before it applies a rate, so only the copy of a larger log is held up."""
 REASSIGN_COMMAND = "reassign.ReassignPartitionsCommand"
 
 _numbers = count()
@@ -31,8 +34,8 @@ class Call:
     harness: Harness
     folder: Path
 
-    def tool(self, name: str, *arguments: str, status: int = 0) -> str:
-        """Run a tool with the bootstrap servers; return its output.
+    def tool(self, name: str, *arguments: str, status: int = 0, lines: str = "") -> str:
+        """Run a tool with the bootstrap servers, and `lines` as its input; return its output.
 
         Raises:
             RowFailed: it ended with another status, or not in time.
@@ -45,7 +48,13 @@ class Call:
         command = [*java(), quiet, f"org.apache.kafka.tools.{name}", *options]
         try:
             done = subprocess.run(
-                command, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT_S
+                command,
+                cwd=self.folder,
+                input=lines,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=TIMEOUT_S,
             )
         except subprocess.TimeoutExpired as late:
             raise RowFailed(f"did not end within {TIMEOUT_S:g} s: {shortened(late.output)}") from None
@@ -67,6 +76,21 @@ class Call:
         if filled:
             self.harness.produce(name, range(COUNT))
         return name
+
+    def topic_on(self, *brokers: int) -> str:
+        """Create a topic with one partition and return its name; the first broker is the preferred leader."""
+        topic = self.new_name()
+        self.tool("TopicCommand", "--create", "--topic", topic, "--replica-assignment", ":".join(map(str, brokers)))
+        return topic
+
+    def large_topic_on(self, *brokers: int) -> str:
+        """Create such a topic with LARGE_VALUES."""
+        topic = self.topic_on(*brokers)
+        self.harness.produce_values(topic, 1, LARGE_VALUES)
+        return topic
+
+    def check_large_values(self, topic: str) -> None:
+        expect("values", [each["value"] for each in self.harness.read(topic, len(LARGE_VALUES))], LARGE_VALUES)
 
     def check_records(self, topic: str) -> None:
         """Let the console consumer read a topic with the first COUNT records, and compare every line."""

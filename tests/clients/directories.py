@@ -6,14 +6,11 @@ import json
 import re
 from typing import Any
 
-from tests.clients.calls import REASSIGN_COMMAND, Call, has
+from tests.clients.calls import REASSIGN_COMMAND, SLOW_RATE, Call, has
 from tests.clients.outcomes import expect
 from tests.clients.records import COUNT
 
 ANYWHERE = "any"
-LARGE_COUNT, LARGE_BYTES = 80, 100_000
-SLOW_RATE = 1_000
-"""Bytes per second.  Kafka copies a MiB before it applies a rate, so only the move of a larger log is held up."""
 
 Places = dict[str, list[bool]]
 """By data directory of a broker: for each log of a topic in it, whether it is the copy of a move."""
@@ -82,9 +79,7 @@ def refuse(call: Call) -> None:
 def cancel(call: Call) -> None:
     """Cancel a move that a throttle holds up."""
     leader, follower, _ = call.peer.brokers
-    topic = _topic(call, leader, follower)
-    values = [f"{number}-" + "x" * LARGE_BYTES for number in range(LARGE_COUNT)]
-    call.harness.produce_values(topic, 1, values)
+    topic = call.large_topic_on(leader, follower)
     before = _places(call, topic)
     source, target = _other(_swapped(before[follower])), _other(before[follower])
     plan = _plan(call, topic, {leader: ANYWHERE, follower: target})
@@ -98,18 +93,11 @@ def cancel(call: Call) -> None:
     has(cancelled, "Clearing broker-level throttles")
     _until_places(call, topic, before)
     has(call.tool(REASSIGN_COMMAND, "--cancel", *plan), "None of the specified partition moves are active")
-    expect("values", [each["value"] for each in call.harness.read(topic, LARGE_COUNT)], values)
-
-
-def _topic(call: Call, *brokers: int) -> str:
-    """Create a topic with one partition and return its name; the first broker is the preferred leader."""
-    topic = call.new_name()
-    call.tool("TopicCommand", "--create", "--topic", topic, "--replica-assignment", ":".join(map(str, brokers)))
-    return topic
+    call.check_large_values(topic)
 
 
 def _filled_topic(call: Call, *brokers: int) -> str:
-    topic = _topic(call, *brokers)
+    topic = call.topic_on(*brokers)
     call.harness.produce(topic, range(COUNT))
     return topic
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from confluent_kafka import KafkaException
 
 from tests.clients import directories
-from tests.clients.calls import REASSIGN_COMMAND, Call, has
+from tests.clients.calls import REASSIGN_COMMAND, SLOW_RATE, Call, has
 from tests.clients.catalog import JARS
 from tests.clients.outcomes import Outcome, RowFailed, Skipped, Word, expect, shortened
 from tests.clients.peers import Peer
@@ -75,6 +75,25 @@ def _configs(call: Call) -> None:
     has(call.tool("ConfigCommand", "--alter", *topic, "--delete-config", "retention.ms"), "Completed updating")
     has(call.tool("ConfigCommand", "--describe", *topic, "--all"), "retention.ms=604800000", "cleanup.policy=delete")
     has(call.tool("ConfigCommand", "--describe", *broker, "--all"), "log.dirs|log.retention|min.insync.replicas")
+
+
+def _configs_of_brokers(call: Call) -> None:
+    """Change configs of one broker and of all; refuse one that a broker reads only at its start."""
+    entities = ("--entity-type", "brokers")
+    one, every = (*entities, "--entity-name", str(call.peer.brokers[0])), (*entities, "--entity-default")
+    _set_and_delete(call, one, "leader.replication.throttled.rate", "5000000", "DYNAMIC_BROKER_CONFIG")
+    _set_and_delete(call, every, "unclean.leader.election.enable", "false", "DYNAMIC_DEFAULT_BROKER_CONFIG")
+    has(call.tool("ConfigCommand", "--alter", *one, "--add-config", "log.dirs=/nowhere", status=1), r"log\.dirs")
+
+
+def _set_and_delete(call: Call, entity: tuple[str, ...], key: str, value: str, source: str) -> None:
+    def describe() -> str:
+        return call.tool("ConfigCommand", "--describe", *entity)
+
+    has(call.tool("ConfigCommand", "--alter", *entity, "--add-config", f"{key}={value}"), "Completed updating")
+    call.until(describe, rf"{key}={value} sensitive=false synonyms=\{{{source}:{key}={value}")
+    has(call.tool("ConfigCommand", "--alter", *entity, "--delete-config", key), "Completed updating")
+    call.until(describe, rf"\A(?!(.|\n)*{key}=)")
 
 
 def _configs_of_groups(call: Call) -> None:
@@ -149,6 +168,25 @@ def _reassignment(call: Call) -> None:
     has(done, "Clearing broker-level throttles", "Clearing topic-level throttles")
     has(call.tool(command, "--list"), "No partition reassignments found|Current partition reassignments")
     has(call.tool(command, "--cancel", *plan), "None of the specified partition reassignments are active")
+
+
+def _reassignment_cancelled(call: Call) -> None:
+    """Cancel a reassignment that a throttle holds up."""
+    leader, follower, newcomer = call.peer.brokers
+    topic = call.large_topic_on(leader, follower)
+    move = {"topic": topic, "partition": 0, "replicas": [leader, newcomer]}
+    plan = ("--reassignment-json-file", call.file("plan.json", {"version": 1, "partitions": [move]}))
+    started = call.tool(REASSIGN_COMMAND, "--execute", *plan, "--throttle", str(SLOW_RATE))
+    has(started, f"throttle limit was set to {SLOW_RATE} B/s", f"Successfully started .* {topic}-0")
+    listed = rf"{topic}-0: replicas: {leader},{newcomer},{follower}\. adding: {newcomer}\. removing: {follower}\."
+    has(call.tool(REASSIGN_COMMAND, "--list"), listed)
+    has(call.tool(REASSIGN_COMMAND, "--verify", *plan), f"{topic}-0 is still in progress")
+    has(call.tool(REASSIGN_COMMAND, "--execute", *plan, status=1), "there is an existing partition assignment")
+    has(call.tool(REASSIGN_COMMAND, "--cancel", *plan), f"Successfully cancelled .* {topic}-0", "Clearing topic-level")
+    has(call.tool(REASSIGN_COMMAND, "--list"), "No partition reassignments found")
+    remained = f"replica set is {leader},{follower} rather than {leader},{newcomer}"
+    has(call.tool(REASSIGN_COMMAND, "--verify", *plan), remained)
+    call.check_large_values(topic)
 
 
 def _quorum(call: Call) -> None:
@@ -232,6 +270,18 @@ def _console(call: Call) -> None:
     call.check_records(call.topic(filled=True))
 
 
+def _console_producer(call: Call) -> None:
+    """Write records with keys, one of them without a value."""
+    topic = call.topic()
+    options = ("parse.key=true", "key.separator=:", "null.marker=NULL")
+    properties = [word for option in options for word in ("--reader-property", option)]
+    lines = "".join(f"key-{number}:value {number}\n" for number in range(COUNT)) + "key-0:NULL\n"
+    call.tool("ConsoleProducer", "--topic", topic, *properties, lines=lines)
+    found = [(each["offset"], each["key"], each["value"]) for each in call.harness.read(topic, COUNT + 1)]
+    wanted = [(number, f"key-{number}", f"value {number}") for number in range(COUNT)]
+    expect("records", found, [*wanted, (COUNT, "key-0", None)])
+
+
 def _recompressed(call: Call) -> None:
     """Write without compression to a topic with compression.type=lz4, and let the Java consumer read the batches."""
     topic = call.new_name()
@@ -258,11 +308,13 @@ def _transactions(call: Call) -> None:
 TOOLS = (
     Tool("kafka-topics", _topics),
     Tool("kafka-configs", _configs),
+    Tool("kafka-configs of brokers", _configs_of_brokers),
     Tool("kafka-configs of groups", _configs_of_groups),
     Tool("kafka-consumer-groups", _consumer_groups),
     Tool("kafka-share-groups", _share_groups, (77, 90, 91, 92)),
     Tool("kafka-groups", _groups),
     Tool("kafka-reassign-partitions", _reassignment),
+    Tool("kafka-reassign-partitions, cancelled", _reassignment_cancelled),
     Tool("kafka-reassign-partitions to another data directory", directories.move),
     Tool("kafka-reassign-partitions to a data directory of another broker", directories.place),
     Tool("kafka-reassign-partitions to a data directory, refused", directories.refuse),
@@ -275,6 +327,7 @@ TOOLS = (
     Tool("kafka-features", _features),
     Tool("kafka-cluster", _cluster),
     Tool("kafka-broker-api-versions", _api_versions),
+    Tool("kafka-console-producer", _console_producer),
     Tool("kafka-console-consumer", _console),
     Tool("kafka-console-consumer of recompressed lz4 batches", _recompressed),
     Tool("kafka-producer-perf-test, kafka-consumer-perf-test", _perf),
