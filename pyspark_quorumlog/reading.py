@@ -33,6 +33,7 @@ from pyspark_quorumlog.plan import (
 )
 from pyspark_quorumlog.shown import shown_by_spark
 from pyspark_quorumlog.warn import warn
+from pyspark_quorumlog.worker import load_codec
 from quorumlog.client import consumer as offsets
 from quorumlog.client.consumer import Fetched, OffsetOutOfRangeError
 from quorumlog.client.records import UnreadableBatchError, end_offset
@@ -102,7 +103,8 @@ def read_range(options: ReadOptions, task: OffsetRange) -> Iterator[pa.RecordBat
 
 
 def _read_range(options: ReadOptions, task: OffsetRange) -> Iterator[pa.RecordBatch]:
-    from pyspark_quorumlog.arrow import decode  # numba: half a second, once per worker
+    load_codec()
+    from pyspark_quorumlog.arrow import decode
 
     fetching = _RangeFetcher(options, task)
     try:

@@ -16,6 +16,7 @@ from pyspark_quorumlog.options import OptionError, WriteOptions
 from pyspark_quorumlog.shown import shown_by_spark
 from pyspark_quorumlog.transactions import Attempt, Staged
 from pyspark_quorumlog.warn import warn
+from pyspark_quorumlog.worker import load_codec
 from quorumlog.client.partitions import PAUSE_MAX_S, PAUSE_MIN_S, UNKNOWN_TOPIC_TIMEOUT_S
 from quorumlog.client.producer import Producer
 from quorumlog.client.scope_client import ScopeClient, StagedProducer
@@ -220,7 +221,8 @@ class _Write:
         return None
 
     async def _write_rows(self, chunk: _Chunk, producer: Producer) -> None:
-        from pyspark_quorumlog.arrow import Columns, encode  # numba: half a second, once per worker
+        load_codec()
+        from pyspark_quorumlog.arrow import Columns, encode
 
         options = self._options
         columns = Columns.of(chunk.rows, chunk.timestamps, options.topic)

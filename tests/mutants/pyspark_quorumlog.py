@@ -206,6 +206,20 @@ MUTANTS = (
         (f"{UNIT}/test_reading.py::test_a_leader_whose_committed_end_is_lower_for_a_while_delays_a_range",),
     ),
     Mutant(
+        "the collection after each task walks the codec",
+        "pyspark_quorumlog/worker.py",
+        "    with made_to_last():\n",
+        "    if True:\n",
+        (f"{UNIT}/test_worker.py",),
+    ),
+    Mutant(
+        "a worker keeps its garbage for ever",
+        "pyspark_quorumlog/worker.py",
+        "    gc.collect()  #",
+        "    #",
+        (f"{UNIT}/test_worker.py",),
+    ),
+    Mutant(
         "a write asks one broker for its topic",
         "pyspark_quorumlog/writing.py",
         "            self._cluster.ask_another_broker()\n",

@@ -13,6 +13,7 @@ import pytest
 from pyspark_quorumlog.options import Query, ReadOptions, parse_read
 from pyspark_quorumlog.plan import DataLossError, OffsetRange
 from pyspark_quorumlog.reading import read_range
+from pyspark_quorumlog.worker import load_codec
 from quorumlog.client import partitions
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.errors import ClusterError
@@ -48,7 +49,7 @@ def values(batches: Iterator[pa.RecordBatch]) -> list[bytes]:
 @pytest.fixture(scope="module", autouse=True)
 def compiled() -> None:
     """Compile the code of a read, which may take longer than the waits in these tests."""
-    import pyspark_quorumlog.arrow  # noqa: F401
+    load_codec()
 
 
 @pytest.fixture
