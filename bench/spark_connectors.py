@@ -21,8 +21,9 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bench.broker_rates import create_topic
 from bench.clusters import kafka_broker
@@ -46,6 +47,7 @@ PARTITIONS = (1, 6, 32)
 CODECS = ("none", "lz4", "zstd", "snappy")
 ROUNDS = 3
 BYTES_OF_VALUES = 100_000_000
+WARM_ROWS = 1_000
 LATENCY_BATCHES = 20
 MADE_BATCH_ROWS = 10_000
 
@@ -78,8 +80,20 @@ def run(tiny: bool) -> dict[str, Any]:
 def present(result: dict[str, Any]) -> list[Panel]:
     show("rows a second through Spark (medians; ratio = ours / Spark's connector)", result["results"])
     show("ready-made Arrow batches through Spark, rows a second", result["made"])
-    show("micro-batches of a stream, median ms", [result["batch_ms"]])
+    show("streams, median ms: a micro-batch, and the start of a query until its first batch", result["streams"])
     return []
+
+
+class _MicroBatch(NamedTuple):
+    rows: int
+    duration_s: float
+
+
+class _Stream(NamedTuple):
+    """start_s: from the start of the query to the start of its first batch with rows.  batches: those with rows."""
+
+    start_s: float
+    batches: list[_MicroBatch]
 
 
 class _Case:
@@ -100,32 +114,38 @@ class _Case:
         began = time.monotonic()
         writer = rows.write.format(connector).option("kafka.bootstrap.servers", self.bootstrap[connector])
         writer.options(**{"topic": topic, "kafka.compression.type": self.codec}).mode("append").save()
-        self._note(connector, "write", count, began)
+        self._note(connector, "write", count, time.monotonic() - began)
         began = time.monotonic()
         found = checksum(self._read(connector, topic))
-        self._note(connector, "read", count, began)
+        self._note(connector, "read", count, time.monotonic() - began)
         assert found == checksum(rows), f"the rows read from {topic} differ from the written rows"
-        began = time.monotonic()
-        self.stream(connector, topic, count)
-        self._note(connector, "stream", count, began)
+        batches = self.stream(connector, topic).batches
+        assert sum(batch.rows for batch in batches) == count, f"a stream of {topic} had another number of rows"
+        self._note(connector, "stream", count, sum(batch.duration_s for batch in batches))
 
-    def stream(self, connector: str, topic: str, rows_a_batch: int) -> list[int]:
-        """Read the topic in micro-batches; return the time of each one with rows, in ms."""
+    def stream(self, connector: str, topic: str, rows_a_batch: int | None = None) -> _Stream:
+        """Read the topic in micro-batches; without `rows_a_batch`, in a single one."""
         source = self.spark.readStream.format(connector).option("subscribe", topic)
-        source = source.option("kafka.bootstrap.servers", self.bootstrap[connector])
-        rows = source.options(startingOffsets="earliest", maxOffsetsPerTrigger=str(rows_a_batch)).load()
+        source = source.options(**{"kafka.bootstrap.servers": self.bootstrap[connector], "startingOffsets": "earliest"})
+        if rows_a_batch is not None:
+            source = source.option("maxOffsetsPerTrigger", str(rows_a_batch))
+        rows = source.load()
         with tempfile.TemporaryDirectory(prefix="quorumlog-bench-") as folder:
             writer = rows.select("key", "value").writeStream.format("noop").trigger(availableNow=True)
+            began = datetime.now(UTC)
             query = writer.option("checkpointLocation", folder).start()
             query.awaitTermination()
-            return [one.durationMs["triggerExecution"] for one in query.recentProgress if one.numInputRows]
+            full = [one for one in query.recentProgress if one.numInputRows]
+            batches = [_MicroBatch(one.numInputRows, one.durationMs["triggerExecution"] / 1000) for one in full]
+            start_s = (datetime.fromisoformat(full[0].timestamp) - began).total_seconds()
+            return _Stream(start_s, batches)
 
     def _read(self, connector: str, topic: str) -> DataFrame:
         source = self.spark.read.format(connector).option("kafka.bootstrap.servers", self.bootstrap[connector])
         return source.option("subscribe", topic).load().select("key", "value")
 
-    def _note(self, connector: str, what: str, count: int, began: float) -> None:
-        self.rates.setdefault((connector, what), []).append(count / (time.monotonic() - began))
+    def _note(self, connector: str, what: str, count: int, duration_s: float) -> None:
+        self.rates.setdefault((connector, what), []).append(count / duration_s)
 
     def result(self) -> dict[str, Any]:
         found: dict[str, Any] = {"row_bytes": self.size, "partitions": self.partitions, "codec": self.codec}
@@ -174,6 +194,16 @@ def _made_rate(spark: SparkSession, size: int, count: int, rounds: int) -> int:
     return round(median(rates[1:]))  # the first one warms up
 
 
+def _latencies(case: _Case, connector: str, batches: int, rounds: int) -> dict[str, Any]:
+    """Return the times of the streams of a topic with few rows."""
+    streams = [case.stream(connector, f"warm-{connector}", WARM_ROWS // batches) for _ in range(rounds)]
+    return {
+        "connector": connector,
+        "batch_ms": round(1000 * median(batch.duration_s for one in streams for batch in one.batches)),
+        "start_ms": round(1000 * median(one.start_s for one in streams)),
+    }
+
+
 def _measure(settings: dict[str, Any]) -> dict[str, Any]:
     tiny, bootstrap = settings["tiny"], settings["bootstrap"]
     connectors = list(bootstrap)
@@ -183,12 +213,12 @@ def _measure(settings: dict[str, Any]) -> dict[str, Any]:
         os.environ["PYSPARK_SUBMIT_ARGS"] = (
             f"--packages {CONNECTOR} --conf spark.jars.ivy={PACKAGES / 'ivy'} pyspark-shell"
         )
-    results, made, latencies = [], [], {}
+    results, made, latencies = [], [], []
     with tempfile.TemporaryDirectory(prefix="quorumlog-bench-") as folder:
         spark = local_session("quorumlog-connectors", folder)
         try:
             for connector in connectors:
-                _Case(spark, bootstrap, SIZES[0], 1, "none").round(connector, 1_000, f"warm-{connector}")
+                _Case(spark, bootstrap, SIZES[0], 1, "none").round(connector, WARM_ROWS, f"warm-{connector}")
             for size, partitions, codec in cases:
                 case = _Case(spark, bootstrap, size, partitions, codec)
                 count = 2_000 if tiny else BYTES_OF_VALUES // size
@@ -201,14 +231,12 @@ def _measure(settings: dict[str, Any]) -> dict[str, Any]:
             for size in SIZES:
                 rate = _made_rate(spark, size, 2_000 if tiny else BYTES_OF_VALUES // size, rounds)
                 made.append({"row_bytes": size, "rows_s": rate})
-            batches = 2 if tiny else LATENCY_BATCHES
             for connector in connectors:
                 case = _Case(spark, bootstrap, SIZES[0], 1, "none")
-                times = case.stream(connector, f"warm-{connector}", 1_000 // batches)
-                latencies[connector] = round(median(times))
+                latencies.append(_latencies(case, connector, 2 if tiny else LATENCY_BATCHES, rounds))
         finally:
             spark.stop()
-    return {"master": "local[2]", "rounds": rounds, "results": results, "made": made, "batch_ms": latencies}
+    return {"master": "local[2]", "rounds": rounds, "results": results, "made": made, "streams": latencies}
 
 
 def main() -> None:
