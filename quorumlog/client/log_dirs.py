@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -14,6 +15,8 @@ from quorumlog.wire.kafka.codec import Api
 
 _DESCRIBE_VERSION: Final = 3
 _ALTER_VERSION: Final = 2
+_LEFT_MIN_S: Final = 0.05
+"""Each step has at least this long, so that it can report its error."""
 
 Partition = tuple[str, int]
 """Topic and index."""
@@ -45,8 +48,7 @@ class LogDirClient:
 
     async def describe(self, broker_id: int, timeout_s: float) -> list[DataDirectory]:
         """Return the directories of a broker, with all their replicas."""
-        broker = await self._broker(broker_id, timeout_s)
-        reply = await self._cluster.ask(broker, Api.DESCRIBE_LOG_DIRS, _DESCRIBE_VERSION, {"topics": None}, timeout_s)
+        _, reply = await self._ask(broker_id, Api.DESCRIBE_LOG_DIRS, _DESCRIBE_VERSION, {"topics": None}, timeout_s)
         if reply.error_code:
             raise refused(reply.error_code, f"the directories of broker {broker_id}")
         return [_directory(each) for each in reply.results]
@@ -66,8 +68,9 @@ class LogDirClient:
             {"path": path, "topics": [{"name": name, "partitions": indexes} for name, indexes in topics.items()]}
             for path, topics in by_path.items()
         ]
-        broker = await self._broker(broker_id, timeout_s)
-        reply = await self._cluster.ask(broker, Api.ALTER_REPLICA_LOG_DIRS, _ALTER_VERSION, {"dirs": dirs}, timeout_s)
+        broker, reply = await self._ask(
+            broker_id, Api.ALTER_REPLICA_LOG_DIRS, _ALTER_VERSION, {"dirs": dirs}, timeout_s
+        )
         codes = {
             (str(topic.topic_name), int(each.partition_index)): KafkaCode(each.error_code)
             for topic in reply.results
@@ -78,12 +81,18 @@ class LogDirClient:
                 raise RemoteProtocolError("the answer is about other replicas than the request")
         return codes
 
-    async def _broker(self, broker_id: int, timeout_s: float) -> KafkaConnection:
+    async def _ask(
+        self, broker_id: int, api: Api, version: int, values: dict[str, Any], timeout_s: float
+    ) -> tuple[KafkaConnection, Any]:
+        """Return a broker's answer, and its connection."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + timeout_s
         addresses = await self._cluster.brokers(timeout_s)
         if broker_id not in addresses:
             text = f"broker {broker_id} is not registered, or does not run"
             raise ClusterError(ApiError.BROKER_NOT_AVAILABLE, text, "kctl brokers list", retriable=True)
-        return await self._cluster.connection(addresses[broker_id], timeout_s)
+        broker = await self._cluster.connection(addresses[broker_id], max(end_s - loop.time(), _LEFT_MIN_S))
+        return broker, await self._cluster.ask(broker, api, version, values, max(end_s - loop.time(), _LEFT_MIN_S))
 
 
 def _directory(result: Any) -> DataDirectory:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from typing import Any, Final, NamedTuple
 
 from quorumlog.client.cluster import Cluster
-from quorumlog.client.coordinators import Coordinator, CoordinatorCalls, Kind, all_of, check, refused
+from quorumlog.client.coordinators import Answers, Coordinator, CoordinatorCalls, Kind, all_of, check, refused
 from quorumlog.client.kafka import KafkaConnection
 from quorumlog.client.leader_calls import Partition
 from quorumlog.errors import ClusterError, RemoteProtocolError
@@ -96,6 +96,26 @@ class TransactionClient:
             ClusterError: TIMED_OUT, naming a broker that does not answer, or whose coordinators are still loading;
                 UNSUPPORTED_VERSION: a broker does not know the filter by time.
         """
+        items, missing = await self.list_answered(
+            timeout_s, states=states, producer_ids=producer_ids, longer_than_ms=longer_than_ms
+        )
+        if missing is not None:
+            raise missing
+        return items
+
+    async def list_answered(
+        self,
+        timeout_s: float,
+        *,
+        states: Collection[str] = (),
+        producer_ids: Collection[int] = (),
+        longer_than_ms: int | None = None,
+    ) -> Answers[ListedTransaction]:
+        """As `list_transactions`, but if the time is up, return the ids of the brokers that answered.
+
+        Raises:
+            ClusterError: TIMED_OUT: no broker has answered; UNSUPPORTED_VERSION.
+        """
 
         async def of_broker(broker_id: int, address: Address, left_s: float) -> list[ListedTransaction]:
             connection = await self._cluster.connection(address, left_s)
@@ -118,7 +138,8 @@ class TransactionClient:
                 self._calls.remember(each.transactional_id, Coordinator(broker_id, address))
             return found
 
-        return sorted(await self._calls.of_each_broker("the list of transactions", timeout_s, of_broker))
+        items, missing = await self._calls.of_answering_brokers("the list of transactions", timeout_s, of_broker)
+        return Answers(sorted(items), missing)
 
     async def describe(self, transactional_id: str, timeout_s: float) -> TransactionDescription:
         """Return one transactional id.
@@ -140,23 +161,31 @@ class TransactionClient:
 
         return await self._calls.call(transactional_id, timeout_s, attempt)
 
-    async def describe_all(self, transactional_ids: Collection[str], timeout_s: float) -> list[TransactionDescription]:
-        """Return those of the transactional ids that exist.
+    async def describe_answered(
+        self, transactional_ids: Collection[str], timeout_s: float
+    ) -> Answers[TransactionDescription]:
+        """Return those of the transactional ids that exist, and whose coordinators answer in time.
 
         Raises:
-            ClusterError: TIMED_OUT.
+            ClusterError: a final refusal of a coordinator.
         """
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + timeout_s
+        found: list[TransactionDescription] = []
+        missing: ClusterError | None = None
 
-        async def one(name: str) -> list[TransactionDescription]:
+        async def one(name: str) -> None:
+            nonlocal missing
             try:
-                return [await self.describe(name, timeout_s)]
+                found.append(await self.describe(name, max(end_s - loop.time(), _LOOK_MIN_S)))
             except ClusterError as error:
-                if error.code != ApiError.TRANSACTIONAL_ID_NOT_FOUND:
+                if error.retriable:
+                    missing = error
+                elif error.code != ApiError.TRANSACTIONAL_ID_NOT_FOUND:
                     raise
-                return []
 
-        found = await all_of(one(name) for name in dict.fromkeys(transactional_ids))
-        return [each for part in found for each in part]
+        await all_of(one(name) for name in dict.fromkeys(transactional_ids))
+        return Answers(found, missing)
 
     async def abort(self, found: TransactionDescription, timeout_s: float) -> None:
         """Abort the transaction of a description, and fence its producer; return once every partition has its marker.

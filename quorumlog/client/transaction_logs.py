@@ -89,7 +89,8 @@ class OpenInLogs(NamedTuple):
 
     known: the producers that a coordinator knows, by producer id.
     hanging: by partition and offset.
-    problems: the partitions that could not be examined, and why.
+    problems: the partitions that could not be examined, or only in part, and why.
+    missing: names a coordinator without whose answer some transactions could not be judged; None if all were judged.
     """
 
     opened: tuple[OpenTransaction, ...]
@@ -97,6 +98,17 @@ class OpenInLogs(NamedTuple):
     hanging: tuple[Hanging, ...]
     stable: Mapping[Partition, StableRange]
     problems: Mapping[Partition, str]
+    missing: ClusterError | None = None
+
+
+class KnownProducers(NamedTuple):
+    """The producers that coordinators know, by producer id.
+
+    missing: names coordinators that did not answer in time, so that they may know further ones; None if all answered.
+    """
+
+    by_id: Mapping[int, TransactionDescription]
+    missing: ClusterError | None
 
 
 async def stable_ranges(
@@ -109,10 +121,12 @@ async def stable_ranges(
     """
     wanted = dict.fromkeys(partitions, LATEST)
     stables = await list_offsets(cluster, wanted, timeout_s, committed_only=True)  # first, so that it is not ahead
-    ends = await list_offsets(cluster, wanted, timeout_s)
+    answered = {key: LATEST for key, stable in stables.items() if isinstance(stable, int)}
+    ends = await list_offsets(cluster, answered, timeout_s)  # a leader that hangs is awaited only once
     found = {}
     for key in wanted:
-        stable, end = stables[key], ends[key]
+        stable = stables[key]
+        end = ends.get(key, stable)
         problem = next((each.message for each in (stable, end) if isinstance(each, ClusterError)), None)
         found[key] = StableRange(
             stable if isinstance(stable, int) else None, end if isinstance(end, int) else None, problem
@@ -166,26 +180,34 @@ async def look_at_logs(
 ) -> OpenInLogs:
     """Return the transactions that hold back readers of committed records in these partitions, and which of them hang.
 
+    Without the answer of its coordinator, a transaction would seem to hang.  So while a coordinator does not answer,
+    transactions whose producers no other coordinator knows are not judged, and their partitions count as problems.
+
     now_ms: the current time, in ms since the epoch.
+    timeout_s: for each question, of which a broker that hangs delays two.
 
     Raises:
-        ClusterError: no broker answers at all, or a coordinator does not answer.  Without its answer, each of its
-            transactions would seem to hang.
+        ClusterError: no broker answers at all, or a final refusal of a coordinator.
     """
     stable = await stable_ranges(cluster, partitions, timeout_s)
     problems = {key: each.problem for key, each in stable.items() if each.problem is not None}
     held = [key for key, each in stable.items() if each.lag]
     opened = await _opened(cluster, held, timeout_s, problems)
-    known = await producers_known(client, {each.producer_id for each in opened}, timeout_s)
-    strangers = [each for each in opened if not is_known(each, known)]
-    again = set(await _opened(cluster, {each.key for each in strangers}, timeout_s, problems))
+    known, missing = await producers_known(client, {each.producer_id for each in opened}, timeout_s)
+    unjudged: set[OpenTransaction] = set()
+    if missing is not None:
+        unjudged = {each for each in opened if each.producer_id not in known}
+        for each in unjudged:
+            problems[each.key] = f"producer {each.producer_id} may be known to others: {missing.message}"
+    strangers = {each for each in opened if not is_known(each, known)} - unjudged
+    strangers &= set(await _opened(cluster, {each.key for each in strangers}, timeout_s, problems))  # still open
     hanging = []
     for each in opened:
         description = known.get(each.producer_id)
         overdue = description is not None and is_known(each, known) and is_overdue(description, now_ms)
-        if overdue or each in again:
+        if overdue or each in strangers:
             hanging.append(Hanging(each, description, overdue, stable[each.key]))
-    return OpenInLogs(tuple(opened), known, tuple(hanging), stable, problems)
+    return OpenInLogs(tuple(opened), known, tuple(hanging), stable, problems, missing if unjudged else None)
 
 
 async def _opened(
@@ -201,19 +223,17 @@ async def _opened(
     return opened
 
 
-async def producers_known(
-    client: TransactionClient, producer_ids: Collection[int], timeout_s: float
-) -> dict[int, TransactionDescription]:
-    """Return the coordinators' descriptions of producers, by producer id.
+async def producers_known(client: TransactionClient, producer_ids: Collection[int], timeout_s: float) -> KnownProducers:
+    """Return the coordinators' descriptions of producers.
 
     Raises:
-        ClusterError: TIMED_OUT: a coordinator does not answer.
+        ClusterError: no coordinator answers, or a final refusal of one.
     """
     if not producer_ids:
-        return {}
-    listed = await client.list_transactions(timeout_s, producer_ids=producer_ids)
-    described = await client.describe_all([each.transactional_id for each in listed], timeout_s)
-    return {each.producer_id: each for each in described}
+        return KnownProducers({}, None)
+    listed = await client.list_answered(timeout_s, producer_ids=producer_ids)
+    described = await client.describe_answered([each.transactional_id for each in listed.items], timeout_s)
+    return KnownProducers({each.producer_id: each for each in described.items}, listed.missing or described.missing)
 
 
 def is_known(transaction: OpenTransaction, known: Mapping[int, TransactionDescription]) -> bool:

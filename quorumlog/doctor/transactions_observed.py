@@ -19,7 +19,7 @@ PARTITIONS_MAX = 20_000
 
 @dataclass(slots=True)
 class ObservedTransactions:
-    """problem: why the transactions are unknown; empty if they are known.
+    """problem: why the transactions, or some of them, are unknown; empty if they are known.
 
     now_ms: the time of the observation, in ms since the epoch.
     """
@@ -38,6 +38,7 @@ async def look_at_transactions(
         wanted = sorted(partitions)[:PARTITIONS_MAX]
         try:
             seen.found = await look_at_logs(TransactionClient(cluster), cluster, wanted, now_ms, min(LOOK_S, timeout_s))
+            seen.problem = "" if seen.found.missing is None else seen.found.missing.message
         except ClusterError as error:
             seen.problem = error.message
     return seen

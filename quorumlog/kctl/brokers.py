@@ -222,19 +222,23 @@ async def purge_strays(context: Context, broker_id: int | None, dry_run: bool) -
                 ApiError.BROKER_ID_NOT_REGISTERED, f"no broker {broker_id} is registered", "kctl brokers list"
             )
         unreached = []
-        for broker in wanted:
-            try:
-                if broker not in nodes:
-                    raise ClusterError(
-                        ApiError.UNAVAILABLE, f"the control address of broker {broker} is not known", retriable=True
-                    )
-                request = node_pb2.PurgeStraysRequest(dry_run=dry_run)
-                reply = await client.ask_node(nodes[broker], rpcs.PURGE_STRAYS, request, context.left_s)
-            except ClusterError as error:
-                context.output.message(f"broker {broker}: {error.message}")
+
+        async def ask(broker: int) -> Any:
+            if broker not in nodes:
+                text = f"the control address of broker {broker} is not known"
+                raise ClusterError(ApiError.UNAVAILABLE, text, retriable=True)
+            request = node_pb2.PurgeStraysRequest(dry_run=dry_run)
+            return await client.ask_node(nodes[broker], rpcs.PURGE_STRAYS, request, context.left_s)
+
+        # All at once: a broker that hangs uses up the time, and the others must not wait for it.
+        for broker, answer in zip(wanted, await asyncio.gather(*map(ask, wanted), return_exceptions=True), strict=True):
+            if isinstance(answer, ClusterError):
+                context.output.message(f"broker {broker}: {answer.message}")
                 unreached.append(broker)
-                continue
-            rows += [_stray(broker, stray) for stray in reply.strays]
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                rows += [_stray(broker, stray) for stray in answer.strays]
     columns = ("broker", "topic", "partition", "path", "set_aside_at", "kept")
     if context.output.is_json:
         context.output.document({"changed": bool(rows) and not dry_run, "offset": None, "strays": rows})

@@ -43,10 +43,10 @@ async def open_groups(context: Context) -> AsyncIterator[tuple[Cluster, GroupCli
         yield cluster, GroupClient(cluster)
 
 
-def incomplete(missing: ClusterError) -> ClusterError:
-    """Return the error of a command that has shown the groups of all other brokers."""
+def incomplete(missing: ClusterError, what: str = "groups") -> ClusterError:
+    """Return the error of a command that has shown the groups, or other items, of all other brokers."""
     return ClusterError(
-        missing.code, f"the output lacks groups: {missing.message}", missing.next_step, retriable=missing.retriable
+        missing.code, f"the output lacks {what}: {missing.message}", missing.next_step, retriable=missing.retriable
     )
 
 

@@ -169,11 +169,13 @@ async def _refuse_known(context: Context, client: TransactionClient, opened: Ope
     """Raise an error if a coordinator knows the transaction, because it may still commit it in other partitions.
 
     Raises:
-        ClusterError: INVALID_TXN_STATE.
+        ClusterError: INVALID_TXN_STATE; TIMED_OUT: a coordinator that may know it does not answer.
     """
     from quorumlog.client.transaction_logs import is_known, producers_known
 
-    known = await producers_known(client, [opened.producer_id], context.left_s)
+    known, missing = await producers_known(client, [opened.producer_id], context.left_s / 2)
+    if missing is not None and opened.producer_id not in known:
+        raise missing
     if is_known(opened, known):
         name = known[opened.producer_id].transactional_id
         raise ClusterError(

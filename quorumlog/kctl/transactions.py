@@ -12,7 +12,7 @@ import click
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import Context, Group, with_loop
 from quorumlog.kctl.data import broker_addresses
-from quorumlog.kctl.group_access import TopicChoice, parse_topic
+from quorumlog.kctl.group_access import TopicChoice, incomplete, parse_topic
 from quorumlog.kctl.group_reset_plan import parse_duration
 from quorumlog.kctl.output import duration_text
 from quorumlog.kctl.reads import Reads
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead")
 LOGS_S = 10.0
-"""How long leaders that do not answer are asked.  Then their partitions are reported as not examined."""
+"""How long leaders and coordinators that do not answer are asked.  Then partitions are reported as not examined."""
 
 _LISTED = ("transactional_id", "state", "producer_id", "coordinator", "scope")
 _PARTITIONS = ("topic", "partition", "start_offset", "last_stable_offset", "high_watermark", "lag")
@@ -111,10 +111,11 @@ async def list_(
 ) -> None:
     """List the transactional ids of all coordinators.
 
-    Every broker is asked.  While one does not answer, the command waits for the next coordinator of its ids.
+    Every broker is asked.  While one does not answer, the command waits for the next coordinator of its ids.  If
+    there is none in time, the command lists the ids of the other brokers, and fails.
     """
     async with open_transactions(context) as (_, client):
-        found = await client.list_transactions(
+        found, missing = await client.list_answered(
             context.left_s, states=states, producer_ids=producer_ids, longer_than_ms=longer_than_ms
         )
     rows = [
@@ -126,6 +127,8 @@ async def list_(
         context.output.document(rows)
     else:
         context.output.table(_LISTED, [[row[column] for column in _LISTED] for row in rows])
+    if missing is not None:
+        raise incomplete(missing, "transactional ids")
 
 
 # -- describe
@@ -244,14 +247,15 @@ async def find_hanging(context: Context, topics: tuple[TopicChoice, ...], broker
     """Find transactions that nothing will end.
 
     Such a transaction is open in a log, but its coordinator does not know it, or it is open for longer than its
-    timeout.  Exit code 4: some partitions could not be examined.
+    timeout.  Exit code 4: some partitions could not be examined, because their leader, or a coordinator that may know
+    their transactions, does not answer.
     """
     from quorumlog.client.transaction_logs import look_at_logs
 
     async with open_transactions(context) as (cluster, client):
         wanted = await _examined(context, cluster, topics, broker_id)
         now_ms = Sources.real().wall_ms()
-        found = await look_at_logs(client, cluster, wanted, now_ms, min(context.left_s, LOGS_S))
+        found = await look_at_logs(client, cluster, wanted, now_ms, min(context.left_s / 3, LOGS_S))
     rows = [hanging_row(each) for each in found.hanging]
     if context.output.is_json:
         context.output.document(rows)

@@ -112,8 +112,8 @@ MUTANTS = (
     Mutant(
         "a transaction that its coordinator did not know once hangs, although it has ended",
         LOGS,
-        "if overdue or each in again:",
-        "if overdue or each in strangers:",
+        "strangers &= set(",
+        "strangers |= set(",
         (f"{LOG_TESTS}::test_a_transaction_that_ends_while_the_coordinator_is_asked_does_not_hang",),
     ),
     Mutant(
@@ -129,6 +129,20 @@ MUTANTS = (
         "return description is not None and description.is_open and transaction.key in description.partitions",
         "return description is not None",
         (f"{LOG_TESTS}::test_a_transaction_that_its_coordinator_does_not_know_hangs",),
+    ),
+    Mutant(
+        "a transaction beside one that hangs counts as hanging",
+        LOGS,
+        "        if overdue or each in strangers:\n",
+        "        if overdue or each.key in {other.key for other in strangers}:\n",
+        (f"{LOG_TESTS}::test_a_known_transaction_beside_one_that_hangs_does_not_hang",),
+    ),
+    Mutant(
+        "a transaction of a coordinator that does not answer counts as hanging",
+        LOGS,
+        "    if missing is not None:\n        unjudged",
+        "    if False:\n        unjudged",
+        (f"{LOG_TESTS}::test_a_transaction_whose_coordinator_may_not_have_answered_is_not_judged",),
     ),
     Mutant(
         "a transaction that is decided counts as ended",

@@ -14,7 +14,8 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 from uuid import UUID
 
-from broker.kafka.api import Groups, Shares
+from broker.kafka import api
+from broker.kafka.api import Groups, Shares, Transactions
 from broker.kafka.listener import KafkaServer
 from metadata.image import ClusterImage
 from metadata.records import Endpoint, Partition, PartitionChange, Reason, RemovePartition, RenewTopic, Replica, Topic
@@ -29,6 +30,7 @@ class _Shared:
     def __init__(self) -> None:
         self.image = ClusterImage()
         self.logs: dict[tuple[str, int], FakeLog] = defaultdict(FakeLog)
+        self.opened: dict[tuple[str, int], list[api.ActiveProducer]] = {}
         self.next_producer_id = 1000
 
 
@@ -50,6 +52,19 @@ class _Replicas(FakeReplicas):
         if image.end_offset:  # replaces the empty one of the base class
             self.shared.image = image
 
+    async def list_offset(
+        self, topic: str, index: int, timestamp: int, current_leader_epoch: int = -1, *, read_committed: bool = False
+    ) -> api.ListOffsetResult:
+        found = await super().list_offset(topic, index, timestamp, current_leader_epoch)
+        opened = self.shared.opened.get((topic, index))
+        if opened and read_committed and timestamp == api.LATEST_TIMESTAMP and not found.error_code:
+            return api.ListOffsetResult(0, min(each.transaction_start for each in opened), -1, 0)
+        return found
+
+    def active_producers(self, topic: str, index: int) -> list[api.ActiveProducer] | int:
+        found = super().active_producers(topic, index)
+        return found if isinstance(found, int) else [*found, *self.shared.opened.get((topic, index), ())]
+
     async def allocate_producer_id(self) -> Any:
         self.shared.next_producer_id += 1
         self._next_producer_id = self.shared.next_producer_id
@@ -61,14 +76,17 @@ class FakeBrokers:
 
     groups_of: makes the coordinators of one broker; None: the brokers coordinate no groups.
     shares: the share groups of the brokers that start from now on; None: they serve none.
+    transactions: the coordinators of transactions of brokers that start from now on, by broker id.
     """
 
     def __init__(self, groups_of: Callable[[int, FakeReplicas], Groups] | None = None) -> None:
         self._groups_of = groups_of
         self.shares: Shares | None = None
+        self.transactions: dict[int, Transactions] = {}
         self.shared = _Shared()
         self.replicas: dict[int, _Replicas] = {}
         self.servers: dict[int, KafkaServer] = {}
+        self._mute: list[asyncio.Server] = []
         self.addresses: dict[int, tuple[str, int]] = {}
 
     async def start(self, node_id: int) -> None:
@@ -84,6 +102,7 @@ class FakeBrokers:
             cluster_id="fake",
             groups=None if self._groups_of is None else self._groups_of(node_id, replicas),
             shares=self.shares,
+            transactions=self.transactions.get(node_id),
         )
         await server.start()
         if node_id not in self.addresses:  # otherwise it restarts unchanged
@@ -164,6 +183,22 @@ class FakeBrokers:
             assert connection._transport is not None
             connection._transport.pause_reading()
 
+    async def mute(self, node_id: int) -> None:
+        """Let the broker accept connections, and answer no request on them."""
+        await self.kill(node_id)
+
+        async def read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            while await reader.read(65_536):
+                pass
+            writer.close()
+
+        self._mute.append(await asyncio.start_server(read, *self.addresses[node_id]))
+
+    def open_transaction(self, topic: str, index: int, start_offset: int, producer_id: int) -> None:
+        """Let a transaction be open in the log of a partition."""
+        producer = api.ActiveProducer(producer_id, 0, -1, transaction_start=start_offset)
+        self.shared.opened.setdefault((topic, index), []).append(producer)
+
     async def fill(self, topic: str, index: int, *batches: bytes | bytearray) -> None:
         for batch in batches:
             result = self.replicas[self._leader(topic, index)]._append(topic, index, memoryview(batch))
@@ -187,6 +222,8 @@ class FakeBrokers:
     async def close(self) -> None:
         for server in self.servers.values():
             await server.close()
+        for listener in self._mute:
+            listener.close()
 
 
 @asynccontextmanager

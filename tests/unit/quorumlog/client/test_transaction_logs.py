@@ -9,6 +9,7 @@ import pytest
 
 from quorumlog.client import transaction_logs
 from quorumlog.client.cluster import Cluster
+from quorumlog.client.coordinators import Answers
 from quorumlog.client.transaction_admin import ListedTransaction, TransactionClient, TransactionDescription
 from quorumlog.client.transaction_logs import (
     OVERDUE_MS,
@@ -37,16 +38,19 @@ class Coordinators:
 
     def __init__(self, known: TransactionDescription | None) -> None:
         self.known = known
+        self.missing: ClusterError | None = None
+        """Names a coordinator that does not answer."""
         self.meanwhile: Callable[[], None] = lambda: None
         """Happens in the log while the coordinator is asked."""
 
-    async def list_transactions(self, timeout_s: float, *, producer_ids: Collection[int]) -> list[ListedTransaction]:
-        assert set(producer_ids) == {7}
-        return [] if self.known is None else [ListedTransaction("billing", self.known.state, 7, 1)]
+    async def list_answered(self, timeout_s: float, *, producer_ids: Collection[int]) -> Answers[ListedTransaction]:
+        assert 7 in producer_ids
+        listed = [] if self.known is None else [ListedTransaction("billing", self.known.state, 7, 1)]
+        return Answers(listed, self.missing)
 
-    async def describe_all(self, names: Collection[str], timeout_s: float) -> list[TransactionDescription]:
+    async def describe_answered(self, names: Collection[str], timeout_s: float) -> Answers[TransactionDescription]:
         self.meanwhile()
-        return [] if self.known is None else [self.known]
+        return Answers([] if self.known is None else [self.known], None)
 
 
 class Logs:
@@ -93,6 +97,12 @@ async def test_a_transaction_that_its_coordinator_does_not_know_hangs(
     assert (hanging.transaction, hanging.known, hanging.overdue, hanging.stable.lag) == (OPEN, known, False, 4)
 
 
+async def test_a_known_transaction_beside_one_that_hangs_does_not_hang(logs: Logs) -> None:
+    stranger = OPEN._replace(start_offset=6, producer_id=8)
+    logs.opened[KEY] = (OPEN, stranger)
+    assert [each.transaction for each in (await logs.look(Coordinators(described()))).hanging] == [stranger]
+
+
 async def test_a_transaction_that_ends_while_the_coordinator_is_asked_does_not_hang(logs: Logs) -> None:
     coordinators = Coordinators(described("CompleteCommit", (), None))
     coordinators.meanwhile = lambda: logs.opened.update({KEY: ()})
@@ -126,3 +136,21 @@ async def test_a_partition_that_does_not_answer_is_a_problem_and_hides_no_other(
     found = await logs.look(Coordinators(None))
     assert len(found.hanging) == 1
     assert found.problems == {("ledger", 1): "no leader", ("x", 0): "it moved"}
+
+
+async def test_a_transaction_whose_coordinator_may_not_have_answered_is_not_judged(logs: Logs) -> None:
+    coordinators = Coordinators(None)
+    coordinators.missing = ClusterError("TIMED_OUT", "broker 2: no answer", retriable=True)
+    found = await logs.look(coordinators)
+    assert (found.hanging, found.opened, found.missing) == ((), (OPEN,), coordinators.missing)
+    assert found.problems == {KEY: "producer 7 may be known to others: broker 2: no answer"}
+
+
+@pytest.mark.parametrize(("known", "count"), [(described(), 0), (described("CompleteCommit", (), None), 1)])
+async def test_a_transaction_whose_coordinator_answered_is_judged_without_the_others(
+    logs: Logs, known: TransactionDescription, count: int
+) -> None:
+    coordinators = Coordinators(known)
+    coordinators.missing = ClusterError("TIMED_OUT", "broker 2: no answer", retriable=True)
+    found = await logs.look(coordinators)
+    assert (len(found.hanging), found.problems, found.missing) == (count, {}, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -17,6 +18,8 @@ from quorumlog.wire.v1 import node_pb2, quorum_pb2
 
 OK = pb.Result(error="NONE")
 UNREACHABLE = ClusterError("UNAVAILABLE", "no answer from h:12", retriable=True)
+WAITS = object()
+"""The answer of a broker that answers once all were asked."""
 
 
 class Brokers:
@@ -25,6 +28,7 @@ class Brokers:
     def __init__(self, *answers: Any) -> None:
         self.answers = dict(enumerate(answers, 11))
         self.asked: list[tuple[str, bool]] = []
+        self.all_asked = asyncio.Event()
 
     async def __aenter__(self) -> Brokers:
         return self
@@ -47,7 +51,13 @@ class Brokers:
     async def ask_node(self, address: str, rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
         assert rpc == rpcs.PURGE_STRAYS
         self.asked.append((address, request.dry_run))
+        if len(self.asked) == len(self.answers):
+            self.all_asked.set()
         answer = self.answers[int(address.removeprefix("h:"))]
+        if answer is WAITS:
+            async with asyncio.timeout(timeout_s):
+                await self.all_asked.wait()
+            answer = []
         if isinstance(answer, BaseException):
             raise answer
         strays = [node_pb2.Stray(topic=topic, index=0, path=f"/d/{topic}", kept=True) for topic in answer]
@@ -95,6 +105,12 @@ def test_a_broker_that_does_not_answer_is_named_after_the_others_were_asked(
     captured = capsys.readouterr()
     assert [each["topic"] for each in json.loads(captured.out)["strays"]] == ["a", "c"]
     assert json.loads(captured.err.splitlines()[-1])["message"] == "not done on brokers 12"
+
+
+def test_a_slow_broker_does_not_delay_the_others(use: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    use(Brokers(WAITS, ["b"]))
+    assert purge("--timeout", "20") == 0
+    assert [each["topic"] for each in json.loads(capsys.readouterr().out)["strays"]] == ["b"]
 
 
 def test_an_unknown_broker(use: Any, capsys: pytest.CaptureFixture[str]) -> None:
