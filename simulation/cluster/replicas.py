@@ -83,7 +83,8 @@ class ReplicaWatch:
             return
         end = copy.compared = min(copy.compared, history.end)
         begin, stop = (copy.log.start_offset, end) if changed is None else (changed.start, min(changed.stop, end))
-        self._compare(run, history, copy, stop, begin)
+        if begin < stop:  # otherwise the segment is above the compared records, which must not count as compared
+            self._compare(run, history, copy, stop, begin)
         self._compacted.read_whole(run, history, copy.log, end)
 
     # Changes of a log

@@ -24,7 +24,7 @@ from simulation.cluster import compactions, deletions
 from simulation.cluster.compaction import Compaction, Entry, KeyedRecords
 from simulation.cluster.disks import DiskWatch
 from simulation.cluster.elections import only_settled
-from simulation.cluster.evidence import BrokerRun, Evidence
+from simulation.cluster.evidence import BrokerRun, Copy, Evidence
 from simulation.cluster.groups import GroupWatch
 from simulation.cluster.history import Committed, History, Mark, batches_in
 from simulation.cluster.metadata import Follower, MetadataWatch, Spot
@@ -398,6 +398,20 @@ def test_a_log_that_is_opened_without_its_tail_may_lack_the_tombstones_of_the_ta
             watch._compacted.read_whole(run, compacted, log, 4)
     else:
         watch._compacted.read_whole(run, compacted, log, 4)
+
+
+def test_a_compacted_segment_above_the_compared_records_does_not_count_as_compared(
+    compacted: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower that has just started is compared when its watermark moves; compaction may come first."""
+    evidence = Evidence(frozenset(), {})
+    monkeypatch.setattr(evidence, "history", lambda key: compacted)
+    watch = ReplicaWatch(evidence, *(cast(Any, SimpleNamespace(opened=lambda *_: None)),) * 3, lambda: 20.0, FORGETS_S)
+    log: Any = SimpleNamespace(start_offset=0, end_offset=4)
+    copy = Copy(log, log.start_offset)
+    monkeypatch.setattr(watch._compacted, "read_whole", lambda *_: None)
+    watch._read_again(cast(BrokerRun, None), compacted.key, copy, range(2, 4))
+    assert copy.compared == 0
 
 
 def test_records_that_an_unclean_leader_had_compacted_are_not_compared() -> None:
