@@ -18,6 +18,7 @@ from simulation.cluster.orders import Orders
 from simulation.cluster.places import unsettled
 from simulation.cluster.plan import TopicPlan
 from simulation.cluster.releases import Releases
+from simulation.cluster.rests import admission, missing_letters
 from simulation.cluster.world import ClusterWorld
 from simulation.kernel.violation import Violation
 
@@ -32,6 +33,8 @@ MEMBERS_S = 50.0
 """A member whose heartbeat comes before the broker has applied the configs of the run has a session of 45 s."""
 TRANSACTIONS_S = 30.0
 QUEUE_S = 40.0
+LETTERS_S = 60.0
+"""A leader pauses for up to 10 s after letters were refused; a reminder needs two looks, 5 s apart."""
 HANGING_S = 90.0
 """The limit for reading transactions back.  A leader may first have to end one whose marker was lost."""
 
@@ -78,6 +81,14 @@ class Aftermath:
             altered = await orders.ask(rpcs.ALTER_CONFIGS, letters_of_group(self.world.plan), READY_S, random)
             if altered is None or [each.result.error for each in altered.resources] != [ApiError.NONE]:
                 raise Violation(f"L2: the share group gets no dead-letter topic: {altered}")
+        if self.world.plan.rest is not None and self.world.plan.rest.refuses:
+            await self._admit_letters(admits=False)
+
+    async def _admit_letters(self, *, admits: bool) -> None:
+        random = self.world.fresh_random()
+        altered = await Orders(self.world).ask(rpcs.ALTER_CONFIGS, admission(admits=admits), READY_S, random)
+        if altered is None or [each.result.error for each in altered.resources] != [ApiError.NONE]:
+            raise Violation(f"L2: the config of the dead-letter topic cannot be changed: {altered}")
 
     async def check(self) -> None:
         """Check that the cluster recovers.
@@ -106,6 +117,8 @@ class Aftermath:
         if self.clients.scopes.tasks:
             await self._end_scopes()
         await self._drain()
+        if self.world.plan.rest is not None:
+            await self._write_letters(refused=self.world.plan.rest.refuses)
         if self.clients.workers.tasks:
             await self._finish_queue()
         await world.wait(lambda: not self._not_quiet(), "L4: all replicas are equal", WHOLE_S, self._not_quiet)
@@ -157,6 +170,21 @@ class Aftermath:
                 await scopes.check_all()
         except (TimeoutError, ClusterError) as error:
             raise Violation(f"L13: results cannot be read in {HANGING_S} s: {error}") from None
+
+    async def _write_letters(self, *, refused: bool) -> None:
+        """L15: wait until no dead letter is missing, although no worker fetches; then the workers continue."""
+        world, workers = self.world, self.clients.workers
+        await world.wait(lambda: not workers.at_work, "L15: workers rest", DRAIN_S, lambda: workers.at_work)
+        if refused:
+            world.watch.seen["dead letters refused during the run"] += len(missing_letters(workers))
+            await self._admit_letters(admits=True)
+        await world.wait(
+            lambda: not missing_letters(workers),
+            "L15: all dead letters are written",
+            LETTERS_S,
+            lambda: missing_letters(workers),
+        )
+        workers.working.set()
 
     async def _finish_queue(self) -> None:
         """L12: wait until the workers have completed every record, and have them leave."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 from quorumlog.wire.record_batch import Codec
-from simulation.cluster import disaster, moves, record_deletions, releases, voters
+from simulation.cluster import disaster, moves, record_deletions, releases, rests, voters
 from simulation.cluster.compaction import Compaction
 from simulation.cluster.plan import (
     CONTROLLER,
@@ -150,6 +150,7 @@ def draw(seed: int) -> ClusterPlan:
     plan = _with_queue(Random(f"cluster queue {seed}"), plan)
     plan = _with_scopes(Random(f"cluster scopes {seed}"), plan)
     plan = _with_letters(Random(f"cluster letters {seed}"), plan)
+    plan = rests.drawn(Random(f"cluster rest {seed}"), plan)
     plan = _with_recompression(Random(f"cluster recompression {seed}"), plan)
     plan = record_deletions.drawn(Random(f"cluster record deletions {seed}"), plan)
     return moves.drawn(Random(f"cluster places {seed}"), plan)

@@ -113,6 +113,19 @@ class Upkeep:
 
 
 @dataclass(frozen=True, slots=True)
+class Rest:
+    """A time in which the workers of the share group fetch nothing: until all dead letters are written at the end.
+
+    at_s: when it begins, from the first fault on.  vanishes: they stop as killed processes do, without leaving.
+    refuses: the dead-letter topic admits no letters until the faults have ended.
+    """
+
+    at_s: float
+    vanishes: bool
+    refuses: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterPlan:
     """One run.  chaos_s: the time in which faults begin; then all of them end.  gap_s: the time between two batches."""
 
@@ -150,6 +163,7 @@ class ClusterPlan:
     results_partitions: int = 0
     letter_partitions: int = 0  # of the dead-letter topic of the share group; 0: it has none
     letter_copies: bool = False  # dead letters have copies of their records
+    rest: Rest | None = None  # of the workers; None: they fetch until the end
     move_piece: int = 0  # bytes that a move between directories copies at a time; 0: replicas do not move
 
     @property

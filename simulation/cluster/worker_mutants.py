@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 from broker.coordinator import share_partitions
 from broker.coordinator.dead_letters import DeadLetters
+from broker.coordinator.share_reminders import ShareReminders
 from broker.core.share.partition import (
     NOTHING_TO_SAVE,
     Acquired,
@@ -91,6 +92,13 @@ def _loads(state: Delivery) -> list[Any]:
 @_mutant("a new leader does not write the missing dead letters")
 def _forgets_letters() -> list[Any]:
     return _loads(Delivery.ARCHIVED)
+
+
+@_mutant("nobody reminds a new leader of missing dead letters")
+def _reminds_nobody() -> list[Any]:
+    async def look(self: ShareReminders) -> None: ...
+
+    return [patch.object(ShareReminders, "look", look)]
 
 
 @_mutant("a new leader delivers records that have dead letters")

@@ -190,6 +190,11 @@ class Workers:
 
         Before, a worker with a batch of five records lets locks of the batch expire in nearly half of its batches, so
         that it completes about six records per second; a queue may then need a minute."""
+        self.working = asyncio.Event()
+        """Cleared while the workers rest; see `rests.py`."""
+        self.working.set()
+        self.at_work = 0
+        """Workers that have begun, and have not stopped."""
         self.tasks: list[asyncio.Task[None]] = []
         self.new_client = new_client
         if world.plan.letter_partitions:
@@ -197,9 +202,10 @@ class Workers:
 
     def _check(self, holds: bool, text: Callable[[], str]) -> None:
         """Check a promise, unless a partition has lost records in an election that permits it."""
-        self.world.watch.check(holds or self._has_lost(), text)
+        self.world.watch.check(holds or self.has_lost(), text)
 
-    def _has_lost(self) -> bool:
+    def has_lost(self) -> bool:
+        """Return whether records were lost that decide which records of the queue are complete."""
         return any(map(self.world.watch.answers.has_lost, (QUEUE, LETTERS, SHARE_GROUP_STATE, CONSUMER_OFFSETS)))
 
     def _on_committed(self, history: History, batch: Committed) -> None:
@@ -210,6 +216,7 @@ class Workers:
         for letter in batch.letters:
             record = (letter.partition, letter.offset)
             seen["dead letter written again" if record in self.watch.letters else "dead letter written"] += 1
+            seen["dead letter written without members"] += not self.at_work
             source = self.world.watch.current(Spot(QUEUE, letter.partition))
             expected = None if source is None else source.mark_at(letter.offset)
             self._check(
@@ -228,11 +235,16 @@ class Workers:
     def start(self) -> None:
         for name in self.world.plan.worker_hosts:
             self.tasks.append(self.world.start_client(name, self._work(name)))
+        if (rest := self.world.plan.rest) is not None:
+            self.world.loop.call_later(rest.at_s, self.working.clear)
+
+    def is_at_rest(self) -> bool:
+        return not self.working.is_set()
 
     def unfinished(self) -> list[str]:
         """Return why not every record of the queue is complete; nothing if records were lost."""
         watch, found = self.world.watch, []
-        if self._has_lost():
+        if self.has_lost():
             return []
         for index in range(self.world.plan.queue_partitions):
             history = watch.current(Spot(QUEUE, index))
@@ -256,14 +268,18 @@ class Workers:
     async def _work(self, name: str) -> None:
         random, lives, seen = Random(f"{self.world.plan.seed} {name}"), 0, self.world.watch.seen
         while not self.stop.is_set():
+            await self.working.wait()
             lives += 1
             worker = _Worker(self, f"{name}-{lives}", random)
+            self.at_work += 1
             try:
                 async with worker:
                     await worker.work()
             except ClusterError:
                 seen["worker started over"] += 1
                 await asyncio.sleep(random.uniform(0.05, 0.2))
+            finally:
+                self.at_work -= 1
 
 
 class _Worker(ShareConsumer):
@@ -284,7 +300,12 @@ class _Worker(ShareConsumer):
     # -- work
 
     async def work(self) -> None:
+        rest = self._world.plan.rest
         while not self._workers.stop.is_set():
+            if self._workers.is_at_rest():
+                if rest is not None and rest.vanishes:
+                    await self._vanish()
+                return
             self._watch.judge(self._world.loop.true_time())
             record = await self.get(GET_S)
             if record is None:

@@ -51,6 +51,7 @@ QUICKLY_CAUGHT = {
     "a deletion of records is answered before it is durable",
     "a record is archived although its dead letter was not written",
     "accepted records get dead letters",
+    "nobody reminds a new leader of missing dead letters",
     "records are acknowledged while the move of their log is decided",
     "a moved replica stays in its former directory as well",
     "a broker does not report the new directory of a replica",
@@ -64,6 +65,7 @@ MUTANT_FIRST_SEED = {
     "a deletion of records is answered before it is durable": 19,
     "a record is archived although its dead letter was not written": 26,
     "accepted records get dead letters": 10,
+    "nobody reminds a new leader of missing dead letters": 10,
 }
 """The first seed of the search for a mutant, if not 0.  About one seed in 200 catches the one of the wall clock, one in
 20 the others."""
@@ -133,6 +135,7 @@ def test_rare_faults_occur() -> None:
         "lock of a worker renewed",
         "worker vanished",
         "dead letter written",
+        "dead letter written without members",
         "run with recompression",
         "replica moved",
     ):
