@@ -258,7 +258,8 @@ class LogMoves:
             logger.warning("move of a replica ends", folder=log.folder, target=target.id, cause=str(error))
         finally:
             self._copy = None
-        self.failed += not is_moved and (is_damaged or source.failure is not None or target.failure is not None)
+        has_failed = is_damaged or source.failure is not None or target.failure is not None
+        self.failed += not is_moved and (has_failed or copy.is_given_up)
         if is_moved:
             logger.info("replica moved", folder=log.folder, source=source.id, target=target.id)
         elif target.failure is None and not copy.may_be_decided:
@@ -314,7 +315,7 @@ class LogMoves:
         async with self._changing:
             if self._goes_on(copy):
                 del self._targets[copy.log.key]
-                self.failed += 1
+                copy.is_given_up = True
                 with copy.source.reported():
                     await copy.source.disk.facts.commit({moving_fact(copy.folder): None})
 

@@ -290,6 +290,22 @@ async def test_a_log_that_is_deleted_during_its_move_is_deleted_in_both_director
         assert not any(FOLDER in fact for fact in disk.facts.load() if not fact.startswith("stray/"))
 
 
+async def test_a_move_that_is_given_up_counts_once_although_its_source_fails_as_well(
+    rig: MoveRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.create()
+    await rig.fill(5)
+
+    async def little() -> int:
+        rig.disks[0].full = True  # so the source cannot store that the move has ended
+        return 1000
+
+    monkeypatch.setattr(rig.disks[1], "free_bytes", little)
+    await rig.move()
+    assert set(rig.logs.failed_disks) == {rig.ids[0]}
+    assert (rig.logs.moves.finished, rig.logs.moves.failed) == (0, 1)
+
+
 async def test_a_full_target_stays_usable_and_the_log_stays(rig: MoveRig, monkeypatch: pytest.MonkeyPatch) -> None:
     rig.create()
     await rig.fill(5)
