@@ -5,16 +5,16 @@ from __future__ import annotations
 import base64
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from quorumlog.kctl import dev_cluster
@@ -29,6 +29,8 @@ BROKERS = 3
 GROUP_SETTINGS = ("group.initial.rebalance.delay.ms=100", "auto.create.topics.enable=false")
 KCTL = (sys.executable, "-m", "quorumlog.kctl.main")
 KAFKA_SETTINGS = {
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
     "default.replication.factor": 3,
     "min.insync.replicas": 2,
     "offsets.topic.replication.factor": 3,
@@ -45,14 +47,23 @@ KAFKA_SETTINGS = {
 """Not Kafka's defaults: replicas on all brokers, and short times of groups, as in quorumlog's cluster."""
 
 
+NEWCOMER_ID = 77
+
+
 @dataclass(frozen=True)
 class Peer:
-    """A cluster that serves.  controllers: bootstrap controllers for Kafka's tools; None if it has no such listener."""
+    """A cluster that serves.
+
+    controllers: bootstrap controllers for Kafka's tools; None if it has no such listener.
+    newcomer: starts a controller with an empty disk and the id NEWCOMER_ID, which observes the quorum until the block
+    ends.  Its value is the address for other controllers.  None if the cluster has a single process.
+    """
 
     name: str
     bootstrap: str
     brokers: tuple[int, ...]
     controllers: str | None = None
+    newcomer: Callable[[], AbstractContextManager[str]] | None = None
 
 
 @contextmanager
@@ -72,7 +83,8 @@ def quorumlog_cluster() -> Iterator[Peer]:
             cluster = json.loads((home / "cluster.json").read_text())
             _set({"KCTL_CONTROLLERS": cluster["controllers"]})
             brokers = tuple(node["id"] for node in cluster["nodes"] if node["role"] == "broker")
-            yield Peer("quorumlog", cluster["bootstrap"], brokers)
+            newcomer = partial(_quorumlog_newcomer, Path(folder) / "newcomer", cluster["controllers"])
+            yield Peer("quorumlog", cluster["bootstrap"], brokers, newcomer=newcomer)
         finally:
             subprocess.run([*KCTL, "dev", "down", "--dir", str(home)], check=True, capture_output=True)
 
@@ -85,6 +97,30 @@ def _plan(home: Path) -> None:
             place = node.command.index("--data-dir") + 1
             node.data_dir = node.command[place] = f"{node.data_dir},{node.data_dir}-2"
     cluster.save()
+
+
+@contextmanager
+def _quorumlog_newcomer(home: Path, controllers: str) -> Iterator[str]:
+    home.mkdir()
+    (port,) = _free_ports(1)
+    address = f"127.0.0.1:{port}"
+    places = ("--data-dir", str(home / "data"), "--listen", address, "--http", "off")
+    identity = ("--node-id", str(NEWCOMER_ID), "--join", controllers)
+    command = [sys.executable, "-m", "quorumlog_server.quorum_node", "run", *identity, *places]
+    with _running(command, home):
+        yield address
+
+
+@contextmanager
+def _running(command: list[str], home: Path) -> Iterator[None]:
+    """Run a server until the block ends.  Its output goes to `home`/log."""
+    with (home / "log").open("a") as log:
+        process = subprocess.Popen(command, cwd=home, stdout=log, stderr=log)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
 def _set(environment: dict[str, str]) -> None:
@@ -109,38 +145,62 @@ def kafka_cluster() -> Iterator[Peer]:
     Raises:
         Skipped: its jars are missing.
     """
-    command = java()
     ports = _free_ports(2 * BROKERS)
-    voters = ",".join(f"{number + 1}@127.0.0.1:{ports[number]}" for number in range(BROKERS))
-    cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    folder = Path(tempfile.mkdtemp(prefix="clients-kafka-"))
+    controllers, clients = ([f"127.0.0.1:{port}" for port in half] for half in (ports[:BROKERS], ports[BROKERS:]))
+    voters = ",".join(f"{number}@{address}:{_random_id()}" for number, address in enumerate(controllers, 1))
+    cluster_id, quorum = _random_id(), {"controller.quorum.bootstrap.servers": ",".join(controllers)}
     with ExitStack() as stack:
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        for number in range(BROKERS):
-            home = folder / str(number + 1)
-            home.mkdir()
+        parent = tempfile.TemporaryDirectory(prefix="clients-kafka-", ignore_cleanup_errors=True)
+        folder = Path(stack.enter_context(parent))
+        for number, (controller, address) in enumerate(zip(controllers, clients, strict=True), 1):
+            home = folder / str(number)
             settings = {
                 "process.roles": "broker,controller",
-                "node.id": number + 1,
-                "controller.quorum.voters": voters,
-                "controller.listener.names": "CONTROLLER",
-                "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-                "listeners": f"PLAINTEXT://127.0.0.1:{ports[BROKERS + number]},CONTROLLER://127.0.0.1:{ports[number]}",
+                "node.id": number,
+                "listeners": f"PLAINTEXT://{address},CONTROLLER://{controller}",
                 "log.dirs": f"{home / 'data'},{home / 'data-2'}",
+                **quorum,
                 **KAFKA_SETTINGS,
             }
-            file = home / "server.properties"
-            file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-            with (home / "log").open("w") as log:
-                tool = [*command, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", str(file)]
-                subprocess.run(tool, check=True, stdout=log, stderr=log, timeout=START_TIMEOUT_S)
-                server = [*command, "-Xmx384m", "kafka.Kafka", str(file)]
-                process = subprocess.Popen(server, cwd=folder, stdout=log, stderr=log)
-            stack.callback(process.wait)
-            stack.callback(process.kill)
-        bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports[BROKERS:])
+            stack.enter_context(_kafka_node(home, settings, cluster_id, "--initial-controllers", voters))
+        bootstrap = ",".join(clients)
         _wait_until_served(bootstrap, BROKERS)
-        yield Peer(f"kafka {JARS.version}", bootstrap, tuple(range(1, BROKERS + 1)), f"127.0.0.1:{ports[0]}")
+        newcomer = partial(_kafka_newcomer, folder / "newcomer", quorum, cluster_id)
+        yield Peer(f"kafka {JARS.version}", bootstrap, tuple(range(1, BROKERS + 1)), controllers[0], newcomer)
+
+
+@contextmanager
+def _kafka_newcomer(home: Path, quorum: Mapping[str, object], cluster_id: str) -> Iterator[str]:
+    (port,) = _free_ports(1)
+    address = f"127.0.0.1:{port}"
+    settings = {
+        "process.roles": "controller",
+        "node.id": NEWCOMER_ID,
+        "listeners": f"CONTROLLER://{address}",
+        "log.dirs": home / "data",
+        **quorum,
+        **KAFKA_SETTINGS,
+    }
+    with _kafka_node(home, settings, cluster_id, "--no-initial-controllers"):
+        yield address
+
+
+@contextmanager
+def _kafka_node(home: Path, settings: Mapping[str, object], cluster_id: str, *voters: str) -> Iterator[None]:
+    """Format an empty disk and run a server until the block ends.  voters: options that name the first voters."""
+    home.mkdir()
+    file = home / "server.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    tool = [*java(), "kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", str(file), *voters]
+    with (home / "log").open("w") as log:
+        subprocess.run(tool, check=True, stdout=log, stderr=log, timeout=START_TIMEOUT_S)
+    with _running([*java(), "-Xmx384m", "kafka.Kafka", str(file)], home):
+        yield
+
+
+def _random_id() -> str:
+    """Return the id of a cluster or a directory in Kafka's form.  A leading hyphen would begin an option."""
+    return base64.urlsafe_b64encode(bytes([uuid.uuid4().bytes[0] & 0x7F]) + uuid.uuid4().bytes[1:]).decode().rstrip("=")
 
 
 def _wait_until_served(bootstrap: str, brokers: int) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException
 
-from tests.clients import directories
+from tests.clients import directories, voters
 from tests.clients.calls import REASSIGN_COMMAND, SLOW_RATE, Call, has
 from tests.clients.catalog import JARS
 from tests.clients.outcomes import Outcome, RowFailed, Skipped, Word, expect, shortened
@@ -189,13 +189,6 @@ def _reassignment_cancelled(call: Call) -> None:
     call.check_large_values(topic)
 
 
-def _quorum(call: Call) -> None:
-    status = call.tool("MetadataQuorumCommand", "describe", "--status")
-    has(status, "LeaderId: +[0-9]+", "HighWatermark: +[1-9]", r"CurrentVoters: +\[", "MaxFollowerLag: +[0-9]")
-    replication = call.tool("MetadataQuorumCommand", "describe", "--replication")
-    has(replication, r"(?m)Leader\s*$", r"(?m)Follower\s*$")
-
-
 def _election(call: Call) -> None:
     """Move a partition's leadership away by a new order of replicas, then elect the preferred leader."""
     topic, brokers = call.topic(), call.peer.brokers
@@ -319,7 +312,9 @@ TOOLS = (
     Tool("kafka-reassign-partitions to a data directory of another broker", directories.place),
     Tool("kafka-reassign-partitions to a data directory, refused", directories.refuse),
     Tool("kafka-reassign-partitions to a data directory, cancelled", directories.cancel),
-    Tool("kafka-metadata-quorum", _quorum),
+    Tool("kafka-metadata-quorum", voters.describe),
+    Tool("kafka-metadata-quorum add-controller, remove-controller", voters.add_and_remove, (80, 81)),
+    Tool("kafka-metadata-quorum remove-controller of the leader", voters.remove_leader, (80, 81)),
     Tool("kafka-leader-election", _election),
     Tool("kafka-log-dirs", directories.show),
     Tool("kafka-delete-records", _delete_records),
