@@ -21,7 +21,7 @@ from metadata.image import ClusterImage, inherited_key
 from metadata.image.topic_configs import ConfigKey, Kind
 from metadata.records import ConfigScope
 from quorumlog.wire import rpcs
-from quorumlog.wire.errors import ApiError
+from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.v1 import controller_pb2 as pb
 
 _CONFIG_TYPES: Final = {
@@ -213,7 +213,7 @@ async def alter_configs(
     responses = []
     for position, resource in enumerate(request.resources):
         result = refusals.get(position) or next(answers)
-        code = code_of(result.error)
+        code = _code(result.error, resource.resource_type)
         responses.append(
             {
                 "error_code": code,
@@ -223,6 +223,13 @@ async def alter_configs(
             }
         )
     return {"responses": responses}
+
+
+def _code(error: str, resource_type: int) -> int:
+    """Return the code of a result.  Kafka answers INVALID_REQUEST if a config of brokers is not valid."""
+    if resource_type == _BROKER and error == ApiError.INVALID_CONFIG:
+        return KafkaCode.INVALID_REQUEST
+    return code_of(error)
 
 
 def _changes(resource: Any, image: ClusterImage, incremental: bool) -> pb.ConfigChanges | pb.Result:

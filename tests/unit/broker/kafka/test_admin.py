@@ -330,6 +330,15 @@ async def test_lists_can_be_extended_and_shortened(served: Served) -> None:
         assert await alter(client, resource(TOPIC, "t", (key, "x", 9))) == [KafkaCode.INVALID_CONFIG]
 
 
+async def test_an_invalid_config_of_brokers_is_an_invalid_request_as_in_kafka(served: Served) -> None:
+    served.replicas.create("t", 1)
+    async with RawClient(served.port) as client:
+        for scope, key in (("1", "leader.replication.throttled.rate"), ("", "retention.ms")):
+            for name, value in ((key, "abc"), (key, None), ("log.dirs", "/nowhere")):
+                assert await alter(client, resource(BROKER, scope, (name, value))) == [KafkaCode.INVALID_REQUEST]
+        assert await alter(client, resource(TOPIC, "t", ("retention.ms", "abc"))) == [KafkaCode.INVALID_CONFIG]
+
+
 async def test_the_removal_of_a_config_that_is_not_set_succeeds(served: Served) -> None:
     served.replicas.create("t", 1)
     async with RawClient(served.port) as client:
