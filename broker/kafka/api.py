@@ -516,7 +516,7 @@ class Replicas(Protocol):
         ...
 
     def active_producers(self, topic: str, index: int) -> list[ActiveProducer] | int:
-        """Return the producers of a partition that this broker leads, or an error code."""
+        """Return the producers in the log of a leader or of a follower in the ISR, or an error code."""
         ...
 
     async def allocate_producer_id(self) -> ProducerIdResult:

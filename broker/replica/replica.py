@@ -157,13 +157,28 @@ class Replica:
         """
         if self.log is None:
             return KafkaCode.KAFKA_STORAGE_ERROR
-        context, follower = self._context, self.follower
-        if follower is None or not follower.agrees or not context.reads_from_followers or not context.is_serving():
-            return KafkaCode.NOT_LEADER_OR_FOLLOWER
-        if context.broker_id not in self.image.isr or self.log.durability.is_truncating:
+        follower = self._in_sync_follower(self.log)
+        if follower is None or not self._context.reads_from_followers:
             return KafkaCode.NOT_LEADER_OR_FOLLOWER
         code = check_leader_epoch(current_leader_epoch, follower.leader_epoch)
         return Following(follower, self.log) if code is KafkaCode.NONE else code
+
+    def _in_sync_follower(self, partition_log: PartitionLog) -> FollowerState | None:
+        context, follower = self._context, self.follower
+        if follower is None or not follower.agrees or not context.is_serving():
+            return None
+        is_in_sync = context.broker_id in self.image.isr and not partition_log.durability.is_truncating
+        return follower if is_in_sync else None
+
+    def in_sync_log(self) -> PartitionLog | KafkaCode:
+        """Return the log of the leader, or of a follower in the ISR; both hold every committed record.
+
+        A log that lacks records could show a transaction as open whose marker is committed.
+        """
+        found = self.leading(-1)
+        if isinstance(found, Leading):
+            return found.log
+        return self.log if self.log is not None and self._in_sync_follower(self.log) is not None else found
 
     # -- transitions
 

@@ -113,10 +113,10 @@ class ReplicaService:
         replica = self.table.find(topic, index)
         if replica is None:
             return int(self.table.absent(topic, index)[0])
-        found = replica.leading(NO_EPOCH)
+        found = replica.in_sync_log()
         if isinstance(found, KafkaCode):
             return int(found)
-        opened = found.log.producers.transactions.open
+        opened = found.producers.transactions.open
         return [
             ActiveProducer(
                 id_,
@@ -126,7 +126,7 @@ class ReplicaService:
                 each.coordinator_epoch,
                 opened.get(id_, NO_OFFSET),
             )
-            for id_, each in found.log.producers
+            for id_, each in found.producers
         ]
 
     async def allocate_producer_id(self) -> ProducerIdResult:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException
 
-from tests.clients import directories, voters
+from tests.clients import directories, transactions, voters
 from tests.clients.calls import REASSIGN_COMMAND, SLOW_RATE, Call, has
 from tests.clients.catalog import JARS
 from tests.clients.outcomes import Outcome, RowFailed, Skipped, Word, expect, shortened
@@ -83,7 +83,9 @@ def _configs_of_brokers(call: Call) -> None:
     one, every = (*entities, "--entity-name", str(call.peer.brokers[0])), (*entities, "--entity-default")
     _set_and_delete(call, one, "leader.replication.throttled.rate", "5000000", "DYNAMIC_BROKER_CONFIG")
     _set_and_delete(call, every, "unclean.leader.election.enable", "false", "DYNAMIC_DEFAULT_BROKER_CONFIG")
-    has(call.tool("ConfigCommand", "--alter", *one, "--add-config", "log.dirs=/nowhere", status=1), r"log\.dirs")
+    for key, value in (("log.dirs", "/nowhere"), ("leader.replication.throttled.rate", "abc")):
+        refused = call.tool("ConfigCommand", "--alter", *one, "--add-config", f"{key}={value}", status=1)
+        has(refused, rf"InvalidRequestException: .*{key}")
 
 
 def _set_and_delete(call: Call, entity: tuple[str, ...], key: str, value: str, source: str) -> None:
@@ -292,12 +294,6 @@ def _groups(call: Call) -> None:
     has(call.tool("GroupsCommand", "--list"), f"{group} +Classic")
 
 
-def _transactions(call: Call) -> None:
-    has(call.tool("TransactionsCommand", "list"), r"TransactionalId\s+Coordinator\s+ProducerId\s+TransactionState")
-    described = call.tool("TransactionsCommand", "describe-producers", "--topic", call.topic(), "--partition", "0")
-    has(described, r"ProducerId\s+ProducerEpoch")
-
-
 TOOLS = (
     Tool("kafka-topics", _topics),
     Tool("kafka-configs", _configs),
@@ -328,5 +324,6 @@ TOOLS = (
     Tool("kafka-producer-perf-test, kafka-consumer-perf-test", _perf),
     Tool("kafka-verifiable-producer, kafka-verifiable-consumer", _verifiable),
     Tool("kafka-e2e-latency", _latency),
-    Tool("kafka-transactions", _transactions, (61, 65, 66)),
+    Tool("kafka-transactions", transactions.terminate, (61, 65, 66)),
+    Tool("kafka-transactions abort", transactions.abort, (27, 61)),
 )

@@ -73,8 +73,8 @@ MUTANTS = (
     Mutant(
         "a follower outside the ISR serves consumers",
         REPLICA,
-        "if context.broker_id not in self.image.isr or",
-        "if",
+        "is_in_sync = context.broker_id in self.image.isr and",
+        "is_in_sync =",
         (f"{NEAREST_TESTS}::test_a_follower_outside_the_isr_serves_nobody",),
     ),
     Mutant(

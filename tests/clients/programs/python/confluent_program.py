@@ -220,6 +220,20 @@ def transact(action: Action) -> None:
     report("done")
 
 
+def hold(action: Action) -> None:
+    """Keep a transaction with one record open until the end of the input."""
+    producer = Producer({"bootstrap.servers": action["bootstrap"], "transactional.id": action["id"]})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce(action["topic"], action["value"], partition=0)
+    assert producer.flush(TIMEOUT_S) == 0
+    report("open")
+    Input().wait()
+
+
 if __name__ == "__main__":
     name = f"{confluent_kafka.__version__} (librdkafka {confluent_kafka.libversion()[0]})"
-    run(name, {"produce": produce, "consume": consume, "member": member, "admin": admin, "transact": transact})
+    run(
+        name,
+        {"produce": produce, "consume": consume, "member": member, "admin": admin, "transact": transact, "hold": hold},
+    )

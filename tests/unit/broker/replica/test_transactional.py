@@ -166,3 +166,14 @@ async def test_a_position_that_retention_deletes_during_a_read_of_committed_reco
     reads.go_on.set()
     result = (await fetch).results[0]
     assert (result.error_code, len(result.records)) == (KafkaCode.OFFSET_OUT_OF_RANGE, 0)
+
+
+async def test_a_follower_in_the_isr_describes_producers_once_its_leader_agrees(rig: Rig) -> None:
+    await rig.create((2, 1))
+    assert rig.replicas.active_producers(TOPIC, 0) == KafkaCode.NOT_LEADER_OR_FOLLOWER
+    await rig.reply(2, make_batch([b"v"], producer=(7, 1, 0), attributes=TRANSACTIONAL_FLAG, leader_epoch=0))
+    described = rig.replicas.active_producers(TOPIC, 0)
+    assert isinstance(described, list), described
+    assert [(each.producer_id, each.epoch, each.transaction_start) for each in described] == [(7, 1, 0)]
+    await rig.change(isr=(2,))
+    assert rig.replicas.active_producers(TOPIC, 0) == KafkaCode.NOT_LEADER_OR_FOLLOWER
