@@ -17,7 +17,7 @@ from tests.clients.calls import REASSIGN_COMMAND, SLOW_RATE, Call, has
 from tests.clients.catalog import JARS
 from tests.clients.outcomes import Outcome, RowFailed, Skipped, Word, expect, shortened
 from tests.clients.peers import Peer
-from tests.clients.records import COUNT, Harness
+from tests.clients.records import COUNT, Harness, record
 
 GROUP_COMMAND = "consumer.group.ConsumerGroupCommand"
 SHARE_COMMAND = "consumer.group.ShareGroupCommand"
@@ -227,6 +227,36 @@ def _features(call: Call) -> None:
     has(call.tool("FeatureCommand", "describe"), r"Feature: metadata.version\s+SupportedMinVersion: .*Epoch: [0-9]+")
 
 
+def _features_changed(call: Call) -> None:
+    """Try changes without making them, some of which are refused; then lower a level, and restore it."""
+    before = _levels(call)
+    upgrade, downgrade = ("upgrade", "--dry-run", "--feature"), ("downgrade", "--dry-run", "--feature")
+    has(call.tool("FeatureCommand", *upgrade, "transaction.version=2"), r"transaction\.version can be upgraded to 2")
+    has(
+        call.tool("FeatureCommand", *downgrade, "transaction.version=0"), r"transaction\.version can be downgraded to 0"
+    )
+    refused = r"1 out of 1 operation\(s\) failed"
+    for arguments in ((*upgrade, "transaction.version=99"), (*upgrade, "nonsense.version=1")):
+        has(call.tool("FeatureCommand", *arguments, status=1), "Can not upgrade", refused)
+    expect("levels after the dry runs", _levels(call), before)
+    call.tool("FeatureCommand", "downgrade", "--feature", "transaction.version=0")
+    call.until(lambda: str("transaction.version" in _levels(call)), "False")
+    call.tool("FeatureCommand", "upgrade", "--feature", "transaction.version=2")
+    call.until(lambda: str(_levels(call) == before), "True")
+
+
+def _levels(call: Call) -> dict[str, str]:
+    """Return the levels in force."""
+    found = re.findall(r"Feature: (\S+).*FinalizedVersionLevel: (.*?)\s+Epoch", call.tool("FeatureCommand", "describe"))
+    return {name: level for name, level in found if level != "0"}
+
+
+def _unregister(call: Call) -> None:
+    """Name a broker that is not registered."""
+    refused = call.tool("ClusterTool", "unregister", "--id", "999", status=1)
+    has(refused, "BrokerIdNotRegisteredException")
+
+
 def _cluster(call: Call) -> None:
     has(call.tool("ClusterTool", "cluster-id"), r"Cluster ID: \S{22}\s*$")
     endpoints = call.tool("ClusterTool", "list-endpoints")
@@ -263,6 +293,24 @@ def _latency(call: Call) -> None:
 
 def _console(call: Call) -> None:
     call.check_records(call.topic(filled=True))
+
+
+def _console_share_consumer(call: Call) -> None:
+    """Read as a member of a share group that begins with the oldest records; the next member gets later ones only."""
+    topic, group = call.topic(filled=True), call.new_name("tool-share")
+    entity = ("--entity-type", "groups", "--entity-name", group)
+    call.tool("ConfigCommand", "--alter", *entity, "--add-config", "share.auto.offset.reset=earliest")
+    values = [str(record(number)["value"]) for number in range(COUNT)]
+    expect("values", _shared(call, topic, group, COUNT), values)
+    call.harness.produce_values(topic, 1, ["later"])
+    expect("values", _shared(call, topic, group, 1), ["later"])
+
+
+def _shared(call: Call, topic: str, group: str, count: int) -> list[str]:
+    limits = ("--max-messages", str(count), "--timeout-ms", "30000")
+    output = call.tool("consumer.ConsoleShareConsumer", "--topic", topic, "--group", group, *limits)
+    has(output, f"Processed a total of {count} messages")
+    return [line for line in output.splitlines() if line and not line.startswith("Processed a total")]
 
 
 def _console_producer(call: Call) -> None:
@@ -316,11 +364,14 @@ TOOLS = (
     Tool("kafka-delete-records", _delete_records),
     Tool("kafka-get-offsets", _get_offsets),
     Tool("kafka-features", _features),
+    Tool("kafka-features upgrade, downgrade", _features_changed, (57,)),
     Tool("kafka-cluster", _cluster),
+    Tool("kafka-cluster unregister, refused", _unregister, (64,)),
     Tool("kafka-broker-api-versions", _api_versions),
     Tool("kafka-console-producer", _console_producer),
     Tool("kafka-console-consumer", _console),
     Tool("kafka-console-consumer of recompressed lz4 batches", _recompressed),
+    Tool("kafka-console-share-consumer", _console_share_consumer, (76, 78, 79)),
     Tool("kafka-producer-perf-test, kafka-consumer-perf-test", _perf),
     Tool("kafka-verifiable-producer, kafka-verifiable-consumer", _verifiable),
     Tool("kafka-e2e-latency", _latency),
