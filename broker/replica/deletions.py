@@ -14,7 +14,7 @@ import asyncio
 from dataclasses import dataclass
 
 from broker.core.partition import LeaderState
-from broker.kafka.api import UP_TO_WATERMARK, DeletedRecords
+from broker.kafka.api import NO_EPOCH, UP_TO_WATERMARK, DeletedRecords
 from broker.replica.replica import Replica
 from broker.replica.table import ReplicaTable
 from metadata.image import is_internal
@@ -68,7 +68,7 @@ class DeletionService:
         image = self._context.cluster.applied
         if is_internal(topic) or image.topic_config(replica.topic_id, CLEANUP_POLICY) == COMPACT:
             return KafkaCode.POLICY_VIOLATION
-        found = replica.leading(-1)
+        found = replica.leading(NO_EPOCH)
         if isinstance(found, KafkaCode):
             return found
         leader, log = found

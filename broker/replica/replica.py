@@ -175,7 +175,7 @@ class Replica:
 
         A log that lacks records could show a transaction as open whose marker is committed.
         """
-        found = self.leading(-1)
+        found = self.leading(NO_EPOCH)
         if isinstance(found, Leading):
             return found.log
         return self.log if self.log is not None and self._in_sync_follower(self.log) is not None else found
