@@ -175,5 +175,8 @@ async def test_a_follower_in_the_isr_describes_producers_once_its_leader_agrees(
     described = rig.replicas.active_producers(TOPIC, 0)
     assert isinstance(described, list), described
     assert [(each.producer_id, each.epoch, each.transaction_start) for each in described] == [(7, 1, 0)]
+    rig.log.durability.is_truncating = True  # the disk may still hold records that the leader does not have
+    assert rig.replicas.active_producers(TOPIC, 0) == KafkaCode.NOT_LEADER_OR_FOLLOWER
+    rig.log.durability.is_truncating = False
     await rig.change(isr=(2,))
     assert rig.replicas.active_producers(TOPIC, 0) == KafkaCode.NOT_LEADER_OR_FOLLOWER
