@@ -184,6 +184,13 @@ class ProducerState:
     def get(self, producer_id: int) -> Producer | None:
         return self._producers.get(producer_id)
 
+    def expected_sequence(self, producer_id: int, producer_epoch: int) -> int:
+        """Return the sequence with which this producer epoch must continue; 0 if the log has none of its batches."""
+        producer = self._producers.get(producer_id)
+        if producer is None or producer.epoch != producer_epoch or not producer.recent:
+            return 0
+        return next_sequence(producer.last_sequence)
+
     def check(
         self, batch: ProducedBatch, log_start_offset: int, verification: Verification | None = None
     ) -> Accept | Duplicate | Refuse:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from broker.core.events import Event
 from broker.core.fetch_session import PartitionKey
+from broker.core.refused_batches import RefusedBatches
 from broker.log import LogManager
 from broker.replica.cluster_view import ClusterView
 from broker.replica.limits import ReplicaCounters, ReplicaLimits
@@ -52,6 +53,7 @@ class ReplicaEvents:
 class ReplicaContext:
     """is_awake: whether this process may rely on its knowledge of its leaderships (see `StallDetector`).
 
+    refused_batches: those that their clients will send again.
     parked_produces: their number, in all replicas.
     reads_from_followers: consumers are sent to the nearest replica (`replica.selector`).
     is_closed: the broker is stopping and no longer serves requests.
@@ -65,6 +67,7 @@ class ReplicaContext:
     wall_ms: Callable[[], int]
     counters: ReplicaCounters = field(default_factory=ReplicaCounters)
     events: ReplicaEvents = field(default_factory=ReplicaEvents)
+    refused_batches: RefusedBatches = field(default_factory=RefusedBatches)
     parked_produces: int = 0
     is_closed: bool = False
     reads_from_followers: bool = False

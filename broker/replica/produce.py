@@ -13,15 +13,17 @@ from typing import Any
 
 from broker.core.coordinator.transaction_requests import TransactionSupport
 from broker.kafka.api import ProduceResult
-from broker.log import Refused
+from broker.log import LogConfig, Refused
 from broker.log.produced import check_produced
 from broker.replica.record_checks import Produce, RecordChecks
 from broker.replica.replica import Replica, refused_produce
 from broker.replica.table import ReplicaTable
 from metadata.image import is_internal
 from quorumlog.errors import CorruptStoreError
+from quorumlog.runtime.clock import now_ms
 from quorumlog.runtime.disk import DiskError
 from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.record_batch import HEADER_SIZE, parse_header
 
 Verify = Callable[[str, tuple[int, int], tuple[str, int], TransactionSupport], Coroutine[Any, Any, KafkaCode]]
 """Asks the coordinator of a transactional id whether a partition is in the transaction of a producer (id and epoch), or
@@ -38,7 +40,7 @@ class ProduceService:
         self.verify: Verify | None = None
         self._table = table
         self._context = table.context
-        self._checks = RecordChecks(self._context.limits, self._append)
+        self._checks = RecordChecks(self._context.limits, self._append, self._note_refusal)
 
     def start_produce(
         self,
@@ -52,32 +54,56 @@ class ProduceService:
     ) -> asyncio.Future[ProduceResult]:
         """See `broker.kafka.api.Replicas`."""
         future: asyncio.Future[ProduceResult] = asyncio.get_running_loop().create_future()
+        found = self._accepting(topic, index, acks)
+        if isinstance(found, ProduceResult):
+            self._refuse(topic, index, batches, future, found)
+            return future
+        replica, config = found
+        checked = check_produced(batches, config, self._context.wall_ms())
+        produce = Produce(topic, index, acks, timeout_ms, future, checked)
+        try:
+            self._verify(produce, replica, transactional_id, support or TransactionSupport.OLDEST)
+        except (DiskError, CorruptStoreError) as error:
+            replica.take_offline(error)
+            refused = refused_produce(KafkaCode.KAFKA_STORAGE_ERROR, replica.offline)
+            self._refuse(topic, index, batches, future, refused)
+            return future
+        if self._checks.admit(produce, config):
+            replica.append(produce.batches, acks, timeout_ms, future, produce.verification)
+            self._note_refusal(produce)
+        return future
+
+    def _accepting(self, topic: str, index: int, acks: int) -> tuple[Replica, LogConfig] | ProduceResult:
+        """Return the replica that accepts batches of this partition now, and its config; or the refusal."""
         replica = self._table.find(topic, index)
         if is_internal(topic):
-            future.set_result(refused_produce(KafkaCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal"))
-        elif replica is None:
+            return refused_produce(KafkaCode.INVALID_TOPIC_EXCEPTION, f"{topic} is internal")
+        if replica is None:
             code, known = self._table.absent(topic, index)
-            future.set_result(refused_produce(code, partition=known))
-        elif replica.log is None:
-            future.set_result(refused_produce(KafkaCode.KAFKA_STORAGE_ERROR, replica.offline))
-        elif replica.serving() is None:
-            future.set_result(refused_produce(KafkaCode.NOT_LEADER_OR_FOLLOWER, partition=replica.image))
-        elif self._waiting(acks) >= self._context.limits.parked_produces:
-            future.set_result(refused_produce(KafkaCode.REQUEST_TIMED_OUT, "too many writes wait for replication"))
-        else:
-            config = replica.log.config
-            checked = check_produced(batches, config, self._context.wall_ms())
-            produce = Produce(topic, index, acks, timeout_ms, future, checked)
-            support = TransactionSupport.OLDEST if support is None else support
-            try:
-                self._verify(produce, replica, transactional_id, support)
-            except (DiskError, CorruptStoreError) as error:
-                replica.take_offline(error)
-                future.set_result(refused_produce(KafkaCode.KAFKA_STORAGE_ERROR, replica.offline))
-                return future
-            if self._checks.admit(produce, config):
-                replica.append(produce.batches, acks, timeout_ms, future, produce.verification)
-        return future
+            return refused_produce(code, partition=known)
+        if replica.log is None:
+            return refused_produce(KafkaCode.KAFKA_STORAGE_ERROR, replica.offline)
+        if replica.serving() is None:
+            return refused_produce(KafkaCode.NOT_LEADER_OR_FOLLOWER, partition=replica.image)
+        if self._waiting(acks) >= self._context.limits.parked_produces:
+            return refused_produce(KafkaCode.REQUEST_TIMED_OUT, "too many writes wait for replication")
+        return replica, replica.log.config
+
+    def _refuse(
+        self, topic: str, index: int, batches: memoryview, future: asyncio.Future[ProduceResult], result: ProduceResult
+    ) -> None:
+        """Answer a produce whose batches were not checked."""
+        future.set_result(result)
+        if len(batches) >= HEADER_SIZE:
+            first = parse_header(batches)
+            self._context.refused_batches.note(topic, index, first, result.error_code, now_ms())
+
+    def _note_refusal(self, produce: Produce) -> None:
+        """Remember a produce that was refused, since its client may send it again."""
+        future, batch = produce.future, produce.first_batch
+        if batch is not None and future.done() and not future.cancelled():
+            code = future.result().error_code
+            self._context.refused_batches.note(produce.topic, produce.index, batch, code, now_ms())
 
     def _verify(
         self, produce: Produce, replica: Replica, transactional_id: str | None, support: TransactionSupport
@@ -139,3 +165,4 @@ class ProduceService:
             produce.future.set_result(refused_produce(code, partition=known))
         else:
             replica.append(produce.batches, produce.acks, produce.timeout_ms, produce.future, produce.verification)
+        self._note_refusal(produce)

@@ -32,6 +32,7 @@ from broker.log.produced import Produced, check_inflated, inflated_size_max
 from broker.log.recompression import needs_recompression, recompress
 from broker.replica.limits import ReplicaLimits
 from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.record_batch import BatchHeader
 
 Lane = tuple[str, int, int]
 """A partition, and a producer id or -1.  A coordinator that is slow to confirm the transaction of one producer must not
@@ -43,6 +44,7 @@ class Produce:
     """One produce to one partition, not appended yet.
 
     batches: the batches, checked so far, or the refusal.
+    first_batch: the header of the first batch; None if the headers were refused.
     verification: see `ProducerState.check`.
     verifying: the coordinator is being asked about the transaction; see `ProduceService`.
     recompressed_size: bytes of `batches` if they are not those of the request any more, while it waits.
@@ -60,12 +62,13 @@ class Produce:
     verifying: asyncio.Future[KafkaCode] | None = None
     timer: asyncio.TimerHandle | None = None
     recompressed_size: int = 0
+    first_batch: BatchHeader | None = field(init=False)
     lane: Lane = field(init=False)
 
     def __post_init__(self) -> None:
         batches = self.batches
-        producer_id = NO_PRODUCER_ID if isinstance(batches, Refused) else batches.headers[0].producer_id
-        self.lane = self.topic, self.index, producer_id
+        first = self.first_batch = None if isinstance(batches, Refused) else batches.headers[0]
+        self.lane = self.topic, self.index, NO_PRODUCER_ID if first is None else first.producer_id
 
 
 @dataclass(slots=True, eq=False)
@@ -81,11 +84,15 @@ class RecordChecks:
 
     append: called once with each produce whose turn has come; `produce.batches` is then final.  If it raises, the
     produce is answered with UNKNOWN_SERVER_ERROR, and the loop's exception handler gets the error.
+    timed_out: called with each produce that was refused because it waited for too long, before the next one's turn.
     """
 
-    def __init__(self, limits: ReplicaLimits, append: Callable[[Produce], None]) -> None:
+    def __init__(
+        self, limits: ReplicaLimits, append: Callable[[Produce], None], timed_out: Callable[[Produce], None]
+    ) -> None:
         self._limits = limits
         self._append = append
+        self._timed_out = timed_out
         self._queues: dict[Lane, deque[Produce]] = {}
         self._waiting: OrderedDict[Produce, _Check] = OrderedDict()  # each belongs to a produce in a queue
         self._running = 0
@@ -197,6 +204,7 @@ class RecordChecks:
         if not produce.future.done():
             message = "the records were not checked in time; nothing was appended"
             produce.future.set_result(ProduceResult(int(KafkaCode.REQUEST_TIMED_OUT), error_message=message))
+            self._timed_out(produce)
         self._advance(produce.lane)
 
     def _advance(self, lane: Lane) -> None:

@@ -51,7 +51,7 @@ from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.logging import get_logger
 from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
-from quorumlog.wire.record_batch import HEADER_SIZE, NO_TIMESTAMP
+from quorumlog.wire.record_batch import HEADER_SIZE, NO_TIMESTAMP, BatchHeader
 
 logger = get_logger("broker")
 
@@ -336,11 +336,21 @@ class Replica:
         append_time_ms = self._append_time_ms(partition_log)
         appended = self._write(leader, partition_log, batches, append_time_ms, verification)
         if isinstance(appended, Refused):
-            future.set_result(refused_by_log(appended))
+            future.set_result(refused_by_log(self._explained(appended, partition_log, batches.headers[0])))
             return
         if appended.duplicate:  # its records got their time before, and the log does not keep it for each producer
             append_time_ms = NO_TIMESTAMP
         self._await_acks(leader, appended, acks, timeout_ms, future, append_time_ms)
+
+    def _explained(self, refused: Refused, partition_log: PartitionLog, batch: BatchHeader) -> Refused:
+        """Replace the error for a missing sequence by the one with which this broker refused that sequence."""
+        if refused.code != KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            return refused
+        missing = partition_log.producers.expected_sequence(batch.producer_id, batch.producer_epoch)
+        cause = self._context.refused_batches.cause(self.topic, self.key.index, batch, missing, now_ms())
+        if cause is None:
+            return refused
+        return Refused(int(cause), f"sequence {missing} was refused, and must be appended first")
 
     def _await_acks(
         self,

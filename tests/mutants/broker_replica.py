@@ -11,6 +11,8 @@ DIRECTORIES = "broker/replica/directories.py"
 IMAGE = "broker/replica/image.py"
 OFFSETS = "broker/replica/offsets.py"
 PARKED = "broker/replica/parked.py"
+PRODUCE = "broker/replica/produce.py"
+RECORD_CHECKS = "broker/replica/record_checks.py"
 REPLICA = "broker/replica/replica.py"
 ISR = "broker/replica/isr.py"
 WATERMARKS = "broker/replica/watermarks.py"
@@ -20,6 +22,7 @@ DELETIONS = "broker/replica/deletions.py"
 NEAREST_TESTS = "tests/unit/broker/replica/test_nearest.py"
 CONSUMER_SESSION_TESTS = "tests/unit/broker/replica/test_consumer_sessions.py"
 DELETION_TESTS = "tests/unit/broker/replica/test_deletions.py"
+GAP_TESTS = "tests/unit/broker/replica/test_gaps.py"
 FETCHER_TESTS = "tests/unit/broker/replica/test_fetcher.py"
 ISR_TESTS = "tests/unit/broker/replica/test_isr.py"
 LEADERSHIP_TESTS = "tests/unit/broker/replica/test_leaderships.py"
@@ -35,6 +38,34 @@ INTERNAL_TESTS = "tests/unit/broker/replica/test_internal_topics.py"
 MOVE_TESTS = "tests/unit/broker/replica/test_moves.py"
 
 MUTANTS = (
+    Mutant(
+        "a gap that this leader made is reported as a loss, and librdkafka writes batches twice",
+        REPLICA,
+        "        if cause is None:\n            return refused\n",
+        "        if cause is None or cause is KafkaCode.NOT_LEADER_OR_FOLLOWER:\n            return refused\n",
+        (f"{GAP_TESTS}::test_a_leader_that_was_stalled_makes_no_client_believe_that_records_are_lost",),
+    ),
+    Mutant(
+        "a stalled leader does not remember the batches that it refuses",
+        PRODUCE,
+        "            self._context.refused_batches.note(topic, index, first, result.error_code, now_ms())\n",
+        "            pass\n",
+        (GAP_TESTS,),
+    ),
+    Mutant(
+        "a leader with too few replicas does not remember the batches that it refuses",
+        PRODUCE,
+        "            self._note_refusal(produce)\n        return future",
+        "        return future",
+        (f"{GAP_TESTS}::test_a_gap_of_too_few_replicas",),
+    ),
+    Mutant(
+        "a batch that was not checked in time is not remembered",
+        RECORD_CHECKS,
+        "            self._timed_out(produce)\n",
+        "",
+        (f"{GAP_TESTS}::test_a_gap_of_records_that_were_not_checked_in_time",),
+    ),
     Mutant(
         "the new directory of a moved replica is not reported to the controller",
         DIRECTORIES,

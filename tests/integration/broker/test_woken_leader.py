@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from signal import SIGCONT, SIGSTOP
 
+import confluent_kafka
 import pytest
 
 from quorumlog.client import cluster as client
@@ -85,6 +87,43 @@ async def test_without_a_controller_a_resumed_leader_waits_for_one_heartbeat(clu
     await cluster.until(leader.context.is_serving, "given up")
     await written(leader, "t", b"a")
     assert values_of(leader.hosted("t")) == [b"a"]
+
+
+async def test_librdkafka_keeps_its_epoch_when_a_leader_refuses_some_of_its_requests(cluster: Cluster) -> None:
+    """A new epoch would send again, unrecognised, batches that are in the log and whose answers were lost."""
+    values = [b"%d" % number for number in range(600)]
+    cluster.controller.create("t", (1, 2, 3))
+    leader = await leading(cluster, 1, "t")
+    draws, answers = random.Random(1), list[bool]()
+
+    def is_awake_mostly() -> bool:
+        answers.append(draws.random() > 0.05)
+        return answers[-1]
+
+    is_awake = leader.context.is_awake
+    leader.context.is_awake = is_awake_mostly
+    sending = asyncio.create_task(asyncio.to_thread(send_with_librdkafka, leader.server.endpoints[0].port, values))
+    await cluster.until(lambda: sending.done() or answers.count(False) >= 50, "many requests were refused")
+    leader.context.is_awake = is_awake
+    assert await sending == []
+    assert values_of(leader.hosted("t")) == values
+    assert [producer.epoch for _, producer in leader.log("t").producers] == [0]
+
+
+def send_with_librdkafka(port: int, values: list[bytes]) -> list[str]:
+    """Write each value in a request of its own, with five requests in flight; return the errors."""
+    errors: list[str] = []
+    settings = {"enable.idempotence": True, "batch.num.messages": 1, "retry.backoff.ms": 1, "retry.backoff.max.ms": 20}
+    producer = confluent_kafka.Producer({"bootstrap.servers": f"127.0.0.1:{port}", "linger.ms": 0, **settings})
+
+    def delivered(error: confluent_kafka.KafkaError | None, _: confluent_kafka.Message) -> None:
+        if error is not None:
+            errors.append(str(error))
+
+    for value in values:
+        producer.produce("t", value, partition=0, on_delivery=delivered)
+    assert producer.flush(TIMEOUT_S) == 0
+    return errors
 
 
 async def test_a_resumed_process_refuses_requests_that_waited_in_its_sockets(tmp_path: Path) -> None:

@@ -48,7 +48,8 @@ class Bench:
     def __init__(self, limits: ReplicaLimits, threads: Threads) -> None:
         self.appended: list[Produce] = []
         self.threads = threads
-        self.checks = RecordChecks(limits, self.appended.append)
+        self.timed_out: list[str] = []
+        self.checks = RecordChecks(limits, self.appended.append, lambda produce: self.timed_out.append(produce.topic))
 
     def produce(self, topic: str, data: bytes | memoryview, config: LogConfig = CONFIG) -> Produce:
         future = asyncio.get_running_loop().create_future()
@@ -229,6 +230,7 @@ async def test_produce_after_its_timeout_is_refused_and_not_appended(threads: Th
     first, second = bench.produce(one, LARGE), bench.produce(one, LARGE)
     results = await asyncio.gather(first.future, second.future)
     assert {result.error_code for result in results} == {KafkaCode.REQUEST_TIMED_OUT}
+    assert bench.timed_out == [one, one]
     assert bench.checks.produces == 0
     await threads.finish(0)
     assert bench.appended == []
@@ -273,7 +275,7 @@ async def test_disk_that_blocks_all_threads_of_the_loop_delays_no_check() -> Non
     loop.set_default_executor(busy := ThreadPoolExecutor(1))
     busy.submit(released.wait, 60)
     appended: asyncio.Future[Produce] = loop.create_future()
-    checks = RecordChecks(replace(LIMITS, record_check_wait_ms=10_000), appended.set_result)
+    checks = RecordChecks(replace(LIMITS, record_check_wait_ms=10_000), appended.set_result, lambda _: None)
     produce = Produce("t", 0, -1, 1_000, loop.create_future(), check_produced(LARGE, CONFIG))
     try:
         assert not checks.admit(produce, CONFIG)
@@ -293,7 +295,7 @@ async def test_append_that_fails_after_a_check_is_answered_and_reported(threads:
             produce.future.set_result(ProduceResult(int(KafkaCode.NONE)))
         raise AssertionError("offsets go back")
 
-    checks = RecordChecks(LIMITS, append)
+    checks = RecordChecks(LIMITS, append, lambda _: None)
     produces = [
         Produce("t", 0, -1, 1_000, threads.loop.create_future(), check_produced(data, CONFIG)) for data in (LARGE, GOOD)
     ]

@@ -1,0 +1,84 @@
+"""A gap in a producer's sequence is explained by the refusal that made it, for a bounded time and number."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from broker.core.refused_batches import PASSING, REMEMBERED_MAX, REMEMBERED_MS, RefusedBatches
+from quorumlog.wire.errors import KafkaCode
+
+NOT_LEADER = KafkaCode.NOT_LEADER_OR_FOLLOWER
+
+
+class B(NamedTuple):
+    base_sequence: int
+    producer_id: int = 7
+    producer_epoch: int = 0
+    last_sequence: int = 0
+    is_control: bool = False
+    is_transactional: bool = False
+    max_timestamp: int = 0
+
+
+def noted(batch: B, code: int = NOT_LEADER, now_ms: int = 1_000) -> RefusedBatches:
+    refused = RefusedBatches()
+    refused.note("t", 0, batch, code, now_ms)
+    return refused
+
+
+@pytest.mark.parametrize("code", sorted(PASSING))
+def test_a_gap_gets_the_error_of_the_refusal(code: KafkaCode) -> None:
+    refused = noted(B(13), code)
+    assert refused.cause("t", 0, B(14), 13, 1_000) is code
+    assert refused.cause("t", 0, B(15), 13, 1_000) is code
+
+
+@pytest.mark.parametrize(
+    ("topic", "index", "batch", "missing"),
+    [
+        ("other", 0, B(14), 13),
+        ("t", 1, B(14), 13),
+        ("t", 0, B(14, producer_id=8), 13),
+        ("t", 0, B(14, producer_epoch=1), 13),
+        ("t", 0, B(14), 12),
+    ],
+)
+def test_the_refusal_of_another_batch_explains_nothing(topic: str, index: int, batch: B, missing: int) -> None:
+    assert noted(B(13)).cause(topic, index, batch, missing, 1_000) is None
+
+
+@pytest.mark.parametrize(
+    "code", [KafkaCode.NONE, KafkaCode.CORRUPT_MESSAGE, KafkaCode.MESSAGE_TOO_LARGE, KafkaCode.INVALID_PRODUCER_EPOCH]
+)
+def test_an_error_that_a_retry_does_not_change_explains_nothing(code: KafkaCode) -> None:
+    assert len(noted(B(13), code)) == 0
+
+
+def test_batches_without_a_producer_id_are_not_remembered() -> None:
+    assert len(noted(B(-1, producer_id=-1))) == 0
+
+
+def test_a_refusal_is_forgotten_after_a_request_timeout() -> None:
+    refused = noted(B(13))
+    assert refused.cause("t", 0, B(14), 13, 1_000 + REMEMBERED_MS) is NOT_LEADER
+    assert refused.cause("t", 0, B(14), 13, 1_001 + REMEMBERED_MS) is None
+
+
+def test_the_newest_refusal_of_a_batch_counts() -> None:
+    refused = noted(B(13))
+    refused.note("t", 0, B(13), KafkaCode.NOT_ENOUGH_REPLICAS, 5_000)
+    assert len(refused) == 1
+    assert refused.cause("t", 0, B(14), 13, 5_000 + REMEMBERED_MS) is KafkaCode.NOT_ENOUGH_REPLICAS
+
+
+def test_the_oldest_refusals_make_room() -> None:
+    refused = noted(B(0))
+    refused.note("t", 0, B(1), NOT_LEADER, 1_000)
+    refused.note("t", 0, B(0), NOT_LEADER, 1_000)  # so that of batch 1 is the oldest
+    for number in range(2, REMEMBERED_MAX + 1):
+        refused.note("t", 0, B(number), NOT_LEADER, 1_000)
+    assert len(refused) == REMEMBERED_MAX
+    assert refused.cause("t", 0, B(9), 1, 1_000) is None
+    assert refused.cause("t", 0, B(9), 0, 1_000) is NOT_LEADER

@@ -1,0 +1,108 @@
+"""A batch behind one that this leader refused for the moment is refused with the same error, not as a loss."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from msgspec.structs import replace
+
+from broker.kafka.api import ProduceResult
+from quorumlog.wire.errors import KafkaCode
+from tests.unit.broker.log.batches import make_batch
+from tests.unit.broker.replica.rig import TOPIC, Rig
+
+NOT_LEADER = KafkaCode.NOT_LEADER_OR_FOLLOWER
+PRODUCER = 9
+
+
+def batch(sequence: int, attributes: int = 0) -> bytes:
+    return make_batch([b"%d" % sequence], producer=(PRODUCER, 0, sequence), attributes=attributes)
+
+
+def send(rig: Rig, sequence: int, timeout_ms: int = 60_000) -> asyncio.Future[ProduceResult]:
+    return rig.replicas.start_produce(TOPIC, 0, memoryview(batch(sequence)), -1, timeout_ms)
+
+
+def code(rig: Rig, sequence: int) -> int:
+    """Return the immediate error of the batch with this sequence; it has one record."""
+    return send(rig, sequence).result().error_code
+
+
+async def test_a_leader_that_was_stalled_makes_no_client_believe_that_records_are_lost(rig: Rig) -> None:
+    """librdkafka would begin a new epoch, and send batch 0 again under it, which is in the log."""
+    await rig.create((1, 2))
+    in_doubt = send(rig, 0, timeout_ms=0)
+    assert (await in_doubt).error_code == KafkaCode.REQUEST_TIMED_OUT
+    rig.context.is_awake = lambda: False
+    assert code(rig, 1) == NOT_LEADER
+    rig.context.is_awake = lambda: True
+    behind = send(rig, 2).result()
+    assert (behind.error_code, behind.error_message) == (
+        NOT_LEADER,
+        "sequence 1 was refused, and must be appended first",
+    )
+    again = [send(rig, sequence) for sequence in range(3)]
+    await rig.fetch(2, 3, 0)
+    await rig.role.logs.flush_all([rig.log])
+    assert [(await each).base_offset for each in again] == [0, 1, 2]
+    assert rig.log.end_offset == 3
+
+
+async def test_a_gap_that_this_leader_did_not_make_is_reported_as_a_loss(rig: Rig) -> None:
+    await rig.create((1, 2))
+    send(rig, 0)
+    rig.context.is_awake = lambda: False
+    assert code(rig, 2) == NOT_LEADER
+    rig.context.is_awake = lambda: True
+    assert code(rig, 3) == KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+async def test_a_gap_of_too_few_replicas(rig: Rig) -> None:
+    await rig.create((1, 2), min_isr=2)
+    send(rig, 0)
+    await rig.change(isr=(1,))
+    assert code(rig, 1) == KafkaCode.NOT_ENOUGH_REPLICAS
+    await rig.change(isr=(1, 2))
+    assert code(rig, 2) == KafkaCode.NOT_ENOUGH_REPLICAS
+    send(rig, 1)
+    assert not send(rig, 2).done()
+
+
+async def test_a_gap_of_an_overloaded_leader(rig: Rig) -> None:
+    await rig.create((1, 2))
+    limits = rig.context.limits
+    send(rig, 0)
+    rig.context.limits = replace(limits, parked_produces=1)
+    assert code(rig, 1) == KafkaCode.REQUEST_TIMED_OUT
+    rig.context.limits = limits
+    assert code(rig, 2) == KafkaCode.REQUEST_TIMED_OUT
+
+
+async def test_a_gap_of_a_partition_that_is_not_here_yet(rig: Rig) -> None:
+    assert code(rig, 0) == KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
+    await rig.create((1, 2))
+    assert code(rig, 1) == KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
+    send(rig, 0)
+    assert not send(rig, 1).done()
+
+
+async def test_a_gap_of_records_that_were_not_checked_in_time(rig: Rig) -> None:
+    await rig.create((1, 2))
+    checks = rig.replicas.produces._checks
+    checks._limits = replace(rig.context.limits, record_check_wait_ms=0, inline_check_bytes=0)
+    late = rig.replicas.start_produce(TOPIC, 0, memoryview(batch(0, attributes=1)), -1, 60_000)
+    next_one = send(rig, 1)
+    checks._limits = rig.context.limits
+    assert (await late).error_code == KafkaCode.REQUEST_TIMED_OUT
+    assert (await next_one).error_code == KafkaCode.REQUEST_TIMED_OUT
+    assert rig.log.end_offset == 0
+
+
+@pytest.mark.parametrize("size", [0, 60])
+async def test_a_stalled_leader_refuses_too_few_bytes_for_a_header(rig: Rig, size: int) -> None:
+    await rig.create((1, 2))
+    rig.context.is_awake = lambda: False
+    refused = rig.replicas.start_produce(TOPIC, 0, memoryview(batch(0)[:size]), -1, 60_000).result()
+    assert refused.error_code == NOT_LEADER
+    assert len(rig.context.refused_batches) == 0
