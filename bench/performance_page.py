@@ -33,7 +33,7 @@ needs Java and Maven; without them it measures quorumlog alone. Measure only on 
 
 Each cluster has 3 controllers and 3 brokers. The client is confluent-kafka, unmodified, with `acks=all` and
 idempotence. Each topic has 3 replicas, of which 2 must be in sync. Both clusters are warmed up first. While one is
-measured, the processes of the other one are suspended. The rounds alternate which cluster comes first. Every
+measured, the processes of the other one are suspended. The order of the clusters alternates from round to round. Every
 acknowledged record is read and counted.
 
 - **Page cache**: a record is acknowledged once all replicas in sync have it in memory. This is Kafka's default, and

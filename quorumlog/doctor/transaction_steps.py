@@ -15,8 +15,8 @@ def why_hanging(each: Hanging) -> str:
     if known is None:
         return "no coordinator knows its producer"
     if each.overdue:
-        return f"the coordinator has it as {known.state}, and it is beyond its timeout of {known.timeout_ms} ms"
-    return f"for the coordinator, its producer is {known.state}, without this partition"
+        return f"the coordinator reports it as {known.state}, and it exceeds its timeout of {known.timeout_ms} ms"
+    return f"the coordinator reports its producer as {known.state}, without this partition"
 
 
 def abort_step(each: Hanging) -> str:

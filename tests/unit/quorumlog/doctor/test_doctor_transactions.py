@@ -78,7 +78,7 @@ def test_the_partition_that_a_later_transaction_does_not_contain_is_named(
 ) -> None:
     seen.found = found(known("CompleteCommit", None), (Hanging(OPEN, known("CompleteCommit", None), False, STABLE),))
     finding = diagnose()[0]["HANGING_TRANSACTION"]
-    assert finding["cause"].endswith("for the coordinator, its producer is CompleteCommit, without this partition")
+    assert finding["cause"].endswith("the coordinator reports its producer as CompleteCommit, without this partition")
 
 
 def test_an_overdue_transaction_is_aborted_by_its_quoted_id(seen: ObservedTransactions, diagnose: Diagnose) -> None:
