@@ -53,7 +53,7 @@ class TopicCreation:
         self._next_at_ms = 0
 
     def start(self, group: asyncio.TaskGroup) -> None:
-        """Create the topic when it is needed, from now on; the tasks belong to `group`."""
+        """Let `ensure` create the topic from now on.  The tasks belong to `group`."""
         self._group = group
 
     async def close(self) -> None:

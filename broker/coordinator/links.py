@@ -35,7 +35,7 @@ class BrokerLinks:
 
         Raises: ClusterError: the broker did not answer within `timeout_s`.
         """
-        return await self._with(broker_id, timeout_s, lambda each: each.ask(api, version, values, timeout_s))
+        return await self._using(broker_id, timeout_s, lambda each: each.ask(api, version, values, timeout_s))
 
     async def produce(
         self, broker_id: int, batch: tuple[str, int, bytearray], timeout_ms: int, timeout_s: float
@@ -56,9 +56,9 @@ class BrokerLinks:
                     raise RemoteProtocolError("the answer to Produce contains other partitions than the request")
             return results[0]
 
-        return await self._with(broker_id, timeout_s, send)
+        return await self._using(broker_id, timeout_s, send)
 
-    async def _with(self, broker_id: int, timeout_s: float, work: Callable[[KafkaConnection], Awaitable[T]]) -> T:
+    async def _using(self, broker_id: int, timeout_s: float, work: Callable[[KafkaConnection], Awaitable[T]]) -> T:
         """Use the connection to a broker, and drop it if that fails."""
         connection = await self._connection(broker_id, timeout_s)
         try:
@@ -87,7 +87,7 @@ class BrokerLinks:
             if known is waited:
                 break  # no other call has replaced it meanwhile
         link: asyncio.Future[KafkaConnection] = asyncio.get_running_loop().create_future()
-        link.add_done_callback(_read)
+        link.add_done_callback(_retrieve_exception)
         if self._is_closed:
             raise _interrupted(broker_id)
         self._links[broker_id] = address, link
@@ -126,6 +126,6 @@ def _interrupted(broker_id: int) -> ClusterError:
     )
 
 
-def _read(link: asyncio.Future[KafkaConnection]) -> None:
+def _retrieve_exception(link: asyncio.Future[KafkaConnection]) -> None:
     if not link.cancelled():
-        link.exception()  # read it, or asyncio logs it
+        link.exception()  # otherwise asyncio logs an exception that nobody has retrieved

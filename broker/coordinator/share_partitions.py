@@ -4,10 +4,10 @@ One `LedShare` belongs to one leadership.  It reads the state from the share coo
 then it serves fetches and acknowledgements, and saves changes, one save at a time.  When the leadership ends, or the
 share coordinator has refused a save, it ends, and its successor reads the state anew.
 
-A task of its own writes dead letters, while there are any.  They keep a share partition loaded that no session uses.
-The share coordinator may remind a new leader of letters that are missing, before a member fetches from it.
-Meanwhile an administrator may reset or delete its state, so the next session reads the state anew, and a letter that
-could not be written is repeated only while the state exists.
+A separate task writes dead letters, while any are missing.  Missing letters keep a share partition loaded, even if no
+session uses it.  The share coordinator may remind a new leader of them before a member fetches from it.  While no
+session uses a share partition, an administrator may reset or delete its state.  So the next session reads the state
+anew, and a letter that could not be written is repeated only while the state exists.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class LedShare:
         self._read_lock = asyncio.Lock()
         self._waiting: dict[int, asyncio.Future[KafkaCode]] = {}
         self._saving: asyncio.Task[None] | None = None
-        self._copying: asyncio.Task[None] | None = None
+        self._letter_task: asyncio.Task[None] | None = None
         self._retry = asyncio.Event()
         """Set when dead letters that could not be written may be tried again before their time."""
         self._timer: asyncio.TimerHandle | None = None
@@ -145,8 +145,8 @@ class LedShare:
         self._loading.cancel()
         if self._saving is not None:
             self._saving.cancel()
-        if self._copying is not None:
-            self._copying.cancel()
+        if self._letter_task is not None:
+            self._letter_task.cancel()
         if self._timer is not None:
             self._timer.cancel()
         for future in self._waiting.values():
@@ -168,25 +168,25 @@ class LedShare:
         found = await self._states.ask(ReadState(self.key, epoch))
         if found.state is None:
             logger.warning("share partition not loaded", key=self.key.text, code=found.error, cause=found.message)
-            return self._failed(found.error)
+            return self._fail_load(found.error)
         start, state = found.state.start_offset, found.state
         if start == NO_START:
             # The choice is durable before a record is delivered: the next leader must not choose a later start.
             chosen = await self._find_start(self._replica, self.leader, self.config.max_age_ms)
             if isinstance(chosen, KafkaCode):
-                return self._failed(chosen)
+                return self._fail_load(chosen)
             start = chosen
             saved = await self._states.ask(WriteState(self.key, state.state_epoch, epoch, start, ()))
             if saved.error is not KafkaCode.NONE:
-                return self._failed(saved.error)
+                return self._fail_load(saved.error)
         self._state_epoch = state.state_epoch
         self.core = SharePartition(self.config.limits, start, state.batches)
         logger.debug("share partition loaded", key=self.key.text, epoch=epoch, start=start)
         self._watch_letters(self.core)
         return KafkaCode.NONE
 
-    def _failed(self, code: KafkaCode) -> KafkaCode:
-        """End after a failed load: the next request tries anew."""
+    def _fail_load(self, code: KafkaCode) -> KafkaCode:
+        """End after a failed load, so that the next request loads again.  Return the error for a client."""
         self.has_ended = True
         return KafkaCode.REPLICA_NOT_AVAILABLE if code in _UNAVAILABLE else _for_client(code)
 
@@ -256,10 +256,10 @@ class LedShare:
     @property
     def lingers(self) -> bool:
         """Return whether no session uses this share partition, but dead letters are missing."""
-        return self._is_unused and self._copying is not None
+        return self._is_unused and self._letter_task is not None
 
     def _report_idle(self) -> None:
-        if self._is_unused and self._saving is None and self._copying is None:
+        if self._is_unused and self._saving is None and self._letter_task is None:
             self._on_idle()
 
     # -- saves and locks
@@ -319,21 +319,23 @@ class LedShare:
     # -- dead letters
 
     def retry_letters(self) -> None:
-        """Try again to write dead letters, because the reason of the failure may be removed."""
+        """Try again now to write dead letters, because the cause of the failure may have been removed."""
         self._retry.set()
 
     def _watch_letters(self, core: SharePartition) -> None:
-        if self._copying is None and not self.has_ended and core.has_letters:
-            self._copying = self._group.create_task(self._copy(core), name=f"share-letters-{self.key.text}")
+        if self._letter_task is None and not self.has_ended and core.has_letters:
+            self._letter_task = self._group.create_task(
+                self._write_letters(core), name=f"share-letters-{self.key.text}"
+            )
 
-    async def _copy(self, core: SharePartition) -> None:
+    async def _write_letters(self, core: SharePartition) -> None:
         """Write dead letters until none is missing."""
         limits = self._letters.limits
         backoff = Backoff(limits.share_letter_retry_min_ms / 1000, limits.share_letter_retry_max_ms / 1000)
         failures = 0
         try:
             while core.has_letters:
-                topic, problem = self.config.dead_letters, await self._copy_all(core)
+                topic, problem = self.config.dead_letters, await self._try_letters(core)
                 if topic is None or not problem:
                     failures = 0
                     backoff.reset()
@@ -348,19 +350,19 @@ class LedShare:
                 except TimeoutError:
                     pass
                 if await self._is_state_lost():
-                    self._copying = None
+                    self._letter_task = None
                     self.end()
                     return
         finally:
-            self._copying = None
+            self._letter_task = None
             self._letters.settled(self.key, are_written=False)
         self._report_idle()
 
-    async def _copy_all(self, core: SharePartition) -> str:
-        """Try to write each dead letter once; return why some could not be written.
+    async def _try_letters(self, core: SharePartition) -> str:
+        """Try to write each dead letter once; return why some could not be written, or an empty text.
 
-        A letter that is too large does not delay the others.  Records need no letters any more if the group no longer
-        has a dead-letter topic.
+        A letter that is too large does not delay the others.  If the group has lost its dead-letter topic, its records
+        need no letters.
         """
         problem, first = "", 0
         self._retry.clear()

@@ -1,4 +1,4 @@
-"""Share sessions of a broker: the partitions that a member fetches from it, so that a request names only changes.
+"""Share sessions of a broker.  A session stores the partitions that a member fetches, so a request names only changes.
 
 Each request has the epoch of the previous request plus one, so the broker notices repeated and lost requests.
 """

@@ -142,7 +142,7 @@ MUTANTS = (
     Mutant(
         "a share partition is dropped while dead letters are missing",
         SHELL,
-        "if self._is_unused and self._saving is None and self._copying is None:",
+        "if self._is_unused and self._saving is None and self._letter_task is None:",
         "if self._is_unused and self._saving is None:",
         (f"{LETTER_TESTS}::test_a_share_partition_without_sessions_is_kept_until_its_letters_are_written",),
     ),

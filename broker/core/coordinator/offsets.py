@@ -23,7 +23,7 @@ from broker.core.coordinator.records import (
 class Offsets:
     """Committed offsets by group, then by place: topic and partition, as `records.offset_rest` writes them.
 
-    Groups are named by their bytes here.  A group without offsets does not occur.
+    The names of groups are bytes.  A group without offsets has no entry.
     """
 
     __slots__ = ("_groups", "count")
@@ -48,7 +48,7 @@ class Offsets:
         check_offset(value)
         if offsets is None:
             _check_text(group)
-            _check_text(place[2:-4])
+            _check_text(place[2:-4])  # the topic: `offset_place`
             self._groups[group] = {place: value}
             self.count += 1
             return

@@ -214,7 +214,7 @@ def read_offset(data: bytes) -> OffsetValue:
 
 
 def write_offset(value: OffsetValue) -> bytes:
-    """Return the bytes of a committed offset.  Version 1, for an own expiry time, lacks leader epoch and topic id."""
+    """Return the bytes of a committed offset.  An expiry time needs version 1, without leader epoch and topic id."""
     if value.expire_ms == NO_TIME and value.topic_id is not None:
         head = int16(_FLEXIBLE) + int64(value.offset) + int32(value.leader_epoch)
         tags = tagged({_TOPIC_TAG: value.topic_id.bytes})

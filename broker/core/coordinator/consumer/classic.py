@@ -96,7 +96,7 @@ def _join_error(
         error = group.member_error(request.member_id, request.instance_id)
         if error is not KafkaCode.NONE:
             return error
-    if value is None or not _is_supported(group, request, member):
+    if value is None or not _shares_an_assignor(group, request, member):
         return KafkaCode.INCONSISTENT_GROUP_PROTOCOL
     if len(write_member(value)) > changes.subscription_max_bytes(turn.limits):
         return KafkaCode.GROUP_MAX_SIZE_REACHED
@@ -106,7 +106,7 @@ def _join_error(
     return KafkaCode.NONE
 
 
-def _is_supported(group: ConsumerGroup, request: JoinGroup, without: ConsumerMember | None) -> bool:
+def _shares_an_assignor(group: ConsumerGroup, request: JoinGroup, without: ConsumerMember | None) -> bool:
     """Return whether all classic members would share an assignor, as they must when the group becomes classic again."""
     shared = {protocol.name for protocol in request.protocols}
     for member in group.members.values():
@@ -140,7 +140,7 @@ def _new_id(request: JoinGroup, random: Random) -> str:
 
 
 def _owned(request: JoinGroup, topics: SubscribedTopics) -> Partitions:
-    """Return the partitions that a member keeps while it joins: an eager one gives all up before."""
+    """Return the partitions that a member keeps while it joins.  An eager member has given up all of them."""
     subscription = read_subscription(request.protocols[0].metadata)
     return {} if subscription is None else by_id(subscription.owned, topics)
 

@@ -37,7 +37,7 @@ def refuse(request: ConsumerHeartbeat, limits: GroupLimits, topics: SubscribedTo
         return KafkaCode.INVALID_REQUEST, problem
     if request.assignor is not None and request.assignor not in limits.consumer.assignors:
         known = ", ".join(limits.consumer.assignors)
-        return KafkaCode.UNSUPPORTED_ASSIGNOR, f"the assignor {request.assignor!r} is unknown; there are {known}"
+        return KafkaCode.UNSUPPORTED_ASSIGNOR, f"the assignor {request.assignor!r} is unknown; known: {known}"
     if request.regex:
         found = topics.matching(request.regex)
         if found is None:
@@ -46,7 +46,8 @@ def refuse(request: ConsumerHeartbeat, limits: GroupLimits, topics: SubscribedTo
                 f"{request.regex!r} is not a regular expression in RE2's syntax",
             )
         if sum(map(len, found)) > changes.subscription_max_bytes(limits):
-            return KafkaCode.INVALID_REGULAR_EXPRESSION, f"{request.regex!r} matches {len(found)} topics, too many"
+            text = f"the names of the {len(found)} topics that {request.regex!r} matches are too long together"
+            return KafkaCode.INVALID_REGULAR_EXPRESSION, text
     return None
 
 
@@ -105,7 +106,7 @@ def heartbeat(
     if request.epoch == JOINING and member is not None and request.member_id not in ("", member.member_id):
         member = changes.replace_static(turn, group, member, request.member_id)
         member_id = member.member_id
-    _describe(turn, group, member, member_id, request, topics)
+    _update_member(turn, group, member, member_id, request, topics)
     member = group.members[member_id]
     has_changed = changes.advance(turn, group, member, request.owned, topics)
     if not member.current.revoking:
@@ -128,7 +129,7 @@ def heartbeat(
 
 
 def _interval_ms(turn: Turn, group: ConsumerGroup, request: ConsumerHeartbeat) -> int:
-    """Return the time until the next heartbeat: a member that joins and waits for a target asks when it is due."""
+    """Return the time until the next heartbeat.  A member that joins asks again when the group's next target is due."""
     interval_ms = turn.consumer_limits(group.name).heartbeat_interval_ms
     if request.epoch != JOINING or group.assign_at_ms is None:
         return interval_ms
@@ -136,7 +137,7 @@ def _interval_ms(turn: Turn, group: ConsumerGroup, request: ConsumerHeartbeat) -
 
 
 def _member(group: ConsumerGroup, request: ConsumerHeartbeat) -> ConsumerMember | None:
-    """Return the member that the request is about; None if it is not one yet."""
+    """Return the member that the request is about; None if it has not joined yet."""
     if request.epoch == JOINING and request.instance_id is not None:
         return group.member_of_instance(request.instance_id)
     return group.members.get(request.member_id)
@@ -186,7 +187,7 @@ def _is_part(owned: Partitions | None, assigned: Partitions) -> bool:
 
 
 def _value(old: MemberValue | None, request: ConsumerHeartbeat) -> MemberValue:
-    """Return a member's description after a request.  A member that joins gives all of it."""
+    """Return a member's description after a request.  A member that joins sends every field of it."""
     is_new = old is None or request.epoch == JOINING
     topics = () if request.topics is None else tuple(sorted(set(request.topics)))
     timeout_ms = request.rebalance_timeout_ms
@@ -214,7 +215,7 @@ def _value(old: MemberValue | None, request: ConsumerHeartbeat) -> MemberValue:
     )
 
 
-def _describe(
+def _update_member(
     turn: Turn,
     group: ConsumerGroup,
     member: ConsumerMember | None,
@@ -250,7 +251,7 @@ def _describe(
 
 
 def leaving(group: ConsumerGroup, request: ConsumerHeartbeat) -> tuple[ConsumerMember | None, Refusal | None]:
-    """Return the member that a request lets leave, or the refusal."""
+    """Return the member that may leave by this request, or the refusal."""
     error = group.member_error(request.member_id, request.instance_id)
     if error is not KafkaCode.NONE:
         return None, (error, f"{request.member_id!r} is not a member of the group")

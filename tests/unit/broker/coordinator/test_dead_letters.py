@@ -796,5 +796,5 @@ async def test_a_group_without_a_dead_letter_topic_has_no_task_for_letters(bare:
     await bare.fetch()
     await bare.reject(0, 1)
     await bare.settled(1)
-    assert led._copying is None
+    assert led._letter_task is None
     assert bare.produces == 0
