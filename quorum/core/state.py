@@ -219,7 +219,7 @@ class CoreState:
         return self.cluster_id or self.config.cluster_id
 
     def refuse_stranger(self, sender: Sender, target: ReplicaKey | None) -> ErrorCode:
-        """Refuse other clusters, other generations, and requests for another disk, regardless of their epoch."""
+        """Return the error for another cluster, generation or disk, else NONE.  The epoch does not matter."""
         own = self.expected_cluster_id
         if sender.cluster_id is None or own is None or sender.cluster_id != own:
             return ErrorCode.NEWBORN if own is None else ErrorCode.INCONSISTENT_CLUSTER_ID
@@ -241,7 +241,7 @@ class CoreState:
             self.effects.append(NodeRefused(message, newer_generation))
 
     def enter_epoch(self, epoch: int, leader_id: int | None = None) -> None:
-        """Adopt `epoch` and, if it is known, its leader, once and for all."""
+        """Adopt `epoch` and its leader, if it is known.  A known leader of an epoch never changes."""
         assert epoch >= self.epoch, f"epoch {epoch} after {self.epoch}"
         if epoch > self.epoch:
             self.election = Election(epoch, leader_id)
@@ -331,7 +331,7 @@ class CoreState:
         return self.election_write if self.election_write > self.durable_write else None
 
     def note_new_epoch(self, before: int) -> None:
-        """Do not report the current epoch, which this node began, before it is durable.
+        """Note that this node began the current epoch, which it must not report before the epoch is durable.
 
         No other disk has stored this epoch.  If a crash removed it from this disk, another node that had learned it
         would wait for a leader of that epoch.  An observer would wait forever, because no leader adopts the epoch of an
@@ -367,7 +367,7 @@ class CoreState:
         self.role.check(self.key, now, log)
         if self.newborn is not None:
             assert isinstance(self.role, Unattached), f"newborn as {self.role}"
-            # It may have voted before it was started again, with nothing in its log.
+            # A node with an empty log may have voted before it restarted.
             assert now.voted_for == before.voted_for, f"newborn votes: {before} -> {now}"
 
     # Requests

@@ -35,36 +35,36 @@ class Status:
 
         With an error, return only the fields that every reply has.
         """
-        state, leader = self._state, self._state.role
-        if isinstance(leader, Leader):
-            self._contacts.update_pause(leader, now_ms)
+        state, role = self._state, self._state.role
+        if isinstance(role, Leader):
+            self._contacts.update_pause(role, now_ms)
         voters: list[ReplicaStatus] = []
         observers: list[ReplicaStatus] = []
         if state.met and error is ErrorCode.NONE:
             voters += [self._replica(self._at_newest_address(voter), now_ms) for voter in state.history.current]
-        if isinstance(leader, Leader) and error is ErrorCode.NONE:
-            others = sorted(key for key in leader.replicas if key not in state.history.current)
-            observers += [self._replica(Voter(key, leader.replicas[key].address), now_ms) for key in others]
+        if isinstance(role, Leader) and error is ErrorCode.NONE:
+            others = sorted(key for key in role.replicas if key not in state.history.current)
+            observers += [self._replica(Voter(key, role.replicas[key].address), now_ms) for key in others]
         return DescribeQuorumReply(
             error,
             state.known,
             answered_by=state.key,
             high_watermark=state.high_watermark,
             log_end_offset=state.log.end,
-            paused=isinstance(leader, Leader) and leader.paused,
+            paused=isinstance(role, Leader) and role.paused,
             voters=tuple(voters),
             observers=tuple(observers),
             target_voters=state.history.target,
             last_leader_change_reason=state.last_change_reason,
             last_leader_change_ms=None if state.last_change_ms is None else now_ms - state.last_change_ms,
-            target_step=self._target_step(leader) if isinstance(leader, Leader) else None,
-            target_problem=leader.target_problem if isinstance(leader, Leader) else None,
+            target_step=self._target_step(role) if isinstance(role, Leader) else None,
+            target_problem=role.target_problem if isinstance(role, Leader) else None,
             last_leadership_end=self._last_end(now_ms),
             preferred_problem=self._handovers.preferred_problem(now_ms),
         )
 
     def _at_newest_address(self, voter: Voter) -> Voter:
-        """Return a voter with the address that it has given, while this node knows no leader that can write it."""
+        """Return a voter with its newest known address.  While a leader is known, that is the address in the log."""
         known = self._addresses.newest(voter.key)
         if known is None or isinstance(self._state.role, Leader | Follower):
             return voter
@@ -72,12 +72,12 @@ class Status:
 
     def _replica(self, replica: Voter, now_ms: int) -> ReplicaStatus:
         """Return the log end and ages of a replica.  Only the leader knows those of other nodes."""
-        state, leader = self._state, self._state.role
+        state, role = self._state, self._state.role
         if replica.key == state.key:
             end = state.log.durable_end
-            age_ms = 0 if isinstance(leader, Leader) else None
+            age_ms = 0 if isinstance(role, Leader) else None
             return ReplicaStatus(replica, end, state.log.end - end, age_ms, age_ms)
-        progress = leader.replicas.get(replica.key) if isinstance(leader, Leader) else None
+        progress = role.replicas.get(replica.key) if isinstance(role, Leader) else None
         if progress is None:
             return ReplicaStatus(replica, 0, state.log.end, None, None)
         fetched, caught_up = progress.last_fetch_ms, progress.last_caught_up_ms
