@@ -114,7 +114,8 @@ class Founding:
         if theirs != founders:
             return state.refuse(
                 f"node {reply.key.node_id} at {to.address} was given another voter list: "
-                f"{_names(theirs)} there, {_names(founders)} here; start all of them with the same --initial-voters"
+                f"its list is {_names(theirs)}, this node's is {_names(founders)}; "
+                "start all of them with the same --initial-voters"
             )
         newborn.answers[to.address] = reply
         return None
