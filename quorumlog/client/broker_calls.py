@@ -90,7 +90,7 @@ class BrokerCalls:
             except ClusterError:
                 changes.unsure.update(pending)
                 raise
-            pending[:] = _sort(changes, controller, pending, answers(reply))
+            pending[:] = _note_answers(changes, controller, pending, answers(reply))
             if pending:
                 self._cluster.ask_another_broker()
                 raise changes.refusals[pending[0]]
@@ -113,8 +113,10 @@ class BrokerCalls:
             self._cluster.ask_another_broker()
             raise
 
-    async def ask(self, api: Api, values: Mapping[str, Any], what: str, timeout_s: float, broker: int | None) -> Any:
-        """Return the one result of a request about configs, which may be repeated.  broker: None: any.
+    async def ask(self, api: Api, values: Mapping[str, Any], subject: str, timeout_s: float, broker: int | None) -> Any:
+        """Send a request about configs, which is safe to repeat, and return its only result.
+
+        subject: names the config's owner in errors.  broker: the broker that answers; None: any broker.
 
         Raises:
             ClusterError: BROKER_ID_NOT_REGISTERED, or the broker's refusal, or TIMED_OUT.
@@ -132,10 +134,10 @@ class BrokerCalls:
                     raise RemoteProtocolError(f"{len(results)} results instead of one")
             if results[0].error_code:
                 self._cluster.ask_another_broker()
-                raise final_if_missing(refused(results[0].error_code, what, results[0].error_message))
+                raise final_if_missing(refused(results[0].error_code, subject, results[0].error_message))
             return results[0]
 
-        return await self._cluster.retrying(what, timeout_s, once)
+        return await self._cluster.retrying(subject, timeout_s, once)
 
     async def _broker(self, broker_id: int, left_s: float) -> KafkaConnection:
         found = cluster_description(await self._metadata((), left_s))
@@ -151,8 +153,8 @@ def no_broker(broker_id: int, found: ClusterDescription) -> ClusterError:
     return ClusterError(ApiError.BROKER_ID_NOT_REGISTERED, message)
 
 
-def _sort(changes: Changes, broker: KafkaConnection, asked: list[str], answers: Iterable[Any]) -> list[str]:
-    """Note the answers; return the topics to ask for again."""
+def _note_answers(changes: Changes, broker: KafkaConnection, asked: list[str], answers: Iterable[Any]) -> list[str]:
+    """Store the answers in `changes`, and return the topics that must be requested again."""
     by_name = {answer.name: answer for answer in answers}
     again = []
     with broker.judged():
@@ -174,7 +176,7 @@ def _sort(changes: Changes, broker: KafkaConnection, asked: list[str], answers: 
 
 
 def final_if_missing(error: ClusterError) -> ClusterError:
-    """Return the error, not retriable if it is that a topic does not exist."""
+    """Return the error.  If it reports a missing topic, it is no longer retriable."""
     error.retriable = error.retriable and error.code not in _MISSING
     return error
 
@@ -185,5 +187,5 @@ def _listed(names: Collection[str]) -> str:
 
 
 def broker_timeout_ms(limit_s: float) -> int:
-    """Return the time that a broker has, a little less than ours, so that its own error arrives."""
+    """Return the timeout to send to a broker: 90% of the caller's, so that the broker's own error arrives in time."""
     return max(1, int(limit_s * 900))

@@ -26,7 +26,7 @@ Ask = Callable[[KafkaConnection, list[Partition], float], Coroutine[None, None, 
 async def ask_leaders(
     cluster: Cluster, partitions: Iterable[Partition], timeout_s: float, ask: Ask[T]
 ) -> dict[Partition, T | ClusterError]:
-    """Return the answer of its leader for each partition, with retries, or an error.
+    """Return for each partition the answer of its leader, after retries if necessary, or an error.
 
     Raises:
         ClusterError: no broker answers at all.
@@ -40,7 +40,7 @@ async def ask_leaders(
     found: dict[Partition, T | ClusterError] = {}
     left = wanted
     while left:
-        answers = await _once(cluster, left, max(deadline - loop.time(), PAUSE_MIN_S), ask)
+        answers = await _ask_once(cluster, left, max(deadline - loop.time(), PAUSE_MIN_S), ask)
         found.update(answers)
         left = [key for key, answer in answers.items() if _is_retriable(answer)]
         pause_s = backoff.next_s()
@@ -55,7 +55,7 @@ def _is_retriable(answer: object) -> bool:
     return isinstance(answer, ClusterError) and answer.retriable
 
 
-async def _once(
+async def _ask_once(
     cluster: Cluster, wanted: list[Partition], left_s: float, ask: Ask[T]
 ) -> dict[Partition, T | ClusterError]:
     """Ask each leader once."""
@@ -72,14 +72,14 @@ async def _once(
         else:
             by_leader.setdefault(leader, []).append(key)
     parts = await asyncio.gather(
-        *(_of_leader(cluster, leader, keys, left_s, ask) for leader, keys in by_leader.items())
+        *(_ask_leader(cluster, leader, keys, left_s, ask) for leader, keys in by_leader.items())
     )
     for part in parts:
         found.update(part)
     return found
 
 
-async def _of_leader(
+async def _ask_leader(
     cluster: Cluster, leader: KafkaConnection, keys: list[Partition], left_s: float, ask: Ask[T]
 ) -> dict[Partition, T | ClusterError]:
     try:

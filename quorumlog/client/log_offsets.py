@@ -25,8 +25,8 @@ async def list_offsets(
     """Return for each partition the first offset whose record is not older than its timestamp, or an error.
 
     wanted: timestamps (ms), or `consumer.EARLIEST` or `consumer.LATEST` (the watermark), by partition.  An offset of -1
-    means that no record is as new as that.
-    committed_only: as a reader of committed records sees it: LATEST is the last stable offset.
+    means that all records are older than the timestamp.
+    committed_only: look the offset up for a reader of committed records: LATEST is the last stable offset.
 
     Raises:
         ClusterError: no broker answers at all.

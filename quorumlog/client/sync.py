@@ -4,8 +4,8 @@ Spark forks its Python workers, uses each of them for many tasks, and calls plai
 at first use and stored under the process id: a fork does not use its parent's sockets, and the next task in the same
 worker finds its connections open.
 
-The loop runs only while a caller waits in `run`.  Requests that were sent before that are still served, and their
-answers wait in the socket.
+The loop runs only while a caller waits in `run`.  Between two calls, brokers still answer the requests that were sent,
+and the answers wait in the socket.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Runner:
         self._clusters: dict[tuple[tuple[str, ...], str], Cluster] = {}
 
     def cluster(self, bootstrap: Sequence[str], client_id: str) -> Cluster:
-        """Return the cluster of `bootstrap` (HOST:PORT each), the same each time; its connections outlive a task."""
+        """Return the cluster of `bootstrap` (HOST:PORT each), always the same object.  Its connections stay open."""
         key = (tuple(bootstrap), client_id)
         if key not in self._clusters:
             self._clusters[key] = Cluster(bootstrap, client_id=client_id)
@@ -67,7 +67,7 @@ def runner() -> Runner:
     """Return this process's runner."""
     found = _runners.get(os.getpid())
     if found is None:
-        found = _runners[os.getpid()] = Runner()  # keep a copy of the parent's: closing it would affect the parent
+        found = _runners[os.getpid()] = Runner()  # the parent's stays stored: closing it would affect the parent
     return found
 
 
