@@ -35,7 +35,7 @@ def group() -> None:
 @click.option("--exit-when-healthy", is_flag=True, help="Wait until healthy, at most --timeout.")
 @with_loop
 async def health(context: Context, watch: bool, exit_when_healthy: bool) -> int:
-    """Check that the cluster is healthy, and name what is wrong.
+    """Check that the cluster is healthy, and name each problem.
 
     Healthy means: a majority follows the leader, every voter and broker runs, and every partition has a leader and is
     in sync.  Exit code 0 if healthy, 1 if not, and 4 if --exit-when-healthy timed out.

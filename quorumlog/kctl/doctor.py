@@ -20,7 +20,7 @@ _STYLES = {"critical": "red", "problem": "yellow", "advice": "cyan"}
 @click.command("doctor", cls=Command)
 @with_loop
 async def command(context: Context) -> int:
-    """Name what is wrong, with the cause and the next step.
+    """Name each problem, its cause and the next step.
 
     Every node that can be found is asked, each with a short time limit.  Exit code 0: nothing is wrong (there may be
     advice); 1: something is wrong; 4: no node answers.

@@ -13,7 +13,7 @@ METADATA_VERSION = "metadata.version"
 
 @click.group("features", cls=Group)
 def group() -> None:
-    """Show and raise the levels of the record formats in use."""
+    """Show and set the levels of features."""
 
 
 @group.command("describe")

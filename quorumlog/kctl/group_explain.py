@@ -1,4 +1,4 @@
-"""kctl groups explain: why the last rebalances of a group happened, who caused them, and how long each took."""
+"""kctl groups explain: the reason, the causing member and the duration of a group's last rebalances."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _COLUMNS = ("started_at", "took", "generation", "members", "reason", "client_id"
 @click.argument("group_id", metavar="GROUP")
 @with_loop
 async def explain(context: Context, group_id: str) -> None:
-    """Show why the last rebalances of a group happened, and who caused them.
+    """Show the reason, the causing member and the duration of a group's last rebalances.
 
-    The coordinator answers from its memory: it does not know what happened before it took over.
+    The coordinator answers from its memory: it does not know the rebalances before it took over.
     """
     async with open_groups(context) as (_, client):
         try:

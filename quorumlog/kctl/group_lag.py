@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 INTERVAL_S = 2.0
 SAMPLE_S = 5.0
-"""Time limit of a sample of --follow, at least.  After it, the error is shown, and the next sample begins."""
+"""The least time limit of a sample with --follow.  After it, the error is shown, and the next sample begins."""
 
 _COLUMNS = ("topic", "partition", "committed_offset", "log_end_offset", "lag", "member_id", "client_id", "host")
 _SHARE_COLUMNS = ("topic", "partition", "start_offset", "log_end_offset", "lag")
@@ -100,8 +100,8 @@ async def _show_all(context: Context, cluster: Cluster, client: GroupClient) -> 
 async def _sums(cluster: Cluster, client: GroupClient, timeout_s: float) -> tuple[list[LagSum], ClusterError | None]:
     """Return the lags of all groups, and the error if some are missing.
 
-    A broker that does not answer uses up a half of the time in the list, so that the other half is left for the lags of
-    the other groups.  The same is true of a coordinator that stops to answer then, and of leaders.
+    A broker or coordinator that does not answer must not hide the lags of other groups.  So the list of groups may take
+    half of the time.  Coordinators may then take half of the rest, and leaders the remaining time.
 
     Raises:
         ClusterError: TIMED_OUT: no broker answers.

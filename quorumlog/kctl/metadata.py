@@ -108,7 +108,7 @@ def _topics_option(function: Any) -> Any:
 @_topics_option
 @with_loop
 async def at(context: Context, offset: int, topics: tuple[str, ...]) -> None:
-    """Show the cluster as of an offset; `end` is the present."""
+    """Show the cluster as of an offset; `end` is the current end."""
     from quorumlog.kctl.metadata_history import History
 
     async with context.client() as client:

@@ -50,7 +50,7 @@ class History:
             self._client.learn((await node_addresses(self._client, self._limit_s())).values())
 
     async def describe(self, offset: int, topics: tuple[str, ...] = (), *, without_partitions: bool = False) -> Any:
-        """Return the cluster as of `offset`, which is the result of all records below it; NOW for the present.
+        """Return the cluster as of `offset`, which is the result of all records below it; NOW: the current end.
 
         Raises:
             ClusterError: OFFSET_OUT_OF_RANGE, with the available range; or no node answers.

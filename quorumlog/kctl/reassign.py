@@ -15,7 +15,7 @@ from quorumlog.kctl.context import Context, Group, so_on_return, with_loop
 from quorumlog.kctl.directories import PlannedDirectories, open_log_dirs, summary, wanted_in
 from quorumlog.kctl.reads import Reads
 from quorumlog.kctl.reassign_plan import FORM, ID_MAX, PLAN_SIZE_MAX, Move, document, moved, parse, propose
-from quorumlog.kctl.reassign_progress import Sizes, Watch, held_up, list_ongoing, state_of, waited_for
+from quorumlog.kctl.reassign_progress import Sizes, Watch, blocked_reason, list_ongoing, state_of, waited_for
 from quorumlog.kctl.streams import standard_input
 from quorumlog.kctl.topics import dry_run_option
 from quorumlog.wire.errors import ApiError
@@ -253,7 +253,7 @@ async def start(
     """Start to move replicas: the whole plan, or nothing.
 
     A plan may name a data directory for each replica (`log_dirs`).  A replica that stays on its broker then moves to
-    that directory, and a new one is created there.  `--throttle` alone changes the present throttle.
+    that directory, and a new one is created there.  `--throttle` alone changes the current throttle.
     """
     plan = _load(path)
     _check_sources(plan, topics, brokers, replication_factor, alone=throttle is not None)
@@ -445,10 +445,10 @@ async def status(context: Context, path: str | None, topics: tuple[str, ...], br
         columns = ("topic", "partition", "adding", "removing", "isr", "bytes_left", "state")
         context.output.table(columns, [[row[column] for column in columns] for row in rows])
         context.output.message(f"throttle: {'none' if throttle < 0 else f'{throttle} bytes per second per broker'}")
-        _tell_held_up(context, ongoing, waits)
+        _report_blocked(context, ongoing, waits)
 
 
-def _tell_held_up(context: Context, ongoing: Sequence[Any], waits: dict[Key, list[int]]) -> None:
+def _report_blocked(context: Context, ongoing: Sequence[Any], waits: dict[Key, list[int]]) -> None:
     """Report, for each set of unavailable brokers, the partitions that wait for them and the next steps."""
     groups: dict[tuple[int, ...], list[Any]] = {}
     for each in ongoing:
@@ -457,7 +457,7 @@ def _tell_held_up(context: Context, ongoing: Sequence[Any], waits: dict[Key, lis
             groups.setdefault(tuple(brokers), []).append(each)
     for waits_for, held in sorted(groups.items()):
         verb, topics = "waits" if len(held) == 1 else "wait", sorted({each.topic for each in held})
-        text = held_up(held[0], waits_for).removeprefix("waits")
+        text = blocked_reason(held[0], waits_for).removeprefix("waits")
         start = listed(f"broker {broker}" for broker in waits_for)
         cancel = (
             " ".join(f"--topic {topic}" for topic in topics) if len(topics) <= TOPICS_SHOWN_MAX else "--plan FILE.json"

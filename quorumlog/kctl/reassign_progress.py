@@ -61,11 +61,11 @@ async def waited_for(client: Caller, ongoing: Sequence[Any], timeout_s: float) -
     from quorumlog.wire.v1 import controller_pb2 as pb
 
     reply = await client.call(rpcs.DESCRIBE_BROKERS, pb.DescribeBrokersRequest(), timeout_s)
-    there = {broker.broker_id for broker in reply.brokers if broker.state != "fenced"}
-    return {key: sorted(brokers - there) for key, brokers in needed.items()}
+    usable = {broker.broker_id for broker in reply.brokers if broker.state != "fenced"}
+    return {key: sorted(brokers - usable) for key, brokers in needed.items()}
 
 
-def held_up(ongoing: Any, waits_for: Sequence[int]) -> str:
+def blocked_reason(ongoing: Any, waits_for: Sequence[int]) -> str:
     """Describe why a reassignment does not progress; empty if it does."""
     state = state_of(ongoing, waits_for)
     if state == "broker_down":
@@ -74,7 +74,7 @@ def held_up(ongoing: Any, waits_for: Sequence[int]) -> str:
 
 
 async def list_ongoing(client: Caller, keys: Iterable[Key], timeout_s: float) -> tuple[list[Any], int]:
-    """Return the reassignments in progress, of these partitions or of all, and the throttle, -1 for none."""
+    """Return the reassignments in progress, of all partitions if there are no keys, and the throttle, -1 for none."""
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2 as pb
 
@@ -154,6 +154,7 @@ class Watch:
         self._view = _view(context, len(self._targets))
         self._moved: set[Key] = set()
         self._given_up: set[Key] = set()
+        self._left = len(self._targets)
 
     async def run(self) -> None:
         """Return when every reassignment has ended, moved or not.
@@ -163,30 +164,34 @@ class Watch:
         """
         context = self._context
         context.interrupted = "the reassignment continues"
-        left = len(self._targets)
         try:
             with self._view:
-                while True:
-                    try:
-                        ongoing = await self._under_way(context.left_s)
-                        left = len(ongoing)
-                        if not left:
-                            self._view.end(self._moved, self._given_up)
-                            return
-                        if context.left_s > LEFT_MIN_S:
-                            waits = await waited_for(self._client, ongoing, context.left_s)
-                            sizes = await self._sizes.left(ongoing, context.left_s)
-                            self._view.show(ongoing, sizes, waits, len(self._moved), self._given_up)
-                    except ClusterError as error:
-                        if not error.retriable:
-                            raise
-                        self._view.tell(f"waiting: {error.message}")
+                while not await self._look():
                     if context.left_s <= LEFT_MIN_S:
-                        raise self._late(left)
+                        raise self._late()
                     await asyncio.sleep(min(LOOK_S, context.left_s))
         except asyncio.CancelledError:
             context.interrupted = await self._last_look()
             raise
+
+    async def _look(self) -> bool:
+        """Show the progress, or the error of this attempt; return whether every reassignment has ended."""
+        context = self._context
+        try:
+            ongoing = await self._under_way(context.left_s)
+            self._left = len(ongoing)
+            if not ongoing:
+                self._view.end(self._moved, self._given_up)
+                return True
+            if context.left_s > LEFT_MIN_S:
+                waits = await waited_for(self._client, ongoing, context.left_s)
+                sizes = await self._sizes.left(ongoing, context.left_s)
+                self._view.show(ongoing, sizes, waits, len(self._moved), self._given_up)
+        except ClusterError as error:
+            if not error.retriable:
+                raise
+            self._view.report(f"waiting: {error.message}")
+        return False
 
     async def _under_way(self, timeout_s: float) -> list[Any]:
         """Return the reassignments that are still in progress, and note the outcome of the others."""
@@ -208,9 +213,9 @@ class Watch:
         self._given_up -= under_way.keys()
         return list(under_way.values())
 
-    def _late(self, left: int) -> ClusterError:
+    def _late(self) -> ClusterError:
         after = f"{self._context.deadline_s:g} s"
-        text = f"{self._moving(left)} after {after}; the reassignment continues"
+        text = f"{self._moving(self._left)} after {after}; the reassignment continues"
         return ClusterError(ApiError.TIMED_OUT, text, "kctl reassign status", retriable=True)
 
     async def _last_look(self) -> str:
@@ -221,11 +226,9 @@ class Watch:
         if ongoing:
             moving = self._moving(len(ongoing))
             return f"the reassignment is not complete: {moving}; it continues (kctl reassign status)"
-        return (
-            f"the reassignment was cancelled or replaced for {named(self._given_up)}"
-            if self._given_up
-            else ("the reassignment is complete")
-        )
+        if self._given_up:
+            return f"the reassignment was cancelled or replaced for {named(self._given_up)}"
+        return "the reassignment is complete"
 
     def _moving(self, left: int) -> str:
         return f"{left} of {counted(len(self._targets), 'partition')} {'is' if left == 1 else 'are'} still being moved"
@@ -251,7 +254,7 @@ class _Lines:
     def __init__(self, context: Context, count: int) -> None:
         self._output = context.output
         self._count = count
-        self._said = ""
+        self._last_line = ""
 
     def __enter__(self) -> _Lines:
         return self
@@ -259,9 +262,9 @@ class _Lines:
     def __exit__(self, *_: object) -> None:
         """Nothing was opened."""
 
-    def tell(self, line: str) -> None:
-        if line != self._said:
-            self._said = line
+    def report(self, line: str) -> None:
+        if line != self._last_line:
+            self._last_line = line
             self._output.message(line)
 
     def show(
@@ -273,10 +276,10 @@ class _Lines:
         given_up: Collection[Key],
     ) -> None:
         text = f"{moved} of {counted(self._count, 'partition')} moved"
-        self.tell(f"{text}, {summary(ongoing, left, waits)}{_ended_early(given_up)}")
+        self.report(f"{text}, {summary(ongoing, left, waits)}{_ended_early(given_up)}")
 
     def end(self, moved: Collection[Key], given_up: Collection[Key]) -> None:
-        self.tell(f"{len(moved)} of {counted(self._count, 'partition')} moved{_ended_early(given_up)}")
+        self.report(f"{len(moved)} of {counted(self._count, 'partition')} moved{_ended_early(given_up)}")
 
 
 def _ended_early(given_up: Collection[Key]) -> str:
@@ -289,7 +292,7 @@ def summary(ongoing: Sequence[Any], left: dict[Key, int | None], waits: dict[Key
     text = f"{counted(sum(known), 'byte')} to copy"
     if len(known) < len(left):
         text += f" (unknown for {len(left) - len(known)})"
-    reasons = [(each, why) for each in ongoing if (why := held_up(each, waits[each.topic, each.index]))]
+    reasons = [(each, why) for each in ongoing if (why := blocked_reason(each, waits[each.topic, each.index]))]
     if reasons:
         names = ", ".join(f"{each.topic}-{each.index} ({why})" for each, why in reasons[:SHOWN_MAX])
         text += f"; blocked: {names}" + (f" and {len(reasons) - SHOWN_MAX} more" if len(reasons) > SHOWN_MAX else "")
@@ -319,9 +322,9 @@ class _Bars(_Lines):
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def tell(self, line: str) -> None:
-        if line != self._said:
-            self._said = line
+    def report(self, line: str) -> None:
+        if line != self._last_line:
+            self._last_line = line
             self._progress.console.print(line, markup=False)
 
     def show(
@@ -348,7 +351,7 @@ class _Bars(_Lines):
                 self._bars[key] = self._progress.add_task(f"{each.topic}-{each.index}", total=None)
             if key in self._bars:
                 most, size = self._most[key], left[key]
-                description = f"{each.topic}-{each.index} {held_up(each, waits[key]) or 'copying'}"
+                description = f"{each.topic}-{each.index} {blocked_reason(each, waits[key]) or 'copying'}"
                 done = most - (most if size is None else size)
                 self._progress.update(self._bars[key], description=description, total=most or None, completed=done)
 

@@ -10,7 +10,7 @@ import pytest
 from quorumlog.errors import ClusterError
 from quorumlog.kctl import reassign_progress
 from quorumlog.kctl.main import run
-from quorumlog.kctl.reassign_progress import held_up, summary
+from quorumlog.kctl.reassign_progress import blocked_reason, summary
 from quorumlog.wire import rpcs
 from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
@@ -288,9 +288,9 @@ def test_brokers_that_block_a_reassignment_are_named_with_a_next_step(
 
 
 def test_a_waiting_command_reports_the_blocking_brokers() -> None:
-    assert held_up(ongoing(), ()) == ""
-    assert held_up(ongoing(leader=-1), (13,)) == "no_leader"
-    assert held_up(ongoing(isr=[11, 13]), ()) == "waiting"
+    assert blocked_reason(ongoing(), ()) == ""
+    assert blocked_reason(ongoing(leader=-1), (13,)) == "no_leader"
+    assert blocked_reason(ongoing(isr=[11, 13]), ()) == "waiting"
     text = summary([ongoing()], {("t", 0): None}, {("t", 0): [13]})
     assert text.endswith("; blocked: t-0 (waits for broker 13, which is down)")
     rest = [ongoing(index=index, leader=-1) for index in range(7)]
