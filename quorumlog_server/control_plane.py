@@ -194,8 +194,8 @@ class ControlPlane:
             nodes = ",".join(map(str, self.config.bootstrap))
             logger.info("in no cluster yet: waits until one of these nodes answers", nodes=nodes)
 
-    def tell_part(self) -> None:
-        """Log that a node does not vote, and the command that makes it a voter.
+    def log_observer(self) -> None:
+        """If this node does not vote, log that, and the command that makes it a voter.
 
         For nodes without a broker, once they are ready.
         """

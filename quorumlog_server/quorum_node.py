@@ -35,7 +35,7 @@ def make_parser() -> argparse.ArgumentParser:
     command = commands.add_parser(
         "format",
         help="prepare an empty data directory for a node of a given cluster",
-        description="Prepare an empty data directory. `run` does this itself; the command does it as a separate step.",
+        description="Prepare an empty data directory as a separate step. `run` also does this automatically.",
         allow_abbrev=False,
     )
     command.add_argument("--data-dir", required=True, metavar="DIR")
@@ -137,7 +137,7 @@ def _set_aside(parsed: argparse.Namespace) -> int:
         kept = move_away(os.path.join(parsed.data_dir, QUORUM_FOLDER), "set-aside")
     except QuorumlogError as error:
         return server_cli.fail(QUORUM_NODE, error)
-    print(f"the quorum directory is now {kept}; at its next start the node is an observer with an empty one")
+    print(f"the quorum directory is now {kept}; at its next start the node is an observer with an empty directory")
     return 0
 
 
@@ -163,12 +163,12 @@ def _is_formatted(config: NodeConfig) -> bool:
 
 
 def _serve(config: NodeConfig, environ: Mapping[str, str]) -> int:
-    knows_a_way = config.standalone or config.initial_voters or config.bootstrap
-    if not knows_a_way and not _is_formatted(config):
+    names_a_cluster = config.standalone or config.initial_voters or config.bootstrap
+    if not names_a_cluster and not _is_formatted(config):
         return server_cli.report_problems(
             QUORUM_NODE,
             ConfigError(
-                f"{config.data_dirs[0]} has no node yet, and no flag says which cluster to found or join",
+                f"{config.data_dirs[0]} is not formatted, and no flag names a cluster to found or join",
                 next_step="give --standalone, --initial-voters ID@HOST:PORT,… or --join HOST:PORT,…",
             ),
         )
@@ -195,7 +195,7 @@ async def _run_once(config: NodeConfig, process: Process, farewell: Farewell, be
                 http=http,
                 data_dir=config.data_dirs[0],
             )
-            plane.tell_part()
+            plane.log_observer()
             await farewell.ready()
             await process.stopped()
 
