@@ -114,9 +114,9 @@ class Upkeep:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """A time in which the workers of the share group fetch nothing: until all dead letters are written at the end.
+    """The time from `at_s` until all dead letters are written.  In it, the workers of the share group fetch nothing.
 
-    at_s: when it begins, from the first fault on.  vanishes: they stop as killed processes do, without leaving.
+    at_s: seconds after the start of the faults.  vanishes: they stop as killed processes do, without leaving the group.
     refuses: the dead-letter topic admits no letters until the faults have ended.
     """
 
@@ -141,9 +141,7 @@ class ClusterPlan:
     snapshots: bool  # take metadata snapshots often, and keep the log short
     small_fetches: bool  # followers copy a batch or two at a time
     converts: bool  # convert quorum messages to the wire format of production
-    slow_disks: tuple[
-        tuple[int, int], ...
-    ]  # nodes whose disks are slow until all faults end, and the longest sync, in ms
+    slow_disks: tuple[tuple[int, int], ...]  # nodes with slow disks until all faults end, and the longest sync in ms
     real_files: bool  # use real data directories; no disk fails in such a run
     upkeep: Upkeep | None  # None: as in production, so it never happens within a run
     real_store: bool  # quorum disks are SQLite databases on real files; none of them fails
@@ -217,7 +215,7 @@ class ClusterPlan:
 
     @property
     def scope_reader_hosts(self) -> list[str]:
-        """The hosts of the readers of what the producers of scopes write."""
+        """The hosts that read the records of the producers of scopes."""
         return ["e0", "e1"] if self.drivers else []
 
     @property
@@ -248,7 +246,7 @@ class ClusterPlan:
 
     @property
     def wipes(self) -> bool:
-        """Return whether a broker loses data on its disk, so that every acknowledgement must need two replicas."""
+        """Return whether a broker loses data on its disk.  Then every acknowledgement must need two replicas."""
         return any(fault.kind in ("wipe", "last disk", "bit rot", "backup") for fault in self.faults)
 
     @property

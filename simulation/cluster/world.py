@@ -119,22 +119,8 @@ class ClusterWorld(World):
         self.loop.events_max = EVENTS_MAX
         self.trace = Trace(1_000_000 if traced else 0)
         self.faults: Counter[str] = Counter()
-        retention = {
-            topic.name: Kept(topic.retention_ms, topic.retention_bytes)
-            for topic in plan.topics
-            if topic.compaction is None or topic.compaction.deletes
-        }
-        exact_clocks = all(fault.kind not in ("jump", "skew") for fault in plan.faults)
-        self.watch = ClusterWatch(
-            frozenset(topic.name for topic in plan.topics if topic.unclean),
-            self.loop.true_time,
-            plan.forgets_producers_s / CLOCK_RATE_MAX,
-            Retention(retention, exact_clocks),
-            {name: partial(one.records, exact_clocks, CLOCK_RATE_MAX) for name, one in plan.compacted.items()},
-        )
-        self.watch.metadata.caching = frozenset(topic.name for topic in plan.topics if topic.caching)
-        self.watch.seen["run with write.caching"] += bool(self.watch.metadata.caching)
-        self.watch.evidence.on_violation = self._break
+        self.watch = watch_of(plan, self.loop.true_time)
+        self.watch.evidence.on_violation = self._report_violation
         self.watch.evidence.note = self.show if traced else None
         self.healed = False
         self.violation: str | None = None
@@ -158,15 +144,10 @@ class ClusterWorld(World):
         """How often the quorum was rebuilt."""
         self.refused: set[str] = set()
         """Hosts that were refused because their disk belongs to a voter of an earlier generation."""
-        self.watch.seen["run with a compacted topic"] += any(topic.compaction for topic in plan.topics)
-        recompressed = any(topic.compression not in ("producer", topic.codec.name.lower()) for topic in plan.topics)
-        self.watch.seen["run with recompression"] += recompressed
-        self.watch.seen["run with a real quorum store"] += plan.real_store
-        self.watch.seen["run with an older release"] += bool(plan.older_releases)
         self.is_expected: Callable[[Host, QuorumlogError], bool] = lambda host, failure: False
         """Returns whether a process is expected to fail in this way.  `Releases` sets it."""
 
-    def _break(self, message: str) -> None:
+    def _report_violation(self, message: str) -> None:
         if self.violation is None and not self.watch.evidence.closed:
             self.violation = message
             self.note(f"VIOLATION {message}")
@@ -248,7 +229,7 @@ class ClusterWorld(World):
         is_known = isinstance(failure, QuorumlogError) and self.is_expected(host, failure)
         is_outlived = self._is_outlived(host, failure)
         if failure is not None and not (is_known or is_outlived or foreseen):
-            self._break(f"{host.name} fails: {_described(failure)}")
+            self._report_violation(f"{host.name} fails: {_described(failure)}")
         if process is not None and host.process is process:
             process.kill()
             self._ended(host, power=False)
@@ -284,7 +265,7 @@ class ClusterWorld(World):
             except Violation:
                 pass  # the watch has already reported it
             except Exception as error:
-                self._break(f"client {name} fails: {_described(error)}")
+                self._report_violation(f"client {name} fails: {_described(error)}")
 
         process = Process(self.loop, name)
         return process, process.start(guarded())
@@ -358,13 +339,13 @@ class ClusterWorld(World):
             ):
                 self.loop.run_until_complete(Process(self.loop, "admin").start(self._guarded(course)))
             for broken in self.loop.broken_invariants():
-                self._break(_described(broken))
+                self._report_violation(_described(broken))
         except BusyError as error:
-            self._break(f"L6: {error}")
+            self._report_violation(f"L6: {error}")
         except HangError as hang:
-            self._break(f"{hang}")
+            self._report_violation(f"{hang}")
         except AssertionError as error:
-            self._break(_described(error))
+            self._report_violation(_described(error))
         finally:
             logging.disable(silenced)
             self.watch.evidence.closed = True
@@ -394,7 +375,7 @@ class ClusterWorld(World):
         broken = asyncio.get_running_loop().create_task(self.broken.wait())
         await asyncio.wait({play, broken}, return_when=asyncio.FIRST_COMPLETED)
         if play.done() and (error := play.exception()) is not None:
-            self._break(f"{error}" if isinstance(error, Violation) else _described(error))
+            self._report_violation(f"{error}" if isinstance(error, Violation) else _described(error))
         with suppress(asyncio.CancelledError):
             broken.cancel()
 
@@ -416,18 +397,44 @@ def limits_of(plan: ClusterPlan) -> ReplicaLimits:
     )
 
 
+def watch_of(plan: ClusterPlan, true_time: Callable[[], float]) -> ClusterWatch:
+    """Return the checks of a run.  They have already counted the kinds of runs to which this one belongs."""
+    retention = {
+        topic.name: Kept(topic.retention_ms, topic.retention_bytes)
+        for topic in plan.topics
+        if topic.compaction is None or topic.compaction.deletes
+    }
+    exact_clocks = all(fault.kind not in ("jump", "skew") for fault in plan.faults)
+    watch = ClusterWatch(
+        frozenset(topic.name for topic in plan.topics if topic.unclean),
+        true_time,
+        plan.forgets_producers_s / CLOCK_RATE_MAX,
+        Retention(retention, exact_clocks),
+        {name: partial(one.records, exact_clocks, CLOCK_RATE_MAX) for name, one in plan.compacted.items()},
+    )
+    watch.metadata.caching = frozenset(topic.name for topic in plan.topics if topic.caching)
+    recompressed = any(topic.compression not in ("producer", topic.codec.name.lower()) for topic in plan.topics)
+    watch.seen["run with write.caching"] += bool(watch.metadata.caching)
+    watch.seen["run with a compacted topic"] += any(topic.compaction for topic in plan.topics)
+    watch.seen["run with recompression"] += recompressed
+    watch.seen["run with a real quorum store"] += plan.real_store
+    watch.seen["run with an older release"] += bool(plan.older_releases)
+    return watch
+
+
 @contextmanager
 def early_fencing_watched(world: ClusterWorld) -> Iterator[None]:
-    """Check that a broker which is fenced because its process has ended has no process that serves."""
+    """Check that the process of a broker has ended when the broker is fenced for that reason."""
+
+    original = Fencing.process_ended
 
     def process_ended(self: Fencing, broker_id: int, session: Session, heard_at: float) -> None:
         broker = world.hosts[broker_id].broker
         lives = broker is not None and broker._is_open and broker.role.context.cluster.own_epoch == session.broker_epoch
         world.watch.seen["process found to have ended"] += 1
         world.watch.check(not lives, lambda: f"broker {broker_id} serves, but its process is treated as ended")
-        found(self, broker_id, session, heard_at)
+        original(self, broker_id, session, heard_at)
 
-    found = Fencing.process_ended
     with patch.object(Fencing, "process_ended", process_ended):
         yield
 
