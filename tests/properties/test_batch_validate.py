@@ -1,4 +1,4 @@
-"""The validation of batches returns a verdict for any bytes and never raises."""
+"""The validation of batches accepts or refuses any bytes, and never raises."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ any_header = st.builds(
 
 
 class BytesFile:
-    """A `DiskFile` over bytes, as far as recovery reads one."""
+    """The parts of a `DiskFile` that recovery uses, over bytes."""
 
     path = "file"
 
@@ -132,7 +132,7 @@ def test_a_good_batch_is_found_among_garbage(before: bytes, produced: bytes, aft
 
 
 @given(good_batches, st.binary(max_size=300), st.integers(-1, 2_000))
-def test_any_body_can_be_searched(batch: bytes, body: bytes, timestamp: int) -> None:
+def test_any_body_is_searched_or_refused(batch: bytes, body: bytes, timestamp: int) -> None:
     for data in (batch, batch[:HEADER_SIZE] + body):
         header = next(iter_headers(batch))[1]
         try:

@@ -1,4 +1,4 @@
-"""Transaction scopes in whole clusters: nothing but the winners of ends becomes visible, whatever fails."""
+"""Transaction scopes in whole clusters: only the winners of ends become visible, under all kinds of faults."""
 
 from __future__ import annotations
 

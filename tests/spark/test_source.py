@@ -62,7 +62,7 @@ def test_rows_are_read_as_they_were_written(spark: SparkSession, cluster: Thread
         for record in log:
             where.setdefault(record.key, set()).add(index)
     assert len(where) == 97
-    assert all(len(partitions) == 1 for partitions in where.values()), "a key lives in one partition"
+    assert all(len(partitions) == 1 for partitions in where.values()), "each key is in one partition"
     frame = reader(spark, cluster)
     assert frame.count() == ROWS
     assert sorted(values(frame)) == list(range(ROWS))
@@ -149,7 +149,7 @@ def test_offsets_times_and_task_sizes(spark: SparkSession, cluster: ThreadedBrok
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_compressed_writes(spark: SparkSession, cluster: ThreadedBrokers, codec: str) -> None:
+def test_writes_are_compressed(spark: SparkSession, cluster: ThreadedBrokers, codec: str) -> None:
     cluster.run(cluster.brokers.create("t", [1]))
     write(numbers(spark, 3000), cluster, topic="t", **{"kafka.compression.type": codec})
     assert sorted(values(reader(spark, cluster))) == list(range(3000))
@@ -257,7 +257,7 @@ def test_overwriting_is_refused(spark: SparkSession, cluster: ThreadedBrokers) -
 
 
 def last_line(error: PySparkException) -> str:
-    """The last line of the traceback that Spark shows: the error's class, without its modules, and message."""
+    """Return the last line of the traceback that Spark shows: the error's class, without its module, and message."""
     traceback, _, _ = str(error).partition(" SQLSTATE: ")
     return traceback.strip().splitlines()[-1].removeprefix("pyspark_quorumlog.options.")
 
@@ -303,7 +303,7 @@ def test_columns_that_are_left_out_are_missing(spark: SparkSession, cluster: Thr
         reader(spark, cluster, columns="ofset")
 
 
-def test_sql(spark: SparkSession, cluster: ThreadedBrokers) -> None:
+def test_a_topic_is_read_by_sql(spark: SparkSession, cluster: ThreadedBrokers) -> None:
     cluster.run(cluster.brokers.create("t", [1]))
     cluster.run(cluster.brokers.fill("t", 0, batch(1, 2, 3)))
     where = f"bootstrap.servers '{cluster.brokers.bootstrap}', subscribe 't'"

@@ -9,11 +9,11 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from tests.transactions.check import Seen
 
 TIMEOUT_S = 60.0
-"""Until the next record must arrive."""
+"""The longest wait for the next record."""
 
 
 def contents(bootstrap: str, topic: str, partitions: int, *, committed: bool = True) -> list[Seen]:
-    """Return all records of a topic, in the order of each partition; only those of committed transactions if wanted."""
+    """Return the records of a topic, in the order of each partition.  committed: only of committed transactions."""
     level = "read_committed" if committed else "read_uncommitted"
     settings = {"bootstrap.servers": bootstrap, "group.id": "check", "isolation.level": level}
     consumer = Consumer({**settings, "auto.offset.reset": "earliest", "enable.partition.eof": True})

@@ -1,7 +1,7 @@
 """Brokers in one process: real logs on real disks, real connections on loopback, and a controller without Raft.
 
 The controller decides with `metadata.control`, the real decisions, and commits immediately.  Each broker's replay gets
-the batches in order; `hold` keeps them from one broker, `cut` keeps that broker's requests from the controller.
+the batches in order.  Brokers in `Controller.held` get no batches.  Requests of brokers in `Controller.cut` are lost.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from broker.replica.table import ReplicaTable
 from broker.server.role import BrokerRole, RoleConfig
 from metadata.control import brokers as control_brokers
 from metadata.control.decision import Decision
-from metadata.control.errors import OK, Outcome
+from metadata.control.errors import Outcome
 from metadata.control.partitions import alter_partition, assign_directories
 from metadata.control.reassign import Reassigned, Wanted, alter_reassignments
 from metadata.control.topics import NewTopic, create_topics, delete_topics
@@ -154,7 +154,7 @@ class Controller:
     async def call(self, broker_id: int, rpc: AnyRpc, request: Any, timeout_ms: int) -> Any:
         await asyncio.sleep(0)
         if broker_id in self.cut:
-            await asyncio.sleep(0.02)  # the time after which a lost request fails here
+            await asyncio.sleep(0.02)  # the time limit of a lost request
             return _REPLIES[rpc](result=convert.result(Outcome(ApiError.OUTCOME_UNKNOWN)))
         if rpc in self.refusals:
             return _REPLIES[rpc](result=convert.result(Outcome(self.refusals[rpc])))
@@ -208,7 +208,6 @@ _REPLIES: dict[AnyRpc, Any] = {
     rpcs.ASSIGN_DIRECTORIES: pb.AssignDirectoriesReply,
     rpcs.ALLOCATE_PRODUCER_IDS: pb.AllocateProducerIdsReply,
 }
-assert OK.ok
 
 
 class Broker:
@@ -301,7 +300,7 @@ class Broker:
                 disk.close()
 
     async def stop(self, clean: bool = True) -> None:
-        """clean=False: no handover and no mark of a clean stop; the controller notices by itself (`fence`)."""
+        """clean=False: no handover and no mark of a clean stop.  The controller learns of the stop only by `fence`."""
         assert self._task is not None
         self._clean = clean
         self._stop.set()
@@ -316,7 +315,7 @@ async def _no_controller(rpc: AnyRpc, request: Any, timeout_ms: int) -> Any:
 
 
 class Cluster:
-    """Run brokers 1 to `count`; an async context manager."""
+    """Brokers 1 to `count`, which run in its `async with` block."""
 
     def __init__(
         self,
@@ -359,14 +358,14 @@ class Cluster:
     def __getitem__(self, broker_id: int) -> Broker:
         return self.brokers[broker_id]
 
-    async def until(self, condition: Callable[[], bool], what: str = "") -> None:
-        """Wait for state that no event reports (another broker's log)."""
+    async def until(self, condition: Callable[[], bool], expected: str = "") -> None:
+        """Wait for state that no event reports (another broker's log).  expected: describes it in the error."""
         try:
             async with asyncio.timeout(WAIT_S):
                 while not condition():  # noqa: ASYNC110
                     await asyncio.sleep(0.005)  # no event reports the state; see above
         except TimeoutError:
-            raise AssertionError(f"never came true: {what}") from None
+            raise AssertionError(f"not within {WAIT_S} s: {expected}") from None
 
 
 _BODY = struct.Struct(">hiqqqhii")

@@ -13,7 +13,7 @@ from .conftest import END_TIMEOUT_S, Server, command, environment, run
 
 
 def shell(standalone: Server, line: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
-    """A line for the shell, in which `kctl` is the real one."""
+    """Run a line in a shell, in which `kctl` is the installed command, connected to `standalone`."""
     kctl = shlex.join(command("kctl", "--controllers", standalone.fields["control"]))
     script = f'kctl() {{ {kctl} "$@"; }}; {line}'
     return subprocess.run(
@@ -54,7 +54,7 @@ def test_a_stream_closed_by_the_caller_is_not_an_error(standalone: Server, topic
 
 
 @pytest.mark.parametrize(
-    ("line", "code", "said"),
+    ("line", "code", "message"),
     [
         ("kctl produce odd <&-", 2, "standard input is closed, but the records would be read from it"),
         ("kctl reassign verify --plan - <&-", 2, "standard input is closed, but the plan would be read from it"),
@@ -68,18 +68,18 @@ def test_a_stream_closed_by_the_caller_is_not_an_error(standalone: Server, topic
     ],
 )
 def test_a_stream_that_is_needed_and_cannot_be_used_is_named(
-    standalone: Server, topic: str, line: str, code: int, said: str
+    standalone: Server, topic: str, line: str, code: int, message: str
 ) -> None:
     done = shell(standalone, line)
-    said_there = done.stderr.decode()
-    assert done.returncode == code, said_there
-    assert said in said_there
-    assert "Traceback" not in said_there
-    assert len(said_there.splitlines()) <= 1 or code == 0
-    assert not said or "(next: " in said_there
+    errors = done.stderr.decode()
+    assert done.returncode == code, errors
+    assert message in errors
+    assert "Traceback" not in errors
+    assert len(errors.splitlines()) <= 1 or code == 0
+    assert not message or "(next: " in errors
 
 
-def test_an_ascii_terminal_is_written_to(standalone: Server, topic: str, tmp_path: Path) -> None:
+def test_text_is_escaped_for_an_ascii_terminal(standalone: Server, topic: str, tmp_path: Path) -> None:
     (tmp_path / "lines").write_text("grüße 😀\n", encoding="utf-8")
     written = shell(standalone, f"kctl produce odd {tmp_path / 'lines'}")
     assert written.returncode == 0, written.stderr

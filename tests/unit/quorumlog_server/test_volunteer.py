@@ -49,9 +49,9 @@ class FakeNode:
     def voters_are(self, *ids: int) -> None:
         self.history.append(Batch(self.high_watermark, 1, 1, 0, control=Voters("c", 0, voters(*ids))))
         self.high_watermark += 1
-        self.tell()
+        self.notify()
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -94,6 +94,8 @@ class Controller:
 
 
 class Rig:
+    """A running volunteer with a fake node and controller."""
+
     def __init__(self, *ids: int, standing: Standing = Standing.NEW) -> None:
         self.node = FakeNode(*ids)
         self.controller = Controller(self.node)
@@ -112,7 +114,7 @@ class Rig:
 
 
 async def a_while(seconds: float = 100.0) -> None:
-    """Virtual seconds after which nothing more happens."""
+    """Let virtual time pass, then run all tasks until they wait."""
     await asyncio.sleep(seconds)
     await settle()
 
@@ -131,9 +133,9 @@ def test_a_new_node_joins_once_it_is_caught_up() -> None:
     run(test())
 
 
-def test_a_node_that_stops_while_it_joins_records_that_it_left_by_itself() -> None:
+def test_a_node_that_stops_while_it_joins_records_that_it_left_on_its_own_request() -> None:
     class SlowStanding(MemoryStanding):
-        """The disk takes long for the first save, and less for the next."""
+        """A disk on which each save takes less time than the save before it."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -196,10 +198,10 @@ def test_the_pauses_start_over_after_a_success() -> None:
 
 
 def test_each_problem_of_joining_is_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[tuple[str, object]] = []
+    logged: list[tuple[str, object]] = []
 
-    def info(what: str, **fields: object) -> None:
-        said.append((what, fields.get("next")))
+    def info(event: str, **fields: object) -> None:
+        logged.append((event, fields.get("next")))
 
     monkeypatch.setattr("quorumlog_server.volunteer.logger", SimpleNamespace(info=info))
 
@@ -210,7 +212,7 @@ def test_each_problem_of_joining_is_logged_once(monkeypatch: pytest.MonkeyPatch)
         assert rig.volunteer.is_voter
 
     run(test())
-    assert said == [
+    assert logged == [
         ("not a voter yet: CHANGE_PENDING: because", "do it"),
         ("not a voter yet: TARGET_IN_PROGRESS: because", "do it"),
         ("not a voter yet: CHANGE_PENDING: because", "do it"),
@@ -248,14 +250,14 @@ def test_a_removal_recorded_only_in_the_log_counts() -> None:
     run(test())
 
 
-def test_a_node_that_left_by_itself_rejoins() -> None:
+def test_a_node_that_left_on_its_own_request_rejoins() -> None:
     async def test() -> None:
         rig = Rig(1, 2, 3, 4)
         await a_while(1)
         assert await rig.volunteer.leave(4000)
         assert rig.controller.standing == [Standing.LEAVING], "durable before the request is sent"
         await a_while()
-        assert rig.controller.kinds == ["remove"], "it does not join again before it was stopped"
+        assert rig.controller.kinds == ["remove"], "it does not join again before a restart"
         rig.restart()
         await a_while()
         assert rig.controller.kinds == ["remove", "add"]
@@ -324,8 +326,8 @@ def test_a_refused_request_to_join_needs_no_undo() -> None:
     run(test())
 
 
-def test_a_removed_node_is_not_recorded_as_one_that_left_by_itself() -> None:
-    """It must not be treated as a voter that left by itself, because it would then join again."""
+def test_a_removed_node_is_not_recorded_as_one_that_left_on_its_own_request() -> None:
+    """It must not be treated as a voter that left on its own request, because it would then join again."""
 
     async def test() -> None:
         rig = Rig(1, 2, 3)
