@@ -6,7 +6,7 @@ some point on its offsets name other records.  So the node starts again with an 
 directory id, and fetches everything from the rebuilt quorum.  The old directory is never deleted, because it may hold
 the only copy of records that the rebuilt quorum does not have.  It is renamed, with its generation in the name.
 
-Observers, which include brokers, do this by themselves.  A voter does not: an operator may still want to recover from
+Observers, which include brokers, do this automatically.  A voter does not: an operator may still want to recover from
 its directory, and its return may mean that the wrong directory was recovered.  It ends with an error that names the
 next step.
 """

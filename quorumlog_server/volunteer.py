@@ -4,10 +4,10 @@ Theory of operation.  `quorum.auto.join`: a node that is caught up asks the acti
 add-voter` does, and with the same checks.  It has one request under way at a time.  After each refusal it waits twice
 as long as before, minus a random part, so that many new nodes do not ask in step.
 
-It asks only if its disk never was a voter, or if it left by itself.  **A voter that an operator has removed does not
-join again**, even after a restart and after the log has lost the record of the removal.  Without this rule a running
-node would rejoin within seconds of its removal (KAFKA-19850).  So the disk keeps its `Standing`.  A node never takes
-the place of another disk either: only an operator can know that a disk is lost (`kctl add-voter --replace`).
+It asks only if its disk never was a voter, or if it left on its own request.  **A voter that an operator has removed
+does not join again**, even after a restart and after the log has lost the record of the removal.  Without this rule a
+running node would rejoin within seconds of its removal (KAFKA-19850).  So the disk keeps its `Standing`.  A node never
+takes the place of another disk either: only an operator can know that a disk is lost (`kctl add-voter --replace`).
 
 `quorum.leave.on.shutdown`: a voter that is stopped first asks to be removed.  The controller refuses if no other voters
 would remain or if no majority of them is live; then the node stops as a voter.  LEAVING is durable before the request

@@ -7,7 +7,7 @@ offsets.
 
 Until a truncation is durable, nothing should be appended (`is_truncating`).  Otherwise a power failure could keep new
 records and old ones beside each other, and a later segment may happen to continue exactly where an old one ends.  No
-check of recovery could tell such a log from a good one.  The replica waits, as a follower and as a leader.
+check of recovery could distinguish such a log from a good one.  The replica waits, as a follower and as a leader.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Durability:
         if self.is_dirty:
             self.request_flush()
 
-    # -- what is written
+    # -- contents that are written
 
     def note_change(self) -> None:
         """Have the log flushed, and its state written at the next checkpoint."""

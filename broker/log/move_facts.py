@@ -1,4 +1,4 @@
-"""The facts of moves between data directories, and what a start does with the moves that a crash interrupted.
+"""The facts of moves between data directories, and the handling of interrupted moves at a start.
 
 A replica moves from its directory, the *source*, to another one, the *target*.  The *future* is its copy there, until
 the move is decided.  A move has these steps; a crash between any two of them loses nothing:

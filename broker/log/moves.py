@@ -4,15 +4,15 @@
 limited rate, until little is missing.  Then it decides, under the guards of both directories, so that the log is not
 truncated or compacted, and no segment is deleted:
 
-- `Durability.hold`: the log goes on, but no flush is noted any more.  So no record is acknowledged that is durable only
-  in the source.
+- `Durability.hold`: the log continues, but flushes do not count any more.  So no record is acknowledged that is durable
+  only in the source.
 - The rest up to the current end is copied, and the copy is made durable.
 - The source records the decision.
-- What was appended meanwhile is copied without waiting, and in the same turn of the event loop the log begins to use
+- The records appended meanwhile are copied without waiting.  In the same turn of the event loop the log begins to use
   the target (`PartitionLog.move_to`).  The next flush of the target acknowledges these records.
 
 Appends and reads never wait for a move.  Only acknowledgements wait, for a few flushes.  Before the decision, a target
-that fails or hangs ends the move, or puts it off.  If the target fails between the decision and the last step, the
+that fails or hangs ends the move, or delays it.  If the target fails between the decision and the last step, the
 source records that the move is undecided again: the source still has every record.
 """
 

@@ -5,7 +5,7 @@ codec, the length and the checksum: producer id, epoch and sequence, the transac
 producers, consumers and followers, the batch is thus like one that was produced in this codec.  As in
 `broker.log.produced`, a wrong max timestamp is corrected.
 
-A batch that has the topic's codec already is not compressed again, whatever the level, as in Kafka.  Every batch of the
+A batch that has the topic's codec already is not compressed again at another level, as in Kafka.  Every batch of the
 produce is opened and checked, even if the topic does not demand the check of records.
 
 Memory: the batches together inflate to at most the caller's bound, and each result is at most `message_size_max` bytes.

@@ -8,7 +8,7 @@ never above the number of replicas (without those that a reassignment is adding)
 
 `elect` applies these rules to the replicas and the ISR that a decision requests:
 
-- An eligible member of the ISR leads (its broker is unfenced and not shutting down, its directory works): the present
+- An eligible member of the ISR leads (its broker is unfenced and not shutting down, its directory works): the current
   leader, else the first in the order of the assignment, so that every controller chooses the same one.
 - Else an eligible member of the ELR leads; the ISR is then that leader alone, and the former ISR members are in the
   ELR.

@@ -1,7 +1,7 @@
 """One small class per role, with the fields that only that role has.
 
 A role object is never reused: entering a role makes a new one, so `call.role is core.role` holds if a reply belongs to
-the present stay in a role.  All `..._ms` fields are points in time, as given to `step`.  `check` asserts the invariants
+the current stay in a role.  All `..._ms` fields are points in time, as given to `step`.  `check` asserts the invariants
 of that role after every step.
 """
 

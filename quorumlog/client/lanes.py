@@ -1,7 +1,7 @@
 """The records of a producer that wait for their delivery, by partition.
 
 A lane is the queue of one partition.  Records are added to the lane's last batch until that is full; the first batch
-leaves the queue when its turn comes.  So batches grow by themselves while an earlier one is in flight.
+leaves the queue when its turn comes.  So batches grow automatically while an earlier one is in flight.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Lane:
 class Topic:
     """The lanes of a topic.
 
-    sticky: the partition of records without a key, until `sticky_left` bytes have gone there.
+    sticky: the partition of records without a key, until `sticky_left` more bytes were added to it.
     is_deleted: the topic was deleted; its lanes end when they are empty.
     """
 

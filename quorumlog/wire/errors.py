@@ -159,8 +159,8 @@ class ApiError(StrEnum):
     Names are Kafka's where Kafka has the error.
 
     kafka: the number in answers to Kafka clients.  Errors that Kafka does not have are -1, UNKNOWN_SERVER_ERROR.
-    retriable: whether the cause passes by itself, or another node may answer differently.  Results of the control plane
-        carry this.  Brokers answer with numbers, and Kafka defines which of those are retriable.
+    retriable: whether the same request may succeed later, or at another node.  Results of the control plane carry
+        this.  Brokers answer with numbers, and Kafka defines which of those are retriable.
     exit_code: of `kctl`.  None: UNAVAILABLE if the error that occurred is retriable, else REFUSED.
     sentence: what happened.
     next_step: the next step, if the error does not imply it; may be empty.

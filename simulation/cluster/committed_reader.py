@@ -1,4 +1,4 @@
-"""A reader of committed records, as a client; `ledger.py` checks what it gets."""
+"""A reader of committed records, as a client; `ledger.py` checks its records."""
 
 from __future__ import annotations
 

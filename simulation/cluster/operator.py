@@ -1,4 +1,4 @@
-"""An operator who follows the documentation when a replica cannot recover by itself.
+"""An operator who follows the documentation when a replica cannot recover automatically.
 
 A partition of a topic with write.caching has no leader after all members of its ISR have stopped uncleanly: the
 operator requests an unclean election.  The operator replaces a damaged replica by a reassignment to other brokers and

@@ -1,6 +1,6 @@
 """Faults drawn from the seed: kills with power loss, pauses, links cut one way or both.
 
-Each fault ends by itself.  Faults may overlap, so a majority may be unavailable for a time.  `heal` ends all faults.
+Each fault has an end.  Faults may overlap, so a majority may be unavailable for a time.  `heal` ends all faults.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Faults:
         self._stop = asyncio.Event()
 
     async def run(self, duration_s: float) -> None:
-        """Begin faults for `duration_s`.  Faults that have not ended by themselves continue until `heal`."""
+        """Begin faults for `duration_s`.  Faults that have not ended then continue until `heal`."""
         loop = asyncio.get_running_loop()
         end = loop.time() + duration_s
         while loop.time() < end:

@@ -45,7 +45,7 @@ TOPICS = (RESULTS, TRANSACTION_STATE)
 
 
 class Shared:
-    """What the drivers and producers of a run share.  new_client: returns a new `Cluster`."""
+    """The state that the drivers and producers of a run share.  new_client: returns a new `Cluster`."""
 
     def __init__(self, world: ClusterWorld, new_client: Callable[[], Cluster]) -> None:
         self.world = world
@@ -99,7 +99,7 @@ class Task:
 
 
 def start(shared: Shared, task: Task, random: Random) -> None:
-    """Start a producer on one of the hosts.  Some are killed or paused, whatever becomes of their driver."""
+    """Start a producer on one of the hosts.  Some are killed or paused, independently of their driver."""
     world = shared.world
     host = random.choice(world.plan.executor_hosts)
     process, _ = world.start_process(host, _Writer(shared, task, Random(random.getrandbits(64))).run())

@@ -83,7 +83,7 @@ class FaultInjector:
         self.actions: dict[str, Action] = {}
 
     async def inject(self) -> None:
-        """Begin each fault at its time.  Faults that have not ended by themselves continue until `heal`."""
+        """Begin each fault at its time.  Faults that have not ended then continue until `heal`."""
         attacked = self._attacked
         loop = asyncio.get_running_loop()
         began = loop.time()

@@ -4,8 +4,8 @@ Theory of operation.  The disaster happens in a cluster that has passed all chec
 processes are killed at the same time.  The voters that keep their disks are fewer than a quorum; observers may keep
 theirs.  Then the operator follows docs/recovery.md: take the greatest remaining log, start its node as the only voter
 of a new generation, give empty disks to the nodes that lost theirs, and add the voters again.  A voter of the previous
-generation that kept its disk is refused, and then gets an empty disk.  An observer of the previous generation starts
-again by itself.
+generation that kept its disk is refused, and then gets an empty disk.  An observer of the previous generation restarts
+automatically.
 
 Checks: every committed record on the chosen disk still exists; old disks are refused; a new watch checks all invariants
 for the new generation; and the history of clients that start again is linearizable.  Records that were only on lost

@@ -1,4 +1,4 @@
-"""What the jobs share: topics with records, queries, and the comparison of two outcomes."""
+"""The common parts of the jobs: topics with records, queries, and the comparison of two outcomes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SILENT.disabled = True
 
 T = TypeVar("T")
 Outcome = dict[str, Any]
-"""What a job found, by aspect: values that JSON can express."""
+"""The results of a job, by aspect: values that JSON can express."""
 
 
 class Record(NamedTuple):

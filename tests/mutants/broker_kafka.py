@@ -122,7 +122,7 @@ MUTANTS = (
         (f"{DESCRIPTION_TESTS}::test_a_named_place_is_answered_from_its_first_version_on",),
     ),
     Mutant(
-        "a voter is removed whatever its disk",
+        "a voter is removed regardless of its disk",
         "broker/kafka/voters.py",
         "change = pb.RemoveVoter(node_id=request.voter_id, directory_id=request.voter_directory_id.bytes)",
         "change = pb.RemoveVoter(node_id=request.voter_id)",

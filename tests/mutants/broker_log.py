@@ -631,7 +631,7 @@ MUTANTS = (
         (f"{DURABILITY_TESTS}::test_a_truncation_lasts_until_it_is_durable",),
     ),
     Mutant(
-        "compaction takes an aborted record for the latest of its key",
+        "compaction treats an aborted record as the latest of its key",
         "broker/log/cleaning/job.py",
         " or aborted.contains(header):",
         ":",

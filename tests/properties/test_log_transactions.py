@@ -101,7 +101,7 @@ class Twin:
         return [one for one in records if one.offset not in hidden]
 
     def read(self, offset: int) -> list[Record]:
-        """Return what a reader of committed records gets from `offset` on."""
+        """Return the records that a reader of committed records gets from `offset` on."""
         log, found = self.log, []
         end = log.last_stable_offset
         while offset < end:

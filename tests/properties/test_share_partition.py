@@ -1,4 +1,4 @@
-"""Share partitions against a slow twin that keeps each record by itself."""
+"""Share partitions against a slow twin that stores the state of each record separately."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def test_a_replica_with_an_unreported_failed_directory_is_not_recreated() -> Non
         request = pb.CreateTopicsRequest(topics=[pb.NewTopic(name=TOPIC, partitions=1, replication_factor=1)])
         async with Cluster(world.bootstrap, random=world.random) as cluster, Producer(cluster) as producer:
             asked = asyncio.ensure_future(plane.service.call(rpcs.CREATE_TOPICS, request, 10_000))
-            await world.until(lambda: log() is not None, "the replica is there", look_s=0.0001)
+            await world.until(lambda: log() is not None, "the replica exists", look_s=0.0001)
             world.network.cut("b11", "v1")  # so that no node learns the directory of the replica
             await asked
             batch = build_batch([NewRecord(None, b"kept", EPOCH_MS, ())])

@@ -247,7 +247,7 @@ def test_damaged_snapshots_are_skipped_or_refused(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_leader_replaces_a_damaged_snapshot_for_a_node_that_is_behind(seed: int) -> None:
-    """No client writes meanwhile, so no later snapshot would be due by itself."""
+    """No client writes meanwhile, so no later snapshot becomes due."""
     world = World(seed)
 
     async def scenario() -> None:

@@ -64,7 +64,7 @@ def outcome(spark: SparkSession, bootstrap: str, folder: str) -> dict[str, Any]:
     refused = ""
     try:
         spark.read.format("quorumlog").option("subscibe", "t").option("bootstrap.servers", bootstrap).load().count()
-    except Exception as error:  # a user sees its text, whatever its class is here
+    except Exception as error:  # a user sees its text; its class differs
         refused = next((line for line in str(error).splitlines() if "OptionError:" in line), str(error))
     found = numbers.agg(
         F.count_distinct("value").alias("count"),

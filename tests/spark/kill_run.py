@@ -3,9 +3,9 @@
 Three voters and three brokers, and a Spark process with two queries of one topic: one writes its rows to another topic,
 one to Parquet files.  A writer fills the topic meanwhile.  At random, brokers, leaders and the active controller are
 killed or paused, and the queries are stopped or killed and started again from their checkpoints, at times without their
-last commit.  At the end, the outputs are compared with the input (`kill_check`): no row may be missing, or be there
-twice.  `--seed` repeats the choices, not the timing.  `--pace 4` makes the time between faults, and the time for which
-a killed node stays down, four times shorter; suspended nodes stay so as long as before.
+last commit.  At the end, the outputs are compared with the input (`kill_check`): no row may be missing or
+repeated.  `--seed` repeats the choices, not the timing.  `--pace 4` makes the time between faults, and the time for
+which a killed node stays down, four times shorter; the time of suspensions does not change.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def test_the_demo_itself(tmp_path: Path) -> None:
     """A real cluster of processes, a killed controller, a killed leader: `./dev demo`, with fewer rows."""
     command = [sys.executable, "-m", "examples.demo", "--rows", "30000", "--seconds", "14", "--logs", str(tmp_path)]
     environment = {**os.environ, "TMPDIR": str(tmp_path), "COLUMNS": "120", "NO_COLOR": "1"}
-    for _ in range(2):  # once in a while Spark fails by itself as it begins; that says nothing about the cluster
+    for _ in range(2):  # Spark sometimes fails at its start for reasons outside the cluster
         done = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=190, check=False
         )

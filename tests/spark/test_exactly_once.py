@@ -38,7 +38,7 @@ class Topic:
         return parse_write({"bootstrap.servers": self.bootstrap, "topic": self.name, **options})
 
     def write(self, attempt: Attempt, *values: int) -> Outcome:
-        """Do what a task does."""
+        """Write rows as a task does."""
         texts = pa.array([str(value) for value in values], pa.string())
         rows = pa.record_batch([texts], names=["value"])
         return write_rows(self.options(), iter([rows] if values else []), 0, attempt)
@@ -47,7 +47,7 @@ class Topic:
         return Attempt(self.name, owner, run, batch + 1, name)
 
     def commit(self, batch: int, *outcomes: Outcome) -> None:
-        """Do what the driver does."""
+        """Commit as the driver does."""
         commit_write(self.options(), [one.staged for one in outcomes], batch + 1, last=False)
 
     def read(self, **options: str) -> list[int]:

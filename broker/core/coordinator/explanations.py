@@ -11,7 +11,7 @@ from quorumlog.wire.errors import KafkaCode
 
 
 class Times(NamedTuple):
-    """Wall clock: when the coordinator was loaded, and the present."""
+    """Wall-clock times: the load of the coordinator, and the current time."""
 
     loaded_ms: int
     now_ms: int

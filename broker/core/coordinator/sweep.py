@@ -129,7 +129,7 @@ class Sweeper:
         return topic in self._topics or topic in self._topics_later
 
     def forget(self, call: int) -> None:
-        """Drop a call whose client disconnected.  Its groups are deleted all the same."""
+        """Drop a call whose client disconnected.  Its groups are still deleted."""
         for deletion in self._deletions:
             if deletion.call == call:
                 deletion.call = None

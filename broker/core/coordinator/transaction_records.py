@@ -1,8 +1,8 @@
 """Keys and values of `__transaction_state`, in Kafka's format.
 
 Versions 0 and 1 of the values are read.  Version 1 adds tagged fields, for clients of transaction version 2 (KIP-890).
-A value is written as version 1 if one of them is set, and as version 0 otherwise.  So no field is lost, whatever
-transaction version the cluster recommends.
+A value is written as version 1 if one of them is set, and as version 0 otherwise.  So no field is lost,
+regardless of the transaction version that the cluster recommends.
 """
 
 from __future__ import annotations

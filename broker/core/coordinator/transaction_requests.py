@@ -65,7 +65,7 @@ class InitProducer(msgspec.Struct, frozen=True):
     """Make a client the producer of a transactional id: abort the open transaction, and fence earlier producers.
 
     fresh_id: an unused producer id; None if the caller has none yet.
-    producer: the present id and epoch of the client; NO_PRODUCER for a new client.
+    producer: the current id and epoch of the client; NO_PRODUCER for a new client.
     """
 
     transactional_id: str

@@ -6,10 +6,10 @@
     filter.py       which records of a batch survive
     job.py          one job: reads sealed segments, writes replacements
     worker.py       the process that runs jobs
-    ports.py        what the broker and a worker exchange, and a worker inside the process
+    ports.py        the values that the broker and a worker exchange, and a worker inside the process
     process.py      starts the process, and talks to it
-    cleaner.py      chooses logs, starts jobs, keeps what failed
+    cleaner.py      chooses logs, starts jobs, remembers failures
     swap.py         checks a replacement, and finishes a swap that a crash interrupted
 
-`broker.core.cleaning` decides what is cleaned; `broker.log.checkpoints` writes the facts of a swap.
+`broker.core.cleaning` decides which logs are cleaned; `broker.log.checkpoints` writes the facts of a swap.
 """

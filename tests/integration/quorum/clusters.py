@@ -103,7 +103,7 @@ async def stop(node: Node) -> None:
 
 
 async def ended(node: Node) -> list[str]:
-    """Wait until the node has ended by itself; return the last lines of its log."""
+    """Wait until the node has ended without a request; return the last lines of its log."""
     assert await processes.gone(node.pid, node.mark, TIMEOUT_S), last_lines(node)
     return processes.last_lines(Path(node.log), 20)
 

@@ -36,7 +36,7 @@ TURN_S = 0.02
 
 @dataclass(slots=True)
 class Load:
-    """What was acknowledged."""
+    """The acknowledged writes."""
 
     records: dict[int, dict[int, bytes]] = field(default_factory=dict)
     """By partition: offset and value."""

@@ -53,7 +53,7 @@ async def test_a_node_joins_automatically_and_stays_out_once_removed(tmp_path: P
         await quorum_is(cluster, "it is an observer", lambda it: any(o.replica.key.node_id == 4 for o in it.observers))
         await quorum_is(cluster, "it stayed out", are([1, 2, 3, 11]))
         assert (await done(cluster, "add-voter", f"4@{newcomer.control}", "--wait"))["changed"], "it may be added"
-        await quorum_is(cluster, "it is back", are([1, 2, 3, 4, 11]))
+        await quorum_is(cluster, "it is a voter again", are([1, 2, 3, 4, 11]))
     finally:
         for node in cluster.nodes:
             if node.is_running:

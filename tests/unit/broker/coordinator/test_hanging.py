@@ -70,7 +70,7 @@ class Place:
         self.rig.hosted().append(checked, 1, 60_000, verification=token)
 
     async def look(self) -> None:
-        """Look, and flush what that appends."""
+        """Look for hanging transactions, and flush the appended markers."""
         looking = asyncio.create_task(self.hanging.look())
         while not looking.done():
             await self.rig.role.logs.flush_all([self.rig.log])

@@ -162,7 +162,7 @@ class CompactionRig:
         self.after_start()
 
     def after_start(self) -> None:
-        """Forget what a crash has taken from the end of the log."""
+        """Drop the expected records that a crash has removed from the end of the log."""
         self._forget_end()
         self.log.advance_high_watermark(self.log.end_offset)
 

@@ -109,7 +109,7 @@ async def _interrupted_move(stop_at: int, *, power_cut: bool, seed: int) -> bool
         rig.check()
         rig.append(b"after the start")
         await rig.settle()
-        await rig.run()  # goes on by itself, if the request was durable
+        await rig.run()  # continues automatically, if the request was durable
         await rig.move()
         rig.check_moved()
         await rig.restart(power_cut=power_cut)

@@ -185,7 +185,7 @@ def test_a_wrong_max_timestamp_is_corrected() -> None:
     ("codec", "levels"), [(Codec.GZIP, (1, -1, 9)), (Codec.LZ4, (1, 9, 17)), (Codec.ZSTD, (-131_072, 0, 3, 22))]
 )
 def test_a_level_determines_the_size(codec: Codec, levels: tuple[int, ...]) -> None:
-    """The levels stand in ascending order of effort; gzip's -1 means 6."""
+    """levels: in ascending order of effort; gzip's -1 means 6."""
     records = [NewRecord(None, b"%d %x" % (index * index, index ^ 0xA5A5), 1_000) for index in range(2_000)]
     data = bytes(build_batch(records))
     outcomes = [good(recompressed(data, Recompression(codec, level))) for level in levels]

@@ -62,7 +62,7 @@ class Bench:
         self.do(Tick())
 
     def role(self) -> Role:
-        """Return the present role of the node."""
+        """Return the current role of the node."""
         return self.core.role.role
 
     def do(self, event: Event) -> list[Effect]:

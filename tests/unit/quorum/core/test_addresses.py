@@ -1,4 +1,4 @@
-"""Voters that have moved while there is no leader: their addresses are heard from them, and from other nodes."""
+"""Voters that have moved while there is no leader: they report their addresses, and so do other nodes."""
 
 from __future__ import annotations
 

@@ -494,7 +494,7 @@ async def test_a_wait_for_a_hanging_database_is_limited(tmp_path: Path, monkeypa
     await hanging
     monkeypatch.undo()
     async with asyncio.timeout(60):
-        while True:  # work in progress ends by itself
+        while True:  # work in progress ends after a while
             try:
                 log_end, _ = await opened(tmp_path)
                 break

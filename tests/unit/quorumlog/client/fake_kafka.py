@@ -12,7 +12,7 @@ from quorumlog.wire.kafka import codec
 from quorumlog.wire.kafka.codec import Api
 
 Request = tuple[int, Api]
-"""The broker that got it, and what it was."""
+"""The broker that received the request, and its API."""
 
 
 class FakeKafka:

@@ -48,7 +48,7 @@ def explanation(
 
 @pytest.fixture
 def seen(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> ObservedGroups:
-    """What the coordinators of the clinic report; it has a topic of offsets with two partitions."""
+    """The reports of the coordinators of the clinic, which has a topic of offsets with two partitions."""
     groups = ObservedGroups()
     clinic.topic(OFFSETS, (11, 12, 13), (12, 13, 11))
 

@@ -32,7 +32,7 @@ def found(description: TransactionDescription | None, hanging: tuple[Hanging, ..
 
 @pytest.fixture
 def seen(clinic: Clinic, monkeypatch: pytest.MonkeyPatch) -> ObservedTransactions:
-    """What the brokers of the clinic report; its topic of transactions has two partitions."""
+    """The reports of the brokers of the clinic, whose topic of transactions has two partitions."""
     observed = ObservedTransactions(now_ms=NOW_MS)
     clinic.topic(STATE_TOPIC, (11, 12, 13), (12, 13, 11))
     clinic.topic("ledger", (11, 12, 13))
