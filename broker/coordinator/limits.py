@@ -78,12 +78,12 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     """Partitions of which one ShareFetch returns records.  The next ShareFetch begins with the other partitions."""
 
     share_letter_bytes: int = 1 << 20
-    """Bytes of one read of records that get dead letters, and about of one batch of letters.  A single larger letter is
+    """Bytes of one read of records that get dead letters.  One batch of letters has about this size; a larger letter is
     written alone."""
     share_letter_writes: int = 16
     """Writes of dead letters at a time.  Other share partitions wait for their turn."""
     share_letter_reads: int = 2
-    """Of these, how many decode records at a time, which may take as much memory as the largest decompressed batch."""
+    """Writes that decode records at a time.  Each may take as much memory as the largest decompressed batch."""
     share_letter_timeout_ms: int = 3_000
     """How long a write of dead letters waits for the replicas in sync.  Then it is repeated."""
     share_letter_answer_ms: int = 10_000

@@ -1,7 +1,7 @@
 """Reminds the leaders of partitions of dead letters that nobody writes, as the share coordinator of their states.
 
-`broker.core.coordinator.share.reminders` decides.  One look costs as much as there are states with missing letters on
-this broker, which is nothing for most clusters.
+`broker.core.coordinator.share.reminders` decides.  The cost of a look grows with the number of states with
+missing letters on this broker, which is zero in most clusters.
 """
 
 from __future__ import annotations

@@ -342,7 +342,7 @@ class ShareGroups:
         self._own(self._group.create_task(work, name=f"share-states-{effect.group}"))
 
     async def _initialize(self, effect: InitializeShareStates) -> None:
-        """Initialize states, and report the initialized ones to the group, which orders the others again later."""
+        """Initialize states, and report the initialized ones to the group, which requests the others again."""
         keys = _keys(effect.group, effect.partitions)
         found = await self.states.ask_all([InitializeState(key, effect.state_epoch, NO_START) for key in keys])
         # FENCED_STATE_EPOCH shows that a state with a later epoch exists, so this partition is initialized, too.
@@ -394,7 +394,7 @@ class ShareGroups:
         """Initialize states again, at the given offsets.  The group must be empty; a missing one is created.
 
         The group notes the share partitions after they have a state.  If its coordinator fails in between, the states
-        are there for the next member, whose subscription adds them to the group.
+        remain, and the subscription of the next member adds them to the group.
         """
         reset = await self._ask_group(group, ResetShareStates(group, tuple(topic for topic, _ in offsets)))
         if reset.error is not KafkaCode.NONE:

@@ -28,7 +28,7 @@ A transactional batch may begin a transaction only if the coordinator has confir
 (`start_verification`).  Otherwise a batch that was delayed beyond its marker would begin a transaction that nobody
 ends.  A marker that arrives meanwhile makes the confirmation void, unless it raises the epoch to that of the batch.
 
-A client of transaction version 2 gets its next epoch with the decision, before the marker is here.  Its next batch thus
+A client of transaction version 2 gets its next epoch with the decision, before the marker arrives.  Its next batch then
 finds the transaction of its former epoch open.  That batch begins a transaction of its own, so the coordinator must
 confirm it, which it does only once all markers are written.  The marker has the new epoch.  A copy of it that was
 delayed must not end the next transaction, which has the same epoch: see `check_marker`.

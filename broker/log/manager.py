@@ -527,7 +527,7 @@ class LogManager:
         return [stray for directory in working for stray in directory.strays.all()]
 
     async def keep_strays(self) -> None:
-        """Exempt all present strays from `delete_strays`; durable on return.
+        """Exempt all current strays from `delete_strays`; durable on return.
 
         Raises:
             DiskError: a directory failed.

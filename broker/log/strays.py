@@ -141,7 +141,7 @@ class StrayFolders:
         known.update(named)  # from now on these strays may be deleted
 
     async def keep(self) -> None:
-        """Exempt all present strays from `delete_old`; durable on return."""
+        """Exempt all current strays from `delete_old`; durable on return."""
         async with self._deleting:
             kept = {name: msgspec.structs.replace(stray, is_kept=True) for name, stray in self._known.items()}
             if kept:

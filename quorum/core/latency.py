@@ -13,7 +13,7 @@ disk is slow from a quarter of the election timeout on; only then do these rules
   if another live voter has a fast disk.  If all are slow, it waits for four times the write time of the fastest, at
   most `STALL_TIMEOUTS_MAX` fetch timeouts; it also waits that long if no other voter is live.  It names slow voters
   last among its successors.
-- A leader does not hand over by preference to a voter with a slow disk, even if all are slow.  Otherwise leadership
+- A leader does not hand over to a preferred voter with a slow disk, even if all are slow.  Otherwise leadership
   would return at once to a voter whose disk has just stalled.  The next leader knows as much, because every voter
   reports its own write time.
 

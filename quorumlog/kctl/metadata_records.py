@@ -113,11 +113,11 @@ def config_of(config: metadata_pb2.Config, names: Names) -> str:
 def _config_topic(message: Any, names: Names) -> str | None:
     if not isinstance(message, metadata_pb2.Config) or message.scope != metadata_pb2.Config.SCOPE_TOPIC:
         return None
-    return names.of(_raw(message.resource))
+    return names.of(_topic_id_of(message.resource))
 
 
-def _raw(resource: str) -> bytes:
-    """Return the topic id in `resource`, the topic id in hex of a topic config."""
+def _topic_id_of(resource: str) -> bytes:
+    """Return the topic id of a topic config, whose `resource` is the id in hex; empty if it is not hex."""
     try:
         return bytes.fromhex(resource)
     except ValueError:
@@ -225,7 +225,7 @@ def _document(message: Message) -> dict[str, Any]:
                 value = value.values
             shown[field.name] = _value(field, value)
     if isinstance(message, metadata_pb2.Config) and message.scope == metadata_pb2.Config.SCOPE_TOPIC:
-        shown["resource"] = uuid_text(_raw(message.resource))
+        shown["resource"] = uuid_text(_topic_id_of(message.resource))
     return shown
 
 

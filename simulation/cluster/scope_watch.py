@@ -1,20 +1,20 @@
-"""The judge of transaction scopes: what readers of committed records see, compared with what drivers have asked for.
+"""The check of transaction scopes: compares the records that readers see with the requests of drivers.
 
 I42: A record of a scope's producer becomes visible only if an end names its producer.  For each sequence, exactly the
-producers of one end become visible: all of them, and no other.  If an end was acknowledged as the one that changed the
-scope, it is this one; an end that was refused is not.  Once the scope is open again, all of them are visible.
-I43: An end whose sequence is not greater than the stored one changes nothing, and a stored sequence is never forgotten.
+producers of one end become visible: all of them, and no other.  This end is the one that was acknowledged as a change
+of the scope, if there is one, and it was not refused.  Once the scope is open again, all of them are visible.
+I43: An end whose sequence is not greater than the stored one changes nothing, and a stored sequence is never lost.
 I44: Once a run of a scope has been acknowledged, no earlier run begins a producer or changes the scope.
 I45: A scope has one owner, until another one resets it.  Ordinary requests neither begin nor commit its producers.
 L13: After healing, every scope commits another sequence, and no transaction remains open.
 
-Theory of operation.  The judge knows nothing of the coordinator.  It hears each request before it is sent, and each
-answer when it has arrived.  The markers of the committed logs show what becomes visible (`Ledger.on_end`).  The ledger
+Theory of operation.  The check knows nothing of the coordinator.  It gets each request before it is sent, and each
+answer when it has arrived.  The markers of the committed logs show the visible records (`Ledger.on_end`).  The ledger
 of the same topic compares the markers with the records that readers get (I33), and the partitions of a producer with
 each other (I34).
 
-An end without an answer may have been decided or not.  So the judge keeps all ends of a sequence (`Decision`).  It
-rules out those that contradict an answer or the visible producers, and complains when none is left.
+An end without an answer may have been decided or not.  So the check keeps all ends of a sequence (`Decision`).  It
+rules out those that contradict an answer or the visible producers, and reports a violation when none is left.
 
 An owner that takes a scope over begins with new sequences.  So a sequence belongs to an owner (`_Tenure`), and each
 reset is made by an owner of its own.

@@ -49,7 +49,7 @@ class Scopes:
             self.tasks.append(self.world.start_client(name, self._read(name, Random(f"{plan.seed} {name}"))))
 
     async def _drive(self, name: str, random: Random) -> None:
-        """Run one life of a driver after the other.  Each scope has one host that commits a last sequence."""
+        """Run drivers, one after the other.  For each scope, one host commits a last sequence."""
         scope = f"scope {name[1:-1]}"
         self.shared.owners.setdefault(scope, f"owner of {scope}")
         while not self.stop.is_set():
@@ -61,7 +61,7 @@ class Scopes:
             has_committed = last.has_committed
 
     async def _live(self, name: str, driver: Driver, random: Random) -> None:
-        """Run a driver to its end.  Kill or pause some of them at any moment."""
+        """Run a driver to its end.  Some drivers are killed or paused at any moment."""
         process, task = self.world.start_process(name, driver.run())
         fate = 1.0 if driver.is_last else random.random()
         if fate < KILL_SHARE + PAUSE_SHARE:

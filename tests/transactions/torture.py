@@ -3,8 +3,8 @@
 Three voters and three brokers.  Writers of confluent-kafka, `quorumlog.client` and the Java client fill a topic with
 transactions, and loops of the first two copy it exactly once (`workers`).  At random, leaders, coordinators and the
 active controller are killed, suspended or disconnected, and workers are killed.  At the end, the views of readers are
-compared with what the writers know (`check`), and no transaction may be open.  `--seed` repeats the choices, not the
-timing.
+compared with the outcomes that the writers know (`check`), and no transaction may be open.  `--seed` repeats the
+choices, not the timing.
 
 The run happens in network namespaces of its own (`lan`).  Where these are not permitted, no link is cut.
 """
@@ -44,7 +44,7 @@ Say = Callable[[str], None]
 
 PARTITIONS = 6
 SETTLED_S = 180.0
-"""Until all replicas are in sync after a fault, all transactions have ended, and the loops have copied everything."""
+"""Time limit, after a fault, until replicas are in sync, transactions have ended, and loops have caught up."""
 POLL_S = 0.5
 LATEST_EVENTS = 8
 """Events of a worker that a report of a stall shows."""
@@ -98,7 +98,7 @@ class Worker:
         self._command = command
         self._action = action
         self._programs: list[Program] = []
-        """The last one runs, until `finish`."""
+        """In the order of their starts.  The last one runs until `finish`."""
         self._has_finished = False
         self._start()
 
@@ -145,7 +145,7 @@ class Worker:
         self._start()
 
     def finish(self) -> str:
-        """End it after its open transaction; return what is wrong, or an empty string.  Idempotent."""
+        """Stop the worker after its open transaction; return the problem, or an empty string.  Idempotent."""
         if self._has_finished:
             return ""
         self._has_finished = True

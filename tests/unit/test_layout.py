@@ -28,7 +28,7 @@ def test_each_folder_of_unit_tests_has_its_folder_in_the_source() -> None:
 
 
 def test_modules_log_in_one_way() -> None:
-    """By the loggers of one module, under one name."""
+    """The product logs only by the loggers of one module, under one name."""
     modules, names = set(), set()
     for module, node in statements():
         match node:

@@ -13,9 +13,9 @@ stored member gets a fresh session, and a group that was Stable continues withou
 **Groups and offsets** are separate.  A group of simple consumers has offsets and no `Group`.  A `Group` is dropped at
 the end of an operation if it has no members, no pending member ids, and no record.
 
-**Time.**  Each group has one entry in a heap, at a time that is not later than its next deadline.  A heartbeat moves a
-deadline back and leaves the entry alone; the tick at the old time finds nothing due and queues the group anew.  So a
-heartbeat costs no search.
+**Time.**  Each group has one entry in a heap, at a time that is not later than its next deadline.  A heartbeat
+postpones a deadline and leaves the entry alone; the tick at the old time finds nothing due and queues the group anew.
+So a heartbeat costs no search.
 
 **Two kinds of groups** are in the same map: `Group` uses the classic protocol, and `ConsumerGroup` the newer one
 (KIP-848).  Records of the newer protocol contain all its state, so replay alone builds it.  A group may change its kind

@@ -33,7 +33,7 @@ from broker.core.coordinator.turn import Turn
 from quorumlog.wire.errors import KafkaCode
 
 REASON_MAX_CHARS = 255
-"""Length of a client's reason for joining or leaving, as kept for people.  The rest is cut off."""
+"""The stored length of a client's reason for joining or leaving.  A longer reason is truncated."""
 
 
 # -- JoinGroup
@@ -227,7 +227,7 @@ def _assigned_bytes(group: Group) -> int:
 def _replaced(group: Group, member: Member, old_leader: str, can_skip_assignment: bool) -> JoinGroupResponse:
     response = replace(rebalance.joined(group, member), members=())
     if not can_skip_assignment:
-        # A client that finds itself the leader would assign, and its assignments would reach no member.
+        # The response names the old leader: a new leader would assign, but no member would get its assignments.
         return replace(response, leader=old_leader)
     if member.member_id != group.leader:
         return response

@@ -10,7 +10,7 @@ and all its producers have one coordinator, and one log.
 producers that the scope has at that place of the log are decided: the winners are committed, and the others aborted.
 They get no records of their own for that.  The markers follow, as after every decision.
 
-**Completion.**  A producer that has all its markers is deleted.  Once that is true of all, a record opens the scope
+**Completion.**  A producer that has all its markers is deleted.  Once all are deleted, a record opens the scope
 again.  So a log that holds an ENDING record as the last one of its scope also holds the last records of all producers
 that it decides, or their deletions; compaction removes neither before the next record of the scope.  A coordinator that
 loads such a log continues the end.  Producers that begin meanwhile have later records, and are not concerned.
@@ -21,9 +21,9 @@ than every epoch that the log shows, so that it rises even over the deletion of 
 
 **A run that another one has replaced never begins again.**  InitScope names no epoch, so a duplicate that arrives late,
 for example from a connection that was cut for minutes, would look like the next run.  It would fence the current run,
-and with `reset` delete the sequence, after which work that was done is done again.  `_replaced` has the last runs that
-were replaced, as the log shows them.  Compaction removes their records, but not from the newest segment.  So a
-coordinator that loads the log knows the runs of far longer than a connection can delay a request.
+and with `reset` delete the sequence, so completed work would be repeated.  `_replaced` has the last runs that were
+replaced, as the log shows them.  Compaction removes their records, but not from the newest segment.  That segment
+covers far more time than a connection can delay a request, so a coordinator that loads the log knows all these runs.
 
 **Epochs of producers.**  The decision raises the epoch of each producer by one, and its markers have that epoch.  A
 producer id may be used again with the epoch after that (`_free`), so that logs have to remember few producers.  Markers

@@ -5,7 +5,7 @@ the first member that fetches.  So after a change of leaders, letters would wait
 coordinator knows which states have records that wait for their letters, so it reminds the leader, which then loads
 exactly these states.
 
-A leader that has loaded a state changes it: it stores its epoch, and soon that the letters are written.  Therefore a
+A leader that has loaded a state changes it: it stores its epoch, and soon afterwards the written letters.  Therefore a
 state that stays unchanged between two looks belongs to a leader that has not loaded it, or that cannot write its
 letters.  The second one ignores the reminder.  A reminder that gets lost is repeated after the next look.
 """

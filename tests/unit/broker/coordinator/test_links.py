@@ -21,7 +21,7 @@ from tests.unit.broker.log.batches import make_batch
 
 
 class Connections:
-    """All connections that were made.  While `go_on` is not set, they are being made."""
+    """All connections that were requested.  They are established once `go_on` is set."""
 
     def __init__(self) -> None:
         self.made: list[Connection] = []
@@ -29,7 +29,7 @@ class Connections:
         self.go_on.set()
         self.address = ("a", 1)
         self.failing = 0
-        """So many of the next connections end as soon as they are made."""
+        """The number of next connections that end as soon as they are established."""
         self.produced: list[ProduceRequest] = []
         self.reply: bytes | None = None
         """The answer to a Produce; None: none arrives in time."""

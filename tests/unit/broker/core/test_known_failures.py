@@ -89,9 +89,9 @@ def test_k18991_a_reply_of_another_leader_epoch_truncates_nothing() -> None:
 
 
 def test_k13254_watermark_and_isr_change_in_one_step_in_either_order() -> None:
-    """There, two locks were taken in two orders.
+    """In Kafka, two locks were taken in two orders.
 
-    Here one task owns a partition, and both orders end in the same state.
+    In quorumlog, one task owns a partition, and both orders end in the same state.
     """
 
     def scenario(flush_first: bool) -> LeaderState:

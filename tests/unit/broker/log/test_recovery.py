@@ -374,7 +374,7 @@ async def test_a_file_shorter_than_its_recovery_point_is_damage(rig: Rig) -> Non
 
 @pytest.mark.parametrize("clean", [True, False])
 async def test_damage_stays_recorded_once_found(rig: Rig, clean: bool) -> None:
-    """Until the file is whole again, or the replica is replaced: a clean stop is not believed then."""
+    """It ends when the file is whole again, or the replica is replaced.  A clean stop does not end it."""
     log = rig.create()
     before = fill(log, 30)
     await rig.settle(log)

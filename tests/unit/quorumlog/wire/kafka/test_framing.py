@@ -11,7 +11,7 @@ from quorumlog.wire.kafka.framing import write_parts
 
 
 async def test_writes_to_a_lost_connection_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
-    """asyncio warns of each after the fifth; a client with many connections to a dying broker causes many."""
+    """After the fifth such write, asyncio logs a warning for each one."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=ours)

@@ -85,7 +85,7 @@ class ConsumerClient:
         self.answer = ConsumerHeartbeatResponse(KafkaCode.NONE)
 
     def send(self, **fields: Any) -> ConsumerHeartbeatResponse:
-        """Send a heartbeat with these fields, and take the answer over."""
+        """Send a heartbeat with these fields, and apply the answer to this client."""
         request = ConsumerHeartbeat(
             **{
                 "group": self.group,
