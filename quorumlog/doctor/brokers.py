@@ -125,9 +125,12 @@ def _replace(layout: Layout, broker_id: int) -> tuple[tuple[str, ...], str]:
     ]  # fmt: skip
     if not keys:
         return (unregister,), unregister
-    if lack := layout.lack_of_brokers(layout.factor(keys)):
-        return (), f"start another broker first ({lack}); doctor then says how to replace it"
     offline = [key for key in keys if layout.partitions[key].leader == NO_LEADER]
+    if lack := layout.lack_of_brokers(layout.factor(keys)):
+        if offline:
+            return (), f"start another broker first ({lack}); doctor then says how to replace it"
+        again = f"start broker {broker_id} with empty data directories, and it copies its replicas from the others"
+        return (), f"{again}; or start another broker ({lack}), and doctor says how to replace this one"
     if offline:
         return (), f"first resolve OFFLINE: {counted(len(offline), 'partition')} without a leader"
     commands = (move((), drain=broker_id), unregister)

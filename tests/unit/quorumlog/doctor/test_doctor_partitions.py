@@ -40,6 +40,18 @@ def test_a_fenced_broker_is_one_cause_of_its_consequences(clinic: Clinic, diagno
     assert "start another broker first, 2 are up, 3 are needed" in under["next"]
 
 
+def test_without_a_spare_broker_the_lost_one_may_start_with_empty_directories(
+    clinic: Clinic, diagnose: Diagnose
+) -> None:
+    clinic.topic("t", (11, 12, 13))
+    clinic.fence(12)
+    findings, _ = diagnose()
+    assert findings["FENCED"]["next"].endswith(
+        "if it is lost permanently: start broker 12 with empty data directories, and it copies its replicas from the "
+        "others; or start another broker (2 are up, 3 are needed), and doctor says how to replace this one"
+    )
+
+
 def test_with_spare_brokers_the_commands_to_move_replicas_are_given(
     monkeypatch: pytest.MonkeyPatch, diagnose: Diagnose
 ) -> None:
