@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import ExitStack
 
 from tests.clients.outcomes import expect
@@ -57,6 +58,8 @@ class Scenario:
             if self._strategy == "static":
                 second = self._restart(stack, first, second)
             second.finish()
+            if self._strategy == "static":  # it leaves only if an administrator removes it
+                asyncio.run(self._run.harness.remove_static_member(self._group, "b"))
             first.until(lambda: len(first.assigned) == PARTITIONS, "the member that stays has all partitions")
             first.finish()
             each = self._rounds * EACH // PARTITIONS

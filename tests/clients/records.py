@@ -23,6 +23,9 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from quorumlog.client.cluster import Cluster
+from quorumlog.client.coordinators import check
+from quorumlog.client.groups import GroupClient
+from quorumlog.client.kafka import KafkaConnection
 from quorumlog.wire import record_batch
 from quorumlog.wire.kafka import fetch
 from quorumlog.wire.kafka.codec import Api
@@ -146,6 +149,20 @@ class Harness:
         for future in self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, asked)]).values():
             return [each.offset for each in future.result(TIMEOUT_S).topic_partitions]
         raise AssertionError
+
+    async def remove_static_member(self, group: str, instance: str) -> None:
+        """Remove a static member, as an administrator does (KIP-345)."""
+
+        async def attempt(connection: KafkaConnection, left_s: float) -> None:
+            members = [{"member_id": "", "group_instance_id": instance}]
+            reply = await client.calls.ask(connection, Api.LEAVE_GROUP, {"group_id": group, "members": members}, left_s)
+            check(reply.error_code, f"group {group}")
+            (removed,) = reply.members
+            check(removed.error_code, f"member {instance} of group {group}")
+
+        async with Cluster(self.bootstrap) as cluster:
+            client = GroupClient(cluster)
+            await client.calls.call(group, TIMEOUT_S, attempt)
 
     async def headers(self, topic: str) -> list[record_batch.BatchHeader]:
         """Return the headers of the batches of partition 0 as the brokers keep them."""

@@ -197,7 +197,7 @@ public final class JavaProgram {
         if (strategy.equals("consumer")) {
             settings.put("group.protocol", "consumer");
         } else {
-            settings.put("session.timeout.ms", "6000");
+            settings.put("session.timeout.ms", "45000");
             settings.put("heartbeat.interval.ms", "500");
             String assignor = strategy.equals("cooperative") ? "CooperativeSticky" : "Range";
             String name = "org.apache.kafka.clients.consumer." + assignor + "Assignor";

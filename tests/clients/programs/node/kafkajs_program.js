@@ -120,7 +120,7 @@ async function member() {
   if (action.strategy === 'cooperative') unsupported('kafkajs has no cooperative assignor');
   if (action.strategy === 'static') unsupported('kafkajs has no static members');
   const consumer = kafka.consumer({
-    groupId: action.group, sessionTimeout: 6000, heartbeatInterval: 500, rebalanceTimeout: 10000,
+    groupId: action.group, sessionTimeout: 45000, heartbeatInterval: 500, rebalanceTimeout: 10000,
   });
   consumer.on(consumer.events.GROUP_JOIN, ({ payload }) => {
     const partitions = payload.memberAssignment[action.topic] || [];

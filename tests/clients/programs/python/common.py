@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 POLL_S = 0.1
 TIMEOUT_S = 30.0
 SETTLE_S = 5.0
-SESSION_MS = 6_000
+SESSION_MS = 45_000
 HEARTBEAT_MS = 500
 
 Action = dict[str, Any]

@@ -138,7 +138,7 @@ func member(action *common.Action) error {
 	options := []kgo.Opt{
 		kgo.ConsumerGroup(action.Group), kgo.ConsumeTopics(action.Topic), kgo.DisableAutoCommit(),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-		kgo.SessionTimeout(6 * time.Second), kgo.HeartbeatInterval(500 * time.Millisecond),
+		kgo.SessionTimeout(45 * time.Second), kgo.HeartbeatInterval(500 * time.Millisecond),
 		kgo.OnPartitionsAssigned(change(true)), kgo.OnPartitionsRevoked(change(false)), kgo.OnPartitionsLost(change(false)),
 	}
 	switch action.Strategy {

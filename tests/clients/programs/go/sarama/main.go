@@ -161,7 +161,7 @@ func member(action *common.Action) error {
 	config := config()
 	config.Consumer.Offsets.Initial = sarama.OffsetOldest
 	config.Consumer.Offsets.AutoCommit.Enable = false
-	config.Consumer.Group.Session.Timeout = 6 * time.Second
+	config.Consumer.Group.Session.Timeout = 45 * time.Second
 	config.Consumer.Group.Heartbeat.Interval = 500 * time.Millisecond
 	strategy := sarama.NewBalanceStrategyRange()
 	if action.Strategy == "cooperative" {

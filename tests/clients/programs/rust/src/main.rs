@@ -157,7 +157,7 @@ fn member(action: &Action) -> Result<(), Failure> {
     } else {
         let assignor = if strategy == "cooperative" { "cooperative-sticky" } else { "range" };
         config
-            .set("session.timeout.ms", "6000")
+            .set("session.timeout.ms", "45000")
             .set("heartbeat.interval.ms", "500")
             .set("partition.assignment.strategy", assignor);
     }
