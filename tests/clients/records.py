@@ -100,19 +100,28 @@ class Harness:
             raise RowFailed("the harness could not produce")
 
     def read(self, topic: str, count: int, *, isolation: str = "read_committed") -> list[dict[str, Any]]:
-        """Return up to `count` records of partition 0; fewer after the timeout, or once the end is reached."""
+        """Return up to `count` records of partition 0; fewer once the end is reached.
+
+        Raises:
+            RowFailed: neither was reached in time.
+            KafkaException: a broker reports an error.
+        """
         config = {**self._config, "group.id": "harness", "isolation.level": isolation, "enable.auto.commit": False}
         consumer = Consumer({**config, "enable.partition.eof": True}, logger=SILENT)
         consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
         found: list[dict[str, Any]] = []
         deadline = time.monotonic() + TIMEOUT_S
         try:
-            while len(found) < count and time.monotonic() < deadline:
+            while len(found) < count:
                 message = consumer.poll(1.0)
                 if message is None:
+                    if time.monotonic() > deadline:
+                        raise RowFailed(f"the harness read {len(found)} records of {topic} in {TIMEOUT_S:g} s")
                     continue
-                if message.error() is not None:  # the end
-                    break
+                if (error := message.error()) is not None:
+                    if error.code() == KafkaError._PARTITION_EOF:
+                        break
+                    raise KafkaException(error)
                 found.append(
                     {
                         "offset": message.offset(),
