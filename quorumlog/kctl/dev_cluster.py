@@ -164,7 +164,7 @@ def plan(directory: Path, voters: int, brokers: int, port_base: int, made_dir: b
     Raises:
         ConfigError: no free ports.
     """
-    ports = _free_ports(port_base)
+    ports = free_ports(port_base)
     cluster = DevCluster(str(directory), new_cluster_id(Sources.real()), made_dir, port_base=port_base)
     for role, first_id, count in ((VOTER, FIRST_VOTER_ID, voters), (BROKER, FIRST_BROKER_ID, brokers)):
         for node_id in range(first_id, first_id + count):
@@ -197,7 +197,7 @@ def _command(node: Node, cluster: DevCluster, initial_voters: str) -> list[str]:
     return [sys.executable, "-P", "-m", _MODULES[node.role], "run", *common, *own]
 
 
-def _free_ports(base: int) -> Iterator[int]:
+def free_ports(base: int) -> Iterator[int]:
     """Yield ports without a listener, from `base` upwards."""
     for port in range(base, PORT_MAX + 1):
         with socket.socket() as probe:

@@ -7,7 +7,8 @@
 Each client has a small program below `programs`, in the client's own language.  A program performs one action, which it
 gets as JSON in its only argument, and prints what it did and saw as JSON lines; `rows.py` and `groups.py` start the
 programs and check these lines, and read and write the same records with another client.  `tools.py` runs the
-command-line tools of Apache Kafka and checks their output.  Builds and downloads go to `.dev/clients`.
+command-line tools of Apache Kafka and checks their output; its rows may kill brokers and start them again.  Builds and
+downloads go to `.dev/clients`.
 
 With `--update` a run stores its rows in `results`, and writes docs/clients.md.  `reasons.py` gives the reason for each
 row that does not pass.
@@ -22,6 +23,7 @@ The actions of a program, and the events that it prints:
   when its partitions change, `record` for each, at last `closed`.
 - `admin` creates, describes, alters and deletes (see `rows.ADMIN`): `saw` with `aspect` and `value`.
 - `transact` commits, aborts, and sends offsets in a transaction (see `rows._transactions`): `done`.
+- `hold`, of confluent-kafka only, keeps a transaction with one record open: `open`.
 
 Each program first prints `version`.  `unsupported`, with a `reason`, means that the client has no such feature.
 """

@@ -17,7 +17,8 @@ from tests.clients.peers import Peer
 from tests.clients.records import COUNT, Harness, record
 
 TIMEOUT_S = 60.0
-SETTLE_S = 20.0
+SETTLE_S = 60.0
+"""Longer than a session of a broker that was killed."""
 LARGE_VALUES = [f"{number}-" + "x" * 100_000 for number in range(80)]
 SLOW_RATE = 1_000
 """Bytes per second.  Kafka copies a MiB before it applies a rate, so only the copy of a larger log is held up."""
@@ -77,10 +78,11 @@ class Call:
             self.harness.produce(name, range(COUNT))
         return name
 
-    def topic_on(self, *brokers: int) -> str:
+    def topic_on(self, *brokers: int, config: str = "") -> str:
         """Create a topic with one partition and return its name; the first broker is the preferred leader."""
         topic = self.new_name()
-        self.tool("TopicCommand", "--create", "--topic", topic, "--replica-assignment", ":".join(map(str, brokers)))
+        options = ("--replica-assignment", ":".join(map(str, brokers)), *(("--config", config) if config else ()))
+        self.tool("TopicCommand", "--create", "--topic", topic, *options)
         return topic
 
     def large_topic_on(self, *brokers: int) -> str:

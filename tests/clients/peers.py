@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
-import json
 import os
+import random
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from quorumlog.kctl import dev_cluster
-from quorumlog.kctl.dev import PORT_BASE
 from quorumlog.testing import standalone
 from tests.clients.catalog import JARS, java
 from tests.clients.outcomes import RowFailed
@@ -50,6 +50,30 @@ KAFKA_SETTINGS = {
 NEWCOMER_ID = 77
 
 
+class Server:
+    """A server process.  Its output goes to `home`/log.  `home` is created by `start`."""
+
+    def __init__(self, command: list[str], home: Path) -> None:
+        self._command = command
+        self._home = home
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it unless it runs."""
+        if self._process is None:
+            self._home.mkdir(exist_ok=True)
+            with (self._home / "log").open("a") as log:
+                environment = dev_cluster.environment()
+                self._process = subprocess.Popen(self._command, cwd=self._home, env=environment, stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        """End it at once, as kill -9 does, if it runs."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
 @dataclass(frozen=True)
 class Peer:
     """A cluster that serves.
@@ -57,6 +81,10 @@ class Peer:
     controllers: bootstrap controllers for Kafka's tools; None if it has no such listener.
     newcomer: starts a controller with an empty disk and the id NEWCOMER_ID, which observes the quorum until the block
     ends.  Its value is the address for other controllers.  None if the cluster has a single process.
+    servers: the processes of its nodes, by id.  A row may kill a broker and start it again.  Empty if the cluster has a
+    single process.
+    spare: the id of a broker with empty disks that runs only if a row starts it; None if there is no such broker.
+    kctl: runs quorumlog's own tool and returns its output.  None if the cluster is not quorumlog's.
     """
 
     name: str
@@ -64,109 +92,142 @@ class Peer:
     brokers: tuple[int, ...]
     controllers: str | None = None
     newcomer: Callable[[], AbstractContextManager[str]] | None = None
+    servers: Mapping[int, Server] = field(default_factory=dict)
+    spare: int | None = None
+    kctl: Callable[..., str] | None = None
 
 
 @contextmanager
 def quorumlog_cluster() -> Iterator[Peer]:
-    """3 voters and 3 brokers, each a process of its own.  A broker has two data directories."""
-    with tempfile.TemporaryDirectory(prefix="clients-") as folder:
-        home = Path(folder) / "cluster"
-        home.mkdir()
-        _plan(home)
-        try:
-            subprocess.run(
-                [*KCTL, "dev", "up", "--dir", str(home), "--timeout", str(START_TIMEOUT_S)],
-                check=True,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            cluster = json.loads((home / "cluster.json").read_text())
-            _set({"KCTL_CONTROLLERS": cluster["controllers"]})
-            brokers = tuple(node["id"] for node in cluster["nodes"] if node["role"] == "broker")
-            newcomer = partial(_quorumlog_newcomer, Path(folder) / "newcomer", cluster["controllers"])
-            yield Peer("quorumlog", cluster["bootstrap"], brokers, newcomer=newcomer)
-        finally:
-            subprocess.run([*KCTL, "dev", "down", "--dir", str(home)], check=True, capture_output=True)
+    """3 voters, 3 brokers and the spare broker, each a process of its own.  A broker has two data directories."""
+    with tempfile.TemporaryDirectory(prefix="clients-") as folder, ExitStack() as stack:
+        home = Path(folder)
+        cluster = dev_cluster.plan(home, VOTERS, BROKERS + 1, _first_port(), made_dir=False)
+        for node in cluster.nodes:
+            if node.role == dev_cluster.BROKER:
+                _adapt(node)
+        servers = {node.id: Server(node.command, home / node.name) for node in cluster.nodes}
+        spare = cluster.nodes.pop()
+        for node in cluster.nodes:
+            stack.enter_context(_running(servers[node.id]))
+        stack.callback(servers[spare.id].kill)
+        asyncio.run(_wait_until_ready(cluster.nodes))
+        kctl = partial(_kctl, cluster.controllers)
+        _configure(kctl)
+        brokers = tuple(node.id for node in cluster.nodes if node.role == dev_cluster.BROKER)
+        newcomer = partial(_quorumlog_newcomer, home / "newcomer", cluster.controllers)
+        yield Peer("quorumlog", cluster.bootstrap, brokers, None, newcomer, servers, spare.id, kctl)
 
 
-def _plan(home: Path) -> None:
-    """Describe the cluster that `kctl dev up` starts."""
-    cluster = dev_cluster.plan(home, VOTERS, BROKERS, PORT_BASE, made_dir=True)
-    for node in cluster.nodes:
-        if node.role == dev_cluster.BROKER:
-            place = node.command.index("--data-dir") + 1
-            node.data_dir = node.command[place] = f"{node.data_dir},{node.data_dir}-2"
-    cluster.save()
+def _adapt(broker: dev_cluster.Node) -> None:
+    """Give a broker that was not started a second data directory, and let it leave hanging transactions to the rows."""
+    place = broker.command.index("--data-dir") + 1
+    broker.command[place] = f"{broker.data_dir},{broker.data_dir}-2"
+    broker.command[broker.command.index("broker.cli")] = "tests.patient_broker"
+
+
+async def _wait_until_ready(nodes: Iterable[dev_cluster.Node]) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    for node in nodes:
+        while True:
+            is_ready, why = await dev_cluster.readiness(node)
+            if is_ready:
+                break
+            if time.monotonic() > deadline:
+                raise RowFailed(f"{node.name} was not ready within {START_TIMEOUT_S:g} s: {why}")
+            await asyncio.sleep(0.2)  # another process, which sends no event: poll
 
 
 @contextmanager
 def _quorumlog_newcomer(home: Path, controllers: str) -> Iterator[str]:
-    home.mkdir()
     (port,) = _free_ports(1)
     address = f"127.0.0.1:{port}"
     places = ("--data-dir", str(home / "data"), "--listen", address, "--http", "off")
     identity = ("--node-id", str(NEWCOMER_ID), "--join", controllers)
-    command = [sys.executable, "-m", "quorumlog_server.quorum_node", "run", *identity, *places]
-    with _running(command, home):
+    command = [sys.executable, "-P", "-m", "quorumlog_server.quorum_node", "run", *identity, *places]
+    with _running(Server(command, home)):
         yield address
 
 
 @contextmanager
-def _running(command: list[str], home: Path) -> Iterator[None]:
-    """Run a server until the block ends.  Its output goes to `home`/log."""
-    with (home / "log").open("a") as log:
-        process = subprocess.Popen(command, cwd=home, stdout=log, stderr=log)
+def _running(server: Server) -> Iterator[None]:
+    """Run a server until the block ends.  The block may kill and start it."""
+    server.start()
     try:
         yield
     finally:
-        process.kill()
-        process.wait()
+        server.kill()
 
 
-def _set(environment: dict[str, str]) -> None:
+def _kctl(controllers: str, *arguments: str) -> str:
+    """
+    Raises:
+        RowFailed: the command failed.
+    """
+    environment = {**os.environ, "KCTL_CONTROLLERS": controllers}
+    done = subprocess.run([*KCTL, *arguments], env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise RowFailed(f"kctl {arguments[0]}: exit status {done.returncode}: {done.stderr}")
+    return done.stdout
+
+
+def _configure(kctl: Callable[..., str]) -> None:
     """Make the cluster quick, and let it use all features of this release."""
-    for arguments in (("configs", "set", "--cluster", *GROUP_SETTINGS), ("features", "upgrade", "--wait")):
-        command = [*KCTL, *arguments]
-        subprocess.run(command, check=True, env={**os.environ, **environment}, stdout=subprocess.DEVNULL)
+    kctl("configs", "set", "--cluster", *GROUP_SETTINGS)
+    kctl("features", "upgrade", "--wait")
 
 
 @contextmanager
 def quorumlog_standalone() -> Iterator[Peer]:
     """One process."""
     with standalone() as broker:
-        _set({"KCTL_CONTROLLERS": broker.control})
-        yield Peer("quorumlog", broker.bootstrap, (1,))
+        kctl = partial(_kctl, broker.control)
+        _configure(kctl)
+        yield Peer("quorumlog", broker.bootstrap, (1,), kctl=kctl)
 
 
 @contextmanager
 def kafka_cluster() -> Iterator[Peer]:
-    """3 processes, each controller and broker, with two data directories.
+    """3 processes, each controller and broker, and the spare broker, with two data directories each.
 
     Raises:
         Skipped: its jars are missing.
     """
-    ports = _free_ports(2 * BROKERS)
-    controllers, clients = ([f"127.0.0.1:{port}" for port in half] for half in (ports[:BROKERS], ports[BROKERS:]))
+    ports = iter(_free_ports(2 * BROKERS + 1))
+    controllers, clients = ([f"127.0.0.1:{next(ports)}" for _ in range(BROKERS)] for _ in range(2))
     voters = ",".join(f"{number}@{address}:{_random_id()}" for number, address in enumerate(controllers, 1))
     cluster_id, quorum = _random_id(), {"controller.quorum.bootstrap.servers": ",".join(controllers)}
-    with ExitStack() as stack:
-        parent = tempfile.TemporaryDirectory(prefix="clients-kafka-", ignore_cleanup_errors=True)
-        folder = Path(stack.enter_context(parent))
-        for number, (controller, address) in enumerate(zip(controllers, clients, strict=True), 1):
-            home = folder / str(number)
-            settings = {
+    brokers, spare = tuple(range(1, BROKERS + 1)), BROKERS + 1
+    parent = tempfile.TemporaryDirectory(prefix="clients-kafka-", ignore_cleanup_errors=True)
+    with parent as folder, ExitStack() as stack:
+        servers = {}
+        for number, controller, address in zip(brokers, controllers, clients, strict=True):
+            home = Path(folder) / str(number)
+            settings: dict[str, object] = {
                 "process.roles": "broker,controller",
-                "node.id": number,
                 "listeners": f"PLAINTEXT://{address},CONTROLLER://{controller}",
-                "log.dirs": f"{home / 'data'},{home / 'data-2'}",
+                **_of_broker(number, home),
                 **quorum,
-                **KAFKA_SETTINGS,
             }
-            stack.enter_context(_kafka_node(home, settings, cluster_id, "--initial-controllers", voters))
+            servers[number] = _kafka_server(home, settings, cluster_id, "--initial-controllers", voters)
+            stack.enter_context(_running(servers[number]))
+        home = Path(folder) / str(spare)
+        settings = {
+            "process.roles": "broker",
+            "listeners": f"PLAINTEXT://127.0.0.1:{next(ports)}",
+            **_of_broker(spare, home),
+            **quorum,
+        }
+        servers[spare] = _kafka_server(home, settings, cluster_id)
+        stack.callback(servers[spare].kill)
         bootstrap = ",".join(clients)
         _wait_until_served(bootstrap, BROKERS)
-        newcomer = partial(_kafka_newcomer, folder / "newcomer", quorum, cluster_id)
-        yield Peer(f"kafka {JARS.version}", bootstrap, tuple(range(1, BROKERS + 1)), controllers[0], newcomer)
+        newcomer = partial(_kafka_newcomer, Path(folder) / "newcomer", quorum, cluster_id)
+        yield Peer(f"kafka {JARS.version}", bootstrap, brokers, controllers[0], newcomer, servers, spare)
+
+
+def _of_broker(number: int, home: Path) -> dict[str, object]:
+    return {"node.id": number, "log.dirs": f"{home / 'data'},{home / 'data-2'}"}
 
 
 @contextmanager
@@ -179,23 +240,20 @@ def _kafka_newcomer(home: Path, quorum: Mapping[str, object], cluster_id: str) -
         "listeners": f"CONTROLLER://{address}",
         "log.dirs": home / "data",
         **quorum,
-        **KAFKA_SETTINGS,
     }
-    with _kafka_node(home, settings, cluster_id, "--no-initial-controllers"):
+    with _running(_kafka_server(home, settings, cluster_id, "--no-initial-controllers")):
         yield address
 
 
-@contextmanager
-def _kafka_node(home: Path, settings: Mapping[str, object], cluster_id: str, *voters: str) -> Iterator[None]:
-    """Format an empty disk and run a server until the block ends.  voters: options that name the first voters."""
+def _kafka_server(home: Path, settings: Mapping[str, object], cluster_id: str, *voters: str) -> Server:
+    """Format empty disks, and return their server, which does not run.  voters: options that name the first voters."""
     home.mkdir()
     file = home / "server.properties"
-    file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    file.write_text("".join(f"{name}={value}\n" for name, value in {**settings, **KAFKA_SETTINGS}.items()))
     tool = [*java(), "kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", str(file), *voters]
     with (home / "log").open("w") as log:
         subprocess.run(tool, check=True, stdout=log, stderr=log, timeout=START_TIMEOUT_S)
-    with _running([*java(), "-Xmx384m", "kafka.Kafka", str(file)], home):
-        yield
+    return Server([*java(), "-Xmx384m", "kafka.Kafka", str(file)], home)
 
 
 def _random_id() -> str:
@@ -222,10 +280,18 @@ def _wait_until_served(bootstrap: str, brokers: int) -> None:
         time.sleep(0.2)  # another process, which sends no event: poll
 
 
+def _first_port() -> int:
+    """Return a port from which a cluster may search for free ones.
+
+    The system gives no port below 32768 to outgoing connections.  One of them could otherwise take the port of a server
+    while that is killed.
+    """
+    return random.randrange(10_000, 30_000)
+
+
 def _free_ports(wanted: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(wanted)]
-        return [each.getsockname()[1] for each in sockets]
+    ports = dev_cluster.free_ports(_first_port())
+    return [next(ports) for _ in range(wanted)]
 
 
 def served_apis(bootstrap: str) -> dict[int, tuple[int, int]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException
 
-from tests.clients import directories, transactions, voters
+from tests.clients import brokers, directories, transactions, voters
 from tests.clients.calls import REASSIGN_COMMAND, SLOW_RATE, Call, has
 from tests.clients.catalog import JARS
 from tests.clients.outcomes import Outcome, RowFailed, Skipped, Word, expect, shortened
@@ -251,12 +251,6 @@ def _levels(call: Call) -> dict[str, str]:
     return {name: level for name, level in found if level != "0"}
 
 
-def _unregister(call: Call) -> None:
-    """Name a broker that is not registered."""
-    refused = call.tool("ClusterTool", "unregister", "--id", "999", status=1)
-    has(refused, "BrokerIdNotRegisteredException")
-
-
 def _cluster(call: Call) -> None:
     has(call.tool("ClusterTool", "cluster-id"), r"Cluster ID: \S{22}\s*$")
     endpoints = call.tool("ClusterTool", "list-endpoints")
@@ -366,7 +360,8 @@ TOOLS = (
     Tool("kafka-features", _features),
     Tool("kafka-features upgrade, downgrade", _features_changed, (57,)),
     Tool("kafka-cluster", _cluster),
-    Tool("kafka-cluster unregister, refused", _unregister, (64,)),
+    Tool("kafka-cluster unregister", brokers.unregister, (64,)),
+    Tool("kafka-cluster unregister, refused", brokers.refuse, (64,)),
     Tool("kafka-broker-api-versions", _api_versions),
     Tool("kafka-console-producer", _console_producer),
     Tool("kafka-console-consumer", _console),
@@ -377,4 +372,5 @@ TOOLS = (
     Tool("kafka-e2e-latency", _latency),
     Tool("kafka-transactions", transactions.terminate, (61, 65, 66)),
     Tool("kafka-transactions abort", transactions.abort, (27, 61)),
+    Tool("kafka-transactions find-hanging, abort", transactions.end_hanging, (27, 61)),
 )

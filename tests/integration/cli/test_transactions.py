@@ -25,18 +25,6 @@ from tests.integration.quorum import clusters
 from tests.integration.quorum.clusters import done, kctl, node_of, running
 
 WAIT_S = 60.0
-PATIENT = """\
-import asyncio
-import broker.cli
-from broker.coordinator.hanging import HangingTransactions
-
-async def run(self):
-    await asyncio.Event().wait()
-
-HangingTransactions.run = run
-broker.cli.main()
-"""
-"""A broker that leaves hanging transactions to the operator, so that a slow machine has time to look at one."""
 Kctl = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -197,8 +185,8 @@ async def test_a_transaction_that_lost_its_marker_is_found_and_aborted(tmp_path:
     async with running(tmp_path, voters=1, brokers=3, **FAST) as cluster:
         await done(cluster, "configs", "set", "--cluster", "transaction.state.log.num.partitions=2")
         patient = node_of(cluster, 13)
-        module = patient.command.index("-m")
-        patient.command[module : module + 2] = ["-c", PATIENT]  # takes effect when it starts again
+        module = patient.command.index("broker.cli")
+        patient.command[module] = "tests.patient_broker"  # takes effect when it starts again
         topic = "ledger"
         place = ("--assignment", "12:13", "--config", "min.insync.replicas=1", "--wait")
         await done(cluster, "topics", "create", topic, *place)

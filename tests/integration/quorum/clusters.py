@@ -133,7 +133,7 @@ def another_node(cluster: DevCluster, node_id: int, *options: str) -> Node:
     """
     home = Path(cluster.dir) / f"another-{node_id}-{len(cluster.nodes)}"
     home.mkdir()
-    control, http = (f"{dev_cluster.HOST}:{port}" for port in islice(dev_cluster._free_ports(PORT_BASE + 50), 2))
+    control, http = (f"{dev_cluster.HOST}:{port}" for port in islice(dev_cluster.free_ports(PORT_BASE + 50), 2))
     command = [sys.executable, "-P", "-m", "quorumlog_server.quorum_node", "run", "--data-dir", str(home / "data")]
     command += ["--node-id", str(node_id), "--listen", control, "--http", http, *options]
     node = Node("voter", node_id, control, http, str(home / "data"), str(home / "log"), command)

@@ -222,7 +222,13 @@ def transact(action: Action) -> None:
 
 def hold(action: Action) -> None:
     """Keep a transaction with one record open until the end of the input."""
-    producer = Producer({"bootstrap.servers": action["bootstrap"], "transactional.id": action["id"]})
+    producer = Producer(
+        {
+            "bootstrap.servers": action["bootstrap"],
+            "transactional.id": action["id"],
+            "transaction.timeout.ms": action["timeout_ms"],
+        }
+    )
     producer.init_transactions(TIMEOUT_S)
     producer.begin_transaction()
     producer.produce(action["topic"], action["value"], partition=0)
