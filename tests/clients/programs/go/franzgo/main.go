@@ -152,7 +152,6 @@ func member(action *common.Action) error {
 	if action.Instance != nil {
 		options = append(options, kgo.InstanceID(*action.Instance))
 	}
-	options = append(options, kgo.WithContext(ctx))
 	consumer, err := client(action, options...)
 	if err != nil {
 		return err
