@@ -23,6 +23,8 @@ The actions of a program, and the events that it prints:
   when its partitions change, `record` for each, at last `closed`.
 - `admin` creates, describes, alters and deletes (see `rows.ADMIN`): `saw` with `aspect` and `value`.
 - `transact` commits, aborts, and sends offsets in a transaction (see `rows._transactions`): `done`.
+- `share` joins the share group `group` for `topic`, and to `work` acknowledges each record, or to `hold` none:
+  `record` for each, `committed` for each acknowledgement, at last `closed`.
 - `hold`, of confluent-kafka only, keeps a transaction with one record open: `open`.
 
 Each program first prints `version`.  `unsupported`, with a `reason`, means that the client has no such feature.

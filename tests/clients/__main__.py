@@ -65,9 +65,6 @@ def run_all(peer: Peer, program_text: str, row_text: str) -> Iterator[Outcome]:
         wanted = [row for row in rows() if row_text in row.name]
         if program_text not in program.name or not wanted:
             continue
-        if not any(row.is_for(program.name) for row in wanted):
-            yield from (row.not_run(program.name) for row in wanted)
-            continue
         try:
             command = program.prepare()
         except Skipped as reason:
@@ -75,7 +72,7 @@ def run_all(peer: Peer, program_text: str, row_text: str) -> Iterator[Outcome]:
             continue
         run = Run(program.name, command, harness, len(peer.brokers), served)
         for row in wanted:
-            yield perform(run, row) if row.is_for(program.name) else row.not_run(program.name)
+            yield perform(run, row)
     for tool in TOOLS:
         if program_text in tool.name and (not row_text or row_text in tool.row):
             yield perform_tool(tool, peer, harness, served)

@@ -75,22 +75,14 @@ class Run:
 
 @dataclass(frozen=True)
 class Row:
-    """needs: the API keys without which the row is not served.
-
-    only: the program that the row is for; empty for all.  otherwise: why the others are not run.
-    """
+    """needs: the API keys without which the row is not served."""
 
     name: str
     check: Callable[[Run], None]
     needs: tuple[int, ...] = ()
-    only: str = ""
-    otherwise: str = ""
 
-    def is_for(self, program: str) -> bool:
-        return self.only in ("", program)
-
-    def not_run(self, program: str, reason: str = "") -> Outcome:
-        return Outcome(program, self.name, Word.SKIPPED, reason or self.otherwise)
+    def not_run(self, program: str, reason: str) -> Outcome:
+        return Outcome(program, self.name, Word.SKIPPED, reason)
 
 
 def perform(run: Run, row: Row) -> Outcome:

@@ -6,9 +6,9 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 
-from tests.clients.outcomes import RowFailed, expect
+from tests.clients.outcomes import NotOffered, RowFailed, expect
 from tests.clients.rows import Row, Run
-from tests.clients.running import ROW_TIMEOUT_S, Program
+from tests.clients.running import ROW_TIMEOUT_S, Event, Program
 
 COUNT = 40
 NEEDED = (76, 78, 79)
@@ -16,17 +16,20 @@ NEEDED = (76, 78, 79)
 
 KINDS = ("good", "retry", "bad", "last")
 """The first words of the values: a member accepts "good" and "last", releases "retry" once, and rejects "bad"."""
-SHARER = "kafka-clients"
-NO_SHARER = "the program of this client has no share consumer yet"
+SHARERS = ("confluent-kafka", "kafka-clients", "franz-go")
 
 
 def _member(run: Run, stack: ExitStack, topic: str, group: str, mode: str, **fields: str) -> Program:
+    if run.name not in SHARERS:
+        raise NotOffered(f"{run.name} has no share consumer")
     return stack.enter_context(run.start("share", topic=topic, group=group, mode=mode, **fields))
 
 
 def _share_groups(run: Run) -> None:
     """A member is killed with records that it has not acknowledged; two others get these and all later ones.
 
+    A client that fetches ahead may have a fetch at the broker when it is killed, and that fetch may acquire some of the
+    later records.  Their first delivery to another member is then the second one, and no member releases them.
     A share group begins with new records, so records are produced until the first member gets one.
     """
     topic, group = run.new_name("queue"), run.new_name("share")
@@ -46,17 +49,21 @@ def _share_groups(run: Run) -> None:
         workers = [_member(run, stack, topic, group, "work") for _ in range(2)]
         fresh = [f"{kind}-{number}" for number in range(COUNT // 4) for kind in KINDS]
         run.harness.produce_values(topic, 1, fresh)
-        wanted = Counter({value: 2 if value.startswith("retry") else 1 for value in fresh}) + Counter(held)
+        known = {*fresh, *held}
 
         def delivered() -> Counter[str]:
-            return Counter(value for each in workers for value in each.values if value in wanted)
+            return Counter(value for each in workers for value in each.values if value in known)
+
+        def wanted() -> Counter[str]:
+            released = [one["value"] for each in workers for one in each.of("record") if _is_released(one)]
+            return Counter(known) + Counter(released)
 
         deadline = time.monotonic() + ROW_TIMEOUT_S
-        while not _covers(delivered(), wanted):
+        while not _covers(delivered(), wanted()):
             if time.monotonic() > deadline:
-                raise RowFailed(f"the workers did not get {wanted - delivered()}")
+                raise RowFailed(f"the workers did not get {wanted() - delivered()}")
             time.sleep(0.05)  # threads read the output of the workers meanwhile
-        expect("deliveries", delivered(), wanted)
+        expect("deliveries", delivered(), wanted())
         errors = [event["error"] for each in workers for event in each.of("committed") if event["error"]]
         expect("errors of acknowledgements", errors, [])
         for worker in workers:
@@ -66,6 +73,10 @@ def _share_groups(run: Run) -> None:
         last.until(lambda: "end" in last.values, "a later member gets the next record")
         expect("records after all were acknowledged", last.values, ["end"])
         last.finish()
+
+
+def _is_released(delivery: Event) -> bool:
+    return str(delivery["value"]).startswith("retry") and delivery["deliveries"] == 1
 
 
 def _covers(found: Counter[str], wanted: Counter[str]) -> bool:
@@ -100,6 +111,6 @@ def _dead_letters(run: Run) -> None:
 
 
 SHARE_ROWS = (
-    Row("share groups", _share_groups, NEEDED, SHARER, NO_SHARER),
-    Row("dead letters", _dead_letters, NEEDED, SHARER, NO_SHARER),
+    Row("share groups", _share_groups, NEEDED),
+    Row("dead letters", _dead_letters, NEEDED),
 )

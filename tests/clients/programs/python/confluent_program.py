@@ -7,12 +7,14 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import (
     OFFSET_BEGINNING,
+    AcknowledgeType,
     Consumer,
     ConsumerGroupState,
     ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
     Producer,
+    ShareConsumer,
     TopicPartition,
 )
 from confluent_kafka.admin import (
@@ -220,6 +222,59 @@ def transact(action: Action) -> None:
     report("done")
 
 
+def share(action: Action) -> None:
+    """Release each record whose value begins with "retry" at its first delivery, and reject those with "bad"."""
+    if "letters" in action:
+        _prepare_letters(action)
+    config = {
+        "bootstrap.servers": action["bootstrap"],
+        "group.id": action["group"],
+        "share.acknowledgement.mode": "explicit",
+    }
+    standard_input = Input()
+    consumer = ShareConsumer(config)
+    consumer.subscribe([action["topic"]])
+    while not standard_input.has_ended:
+        messages = consumer.poll(POLL_S)
+        for message in messages:
+            if (error := message.error()) is not None:
+                raise KafkaException(error)
+            value, deliveries = str(_text(message.value())), message.delivery_count() or 0
+            report("record", offset=message.offset(), value=value, deliveries=deliveries)
+            if action["mode"] == "work":
+                consumer.acknowledge(message, _verdict(value, deliveries))
+        if messages and action["mode"] == "hold":
+            standard_input.wait()
+        elif messages:
+            for partition, failure in consumer.commit_sync(TIMEOUT_S).items():
+                report("committed", partition=partition.partition, error=str(failure or ""))
+    consumer.close()
+    report("closed")
+
+
+def _verdict(value: str, deliveries: int) -> AcknowledgeType:
+    if value.startswith("retry") and deliveries == 1:
+        return AcknowledgeType.RELEASE
+    return AcknowledgeType.REJECT if value.startswith("bad") else AcknowledgeType.ACCEPT
+
+
+def _prepare_letters(action: Action) -> None:
+    """Give a share group a dead-letter topic, and let it begin with the oldest records."""
+    admin = AdminClient({"bootstrap.servers": action["bootstrap"]})
+    letters = NewTopic(action["letters"], 1, config={"errors.deadletterqueue.group.enable": "true"})
+    for created in admin.create_topics([letters]).values():
+        created.result(TIMEOUT_S)
+    wanted = {
+        "share.auto.offset.reset": "earliest",
+        "errors.deadletterqueue.topic.name": action["letters"],
+        "errors.deadletterqueue.copy.record.enable": "true",
+    }
+    changes = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in wanted.items()]
+    group = ConfigResource(ResourceType.GROUP, action["group"], incremental_configs=changes)
+    for altered in admin.incremental_alter_configs([group]).values():
+        altered.result(TIMEOUT_S)
+
+
 def hold(action: Action) -> None:
     """Keep a transaction with one record open until the end of the input."""
     producer = Producer(
@@ -241,5 +296,13 @@ if __name__ == "__main__":
     name = f"{confluent_kafka.__version__} (librdkafka {confluent_kafka.libversion()[0]})"
     run(
         name,
-        {"produce": produce, "consume": consume, "member": member, "admin": admin, "transact": transact, "hold": hold},
+        {
+            "produce": produce,
+            "consume": consume,
+            "member": member,
+            "admin": admin,
+            "transact": transact,
+            "hold": hold,
+            "share": share,
+        },
     )

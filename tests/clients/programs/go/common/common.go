@@ -33,6 +33,8 @@ type Action struct {
 	Instance    *string `json:"instance"`
 	Data        string  `json:"data"`
 	ID          string  `json:"id"`
+	Mode        string  `json:"mode"`
+	Letters     string  `json:"letters"`
 }
 
 // Contents are those of a record that every program writes.

@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"programs/common"
 )
@@ -21,6 +22,7 @@ import (
 func main() {
 	common.Run("github.com/twmb/franz-go", map[string]func(*common.Action) error{
 		"produce": produce, "consume": consume, "member": member, "admin": admin, "transact": transact,
+		"share": share,
 	})
 }
 
@@ -189,6 +191,107 @@ func closeMember(consumer *kgo.Client) error {
 	consumer.Close()
 	common.Report("closed", nil)
 	return nil
+}
+
+// share releases each record whose value begins with "retry" at its first delivery, and rejects those with "bad".
+func share(action *common.Action) error {
+	if action.Letters != "" {
+		if err := prepareLetters(action); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	consumer, err := client(action, kgo.ShareGroup(action.Group), kgo.ConsumeTopics(action.Topic),
+		kgo.ShareAckCallback(func(_ *kgo.Client, results kgo.ShareAckResults) {
+			for _, one := range results {
+				problem := ""
+				if one.Err != nil {
+					problem = one.Err.Error()
+				}
+				common.Report("committed", map[string]any{"partition": one.Partition, "error": problem})
+			}
+		}))
+	if err != nil {
+		return err
+	}
+	go func() {
+		common.WaitForEndOfInput()
+		cancel()
+	}()
+	for {
+		fetches := consumer.PollFetches(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		if err := fetches.Err(); err != nil {
+			return err
+		}
+		for _, one := range fetches.Records() {
+			value, deliveries := string(one.Value), one.DeliveryCount()
+			common.Report("record", map[string]any{"offset": one.Offset, "value": value, "deliveries": deliveries})
+			if action.Mode == "work" {
+				consumer.MarkAcks(verdict(value, deliveries), one)
+			}
+		}
+		if action.Mode == "hold" {
+			<-ctx.Done()
+			break
+		}
+		if err := flush(consumer); err != nil {
+			return err
+		}
+	}
+	return closeMember(consumer)
+}
+
+func verdict(value string, deliveries int32) kgo.AckStatus {
+	if strings.HasPrefix(value, "retry") && deliveries == 1 {
+		return kgo.AckRelease
+	}
+	if strings.HasPrefix(value, "bad") {
+		return kgo.AckReject
+	}
+	return kgo.AckAccept
+}
+
+func flush(consumer *kgo.Client) error {
+	ctx, cancel := deadline()
+	defer cancel()
+	return consumer.FlushAcks(ctx)
+}
+
+// prepareLetters gives a share group a dead-letter topic, and lets it begin with the oldest records.
+func prepareLetters(action *common.Action) error {
+	asking, err := client(action)
+	if err != nil {
+		return err
+	}
+	defer asking.Close()
+	ctx, cancel := deadline()
+	defer cancel()
+	yes := "true"
+	configs := map[string]*string{"errors.deadletterqueue.group.enable": &yes}
+	if _, err := kadm.NewClient(asking).CreateTopic(ctx, 1, -1, configs, action.Letters); err != nil {
+		return err
+	}
+	group := kmsg.NewIncrementalAlterConfigsRequestResource()
+	group.ResourceType, group.ResourceName = kmsg.ConfigResourceTypeGroupConfig, action.Group
+	for name, value := range map[string]string{
+		"share.auto.offset.reset":                   "earliest",
+		"errors.deadletterqueue.topic.name":         action.Letters,
+		"errors.deadletterqueue.copy.record.enable": "true",
+	} {
+		config := kmsg.NewIncrementalAlterConfigsRequestResourceConfig()
+		config.Name, config.Value, config.Op = name, &value, kmsg.IncrementalAlterConfigOpSet
+		group.Configs = append(group.Configs, config)
+	}
+	request := kmsg.NewPtrIncrementalAlterConfigsRequest()
+	request.Resources = append(request.Resources, group)
+	response, err := request.RequestWith(ctx, asking)
+	if err != nil {
+		return err
+	}
+	return kerr.ErrorForCode(response.Resources[0].ErrorCode)
 }
 
 func admin(action *common.Action) error {
