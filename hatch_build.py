@@ -18,7 +18,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PACKAGE = Path("quorumlog/wire")
-SOURCES = tuple(PACKAGE / "native" / name for name in ("record_scan_module.c", "record_codec.h", "record_scan.h"))
+NATIVE = PACKAGE / "native"
+SOURCE = NATIVE / "record_scan_module.c"  # includes the headers beside it
 TARGET = PACKAGE / "_record_scan.abi3.so"
 STABLE_ABI = "0x030B0000"  # Python 3.11, the oldest that is supported
 
@@ -40,7 +41,8 @@ def is_stale(root: Path) -> bool:
     if not target.exists():
         return True
     made_at = target.stat().st_mtime
-    return any((root / source).stat().st_mtime > made_at for source in (*SOURCES, Path("hatch_build.py")))
+    sources = (*(root / NATIVE).iterdir(), root / "hatch_build.py")
+    return any(source.stat().st_mtime > made_at for source in sources)
 
 
 def compile_in(root: Path) -> None:
@@ -53,13 +55,13 @@ def compile_in(root: Path) -> None:
         command = [
             *(*compiler, "-O2", "-fPIC", "-Wall", "-Wextra", *linking),
             *(f"-DPy_LIMITED_API={STABLE_ABI}", f"-I{sysconfig.get_path('include')}"),
-            *(str(root / SOURCES[0]), "-o", str(output)),
+            *(str(root / SOURCE), "-o", str(output)),
         ]
         try:
             subprocess.run(command, check=True)
         except (OSError, subprocess.CalledProcessError) as error:
             raise SystemExit(
-                f"cannot compile {SOURCES[0]}: {error}; install a C compiler and Python's headers, "
+                f"cannot compile {SOURCE}: {error}; install a C compiler and Python's headers, "
                 "for example with: apt-get install gcc libc6-dev python3-dev"
             ) from error
         output.replace(root / TARGET)

@@ -2,7 +2,7 @@
 
 Spark imports every top-level module whose name begins with `pyspark_` and registers its `DefaultSource`.  An exception
 or a slow import here would affect every data source of the session, so this module imports only Spark's own modules.
-The tasks that need numba, pyarrow and the client import them.
+Calls that need pyarrow and the client import them.
 """
 
 from pyspark_quorumlog.source import DefaultSource

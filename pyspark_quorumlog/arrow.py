@@ -1,21 +1,21 @@
 """Fetched batches as Arrow record batches in Spark's row schema, and Arrow columns as record batches.
 
-`compiled` walks the records; this module contains the work that is done once per buffer.  It imports numba and pyarrow,
-so only code that runs in a Spark worker's task may import it.
+The C extension walks the records; this module contains the work that is done once per buffer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pyspark_quorumlog import compiled
 from quorumlog.client.records import OpenBatch, new_header, open_batches, seal_batch, unreadable
 from quorumlog.errors import ClusterError
+from quorumlog.wire._record_scan import assign_groups, count_headers, decode_columns, encode_columns, order_by_group
 from quorumlog.wire.errors import ApiError
 from quorumlog.wire.record_batch import HEADER_SIZE, TIMESTAMP_TYPE_FLAG, Buffer, Codec, seal
 
@@ -26,18 +26,12 @@ Bytes = npt.NDArray[np.uint8]
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
-_FLAGS = {"key": compiled.WANTS_KEY, "value": compiled.WANTS_VALUE, "headers": compiled.WANTS_HEADERS}
-
 PIECE_SIZE_BYTES = 32 << 20
 RECORD_SIZE_MAX_BYTES = 64 << 20
 KEY_SHOWN_MAX = 40
 """Maximum number of bytes of a key in an error message."""
 
-_NO_BYTES: Bytes = np.empty(0, np.uint8)
-_NO_INT32: Int32s = np.empty(0, np.int32)
-_NO_BINARY = (_NO_INT32, _NO_BYTES, _NO_BYTES)
-_NO_HEADERS = (_NO_INT32, _NO_BYTES, _NO_INT32, _NO_BYTES, _NO_INT32, _NO_BYTES, _NO_BYTES)
-
+_NO_APPEND_TIME = -(2**63)
 
 _FIELDS: Mapping[str, pa.DataType] = {
     "key": pa.binary(),
@@ -85,7 +79,7 @@ def decode(
         try:
             rows = _decode_spans(bodies, spans, first_offset, end_offset, topic, partition, columns)
         except _MalformedError as error:
-            position = error.position - int(spans[error.span, compiled.SPAN_START])
+            position = error.position - spans[error.span].start
             reason = f"malformed record at byte {position} of the records"
             raise unreadable(piece[error.span].header, reason) from None
         if rows.num_rows:
@@ -107,73 +101,76 @@ def _pieces(opened: Iterator[OpenBatch]) -> Iterator[list[OpenBatch]]:
 
 
 def _decode_spans(
-    bodies: Bytes,
-    spans: Int64s,
+    bodies: Buffer,
+    spans: Sequence[_Span],
     first_offset: int,
     end_offset: int,
     topic: str,
     partition: int,
     columns: Sequence[str],
 ) -> pa.RecordBatch:
-    rows_max = int(spans[:, compiled.SPAN_COUNT].sum())
-    size = int((spans[:, compiled.SPAN_END] - spans[:, compiled.SPAN_START]).sum())
-    with_headers = "headers" in columns
-    wanted = sum(flag for name, flag in _FLAGS.items() if name in columns)
-    headers_max = 0
-    if with_headers:
-        headers_max, position = compiled.count_headers(bodies, spans)
-        if headers_max < 0:
-            raise _MalformedError(headers_max, position)
+    rows_max, size = sum(span.record_count for span in spans), sum(span.end - span.start for span in spans)
+    fields = np.array(spans, np.int64)
     offsets, timestamps = np.empty(rows_max, np.int64), np.empty(rows_max, np.int64)
     timestamp_types = np.empty(rows_max, np.int32)
-    key, value = (
-        _Binary.empty(rows_max, size) if name in columns else _Binary.empty(0, 0) for name in ("key", "value")
+    key, value = (_Binary.empty(rows_max, size) if name in columns else None for name in ("key", "value"))
+    headers = _Headers.empty(rows_max, _header_count(bodies, fields), size) if "headers" in columns else None
+    rows, malformed = decode_columns(
+        bodies, fields, first_offset, end_offset, (offsets, timestamps, timestamp_types), key, value, headers
     )
-    header_counts = np.zeros(rows_max + 1 if with_headers else 1, np.int32)
-    header_size = size if with_headers else 0
-    header_key, header_value = _Binary.empty(headers_max, header_size), _Binary.empty(headers_max, header_size)
-    rows, position = compiled.decode(
-        *(bodies, spans, first_offset, end_offset, offsets, timestamps, timestamp_types),
-        *(*key.outputs, *value.outputs, wanted, header_counts, *header_key.outputs, *header_value.outputs),
-    )
-    if rows < 0:
-        raise _MalformedError(rows, position)
+    if malformed is not None:
+        raise _MalformedError(*malformed)
     made: Mapping[str, Callable[[], pa.Array]] = {
-        "key": lambda: key.array(rows, pa.binary()),
-        "value": lambda: value.array(rows, pa.binary()),
+        "key": lambda: key and key.array(rows, pa.binary()),
+        "value": lambda: value and value.array(rows, pa.binary()),
         "topic": lambda: _constant_text(topic, rows),
         "partition": lambda: pa.array(np.full(rows, partition, np.int32)),
         "offset": lambda: pa.array(offsets[:rows]),
         "timestamp": lambda: pa.Array.from_buffers(_FIELDS["timestamp"], rows, [None, pa.py_buffer(timestamps)]),
         "timestampType": lambda: pa.array(timestamp_types[:rows]),
-        "headers": lambda: _headers_array(header_counts, header_key, header_value, rows),
+        "headers": lambda: headers and headers.array(rows),
     }
     return pa.RecordBatch.from_arrays([made[name]() for name in columns], schema=read_schema(columns))
 
 
-def _spans(data: Buffer, opened: Sequence[OpenBatch]) -> tuple[Bytes, Int64s]:
-    """Return one array of bytes with every batch's records, and each batch's positions in it.
+def _header_count(bodies: Buffer, fields: Int64s) -> int:
+    count, malformed = count_headers(bodies, fields)
+    if malformed is not None:
+        raise _MalformedError(*malformed)
+    return count
 
-    Without compression, the array is the fetched buffer itself.
+
+class _Span(NamedTuple):
+    """The records of one batch, as `decode_columns` expects it.  start, end: positions in the bodies."""
+
+    start: int
+    end: int
+    base_offset: int
+    base_timestamp: int
+    append_time: int
+    record_count: int
+    last_delta: int
+
+
+def _spans(data: Buffer, opened: Sequence[OpenBatch]) -> tuple[Buffer, list[_Span]]:
+    """Return the bytes with every batch's records, and each batch's place in them.
+
+    Without compression, the bytes are the fetched buffer itself.
     """
     compressed = any(batch.header.codec for batch in opened)
-    source: Buffer = b"".join(batch.body for batch in opened) if compressed else data
-    spans = np.empty((len(opened), compiled.SPAN_FIELDS), np.int64)
+    spans = list[_Span]()
     inflated_size = 0
-    for index, (header, body, position) in enumerate(opened):
+    for header, body, position in opened:
         start = inflated_size if compressed else position
-        append_time = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_FLAG else compiled.NO_APPEND_TIME
-        spans[index] = (
-            *(start, start + len(body), header.base_offset),
-            *(header.base_timestamp, append_time, header.record_count, header.last_offset_delta),
-        )
+        append_time = header.max_timestamp if header.attributes & TIMESTAMP_TYPE_FLAG else _NO_APPEND_TIME
+        place = start, start + len(body), header.base_offset, header.base_timestamp
+        spans.append(_Span(*place, append_time, header.record_count, header.last_offset_delta))
         inflated_size += len(body)
-    return np.frombuffer(source, np.uint8) if len(source) else _NO_BYTES, spans
+    return b"".join(batch.body for batch in opened) if compressed else data, spans
 
 
-@dataclass(slots=True)
-class _Binary:
-    """The arrays of a binary or text column, which compiled code fills."""
+class _Binary(NamedTuple):
+    """The arrays of a binary or text column, which `decode_columns` fills."""
 
     offsets: Int32s
     data: Bytes
@@ -182,13 +179,7 @@ class _Binary:
     @classmethod
     def empty(cls, rows: int, size: int) -> _Binary:
         """Return arrays with room for `rows` and `size` bytes in total.  Their memory is not initialized."""
-        offsets = np.empty(rows + 1, np.int32)
-        offsets[0] = 0
-        return cls(offsets, np.empty(size, np.uint8), np.empty(rows, np.uint8))
-
-    @property
-    def outputs(self) -> tuple[Int32s, Bytes, Bytes]:
-        return self.offsets, self.data, self.valid
+        return cls(np.empty(rows + 1, np.int32), np.empty(size, np.uint8), np.empty(rows, np.uint8))
 
     def array(self, rows: int, kind: pa.DataType) -> pa.Array:
         valid = self.valid[:rows]
@@ -197,14 +188,25 @@ class _Binary:
         return pa.Array.from_buffers(kind, rows, buffers)
 
 
-def _headers_array(counts: Int32s, keys: _Binary, values: _Binary, rows: int) -> pa.Array:
-    total = int(counts[rows])
-    entries = pa.StructArray.from_arrays(
-        [keys.array(total, pa.string()), values.array(total, pa.binary())], fields=list(HEADER_TYPE)
-    )
-    filled = np.diff(counts[: rows + 1]) > 0  # a record without headers has NULL, as in Spark's Kafka source
-    bitmap = None if filled.all() else pa.py_buffer(np.packbits(filled, bitorder="little"))
-    return pa.Array.from_buffers(HEADERS_TYPE, rows, [bitmap, pa.py_buffer(counts)], children=[entries])
+class _Headers(NamedTuple):
+    """The arrays of the column of headers.  ends: the offsets of a list column."""
+
+    ends: Int32s
+    key: _Binary
+    value: _Binary
+
+    @classmethod
+    def empty(cls, rows: int, headers: int, size: int) -> _Headers:
+        return cls(np.empty(rows + 1, np.int32), _Binary.empty(headers, size), _Binary.empty(headers, size))
+
+    def array(self, rows: int) -> pa.Array:
+        total = int(self.ends[rows])
+        entries = pa.StructArray.from_arrays(
+            [self.key.array(total, pa.string()), self.value.array(total, pa.binary())], fields=list(HEADER_TYPE)
+        )
+        filled = np.diff(self.ends[: rows + 1]) > 0  # a record without headers has NULL, as in Spark's Kafka source
+        bitmap = None if filled.all() else pa.py_buffer(np.packbits(filled, bitorder="little"))
+        return pa.Array.from_buffers(HEADERS_TYPE, rows, [bitmap, pa.py_buffer(self.ends)], children=[entries])
 
 
 def _constant_text(text: str, rows: int) -> pa.Array:
@@ -214,28 +216,52 @@ def _constant_text(text: str, rows: int) -> pa.Array:
 
 
 class _MalformedError(Exception):
-    """A malformed record.  span, position: its location.  result: of the compiled function; it contains the span."""
+    """A malformed record.  span: index of its batch.  position: that of the record in the bodies."""
 
-    def __init__(self, result: int, position: int) -> None:
-        super().__init__(result, position)
-        self.span = compiled.MALFORMED - result
+    def __init__(self, span: int, position: int) -> None:
+        super().__init__(span, position)
+        self.span = span
         self.position = position
 
 
 # Writing
 
 
+class BytesColumn(NamedTuple):
+    """Arrow's arrays of a binary or text column.  valid: a bitmap; None: no value is null."""
+
+    offsets: Int32s
+    data: Bytes
+    valid: Bytes | None
+
+
+class HeadersColumn(NamedTuple):
+    """Arrow's arrays of a column of headers.  ends: the offsets of the lists.  valid: as above, of the lists."""
+
+    ends: Int32s
+    valid: Bytes | None
+    key: BytesColumn
+    value: BytesColumn
+
+
+class PartitionColumn(NamedTuple):
+    """Arrow's arrays of the column partition.  valid: as above."""
+
+    values: Int32s
+    valid: Bytes | None
+
+
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of rows to write, as arrays for compiled code.  An empty array means that the column is missing."""
+    """The columns of rows to write, as arrays for the extension.  None: the column is missing."""
 
     row_count: int
-    key: tuple[Int32s, Bytes, Bytes]  # offsets, data, validity bitmap
-    value: tuple[Int32s, Bytes, Bytes]
-    headers: tuple[Int32s, Bytes, Int32s, Bytes, Int32s, Bytes, Bytes]
-    partition: tuple[Int32s, Bytes]  # values, validity bitmap
+    key: BytesColumn | None
+    value: BytesColumn
+    headers: HeadersColumn | None
+    partition: PartitionColumn | None
     timestamps: Int64s  # ms since 1970
-    topic: Int32s  # index into the topics
+    topic: Int32s | None  # index into the topics; None: 0 for every row
     topics: tuple[str, ...]
 
     @classmethod
@@ -250,14 +276,14 @@ class Columns:
             ClusterError: a row has no topic, or a header has no name.
         """
         names = table.schema.names
-        key = _binary_input(_column(table, "key")) if "key" in names else _NO_BINARY
-        codes, topics = (_NO_INT32, (topic,)) if topic is not None else _topics(_column(table, "topic"))
+        key = _bytes_column(_column(table, "key")) if "key" in names else None
+        codes, topics = (None, (topic,)) if topic is not None else _topics(_column(table, "topic"))
         return cls(
             table.num_rows,
             key,
-            _binary_input(_column(table, "value")),
-            _headers_input(_column(table, "headers"), key) if "headers" in names else _NO_HEADERS,
-            _int_input(_column(table, "partition")) if "partition" in names else (_NO_INT32, _NO_BYTES),
+            _bytes_column(_column(table, "value")),
+            _headers_column(_column(table, "headers"), key) if "headers" in names else None,
+            _partition_column(_column(table, "partition")) if "partition" in names else None,
             timestamps,
             codes,
             topics,
@@ -293,15 +319,20 @@ def encode(
     first_groups = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
     groups = np.empty(columns.row_count, np.int32)
     group_sizes = np.zeros(int(first_groups[-1]), np.int64)
-    misplaced = compiled.assign(
-        *(columns.topic, first_groups[:-1], counts, np.asarray(sticky, np.int64), *columns.partition, *columns.key),
-        *(groups, group_sizes),
+    misplaced = assign_groups(
+        (first_groups[:-1], counts, np.asarray(sticky, np.int64)),
+        columns.topic,
+        columns.partition,
+        columns.key,
+        groups,
+        group_sizes,
     )
     if misplaced >= 0:
-        raise _no_such_partition(columns, int(misplaced), counts)
+        raise _no_such_partition(columns, misplaced, counts)
     starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(group_sizes)])
     order = np.empty(columns.row_count, np.int64)
-    compiled.order_by_group(groups, starts[:-1], order)
+    order_by_group(groups, starts[:-1].copy(), order)
+    rows = columns.timestamps, columns.key, columns.value, columns.headers
     out = np.empty(batch_size_max, np.uint8)
     for group in np.flatnonzero(group_sizes):
         topic_index = int(np.searchsorted(first_groups, group, side="right")) - 1
@@ -309,11 +340,8 @@ def encode(
         first, end = int(starts[group]), int(starts[group + 1])
         while first < end:
             place = out
-            following, size = compiled.encode(
-                *(order, first, end, columns.timestamps, *columns.key, *columns.value, *columns.headers),
-                *(place, HEADER_SIZE),
-            )
-            if following == compiled.TOO_SMALL:
+            following, size = encode_columns(order, first, end, *rows, place, HEADER_SIZE)
+            if following == first:  # no record fits
                 if size > RECORD_SIZE_MAX_BYTES:
                     named = _key_named(columns.key, int(order[first]))
                     raise ClusterError(
@@ -321,10 +349,7 @@ def encode(
                         f"{topic}-{partition}: a row {named} is a record of {size} bytes, which exceeds every limit",
                     )
                 place = np.empty(HEADER_SIZE + size, np.uint8)
-                following, size = compiled.encode(
-                    *(order, first, first + 1, columns.timestamps, *columns.key, *columns.value, *columns.headers),
-                    *(place, HEADER_SIZE),
-                )
+                following, size = encode_columns(order, first, first + 1, *rows, place, HEADER_SIZE)
             times = columns.timestamps[order[first:following]]
             yield _sealed(place[:size], topic, partition, times, codec)
             first = following
@@ -344,8 +369,9 @@ def _sealed(encoded: Bytes, topic: str, partition: int, timestamps: Int64s, code
 
 
 def _no_such_partition(columns: Columns, row: int, counts: Int64s) -> ClusterError:
-    topic = int(columns.topic[row]) if len(columns.topic) else 0
-    partition = int(columns.partition[0][row])
+    topic = 0 if columns.topic is None else int(columns.topic[row])
+    assert columns.partition is not None
+    partition = int(columns.partition.values[row])
     return ClusterError(
         ApiError.UNKNOWN_TOPIC_OR_PARTITION,
         f"a row {_key_named(columns.key, row)} names partition {partition} of topic {columns.topics[topic]}, which has "
@@ -353,12 +379,11 @@ def _no_such_partition(columns: Columns, row: int, counts: Int64s) -> ClusterErr
     )
 
 
-def _key_named(key: tuple[Int32s, Bytes, Bytes], row: int) -> str:
+def _key_named(key: BytesColumn | None, row: int) -> str:
     """Return the key of a row for an error, because rows have no other name."""
-    offsets, data, valid = key
-    if not len(offsets) or (len(valid) and not valid[row >> 3] >> (row & 7) & 1):
+    if key is None or (key.valid is not None and not key.valid[row >> 3] >> (row & 7) & 1):
         return "without a key"
-    found = bytes(data[offsets[row] : offsets[row + 1]])
+    found = bytes(key.data[key.offsets[row] : key.offsets[row + 1]])
     return f"with the key {found[:KEY_SHOWN_MAX]!r}" + ("…" if len(found) > KEY_SHOWN_MAX else "")
 
 
@@ -369,24 +394,24 @@ def _column(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
     return column
 
 
-def _binary_input(column: pa.Array) -> tuple[Int32s, Bytes, Bytes]:
+def _bytes_column(column: pa.Array) -> BytesColumn:
     if column.type not in (pa.binary(), pa.string()):
         column = column.cast(pa.binary())
     validity, offsets, data = column.buffers()
     first = column.offset
-    if offsets is None:  # Arrow permits this for an empty column
-        return np.zeros(1, np.int32), _NO_BYTES, _NO_BYTES
-    return (
+    if len(column) == 0 or offsets is None:  # the offsets of an empty column may be missing or empty
+        return BytesColumn(np.zeros(1, np.int32), np.empty(0, np.uint8), None)
+    return BytesColumn(
         np.frombuffer(offsets, np.int32)[first : first + len(column) + 1],
-        np.frombuffer(data, np.uint8) if data is not None and data.size else _NO_BYTES,
+        np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8),
         _bitmap(validity, first, len(column)),
     )
 
 
-def _bitmap(validity: pa.Buffer | None, first: int, rows: int) -> Bytes:
+def _bitmap(validity: pa.Buffer | None, first: int, rows: int) -> Bytes | None:
     """Return Arrow's validity bitmap, shifted so that bit 0 is the first row."""
     if validity is None or rows == 0:
-        return _NO_BYTES
+        return None
     bits = np.frombuffer(validity, np.uint8)
     if first == 0:
         return bits
@@ -394,14 +419,18 @@ def _bitmap(validity: pa.Buffer | None, first: int, rows: int) -> Bytes:
     return np.packbits(moved, bitorder="little")
 
 
-def _int_input(column: pa.Array) -> tuple[Int32s, Bytes]:
+def _int32s(column: pa.Array) -> Int32s:
+    """Return the values, also those of null rows."""
+    values = column.buffers()[1]
+    if values is None or len(column) == 0:
+        return np.empty(0, np.int32)
+    return np.frombuffer(values, np.int32)[column.offset : column.offset + len(column)]
+
+
+def _partition_column(column: pa.Array) -> PartitionColumn:
     if column.type != pa.int32():
         column = column.cast(pa.int32())
-    validity, values = column.buffers()
-    if values is None or len(column) == 0:
-        return _NO_INT32, _NO_BYTES
-    first = column.offset
-    return np.frombuffer(values, np.int32)[first : first + len(column)], _bitmap(validity, first, len(column))
+    return PartitionColumn(_int32s(column), _bitmap(column.buffers()[0], column.offset, len(column)))
 
 
 def _topics(column: pa.Array) -> tuple[Int32s, tuple[str, ...]]:
@@ -410,12 +439,10 @@ def _topics(column: pa.Array) -> tuple[Int32s, tuple[str, ...]]:
             ApiError.INVALID_TOPIC, "a row has no topic", "fill the column topic, or set the option topic"
         )
     encoded = column.dictionary_encode()
-    return _int_input(encoded.indices)[0], tuple(encoded.dictionary.to_pylist())
+    return _int32s(encoded.indices), tuple(encoded.dictionary.to_pylist())
 
 
-def _headers_input(
-    column: pa.Array, key: tuple[Int32s, Bytes, Bytes]
-) -> tuple[Int32s, Bytes, Int32s, Bytes, Int32s, Bytes, Bytes]:
+def _headers_column(column: pa.Array, key: BytesColumn | None) -> HeadersColumn:
     """Return the arrays of a list<struct<key, value>>; a null list means no headers."""
     entries = column.values
     keys, values = entries.field(0), entries.field(1)  # `field` keeps offsets and ignores the struct's nulls
@@ -425,11 +452,10 @@ def _headers_input(
         )
         named = f"a header of a row {_key_named(key, row)} has no key"
         raise ClusterError(ApiError.INVALID_RECORD, named, "give every header a key")
-    counts = np.frombuffer(column.buffers()[1], np.int32) if len(column) else np.zeros(1, np.int32)
-    key_offsets, key_data, _ = _binary_input(keys)
-    return (
-        counts[column.offset : column.offset + len(column) + 1],
+    ends = np.frombuffer(column.buffers()[1], np.int32) if len(column) else np.zeros(1, np.int32)
+    return HeadersColumn(
+        ends[column.offset :][: len(column) + 1],
         _bitmap(column.buffers()[0], column.offset, len(column)),
-        *(key_offsets, key_data),
-        *_binary_input(values),
+        _bytes_column(keys)._replace(valid=None),
+        _bytes_column(values),
     )

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from pyspark_quorumlog.arrow import decode
 from pyspark_quorumlog.lookup import (
     DELETED_AFTER_S,
     before_another_ask,
@@ -33,7 +34,7 @@ from pyspark_quorumlog.plan import (
 )
 from pyspark_quorumlog.shown import shown_by_spark
 from pyspark_quorumlog.warn import warn
-from pyspark_quorumlog.worker import load_codec
+from pyspark_quorumlog.worker import prepare_worker
 from quorumlog.client import consumer as offsets
 from quorumlog.client.consumer import Fetched, OffsetOutOfRangeError
 from quorumlog.client.records import UnreadableBatchError, end_offset
@@ -103,9 +104,7 @@ def read_range(options: ReadOptions, task: OffsetRange) -> Iterator[pa.RecordBat
 
 
 def _read_range(options: ReadOptions, task: OffsetRange) -> Iterator[pa.RecordBatch]:
-    load_codec()
-    from pyspark_quorumlog.arrow import decode
-
+    prepare_worker()
     fetching = _RangeFetcher(options, task)
     try:
         while (fetched := fetching.next()) is not None:

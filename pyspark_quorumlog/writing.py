@@ -12,11 +12,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pyspark_quorumlog import transactions
+from pyspark_quorumlog.arrow import Columns, encode
 from pyspark_quorumlog.options import OptionError, WriteOptions
 from pyspark_quorumlog.shown import shown_by_spark
 from pyspark_quorumlog.transactions import Attempt, Staged
 from pyspark_quorumlog.warn import warn
-from pyspark_quorumlog.worker import load_codec
+from pyspark_quorumlog.worker import prepare_worker
 from quorumlog.client.partitions import PAUSE_MAX_S, PAUSE_MIN_S, UNKNOWN_TOPIC_TIMEOUT_S
 from quorumlog.client.producer import Producer
 from quorumlog.client.scope_client import ScopeClient, StagedProducer
@@ -221,9 +222,7 @@ class _Write:
         return None
 
     async def _write_rows(self, chunk: _Chunk, producer: Producer) -> None:
-        load_codec()
-        from pyspark_quorumlog.arrow import Columns, encode
-
+        prepare_worker()
         options = self._options
         columns = Columns.of(chunk.rows, chunk.timestamps, options.topic)
         await self._know(columns.topics)

@@ -206,10 +206,17 @@ MUTANTS = (
         (f"{UNIT}/test_reading.py::test_a_leader_whose_committed_end_is_lower_for_a_while_delays_a_range",),
     ),
     Mutant(
-        "the collection after each task walks the codec",
+        "the place of a malformed record counts from the start of the fetched data",
+        "pyspark_quorumlog/arrow.py",
+        "error.position - spans[error.span].start",
+        "error.position",
+        (f"{UNIT}/test_reading.py::test_an_unreadable_batch_is_named_with_a_next_step",),
+    ),
+    Mutant(
+        "the collection after each task walks the modules",
         "pyspark_quorumlog/worker.py",
-        "    with made_to_last():\n",
-        "    if True:\n",
+        "    keep_loaded()\n",
+        "",
         (f"{UNIT}/test_worker.py",),
     ),
     Mutant(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyspark_quorumlog import arrow, compiled
+from pyspark_quorumlog import arrow
 from pyspark_quorumlog.reference import COLUMNS
 from quorumlog.client.records import (
     NewRecord,
@@ -272,14 +271,3 @@ def test_length_that_would_make_no_progress_is_refused() -> None:
         for read in (end_offset, lambda data: list(decode_batches(data))):
             with pytest.raises(UnreadableBatchError, match="batch length"):
                 read(batch)
-
-
-def test_code_is_compiled_without_a_cache_if_none_can_be_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_cache(*signature: Any, cache: bool = False, **options: Any) -> Any:
-        if cache:
-            raise RuntimeError("cannot cache function: no locator available")
-        return numba.njit(*signature, **options)
-
-    monkeypatch.setattr(compiled, "njit", no_cache)
-    double = compiled._compiled(numba.int64(numba.int64))(lambda number: number * 2)
-    assert double(21) == 42

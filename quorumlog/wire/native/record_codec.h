@@ -9,7 +9,9 @@
 #include <Python.h>
 #include <string.h>
 
+#include "murmur2.h"
 #include "record_scan.h"
+#include "varint.h"
 
 static PyStructSequence_Field record_fields[] = {
     {"topic", "name of the topic"},
@@ -32,36 +34,9 @@ static PyStructSequence_Desc record_description = {
 
 /* --- encoding --------------------------------------------------------------------------------------------------- */
 
-static inline uint64_t codec_zigzag(int64_t value)
-{
-    return ((uint64_t)value << 1) ^ (value < 0 ? ~UINT64_C(0) : 0);
-}
-
-static inline size_t codec_varint_size(int64_t value)
-{
-    uint64_t raw = codec_zigzag(value);
-    size_t size = 1;
-    while (raw > 127) {
-        raw >>= 7;
-        size++;
-    }
-    return size;
-}
-
-static inline uint8_t *codec_put_varint(uint8_t *at, int64_t value)
-{
-    uint64_t raw = codec_zigzag(value);
-    while (raw > 127) {
-        *at++ = (uint8_t)(raw | 128);
-        raw >>= 7;
-    }
-    *at++ = (uint8_t)raw;
-    return at;
-}
-
 static inline uint8_t *codec_put(uint8_t *at, const char *data, Py_ssize_t size)
 {
-    at = codec_put_varint(at, size);
+    at = varint_put(at, size);
     if (size > 0) {
         memcpy(at, data, (size_t)size);
         at += size;
@@ -86,7 +61,7 @@ static int codec_bytes(PyObject *object, const char **data, Py_ssize_t *size)
 
 static inline size_t codec_bytes_size(Py_ssize_t size)
 {
-    return codec_varint_size(size) + (size > 0 ? (size_t)size : 0);
+    return varint_size(size) + (size > 0 ? (size_t)size : 0);
 }
 
 struct codec_record {
@@ -138,9 +113,9 @@ static Py_ssize_t codec_measure(PyObject *item, int64_t base, Py_ssize_t delta, 
         return -1;
     record->headers = PyTuple_GetItem(item, 3);
     record->header_count = PyTuple_Size(record->headers);
-    size = 1 + codec_varint_size(record->timestamp - base) + codec_varint_size(delta) +
+    size = 1 + varint_size(record->timestamp - base) + varint_size(delta) +
            codec_bytes_size(record->key_size) + codec_bytes_size(record->value_size) +
-           codec_varint_size(record->header_count);
+           varint_size(record->header_count);
     for (index = 0; index < record->header_count; index++) {
         if (!codec_header(record->headers, index, &name, &name_size, &value, &value_size))
             return -1;
@@ -159,13 +134,13 @@ static uint8_t *codec_put_record(uint8_t *at, const struct codec_record *record,
     Py_ssize_t index, name_size, value_size;
     const char *name, *value;
 
-    at = codec_put_varint(at, size);
+    at = varint_put(at, size);
     *at++ = 0; /* attributes: none are defined */
-    at = codec_put_varint(at, record->timestamp - base);
-    at = codec_put_varint(at, delta);
+    at = varint_put(at, record->timestamp - base);
+    at = varint_put(at, delta);
     at = codec_put(at, record->key, record->key_size);
     at = codec_put(at, record->value, record->value_size);
-    at = codec_put_varint(at, record->header_count);
+    at = varint_put(at, record->header_count);
     for (index = 0; index < record->header_count; index++) {
         if (!codec_header(record->headers, index, &name, &name_size, &value, &value_size))
             return NULL;
@@ -196,7 +171,7 @@ static PyObject *encode(PyObject *module, PyObject *args)
         size = codec_measure(PyList_GetItem(records, index), base, index, &record);
         if (size < 0)
             return NULL;
-        total += codec_varint_size(size) + size;
+        total += varint_size(size) + size;
         if (record.timestamp > max_timestamp)
             max_timestamp = record.timestamp;
     }
@@ -400,32 +375,13 @@ PyDoc_STRVAR(murmur2_doc, "murmur2(data) -> int\n\nReturn Kafka's hash of a key,
 
 static PyObject *murmur2(PyObject *module, PyObject *data)
 {
-    const uint32_t m = 0x5BD1E995;
     Py_buffer key;
-    const uint8_t *at, *end;
-    uint32_t hash, word, rest = 0;
-    Py_ssize_t left, index;
+    uint32_t hash;
 
     (void)module;
     if (PyObject_GetBuffer(data, &key, PyBUF_SIMPLE) < 0)
         return NULL;
-    at = key.buf;
-    hash = UINT32_C(0x9747B28C) ^ (uint32_t)key.len;
-    end = at + (key.len & ~(Py_ssize_t)3);
-    for (; at < end; at += 4) {
-        word = at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
-        word *= m;
-        word = (word ^ word >> 24) * m;
-        hash = hash * m ^ word;
-    }
-    left = key.len & 3;
-    if (left) {
-        for (index = 0; index < left; index++)
-            rest |= (uint32_t)at[index] << (8 * index);
-        hash = (hash ^ rest) * m;
-    }
-    hash = (hash ^ hash >> 13) * m;
-    hash ^= hash >> 15;
+    hash = murmur2_hash(key.buf, (size_t)key.len);
     PyBuffer_Release(&key);
     return PyLong_FromUnsignedLong(hash);
 }

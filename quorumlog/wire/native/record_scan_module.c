@@ -1,13 +1,11 @@
-/* quorumlog.wire._record_scan: record_scan.h and record_codec.h for Python (stable ABI of 3.11 and later). */
+/* quorumlog.wire._record_scan: the headers of this folder for Python (stable ABI of 3.11 and later). */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "columns_module.h"
 #include "record_codec.h"
 #include "record_scan.h"
-
-/* Above this size the scan lets other threads run meanwhile.  Below it, waiting for the interpreter's lock again would
- * cost more than the scan. */
-#define RELEASE_SIZE_MIN (2 << 20)
+#include "release.h"
 
 PyDoc_STRVAR(scan_doc, "scan(body, count, base_timestamp, oldest_timestamp, newest_timestamp)\n"
                        "    -> (problem, record, position, max_timestamp, first_null_key)\n\n"
@@ -19,20 +17,15 @@ static PyObject *scan(PyObject *module, PyObject *args)
     int count;
     long long base_timestamp, oldest_timestamp, newest_timestamp;
     struct scan_result result;
+    PyThreadState *thread;
 
     (void)module;
     if (!PyArg_ParseTuple(args, "y*iLLL:scan", &body, &count, &base_timestamp, &oldest_timestamp,
                           &newest_timestamp))
         return NULL;
-    if (body.len < RELEASE_SIZE_MIN) {
-        result = scan_records(body.buf, (size_t)body.len, count, base_timestamp, oldest_timestamp,
-                              newest_timestamp);
-    } else {
-        Py_BEGIN_ALLOW_THREADS
-        result = scan_records(body.buf, (size_t)body.len, count, base_timestamp, oldest_timestamp,
-                              newest_timestamp);
-        Py_END_ALLOW_THREADS
-    }
+    thread = release_begin(body.len);
+    result = scan_records(body.buf, (size_t)body.len, count, base_timestamp, oldest_timestamp, newest_timestamp);
+    release_end(thread);
     PyBuffer_Release(&body);
     return Py_BuildValue("(iiLLi)", result.problem, (int)result.record, (long long)result.position,
                          (long long)result.max_timestamp, (int)result.first_null_key);
@@ -43,6 +36,11 @@ static PyMethodDef methods[] = {
     {"encode", encode, METH_VARARGS, encode_doc},
     {"decode", decode, METH_VARARGS, decode_doc},
     {"murmur2", murmur2, METH_O, murmur2_doc},
+    {"count_headers", count_headers, METH_VARARGS, count_headers_doc},
+    {"decode_columns", decode_columns, METH_VARARGS, decode_columns_doc},
+    {"encode_columns", encode_columns, METH_VARARGS, encode_columns_doc},
+    {"assign_groups", assign_groups, METH_VARARGS, assign_groups_doc},
+    {"order_by_group", order_by_group, METH_VARARGS, order_by_group_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -156,7 +156,7 @@ def test_servers_import_only_modules_that_they_need() -> None:
     )
     modules = set(done.stdout.split())
     assert "broker.kafka.listener" in modules
-    assert not {"click", "rich", "pyspark", "numba", "numpy", "pyarrow", "simulation"} & modules
+    assert not {"click", "rich", "pyspark", "numpy", "pyarrow", "simulation"} & modules
 
 
 @pytest.mark.parametrize("wait_s", [0, 0.002])

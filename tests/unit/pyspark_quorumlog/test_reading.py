@@ -13,7 +13,6 @@ import pytest
 from pyspark_quorumlog.options import Query, ReadOptions, parse_read
 from pyspark_quorumlog.plan import DataLossError, OffsetRange
 from pyspark_quorumlog.reading import read_range
-from pyspark_quorumlog.worker import load_codec
 from quorumlog.client import partitions
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.errors import ClusterError
@@ -44,12 +43,6 @@ def read(cluster: ThreadedBrokers, end: int, **options: str) -> Iterator[pa.Reco
 
 def values(batches: Iterator[pa.RecordBatch]) -> list[bytes]:
     return [value for batch in batches for value in batch.column("value").to_pylist()]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def compiled() -> None:
-    """Compile the code of a read, which may take longer than the waits in these tests."""
-    load_codec()
 
 
 @pytest.fixture

@@ -1,0 +1,21 @@
+"""Short fuzz runs of the C extension's code with sanitizers; the programs of `tests.fuzz` run longer."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from pathlib import Path
+
+import pytest
+
+from quorumlog.wire.record_framing import Problem
+from tests.fuzz.native import build, run
+from tests.fuzz.record_columns import Outcome
+
+
+@pytest.mark.parametrize(("name", "outcomes"), [("record_scan", Problem), ("record_columns", Outcome)])
+def test_mutated_bodies_cause_no_bad_access_and_meet_every_outcome(
+    tmp_path: Path, name: str, outcomes: type[IntEnum]
+) -> None:
+    found = run(build(name, tmp_path), outcomes, seed=7, rounds=50_000)
+    assert sum(found.values()) >= 50_000
+    assert [outcome.name for outcome in outcomes if found[outcome] < 10] == []
