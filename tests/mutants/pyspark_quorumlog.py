@@ -210,7 +210,9 @@ MUTANTS = (
         "pyspark_quorumlog/arrow.py",
         "error.position - spans[error.span].start",
         "error.position",
-        (f"{UNIT}/test_reading.py::test_an_unreadable_batch_is_named_with_a_next_step",),
+        (
+            "tests/properties/test_records_codec.py::test_place_of_a_malformed_record_counts_from_the_start_of_its_batch",
+        ),
     ),
     Mutant(
         "the collection after each task walks the modules",

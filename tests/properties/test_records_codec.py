@@ -264,6 +264,15 @@ def test_batch_that_contradicts_its_header_is_named_by_both(bad: BadBody, codec:
     assert decode(bytes(data), 0, 12, "t", 0).column("offset").to_pylist() == [10, 11]
 
 
+def test_place_of_a_malformed_record_counts_from_the_start_of_its_batch() -> None:
+    data = bytearray(build_batch([NewRecord(b"key", b"value", NOW)]))
+    first = record(0)
+    bad = bytearray(sealed(body_of(first, record(9)), 2))
+    patch(bad, 1, 0)
+    with pytest.raises(UnreadableBatchError, match=f"malformed record at byte {len(first)} of the records"):
+        decode(bytes(data + bad), 0, 9, "t", 0)
+
+
 def test_length_that_would_make_no_progress_is_refused() -> None:
     batch = build_batch([NewRecord(b"key", b"value", NOW)])
     for length in (-12, -1, 0, 48):
