@@ -11,6 +11,7 @@ from broker.kafka.api import ProduceResult
 from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.replica.rig import TOPIC, Rig
+from tests.unit.broker.replica.test_checked_produces import HeldThread
 
 NOT_LEADER = KafkaCode.NOT_LEADER_OR_FOLLOWER
 PRODUCER = 9
@@ -97,6 +98,21 @@ async def test_a_gap_of_records_that_were_not_checked_in_time(rig: Rig) -> None:
     assert (await late).error_code == KafkaCode.REQUEST_TIMED_OUT
     assert (await next_one).error_code == KafkaCode.REQUEST_TIMED_OUT
     assert rig.log.end_offset == 0
+
+
+async def test_a_gap_of_a_batch_that_was_refused_after_its_check(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    await rig.create((1, 2))
+    rig.replicas.produces._checks._limits = replace(rig.context.limits, inline_check_bytes=0)
+    loop = asyncio.get_running_loop()
+    thread = HeldThread(loop)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "run_in_executor", thread.run)
+        checked = rig.replicas.start_produce(TOPIC, 0, memoryview(batch(0, attributes=1)), -1, 60_000)
+        rig.context.is_awake = lambda: False
+        await thread.release()
+    assert checked.result().error_code == NOT_LEADER
+    rig.context.is_awake = lambda: True
+    assert code(rig, 1) == NOT_LEADER
 
 
 @pytest.mark.parametrize("size", [0, 60])
