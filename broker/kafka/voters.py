@@ -22,7 +22,7 @@ _VOTER_SETS: Final = 1
 """The level of Kafka's feature kraft.version from which on voters can be changed."""
 
 _CODES: Final[Mapping[str, KafkaCode]] = {
-    # Kafka's leader answers these with a timeout, too.  A client need not wait before it retries.
+    # Kafka's leader refuses a change in these situations with this error, too; a client may retry immediately.
     ApiError.CHANGE_PENDING: KafkaCode.REQUEST_TIMED_OUT,
     ApiError.NOT_COMMITTED_YET: KafkaCode.REQUEST_TIMED_OUT,
     ApiError.NOT_CAUGHT_UP: KafkaCode.REQUEST_TIMED_OUT,

@@ -2,6 +2,7 @@
 package common
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -105,9 +106,14 @@ func Unsupported(reason string) {
 	os.Exit(0)
 }
 
-// WaitForEndOfInput returns once standard input ends.
-func WaitForEndOfInput() {
-	_, _ = io.Copy(io.Discard, os.Stdin)
+// UntilEndOfInput returns a context that is cancelled once standard input ends.
+func UntilEndOfInput() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	return ctx
 }
 
 // Run performs the action in the argument with a client that is the given module.

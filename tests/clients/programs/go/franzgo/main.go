@@ -136,7 +136,7 @@ func member(action *common.Action) error {
 			common.Report("assigned", map[string]any{"partitions": now})
 		}
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx := common.UntilEndOfInput()
 	options := []kgo.Opt{
 		kgo.ConsumerGroup(action.Group), kgo.ConsumeTopics(action.Topic), kgo.DisableAutoCommit(),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
@@ -158,10 +158,6 @@ func member(action *common.Action) error {
 	if err != nil {
 		return err
 	}
-	go func() {
-		common.WaitForEndOfInput()
-		cancel()
-	}()
 	for {
 		polling, stop := context.WithTimeout(ctx, 100*time.Millisecond)
 		fetches := consumer.PollFetches(polling)
@@ -200,7 +196,7 @@ func share(action *common.Action) error {
 			return err
 		}
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx := common.UntilEndOfInput()
 	consumer, err := client(action, kgo.ShareGroup(action.Group), kgo.ConsumeTopics(action.Topic),
 		kgo.ShareAckCallback(func(_ *kgo.Client, results kgo.ShareAckResults) {
 			for _, one := range results {
@@ -214,10 +210,6 @@ func share(action *common.Action) error {
 	if err != nil {
 		return err
 	}
-	go func() {
-		common.WaitForEndOfInput()
-		cancel()
-	}()
 	for {
 		fetches := consumer.PollFetches(ctx)
 		if ctx.Err() != nil {

@@ -2,7 +2,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -175,11 +174,7 @@ func member(action *common.Action) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() {
-		common.WaitForEndOfInput()
-		cancel()
-	}()
+	ctx := common.UntilEndOfInput()
 	handler := &handler{topic: action.Topic}
 	for ctx.Err() == nil {
 		if err := group.Consume(ctx, []string{action.Topic}, handler); err != nil && ctx.Err() == nil {
