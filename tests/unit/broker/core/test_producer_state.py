@@ -49,6 +49,17 @@ def test_the_next_sequence_is_accepted() -> None:
     assert code_of(state.check(B(21, 30), 0)) is KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
+@pytest.mark.parametrize(
+    ("batches", "epoch", "expected"),
+    [((), 0, 0), ((B(0, 9),), 0, 10), ((B(0, 9),), 1, 0), ((B(0, LAST),), 0, 0)],
+    ids=["unknown", "known", "of a new epoch", "at the last sequence"],
+)
+def test_the_expected_sequence_is_the_one_that_is_accepted(batches: tuple[B, ...], epoch: int, expected: int) -> None:
+    state = state_after(*batches)
+    assert state.expected_sequence(5, epoch) == expected
+    assert state.check(B(expected, expected, producer_epoch=epoch), 0) == Accept()
+
+
 def test_the_last_five_batches_are_recognised() -> None:
     batches = [B(10 * number, 10 * number + 9) for number in range(8)]
     state = state_after(*batches)
