@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import StrEnum
 from itertools import groupby
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -39,7 +39,16 @@ from broker.core.partition import ACKS_ALL, LeaderState
 from broker.log import Appended, PartitionLog, Refused
 from broker.log.produced import Produced
 from broker.replica.replica import Replica
-from quorumlog.client.records import NewRecord, UnreadableBatchError, build_batch, decode_batches, end_offset, stamp
+from quorumlog.client.record_codec import read_batch
+from quorumlog.client.records import (
+    OFFSET_MAX,
+    NewRecord,
+    UnreadableBatchError,
+    build_batch,
+    end_offset,
+    open_batches,
+    stamp,
+)
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.clock import WallClock, now_ms
 from quorumlog.runtime.disk import DiskError
@@ -47,7 +56,7 @@ from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.turns import Turn
 from quorumlog.wire.control_records import EndTxnMarker, parse_marker
 from quorumlog.wire.errors import KafkaCode
-from quorumlog.wire.record_batch import TRANSACTIONAL_FLAG, iter_headers, parse_header, seal
+from quorumlog.wire.record_batch import TRANSACTIONAL_FLAG, BatchHeader, Buffer, iter_headers, parse_header, seal
 
 logger = get_logger("coordinator")
 
@@ -283,12 +292,8 @@ class Coordinator(Generic[M]):
         turn = Turn()
         while offset < end:
             data = await self._replica.read(offset, self._limits.load_bytes, end)
-            for at, record in _records_of(data, offset):
-                try:
-                    machine.replay(record)
-                except BadRecord as error:
-                    raise BadRecord(f"the record at offset {at}: {error}") from error
-                count += 1
+            for position, header in iter_headers(data):
+                count += self._replay(machine, data[position : position + header.size], header, offset)
                 await turn.passed()
             next_offset = end_offset(data)
             if next_offset is None:
@@ -304,6 +309,26 @@ class Coordinator(Generic[M]):
         log = logger.info if count else logger.debug  # most partitions of a new cluster are empty
         log("coordinator loaded", partition=repr(self), records=count, end_offset=end, ms=took_ms)
         return machine
+
+    def _replay(self, machine: M, batch: Buffer, header: BatchHeader, first_offset: int) -> int:
+        """Replay a marker, or the records of a batch from `first_offset` on; return how many.
+
+        Raises: BadRecord, UnreadableBatchError.
+        """
+        producer = (header.producer_id, header.producer_epoch)
+        if header.is_control:
+            marker = parse_marker(batch, header)
+            if marker is None:
+                return 0
+            try:
+                machine.replay(Record(b"", None, producer, TransactionEnd(marker.is_commit, marker.coordinator_epoch)))
+            except BadRecord as error:
+                raise BadRecord(f"the record at offset {header.base_offset}: {error}") from error
+            return 1
+        [opened] = open_batches(batch)
+        records = read_batch(opened, self._replica.topic, self._replica.key.index, first_offset, OFFSET_MAX)
+        machine.replay_batch(records, producer if header.is_transactional else None)
+        return len(records)
 
     async def _woken(self) -> None:
         """Wait until `_news` is set, for at most `retry_ms`."""
@@ -520,23 +545,3 @@ def _ends_transaction(records: list[Record]) -> bool:
     of the same producer after the marker would begin a transaction that nobody ends.
     """
     return bool(records) and records[-1].ends is not None
-
-
-def _records_of(data: bytes | memoryview, first_offset: int) -> Iterator[tuple[int, Record]]:
-    """Yield the records and markers in `data` from `first_offset` on, each with its offset.
-
-    Raises: BadRecord, UnreadableBatchError.
-    """
-    for position, header in iter_headers(data):
-        batch = data[position : position + header.size]
-        producer = (header.producer_id, header.producer_epoch)
-        if header.is_control:
-            marker = parse_marker(batch, header)
-            if marker is not None:
-                ends = TransactionEnd(marker.is_commit, marker.coordinator_epoch)
-                yield header.base_offset, Record(b"", None, producer, ends)
-            continue
-        for record in decode_batches(batch, first_offset):
-            if record.key is None:
-                raise BadRecord(f"the record at offset {record.offset} has no key")
-            yield record.offset, Record(record.key, record.value, producer if header.is_transactional else None)

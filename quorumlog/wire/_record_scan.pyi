@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +40,9 @@ def decode(
     end_offset: int,
     /,
 ) -> tuple[list[Record], int, int, int]: ...
+def apply_offsets(
+    records: list[Record], groups: dict[bytes, dict[bytes, bytes]], other: Callable[[Record], object], /
+) -> int: ...
 def murmur2(data: bytes | bytearray | memoryview, /) -> int: ...
 
 # Arrays: of numpy, or any contiguous buffers of the same type.

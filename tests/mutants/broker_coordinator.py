@@ -20,6 +20,20 @@ GROUP_CONFIG_TESTS = "tests/unit/broker/coordinator/test_group_configs.py"
 
 MUTANTS = (
     Mutant(
+        "a load takes records for those of a transaction",
+        PARTITION,
+        "producer if header.is_transactional else None)",
+        "producer)",
+        (f"{TESTS}::test_a_load_tells_records_of_transactions_from_others",),
+    ),
+    Mutant(
+        "a load replays records before the start of the log",
+        PARTITION,
+        "self._replica.key.index, first_offset, OFFSET_MAX)",
+        "self._replica.key.index, 0, OFFSET_MAX)",
+        (f"{TESTS}::test_a_load_begins_at_the_start_of_the_log_within_a_batch",),
+    ),
+    Mutant(
         "a change of a group's configs does not reach the share partitions in use",
         SHARES,
         "if old.configs is not new.configs or old.group_configs is not new.group_configs:",

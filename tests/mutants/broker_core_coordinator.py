@@ -23,9 +23,45 @@ EXPLANATION_TESTS = "tests/unit/broker/core/coordinator/test_explanations.py"
 STATIC_TESTS = "tests/unit/broker/core/coordinator/test_static_members.py"
 RECORD_TESTS = "tests/unit/broker/core/coordinator/test_records.py"
 TRANSACTIONAL = "tests/unit/broker/core/coordinator/test_transactional_offsets.py"
+OFFSET_BATCHES = "tests/properties/test_offset_batches.py"
 RECREATED = "tests/unit/broker/core/coordinator/test_recreated_topics.py"
 
 MUTANTS = (
+    Mutant(
+        "a load ignores that a later offset supersedes one that is pending",
+        MACHINE,
+        "        if producer is not None or self._pending_offsets.count:",
+        "        if producer is not None:",
+        (f"{TRANSACTIONAL}::test_a_load_keeps_the_order_of_a_pending_offset_and_a_later_one",),
+    ),
+    Mutant(
+        "offsets that a load leaves to Python are not counted",
+        OFFSETS,
+        "        added = apply_offsets(records, self._groups, other)\n        self.count += added",
+        "        count = self.count\n        self.count = count + apply_offsets(records, self._groups, other)",
+        (f"{OFFSET_BATCHES}::test_batches_give_the_same_state",),
+    ),
+    Mutant(
+        "a search trusts what an earlier slice knew about topics",
+        SWEEP,
+        "        self._ending = cache(self._ending_now)  # topics may have changed since the last slice\n",
+        "",
+        (f"{RECREATED}::test_a_slice_does_not_trust_the_answers_of_an_earlier_one",),
+    ),
+    Mutant(
+        "a search passes over the offsets of partitions that do not exist",
+        SWEEP,
+        "            return ()\n",
+        '            return b""\n',
+        (f"{RECREATED}::test_a_slice_does_not_trust_the_answers_of_an_earlier_one",),
+    ),
+    Mutant(
+        "an offset expires one search too late",
+        SWEEP,
+        "if commit_ms <= newest_ms or",
+        "if commit_ms < newest_ms or",
+        (f"{OFFSET_TESTS}::test_an_offset_expires_at_the_end_of_its_retention",),
+    ),
     Mutant(
         "an offset expires while a transaction replaces it, which then commits in vain",
         SWEEP,

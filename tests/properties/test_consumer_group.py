@@ -32,6 +32,7 @@ from broker.core.coordinator.group_machine import GroupMachine
 from broker.core.coordinator.machine import Record, Step
 from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.core.coordinator.driver import GROUP, Cluster, topic_id
+from tests.unit.broker.core.coordinator.replays import replay_log
 
 TOPICS = ("sales", "other")
 REFUSED = ("UNRELEASED_INSTANCE_ID", "FENCED_INSTANCE_ID", "COORDINATOR_NOT_AVAILABLE", "GROUP_MAX_SIZE_REACHED")
@@ -85,8 +86,7 @@ class Groups(RuleBasedStateMachine):
 
     def loaded(self, records: list[Record]) -> GroupMachine:
         machine = GroupMachine(self.limits, self.cluster, Random(self.number), lambda: self.now_ms)
-        for record in records:
-            machine.replay(record)
+        replay_log(machine, records)
         self.log = list(records)
         self.ends.clear()
         self.target_ms = None
@@ -258,15 +258,12 @@ class Groups(RuleBasedStateMachine):
     @rule()
     def the_log_gives_the_same_group(self) -> None:
         twin = GroupMachine(self.limits, self.cluster, Random(0), lambda: self.now_ms)
-        for record in self.log:
-            twin.replay(record)
+        replay_log(twin, self.log)
         twin.loaded(self.now_ms)
         assert self.described(twin) == self.described(self.machine)
         last = {record.key: position for position, record in enumerate(self.log)}
         compacted = GroupMachine(self.limits, self.cluster, Random(0), lambda: self.now_ms)
-        for position, record in enumerate(self.log):
-            if last[record.key] == position:
-                compacted.replay(record)
+        replay_log(compacted, [record for position, record in enumerate(self.log) if last[record.key] == position])
         compacted.loaded(self.now_ms)
         assert self.described(compacted) == self.described(self.machine)
 

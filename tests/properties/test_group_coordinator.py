@@ -23,6 +23,7 @@ from broker.core.coordinator.machine import Record, Step
 from broker.core.coordinator.records import GroupKey, OffsetKey, read_group, read_key, read_offset, write_key
 from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.core.coordinator.driver import Cluster, subscription
+from tests.unit.broker.core.coordinator.replays import replay_log
 
 GROUP = "orders"
 GROUP_KEY = write_key(GroupKey(GROUP))
@@ -111,8 +112,7 @@ class Groups(RuleBasedStateMachine):
 
     def loaded(self, records: list[Record]) -> GroupMachine:
         machine = GroupMachine(LIMITS, Cluster(), Random(self.calls), lambda: self.now_ms)
-        for record in records:
-            machine.replay(record)
+        replay_log(machine, records)
         machine.loaded(self.now_ms)
         return machine
 

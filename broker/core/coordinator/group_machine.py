@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from random import Random
-from typing import Final, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from broker.core.coordinator import descriptions, membership, offset_requests, rebalance
 from broker.core.coordinator.consumer import descriptions as consumer_descriptions
@@ -85,7 +85,7 @@ from broker.core.coordinator.group_requests import (
     Topics,
     TxnOffsetCommit,
 )
-from broker.core.coordinator.machine import Record, Step
+from broker.core.coordinator.machine import Record, Step, replay_each
 from broker.core.coordinator.offsets import Offsets
 from broker.core.coordinator.records import GroupKey, read_group, read_key, split_offset_key
 from broker.core.coordinator.share.groups import read_key as read_share_key
@@ -105,6 +105,9 @@ from broker.core.coordinator.sweep import Sweeper
 from broker.core.coordinator.transactional_offsets import PendingOffsets
 from broker.core.coordinator.turn import Clocks, Turn
 from quorumlog.wire.errors import KafkaCode
+
+if TYPE_CHECKING:
+    from quorumlog.wire._record_scan import Record as LoggedRecord
 
 MATCHING_GROUPS_PER_TICK_MAX = 4
 """Groups whose regular expressions are compared with all topics in one tick.  The others follow with the next ticks, so
@@ -184,6 +187,13 @@ class GroupMachine:
                 self._shares.groups.pop(key.group, None)
         else:
             self.unknown_records += 1
+
+    def replay_batch(self, records: list[LoggedRecord], producer: tuple[int, int] | None) -> None:
+        """Apply the records of one batch; see `Machine.replay_batch`."""
+        if producer is not None or self._pending_offsets.count:  # an offset would supersede those that are pending
+            replay_each(self.replay, records, producer)
+        else:
+            self._offsets.apply_batch(records, lambda record: replay_each(self.replay, (record,)))
 
     def _replay_classic(self, key: GroupKey, value: bytes | None) -> None:
         group = self._groups.get(key.group)

@@ -10,9 +10,15 @@ A call that waits for other clients has a deadline, and `tick` answers it at the
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
+
+from broker.core.coordinator.fields import BadRecord
+
+if TYPE_CHECKING:
+    from quorumlog.wire._record_scan import Record as LoggedRecord
 
 Request_contra = TypeVar("Request_contra", contravariant=True)
 Limits_contra = TypeVar("Limits_contra", contravariant=True)
@@ -72,6 +78,16 @@ class Machine(Protocol[Request_contra, Limits_contra]):
         """
         ...
 
+    def replay_batch(self, records: list[LoggedRecord], producer: tuple[int, int] | None) -> None:
+        """Apply the records of one batch, as `replay` does one at a time.
+
+        producer: see `Record`.
+
+        Raises:
+            BadRecord: a record is damaged.  Its offset is in the message, and the machine must be dropped.
+        """
+        ...
+
     def loaded(self, now_ms: int) -> Step:
         """Start to serve: the log has been replayed up to its end.  To be called once, before any request."""
         ...
@@ -99,3 +115,16 @@ class Machine(Protocol[Request_contra, Limits_contra]):
     def configure(self, limits: Limits_contra, now_ms: int) -> Step:
         """Apply changed configs.  State that was accepted under the old limits stays."""
         ...
+
+
+def replay_each(
+    replay: Callable[[Record], None], records: Iterable[LoggedRecord], producer: tuple[int, int] | None = None
+) -> None:
+    """Replay the records of one batch one at a time; see `Machine.replay_batch`."""
+    for record in records:
+        if record.key is None:
+            raise BadRecord(f"the record at offset {record.offset} has no key")
+        try:
+            replay(Record(record.key, record.value, producer))
+        except BadRecord as error:
+            raise BadRecord(f"the record at offset {record.offset}: {error}") from error

@@ -7,7 +7,8 @@ fields are decoded on demand.  So an offset costs about 200 bytes, and the garba
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from broker.core.coordinator.fields import STRING_MAX_BYTES, BadRecord
 from broker.core.coordinator.records import (
@@ -18,6 +19,10 @@ from broker.core.coordinator.records import (
     offset_rest,
     read_offset,
 )
+from quorumlog.wire._record_scan import apply_offsets
+
+if TYPE_CHECKING:
+    from quorumlog.wire._record_scan import Record as LoggedRecord
 
 
 class Offsets:
@@ -57,6 +62,17 @@ class Offsets:
             self.count += 1
         offsets[place] = value
 
+    def apply_batch(self, records: list[LoggedRecord], other: Callable[[LoggedRecord], None]) -> None:
+        """Apply a batch: `other` gets the records that are no offsets or have a rare format, in the order of the batch.
+
+        Almost all records of a load are plain offsets, for which compiled code takes about 0.4 us each instead of 3.
+
+        Raises:
+            Whatever `other` raises.  Then `count` is wrong, and this object must be dropped.
+        """
+        added = apply_offsets(records, self._groups, other)
+        self.count += added  # after the call: `other` may have changed it as well
+
     @property
     def group_count(self) -> int:
         return len(self._groups)
@@ -85,6 +101,10 @@ class Offsets:
     def places(self, group: str) -> list[bytes]:
         """Return the places for which the group has offsets, as a copy."""
         return list(self._groups.get(group.encode(), {}))
+
+    def items(self, group: str) -> list[tuple[bytes, bytes]]:
+        """Return the places for which the group has offsets, each with the value as it is stored, as a copy."""
+        return list(self._groups.get(group.encode(), {}).items())
 
     def raw(self, group: str, place: bytes) -> bytes | None:
         """Return the value of an offset as it is stored; None if there is none."""

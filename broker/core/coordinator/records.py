@@ -188,6 +188,11 @@ def is_of_other_topic(value: bytes, origin: UUID | None) -> bool:
     return read_offset(value).topic_id not in (None, origin)
 
 
+def topic_ending(origin: UUID) -> bytes:
+    """Return the bytes with which almost all offsets end that were committed for the topic with this id."""
+    return _TOPIC_FIELD + origin.bytes
+
+
 def _open_value(data: bytes) -> tuple[Reader, int]:
     reader = Reader(data)
     version = reader.int16()

@@ -4,6 +4,9 @@ They are done in slices, so that a batch stays within its limit and the coordina
 examines the state at its own time.  A group that is being deleted is Dead, and a commit for a topic whose offsets are
 being deleted is refused with COORDINATOR_LOAD_IN_PROGRESS.  So no offset that is committed in the meantime is deleted.
 
+**Searches** look at all offsets, almost all of which stay.  One expression finds the few that may have to go among
+hundreds, and only those are examined one by one.
+
 **Missing topics.**  When a topic is deleted, its coordinator may not be loaded, or may end before it has deleted all
 offsets.  So each coordinator, once it is loaded, deletes the offsets of partitions that do not exist, and of partitions
 that belong to a later topic of the same name.
@@ -21,8 +24,9 @@ expires at the time in its record instead, if its group permits expiry.  An empt
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 from broker.core.coordinator.consumer.group import ConsumerGroup
 from broker.core.coordinator.consumer.records import ConsumerKey
@@ -36,17 +40,30 @@ from broker.core.coordinator.group_requests import (
     Topics,
 )
 from broker.core.coordinator.offsets import Offsets, key_of
-from broker.core.coordinator.records import NO_TIME, is_of_other_topic, offset_place, offset_times, write_key
+from broker.core.coordinator.records import (
+    NO_TIME,
+    is_of_other_topic,
+    offset_place,
+    offset_times,
+    topic_ending,
+    write_key,
+)
 from broker.core.coordinator.subscription import CONSUMER
 from broker.core.coordinator.transactional_offsets import PendingOffsets
 from broker.core.coordinator.turn import Turn
 from quorumlog.wire.errors import KafkaCode
 
 OFFSETS_PER_SLICE_MAX = 2_000
-"""Offsets that one slice examines.  The next slice follows with the next tick."""
+"""Offsets after which a slice ends.  The next slice follows with the next tick."""
 
+OFFSETS_AT_ONCE_MAX = 250
+"""Offsets of one group at which a search looks in one step, at most."""
 
-_END = object()
+_Stored = list[tuple[bytes, bytes]]
+"""Places with their stored values."""
+
+_Search = Iterator[int]
+"""A search in progress.  Each step yields the number of offsets that it has looked at."""
 
 
 @dataclass(slots=True, eq=False)
@@ -81,11 +98,12 @@ class Sweeper:
         self._deletions: deque[_Deletion] = deque()
         self._topics: frozenset[str] = frozenset()
         self._topics_later: frozenset[str] = frozenset()
-        self._deleting: Iterator[None] | None = None
-        self._deleting_topics: Iterator[None] | None = None
-        self._deleting_missing: Iterator[None] | None = None
-        self._expiring: Iterator[None] | None = None
+        self._deleting: _Search | None = None
+        self._deleting_topics: _Search | None = None
+        self._deleting_missing: _Search | None = None
+        self._expiring: _Search | None = None
         self._turn: Turn | None = None
+        self._ending = cache(self._ending_now)
 
     # -- choosing the deletions
 
@@ -145,41 +163,43 @@ class Sweeper:
     def run(self, turn: Turn) -> None:
         """Do one slice."""
         self._turn = turn
-        for _ in range(OFFSETS_PER_SLICE_MAX):
-            if turn.is_full or not self.is_busy:
-                break
-            self._advance()
+        self._ending = cache(self._ending_now)  # topics may have changed since the last slice
+        left = OFFSETS_PER_SLICE_MAX
+        while left > 0 and self.is_busy and not turn.is_full:
+            left -= self._advance()
         self._turn = None
 
-    def _advance(self) -> None:
-        """Look at one offset or group.  Groups come first, because clients wait for them."""
+    def _advance(self) -> int:
+        """Take one step; return the number of offsets that were examined.  Groups come first: clients wait for them."""
+        looked = 1
         if self._deletions:
             self._deleting = self._deleting or self._delete(self._deletions[0])
-            if _has_ended(self._deleting):
+            if not (looked := next(self._deleting, 0)):
                 self._deleting = None
         elif self._deleting_topics is not None or self._topics_later:
             if self._deleting_topics is None:
                 self._topics, self._topics_later = self._topics_later, frozenset()
                 self._deleting_topics = self._delete_topics()
-            if _has_ended(self._deleting_topics):
+            if not (looked := next(self._deleting_topics, 0)):
                 self._deleting_topics, self._topics = None, frozenset()
         elif self._deleting_missing is not None:
-            if _has_ended(self._deleting_missing):
+            if not (looked := next(self._deleting_missing, 0)):
                 self._deleting_missing = None
-        elif self._expiring is not None and _has_ended(self._expiring):
+        elif self._expiring is not None and not (looked := next(self._expiring, 0)):
             self._expiring = None
+        return looked
 
     def _append(self, key: bytes) -> None:
         assert self._turn is not None
         self._turn.append(key, None)
 
-    def _delete(self, deletion: _Deletion) -> Iterator[None]:
+    def _delete(self, deletion: _Deletion) -> _Search:
         for name in sorted(deletion.left):
             for place in self._offsets.places(name):
                 self._append(key_of(name, place))
-                yield
+                yield 1
             self._delete_group(name)
-            yield
+            yield 1
         self._deletions.popleft()
         if deletion.call is not None:
             assert self._turn is not None
@@ -194,19 +214,49 @@ class Sweeper:
             self._append(write_consumer_key(key) if isinstance(key, ConsumerKey) else write_key(key))
         self._turn.note(f"group={name!r} state={GroupState.DEAD} generation={group.generation} event=deleted")
 
-    def _delete_topics(self) -> Iterator[None]:
-        for name in self._offsets.groups():
-            for place in self._offsets.places(name):
-                if offset_place(place)[0] in self._topics and self._offsets.has(name, place):
-                    self._append(key_of(name, place))
-                yield
+    def _delete_where(
+        self, name: str, may_go: Callable[[_Stored], list[bytes]], must_go: Callable[[str, bytes], bool]
+    ) -> _Search:
+        """Delete the offsets of a group that must go.
 
-    def _delete_missing(self) -> Iterator[None]:
-        for name in self._offsets.groups():
-            for place in self._offsets.places(name):
-                if self._is_missing(name, place):
+        may_go: chooses from some offsets all that may have to go, and perhaps others.
+        must_go: decides about one place of the group.  The offset may have changed or gone since it was chosen.
+        """
+        stored = self._offsets.items(name)
+        for first in range(0, len(stored), OFFSETS_AT_ONCE_MAX):
+            some = stored[first : first + OFFSETS_AT_ONCE_MAX]
+            for place in may_go(some):
+                if must_go(name, place):
                     self._append(key_of(name, place))
-                yield
+                yield 1
+            yield len(some)
+
+    def _delete_topics(self) -> _Search:
+        topics = {topic.encode() for topic in self._topics}
+
+        def of_topics(stored: _Stored) -> list[bytes]:
+            return [place for place, _ in stored if place[2:-4] in topics]  # the topic: `offset_place`
+
+        for name in self._offsets.groups():
+            yield from self._delete_where(name, of_topics, self._offsets.has)
+
+    def _delete_missing(self) -> _Search:
+        for name in self._offsets.groups():
+            yield from self._delete_where(name, self._may_be_missing, self._is_missing)
+
+    def _may_be_missing(self, stored: _Stored) -> list[bytes]:
+        return [place for place, value in stored if not value.endswith(self._ending(place))]
+
+    def _ending_now(self, place: bytes) -> bytes | tuple[()]:
+        """Return the bytes that end each offset of a place, apart from missing ones and some in rare formats.
+
+        An empty tuple means that all offsets of the place are missing: no value ends with one of no endings.
+        """
+        topic, partition = offset_place(place)
+        if not self._image.has_partition(topic, partition):
+            return ()
+        origin = self._image.origin(topic)
+        return b"" if origin is None else topic_ending(origin)
 
     def _is_missing(self, name: str, place: bytes) -> bool:
         value = self._offsets.raw(name, place)
@@ -216,13 +266,9 @@ class Sweeper:
         exists = self._image.has_partition(topic, partition)
         return not exists or is_of_other_topic(value, self._image.origin(topic))
 
-    def _expire(self) -> Iterator[None]:
+    def _expire(self) -> _Search:
         for name in sorted({*self._offsets.groups(), *self._groups}):
-            for place in self._offsets.places(name):
-                # The group may have changed since the last slice.
-                if self._is_expired(name, place):
-                    self._append(key_of(name, place))
-                yield
+            yield from self._delete_where(name, self._may_be_expired, self._is_expired)
             group = self._groups.get(name)
             if (
                 group is not None
@@ -231,7 +277,13 @@ class Sweeper:
                 and not self._offsets.has_group(name)
             ):
                 self._delete_group(name)
-            yield
+            yield 1
+
+    def _may_be_expired(self, stored: _Stored) -> list[bytes]:
+        assert self._turn is not None
+        newest_ms = self._turn.wall_ms - self._turn.limits.offsets_retention_ms
+        times = ((place, offset_times(value)) for place, value in stored)
+        return [place for place, (commit_ms, expire_ms) in times if commit_ms <= newest_ms or expire_ms != NO_TIME]
 
     def _is_expired(self, name: str, place: bytes) -> bool:
         assert self._turn is not None
@@ -252,8 +304,3 @@ class Sweeper:
             return False
         subscribed = group.subscribed_topics()
         return subscribed is not None and offset_place(place)[0] not in subscribed
-
-
-def _has_ended(slices: Iterator[None]) -> bool:
-    """Advance to the next pause.  Return whether the end was reached instead."""
-    return next(slices, _END) is _END

@@ -35,12 +35,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush
-from typing import Final, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from msgspec.structs import replace
 
 from broker.core.coordinator.fields import BadRecord
-from broker.core.coordinator.machine import Record, Step
+from broker.core.coordinator.machine import Record, Step, replay_each
 from broker.core.coordinator.scope_requests import (
     AbortScope,
     DescribeScopes,
@@ -86,6 +86,9 @@ from broker.core.coordinator.transaction_requests import (
 from broker.core.coordinator.transaction_turn import TransactionTurn as _Turn
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.scope_names import is_reserved
+
+if TYPE_CHECKING:
+    from quorumlog.wire._record_scan import Record as LoggedRecord
 
 _State = TransactionState
 
@@ -135,6 +138,10 @@ class TransactionMachine:
         else:
             self._ids[name] = read_transaction(record.value)
         self._scopes.id_changed(name)
+
+    def replay_batch(self, records: list[LoggedRecord], producer: tuple[int, int] | None) -> None:
+        """Apply the records of one batch; see `Machine.replay_batch`."""
+        replay_each(self.replay, records, producer)
 
     def loaded(self, now_ms: int) -> Step:
         """Start to serve: order the markers of decided transactions, and watch the time of open ones."""

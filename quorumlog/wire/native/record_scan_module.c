@@ -3,6 +3,7 @@
 #include <Python.h>
 
 #include "columns_module.h"
+#include "committed_offsets.h"
 #include "record_codec.h"
 #include "record_scan.h"
 #include "release.h"
@@ -35,6 +36,7 @@ static PyMethodDef methods[] = {
     {"scan", scan, METH_VARARGS, scan_doc},
     {"encode", encode, METH_VARARGS, encode_doc},
     {"decode", decode, METH_VARARGS, decode_doc},
+    {"apply_offsets", apply_offsets, METH_VARARGS, apply_offsets_doc},
     {"murmur2", murmur2, METH_O, murmur2_doc},
     {"count_headers", count_headers, METH_VARARGS, count_headers_doc},
     {"decode_columns", decode_columns, METH_VARARGS, decode_columns_doc},

@@ -12,12 +12,12 @@ FENCED_STATE_EPOCH and reads it again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from msgspec.structs import replace
 
 from broker.core.coordinator.fields import BadRecord
-from broker.core.coordinator.machine import Answer, Record, Step
+from broker.core.coordinator.machine import Answer, Record, Step, replay_each
 from broker.core.coordinator.share.states import (
     NO_EPOCH,
     NO_START,
@@ -40,6 +40,9 @@ from broker.core.coordinator.share.states import (
     write_snapshot,
 )
 from quorumlog.wire.errors import KafkaCode
+
+if TYPE_CHECKING:
+    from quorumlog.wire._record_scan import Record as LoggedRecord
 
 
 class ShareStateMachine:
@@ -92,6 +95,10 @@ class ShareStateMachine:
             self._archiving[key] = state
         else:
             self._archiving.pop(key, None)
+
+    def replay_batch(self, records: list[LoggedRecord], producer: tuple[int, int] | None) -> None:
+        """Apply the records of one batch; see `Machine.replay_batch`."""
+        replay_each(self.replay, records, producer)
 
     def loaded(self, now_ms: int) -> Step:
         """Start to serve.  Nothing has a deadline."""

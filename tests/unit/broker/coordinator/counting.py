@@ -11,8 +11,9 @@ from broker.coordinator.limits import CoordinatorLimits
 from broker.coordinator.partition import Coordinator, State
 from broker.coordinator.shell import CoordinatorShell
 from broker.core.coordinator.fields import BadRecord
-from broker.core.coordinator.machine import Answer, Machine, Record, Step
+from broker.core.coordinator.machine import Answer, Machine, Record, Step, replay_each
 from broker.replica.replica import Replica
+from quorumlog.wire._record_scan import Record as LoggedRecord
 from tests.unit.broker.replica.rig import Rig
 
 TOPIC = "__consumer_offsets"
@@ -25,11 +26,14 @@ class Counting(Machine[str, None]):
 
     Requests: "add" raises it, "get" returns it, "park" is answered by the tick, 10 ms later, which raises it too, and
     "sly" adds although its caller calls it a read.
+
+    replayed: the value and the producer of each record that was replayed.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self.loads = 0
+        self.replayed: list[tuple[bytes | None, tuple[int, int] | None]] = []
         self.forgotten: list[int] = []
         self._parked: list[tuple[int, int]] = []
 
@@ -38,9 +42,15 @@ class Counting(Machine[str, None]):
         return Record(b"count", b"%d" % count)
 
     def replay(self, record: Record) -> None:
+        self.replayed.append((record.value, record.producer))
+        if record.ends is not None:
+            return
         if record.value is None or not record.value.isdigit():
             raise BadRecord(f"{record.value!r} is not a number")
         self.count = int(record.value)
+
+    def replay_batch(self, records: list[LoggedRecord], producer: tuple[int, int] | None) -> None:
+        replay_each(self.replay, records, producer)
 
     def loaded(self, now_ms: int) -> Step:
         self.loads += 1

@@ -124,6 +124,34 @@ async def test_a_new_leader_replays_the_log(bench: Bench) -> None:
     assert bench.coordinator.leader_epoch == 2
 
 
+async def test_a_load_tells_records_of_transactions_from_others(bench: Bench) -> None:
+    await bench.create(1)
+    await bench.serving()
+    ends = TransactionEnd(is_commit=True, coordinator_epoch=0)
+    records = [Record(b"count", b"8", (7, 0)), Record(b"", None, (7, 0), ends)]
+
+    def write(machine: Counting, call: int, now_ms: int) -> Step:
+        return Step((records.pop(0),), (Answer(call, None),))
+
+    for _ in range(2):
+        await bench.shell.call(0, write, 1, is_read=False)
+    await bench.ask("add")
+    await bench.change(leader=1)
+    await bench.serving()
+    assert bench.machine.replayed == [(b"8", (7, 0)), (None, (7, 0)), (b"1", None)]
+
+
+async def test_a_load_begins_at_the_start_of_the_log_within_a_batch(bench: Bench) -> None:
+    await bench.create(1)
+    await bench.serving()
+    await asyncio.gather(*[bench.call("add") for _ in range(3)])
+    assert batches(bench) == [[b"1", b"2", b"3"]]
+    bench.replica.advance_start(1)
+    await bench.change(leader=1)
+    await bench.serving()
+    assert bench.machine.replayed == [(b"2", None), (b"3", None)]
+
+
 async def test_a_later_epoch_of_the_same_leader_begins_anew(bench: Bench) -> None:
     await bench.create(1, 2)
     await bench.serving()

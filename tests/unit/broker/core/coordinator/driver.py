@@ -15,6 +15,7 @@ from broker.core.coordinator.group_machine import NO_CONFIGS, GroupMachine
 from broker.core.coordinator.group_requests import GroupRequest
 from broker.core.coordinator.machine import Machine, Record, Step
 from quorumlog.wire.errors import KafkaCode
+from tests.unit.broker.core.coordinator.replays import replay_log
 
 GROUP = "orders"
 WALL_MS = 1_700_000_000_000
@@ -109,8 +110,7 @@ class Coordinator:
         self.machine = GroupMachine(limits, self.cluster, Random(seed), lambda: self.wall_ms, configs)
         self._as_machine: Machine[GroupRequest, g.GroupLimits] = self.machine
         self._calls = 0
-        for record in self.log:
-            self._as_machine.replay(record)
+        replay_log(self._as_machine, self.log)
         self.take(self._as_machine.loaded(self.now_ms))
 
     def take(self, step: Step) -> Step:

@@ -31,6 +31,7 @@ from broker.core.coordinator.transaction_requests import (
 )
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.scope_names import transactional_id
+from tests.unit.broker.core.coordinator.replays import replay_log
 
 SCOPE, OWNER = "job", "query-1"
 T0, T1 = ("t", 0), ("t", 1)
@@ -80,8 +81,7 @@ class ScopeRig:
     def fail_over(self, log: list[Record] | None = None) -> None:
         """Continue with a machine that has replayed the log."""
         self.machine, self.effects = self._make(), []
-        for record in self.log if log is None else log:
-            self.machine.replay(record)
+        replay_log(self.machine, self.log if log is None else log)
         self.take(self.machine.loaded(self.now))
 
     def compact(self) -> list[Record]:

@@ -345,6 +345,15 @@ def test_offsets_of_simple_consumers_expire_after_their_commit(coordinator: Coor
     assert coordinator.state() == "Dead"
 
 
+def test_an_offset_expires_at_the_end_of_its_retention(coordinator: Coordinator) -> None:
+    assert RETENTION_MS % INTERVAL_MS == 0, "a search takes place at the very end"
+    coordinator.commit(g.OffsetToCommit("sales", 0, 1))
+    coordinator.pass_time(RETENTION_MS - 1)
+    assert coordinator.offsets() == {("sales", 0): 1}
+    coordinator.pass_time(1)
+    assert coordinator.machine._offsets.count == 0
+
+
 def test_an_offset_with_a_retention_of_its_own_expires_by_it(coordinator: Coordinator) -> None:
     coordinator.commit(g.OffsetToCommit("sales", 0, 1), retention_ms=INTERVAL_MS)
     coordinator.commit(g.OffsetToCommit("sales", 1, 1), retention_ms=2 * RETENTION_MS)

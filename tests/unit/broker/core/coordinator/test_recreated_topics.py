@@ -221,3 +221,32 @@ def test_an_offset_with_an_expiry_time_of_its_own_has_no_room_for_a_topic_id() -
     written = r.write_offset(r.OffsetValue(42, 3, "", 9, 99, UUID(int=5)))
     assert r.read_offset(written) == r.OffsetValue(42, -1, "", 9, 99)
     assert not r.is_of_other_topic(written, UUID(int=6))
+
+
+def test_a_slice_does_not_trust_the_answers_of_an_earlier_one(coordinator: Coordinator) -> None:
+    coordinator.commit(at(0))
+    after = coordinator.reload()
+    after.pass_time(1)
+    assert after.offsets() == {("sales", 0): 42}
+    after.cluster.missing.add("sales")
+    after.take(after.machine.partitions_removed(after.now_ms))
+    after.pass_time(1)
+    assert after.machine._offsets.count == 0
+
+
+def test_a_search_asks_about_each_partition_once_in_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinator = Coordinator()
+    for group in range(OFFSETS_PER_SLICE_MAX // 10):
+        assert coordinator.commit(*map(at, range(10)), group=f"g{group}") == ["NONE"] * 10
+    after = Coordinator(records=coordinator.log)
+    asked: list[tuple[str, int]] = []
+    ask = after.cluster.has_partition
+
+    def counted(topic: str, partition: int) -> bool:
+        asked.append((topic, partition))
+        return ask(topic, partition)
+
+    monkeypatch.setattr(after.cluster, "has_partition", counted)
+    after.pass_time(2)
+    assert not after.machine._sweeper.is_busy
+    assert sorted(asked) == [("sales", partition) for partition in range(10)]

@@ -22,6 +22,7 @@ from broker.core.coordinator.transaction_requests import (
     WriteMarkers,
 )
 from quorumlog.wire.errors import KafkaCode
+from tests.unit.broker.core.coordinator.replays import replay_log
 
 ID = "orders"
 T0, T1 = ("t", 0), ("t", 1)
@@ -65,8 +66,7 @@ class Rig:
     def fail_over(self) -> None:
         """Continue with a machine that has replayed the log."""
         self.machine, self.effects = self._make(), []
-        for record in self.log:
-            self.machine.replay(record)
+        replay_log(self.machine, self.log)
         self.take(self.machine.loaded(self.now))
 
     def init(self, timeout_ms: int = 10_000, producer: tuple[int, int] = (-1, -1)) -> InitProducerResponse:

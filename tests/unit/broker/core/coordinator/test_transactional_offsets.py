@@ -57,6 +57,14 @@ def test_the_offsets_of_one_producer_do_not_end_with_another(coordinator: Coordi
     assert fetched(coordinator, stable=True) == (6, "NONE"), "the newer offset stays"
 
 
+def test_a_load_keeps_the_order_of_a_pending_offset_and_a_later_one(coordinator: Coordinator) -> None:
+    commit(coordinator, 5)
+    coordinator.commit(g.OffsetToCommit("sales", 0, 6))
+    after = coordinator.reload()
+    end(after)
+    assert fetched(after, stable=True) == (6, "NONE")
+
+
 def test_pending_offsets_are_in_the_log(coordinator: Coordinator) -> None:
     commit(coordinator, 5)
     assert [record.producer for record in coordinator.log] == [PRODUCER]

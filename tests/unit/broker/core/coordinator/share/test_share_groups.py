@@ -38,6 +38,7 @@ from broker.core.coordinator.share.requests import (
     ShareHeartbeatResponse,
 )
 from quorumlog.wire.errors import KafkaCode
+from tests.unit.broker.core.coordinator.replays import replay_log
 
 CLIENT = Client("app", "/127.0.0.1")
 ORDERS, EVENTS = UUID(int=1), UUID(int=2)
@@ -82,8 +83,7 @@ class Driver:
 
     def _make(self) -> GroupMachine:
         machine = GroupMachine(LIMITS, self.image, Random(1), lambda: 1_000)
-        for record in {record.key: record for record in self.log}.values():
-            machine.replay(record)
+        replay_log(machine, {record.key: record for record in self.log}.values())
         self._take(machine.loaded(self.now_ms))
         return machine
 

@@ -25,6 +25,7 @@ from broker.core.coordinator.share.states import (
 )
 from broker.core.share.partition import Delivery, StateBatch
 from quorumlog.wire.errors import KafkaCode
+from tests.unit.broker.core.coordinator.replays import replay_log
 
 KEY = ShareKey("work", UUID(int=7), 3)
 ACCEPTED, AVAILABLE = Delivery.ACKNOWLEDGED, Delivery.AVAILABLE
@@ -61,8 +62,7 @@ class Driver:
         """Continue with a new machine that has replayed what compaction keeps: the last record of each key."""
         kept = {record.key: record for record in self.log}
         self.machine = ShareStateMachine(self.limits, lambda: 1_000)
-        for record in kept.values():
-            self.machine.replay(record)
+        replay_log(self.machine, kept.values())
 
 
 @pytest.fixture
