@@ -36,6 +36,7 @@ from bench import (
     transactions,
 )
 from bench.plots import Panel, draw
+from tests.termination import end_in_order_on_sigterm
 
 
 class Bench(NamedTuple):
@@ -79,6 +80,7 @@ def main() -> int:
     parser.add_argument("--tiny", action="store_true", help="seconds instead of minutes; writes no result file")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHES)}; all by default")
     options = parser.parse_args()
+    end_in_order_on_sigterm()
     unknown = [name for name in options.names if name not in BENCHES]
     if unknown:
         parser.error(f"no such bench: {', '.join(unknown)}")

@@ -16,6 +16,7 @@ from tests.clients.peers import Peer, kafka_cluster, quorumlog_cluster, served_a
 from tests.clients.records import Harness
 from tests.clients.rows import Run, perform, rows
 from tests.clients.tools import TOOLS, perform_tool
+from tests.termination import end_in_order_on_sigterm
 
 PEERS = {"quorumlog": quorumlog_cluster, "kafka": kafka_cluster}
 
@@ -33,6 +34,7 @@ def main() -> int:
     parser.add_argument("--update", action="store_true", help="store the results, and write docs/clients.md")
     parser.add_argument("--page", action="store_true", help="only write docs/clients.md, from the stored results")
     arguments = parser.parse_args()
+    end_in_order_on_sigterm()
     if arguments.page:
         page.write()
         return 0

@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.termination import end_in_order_on_sigterm
+
 if TYPE_CHECKING:
     from tests.differential.harness import Job, Side
 
@@ -38,6 +40,7 @@ def main() -> int:
     parser.add_argument("--name", default="", help="only jobs with this in their name")
     parser.add_argument("--errors", action="store_true", help="also print the errors of refused jobs")
     arguments = parser.parse_args()
+    end_in_order_on_sigterm()
     if not is_prepared():
         print(f"installing pyspark {PYSPARK_VERSION} into {PACKAGES}", flush=True)
         install = [sys.executable, "-m", "pip", "install", "-q", "--target", str(PACKAGES)]

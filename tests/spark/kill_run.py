@@ -36,6 +36,7 @@ from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.spark import kill_check
 from tests.spark.kill_check import Repeated, Row
 from tests.spark.kill_queries import COPY, TABLE, slow_workers
+from tests.termination import end_in_order_on_sigterm
 from tests.transactions.reading import contents
 
 PARTITIONS = 6
@@ -331,6 +332,7 @@ def main() -> int:
     parser.add_argument("--pace", type=float, default=1.0)
     parser.add_argument("--logs", type=Path, help="an existing folder for the logs of all processes")
     arguments = parser.parse_args()
+    end_in_order_on_sigterm()
     report = asyncio.run(_main(arguments.minutes, arguments.seed, arguments.logs, arguments.pace))
     print(report)
     return 1 if report.problems else 0
