@@ -1,5 +1,7 @@
-"""Consumer groups of quorumlog beside Apache Kafka: loading of committed offsets, commits, and joins.
+"""Consumer groups of quorumlog beside Apache Kafka: idle groups, loading of committed offsets, commits, and joins.
 
+idle: the memory and the processor time of all servers, while 10,000 groups have a million committed offsets and nobody
+sends a request.
 load: one partition of the topic for groups holds a million committed offsets, 100 of each of 10,000 groups.  The
 partition's leader is stopped until another broker leads it; the figure is the time that this coordinator itself reports
 for its load.
@@ -53,21 +55,22 @@ LOADED: Final = {
 class Size(NamedTuple):
     """How much is measured.
 
-    groups: the number of groups, each with 100 committed offsets.  commit_s: the duration of the measurement of
-        commits.
+    groups: the number of groups, each with 100 committed offsets.
+    idle_s, commit_s: the durations of the measurements of idle groups and of commits.
     members: the members of each group that is joined.
     moves: whether the coordinator of the committed offsets moves, so that they are loaded.
     """
 
     rounds: int
     groups: int
+    idle_s: float
     commit_s: float
     members: Sequence[int]
     moves: bool
 
 
-FULL: Final = Size(3, 10_000, 3.0, (100, 1000), moves=True)
-TINY: Final = Size(1, 20, 0.3, (3,), moves=False)
+FULL: Final = Size(3, 10_000, 10.0, 3.0, (100, 1000), moves=True)
+TINY: Final = Size(1, 20, 0.3, 0.3, (3,), moves=False)
 
 
 def run(tiny: bool) -> dict[str, Any]:
@@ -146,13 +149,23 @@ async def _in_turns(items: Sequence[str], work: Callable[[str], Awaitable[None]]
 
 
 async def _round(cluster: Cluster, number: int, size: Size) -> Figures:
-    found: Figures = {}
+    found = await _idle(cluster, size)
     if size.moves:
         found |= await _load(cluster, size)
     found |= await _commits(cluster, number, size)
     for members in size.members:
         found |= await _joins(cluster, f"joins-{members}-{number}", members)
     return found
+
+
+# --- idle groups ---
+
+
+async def _idle(cluster: Cluster, size: Size) -> Figures:
+    before = cluster.processor_s()
+    await asyncio.sleep(size.idle_s)
+    spent_s = cluster.processor_s() - before
+    return {"idle: memory, MiB": cluster.resident_mib(), "idle: processor time, ms/s": 1e3 * spent_s / size.idle_s}
 
 
 # --- load ---
