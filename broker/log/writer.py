@@ -71,47 +71,42 @@ class LogWriter:
         is_coordinated: a coordinator appends for a producer, and has checked everything except the producer's epoch.
         append_time_ms: the wall time that becomes the timestamp of all records; -1: they keep their own.
         """
-        marks = self._marks
-        epochs = marks.epochs
+        epochs = self._marks.epochs
         assert leader_epoch >= epochs.latest, f"{self._folder}: epoch {leader_epoch} after {epochs.latest}"
         produced = batches if isinstance(batches, Produced) else check_produced(batches, config)
         if isinstance(produced, Refused):
             return produced
-        headers = produced.headers
-        if headers[0].has_producer_id:  # such a batch is always the only one
-            producers = self._producers.state
-            verdict: Accept | Duplicate | Refuse
-            if is_coordinated:
-                verdict = producers.check_coordinated(headers[0].producer_id, headers[0].producer_epoch)
-            else:
-                verdict = producers.check(headers[0], marks.start_offset, verification)
-            if isinstance(verdict, Duplicate):
-                producers.renew(headers[0].producer_id)
-                return Appended(verdict.first_offset, verdict.end_offset, duplicate=True)
-            if isinstance(verdict, Refuse):
-                return Refused(int(verdict.code), verdict.reason)
+        if produced.headers[0].has_producer_id:  # such a batch is always the only one
+            outcome = self._recognise_or_refuse(produced.headers[0], verification, is_coordinated)
+            if outcome is not None:
+                return outcome
         view = memoryview(produced.data)
         data = memoryview(bytearray(view)) if view.readonly else view
-        first = offset = epochs.end_offset
-        position = 0
-        placed = []
-        for claimed, max_timestamp in zip(headers, produced.max_timestamps, strict=True):
-            header = claimed._replace(base_offset=offset, leader_epoch=leader_epoch)
-            if append_time_ms != NO_TIMESTAMP:
-                attributes = header.attributes | TIMESTAMP_TYPE_FLAG
-                header = header._replace(attributes=attributes, max_timestamp=append_time_ms)
-            elif max_timestamp != claimed.max_timestamp:
-                header = header._replace(max_timestamp=max_timestamp)
-            if (header.attributes, header.max_timestamp) == (claimed.attributes, claimed.max_timestamp):
-                patch(data, offset, leader_epoch, position)
-            else:
-                seal(data, header, position)
-            placed.append(header)
-            offset += header.last_offset_delta + 1
-            position += header.size
-        segment = self._append(data, placed, now_ms, config)
+        first = epochs.end_offset
+        headers = _place(data, produced, first, leader_epoch, append_time_ms)
+        segment = self._append(data, headers, now_ms, config)
         self._recent.keep(segment, segment.size - len(data), data)
-        return Appended(first, offset)
+        return Appended(first, headers[-1].end_offset)
+
+    def _recognise_or_refuse(
+        self, header: BatchHeader, verification: Verification | None, is_coordinated: bool
+    ) -> Appended | Refused | None:
+        """Return the outcome of a batch that is in the log already or must not be in it; None if it is to be appended.
+
+        verification, is_coordinated: see `append_as_leader`.
+        """
+        producers = self._producers.state
+        verdict: Accept | Duplicate | Refuse
+        if is_coordinated:
+            verdict = producers.check_coordinated(header.producer_id, header.producer_epoch)
+        else:
+            verdict = producers.check(header, self._marks.start_offset, verification)
+        if isinstance(verdict, Duplicate):
+            producers.renew(header.producer_id)
+            return Appended(verdict.first_offset, verdict.end_offset, duplicate=True)
+        if isinstance(verdict, Refuse):
+            return Refused(int(verdict.code), verdict.reason)
+        return None
 
     def append_marker(
         self,
@@ -224,3 +219,29 @@ class LogWriter:
         self._segments.persist_index(segment)
         self._producers.write_snapshot()
         segment.unload_index()
+
+
+def _place(
+    data: memoryview, produced: Produced, offset: int, leader_epoch: int, append_time_ms: int
+) -> list[BatchHeader]:
+    """Write offsets, epoch and timestamps into batches, the first of which begins at `offset`; return their headers.
+
+    append_time_ms: see `LogWriter.append_as_leader`.
+    """
+    placed = []
+    position = 0
+    for claimed, max_timestamp in zip(produced.headers, produced.max_timestamps, strict=True):
+        header = claimed._replace(base_offset=offset, leader_epoch=leader_epoch)
+        if append_time_ms != NO_TIMESTAMP:
+            attributes = header.attributes | TIMESTAMP_TYPE_FLAG
+            header = header._replace(attributes=attributes, max_timestamp=append_time_ms)
+        elif max_timestamp != claimed.max_timestamp:
+            header = header._replace(max_timestamp=max_timestamp)
+        if (header.attributes, header.max_timestamp) == (claimed.attributes, claimed.max_timestamp):
+            patch(data, offset, leader_epoch, position)
+        else:
+            seal(data, header, position)
+        placed.append(header)
+        offset = header.end_offset
+        position += header.size
+    return placed

@@ -15,13 +15,31 @@ from quorumlog.runtime.metrics import Metrics
 
 def register_broker_metrics(metrics: Metrics, role: BrokerRole, kafka: KafkaServer) -> None:
     """Register the metrics of a broker.  Call it once in each process."""
-    table, fetches, counters = role.table, role.replicas.fetches, role.context.counters
-    produces = role.replicas.produces
+    _register_metadata(metrics, role)
+    _register_partitions(metrics, role)
+    _register_traffic(metrics, role)
+    _register_connections(metrics, kafka)
+    _register_moves(metrics, role.logs.moves)
+    _register_compaction(metrics, role.cleaner)
+    _register_groups(metrics, role.groups)
+    _register_shares(metrics, role.shares)
+    metrics.counters("broker_requests", "Kafka requests begun.", "api", lambda: dict(kafka.handlers.requests))
+
+
+def _register_metadata(metrics: Metrics, role: BrokerRole) -> None:
+    gauge, progress = metrics.gauge, role.progress
+    gauge("broker_is_serving", "Whether this broker is unfenced.", lambda: role.is_serving)
+    gauge("broker_metadata_received_offset", "End of the metadata received.", lambda: progress.received_offset)
+    gauge("broker_metadata_applied_offset", "End of the metadata applied.", lambda: progress.applied_offset)
+    gauge("broker_metadata_pending", "Partition changes to apply.", lambda: progress.pending_changes)
+
+
+def _register_partitions(metrics: Metrics, role: BrokerRole) -> None:
+    gauge, counter, table, counters = metrics.gauge, metrics.counter, role.table, role.context.counters
 
     def led() -> list[LeaderState]:
         return [each.leader for each in table if each.leader is not None]
 
-    gauge, counter = metrics.gauge, metrics.counter
     gauge("broker_partitions_hosted", "Replicas on this broker.", lambda: len(table))
     gauge("broker_partitions_led", "Partitions that this broker leads.", lambda: len(led()))
     gauge(
@@ -44,10 +62,14 @@ def register_broker_metrics(metrics: Metrics, role: BrokerRole, kafka: KafkaServ
         "Replicas that cannot be served.",
         lambda: sum(each.log is None for each in table),
     )
-    gauge("broker_is_serving", "Whether this broker is unfenced.", lambda: role.is_serving)
-    gauge("broker_metadata_received_offset", "End of the metadata received.", lambda: role.progress.received_offset)
-    gauge("broker_metadata_applied_offset", "End of the metadata applied.", lambda: role.progress.applied_offset)
-    gauge("broker_metadata_pending", "Partition changes to apply.", lambda: role.progress.pending_changes)
+    counter("broker_isr_shrinks", "ISR members removed.", lambda: counters.isr_shrinks)
+    counter("broker_isr_expands", "ISR members added.", lambda: counters.isr_expands)
+    counter("broker_truncations", "Logs truncated to match a leader.", lambda: counters.truncations)
+
+
+def _register_traffic(metrics: Metrics, role: BrokerRole) -> None:
+    gauge, counter, counters = metrics.gauge, metrics.counter, role.context.counters
+    fetches, produces = role.replicas.fetches, role.replicas.produces
     gauge("broker_fetches_parked", "Parked fetches (long polls).", lambda: fetches.parked)
     gauge("broker_fetch_sessions", "Open fetch sessions.", lambda: len(fetches.sessions))
     gauge("broker_fetch_session_partitions", "Partitions that they list.", lambda: fetches.sessions.partitions)
@@ -67,17 +89,6 @@ def register_broker_metrics(metrics: Metrics, role: BrokerRole, kafka: KafkaServ
         "Bytes recompressed because of compression.type, as they were received.",
         lambda: produces.recompressed_bytes,
     )
-    gauge("broker_connections", "Client connections.", lambda: kafka.counters.connections)
-    counter(
-        "broker_connections_refused",
-        "Client connections refused because there were too many.",
-        lambda: kafka.counters.connections_refused,
-    )
-    counter(
-        "broker_connections_evicted",
-        "Idle connections that were closed because there were too many.",
-        lambda: kafka.counters.connections_evicted,
-    )
     counter("broker_produced_bytes", "Bytes appended as leader.", lambda: counters.produced_bytes)
     counter("broker_produced_batches", "Produce batches appended as leader.", lambda: counters.produced_batches)
     counter("broker_fetched_bytes", "Bytes sent to consumers and followers.", lambda: counters.fetched_bytes)
@@ -90,14 +101,21 @@ def register_broker_metrics(metrics: Metrics, role: BrokerRole, kafka: KafkaServ
     counter(
         "broker_reassignment_out_bytes", "Bytes sent to replicas being added.", lambda: counters.reassignment_out_bytes
     )
-    counter("broker_isr_shrinks", "ISR members removed.", lambda: counters.isr_shrinks)
-    counter("broker_isr_expands", "ISR members added.", lambda: counters.isr_expands)
-    counter("broker_truncations", "Logs truncated to match a leader.", lambda: counters.truncations)
-    _register_moves(metrics, role.logs.moves)
-    _register_compaction(metrics, role.cleaner)
-    _register_groups(metrics, role.groups)
-    _register_shares(metrics, role.shares)
-    metrics.counters("broker_requests", "Kafka requests begun.", "api", lambda: dict(kafka.handlers.requests))
+
+
+def _register_connections(metrics: Metrics, kafka: KafkaServer) -> None:
+    gauge, counter, counters = metrics.gauge, metrics.counter, kafka.counters
+    gauge("broker_connections", "Client connections.", lambda: counters.connections)
+    counter(
+        "broker_connections_refused",
+        "Client connections refused because there were too many.",
+        lambda: counters.connections_refused,
+    )
+    counter(
+        "broker_connections_evicted",
+        "Idle connections that were closed because there were too many.",
+        lambda: counters.connections_evicted,
+    )
 
 
 def _register_moves(metrics: Metrics, moves: LogMoves) -> None:

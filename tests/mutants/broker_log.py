@@ -246,7 +246,7 @@ MUTANTS = (
     Mutant(
         "a retry does not show that its producer is alive",
         WRITER,
-        "                producers.renew(headers[0].producer_id)\n",
+        "            producers.renew(header.producer_id)\n",
         "",
         (f"{UNIT}/test_producers.py::test_a_retry_shows_that_its_producer_is_alive",),
     ),

@@ -126,8 +126,8 @@ MUTANTS = (
     Mutant(
         "a corrected header keeps the checksum of the wrong one",
         LOG,
-        "                seal(data, header, position)\n",
-        "                patch(data, offset, leader_epoch, position)\n",
+        "            seal(data, header, position)\n",
+        "            patch(data, offset, leader_epoch, position)\n",
         (f"{PRODUCED_TESTS}::test_wrong_max_timestamp_is_corrected_and_the_checksum_with_it",),
     ),
     Mutant(
