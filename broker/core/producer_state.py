@@ -191,6 +191,16 @@ class ProducerState:
             return 0
         return next_sequence(producer.last_sequence)
 
+    def accepts_any_sequence(self, batch: ProducedBatch, log_start_offset: int) -> bool:
+        """Return whether `batch` may have any sequence, because the log may have had earlier batches of its producer.
+
+        The log then has no batch of this producer epoch, or of a later one.
+        """
+        producer = self._producers.get(batch.producer_id)
+        if producer is not None and (producer.recent or producer.epoch != batch.producer_epoch):
+            return False
+        return log_start_offset > 0 or self.has_expired
+
     def check(
         self, batch: ProducedBatch, log_start_offset: int, verification: Verification | None = None
     ) -> Accept | Duplicate | Refuse:
@@ -311,13 +321,13 @@ class ProducerState:
             return self._check_unknown(batch, log_start_offset)
         if batch.base_sequence == next_sequence(producer.last_sequence):
             return ACCEPT
-        if _is_before(batch.last_sequence, producer.recent[0].base_sequence):
+        if is_before(batch.last_sequence, producer.recent[0].base_sequence):
             reason = f"sequence {batch.base_sequence} of producer {batch.producer_id} is older than its last batches"
             return Refuse(KafkaCode.DUPLICATE_SEQUENCE_NUMBER, reason)
         return _out_of_order(batch, f"the next sequence is {next_sequence(producer.last_sequence)}")
 
     def _check_unknown(self, batch: ProducedBatch, log_start_offset: int) -> Accept | Refuse:
-        if batch.base_sequence == 0 or log_start_offset > 0 or self.has_expired:
+        if batch.base_sequence == 0 or self.accepts_any_sequence(batch, log_start_offset):
             return ACCEPT
         return _out_of_order(batch, "this partition does not know the producer, which must start with sequence 0")
 
@@ -424,7 +434,7 @@ class ProducerState:
         return state
 
 
-def _is_before(sequence: int, other: int) -> bool:
+def is_before(sequence: int, other: int) -> bool:
     """Return whether `sequence` precedes `other` on the shorter way round the circle of 2^31 numbers."""
     return 0 < (other - sequence) % (SEQUENCE_MAX + 1) <= SEQUENCE_MAX // 2
 

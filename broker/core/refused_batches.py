@@ -7,26 +7,36 @@ records are lost.  librdkafka then starts a new producer epoch and sends all bat
 Among them may be a batch that is in the log already and timed out while it waited for the replicas.  Under the new
 epoch nobody recognises it, so it is in the log twice.
 
+The log may have no batch of the producer epoch.  If it has deleted records, it then accepts any sequence, because the
+earlier batches may have been among them.  But if the first batch was refused, and the second one is appended, the first
+one counts as a duplicate when it is sent again.  It is acknowledged, and lost.
+
 So a leader refuses the batches behind such a gap with the error that made the gap.  All clients then send the batches
 again in their order, under the same epoch.
 
-A client sends no further batch once it knows the refusal.  So only batches that were on their way at that time can be
-behind the gap, and a refusal is forgotten after `REMEMBERED_MS`.  A gap that lasts for longer is an error of the
-client, and it gets OUT_OF_ORDER_SEQUENCE_NUMBER.
+A refusal is forgotten once its batch, or a later one, is appended.  Otherwise it would hold up a producer that the log
+no longer knows.  It is forgotten after `REMEMBERED_MS` in any case: a client sends no further batch once it knows the
+refusal, so only batches that were on their way at that time can be behind the gap.  A gap that lasts for longer is an
+error of the client, and it gets OUT_OF_ORDER_SEQUENCE_NUMBER.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from broker.core.producer_state import NO_PRODUCER_ID, ProducedBatch
+from broker.core.producer_state import NO_PRODUCER_ID, ProducedBatch, is_before
 from quorumlog.wire.errors import KafkaCode
 
 REMEMBERED_MS = 30_000
 """The default `request.timeout.ms` of all clients."""
 REMEMBERED_MAX = 10_000
-"""Refusals of a whole broker, some 200 bytes each.  Beyond it, the oldest one is forgotten."""
+"""Producer epochs in partitions of a whole broker, up to 1 KB each.  Beyond it, the one whose last refusal is the
+oldest is forgotten."""
+SEQUENCES_MAX = 5
+"""Refusals of one producer epoch in one partition: as many batches as a client has in flight.  Beyond it, the oldest
+one is forgotten."""
 
 PASSING = frozenset(
     {
@@ -41,40 +51,71 @@ PASSING = frozenset(
 """Errors of Produce after which a client sends the same batch again."""
 
 
-class _Key(NamedTuple):
+class _Producer(NamedTuple):
     topic: str
     partition: int
     producer_id: int
     producer_epoch: int
+
+
+class _Refusal(NamedTuple):
     sequence: int
+    code: KafkaCode
+    refused_ms: int
 
 
 class RefusedBatches:
-    """The refusals of all partitions of a broker.  The oldest refusal comes first."""
+    """The refusals of all partitions of a broker, in the order of the last refusal of each producer epoch."""
 
     __slots__ = ("_refused",)
 
     def __init__(self) -> None:
-        self._refused: OrderedDict[_Key, tuple[KafkaCode, int]] = OrderedDict()
+        self._refused: OrderedDict[_Producer, tuple[_Refusal, ...]] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._refused)
+        """Return how many batches were refused and not forgotten."""
+        return sum(map(len, self._refused.values()))
 
     def note(self, topic: str, index: int, batch: ProducedBatch, code: int, now_ms: int) -> None:
         """Remember that `batch` was answered with `code`, unless the client cannot send it again."""
         if batch.producer_id == NO_PRODUCER_ID or code not in PASSING:
             return
-        key = _Key(topic, index, batch.producer_id, batch.producer_epoch, batch.base_sequence)
-        self._refused[key] = KafkaCode(code), now_ms
-        self._refused.move_to_end(key)
+        producer = _Producer(topic, index, batch.producer_id, batch.producer_epoch)
+        known = self._refused.pop(producer, ())
+        kept = [refusal for refusal in known if refusal.sequence != batch.base_sequence]
+        refusal = _Refusal(batch.base_sequence, KafkaCode(code), now_ms)
+        self._refused[producer] = (*kept[-SEQUENCES_MAX + 1 :], refusal)
         if len(self._refused) > REMEMBERED_MAX:
             self._refused.popitem(last=False)
+
+    def appended(self, topic: str, index: int, batch: ProducedBatch) -> None:
+        """Forget the refusals of `batch` and of earlier ones, because the log has it now."""
+        if not self._refused:
+            return  # almost always
+        producer = _Producer(topic, index, batch.producer_id, batch.producer_epoch)
+        if (known := self._refused.get(producer)) is None:
+            return
+        if kept := tuple(refusal for refusal in known if is_before(batch.base_sequence, refusal.sequence)):
+            self._refused[producer] = kept
+        else:
+            del self._refused[producer]
 
     def cause(self, topic: str, index: int, batch: ProducedBatch, missing: int, now_ms: int) -> KafkaCode | None:
         """Return the error with which the batch before `batch` was refused; None if this broker did not refuse it.
 
         missing: the sequence that the producer of `batch` must continue with.
         """
-        key = _Key(topic, index, batch.producer_id, batch.producer_epoch, missing)
-        code, refused_ms = self._refused.get(key, (None, 0))
-        return code if now_ms - refused_ms <= REMEMBERED_MS else None
+        found = self._recent(topic, index, batch, now_ms)
+        return next((refusal.code for refusal in found if refusal.sequence == missing), None)
+
+    def earlier(self, topic: str, index: int, batch: ProducedBatch, now_ms: int) -> tuple[int, KafkaCode] | None:
+        """Return the sequence and the error of a batch before `batch` that was refused; None if there is none.
+
+        For a producer epoch of which the log has no batch.
+        """
+        found = self._recent(topic, index, batch, now_ms)
+        return next(((one.sequence, one.code) for one in found if is_before(one.sequence, batch.base_sequence)), None)
+
+    def _recent(self, topic: str, index: int, batch: ProducedBatch, now_ms: int) -> Iterator[_Refusal]:
+        known = self._refused.get(_Producer(topic, index, batch.producer_id, batch.producer_epoch), ())
+        return (refusal for refusal in known if now_ms - refusal.refused_ms <= REMEMBERED_MS)

@@ -338,6 +338,7 @@ class Replica:
         if isinstance(appended, Refused):
             future.set_result(refused_by_log(self._explained(appended, partition_log, batches.headers[0])))
             return
+        self._context.refused_batches.appended(self.topic, self.key.index, batches.headers[0])
         if appended.duplicate:  # its records got their time before, and the log does not keep it for each producer
             append_time_ms = NO_TIMESTAMP
         self._await_acks(leader, appended, acks, timeout_ms, future, append_time_ms)
@@ -350,7 +351,15 @@ class Replica:
         cause = self._context.refused_batches.cause(self.topic, self.key.index, batch, missing, now_ms())
         if cause is None:
             return refused
-        return Refused(int(cause), f"sequence {missing} was refused, and must be appended first")
+        return _must_wait(missing, cause)
+
+    def _behind_refused(self, partition_log: PartitionLog, batch: BatchHeader) -> Refused | None:
+        """Refuse a batch that the log would accept, although this broker has just refused an earlier one."""
+        producers = partition_log.producers
+        if batch.base_sequence <= 0 or not producers.accepts_any_sequence(batch, partition_log.start_offset):
+            return None
+        earlier = self._context.refused_batches.earlier(self.topic, self.key.index, batch, now_ms())
+        return None if earlier is None else _must_wait(*earlier)
 
     def _await_acks(
         self,
@@ -451,6 +460,8 @@ class Replica:
         """Append to the log, and notify the role and parked fetches.  The role may have ended when this returns."""
 
         def append() -> Appended | Refused:
+            if not is_coordinated and (refused := self._behind_refused(partition_log, batches.headers[0])) is not None:
+                return refused
             return partition_log.append_as_leader(
                 batches,
                 leader.leader_epoch,
@@ -649,6 +660,10 @@ def refused_by_log(refused: Refused) -> ProduceResult:
 
 
 _TRUNCATING = "the truncation of this log is not durable yet"
+
+
+def _must_wait(sequence: int, code: KafkaCode) -> Refused:
+    return Refused(int(code), f"sequence {sequence} was refused, and must be appended first")
 
 
 def _admission_text(refusal: KafkaCode, leader: LeaderState, acks: int) -> str:

@@ -46,6 +46,20 @@ MUTANTS = (
         (f"{GAP_TESTS}::test_a_leader_that_was_stalled_makes_no_client_believe_that_records_are_lost",),
     ),
     Mutant(
+        "a producer begins with its second batch if the first one was refused, and loses the first one",
+        REPLICA,
+        "        return None if earlier is None else _must_wait(*earlier)\n",
+        "        return None\n",
+        (f"{GAP_TESTS}::test_no_batch_is_appended_before_the_first_one_of_its_producer_that_was_refused",),
+    ),
+    Mutant(
+        "a refusal holds up a producer although its batch was appended",
+        REPLICA,
+        "        self._context.refused_batches.appended(self.topic, self.key.index, batches.headers[0])\n",
+        "",
+        (f"{GAP_TESTS}::test_a_refusal_does_not_hold_up_a_producer_that_the_log_no_longer_knows",),
+    ),
+    Mutant(
         "a stalled leader does not remember the batches that it refuses",
         PRODUCE,
         "            self._context.refused_batches.note(topic, index, first, result.error_code, now_ms())\n",

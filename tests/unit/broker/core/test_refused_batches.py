@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import pytest
 
-from broker.core.refused_batches import PASSING, REMEMBERED_MAX, REMEMBERED_MS, RefusedBatches
+from broker.core.producer_state import SEQUENCE_MAX
+from broker.core.refused_batches import PASSING, REMEMBERED_MAX, REMEMBERED_MS, SEQUENCES_MAX, RefusedBatches
 from quorumlog.wire.errors import KafkaCode
 
 NOT_LEADER = KafkaCode.NOT_LEADER_OR_FOLLOWER
@@ -66,6 +67,16 @@ def test_a_refusal_is_forgotten_after_a_request_timeout() -> None:
     assert refused.cause("t", 0, B(14), 13, 1_001 + REMEMBERED_MS) is None
 
 
+@pytest.mark.parametrize(("sequence", "left"), [(12, {13, 14}), (13, {14}), (14, set()), (15, set())])
+def test_a_refusal_is_forgotten_once_the_batch_or_a_later_one_is_appended(sequence: int, left: set[int]) -> None:
+    refused = noted(B(13))
+    refused.note("t", 0, B(14), NOT_LEADER, 1_000)
+    refused.note("t", 1, B(14), NOT_LEADER, 1_000)
+    refused.appended("t", 0, B(sequence))
+    assert {number for number in (13, 14) if refused.cause("t", 0, B(15), number, 1_000)} == left
+    assert len(refused) == len(left) + 1, "of another partition"
+
+
 def test_the_newest_refusal_of_a_batch_counts() -> None:
     refused = noted(B(13))
     refused.note("t", 0, B(13), KafkaCode.NOT_ENOUGH_REPLICAS, 5_000)
@@ -73,12 +84,44 @@ def test_the_newest_refusal_of_a_batch_counts() -> None:
     assert refused.cause("t", 0, B(14), 13, 5_000 + REMEMBERED_MS) is KafkaCode.NOT_ENOUGH_REPLICAS
 
 
-def test_the_oldest_refusals_make_room() -> None:
+def test_the_oldest_refusals_of_a_producer_make_room() -> None:
     refused = noted(B(0))
     refused.note("t", 0, B(1), NOT_LEADER, 1_000)
     refused.note("t", 0, B(0), NOT_LEADER, 1_000)  # so that of batch 1 is the oldest
-    for number in range(2, REMEMBERED_MAX + 1):
+    for number in range(2, SEQUENCES_MAX + 1):
         refused.note("t", 0, B(number), NOT_LEADER, 1_000)
-    assert len(refused) == REMEMBERED_MAX
+    assert len(refused) == SEQUENCES_MAX
     assert refused.cause("t", 0, B(9), 1, 1_000) is None
     assert refused.cause("t", 0, B(9), 0, 1_000) is NOT_LEADER
+
+
+def test_the_producers_that_were_refused_first_make_room() -> None:
+    refused = noted(B(0, producer_id=0))
+    refused.note("t", 0, B(0, producer_id=1), NOT_LEADER, 1_000)
+    refused.note("t", 0, B(1, producer_id=0), NOT_LEADER, 1_000)  # so that of producer 1 is the oldest
+    for number in range(2, REMEMBERED_MAX + 1):
+        refused.note("t", 0, B(0, producer_id=number), NOT_LEADER, 1_000)
+    assert len(refused) == REMEMBERED_MAX + 1
+    assert refused.cause("t", 0, B(9, producer_id=1), 0, 1_000) is None
+    assert refused.cause("t", 0, B(9, producer_id=0), 0, 1_000) is NOT_LEADER
+
+
+def test_a_producer_without_batches_in_the_log_waits_for_any_earlier_batch() -> None:
+    refused = noted(B(13), KafkaCode.NOT_ENOUGH_REPLICAS)
+    assert refused.earlier("t", 0, B(14), 1_000) == (13, KafkaCode.NOT_ENOUGH_REPLICAS)
+    assert refused.earlier("t", 0, B(20), 1_000) == (13, KafkaCode.NOT_ENOUGH_REPLICAS)
+
+
+@pytest.mark.parametrize("sequence", [13, 12, 0])
+def test_a_batch_does_not_wait_for_itself_or_a_later_one(sequence: int) -> None:
+    assert noted(B(13)).earlier("t", 0, B(sequence), 1_000) is None
+
+
+def test_sequences_continue_with_0_after_the_last() -> None:
+    assert noted(B(SEQUENCE_MAX)).earlier("t", 0, B(0), 1_000) == (SEQUENCE_MAX, NOT_LEADER)
+
+
+def test_an_earlier_batch_is_forgotten_after_a_request_timeout() -> None:
+    refused = noted(B(13))
+    assert refused.earlier("t", 0, B(14), 1_000 + REMEMBERED_MS) == (13, NOT_LEADER)
+    assert refused.earlier("t", 0, B(14), 1_001 + REMEMBERED_MS) is None

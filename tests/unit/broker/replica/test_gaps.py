@@ -59,6 +59,49 @@ async def test_a_gap_that_this_leader_did_not_make_is_reported_as_a_loss(rig: Ri
     assert code(rig, 3) == KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
+async def test_no_batch_is_appended_before_the_first_one_of_its_producer_that_was_refused(rig: Rig) -> None:
+    """The log has deleted records, so it cannot know with which sequence a producer must begin.
+
+    If it began with the second batch, the first one would later count as a duplicate, and would be lost.
+    """
+    await rig.create((1, 2))
+    await rig.write(b"older")
+    await rig.fetch(2, 1, 0)
+    rig.log.advance_start_offset(1)
+    rig.context.is_awake = lambda: False
+    assert code(rig, 0) == NOT_LEADER
+    rig.context.is_awake = lambda: True
+    behind = send(rig, 1).result()
+    assert (behind.error_code, behind.error_message) == (
+        NOT_LEADER,
+        "sequence 0 was refused, and must be appended first",
+    )
+    again = [send(rig, sequence) for sequence in range(2)]
+    await rig.fetch(2, 3, 0)
+    await rig.role.logs.flush_all([rig.log])
+    assert [(await each).base_offset for each in again] == [1, 2]
+
+
+async def test_a_refusal_does_not_hold_up_a_producer_that_the_log_no_longer_knows(rig: Rig) -> None:
+    await rig.create((1, 2))
+    rig.context.is_awake = lambda: False
+    assert code(rig, 0) == NOT_LEADER
+    rig.context.is_awake = lambda: True
+    send(rig, 0)
+    for now_ms in (0, 1):
+        rig.log.producers.expire(now_ms, 0, rig.log.end_offset)
+    assert rig.log.producers.get(PRODUCER) is None
+    assert not send(rig, 1).done()
+
+
+async def test_a_producer_that_expired_continues_with_any_sequence(rig: Rig) -> None:
+    await rig.create((1, 2))
+    await rig.write(b"older")
+    await rig.fetch(2, 1, 0)
+    rig.log.advance_start_offset(1)
+    assert not send(rig, 7).done()
+
+
 async def test_a_gap_of_too_few_replicas(rig: Rig) -> None:
     await rig.create((1, 2), min_isr=2)
     send(rig, 0)
