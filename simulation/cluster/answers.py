@@ -22,6 +22,14 @@ class AnswerWatch:
             lambda: f"I20: {marks} of {spot} are acknowledged at {offset}, which is not committed",
         )
 
+    def acknowledged_somewhere(self, spot: Spot, marks: Sequence[Mark]) -> None:
+        """Check an acknowledgement of an acks=all producer that does not contain the offset."""
+        named = self._evidence.named(spot)
+        self._evidence.check(
+            any(one.unclean_epoch >= 0 or all(mark in one.places for mark in marks) for one in named),
+            lambda: f"I20: {marks} of {spot} are acknowledged without an offset, and are not committed",
+        )
+
     def is_keyed(self, spot: Spot) -> bool:
         """Return whether the partition is compacted."""
         return any(history.is_keyed for history in self._evidence.named(spot))

@@ -13,30 +13,25 @@ from random import Random
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.consumer import EARLIEST, LATEST, Consumer, OffsetOutOfRangeError
 from quorumlog.client.producer import ACKS_ALL, ACKS_LEADER, Producer
-from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.errors import ClusterError
-from quorumlog.wire.errors import ApiError
 from simulation.cluster.groups import Group
 from simulation.cluster.history import Mark, batches_in
 from simulation.cluster.members import Members
 from simulation.cluster.metadata import Spot
+from simulation.cluster.pipelines import Pipelines
 from simulation.cluster.plan import TopicPlan
 from simulation.cluster.scopes import Scopes
 from simulation.cluster.transactions import Transactions
 from simulation.cluster.workers import Workers
 from simulation.cluster.world import ClusterWorld
+from simulation.cluster.writers import BRIEF_S, FOREVER_S, draw_batch, must_never_fail, report_failure
 
-FOREVER_S = 10_000.0
-BRIEF_S = 2.0
 REQUEST_S = 1.0
 CONNECT_S = 0.5
 FETCH_WAIT_MS = 200
-BATCH_RECORDS = 3
-TOMBSTONES = 0.15
-"""The share of tombstones among the records of a compacted topic."""
-IN_FLIGHT = 4
+WAITING = 4
+"""Batches of a producer that are not acknowledged.  It sends one batch of a partition at a time."""
 PAUSE_S = 0.2
-OUT_OF_ORDER = (ApiError.OUT_OF_ORDER_SEQUENCE_NUMBER, ApiError.UNKNOWN_PRODUCER_ID, ApiError.INVALID_PRODUCER_EPOCH)
 
 
 class Clients:
@@ -55,9 +50,10 @@ class Clients:
         self.transactions = Transactions(world, self.cluster)
         self.scopes = Scopes(world, self.cluster)
         self.workers = Workers(world, self.cluster)
+        self.pipelines = Pipelines(world, self.cluster, self._writers, self.stop_writing)
 
     def start(self) -> None:
-        """Start producers of each topic and with acks=1, two consumers, groups, transactions, scopes, and a queue."""
+        """Start the clients of the plan."""
         world = self.world
         *producers, by_leader = world.plan.producer_hosts
         for name, topic in zip(producers, world.plan.topics, strict=True):
@@ -74,27 +70,21 @@ class Clients:
             writes = self._write_on(world.plan.queue, ACKS_ALL, world.fresh_random())
             self.writing.append(world.start_client(name, writes))
         self.workers.start()
+        for name in world.plan.pipeline_hosts:
+            self.writing.append(world.start_client(name, self.pipelines.run(name)))
 
     # Writing
 
     async def _write_on(self, topic: TopicPlan, acks: int, random: Random) -> None:
         """Write until the run stops writing, with a single producer if that producer must never fail."""
-        plan = self.world.plan
-        is_durable = plan.forgets_producers_s >= FOREVER_S and not plan.rebuilds
-        promised = topic.keeps_all and acks == ACKS_ALL and is_durable
+        promised = acks == ACKS_ALL and must_never_fail(self.world, topic)
         async with self.cluster() as cluster:
             while not self.stop_writing.is_set():
                 try:
                     await self._write(cluster, topic, acks, random, FOREVER_S if promised else BRIEF_S)
                 except ClusterError as error:
-                    self._failed(topic, error, promised)
+                    report_failure(self.world, topic, error, promised)
                     await asyncio.sleep(PAUSE_S)
-
-    def _failed(self, topic: TopicPlan, error: ClusterError, promised: bool) -> None:
-        watch = self.world.watch
-        promised = promised and not watch.answers.has_lost(topic.name)
-        watch.check(not promised, lambda: f"I22: a producer of {topic.name} is refused: {error.message}")
-        watch.seen["loss reported to a producer" if error.code in OUT_OF_ORDER else "producer failed"] += 1
 
     async def _write(self, cluster: Cluster, topic: TopicPlan, acks: int, random: Random, timeout_s: float) -> None:
         writer, numbers = next(self._writers), count()
@@ -102,25 +92,14 @@ class Clients:
         async with Producer(cluster, acks=acks, delivery_timeout_s=timeout_s, request_timeout_s=REQUEST_S) as producer:
             while not self.stop_writing.is_set():
                 spot = Spot(topic.name, random.randrange(topic.partitions))
-                marks = tuple([Mark(writer, next(numbers)) for _ in range(random.randint(1, BATCH_RECORDS))])
-                batch = build_batch([self._record(topic, mark, random) for mark in marks], topic.codec)
+                marks, batch = draw_batch(self.world, topic, writer, numbers, random)
                 sent = await producer.send(spot.topic, spot.index, batch)
                 self.world.written += 1
                 waiting.add(sent)
                 sent.add_done_callback(lambda done, spot=spot, marks=marks: self._on_sent(done, spot, marks, acks))  # type: ignore[misc]
-                if len(waiting) >= IN_FLIGHT:
+                if len(waiting) >= WAITING:
                     _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 await asyncio.sleep(random.uniform(0, 2 * self.world.plan.gap_s))
-
-    def _record(self, topic: TopicPlan, mark: Mark, random: Random) -> NewRecord:
-        """Return a new record.  A tombstone has its mark in a header."""
-        now_ms, compaction = self.world.wall_ms(), topic.compaction
-        if compaction is None:
-            return NewRecord(None, mark.value, now_ms, ())
-        key = b"key %d" % random.randrange(compaction.keys)
-        if random.random() < TOMBSTONES:
-            return NewRecord(key, None, now_ms, (("mark", mark.value),))
-        return NewRecord(key, mark.value, now_ms, ())
 
     def _on_sent(self, sent: asyncio.Future[int], spot: Spot, marks: tuple[Mark, ...], acks: int) -> None:
         if sent.cancelled() or sent.exception() is not None:

@@ -153,7 +153,8 @@ def draw(seed: int) -> ClusterPlan:
     plan = rests.drawn(Random(f"cluster rest {seed}"), plan)
     plan = _with_recompression(Random(f"cluster recompression {seed}"), plan)
     plan = record_deletions.drawn(Random(f"cluster record deletions {seed}"), plan)
-    return moves.drawn(Random(f"cluster places {seed}"), plan)
+    plan = moves.drawn(Random(f"cluster places {seed}"), plan)
+    return _with_pipelines(Random(f"cluster pipelines {seed}"), plan)
 
 
 def _with_compaction(random: Random, plan: ClusterPlan) -> ClusterPlan:
@@ -256,6 +257,16 @@ def _with_recompression(random: Random, plan: ClusterPlan) -> ClusterPlan:
         return plan
     codecs = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
     return replace(plan, topics=tuple([replace(one, compression=random.choice(codecs)) for one in plan.topics]))
+
+
+def _with_pipelines(random: Random, plan: ClusterPlan) -> ClusterPlan:
+    """In half of the runs, add producers with several batches in flight.
+
+    In some of these, brokers refuse a batch while a few others wait for replicas.
+    """
+    if random.random() < 0.5:
+        return plan
+    return replace(plan, in_flight=random.choice((1, 2, 3, 5, 5, 5)), parked_produces=random.choice((0, 0, 2, 4)))
 
 
 def _with_caching(random: Random, plan: ClusterPlan) -> ClusterPlan:

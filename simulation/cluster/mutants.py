@@ -48,6 +48,7 @@ from simulation.cluster import disaster as cluster_disaster
 from simulation.cluster import (
     member_mutants,
     move_mutants,
+    pipeline_mutants,
     recompression_mutants,
     scope_mutants,
     transaction_mutants,
@@ -668,5 +669,6 @@ for _others in (
     worker_mutants,
     recompression_mutants,
     move_mutants,
+    pipeline_mutants,
 ):
     MUTANTS += _others.MUTANTS

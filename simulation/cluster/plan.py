@@ -163,6 +163,8 @@ class ClusterPlan:
     letter_copies: bool = False  # dead letters have copies of their records
     rest: Rest | None = None  # of the workers; None: they fetch until the end
     move_piece: int = 0  # bytes that a move between directories copies at a time; 0: replicas do not move
+    in_flight: int = 0  # batches of a partition that a pipelining producer has in flight; 0: there is none
+    parked_produces: int = 0  # the limit of brokers for produces that wait for replicas; 0: as in production
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
@@ -178,6 +180,11 @@ class ClusterPlan:
         return [*(f"p{number}" for number in range(len(self.topics))), "p1acks"]
 
     @property
+    def pipeline_hosts(self) -> list[str]:
+        """The host of the producers with several batches in flight."""
+        return ["i0"] if self.in_flight else []
+
+    @property
     def consumer_hosts(self) -> list[str]:
         return ["r0", "r1"]
 
@@ -185,7 +192,7 @@ class ClusterPlan:
     def client_hosts(self) -> list[str]:
         members = [*self.member_hosts, *self.new_member_hosts]
         others = [*self.transactional_hosts, *self.worker_hosts, *self.queue_hosts, *self.scope_hosts]
-        return [*self.producer_hosts, *self.consumer_hosts, *members, *others]
+        return [*self.producer_hosts, *self.consumer_hosts, *members, *others, *self.pipeline_hosts]
 
     @property
     def member_hosts(self) -> list[str]:

@@ -383,6 +383,8 @@ class ClusterWorld(World):
 def limits_of(plan: ClusterPlan) -> ReplicaLimits:
     """Return the limits of the brokers of a run: those of production, but for shorter intervals."""
     limits = replace(LIMITS, fetch_partition_bytes=SMALL_FETCH_BYTES) if plan.small_fetches else LIMITS
+    if plan.parked_produces:
+        limits = replace(limits, parked_produces=plan.parked_produces)
     if (upkeep := plan.upkeep) is None:
         return limits
     return replace(

@@ -55,6 +55,8 @@ QUICKLY_CAUGHT = {
     "records are acknowledged while the move of their log is decided",
     "a moved replica stays in its former directory as well",
     "a broker does not report the new directory of a replica",
+    "a batch behind one that was refused for the moment is reported as a loss",
+    "a producer begins with its second batch if the first one was refused",
 }
 """The others need more seeds than a test has time for: `python -m simulation --cluster --mutants`."""
 MUTANT_SEEDS = 30
@@ -66,6 +68,8 @@ MUTANT_FIRST_SEED = {
     "a record is archived although its dead letter was not written": 26,
     "accepted records get dead letters": 10,
     "nobody reminds a new leader of missing dead letters": 10,
+    "a batch behind one that was refused for the moment is reported as a loss": 8,
+    "a producer begins with its second batch if the first one was refused": 62,
 }
 """The first seed of the search for a mutant, if not 0.  About one seed in 200 catches the one of the wall clock, one in
 20 the others."""

@@ -21,6 +21,7 @@ from quorum.transport import convert
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.wire.record_batch import Codec, patch
 from simulation.cluster import compactions, deletions
+from simulation.cluster.answers import AnswerWatch
 from simulation.cluster.compaction import Compaction, Entry, KeyedRecords
 from simulation.cluster.disks import DiskWatch
 from simulation.cluster.elections import only_settled
@@ -59,6 +60,19 @@ def test_committed_batches_leave_no_gap(history: History) -> None:
 def test_a_record_may_repeat_only_after_its_producer_expired(history: History) -> None:
     assert "I22" in str(history.add(batch(2, 1), 1.9, FORGETS_S))
     assert history.add(batch(2, 1), 4.0, FORGETS_S) is None
+
+
+def test_records_acknowledged_without_an_offset_must_be_committed(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evidence = Evidence(frozenset(), {})
+    monkeypatch.setattr(evidence, "named", lambda spot: [history])
+    answers = AnswerWatch(evidence)
+    answers.acknowledged_somewhere(history.spot, (Mark(1, 0), Mark(1, 1)))
+    with pytest.raises(Violation, match=r"^I20: .* without an offset"):
+        answers.acknowledged_somewhere(history.spot, (Mark(1, 1), Mark(1, 2)))
+    history.unclean_epoch = 1
+    answers.acknowledged_somewhere(history.spot, (Mark(1, 2),))
 
 
 def test_an_unclean_leader_may_start_above_its_shared_history(history: History) -> None:
