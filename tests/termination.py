@@ -1,4 +1,4 @@
-"""Lets a command that has started servers stop them when it gets SIGTERM, as it does after Ctrl-C."""
+"""SIGTERM as an orderly end: a command stops the servers that it started, as after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -8,10 +8,17 @@ from types import FrameType
 
 
 def end_in_order_on_sigterm() -> None:
-    """Let SIGTERM raise SystemExit in the main thread, so that its context managers and `finally` blocks run."""
+    """Let SIGTERM raise SystemExit in the main thread, so that its context managers and `finally` blocks run.
+
+    Further signals do not interrupt them.  A clean-up that hangs must be ended with SIGINT or SIGKILL.
+    """
     signal.signal(signal.SIGTERM, _end)
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second signal does not interrupt the clean-up
+    signal.signal(signal.SIGTERM, _ignore)  # not SIG_IGN, which programs that the clean-up starts would inherit
     sys.exit(128 + number)
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    pass

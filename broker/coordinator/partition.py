@@ -67,6 +67,9 @@ Operation = Callable[[M, int], Step]
 
 OnEffect = Callable[["Coordinator[M]", Any], None]
 
+_RECORDS_AT_ONCE_MAX: Final = 250
+"""Records that a load replays before it may yield to other tasks.  A batch may have thousands, of 100 us each."""
+
 TICK_SLACK_MS: Final = 1
 """A tick comes this much after its deadline, because the loop's timers and `now_ms` round differently."""
 
@@ -293,8 +296,7 @@ class Coordinator(Generic[M]):
         while offset < end:
             data = await self._replica.read(offset, self._limits.load_bytes, end)
             for position, header in iter_headers(data):
-                count += self._replay(machine, data[position : position + header.size], header, offset)
-                await turn.passed()
+                count += await self._replay(machine, data[position : position + header.size], header, offset, turn)
             next_offset = end_offset(data)
             if next_offset is None:
                 raise CorruptStoreError(f"{self!r}: no batch at offset {offset}, although the log ends at {end}")
@@ -310,8 +312,8 @@ class Coordinator(Generic[M]):
         log("coordinator loaded", partition=repr(self), records=count, end_offset=end, ms=took_ms)
         return machine
 
-    def _replay(self, machine: M, batch: Buffer, header: BatchHeader, first_offset: int) -> int:
-        """Replay a marker, or the records of a batch from `first_offset` on; return how many.
+    async def _replay(self, machine: M, batch: Buffer, header: BatchHeader, first_offset: int, turn: Turn) -> int:
+        """Replay a marker, or the records of a batch from `first_offset` on; return the number of records.
 
         Raises: BadRecord, UnreadableBatchError.
         """
@@ -327,7 +329,10 @@ class Coordinator(Generic[M]):
             return 1
         [opened] = open_batches(batch)
         records = read_batch(opened, self._replica.topic, self._replica.key.index, first_offset, OFFSET_MAX)
-        machine.replay_batch(records, producer if header.is_transactional else None)
+        for first in range(0, len(records), _RECORDS_AT_ONCE_MAX):
+            some = records[first : first + _RECORDS_AT_ONCE_MAX]
+            machine.replay_batch(some, producer if header.is_transactional else None)
+            await turn.passed()
         return len(records)
 
     async def _woken(self) -> None:
@@ -524,6 +529,8 @@ class Coordinator(Generic[M]):
 
     def _drop(self, code: KafkaCode) -> None:
         """Drop the machine with all its uncommitted state, and refuse all calls."""
+        if self.machine is not None:
+            self.machine.close()
         self.machine = None
         self._inbox = deque(each for each in self._inbox if each.call is None and not each.is_read)
         self._held.clear()

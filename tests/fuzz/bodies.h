@@ -28,7 +28,7 @@ static size_t put_varint(uint8_t *out, int64_t value)
 }
 
 /* A length, null now and then where that is allowed, and as many bytes. */
-static size_t put_bytes(uint8_t *out, int nullable)
+static inline size_t put_bytes(uint8_t *out, int nullable)
 {
     int32_t length = nullable && !draw(4) ? -1 : (int32_t)draw(draw(8) ? 12 : 90);
     size_t size = put_varint(out, length);
@@ -39,7 +39,7 @@ static size_t put_bytes(uint8_t *out, int nullable)
     return size;
 }
 
-static size_t put_record(uint8_t *out, int32_t delta)
+static inline size_t put_record(uint8_t *out, int32_t delta)
 {
     uint8_t content[1024];
     size_t size = 0, prefix;

@@ -20,11 +20,18 @@ GROUP_CONFIG_TESTS = "tests/unit/broker/coordinator/test_group_configs.py"
 
 MUTANTS = (
     Mutant(
-        "a load takes records for those of a transaction",
+        "a dropped machine stays in memory with the search that it had begun",
+        PARTITION,
+        "            self.machine.close()\n",
+        "            pass\n",
+        (f"{TESTS}::test_a_machine_is_closed_with_its_leadership",),
+    ),
+    Mutant(
+        "a load treats all records as records of a transaction",
         PARTITION,
         "producer if header.is_transactional else None)",
         "producer)",
-        (f"{TESTS}::test_a_load_tells_records_of_transactions_from_others",),
+        (f"{TESTS}::test_a_load_distinguishes_records_of_transactions",),
     ),
     Mutant(
         "a load replays records before the start of the log",

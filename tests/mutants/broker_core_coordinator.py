@@ -24,14 +24,15 @@ STATIC_TESTS = "tests/unit/broker/core/coordinator/test_static_members.py"
 RECORD_TESTS = "tests/unit/broker/core/coordinator/test_records.py"
 TRANSACTIONAL = "tests/unit/broker/core/coordinator/test_transactional_offsets.py"
 OFFSET_BATCHES = "tests/properties/test_offset_batches.py"
+SWEEPS = "tests/unit/broker/core/coordinator/test_sweep.py"
 RECREATED = "tests/unit/broker/core/coordinator/test_recreated_topics.py"
 
 MUTANTS = (
     Mutant(
         "a load ignores that a later offset supersedes one that is pending",
         MACHINE,
-        "        if producer is not None or self._pending_offsets.count:",
-        "        if producer is not None:",
+        "        if self._pending_offsets.count:  # a batch",
+        "        if False:  # a batch",
         (f"{TRANSACTIONAL}::test_a_load_keeps_the_order_of_a_pending_offset_and_a_later_one",),
     ),
     Mutant(
@@ -42,18 +43,53 @@ MUTANTS = (
         (f"{OFFSET_BATCHES}::test_batches_give_the_same_state",),
     ),
     Mutant(
-        "a search trusts what an earlier slice knew about topics",
+        "a search reuses the answers of an earlier slice about topics",
         SWEEP,
-        "        self._ending = cache(self._ending_now)  # topics may have changed since the last slice\n",
+        "        self._endings.clear()  # topics may change before the next slice\n",
         "",
-        (f"{RECREATED}::test_a_slice_does_not_trust_the_answers_of_an_earlier_one",),
+        (f"{RECREATED}::test_each_slice_asks_about_topics_again",),
     ),
     Mutant(
         "a search passes over the offsets of partitions that do not exist",
         SWEEP,
         "            return ()\n",
         '            return b""\n',
-        (f"{RECREATED}::test_a_slice_does_not_trust_the_answers_of_an_earlier_one",),
+        (f"{RECREATED}::test_each_slice_asks_about_topics_again",),
+    ),
+    Mutant(
+        "a search misses the end of a large group",
+        SWEEP,
+        "        for first in range(0, len(places), OFFSETS_AT_ONCE_MAX):",
+        "        for first in range(0, min(1, len(places))):",
+        (f"{SWEEPS}::test_a_search_reaches_each_offset_of_a_large_group",),
+    ),
+    Mutant(
+        "a slice of a search has no limit",
+        SWEEP,
+        "            left -= self._advance()",
+        "            self._advance()",
+        (f"{SWEEPS}::test_a_slice_is_limited_although_all_offsets_stay",),
+    ),
+    Mutant(
+        "a step of a search deletes more than fits into a batch",
+        SWEEP,
+        "                    self._append(key_of(name, place))\n                yield 1\n            yield max",
+        "                    self._append(key_of(name, place))\n            yield max",
+        (f"{SWEEPS}::test_deletions_of_one_group_stay_within_their_batches",),
+    ),
+    Mutant(
+        "a search deletes an offset that was deleted since it was found",
+        SWEEP,
+        "of_topics, self._offsets.has)",
+        "of_topics, lambda name, place: True)",
+        (f"{SWEEPS}::test_an_offset_that_was_deleted_meanwhile_gets_no_second_tombstone",),
+    ),
+    Mutant(
+        "a search in progress keeps a dropped machine in memory",
+        SWEEP,
+        "self._deleting_missing = self._expiring = None\n\n    def _advance",
+        "self._expiring = None\n\n    def _advance",
+        (f"{SWEEPS}::test_a_closed_machine_is_in_no_cycle",),
     ),
     Mutant(
         "an offset expires one search too late",

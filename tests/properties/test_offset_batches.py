@@ -74,7 +74,8 @@ def machine() -> GroupMachine:
 def state(machine: GroupMachine) -> object:
     groups = {name: getattr(group, "stored", None) for name, group in machine._groups.items()}
     pending = machine._pending_offsets
-    return machine._offsets._groups, groups, pending._by_producer, pending.count, machine.unknown_records
+    offsets = machine._offsets
+    return offsets._groups, offsets.count, groups, pending._by_producer, pending.count, machine.unknown_records
 
 
 def replay(machine: GroupMachine, batches: list[list[Pair]], transaction: object, *, compiled: bool) -> str | None:

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+WAIT_S = 30
 PROGRAM = """
 import asyncio, contextlib, os, signal, sys
 from tests.termination import end_in_order_on_sigterm
@@ -38,8 +39,11 @@ else:
 def test_servers_are_stopped_even_if_a_second_signal_arrives(kind: str) -> None:
     command = [sys.executable, "-c", PROGRAM, kind]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "started\n"
-        process.send_signal(signal.SIGTERM)
-        assert process.stdout.read() == "stopped\n"
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "started\n"
+            process.send_signal(signal.SIGTERM)
+            assert process.communicate(timeout=WAIT_S)[0] == "stopped\n"
+        finally:
+            process.kill()
     assert process.returncode == 128 + signal.SIGTERM

@@ -190,10 +190,15 @@ class GroupMachine:
 
     def replay_batch(self, records: list[LoggedRecord], producer: tuple[int, int] | None) -> None:
         """Apply the records of one batch; see `Machine.replay_batch`."""
-        if producer is not None or self._pending_offsets.count:  # an offset would supersede those that are pending
+        if producer is not None:
             replay_each(self.replay, records, producer)
-        else:
-            self._offsets.apply_batch(records, lambda record: replay_each(self.replay, (record,)))
+            return
+        self._offsets.apply_batch(records, lambda record: replay_each(self.replay, (record,)))
+        if self._pending_offsets.count:  # a batch outside transactions does not change which offsets are pending
+            for record in records:
+                assert record.key is not None, record.offset
+                if (offset := split_offset_key(record.key)) is not None:
+                    self._pending_offsets.supersede(*offset)
 
     def _replay_classic(self, key: GroupKey, value: bytes | None) -> None:
         group = self._groups.get(key.group)
@@ -505,6 +510,10 @@ class GroupMachine:
         turn = self._turn(now_ms)
         self._shares.initialized(turn, group, partitions)
         return turn.step()
+
+    def close(self) -> None:
+        """End; see `Machine.close`."""
+        self._sweeper.close()
 
     def configure(self, limits: GroupLimits, now_ms: int) -> Step:
         """Apply changed limits.  State that was accepted under the old ones stays."""

@@ -7,7 +7,7 @@ fields are decoded on demand.  So an offset costs about 200 bytes, and the garba
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from broker.core.coordinator.fields import STRING_MAX_BYTES, BadRecord
@@ -63,12 +63,10 @@ class Offsets:
         offsets[place] = value
 
     def apply_batch(self, records: list[LoggedRecord], other: Callable[[LoggedRecord], None]) -> None:
-        """Apply a batch: `other` gets the records that are no offsets or have a rare format, in the order of the batch.
+        """Apply records in their order.  `other` gets each one that is not a plain offset (`committed_offsets.h`).
 
         Almost all records of a load are plain offsets, for which compiled code takes about 0.4 us each instead of 3.
-
-        Raises:
-            Whatever `other` raises.  Then `count` is wrong, and this object must be dropped.
+        An error of `other` ends this call.  Then `count` is wrong, and the caller must drop this object.
         """
         added = apply_offsets(records, self._groups, other)
         self.count += added  # after the call: `other` may have changed it as well
@@ -102,9 +100,10 @@ class Offsets:
         """Return the places for which the group has offsets, as a copy."""
         return list(self._groups.get(group.encode(), {}))
 
-    def items(self, group: str) -> list[tuple[bytes, bytes]]:
-        """Return the places for which the group has offsets, each with the value as it is stored, as a copy."""
-        return list(self._groups.get(group.encode(), {}).items())
+    def stored(self, group: str, places: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
+        """Return those of the places for which the group has offsets, each with the value as it is stored."""
+        offsets = self._groups.get(group.encode(), {})
+        return [(place, offsets[place]) for place in places if place in offsets]
 
     def raw(self, group: str, place: bytes) -> bytes | None:
         """Return the value of an offset as it is stored; None if there is none."""

@@ -189,7 +189,7 @@ def is_of_other_topic(value: bytes, origin: UUID | None) -> bool:
 
 
 def topic_ending(origin: UUID) -> bytes:
-    """Return the bytes with which almost all offsets end that were committed for the topic with this id."""
+    """Return the ending of almost all offsets that were committed for the topic with this id."""
     return _TOPIC_FIELD + origin.bytes
 
 

@@ -4,8 +4,8 @@ They are done in slices, so that a batch stays within its limit and the coordina
 examines the state at its own time.  A group that is being deleted is Dead, and a commit for a topic whose offsets are
 being deleted is refused with COORDINATOR_LOAD_IN_PROGRESS.  So no offset that is committed in the meantime is deleted.
 
-**Searches** look at all offsets, almost all of which stay.  One expression finds the few that may have to go among
-hundreds, and only those are examined one by one.
+**Searches** examine all offsets, and almost all of them stay.  A cheap test picks the candidates of a chunk, and only
+candidates are examined one by one.
 
 **Missing topics.**  When a topic is deleted, its coordinator may not be loaded, or may end before it has deleted all
 offsets.  So each coordinator, once it is loaded, deletes the offsets of partitions that do not exist, and of partitions
@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
 
 from broker.core.coordinator.consumer.group import ConsumerGroup
 from broker.core.coordinator.consumer.records import ConsumerKey
@@ -54,16 +53,16 @@ from broker.core.coordinator.turn import Turn
 from quorumlog.wire.errors import KafkaCode
 
 OFFSETS_PER_SLICE_MAX = 2_000
-"""Offsets after which a slice ends.  The next slice follows with the next tick."""
+"""A slice ends once it has examined this many offsets.  The next slice follows with the next tick."""
 
 OFFSETS_AT_ONCE_MAX = 250
-"""Offsets of one group at which a search looks in one step, at most."""
+"""Offsets of one group that a search examines in one step, at most.  The last step of a slice may exceed its limit."""
 
 _Stored = list[tuple[bytes, bytes]]
 """Places with their stored values."""
 
 _Search = Iterator[int]
-"""A search in progress.  Each step yields the number of offsets that it has looked at."""
+"""A search in progress.  Each step yields its cost, at least 1: about the number of offsets that it examined."""
 
 
 @dataclass(slots=True, eq=False)
@@ -103,7 +102,8 @@ class Sweeper:
         self._deleting_missing: _Search | None = None
         self._expiring: _Search | None = None
         self._turn: Turn | None = None
-        self._ending = cache(self._ending_now)
+        self._endings: dict[bytes, bytes | tuple[()]] = {}
+        """`_ending` of the places that the present slice has examined."""
 
     # -- choosing the deletions
 
@@ -163,31 +163,36 @@ class Sweeper:
     def run(self, turn: Turn) -> None:
         """Do one slice."""
         self._turn = turn
-        self._ending = cache(self._ending_now)  # topics may have changed since the last slice
         left = OFFSETS_PER_SLICE_MAX
         while left > 0 and self.is_busy and not turn.is_full:
             left -= self._advance()
+        self._endings.clear()  # topics may change before the next slice
         self._turn = None
 
+    def close(self) -> None:
+        """End all searches.  Each refers to this object, so without this no reference count would become 0."""
+        self._deletions.clear()
+        self._deleting = self._deleting_topics = self._deleting_missing = self._expiring = None
+
     def _advance(self) -> int:
-        """Take one step; return the number of offsets that were examined.  Groups come first: clients wait for them."""
-        looked = 1
+        """Take one step, and return its cost; 0 when a search has ended.  Groups come first: clients wait for them."""
+        cost = 1
         if self._deletions:
             self._deleting = self._deleting or self._delete(self._deletions[0])
-            if not (looked := next(self._deleting, 0)):
+            if not (cost := next(self._deleting, 0)):
                 self._deleting = None
         elif self._deleting_topics is not None or self._topics_later:
             if self._deleting_topics is None:
                 self._topics, self._topics_later = self._topics_later, frozenset()
                 self._deleting_topics = self._delete_topics()
-            if not (looked := next(self._deleting_topics, 0)):
+            if not (cost := next(self._deleting_topics, 0)):
                 self._deleting_topics, self._topics = None, frozenset()
         elif self._deleting_missing is not None:
-            if not (looked := next(self._deleting_missing, 0)):
+            if not (cost := next(self._deleting_missing, 0)):
                 self._deleting_missing = None
-        elif self._expiring is not None and not (looked := next(self._expiring, 0)):
+        elif self._expiring is not None and not (cost := next(self._expiring, 0)):
             self._expiring = None
-        return looked
+        return cost
 
     def _append(self, key: bytes) -> None:
         assert self._turn is not None
@@ -214,22 +219,23 @@ class Sweeper:
             self._append(write_consumer_key(key) if isinstance(key, ConsumerKey) else write_key(key))
         self._turn.note(f"group={name!r} state={GroupState.DEAD} generation={group.generation} event=deleted")
 
-    def _delete_where(
-        self, name: str, may_go: Callable[[_Stored], list[bytes]], must_go: Callable[[str, bytes], bool]
+    def _delete_offsets(
+        self, name: str, candidates: Callable[[_Stored], list[bytes]], is_to_delete: Callable[[str, bytes], bool]
     ) -> _Search:
-        """Delete the offsets of a group that must go.
+        """Delete offsets of one group.
 
-        may_go: chooses from some offsets all that may have to go, and perhaps others.
-        must_go: decides about one place of the group.  The offset may have changed or gone since it was chosen.
+        candidates: returns the places of a chunk that may have to be deleted.  It may return too many, but misses none.
+        is_to_delete: decides about one place by its present value, because the offset may have been changed or deleted
+            since.
         """
-        stored = self._offsets.items(name)
-        for first in range(0, len(stored), OFFSETS_AT_ONCE_MAX):
-            some = stored[first : first + OFFSETS_AT_ONCE_MAX]
-            for place in may_go(some):
-                if must_go(name, place):
+        places = self._offsets.places(name)
+        for first in range(0, len(places), OFFSETS_AT_ONCE_MAX):
+            chunk = self._offsets.stored(name, places[first : first + OFFSETS_AT_ONCE_MAX])
+            for place in candidates(chunk):
+                if is_to_delete(name, place):
                     self._append(key_of(name, place))
                 yield 1
-            yield len(some)
+            yield max(1, len(chunk))
 
     def _delete_topics(self) -> _Search:
         topics = {topic.encode() for topic in self._topics}
@@ -238,19 +244,23 @@ class Sweeper:
             return [place for place, _ in stored if place[2:-4] in topics]  # the topic: `offset_place`
 
         for name in self._offsets.groups():
-            yield from self._delete_where(name, of_topics, self._offsets.has)
+            yield from self._delete_offsets(name, of_topics, self._offsets.has)
 
     def _delete_missing(self) -> _Search:
         for name in self._offsets.groups():
-            yield from self._delete_where(name, self._may_be_missing, self._is_missing)
+            yield from self._delete_offsets(name, self._may_be_missing, self._is_missing)
 
     def _may_be_missing(self, stored: _Stored) -> list[bytes]:
-        return [place for place, value in stored if not value.endswith(self._ending(place))]
+        endings = self._endings
+        for place, _ in stored:
+            if place not in endings:
+                endings[place] = self._ending(place)
+        return [place for place, value in stored if not value.endswith(endings[place])]
 
-    def _ending_now(self, place: bytes) -> bytes | tuple[()]:
-        """Return the bytes that end each offset of a place, apart from missing ones and some in rare formats.
+    def _ending(self, place: bytes) -> bytes | tuple[()]:
+        """Return the ending of the values of a place that stay.  A value without it is only a candidate.
 
-        An empty tuple means that all offsets of the place are missing: no value ends with one of no endings.
+        An empty tuple makes each value of the place a candidate, because `value.endswith(())` is false.
         """
         topic, partition = offset_place(place)
         if not self._image.has_partition(topic, partition):
@@ -268,7 +278,7 @@ class Sweeper:
 
     def _expire(self) -> _Search:
         for name in sorted({*self._offsets.groups(), *self._groups}):
-            yield from self._delete_where(name, self._may_be_expired, self._is_expired)
+            yield from self._delete_offsets(name, self._may_be_expired, self._is_expired)
             group = self._groups.get(name)
             if (
                 group is not None

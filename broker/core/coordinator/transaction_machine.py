@@ -387,6 +387,9 @@ class TransactionMachine:
         """Do nothing: every call is answered within its own step."""
         return Step()
 
+    def close(self) -> None:
+        """End; see `Machine.close`.  No part of the state refers to this object."""
+
     def configure(self, limits: TransactionLimits, now_ms: int) -> Step:
         """Apply changed limits.  Transactions that were accepted under the old ones stay."""
         self._limits = self._scopes.limits = limits

@@ -1,87 +1,24 @@
 /* Apply records of `__consumer_offsets` to the committed offsets of groups.
  *
  * A coordinator that takes over replays up to millions of records before it serves, and nearly all of them commit an
- * offset in one of two plain formats.  Those are applied here.  All others are left to Python, each in its place of
- * the order, so that a later record of a key always wins.
- *
- * The formats are those of broker/core/coordinator/records.py, which explains their fields. */
+ * offset in one of two plain formats (offset_format.h).  This file applies those.  It passes every other record to a
+ * Python callback, in the order of the log, so that a later record of a key always wins. */
 #ifndef QUORUMLOG_COMMITTED_OFFSETS_H
 #define QUORUMLOG_COMMITTED_OFFSETS_H
 
 #include <Python.h>
 #include <string.h>
 
-#define OFFSETS_RECORD_KEY 5   /* the fields of a Record: record_fields in record_codec.h */
-#define OFFSETS_RECORD_VALUE 6
+#include "offset_format.h"
+#include "record_codec.h"
 
-#define OFFSETS_KEY_HEAD 4     /* version and length of the group */
-#define OFFSETS_PLACE_MIN 6    /* length of the topic, and partition */
-#define OFFSETS_VALUE_3 24     /* the size without metadata */
-#define OFFSETS_VALUE_4 42     /* the same with the id of the topic */
-#define OFFSETS_METADATA_MAX 125
-#define OFFSETS_TOPIC_FIELD "\1\0\x10" /* one tagged field, its number, and its size: the id of the topic */
-
-/* The parts of a key.  place: the topic with its length, and the partition. */
-struct offsets_key {
-    const char *group, *place;
-    Py_ssize_t group_size, place_size;
-};
-
-static inline Py_ssize_t offsets_int16(const char *at)
-{
-    const unsigned char *bytes = (const unsigned char *)at;
-    return (int16_t)(bytes[0] << 8 | bytes[1]);
-}
-
-static inline int offsets_is_ascii(const char *at, Py_ssize_t size)
-{
-    unsigned char seen = 0;
-    while (size > 0)
-        seen |= (unsigned char)at[--size];
-    return seen < 0x80;
-}
-
-/* Split a key.  Return 0 if it is not the key of an offset whose names are ASCII, or if it is damaged. */
-static int offsets_split(const char *key, Py_ssize_t size, struct offsets_key *parts)
-{
-    if (size < OFFSETS_KEY_HEAD + OFFSETS_PLACE_MIN || key[0] != 0 || (key[1] != 0 && key[1] != 1))
-        return 0;
-    parts->group = key + OFFSETS_KEY_HEAD;
-    parts->group_size = offsets_int16(key + 2);
-    if (parts->group_size < 0 || parts->group_size > size - OFFSETS_KEY_HEAD - OFFSETS_PLACE_MIN)
-        return 0;
-    parts->place = parts->group + parts->group_size;
-    parts->place_size = size - OFFSETS_KEY_HEAD - parts->group_size;
-    if (offsets_int16(parts->place) != parts->place_size - OFFSETS_PLACE_MIN)
-        return 0;
-    return offsets_is_ascii(parts->group, parts->group_size) &&
-           offsets_is_ascii(parts->place + 2, parts->place_size - OFFSETS_PLACE_MIN);
-}
-
-/* Return whether a value has version 3, or version 4 with the id of the topic, and at most 125 bytes of metadata. */
-static int offsets_is_plain(const char *value, Py_ssize_t size)
-{
-    Py_ssize_t metadata;
-
-    if (size < OFFSETS_VALUE_3 || value[0] != 0)
-        return 0;
-    if (value[1] == 3) {
-        metadata = size - OFFSETS_VALUE_3;
-        return metadata <= OFFSETS_METADATA_MAX && offsets_int16(value + 14) == metadata &&
-               offsets_is_ascii(value + 16, metadata);
-    }
-    metadata = size - OFFSETS_VALUE_4;
-    return value[1] == 4 && metadata >= 0 && metadata <= OFFSETS_METADATA_MAX && value[14] == metadata + 1 &&
-           offsets_is_ascii(value + 15, metadata) && memcmp(value + 23 + metadata, OFFSETS_TOPIC_FIELD, 3) == 0;
-}
-
-/* The group of the previous record, whose dictionary the next record probably needs as well.  Both are NULL or owned.
- * offsets: NULL if the group has none. */
+/* The group of the previous record, kept because the next record usually has the same one.  Each pointer is NULL or an
+ * owned reference.  offsets: NULL if the group has none. */
 struct offsets_group {
     PyObject *name, *offsets;
 };
 
-static void offsets_forget(struct offsets_group *group)
+static void offsets_release(struct offsets_group *group)
 {
     Py_CLEAR(group->name);
     Py_CLEAR(group->offsets);
@@ -93,7 +30,7 @@ static int offsets_find(PyObject *groups, const struct offsets_key *key, struct 
     if (group->name && PyBytes_Size(group->name) == key->group_size &&
         memcmp(PyBytes_AsString(group->name), key->group, (size_t)key->group_size) == 0)
         return 1;
-    offsets_forget(group);
+    offsets_release(group);
     if (!(group->name = PyBytes_FromStringAndSize(key->group, key->group_size)))
         return 0;
     group->offsets = PyDict_GetItemWithError(groups, group->name);
@@ -137,8 +74,8 @@ static int offsets_set(PyObject *groups, PyObject *place, PyObject *value, struc
  * with an exception. */
 static int offsets_apply(PyObject *groups, PyObject *record, struct offsets_group *group, Py_ssize_t *added)
 {
-    PyObject *key = PyStructSequence_GetItem(record, OFFSETS_RECORD_KEY), *place;
-    PyObject *value = PyStructSequence_GetItem(record, OFFSETS_RECORD_VALUE);
+    PyObject *key = PyStructSequence_GetItem(record, RECORD_KEY), *place;
+    PyObject *value = PyStructSequence_GetItem(record, RECORD_VALUE);
     struct offsets_key parts;
     Py_ssize_t before;
     int done;
@@ -184,14 +121,14 @@ static PyObject *apply_offsets(PyObject *module, PyObject *args)
         Py_INCREF(record); /* `other` may change the list */
         done = offsets_apply(groups, record, &group, &added);
         if (done == 0) {
-            offsets_forget(&group); /* `other` may change the groups */
+            offsets_release(&group); /* `other` may change the groups */
             result = PyObject_CallFunctionObjArgs(other, record, NULL);
             done = result ? 1 : -1;
             Py_XDECREF(result);
         }
         Py_DECREF(record);
     }
-    offsets_forget(&group);
+    offsets_release(&group);
     return done < 0 ? NULL : PyLong_FromSsize_t(added);
 }
 

@@ -25,6 +25,9 @@ static PyStructSequence_Field record_fields[] = {
     {NULL, NULL},
 };
 
+/* The places of two fields in record_fields. */
+enum { RECORD_KEY = 5, RECORD_VALUE = 6 };
+
 static PyStructSequence_Desc record_description = {
     .name = "quorumlog.wire._record_scan.Record",
     .doc = "A record that was read.",
@@ -303,8 +306,8 @@ static int codec_take_record(const uint8_t **at, const uint8_t *end, const struc
                                 ? batch->fixed_timestamp
                                 : (int64_t)((uint64_t)batch->base_timestamp + (uint64_t)timestamp_delta)));
     PyStructSequence_SetItem(record, 4, batch->append_time);
-    PyStructSequence_SetItem(record, 5, key);
-    PyStructSequence_SetItem(record, 6, value);
+    PyStructSequence_SetItem(record, RECORD_KEY, key);
+    PyStructSequence_SetItem(record, RECORD_VALUE, value);
     PyStructSequence_SetItem(record, 7, headers);
     failed = PyErr_Occurred() ? -1 : PyList_Append(out, record);
     Py_DECREF(record);

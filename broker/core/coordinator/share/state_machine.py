@@ -186,6 +186,9 @@ class ShareStateMachine:
     def deadline_ms(self) -> int | None:
         return None
 
+    def close(self) -> None:
+        """End; see `Machine.close`.  No part of the state refers to this object."""
+
     def configure(self, limits: ShareStateLimits, now_ms: int) -> Step:
         self._limits = limits
         return Step()

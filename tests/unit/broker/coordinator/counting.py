@@ -33,6 +33,8 @@ class Counting(Machine[str, None]):
     def __init__(self) -> None:
         self.count = 0
         self.loads = 0
+        self.is_closed = False
+        self.replayed_at_once: list[int] = []
         self.replayed: list[tuple[bytes | None, tuple[int, int] | None]] = []
         self.forgotten: list[int] = []
         self._parked: list[tuple[int, int]] = []
@@ -50,6 +52,7 @@ class Counting(Machine[str, None]):
         self.count = int(record.value)
 
     def replay_batch(self, records: list[LoggedRecord], producer: tuple[int, int] | None) -> None:
+        self.replayed_at_once.append(len(records))
         replay_each(self.replay, records, producer)
 
     def loaded(self, now_ms: int) -> Step:
@@ -78,6 +81,9 @@ class Counting(Machine[str, None]):
     @property
     def deadline_ms(self) -> int | None:
         return min((at for at, _ in self._parked), default=None)
+
+    def close(self) -> None:
+        self.is_closed = True
 
     def configure(self, limits: None, now_ms: int) -> Step:
         return Step()

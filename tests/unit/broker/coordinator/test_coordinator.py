@@ -124,7 +124,7 @@ async def test_a_new_leader_replays_the_log(bench: Bench) -> None:
     assert bench.coordinator.leader_epoch == 2
 
 
-async def test_a_load_tells_records_of_transactions_from_others(bench: Bench) -> None:
+async def test_a_load_distinguishes_records_of_transactions(bench: Bench) -> None:
     await bench.create(1)
     await bench.serving()
     ends = TransactionEnd(is_commit=True, coordinator_epoch=0)
@@ -139,6 +139,25 @@ async def test_a_load_tells_records_of_transactions_from_others(bench: Bench) ->
     await bench.change(leader=1)
     await bench.serving()
     assert bench.machine.replayed == [(b"8", (7, 0)), (None, (7, 0)), (b"1", None)]
+
+
+async def test_a_load_replays_few_records_of_a_batch_at_once(bench: Bench) -> None:
+    await bench.create(1)
+    await bench.serving()
+    await asyncio.gather(*[bench.call("add") for _ in range(501)])
+    assert list(map(len, batches(bench))) == [501]
+    await bench.change(leader=1)
+    await bench.serving()
+    assert bench.machine.replayed_at_once == [250, 250, 1]
+
+
+async def test_a_machine_is_closed_with_its_leadership(bench: Bench) -> None:
+    await bench.create(1, 2)
+    await bench.serving()
+    machine = bench.machine
+    assert not machine.is_closed
+    await bench.change(leader=2)
+    assert machine.is_closed
 
 
 async def test_a_load_begins_at_the_start_of_the_log_within_a_batch(bench: Bench) -> None:

@@ -8,11 +8,18 @@ from pathlib import Path
 import pytest
 
 from quorumlog.wire.record_framing import Problem
+from tests.fuzz import offset_format, record_columns
 from tests.fuzz.native import build, run
-from tests.fuzz.record_columns import Outcome
 
 
-@pytest.mark.parametrize(("name", "outcomes"), [("record_scan", Problem), ("record_columns", Outcome)])
+@pytest.mark.parametrize(
+    ("name", "outcomes"),
+    [
+        ("record_scan", Problem),
+        ("record_columns", record_columns.Outcome),
+        ("offset_format", offset_format.Outcome),
+    ],
+)
 def test_mutated_bodies_cause_no_bad_access_and_meet_every_outcome(
     tmp_path: Path, name: str, outcomes: type[IntEnum]
 ) -> None:

@@ -21,18 +21,18 @@ def key(group: str = "a", partition: int = 0) -> bytes:
     return write_key(OffsetKey(group, "sales", partition))
 
 
-def ignore(record: object) -> None:
+def unexpected(record: object) -> None:
     raise AssertionError(record)
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        (tuple(logged([(key(), VALUE)])), {}, ignore),
-        ([(0, key(), VALUE)], {}, ignore),
-        ([None], {}, ignore),
-        (logged([(key(), VALUE)]), [], ignore),
-        (logged([(key(), VALUE)]), {b"a": []}, ignore),
+        (tuple(logged([(key(), VALUE)])), {}, unexpected),
+        ([(0, key(), VALUE)], {}, unexpected),
+        ([None], {}, unexpected),
+        (logged([(key(), VALUE)]), [], unexpected),
+        (logged([(key(), VALUE)]), {b"a": []}, unexpected),
         (logged([(key(), OTHER)]), {}, None),
     ],
 )
@@ -79,5 +79,5 @@ def test_a_name_that_is_not_utf_8_is_refused(name: bytes) -> None:
 
 def test_a_tombstone_of_a_group_without_offsets_changes_nothing() -> None:
     groups: dict[bytes, dict[bytes, bytes]] = {}
-    assert apply_offsets(logged([(key(), None), (key(), VALUE), (key(), None), (key(), None)]), groups, ignore) == 0
+    assert apply_offsets(logged([(key(), None), (key(), VALUE), (key(), None), (key(), None)]), groups, unexpected) == 0
     assert groups == {}
