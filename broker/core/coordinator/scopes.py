@@ -27,7 +27,13 @@ covers far more time than a connection can delay a request, so a coordinator tha
 
 **Epochs of producers.**  The decision raises the epoch of each producer by one, and its markers have that epoch.  A
 producer id may be used again with the epoch after that (`_free`), so that logs have to remember few producers.  Markers
-that arrive late cannot end the transaction of the next user.  `_free` is soft state: a later coordinator draws new ids.
+that arrive late cannot end the transaction of the next user.
+
+**Producers that were deleted.**  A replica that was down for longer than `delete.retention.ms` lacks tombstones that
+were compacted meanwhile.  So its log may show a producer that was deleted, with an old epoch, although later producers
+had the same id.  A coordinator therefore uses an id again only if it drew the id itself (`_begun`, `_free`).  No other
+coordinator does, so no producer gets the id and epoch of another one.  In a log, at most one producer still has a given
+id: the one with the highest epoch.  `drop_deleted` deletes the others, so that no two transactions have one id.
 """
 
 from __future__ import annotations
@@ -107,7 +113,10 @@ class Scopes:
         """The transactional ids of each scope."""
         self._ending: Final[dict[str, set[str]]] = {}
         """The transactional ids that an end has decided and that are not complete, for each scope that is ending."""
+        self._begun: Final[set[str]] = set()
+        """The transactional ids whose producer this coordinator has begun; soft state."""
         self._free: Final[deque[tuple[int, int]]] = deque()
+        """The ids of complete producers that this coordinator had begun, each with its next epoch; soft state."""
         self._sweep: list[str] = []
         self._epoch_max = 0
         self._replaced: Final[dict[_Run, None]] = {}
@@ -178,12 +187,23 @@ class Scopes:
         if name in self._ids:
             self._members.setdefault(scope, {})[name] = None
             return
+        self._begun.discard(name)
         if scope in self._ending:
             self._ending[scope].discard(name)
         members = self._members.get(scope, {})
         members.pop(name, None)
         if not members:
             self._members.pop(scope, None)
+
+    def drop_deleted(self, turn: TransactionTurn) -> None:
+        """Delete the producers whose id a later one has.  They were complete, and only their tombstones are missing."""
+        producers = {name: self._ids[name] for members in self._members.values() for name in members}
+        newest: dict[int, int] = {}
+        for one in producers.values():
+            newest[one.producer_id] = max(one.producer_epoch, newest.get(one.producer_id, 0))
+        for name, one in producers.items():
+            if one.producer_epoch < newest[one.producer_id]:
+                turn.append(name, None)
 
     def loaded(self, turn: TransactionTurn) -> None:
         """Finish the ends whose producers are all complete.  The machine orders the markers of all others."""
@@ -282,15 +302,16 @@ class Scopes:
             self._abort_one(turn, name, known)
             text = f"the previous producer {request.attempt} is being aborted; ask again"
             return InitScopeProducerResponse(KafkaCode.CONCURRENT_TRANSACTIONS, text)
-        producer = self._next_producer(known, request.fresh_id)
+        producer = self._next_producer(known if name in self._begun else None, request.fresh_id)
         if producer is None:
             return InitScopeProducerResponse(KafkaCode.NONE, needs_id=True)
+        self._begun.add(name)
         turn.append(name, TransactionValue(*producer, request.timeout_ms, _State.EMPTY, (), turn.wall_ms))
         return InitScopeProducerResponse(KafkaCode.NONE, "", name, producer)
 
-    def _next_producer(self, known: TransactionValue | None, fresh_id: int | None) -> tuple[int, int] | None:
-        if known is not None and known.producer_epoch < EPOCH_MAX:
-            return known.producer_id, known.producer_epoch + 1
+    def _next_producer(self, continued: TransactionValue | None, fresh_id: int | None) -> tuple[int, int] | None:
+        if continued is not None and continued.producer_epoch < EPOCH_MAX:
+            return continued.producer_id, continued.producer_epoch + 1
         if self._free:
             return self._free.popleft()
         return None if fresh_id is None else (fresh_id, 0)
@@ -392,9 +413,9 @@ class Scopes:
         scope = scope_of(name)
         if scope is None:
             return False
-        value = self._ids[name]
+        value, is_ours = self._ids[name], name in self._begun
         turn.append(name, None)
-        if value.producer_epoch < EPOCH_MAX and len(self._free) < self.limits.scopes.free_ids_max:
+        if is_ours and value.producer_epoch < EPOCH_MAX and len(self._free) < self.limits.scopes.free_ids_max:
             self._free.append((value.producer_id, value.producer_epoch + 1))
         if scope in self._ending and not self._ending[scope]:
             self._finish(turn, scope)

@@ -148,6 +148,7 @@ class TransactionMachine:
         assert self._sweep_ms is None, "loaded twice"
         turn = self._turn(now_ms)
         self._sweep_ms = now_ms + self._limits.sweep_interval_ms
+        self._scopes.drop_deleted(turn)
         for name, value in self._ids.items():
             if value.state.is_preparing:
                 self._order_markers(turn, name, value)

@@ -17,8 +17,15 @@ from broker.core.coordinator.scope_records import (
 )
 from broker.core.coordinator.scope_requests import InitScopeProducer, Winner
 from broker.core.coordinator.scopes import EPOCH_MAX
-from broker.core.coordinator.transaction_records import TransactionState, TransactionValue, read_transaction_key
-from broker.core.coordinator.transaction_requests import InitProducer
+from broker.core.coordinator.transaction_records import (
+    Partition,
+    TransactionState,
+    TransactionValue,
+    read_transaction_key,
+    write_transaction,
+    write_transaction_key,
+)
+from broker.core.coordinator.transaction_requests import FindOutcome, InitProducer, Outcome
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.scope_names import transactional_id
 from tests.unit.broker.core.coordinator.scope_rig import LIMITS, SCOPE, T0, T1, WALL, ScopeRig
@@ -387,14 +394,89 @@ def test_a_producer_id_is_used_again_above_the_epoch_of_its_markers(rig: ScopeRi
     assert rig.staged(epoch, "c").producer == (102, 0)  # the later coordinator knows no free ids
 
 
+def without_tombstone(rig: ScopeRig, epoch: int, *partitions: Partition) -> tuple[list[Record], Winner, Winner]:
+    """Have a producer deleted, and another one begin with the same id.  Return the log without the deletion, and both.
+
+    The replica with this log was down for longer than delete.retention.ms.
+    """
+    deleted = rig.staged(epoch, "a", *partitions)
+    missed = len(rig.log)
+    rig.abort(epoch)
+    rig.mark()
+    fetched = len(rig.log)
+    current = rig.staged(epoch, "b", T0)
+    assert current.producer[0] == deleted.producer[0]
+    return rig.log[:missed] + rig.log[fetched:], deleted, current
+
+
+BEFORE = pytest.mark.parametrize("partitions", [(), (T0,)], ids=["without records", "with records"])
+
+
+@BEFORE
+def test_a_deleted_producer_whose_id_another_one_has_is_deleted_again(
+    rig: ScopeRig, partitions: tuple[Partition, ...]
+) -> None:
+    """It needs no markers.  The leader of T0 must learn that the transaction of the other one is open."""
+    epoch = rig.open()
+    log, deleted, current = without_tombstone(rig, epoch, *partitions)
+    rig.fail_over(log)
+    assert [each.producer for each in rig.described().producers] == [current.producer]
+    assert rig.effects == []
+    assert rig.add(deleted, T0, verify=True) == [KafkaCode.INVALID_PRODUCER_ID_MAPPING]
+    assert rig.ask(FindOutcome(current.producer, T0)).outcome is Outcome.OPEN
+    rig.fail_over([*log, rig.log[-1]])
+    assert rig.end(epoch, 1, current).changed
+
+
+@BEFORE
+def test_a_scope_opens_again_although_its_end_has_decided_a_deleted_producer(
+    rig: ScopeRig, partitions: tuple[Partition, ...]
+) -> None:
+    epoch = rig.open()
+    log, _, current = without_tombstone(rig, epoch, *partitions)
+    rig.end(epoch, 1, current)
+    rig.fail_over([*log, rig.log[-1]])
+    assert decisions(rig) == {B: True}
+    rig.mark()
+    assert rig.described().state == "Open"
+
+
+@BEFORE
+def test_a_deleted_producer_that_the_log_shows_gives_its_id_to_no_other(
+    rig: ScopeRig, partitions: tuple[Partition, ...]
+) -> None:
+    """All records of the other producer with its id were compacted."""
+    epoch = rig.open()
+    log, deleted, current = without_tombstone(rig, epoch, *partitions)
+    rig.fail_over([record for record in log if read_transaction_key(record.key) != B])
+    assert [each.producer for each in rig.described().producers] == [deleted.producer]
+    rig.abort(epoch)
+    rig.mark()
+    assert rig.described().producers == ()
+    later = {rig.staged(epoch, attempt).producer for attempt in ("a", "b", "c")}
+    assert later == {(102, 0), (103, 0), (104, 0)}
+    assert current.producer not in later
+
+
+def test_a_producer_that_begins_again_at_a_later_coordinator_gets_another_id(rig: ScopeRig) -> None:
+    """The log may lack later records of the former producer, so its next epoch may have been given already."""
+    epoch = rig.open()
+    old = rig.staged(epoch, "a")
+    rig.fail_over(list(rig.log))
+    new = rig.staged(epoch, "a", T0)
+    assert new.producer == (102, 0)
+    assert rig.add(old, T0) == [KafkaCode.INVALID_PRODUCER_ID_MAPPING]
+    assert rig.end(epoch, 1, old).error is KafkaCode.INVALID_TXN_STATE
+    assert rig.end(epoch, 1, new).changed
+    rig.mark()
+    assert rig.staged(epoch, "b").producer == (102, 2), "this coordinator drew the id itself"
+
+
 def test_an_id_whose_epochs_are_used_up_is_not_used_again(rig: ScopeRig) -> None:
     epoch = rig.open()
     rig.staged(epoch, "a", T0)
     last = TransactionValue(101, EPOCH_MAX, 10_000, TransactionState.ONGOING, (T0,), WALL, WALL)
-    from broker.core.coordinator.transaction_records import write_transaction, write_transaction_key
-
-    rig.log.append(Record(write_transaction_key(A), write_transaction(last)))
-    rig.fail_over()
+    rig.machine.replay(Record(write_transaction_key(A), write_transaction(last)))
     assert rig.end(epoch, 1, Winner("a", (101, EPOCH_MAX))).changed
     assert rig.effects[0].producer == (101, EPOCH_MAX + 1)
     rig.mark()
