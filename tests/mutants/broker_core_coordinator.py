@@ -412,8 +412,8 @@ MUTANTS = (
     Mutant(
         "a deletion does not stop at a full batch",
         SWEEP,
-        "            if turn.is_full or not self.is_busy:",
-        "            if not self.is_busy:",
+        "self.is_busy and not turn.is_full:",
+        "self.is_busy:",
         (f"{OFFSET_TESTS}::test_a_large_group_is_deleted_in_slices_and_is_dead_meanwhile",),
     ),
     Mutant(
