@@ -281,6 +281,9 @@ class Coordinator(Generic[M]):
         self._inbox.clear()
         if self.task is not None:
             self.task.cancel()
+            # The traceback of the cancelled task refers to this object and to the machine.  A reference to the task
+            # would close a cycle, which servers may never collect (`Machine.close`).
+            self.task = None
 
     async def _load(self) -> M:
         """Return a machine that has replayed the log, once everything in it is committed.

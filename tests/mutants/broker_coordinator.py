@@ -20,6 +20,13 @@ GROUP_CONFIG_TESTS = "tests/unit/broker/coordinator/test_group_configs.py"
 
 MUTANTS = (
     Mutant(
+        "a coordinator that has ended stays in memory with its task",
+        PARTITION,
+        "            self.task = None\n",
+        "            pass\n",
+        (f"{TESTS}::test_a_machine_is_freed_with_its_leadership",),
+    ),
+    Mutant(
         "a dropped machine stays in memory with the search that it had begun",
         PARTITION,
         "            self.machine.close()\n",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -158,6 +160,19 @@ async def test_a_machine_is_closed_with_its_leadership(bench: Bench) -> None:
     assert not machine.is_closed
     await bench.change(leader=2)
     assert machine.is_closed
+
+
+async def test_a_machine_is_freed_with_its_leadership(bench: Bench) -> None:
+    await bench.create(1, 2)
+    await bench.serving()
+    machine = weakref.ref(bench.machine)
+    gc.disable()
+    try:
+        await bench.change(leader=2)
+        await turns()
+        assert machine() is None
+    finally:
+        gc.enable()
 
 
 async def test_a_load_begins_at_the_start_of_the_log_within_a_batch(bench: Bench) -> None:
