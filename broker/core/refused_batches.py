@@ -109,7 +109,7 @@ class RefusedBatches:
         return next((refusal.code for refusal in found if refusal.sequence == missing), None)
 
     def earlier(self, topic: str, index: int, batch: ProducedBatch, now_ms: int) -> tuple[int, KafkaCode] | None:
-        """Return the sequence and the error of a batch before `batch` that was refused; None if there is none.
+        """Return the refusal of a batch before `batch`, as its sequence and error; None if no such batch was refused.
 
         For a producer epoch of which the log has no batch.
         """

@@ -356,7 +356,7 @@ class Replica:
     def _behind_refused(self, partition_log: PartitionLog, batch: BatchHeader) -> Refused | None:
         """Refuse a batch that the log would accept, although this broker has just refused an earlier one."""
         producers = partition_log.producers
-        if batch.base_sequence <= 0 or not producers.accepts_any_sequence(batch, partition_log.start_offset):
+        if not batch.has_producer_id or not producers.accepts_any_sequence(batch, partition_log.start_offset):
             return None
         earlier = self._context.refused_batches.earlier(self.topic, self.key.index, batch, now_ms())
         return None if earlier is None else _must_wait(*earlier)

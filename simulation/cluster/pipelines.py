@@ -209,7 +209,7 @@ class Producer:
         return batch
 
     async def _send(self, connection: KafkaConnection, batch: _Batch) -> produce.ProducedPartition:
-        """Return the leader's answer.  Raises: ClusterError if there is none in time."""
+        """Return the leader's answer.  Raises: ClusterError, if no answer comes in time."""
         partitions = [(*self.lane.spot, batch.data)]
         body = produce.encode_request(_PRODUCE_VERSION, ACKS_ALL, self._timeout_ms, partitions, None)
         reply = await connection.call(Api.PRODUCE, _PRODUCE_VERSION, body, REQUEST_S)

@@ -5,17 +5,9 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "harness.h"
+
 #define BODY_SIZE_MAX 4096
-
-static uint64_t state;
-
-static uint32_t draw(uint32_t below) /* xorshift64* */
-{
-    state ^= state >> 12;
-    state ^= state << 25;
-    state ^= state >> 27;
-    return (uint32_t)((state * UINT64_C(2685821657736338717)) >> 32) % below;
-}
 
 static size_t put_varint(uint8_t *out, int64_t value)
 {

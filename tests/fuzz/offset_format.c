@@ -3,10 +3,6 @@
  * usage: offset_format SEED ROUNDS.  Each key or value lies in a block of exactly its size, so that a read beyond it is
  * reported.  Prints how often each outcome occurred.
  */
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "bodies.h"
 #include "offset_format.h"
 
@@ -63,20 +59,14 @@ int main(int count_of_arguments, char **arguments)
     struct offsets_key parts;
     size_t size;
     char *exact;
-    int is_key, found, outcome;
+    int is_key, found;
 
-    if (count_of_arguments != 3)
-        return 2;
-    state = strtoull(arguments[1], NULL, 10) * 2 + 1;
-    for (rounds = strtoull(arguments[2], NULL, 10); rounds; rounds--) {
+    for (rounds = begin(count_of_arguments, arguments); rounds; rounds--) {
         is_key = (int)draw(2);
         size = is_key ? put_key(made) : put_value(made);
         if (draw(4))
             size = mutate(made, size);
-        exact = malloc(size ? size : 1);
-        if (!exact)
-            return 3;
-        memcpy(exact, made, size);
+        exact = exact_copy(made, size);
         found = is_key ? offsets_split(exact, (int64_t)size, &parts) : offsets_is_plain(exact, (int64_t)size);
         if (is_key && found &&
             (parts.group != exact + 4 || parts.place != parts.group + parts.group_size || parts.group_size < 0 ||
@@ -87,7 +77,6 @@ int main(int count_of_arguments, char **arguments)
         free(exact);
         outcomes[is_key ? (found ? KEY_PLAIN : KEY_OTHER) : (found ? VALUE_PLAIN : VALUE_OTHER)]++;
     }
-    for (outcome = 0; outcome < OUTCOMES; outcome++)
-        printf("%d %" PRIu64 "\n", outcome, outcomes[outcome]);
+    report(outcomes, OUTCOMES);
     return 0;
 }

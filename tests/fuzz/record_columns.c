@@ -4,10 +4,6 @@
  * usage: record_columns SEED ROUNDS.  Every array lies in a block of exactly its size, so that an access beyond it is
  * reported.  Prints how often each outcome occurred.
  */
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "bodies.h"
 #include "record_columns.h"
 #include "record_rows.h"
@@ -290,12 +286,8 @@ int main(int count_of_arguments, char **arguments)
     int64_t span_count, records;
     uint64_t rounds;
     uint8_t *data;
-    int outcome;
 
-    if (count_of_arguments != 3)
-        return 2;
-    state = strtoull(arguments[1], NULL, 10) * 2 + 1;
-    for (rounds = strtoull(arguments[2], NULL, 10); rounds; rounds--) {
+    for (rounds = begin(count_of_arguments, arguments); rounds; rounds--) {
         records = draw_spans(&data, spans, &span_count);
         columns = read_columns(data, spans, span_count, records);
         if (columns.rows)
@@ -304,7 +296,6 @@ int main(int count_of_arguments, char **arguments)
         while (block_count)
             free(blocks[--block_count]);
     }
-    for (outcome = 0; outcome < OUTCOMES; outcome++)
-        printf("%d %" PRIu64 "\n", outcome, outcomes[outcome]);
+    report(outcomes, OUTCOMES);
     return 0;
 }

@@ -3,10 +3,6 @@
  * usage: record_scan SEED ROUNDS.  Each body lies in a block of exactly its size, so that a read beyond it is reported.
  * Prints how often each verdict was given.
  */
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
-
 #include "bodies.h"
 #include "record_scan.h"
 
@@ -27,12 +23,8 @@ int main(int count_of_arguments, char **arguments)
     size_t size;
     uint8_t *exact;
     int32_t records, count;
-    int verdict;
 
-    if (count_of_arguments != 3)
-        return 2;
-    state = strtoull(arguments[1], NULL, 10) * 2 + 1;
-    for (rounds = strtoull(arguments[2], NULL, 10); rounds; rounds--) {
+    for (rounds = begin(count_of_arguments, arguments); rounds; rounds--) {
         size = 0;
         count = records = (int32_t)draw(6);
         for (int32_t delta = 0; delta < records && size < BODY_SIZE_MAX / 2; delta++)
@@ -40,10 +32,7 @@ int main(int count_of_arguments, char **arguments)
         size = mutate(body, size);
         if (!draw(8))
             count = draw(2) ? INT32_MAX : (int32_t)draw(UINT32_MAX);
-        exact = malloc(size ? size : 1);
-        if (!exact)
-            return 3;
-        memcpy(exact, body, size);
+        exact = exact_copy(body, size);
         result = scan_records(exact + (size ? 0 : 1), size, count, draw_timestamp(1000),
                               draw_timestamp(INT64_MIN), draw_timestamp(INT64_MAX));
         free(exact);
@@ -54,7 +43,6 @@ int main(int count_of_arguments, char **arguments)
         }
         verdicts[result.problem]++;
     }
-    for (verdict = 0; verdict < VERDICTS; verdict++)
-        printf("%d %" PRIu64 "\n", verdict, verdicts[verdict]);
+    report(verdicts, VERDICTS);
     return 0;
 }

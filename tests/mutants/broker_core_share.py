@@ -13,6 +13,7 @@ LETTERS = "broker/coordinator/dead_letters.py"
 SHELL = "broker/coordinator/share_partitions.py"
 REMINDERS = "broker/core/coordinator/share/reminders.py"
 REMINDER_TESTS = "tests/unit/broker/core/coordinator/share/test_letter_reminders.py"
+REMINDED_TESTS = "tests/unit/broker/coordinator/test_dead_letter_reminders.py"
 LETTER_TESTS = "tests/unit/broker/coordinator/test_dead_letters.py"
 STATE_TESTS = "tests/unit/broker/core/coordinator/share/test_share_states.py"
 GROUP_TESTS = "tests/unit/broker/core/coordinator/share/test_share_groups.py"
@@ -186,21 +187,21 @@ MUTANTS = (
         "broker/coordinator/shares.py",
         '        self._own(group.create_task(self._reminders.run(), name="share-reminders"))\n',
         "",
-        (f"{LETTER_TESTS}::test_letters_that_an_earlier_leader_left_are_written_although_no_member_fetches",),
+        (f"{REMINDED_TESTS}::test_letters_that_an_earlier_leader_left_are_written_although_no_member_fetches",),
     ),
     Mutant(
         "a share partition that was loaded for its letters stays loaded",
         SHELL,
         "        self._loading.add_done_callback(lambda _: self._report_idle())\n",
         "",
-        (f"{LETTER_TESTS}::test_a_reminder_that_comes_too_late_leaves_nothing_loaded",),
+        (f"{REMINDED_TESTS}::test_a_reminder_that_comes_too_late_leaves_nothing_loaded",),
     ),
     Mutant(
         "a reminder replaces the share partition that members use",
         SHELL,
         "        if led is None or led.has_ended or led.leader is not found.leader:\n",
         "        if True:\n",
-        (f"{LETTER_TESTS}::test_a_reminder_loads_nothing_that_is_loaded_or_led_elsewhere",),
+        (f"{REMINDED_TESTS}::test_a_reminder_loads_nothing_that_is_loaded_or_led_elsewhere",),
     ),
     Mutant(
         "a late release makes a record available that has a dead letter",

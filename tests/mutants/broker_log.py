@@ -9,107 +9,16 @@ DURABILITY = "broker/log/durability.py"
 LOADING = "broker/log/loading.py"
 MANAGER = "broker/log/manager.py"
 MARKS = "broker/log/marks.py"
-COPYING = "broker/log/copying.py"
-MOVE_FACTS = "broker/log/move_facts.py"
-MOVES = "broker/log/moves.py"
-STRAYS = "broker/log/strays.py"
 PRODUCERS = "broker/log/producers.py"
 RECOVERY = "broker/log/recovery.py"
 UPKEEP = "broker/log/upkeep.py"
-CLEAN_FILTER = "broker/log/cleaning/filter.py"
-CLEAN_JOB = "broker/log/cleaning/job.py"
-CLEAN_RECORDS = "broker/log/cleaning/records.py"
-CLEAN_SWAP = "broker/log/cleaning/swap.py"
 RECENT = "broker/log/recent.py"
 SEGMENTS = "broker/log/segments.py"
-READER = "broker/log/reader.py"
 WRITER = "broker/log/writer.py"
 UNIT = "tests/unit/broker/log"
 DURABILITY_TESTS = f"{UNIT}/test_durability.py"
-COMPACTION = f"{UNIT}/test_compaction.py"
-COMPACTION_PROPERTY = "tests/properties/test_compaction.py"
-
-MOVE_TESTS = f"{UNIT}/test_moves.py"
-MOVE_CRASHES = f"{MOVE_TESTS}::test_a_crash_at_any_step_loses_no_acknowledged_record"
 
 MUTANTS = (
-    Mutant(
-        "a flush is acknowledged while the move of the log is decided",
-        DURABILITY,
-        "        if self._is_held:\n            self._held_end = max(",
-        "        if False:\n            self._held_end = max(",
-        (MOVE_CRASHES,),
-    ),
-    Mutant(
-        "the copy of a moving log is not flushed before the decision",
-        MOVES,
-        "                await copy.copy_state()\n                await copy.flush()\n                with target",
-        "                await copy.copy_state()\n                with target",
-        (MOVE_CRASHES,),
-    ),
-    Mutant(
-        "a start discards a future whose move was decided",
-        MOVE_FACTS,
-        "return move.is_decided and move.target == target.directory_id",
-        "return False",
-        (MOVE_CRASHES,),
-    ),
-    Mutant(
-        "a start finishes a move that was not decided",
-        MOVE_FACTS,
-        "return move.is_decided and move.target == target.directory_id",
-        "return move.target == target.directory_id",
-        (MOVE_CRASHES,),
-    ),
-    Mutant(
-        "a start forgets the decision of a move when it moves the source's folder to the strays",
-        STRAYS,
-        "            changes[DAMAGED + stray.folder] = None\n            if",
-        "            changes[DAMAGED + stray.folder] = changes[moving_fact(stray.folder)] = None\n            if",
-        (MOVE_CRASHES,),
-    ),
-    Mutant(
-        "a copy keeps the records that a truncation has removed",
-        "broker/log/segment.py",
-        "        self.truncations += 1\n",
-        "",
-        (f"{MOVE_TESTS}::test_a_truncation_during_the_copy_reaches_the_copy",),
-    ),
-    Mutant(
-        "a copy keeps the segments that a cleaning has replaced",
-        COPYING,
-        "            if present.get(id(copied.segment)) != copied.truncations:\n",
-        "            if False:\n",
-        (f"{MOVE_TESTS}::test_a_cleaning_during_the_copy_reaches_the_copy",),
-    ),
-    Mutant(
-        "a move whose target fails after the decision is not taken back",
-        MOVES,
-        "            await self._take_back(copy, stray)\n",
-        "",
-        (f"{MOVE_TESTS}::test_a_target_that_fails_leaves_the_source_unharmed",),
-    ),
-    Mutant(
-        "a truncation that has waited for a move changes the facts of the former directory",
-        CHECKPOINTS,
-        "                if log.directory_id == directory.id:\n                    yield directory",
-        "                if True:\n                    yield directory",
-        (f"{MOVE_TESTS}::test_a_truncation_that_waited_for_the_decision_happens_in_the_new_directory",),
-    ),
-    Mutant(
-        "a log that has moved while it was to be deleted stays",
-        MANAGER,
-        "            rest = [key for key in rest if key in self._logs]",
-        "            rest = []",
-        (f"{MOVE_TESTS}::test_a_log_that_is_deleted_during_its_move_is_deleted_in_both_directories",),
-    ),
-    Mutant(
-        "a move fills the file system of its target",
-        MOVES,
-        "return await copy.target.disk.free_bytes() >= copy.missing + SPARE_BYTES",
-        "return True",
-        (f"{MOVE_TESTS}::test_a_full_target_stays_usable_and_the_log_stays",),
-    ),
     Mutant(
         "a leader serves a batch that a truncation has removed",
         SEGMENTS,
@@ -484,104 +393,6 @@ MUTANTS = (
         (f"{UNIT}/test_damage.py::test_a_wrong_base_offset_inside_a_long_read_is_found",),
     ),
     Mutant(
-        "compaction removes the latest record of a key",
-        CLEAN_FILTER,
-        "self._latest.latest(record.key) > record.offset",
-        "self._latest.latest(record.key) >= record.offset",
-        (f"{COMPACTION}::test_a_batch_keeps_offsets_codec_and_producer_without_its_removed_records",),
-    ),
-    Mutant(
-        "compaction changes records above its limit",
-        CLEAN_FILTER,
-        "            if record.offset < self._clean_end:\n",
-        "            if True:\n",
-        (f"{COMPACTION}::test_nothing_at_or_above_the_clean_end_changes",),
-    ),
-    Mutant(
-        "compaction removes a tombstone at once",
-        CLEAN_FILTER,
-        "is_past = has_horizon and",
-        "is_past = not has_horizon or",
-        (f"{COMPACTION}::test_a_tombstone_gets_a_delete_horizon_and_is_removed_after_it",),
-    ),
-    Mutant(
-        "compaction forgets the last batches of producers",
-        CLEAN_FILTER,
-        "        if header.base_offset in self._protected:\n            return True\n",
-        "",
-        (f"{COMPACTION}::test_the_last_batch_of_a_producer_stays_without_records",),
-    ),
-    Mutant(
-        "a filler covers batches of several epochs",
-        CLEAN_FILTER,
-        "adjacent = epoch == header.leader_epoch and",
-        "adjacent =",
-        (f"{COMPACTION}::test_removed_batches_of_one_epoch_become_one_filler",),
-    ),
-    Mutant(
-        "a full offset map loses the keys that do not fit",
-        CLEAN_JOB,
-        "                    return record.offset\n",
-        "                    continue\n",
-        (COMPACTION_PROPERTY,),
-    ),
-    Mutant(
-        "an empty batch keeps the codec of its records",
-        CLEAN_RECORDS,
-        "attributes=header.attributes & ~(CODEC_MASK | DELETE_HORIZON_FLAG)",
-        "attributes=header.attributes & ~DELETE_HORIZON_FLAG",
-        (f"{COMPACTION}::test_the_last_batch_of_a_producer_stays_without_records",),
-    ),
-    Mutant(
-        "a start deletes a replacement that the facts name",
-        CLEAN_SWAP,
-        "    for base_offset in state.swapping:\n",
-        "    for base_offset in ():\n",
-        (f"{COMPACTION}::test_a_crash_at_any_step_of_a_swap_loses_nothing",),
-    ),
-    Mutant(
-        "a swap leaves the segments that were merged into another one",
-        CLEAN_SWAP,
-        "stem.isdigit() and base_offset < int(stem) < end_offset",
-        "stem.isdigit() and base_offset < int(stem) < base_offset",
-        (f"{COMPACTION}::test_a_crash_at_any_step_of_a_swap_loses_nothing",),
-    ),
-    Mutant(
-        "a swap is decided before the replacement is durable",
-        CHECKPOINTS,
-        "                await disk.flush([file])\n",
-        "",
-        (f"{COMPACTION}::test_a_crash_at_any_step_of_a_swap_loses_nothing",),
-    ),
-    Mutant(
-        "the log continues in a segment whose replacement is swapped in",
-        WRITER,
-        " or active.is_frozen",
-        "",
-        (f"{COMPACTION}::test_a_truncation_during_a_swap_loses_no_later_append",),
-    ),
-    Mutant(
-        "a truncated log still counts as clean",
-        MARKS,
-        "        self.cleaned_offset = min(self.cleaned_offset, offset)  # other",
-        "        # other",
-        (f"{COMPACTION}::test_a_log_that_was_truncated_below_its_clean_part_is_dirty_again",),
-    ),
-    Mutant(
-        "a follower whose log ends within a filler cannot continue",
-        READER,
-        "if header.base_offset >= offset or not",
-        "if True or not",
-        (f"{COMPACTION}::test_a_follower_whose_log_ends_within_a_filler_continues_there",),
-    ),
-    Mutant(
-        "retention deletes records of a topic that is only compacted",
-        UPKEEP,
-        "        if not config.deletes:\n            return marks.start_offset\n",
-        "",
-        (f"{COMPACTION}::test_retention_deletes_nothing_unless_the_policy_contains_delete",),
-    ),
-    Mutant(
         "durable records may be a torn tail once a read has found damage",
         MANAGER,
         "damage_note(str(error), log.marks.durable_offset)",
@@ -629,29 +440,6 @@ MUTANTS = (
         "if self.is_truncating or not (self._write_caching",
         "if not (self._write_caching",
         (f"{DURABILITY_TESTS}::test_a_truncation_lasts_until_it_is_durable",),
-    ),
-    Mutant(
-        "compaction treats an aborted record as the latest of its key",
-        "broker/log/cleaning/job.py",
-        " or aborted.contains(header):",
-        ":",
-        ("tests/properties/test_log_transactions.py",),
-    ),
-    Mutant(
-        "compaction keeps aborted records",
-        "broker/log/cleaning/filter.py",
-        "        if self._endings.aborted.contains(header):\n",
-        "        if False:\n",
-        (
-            "tests/unit/broker/log/test_compaction.py::test_an_aborted_record_is_removed_although_it_is_the_latest_of_its_key",
-        ),
-    ),
-    Mutant(
-        "compaction removes the marker of records that stay",
-        "broker/log/cleaning/filter.py",
-        "        if has_records or self._must_stay(header):",
-        "        if self._must_stay(header):",
-        ("tests/unit/broker/log/test_compaction.py::test_the_marker_stays_while_a_batch_of_its_transaction_does",),
     ),
     Mutant(
         "compaction cleans beyond the last stable offset",
@@ -702,13 +490,6 @@ MUTANTS = (
         "broker/log/manager.py",
         "while self._logs.get(log.key) is log:",
         "while True:",
-        ("tests/unit/broker/log/test_compaction_of_a_removed_log.py",),
-    ),
-    Mutant(
-        "a compaction continues although its log was removed",
-        "broker/log/cleaning/cleaner.py",
-        "if not await asyncio.shield(self._swap) or self._logs.get(log.key) is not log:",
-        "if not await asyncio.shield(self._swap):",
         ("tests/unit/broker/log/test_compaction_of_a_removed_log.py",),
     ),
 )

@@ -30,6 +30,10 @@ class B(NamedTuple):
     max_timestamp: int = -1
 
 
+EPOCH_BEGUN = B(-1, -1, producer_epoch=1, is_control=True)
+"""A control batch, as that of the marker which begins this epoch."""
+
+
 def state_after(*batches: B) -> ProducerState:
     """Batches of ten offsets each, one after the other."""
     state = ProducerState()
@@ -58,6 +62,27 @@ def test_the_expected_sequence_is_the_one_that_is_accepted(batches: tuple[B, ...
     state = state_after(*batches)
     assert state.expected_sequence(5, epoch) == expected
     assert state.check(B(expected, expected, producer_epoch=epoch), 0) == Accept()
+
+
+@pytest.mark.parametrize(
+    ("batches", "epoch", "log_start", "expected"),
+    [
+        ((), 0, 0, False),
+        ((), 0, 1, True),
+        ((B(0, 9),), 0, 1, False),
+        ((EPOCH_BEGUN,), 1, 1, True),
+        ((EPOCH_BEGUN,), 0, 1, False),
+        ((EPOCH_BEGUN,), 2, 1, False),
+    ],
+    ids=["whole log", "unknown", "known", "of a marker's epoch", "of an earlier epoch", "of a new epoch"],
+)
+def test_any_sequence_is_accepted_only_if_earlier_batches_of_the_epoch_may_be_gone(
+    batches: tuple[B, ...], epoch: int, log_start: int, expected: bool
+) -> None:
+    state = state_after(*batches)
+    batch = B(7, 7, producer_epoch=epoch)
+    assert state.accepts_any_sequence(batch, log_start) is expected
+    assert (state.check(batch, log_start) == Accept()) is expected
 
 
 def test_the_last_five_batches_are_recognised() -> None:

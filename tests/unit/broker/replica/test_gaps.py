@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
+from broker.core.producer_state import SEQUENCE_MAX
 from broker.kafka.api import ProduceResult
 from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.log.batches import make_batch
@@ -30,32 +31,43 @@ def code(rig: Rig, sequence: int) -> int:
     return send(rig, sequence).result().error_code
 
 
+def refuse(rig: Rig, sequence: int) -> None:
+    """Send a batch while the leader is stalled."""
+    rig.context.is_awake = lambda: False
+    assert code(rig, sequence) == NOT_LEADER
+    rig.context.is_awake = lambda: True
+
+
+async def succeed_in_order(rig: Rig, refused: int, offset: int) -> None:
+    """Send the batch behind the refused one, and see it refused; then send all batches again.
+
+    offset: that of the producer's first batch.
+    """
+    behind = send(rig, refused + 1).result()
+    assert (behind.error_code, behind.error_message) == (
+        NOT_LEADER,
+        f"sequence {refused} was refused, and must be appended first",
+    )
+    again = [send(rig, sequence) for sequence in range(refused + 2)]
+    await rig.fetch(2, offset + len(again), 0)
+    await rig.role.logs.flush_all([rig.log])
+    assert [(await each).base_offset for each in again] == list(range(offset, offset + len(again)))
+    assert rig.log.end_offset == offset + len(again)
+
+
 async def test_a_leader_that_was_stalled_makes_no_client_believe_that_records_are_lost(rig: Rig) -> None:
     """librdkafka would begin a new epoch, and send batch 0 again under it, which is in the log."""
     await rig.create((1, 2))
     in_doubt = send(rig, 0, timeout_ms=0)
     assert (await in_doubt).error_code == KafkaCode.REQUEST_TIMED_OUT
-    rig.context.is_awake = lambda: False
-    assert code(rig, 1) == NOT_LEADER
-    rig.context.is_awake = lambda: True
-    behind = send(rig, 2).result()
-    assert (behind.error_code, behind.error_message) == (
-        NOT_LEADER,
-        "sequence 1 was refused, and must be appended first",
-    )
-    again = [send(rig, sequence) for sequence in range(3)]
-    await rig.fetch(2, 3, 0)
-    await rig.role.logs.flush_all([rig.log])
-    assert [(await each).base_offset for each in again] == [0, 1, 2]
-    assert rig.log.end_offset == 3
+    refuse(rig, 1)
+    await succeed_in_order(rig, 1, offset=0)
 
 
 async def test_a_gap_that_this_leader_did_not_make_is_reported_as_a_loss(rig: Rig) -> None:
     await rig.create((1, 2))
     send(rig, 0)
-    rig.context.is_awake = lambda: False
-    assert code(rig, 2) == NOT_LEADER
-    rig.context.is_awake = lambda: True
+    refuse(rig, 2)
     assert code(rig, 3) == KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
@@ -68,25 +80,25 @@ async def test_no_batch_is_appended_before_the_first_one_of_its_producer_that_wa
     await rig.write(b"older")
     await rig.fetch(2, 1, 0)
     rig.log.advance_start_offset(1)
-    rig.context.is_awake = lambda: False
+    refuse(rig, 0)
+    await succeed_in_order(rig, 0, offset=1)
+
+
+async def test_no_batch_is_appended_before_one_that_was_refused_at_the_last_sequence(rig: Rig) -> None:
+    """After the last sequence, a producer continues with 0, which is also the first one."""
+    await rig.create((1, 2))
+    await rig.write(b"older")
+    await rig.fetch(2, 1, 0)
+    rig.log.advance_start_offset(1)
+    refuse(rig, SEQUENCE_MAX)
     assert code(rig, 0) == NOT_LEADER
-    rig.context.is_awake = lambda: True
-    behind = send(rig, 1).result()
-    assert (behind.error_code, behind.error_message) == (
-        NOT_LEADER,
-        "sequence 0 was refused, and must be appended first",
-    )
-    again = [send(rig, sequence) for sequence in range(2)]
-    await rig.fetch(2, 3, 0)
-    await rig.role.logs.flush_all([rig.log])
-    assert [(await each).base_offset for each in again] == [1, 2]
+    assert not send(rig, SEQUENCE_MAX).done()
+    assert not send(rig, 0).done()
 
 
 async def test_a_refusal_does_not_hold_up_a_producer_that_the_log_no_longer_knows(rig: Rig) -> None:
     await rig.create((1, 2))
-    rig.context.is_awake = lambda: False
-    assert code(rig, 0) == NOT_LEADER
-    rig.context.is_awake = lambda: True
+    refuse(rig, 0)
     send(rig, 0)
     for now_ms in (0, 1):
         rig.log.producers.expire(now_ms, 0, rig.log.end_offset)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 from msgspec.structs import replace
 
@@ -394,11 +396,32 @@ def test_a_producer_id_is_used_again_above_the_epoch_of_its_markers(rig: ScopeRi
     assert rig.staged(epoch, "c").producer == (102, 0)  # the later coordinator knows no free ids
 
 
-def without_tombstone(rig: ScopeRig, epoch: int, *partitions: Partition) -> tuple[list[Record], Winner, Winner]:
-    """Have a producer deleted, and another one begin with the same id.  Return the log without the deletion, and both.
+def test_a_coordinator_remembers_only_producers_that_exist(rig: ScopeRig) -> None:
+    epoch = rig.open()
+    for attempt in ("a", "b", "c"):
+        rig.staged(epoch, attempt, T0)
+    rig.abort(epoch)
+    rig.mark()
+    rig.staged(epoch, "d")
+    assert rig.machine._scopes._begun == {transactional_id(SCOPE, "d")}
 
-    The replica with this log was down for longer than delete.retention.ms.
+
+class Outage(NamedTuple):
+    """A producer was deleted, and another one has begun with its id.  epoch: of the scope.
+
+    log: that of a replica that was down for longer than delete.retention.ms, so it lacks the deletion.
     """
+
+    epoch: int
+    log: list[Record]
+    deleted: Winner
+    current: Winner
+
+
+@pytest.fixture(params=[(), (T0,)], ids=["without records", "with records"])
+def outage(rig: ScopeRig, request: pytest.FixtureRequest) -> Outage:
+    partitions: tuple[Partition, ...] = request.param
+    epoch = rig.open()
     deleted = rig.staged(epoch, "a", *partitions)
     missed = len(rig.log)
     rig.abort(epoch)
@@ -406,19 +429,12 @@ def without_tombstone(rig: ScopeRig, epoch: int, *partitions: Partition) -> tupl
     fetched = len(rig.log)
     current = rig.staged(epoch, "b", T0)
     assert current.producer[0] == deleted.producer[0]
-    return rig.log[:missed] + rig.log[fetched:], deleted, current
+    return Outage(epoch, rig.log[:missed] + rig.log[fetched:], deleted, current)
 
 
-BEFORE = pytest.mark.parametrize("partitions", [(), (T0,)], ids=["without records", "with records"])
-
-
-@BEFORE
-def test_a_deleted_producer_whose_id_another_one_has_is_deleted_again(
-    rig: ScopeRig, partitions: tuple[Partition, ...]
-) -> None:
+def test_a_deleted_producer_whose_id_another_one_has_is_deleted_again(rig: ScopeRig, outage: Outage) -> None:
     """It needs no markers.  The leader of T0 must learn that the transaction of the other one is open."""
-    epoch = rig.open()
-    log, deleted, current = without_tombstone(rig, epoch, *partitions)
+    epoch, log, deleted, current = outage
     rig.fail_over(log)
     assert [each.producer for each in rig.described().producers] == [current.producer]
     assert rig.effects == []
@@ -428,26 +444,17 @@ def test_a_deleted_producer_whose_id_another_one_has_is_deleted_again(
     assert rig.end(epoch, 1, current).changed
 
 
-@BEFORE
-def test_a_scope_opens_again_although_its_end_has_decided_a_deleted_producer(
-    rig: ScopeRig, partitions: tuple[Partition, ...]
-) -> None:
-    epoch = rig.open()
-    log, _, current = without_tombstone(rig, epoch, *partitions)
-    rig.end(epoch, 1, current)
-    rig.fail_over([*log, rig.log[-1]])
+def test_a_scope_opens_again_although_its_end_has_decided_a_deleted_producer(rig: ScopeRig, outage: Outage) -> None:
+    rig.end(outage.epoch, 1, outage.current)
+    rig.fail_over([*outage.log, rig.log[-1]])
     assert decisions(rig) == {B: True}
     rig.mark()
     assert rig.described().state == "Open"
 
 
-@BEFORE
-def test_a_deleted_producer_that_the_log_shows_gives_its_id_to_no_other(
-    rig: ScopeRig, partitions: tuple[Partition, ...]
-) -> None:
+def test_a_deleted_producer_that_the_log_shows_gives_its_id_to_no_other(rig: ScopeRig, outage: Outage) -> None:
     """All records of the other producer with its id were compacted."""
-    epoch = rig.open()
-    log, deleted, current = without_tombstone(rig, epoch, *partitions)
+    epoch, log, deleted, current = outage
     rig.fail_over([record for record in log if read_transaction_key(record.key) != B])
     assert [each.producer for each in rig.described().producers] == [deleted.producer]
     rig.abort(epoch)

@@ -1,0 +1,96 @@
+"""Mutants of broker/log: moves of a log to another directory."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+CHECKPOINTS = "broker/log/checkpoints.py"
+DURABILITY = "broker/log/durability.py"
+MANAGER = "broker/log/manager.py"
+COPYING = "broker/log/copying.py"
+MOVE_FACTS = "broker/log/move_facts.py"
+MOVES = "broker/log/moves.py"
+STRAYS = "broker/log/strays.py"
+UNIT = "tests/unit/broker/log"
+MOVE_TESTS = f"{UNIT}/test_moves.py"
+MOVE_CRASHES = f"{MOVE_TESTS}::test_a_crash_at_any_step_loses_no_acknowledged_record"
+
+MUTANTS = (
+    Mutant(
+        "a flush is acknowledged while the move of the log is decided",
+        DURABILITY,
+        "        if self._is_held:\n            self._held_end = max(",
+        "        if False:\n            self._held_end = max(",
+        (MOVE_CRASHES,),
+    ),
+    Mutant(
+        "the copy of a moving log is not flushed before the decision",
+        MOVES,
+        "                await copy.copy_state()\n                await copy.flush()\n                with target",
+        "                await copy.copy_state()\n                with target",
+        (MOVE_CRASHES,),
+    ),
+    Mutant(
+        "a start discards a future whose move was decided",
+        MOVE_FACTS,
+        "return move.is_decided and move.target == target.directory_id",
+        "return False",
+        (MOVE_CRASHES,),
+    ),
+    Mutant(
+        "a start finishes a move that was not decided",
+        MOVE_FACTS,
+        "return move.is_decided and move.target == target.directory_id",
+        "return move.target == target.directory_id",
+        (MOVE_CRASHES,),
+    ),
+    Mutant(
+        "a start forgets the decision of a move when it moves the source's folder to the strays",
+        STRAYS,
+        "            changes[DAMAGED + stray.folder] = None\n            if",
+        "            changes[DAMAGED + stray.folder] = changes[moving_fact(stray.folder)] = None\n            if",
+        (MOVE_CRASHES,),
+    ),
+    Mutant(
+        "a copy keeps the records that a truncation has removed",
+        "broker/log/segment.py",
+        "        self.truncations += 1\n",
+        "",
+        (f"{MOVE_TESTS}::test_a_truncation_during_the_copy_reaches_the_copy",),
+    ),
+    Mutant(
+        "a copy keeps the segments that a cleaning has replaced",
+        COPYING,
+        "            if present.get(id(copied.segment)) != copied.truncations:\n",
+        "            if False:\n",
+        (f"{MOVE_TESTS}::test_a_cleaning_during_the_copy_reaches_the_copy",),
+    ),
+    Mutant(
+        "a move whose target fails after the decision is not taken back",
+        MOVES,
+        "            await self._take_back(copy, stray)\n",
+        "",
+        (f"{MOVE_TESTS}::test_a_target_that_fails_leaves_the_source_unharmed",),
+    ),
+    Mutant(
+        "a truncation that has waited for a move changes the facts of the former directory",
+        CHECKPOINTS,
+        "                if log.directory_id == directory.id:\n                    yield directory",
+        "                if True:\n                    yield directory",
+        (f"{MOVE_TESTS}::test_a_truncation_that_waited_for_the_decision_happens_in_the_new_directory",),
+    ),
+    Mutant(
+        "a log that has moved while it was to be deleted stays",
+        MANAGER,
+        "            rest = [key for key in rest if key in self._logs]",
+        "            rest = []",
+        (f"{MOVE_TESTS}::test_a_log_that_is_deleted_during_its_move_is_deleted_in_both_directories",),
+    ),
+    Mutant(
+        "a move fills the file system of its target",
+        MOVES,
+        "return await copy.target.disk.free_bytes() >= copy.missing + SPARE_BYTES",
+        "return True",
+        (f"{MOVE_TESTS}::test_a_full_target_stays_usable_and_the_log_stays",),
+    ),
+)
