@@ -36,7 +36,7 @@ from quorumlog.runtime.addresses import NamedAddress
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.config import NodeConfig
 from quorumlog.runtime.disk import Disk
-from quorumlog.runtime.file_disk import SYNC_ONE_BY_ONE_MAX, FileDisk
+from quorumlog.runtime.file_disk import FileDisk
 from quorumlog.runtime.http import Check
 from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.metrics import Metrics
@@ -46,9 +46,6 @@ from quorumlog_server.control_plane import ControlPlane, make_store, quorum_dire
 logger = get_logger("broker")
 
 READY_LOOK_S = 0.25
-FLUSH_THREADS = 4
-"""Number of threads that several data directories share for flushing.  The loop's executor has at least five, so that a
-directory that hangs leaves some threads to the others."""
 SHUTDOWN_RESERVE_MS = 5_000
 """Part of the time for a graceful stop that is reserved for closing after the hand-over."""
 
@@ -62,12 +59,10 @@ def make_disks(config: NodeConfig, sources: Sources) -> list[FileDisk]:
         CorruptStoreError: a directory is damaged.
     """
     disks: list[FileDisk] = []
-    count = len(config.data_dirs)
     stall_s = config.log_dir_stall_timeout_ms / 1000
-    threads = SYNC_ONE_BY_ONE_MAX if count == 1 else max(1, FLUSH_THREADS // count)
     try:
         for root in config.data_dirs:
-            disks.append(FileDisk.acquire(root, config.node_id, config.cluster_id, sources.uuid4, threads, stall_s))
+            disks.append(FileDisk.acquire(root, config.node_id, config.cluster_id, sources.uuid4, stall_s))
             for other in disks[:-1]:
                 if other.directory_id == disks[-1].directory_id:
                     raise StoreRefusedError(

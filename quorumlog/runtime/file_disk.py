@@ -15,9 +15,9 @@ used.  Files with unflushed bytes are closed last, since Linux reports a failed 
 the file open.  If the process has no descriptor left, the LRU closes some files; that is not a failure of a disk.
 
 **Flush**: a few files with `fdatasync` in parallel, more with one `syncfs`, which also covers new names (the limit
-was measured).  Both use duplicated descriptors in the loop's executor, so the LRU may close a file meanwhile.
-`syncfs` reports errors through the descriptor of the directory, which is open from the start.  All directories share
-the executor's threads; `flush_threads_max` leaves some to the others when this one hangs.
+was measured).  Both use duplicated descriptors in threads (`runtime.syncs`), so the LRU may close a file meanwhile.
+`syncfs` reports errors through the descriptor of the directory, which is open from the start.  Each directory has its
+own threads, so one that hangs does not delay the others.
 
 **Failure**: after a failed write or sync it is unknown which data is durable, and a second sync would falsely succeed.
 From then on `failure` is set, and every write raises it.  A directory that makes nothing durable for `stall_s` has
@@ -27,7 +27,6 @@ failed as well, so that other replicas can lead.  Its blocked threads stay block
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import errno
 import fcntl
 import json
@@ -37,6 +36,7 @@ import shutil
 import socket
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -48,6 +48,7 @@ from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.space import space_of
 from quorumlog.runtime.sqlite_facts import NEXT_STEP, SqliteFacts
 from quorumlog.runtime.stall import STALL_S, no_longer_than
+from quorumlog.runtime.syncs import HAS_SYNC_SYSTEM, Sync, SyncJob, Syncs, SyncThreads, close_all
 
 FORMAT_VERSION = 1
 SYNC_ONE_BY_ONE_MAX = 8  # more files and folders than this share one syncfs
@@ -58,18 +59,12 @@ logger = get_logger("disk")
 
 _T = TypeVar("_T")
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_fdatasync = getattr(os, "fdatasync", os.fsync)
-_HAS_SYNCFS = hasattr(_libc, "syncfs")
-
 
 class FileDisk:
     """A data directory, locked by this process.  Created by `FileDisk.acquire`."""
 
-    def __init__(self, root: Path, lock_fd: int, meta: dict[str, Any], flush_threads_max: int, stall_s: float) -> None:
-        assert flush_threads_max > 0, flush_threads_max
+    def __init__(self, root: Path, lock_fd: int, meta: dict[str, Any], stall_s: float, syncs: Syncs | None) -> None:
         self.root = root
-        self._flush_threads_max = flush_threads_max
         self._stall_s = stall_s
         self.failure: DiskError | None = None
         self._lock_fd = lock_fd
@@ -81,6 +76,7 @@ class FileDisk:
         self._dirty: OrderedDict[str, _File] = OrderedDict()  # the same, with unflushed bytes
         self._handles: dict[str, _File] = {}
         self._facts = SqliteFacts(root / "facts.db", self._set_failure, stall_s)
+        self._syncs = syncs or SyncThreads(SYNC_ONE_BY_ONE_MAX)
 
     @classmethod
     def acquire(
@@ -89,15 +85,15 @@ class FileDisk:
         node_id: int,
         cluster_id: str | None,
         new_directory_id: Callable[[], UUID],
-        flush_threads_max: int = SYNC_ONE_BY_ONE_MAX,
         stall_s: float = STALL_S,
+        syncs: Syncs | None = None,
     ) -> FileDisk:
         """Lock the directory, format it if it is new, and check that it belongs to this node.
 
         Args:
             cluster_id: None if this node does not know it yet; see `bind_cluster`.
-            flush_threads_max: the number of threads that a flush may use.
             stall_s: a flush or commit that takes longer counts as failed.
+            syncs: makes the files durable; None: threads of this directory.
 
         Raises:
             StoreRefusedError: it belongs to another node or cluster, is in use, has a newer format, or is not writable.
@@ -108,7 +104,7 @@ class FileDisk:
         try:
             meta = _load_meta(root) or _format(root, node_id, cluster_id, new_directory_id())
             _check_meta(root, meta, node_id, cluster_id)
-            disk = cls(root, lock_fd, meta, flush_threads_max, stall_s)
+            disk = cls(root, lock_fd, meta, stall_s, syncs)
         except OSError as error:
             os.close(lock_fd)
             raise _refuse_access(root, error) from error
@@ -157,6 +153,7 @@ class FileDisk:
         """
         for file in list(self._handles.values()):
             file.close()
+        self._syncs.close()
         os.close(self._root_fd)
         if self._facts.close(leave_files=self.failure is not None):
             os.close(self._lock_fd)
@@ -277,17 +274,20 @@ class FileDisk:
         self._check_writable()  # of two parallel syncs the system may report a failure to only one
 
     async def _sync(self, dirty: Sequence[_File], folders: Sequence[str]) -> None:
-        loop = asyncio.get_running_loop()
-        if _HAS_SYNCFS and len(dirty) + len(folders) > SYNC_ONE_BY_ONE_MAX:
-            root_fd = self._new_fd(lambda: os.dup(self._root_fd))
-            await loop.run_in_executor(None, _sync_file_system, root_fd)
+        if HAS_SYNC_SYSTEM and len(dirty) + len(folders) > SYNC_ONE_BY_ONE_MAX:
+            await self._syncs.run([SyncJob(Sync.SYSTEM, self._new_fd(lambda: os.dup(self._root_fd)))])
             return
-        each = [partial(_sync_data, self._duplicate(file)) for file in dirty]
-        each += [partial(_sync_folder, self._locate(folder)) for folder in folders]
-        threads = min(self._flush_threads_max, len(each))
-        await asyncio.gather(
-            *(loop.run_in_executor(None, _one_by_one, each[number::threads]) for number in range(threads))
-        )
+        jobs: list[SyncJob] = []
+        try:
+            for file in dirty:
+                jobs.append(SyncJob(Sync.DATA, self._duplicate(file)))
+            for folder in folders:
+                with suppress(FileNotFoundError):  # removed or renamed meanwhile: nothing to make durable
+                    jobs.append(SyncJob(Sync.ALL, self._new_fd(partial(_open_folder, self._locate(folder)))))
+        except BaseException:
+            close_all(jobs)
+            raise
+        await self._syncs.run(jobs)
 
     async def sync_dir(self, path: str) -> None:
         await self.flush((), (path,))
@@ -470,41 +470,17 @@ def _write(fd: int, position: int, data: bytes) -> None:
         os.close(fd)
 
 
-def _one_by_one(jobs: Sequence[Callable[[], None]]) -> None:
-    """Run all jobs, even if one fails; raise the first failure."""
-    failure: OSError | None = None
-    for job in jobs:
-        try:
-            job()
-        except OSError as error:
-            failure = failure or error
-    if failure is not None:
-        raise failure
+# -- folders
 
 
-def _sync_data(fd: int) -> None:
-    try:
-        _fdatasync(fd)
-    finally:
-        os.close(fd)
+def _open_folder(path: str) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def _sync_folder(path: str) -> None:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    except FileNotFoundError:  # removed or renamed meanwhile: nothing to make durable
-        return
+    fd = _open_folder(path)
     try:
         os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _sync_file_system(fd: int) -> None:
-    try:
-        if _libc.syncfs(fd) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
     finally:
         os.close(fd)
 

@@ -24,14 +24,18 @@ ROUNDS = 1_000_000
 Outcome = TypeVar("Outcome", bound=IntEnum)
 
 
+def compile_c(source: Path, output: Path, *flags: str) -> Path:
+    """Compile one C file with warnings as errors; return `output`."""
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    command = [*compiler, "-O1", "-g", "-Wall", "-Wextra", "-Werror", *flags, str(source), "-o", str(output)]
+    subprocess.run(command, check=True)
+    return output
+
+
 def build(name: str, folder: Path) -> Path:
     """Compile a harness into `folder`."""
-    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
-    program = folder / name
-    sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    flags = ["-O1", "-g", "-Wall", "-Wextra", "-Werror", *sanitizers, f"-I{NATIVE}"]
-    subprocess.run([*compiler, *flags, str(HERE / f"{name}.c"), "-o", str(program)], check=True)
-    return program
+    sanitizers = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    return compile_c(HERE / f"{name}.c", folder / name, *sanitizers, f"-I{NATIVE}")
 
 
 def run(program: Path, outcomes: type[Outcome], seed: int, rounds: int) -> dict[Outcome, int]:

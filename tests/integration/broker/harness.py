@@ -268,7 +268,7 @@ class Broker:
         self._disks = []
         try:
             for root in self.roots:
-                self._disks.append(FileDisk.acquire(root, self.id, "test", sources.uuid4, flush_threads_max=2))
+                self._disks.append(FileDisk.acquire(root, self.id, "test", sources.uuid4))
             self.role = BrokerRole(
                 self.cluster.config(self.id),
                 sources,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -15,10 +15,10 @@ from broker.kafka.api import FetchPartition, FetchPlan
 from broker.server.process import BrokerProcess, make_broker_process
 from metadata.records import UNASSIGNED
 from quorumlog.errors import FatalError
-from quorumlog.runtime import file_disk
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.config import KafkaListener, NodeConfig
 from quorumlog.runtime.disk import DiskError
+from quorumlog.runtime.syncs import SyncJob, SyncThreads
 from quorumlog.wire import rpcs
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.v1 import controller_pb2 as pb
@@ -178,18 +178,18 @@ async def test_a_damaged_replica_is_offline_and_the_others_serve(tmp_path: Path)
 async def test_a_hanging_directory_goes_offline_and_the_other_continues_to_serve(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    released, real = threading.Event(), file_disk._fdatasync
+    released, run = asyncio.Event(), SyncThreads.run
 
-    def hangs(descriptor: int) -> None:
-        if str(tmp_path / "a" / "logs") in os.readlink(f"/proc/self/fd/{descriptor}"):
-            released.wait(WAIT_S)
-        real(descriptor)
+    async def hangs(threads: SyncThreads, jobs: Sequence[SyncJob]) -> None:
+        if any(str(tmp_path / "a" / "logs") in os.readlink(f"/proc/self/fd/{job.fd}") for job in jobs):
+            await released.wait()
+        await run(threads, jobs)
 
     both = replace(config(tmp_path / "a", tmp_path / "b"), log_dir_stall_timeout_ms=1000)
     async with make_broker_process(both, Sources.real()) as process:
         await ready(process)
         await create(process)
-        monkeypatch.setattr(file_disk, "_fdatasync", hangs)
+        monkeypatch.setattr(SyncThreads, "run", hangs)
         homes: dict[int, UUID] = {}
         for index in range(PARTITIONS):
             hosted = process.role.table.find("t", index)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,8 +15,8 @@ from broker.kafka.api import DeletedRecords, FetchPartition, FetchPlan, FetchRes
 from broker.log import Appended
 from broker.replica import fetcher
 from broker.replica.limits import ReplicaLimits
-from quorumlog.runtime import file_disk
 from quorumlog.runtime.disk import DiskError
+from quorumlog.runtime.syncs import SyncJob, SyncThreads
 from quorumlog.wire import rpcs
 from quorumlog.wire.errors import ApiError, KafkaCode
 from tests.integration.broker.harness import Broker, Cluster, batch, values_of
@@ -201,12 +200,12 @@ async def test_replicas_on_a_failed_directory_are_no_longer_fetched(
 async def test_a_hanging_directory_does_not_delay_copies_to_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    released, real = threading.Event(), file_disk._fdatasync
+    released, run = asyncio.Event(), SyncThreads.run
 
-    def hangs(descriptor: int) -> None:
-        if f"{tmp_path}/3b/logs" in os.readlink(f"/proc/self/fd/{descriptor}"):
-            assert released.wait(60)
-        real(descriptor)
+    async def hangs(threads: SyncThreads, jobs: Sequence[SyncJob]) -> None:
+        if any(f"{tmp_path}/3b/logs" in os.readlink(f"/proc/self/fd/{job.fd}") for job in jobs):
+            await released.wait()
+        await run(threads, jobs)
 
     async with Cluster(tmp_path, directories=2, lag_max_ms=600_000) as cluster:
         cluster.controller.create("t", *[(1, 2, 3)] * 6)
@@ -219,7 +218,7 @@ async def test_a_hanging_directory_does_not_delay_copies_to_the_others(
             assert partition_log is not None
             homes[index] = disks[partition_log.directory_id]
         assert sorted(set(homes.values())) == ["3", "3b"]
-        monkeypatch.setattr(file_disk, "_fdatasync", hangs)
+        monkeypatch.setattr(SyncThreads, "run", hangs)
 
         async def produce(index: int) -> list[int]:
             codes = []

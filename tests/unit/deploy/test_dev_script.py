@@ -151,24 +151,24 @@ case "$*" in *install*gcc*) echo >"{root.headers}" ;; esac""",
     assert "apt-get install -y -qq --no-install-recommends gcc libc6-dev python3.11-dev" in root.log
 
 
-def test_the_extension_is_compiled_again_after_a_change_of_its_sources(user: Machine) -> None:
+@pytest.mark.parametrize("changed", ["wire/native/one.c", "runtime/native/two.h", "../hatch_build.py"])
+def test_the_extensions_are_compiled_again_after_a_change_of_a_source(user: Machine, changed: str) -> None:
     user.tool("python3", user.python())
     user.tool("java", GOOD_JAVA)
-    native = user.home / "quorumlog" / "wire" / "native"
-    native.mkdir(parents=True)
-    sources = [native / "one.c", native / "two.h", user.home / "hatch_build.py"]
-    compiled = native.parent / "_record_scan.abi3.so"
-    for path in (*sources, compiled):
+    package = user.home / "quorumlog"
+    compiled = [package / "wire" / "_record_scan.abi3.so", package / "runtime" / "_sync_threads.abi3.so"]
+    sources = [package / "wire/native/one.c", package / "runtime/native/two.h", user.home / "hatch_build.py"]
+    for path in (*sources, *compiled):
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-        os.utime(path, (1_000, 1_000))
-    os.utime(compiled, (2_000, 2_000))
+        os.utime(path, (2_000, 2_000) if path in compiled else (1_000, 1_000))
 
     def compiles() -> bool:
         assert user.run("test").returncode == 0
         return "python hatch_build.py" in user.log
 
     assert not compiles()
-    os.utime(sources[1], (3_000, 3_000))
+    os.utime(package / changed, (3_000, 3_000))
     assert compiles()
 
 

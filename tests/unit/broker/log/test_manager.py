@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -12,9 +13,9 @@ import pytest
 
 from broker.log import LogConfig, LogKey, LogManager, PartitionLog
 from broker.log.types import folder_name
-from quorumlog.runtime import file_disk
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.file_disk import FileDisk
+from quorumlog.runtime.syncs import SyncJob, SyncThreads, close_all
 from tests.unit.broker.log.rig import KEY, OTHER, Rig, append, batches_of, fill, two_disks
 
 
@@ -53,12 +54,16 @@ async def test_a_failed_disk_is_reported(rig: Rig, monkeypatch: pytest.MonkeyPat
     def broken(*arguments: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
+    async def broken_sync(_: SyncThreads, jobs: Sequence[SyncJob]) -> None:
+        close_all(jobs)
+        broken()
+
     if what == "write":
         monkeypatch.setattr(os, "pwrite", broken)
         with pytest.raises(DiskError):
             append(log, [b"b"])
     else:
-        monkeypatch.setattr(file_disk, "_fdatasync", broken)
+        monkeypatch.setattr(SyncThreads, "run", broken_sync)
         append(log, [b"b"])
         append(other, [b"b"])
         for one in (log, other):

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -23,6 +24,7 @@ from quorumlog.errors import CorruptStoreError, StoreRefusedError
 from quorumlog.runtime import file_disk, sqlite_facts, stall
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.file_disk import FileDisk
+from quorumlog.runtime.syncs import Sync, SyncJob, SyncThreads, close_all
 
 
 def acquire(root: Path, node_id: int = 1, cluster_id: str | None = "mine") -> FileDisk:
@@ -213,11 +215,12 @@ async def test_a_failed_sync_is_not_retried(tmp_path: Path, monkeypatch: pytest.
     for file in files:
         file.append(b"data")
 
-    def broken(fd: int) -> None:
-        os.close(fd)
+    async def broken(_: SyncThreads, jobs: Sequence[SyncJob]) -> None:
+        assert [job.operation for job in jobs] == [Sync.DATA if count == 1 else Sync.SYSTEM]
+        close_all(jobs)
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(file_disk, "_sync_data" if count == 1 else "_sync_file_system", broken)
+    monkeypatch.setattr(SyncThreads, "run", broken)
     with pytest.raises(DiskError, match="Input/output error"):
         await disk.flush(files)
     monkeypatch.undo()
@@ -226,32 +229,60 @@ async def test_a_failed_sync_is_not_retried(tmp_path: Path, monkeypatch: pytest.
     disk.close()
 
 
-async def test_a_hanging_directory_leaves_threads_to_the_others(
+async def test_a_few_files_and_folders_are_synced_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that was removed meanwhile has nothing to make durable."""
+    disk = acquire(tmp_path)
+    disk.make_dir("logs")
+    file = disk.open("logs/a", create=True)
+    file.append(b"data")
+    synced: list[tuple[str, Sync]] = []
+    run = SyncThreads.run
+
+    async def noted(threads: SyncThreads, jobs: Sequence[SyncJob]) -> None:
+        synced.extend((os.readlink(f"/proc/self/fd/{job.fd}"), job.operation) for job in jobs)
+        await run(threads, jobs)
+
+    monkeypatch.setattr(SyncThreads, "run", noted)
+    await disk.flush([file], ["logs", "removed"])
+    assert synced == [(str(tmp_path / "logs/a"), Sync.DATA), (str(tmp_path / "logs"), Sync.ALL)]
+    disk.close()
+
+
+@contextlib.contextmanager
+def hanging_syncs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[asyncio.Event]:
+    """Make all syncs under `folder` wait for the event; it is set at the end."""
+    released, run = asyncio.Event(), SyncThreads.run
+
+    async def hangs(threads: SyncThreads, jobs: Sequence[SyncJob]) -> None:
+        if any(os.readlink(f"/proc/self/fd/{job.fd}").startswith(str(folder)) for job in jobs):
+            try:
+                await released.wait()
+            except asyncio.CancelledError:
+                close_all(jobs)
+                raise
+        await run(threads, jobs)
+
+    monkeypatch.setattr(SyncThreads, "run", hangs)
+    try:
+        yield released
+    finally:
+        released.set()
+
+
+async def test_a_directory_that_hangs_does_not_delay_another_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(3))
-    hung = FileDisk.acquire(tmp_path / "a", 1, "mine", uuid4, 2)
-    other = FileDisk.acquire(tmp_path / "b", 1, "mine", uuid4, 2)
-    released, real = threading.Event(), file_disk._fdatasync
-
-    def slow(descriptor: int) -> None:
-        if str(tmp_path / "a") in os.readlink(f"/proc/self/fd/{descriptor}"):
-            assert released.wait(60)
-        real(descriptor)
-
-    monkeypatch.setattr(file_disk, "_fdatasync", slow)
+    hung, other = acquire(tmp_path / "a"), acquire(tmp_path / "b")
     files = {disk: [disk.open(f"{number}.log", create=True) for number in range(5)] for disk in (hung, other)}
     for disk in files:
         for file in files[disk]:
             file.append(b"x")
-    waiting = asyncio.ensure_future(hung.flush(files[hung]))
-    await asyncio.sleep(0)
-    try:
+    with hanging_syncs(tmp_path / "a", monkeypatch):
+        waiting = asyncio.ensure_future(hung.flush(files[hung]))
+        await asyncio.sleep(0)
         async with asyncio.timeout(30):
             await other.flush(files[other])
         assert not waiting.done()
-    finally:
-        released.set()
     await waiting
     for disk in (hung, other):
         disk.close()
@@ -260,37 +291,31 @@ async def test_a_hanging_directory_leaves_threads_to_the_others(
 async def test_a_directory_that_flushes_nothing_for_too_long_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(3))
-    disk = FileDisk.acquire(tmp_path, 1, "mine", uuid4, 2, stall_s=0.05)
-    released = threading.Event()
-    monkeypatch.setattr(file_disk, "_fdatasync", lambda descriptor: released.wait(60))
+    disk = FileDisk.acquire(tmp_path, 1, "mine", uuid4, stall_s=0.05)
     file = disk.open("a.log", create=True)
     file.append(b"x")
-    try:
+    with hanging_syncs(tmp_path, monkeypatch):
         with pytest.raises(DiskError, match=r"flush: .*not done within 0\.05 s: the disk hangs"):
             await disk.flush([file])
         with pytest.raises(DiskError, match="the disk hangs"):
             file.append(b"y")
         with pytest.raises(DiskError, match="the disk hangs"):
             await disk.flush([file])
-    finally:
-        released.set()
     disk.close()
 
 
 async def test_a_stopped_process_does_not_count_its_disk_as_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disk = FileDisk.acquire(tmp_path, 1, "mine", uuid4, 2, stall_s=0.8)
-    released = threading.Event()
-    monkeypatch.setattr(file_disk, "_fdatasync", lambda descriptor: released.wait(60))
+    disk = FileDisk.acquire(tmp_path, 1, "mine", uuid4, stall_s=0.8)
     file = disk.open("a.log", create=True)
     file.append(b"x")
-    flush = asyncio.ensure_future(disk.flush([file]))
-    await asyncio.sleep(0)
-    time.sleep(1)  # noqa: ASYNC251  # as SIGSTOP: the whole process stops
-    asyncio.get_running_loop().call_soon(asyncio.get_running_loop().call_soon, released.set)
-    await flush
+    with hanging_syncs(tmp_path, monkeypatch) as released:
+        flush = asyncio.ensure_future(disk.flush([file]))
+        await asyncio.sleep(0)
+        time.sleep(1)  # noqa: ASYNC251  # as SIGSTOP: the whole process stops
+        asyncio.get_running_loop().call_soon(asyncio.get_running_loop().call_soon, released.set)
+        await flush
     assert disk.failure is None
     disk.close()
 
@@ -315,7 +340,7 @@ async def test_a_commit_of_facts_that_takes_too_long_fails_the_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asyncio.get_running_loop().set_default_executor(executor := ThreadPoolExecutor(3))
-    disk = FileDisk.acquire(tmp_path, 1, "mine", uuid4, 2, stall_s=0.05)
+    disk = FileDisk.acquire(tmp_path, 1, "mine", uuid4, stall_s=0.05)
     released, real = threading.Event(), disk.facts._commit
 
     def slow(changes: dict[str, bytes | None]) -> None:
@@ -417,20 +442,20 @@ async def test_a_failed_sync_fails_concurrent_syncs(tmp_path: Path, monkeypatch:
     disk = acquire(tmp_path)
     file = disk.open("a", create=True)
     file.append(b"data")
-    began, is_second_there, reported = threading.Event(), threading.Event(), threading.Event()
+    began, is_second_there, reported = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    def sync(fd: int) -> None:
-        os.close(fd)
+    async def sync(_: SyncThreads, jobs: Sequence[SyncJob]) -> None:
+        close_all(jobs)
         if not began.is_set():
             began.set()
-            is_second_there.wait(30)
+            await is_second_there.wait()
             raise OSError(errno.EIO, "Input/output error")
         is_second_there.set()
-        reported.wait(30)
+        await reported.wait()
 
-    monkeypatch.setattr(file_disk, "_sync_data", sync)
+    monkeypatch.setattr(SyncThreads, "run", sync)
     first = asyncio.create_task(disk.flush([file]))
-    await asyncio.to_thread(began.wait, 30)
+    await began.wait()
     second = asyncio.create_task(disk.flush([file]))
     with pytest.raises(DiskError, match="Input/output error"):
         await first

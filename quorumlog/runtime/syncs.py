@@ -1,0 +1,114 @@
+"""Makes files durable in threads that need no Python.
+
+A flush of a log is often a single `fdatasync` of 0.1 ms.  In the loop's executor it cost 0.27 ms of processor time: a
+queue, three futures, and a thread that competes with the loop for the interpreter's lock.  Here the threads are those
+of a C extension (`native/sync_pool.h`), and the loop learns from a pipe that they are done.  That costs 0.13 ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+
+from quorumlog.runtime import _sync_threads
+
+HAS_SYNC_SYSTEM = bool(_sync_threads.HAS_SYNC_SYSTEM)
+"""Whether the system has `syncfs`."""
+
+
+class Sync(IntEnum):
+    """What a job makes durable.
+
+    DATA: the data of a file, and the metadata without which it could not be read.
+    ALL: a file or folder, with all metadata.
+    SYSTEM: everything in the file system of the descriptor; only where `HAS_SYNC_SYSTEM`.
+    """
+
+    DATA = _sync_threads.SYNC_DATA
+    ALL = _sync_threads.SYNC_ALL
+    SYSTEM = _sync_threads.SYNC_SYSTEM
+
+
+class SyncJob(NamedTuple):
+    operation: Sync
+    fd: int
+
+
+class Syncs(Protocol):
+    """Runs the jobs of one data directory, outside the loop."""
+
+    async def run(self, jobs: Sequence[SyncJob]) -> None:
+        """Run all jobs, even if one fails, and close their descriptors.  A cancel does not stop them.
+
+        Raises:
+            OSError: the first failure.
+        """
+        ...
+
+    def close(self) -> None:
+        """Drop the jobs that have not begun.  A job that hangs stays, and does not keep the process from ending."""
+        ...
+
+
+class SyncThreads:
+    """Up to `threads_max` threads, which start when they are needed.  They do not survive a fork."""
+
+    def __init__(self, threads_max: int) -> None:
+        self._threads = _sync_threads.SyncThreads(threads_max)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: dict[int, asyncio.Future[int]] = {}
+        self._batches = 0
+
+    async def run(self, jobs: Sequence[SyncJob]) -> None:
+        if not jobs:
+            return
+        future = self._submit(jobs)
+        if error := await future:
+            raise OSError(error, os.strerror(error))
+
+    def _submit(self, jobs: Sequence[SyncJob]) -> asyncio.Future[int]:
+        loop = asyncio.get_running_loop()
+        try:
+            if loop is not self._loop:
+                self._leave_loop()
+                loop.add_reader(self._threads.fileno(), self._collect)
+                self._loop = loop
+            self._batches += 1
+            self._threads.submit(self._batches, list(jobs))
+        except BaseException:
+            close_all(jobs)
+            raise
+        future: asyncio.Future[int] = loop.create_future()
+        self._waiting[self._batches] = future
+        return future
+
+    def _collect(self) -> None:
+        for number, error in self._threads.take():
+            future = self._waiting.pop(number, None)
+            if future is not None and not future.done():  # otherwise its caller waits no longer
+                future.set_result(error)
+
+    def close(self) -> None:
+        self._leave_loop()
+        self._threads.close()
+
+    def _leave_loop(self) -> None:
+        """Fail what waits, since nothing would end the wait any more."""
+        loop, self._loop = self._loop, None
+        waiting, self._waiting = self._waiting, {}
+        if loop is None or loop.is_closed():
+            return
+        loop.remove_reader(self._threads.fileno())
+        for future in waiting.values():
+            if not future.done():
+                future.set_result(errno.ECANCELED)
+
+
+def close_all(jobs: Iterable[SyncJob]) -> None:
+    """Close the descriptors of jobs that nobody runs."""
+    for job in jobs:
+        os.close(job.fd)

@@ -1,0 +1,40 @@
+"""Mutants of quorumlog/runtime: the syncs of a data directory."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+FILE_DISK = "quorumlog/runtime/file_disk.py"
+SYNCS = "quorumlog/runtime/syncs.py"
+UNIT = "tests/unit/quorumlog/runtime"
+
+MUTANTS = (
+    Mutant(
+        "a failed sync counts as successful",
+        SYNCS,
+        "        if error := await future:\n",
+        "        if (error := await future) and False:\n",
+        (f"{UNIT}/test_syncs.py::test_each_batch_gets_its_own_result",),
+    ),
+    Mutant(
+        "the directory closes while a sync hangs, and its flush waits for ever",
+        SYNCS,
+        "                future.set_result(errno.ECANCELED)\n",
+        "                pass\n",
+        (f"{UNIT}/test_syncs.py::test_a_sync_that_hangs_keeps_neither_the_directory_nor_the_process",),
+    ),
+    Mutant(
+        "the folders of new files are not synced",
+        FILE_DISK,
+        "jobs.append(SyncJob(Sync.ALL, self._new_fd(partial(_open_folder, self._locate(folder)))))",
+        "self._locate(folder)",
+        (f"{UNIT}/test_file_disk.py::test_a_few_files_and_folders_are_synced_one_by_one",),
+    ),
+    Mutant(
+        "many files are flushed by the sync of a single one",
+        FILE_DISK,
+        "[SyncJob(Sync.SYSTEM, self._new_fd(",
+        "[SyncJob(Sync.DATA, self._new_fd(",
+        (f"{UNIT}/test_file_disk.py::test_a_failed_sync_is_not_retried",),
+    ),
+)

@@ -1,0 +1,176 @@
+"""The threads that make files durable: results, failures, cancels, closing, and a disk that hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quorumlog.runtime import syncs
+from quorumlog.runtime._sync_threads import SyncThreads as NativeThreads
+from quorumlog.runtime.syncs import HAS_SYNC_SYSTEM, Sync, SyncJob, SyncThreads
+from tests.fuzz.native import compile_c
+
+NATIVE_TESTS = Path(__file__).parent / "native"
+NATIVE = Path(syncs.__file__).parent / "native"
+
+
+def opened(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT)
+
+
+def is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def unsyncable() -> tuple[int, int]:
+    """Return a descriptor for which each sync fails with EINVAL, and its other end."""
+    return os.pipe()
+
+
+async def test_each_operation_succeeds_and_closes_its_descriptor(tmp_path: Path) -> None:
+    threads = SyncThreads(2)
+    jobs = [SyncJob(Sync.DATA, opened(tmp_path / "a")), SyncJob(Sync.ALL, os.open(tmp_path, os.O_RDONLY))]
+    if HAS_SYNC_SYSTEM:
+        jobs.append(SyncJob(Sync.SYSTEM, os.open(tmp_path, os.O_RDONLY)))
+    await threads.run(jobs)
+    assert not any(is_open(job.fd) for job in jobs)
+    threads.close()
+
+
+async def test_all_jobs_of_a_batch_are_done_although_one_fails(tmp_path: Path) -> None:
+    threads = SyncThreads(1)
+    bad, end = unsyncable()
+    jobs = [SyncJob(Sync.DATA, bad), SyncJob(Sync.DATA, opened(tmp_path / "a"))]
+    with pytest.raises(OSError, match=os.strerror(errno.EINVAL)):
+        await threads.run(jobs)
+    assert not any(is_open(job.fd) for job in jobs)
+    await threads.run([SyncJob(Sync.DATA, opened(tmp_path / "b"))])
+    os.close(end)
+    threads.close()
+
+
+async def test_each_batch_gets_its_own_result(tmp_path: Path) -> None:
+    threads = SyncThreads(8)
+    ends = []
+
+    async def one(number: int) -> bool:
+        if number % 5:
+            await threads.run([SyncJob(Sync.DATA, opened(tmp_path / f"{number}-{part}")) for part in range(3)])
+            return True
+        bad, end = unsyncable()
+        ends.append(end)
+        with pytest.raises(OSError, match=os.strerror(errno.EINVAL)):
+            await threads.run([SyncJob(Sync.ALL, bad), SyncJob(Sync.DATA, opened(tmp_path / str(number)))])
+        return False
+
+    assert await asyncio.gather(*map(one, range(200))) == [bool(number % 5) for number in range(200)]
+    for end in ends:
+        os.close(end)
+    threads.close()
+
+
+async def test_a_cancelled_batch_is_done_nevertheless(tmp_path: Path) -> None:
+    threads = SyncThreads(1)
+    job = SyncJob(Sync.DATA, opened(tmp_path / "a"))
+    cancelled = asyncio.ensure_future(threads.run([job]))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    await threads.run([SyncJob(Sync.DATA, opened(tmp_path / "b"))])
+    assert cancelled.cancelled()
+    assert not is_open(job.fd)
+    threads.close()
+
+
+async def test_nothing_to_do_needs_no_thread() -> None:
+    threads = SyncThreads(1)
+    await threads.run([])
+    threads.close()
+
+
+async def test_descriptors_are_closed_when_the_jobs_are_refused(tmp_path: Path) -> None:
+    threads = SyncThreads(1)
+    threads.close()
+    fd = opened(tmp_path / "a")
+    with pytest.raises(ValueError, match="closed"):
+        await threads.run([SyncJob(Sync.DATA, fd)])
+    assert not is_open(fd)
+
+
+def test_one_object_serves_one_loop_after_another(tmp_path: Path) -> None:
+    threads = SyncThreads(1)
+    for name in "ab":
+        asyncio.run(threads.run([SyncJob(Sync.DATA, opened(tmp_path / name))]))
+    threads.close()
+
+
+def test_bad_arguments_are_refused() -> None:
+    for threads_max in (0, -1):
+        with pytest.raises(ValueError, match="at least 1"):
+            NativeThreads(threads_max)
+    threads = NativeThreads(1)
+    with pytest.raises(ValueError, match="at least one job"):
+        threads.submit(1, [])
+    with pytest.raises(TypeError):
+        threads.submit(1, [("a", 1)])  # type: ignore[list-item]
+    assert threads.take() == []
+    threads.close()
+    threads.close()
+    with pytest.raises(ValueError, match="closed"):
+        threads.take()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="replaces fdatasync with LD_PRELOAD")
+def test_a_sync_that_hangs_keeps_neither_the_directory_nor_the_process(tmp_path: Path) -> None:
+    """The library makes each `fdatasync` of a file named "hangs" wait for ever, without an interpreter's lock."""
+    library = compile_c(NATIVE_TESTS / "hanging_fdatasync.c", tmp_path / "hanging.so", "-shared", "-fPIC")
+    program = """if True:
+        import asyncio, os, sys
+        from quorumlog.runtime.syncs import Sync, SyncJob, SyncThreads
+
+        def job(name):
+            return SyncJob(Sync.DATA, os.open(os.path.join(sys.argv[1], name), os.O_RDWR | os.O_CREAT))
+
+        async def main():
+            threads = SyncThreads(3)
+            hung = asyncio.ensure_future(threads.run([job("hangs"), job("a")]))
+            for _ in range(20):
+                await threads.run([job("b"), job("c")])
+            assert not hung.done()
+            waiting = asyncio.ensure_future(threads.run([job("hangs"), job("hangs"), job("d")]))
+            await asyncio.sleep(0)
+            threads.close()
+            async with asyncio.timeout(30):
+                done = await asyncio.gather(hung, waiting, return_exceptions=True)
+            print(*(error.errno for error in done))
+
+        asyncio.run(main())
+    """
+    environment = {**os.environ, "LD_PRELOAD": str(library)}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.stderr == ""
+    assert done.stdout.split() == [str(errno.ECANCELED)] * 2
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
+def test_batches_from_drawn_pools_are_each_completed_once(tmp_path: Path, sanitizer: str) -> None:
+    flags = (f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", "-pthread", f"-I{NATIVE}")
+    program = compile_c(NATIVE_TESTS / "sync_pool_stress.c", tmp_path / "stress", *flags)
+    done = subprocess.run([program, str(tmp_path)], capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+    pools, completed, dropped = map(int, done.stdout.split())
+    assert pools == 60
+    assert completed > 1000
+    assert dropped > 0
