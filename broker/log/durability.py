@@ -80,8 +80,9 @@ class Durability:
 
     @property
     def is_dirty(self) -> bool:
-        """Return whether there is something to flush; a created parent comes with a file."""
-        return bool(self._files) or self._folder_changed or self._marks.durable_offset < self._marks.end_offset
+        """Return whether something waits for a flush; a created parent comes with a file."""
+        is_changed = bool(self._files) or self._folder_changed or self.is_truncating
+        return is_changed or self._marks.durable_offset < self._marks.end_offset
 
     def set_write_caching(self, write_caching: bool) -> None:
         """Without write caching, callers wait for flushes; with it, they do not."""

@@ -308,10 +308,13 @@ class LogManager:
         by_directory: dict[UUID, list[Durability]] = {}
         for log in logs:
             by_directory.setdefault(log.directory_id, []).append(log.durability)
-        directories = self._directories
-        barriers = (directories[directory_id].flush.flush_all(mine) for directory_id, mine in by_directory.items())
-        outcomes = await asyncio.gather(*barriers, return_exceptions=True)
-        for outcome in outcomes:
+        barriers = [
+            self._directories[directory_id].flush.flush_all(mine) for directory_id, mine in by_directory.items()
+        ]
+        if len(barriers) == 1:
+            await barriers[0]  # without a task of its own, since followers wait for one with each round
+            return
+        for outcome in await asyncio.gather(*barriers, return_exceptions=True):
             if outcome is not None:
                 raise outcome
 

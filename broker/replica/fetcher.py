@@ -104,6 +104,7 @@ class Fetcher:
         self._in_step: set[PartitionKey] = set()
         """Joining replicas that have reached the leader's watermark."""
         self._news = asyncio.Event()
+        """Set when there may be something to send, and when a reply has arrived."""
         self._lines: list[KafkaConnection | None] = [None, None]
         self._address: tuple[str, int] | None = None
         self._rounds: deque[_Round] = deque()
@@ -240,13 +241,8 @@ class Fetcher:
 
     async def _reply_or_news(self, reply: asyncio.Task[memoryview]) -> None:
         self._news.clear()
-        if self._session.has_news:
-            return
-        news = asyncio.ensure_future(self._news.wait())
-        try:
-            await asyncio.wait({reply, news}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            news.cancel()
+        if not self._session.has_news and not reply.done():
+            await self._news.wait()  # the end of the reply sets it, too
 
     async def _send(self) -> None:
         """Send the session's next request on the free connection."""
@@ -270,8 +266,9 @@ class Fetcher:
             broker_epoch=self._context.cluster.own_epoch,
         )
         timeout = (wait_ms + self._limits.fetcher_timeout_ms) / 1000
-        work = connection.call(int(Api.FETCH), wire.FOLLOWER_VERSION, body, timeout)
-        self._rounds.append(_Round(request, asyncio.ensure_future(work), line))
+        reply = asyncio.ensure_future(connection.call(int(Api.FETCH), wire.FOLLOWER_VERSION, body, timeout))
+        reply.add_done_callback(lambda _: self._news.set())
+        self._rounds.append(_Round(request, reply, line))
 
     # -- replies
 
@@ -381,14 +378,14 @@ class Fetcher:
     async def _flush(self, appended: list[tuple[PartitionKey, Replica, PartitionLog]]) -> None:
         """Make the appended records durable, under one barrier per directory; then fetch the next records."""
         failure: DiskError | None = None
-        unflushed = [each for _, _, each in appended if each.flushed_offset < each.end_offset]
-        try:
-            async with asyncio.timeout(FLUSH_WAIT_S):
-                await self._context.logs.flush_all(unflushed)
-        except TimeoutError:
-            pass  # the flush continues; `_want` leaves out the logs that wait for it
-        except DiskError as error:
-            failure = error
+        if unflushed := [each for _, _, each in appended if each.flushed_offset < each.end_offset]:
+            try:
+                async with asyncio.timeout(FLUSH_WAIT_S):
+                    await self._context.logs.flush_all(unflushed)
+            except TimeoutError:
+                pass  # the flush continues; `_want` leaves out the logs that wait for it
+            except DiskError as error:
+                failure = error
         for key, replica, partition_log in appended:
             if replica.log is not partition_log or self._replicas.get(key) is not replica:
                 continue

@@ -132,6 +132,8 @@ class Bench:
         await until(lambda: self.state is State.SERVING)
 
     async def flush(self) -> None:
+        """Let the calls under way append, then make the log durable."""
+        await turns()
         log = self.replica.log
         assert log is not None
         await self.rig.role.logs.flush_all([log])
