@@ -69,6 +69,10 @@ class Reader:
 
     def uvarint(self) -> int:
         """An unsigned varint of at most 5 bytes, below 2**32."""
+        position = self.position
+        if position < self.end and (first := self.view[position]) < 0x80:  # as almost all are
+            self.position = position + 1
+            return first
         value = shift = 0
         while True:
             byte = self.view[self._take(1)]
@@ -137,6 +141,10 @@ class Reader:
         return count
 
     def skip_tags(self) -> None:
+        position = self.position
+        if position < self.end and self.view[position] == 0:  # as almost always
+            self.position = position + 1
+            return
         for _ in range(self._tag_count()):
             self.uvarint()
             self._take(self.uvarint())
