@@ -315,6 +315,9 @@ class ActiveController:
             leadership.fencing.sessions.follow(records, before, after, asyncio.get_running_loop().time())
         if after.reassigning_count and any(isinstance(record, BrokerChange | Config) for record in records):
             self._progress_soon(leadership)
+        if any(isinstance(record, Config) for record in records):
+            leadership.election.wake()  # an unclean election may be permitted now
+            leadership.balance.follow(before, after)
 
     def _fail(self, error: BaseException) -> None:
         if self._failure is None:
@@ -406,12 +409,6 @@ class ActiveController:
         """Look for partitions without a leader that can have one."""
         if self._leadership is not None:
             self._leadership.election.wake()
-
-    def configs_changed(self) -> None:
-        """Restart the work that depends on configs: elections and the balance of leaders."""
-        if self._leadership is not None:
-            self._leadership.election.wake()
-            self._leadership.balance.configs_changed()
 
     def _background(self, leadership: _Leadership, decide: Decide[Any]) -> Decision[Any]:
         """Make a decision of the controller's own.

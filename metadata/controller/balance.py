@@ -2,7 +2,8 @@
 
 A round first looks for partitions without a leader that can have one (an unclean election may be permitted by now).
 Then it examines all topics, some at a time, so that no turn of the loop is long and no batch is large.  Interval and
-`auto.leader.rebalance.enable` are cluster configs: `configs_changed` restarts the wait.
+`auto.leader.rebalance.enable` are cluster configs.  A change of one of them restarts the wait; a change of any other
+config does not, since in a large cluster these may come more often than the rounds.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from quorumlog.runtime.logging import get_logger
 
 LOOK_MAX = 20_000
 """Partitions examined in one turn (about 2 ms)."""
+
+ENABLE = "auto.leader.rebalance.enable"
+INTERVAL_MS = "leader.rebalance.interval.ms"
 
 Decide = Callable[[Callable[[ClusterImage, bool], Decision[Any]]], Decision[Any]]
 """Decides on the pending image and appends.  Raises the exceptions that a `background.Job` handles."""
@@ -42,38 +46,44 @@ class LeaderBalance:
         self._elect = elect
         self._round: _Round | None = None
         self._job = background.job("leader balance", self._step)
-        self._job.wake(self._interval_s())
+        self._job.wake(self._wait_s())
 
-    def configs_changed(self) -> None:
-        """Abandon the current round, and wait for the current interval."""
-        self._round = None
-        self._job.reset(self._interval_s())
+    def follow(self, before: ClusterImage, after: ClusterImage) -> None:
+        """Abandon the current round and wait for the current interval, if the balance's own configs have changed."""
+        if any(before.cluster_config(key) != after.cluster_config(key) for key in (ENABLE, INTERVAL_MS)):
+            self._round = None
+            self._job.reset(_interval_s(after))
 
     def _look(self, at: Callable[[ClusterImage], Any]) -> Any:
         return self._decide(lambda image, again: Decision(at(image))).reply
 
-    def _interval_s(self) -> float:
-        return int(self._look(lambda image: image.cluster_config("leader.rebalance.interval.ms"))) / 1000
+    def _wait_s(self) -> float:
+        wait_s: float = self._look(_interval_s)
+        return wait_s
 
     def _step(self) -> float:
         """Start a round, or continue with as many topics as a turn permits."""
         if self._round is None:
             self._elect()
-            if self._look(lambda image: image.cluster_config("auto.leader.rebalance.enable")) != "true":
-                return self._interval_s()
+            if self._look(lambda image: image.cluster_config(ENABLE)) != "true":
+                return self._wait_s()
             self._round = _Round(self._look(lambda image: sorted(image.topics)))
         this = self._round
         if this.position >= len(this.topic_ids):
             if this.moved:
                 logger.info("leadership moved back to preferred replicas", partitions=this.moved)
             self._round = None
-            return self._interval_s()
+            return self._wait_s()
         end = self._look(lambda image: _end_of_turn(image, this.topic_ids, this.position))
         found = self._decide(lambda image, again: balance(image, this.topic_ids[this.position : end]))
         this.moved += len(found.records)
         if not found.more:
             this.position = end
         return NEXT_TURN
+
+
+def _interval_s(image: ClusterImage) -> float:
+    return int(image.cluster_config(INTERVAL_MS)) / 1000
 
 
 def _end_of_turn(image: ClusterImage, topic_ids: Sequence[UUID], start: int) -> int:

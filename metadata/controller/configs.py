@@ -45,8 +45,6 @@ async def alter_configs(
     if isinstance(answer, Outcome):
         return answer
     altered, offset = answer
-    if any(each.changed for each in altered):
-        controller.configs_changed()
     return pb.AlterConfigsReply(
         result=convert.result(OK),
         offset=offset,

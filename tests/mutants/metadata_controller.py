@@ -8,6 +8,7 @@ ACTIVE = "metadata/controller/active.py"
 CONFIGS = "metadata/controller/configs.py"
 SERVICE = "metadata/controller/service.py"
 BACKGROUND = "metadata/controller/background.py"
+BALANCE = "metadata/controller/balance.py"
 FENCING = "metadata/controller/fencing.py"
 REFUSALS = "metadata/controller/refusals.py"
 SESSIONS = "metadata/controller/sessions.py"
@@ -15,6 +16,7 @@ NODE = "quorum/node.py"
 CLIENT = "quorumlog/client/controller.py"
 ACTIVE_TESTS = "tests/unit/metadata/controller/test_controller.py"
 ADMIN_TESTS = "tests/unit/metadata/controller/test_admin_service.py"
+BALANCE_TESTS = "tests/unit/metadata/control/test_balance.py"
 BACKGROUND_TESTS = "tests/unit/metadata/controller/test_background.py"
 REFUSAL_TESTS = "tests/unit/metadata/controller/test_refusals.py"
 CLIENT_TESTS = "tests/unit/quorumlog/client/test_controller_client.py"
@@ -40,6 +42,20 @@ MUTANTS = (
         "after_s = RETRY_S",
         "after_s = None",
         (f"{BACKGROUND_TESTS}::test_leader_balance_continues_after_a_refused_append",),
+    ),
+    Mutant(
+        "every change of a config delays the balance of leaders",
+        BALANCE,
+        "if any(before.cluster_config(key) != after.cluster_config(key) for key in (ENABLE, INTERVAL_MS)):",
+        "if after is not before:",
+        (f"{BALANCE_TESTS}::test_changes_of_other_configs_do_not_delay_the_balance",),
+    ),
+    Mutant(
+        "no election follows a config that permits unclean ones",
+        ACTIVE,
+        "            leadership.election.wake()  # an unclean election may be permitted now\n",
+        "",
+        (f"{ADMIN_TESTS}::test_an_unclean_election_is_made_once_the_config_allows_it",),
     ),
     Mutant(
         "a refused registration ends the session before it",

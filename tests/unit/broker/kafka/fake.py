@@ -338,7 +338,6 @@ class AtOnce:
         self.replicas.apply(*decision.records)
         return decision.reply
 
-    def configs_changed(self) -> None: ...
     def elect_soon(self) -> None: ...
 
 

@@ -15,6 +15,7 @@ from metadata.image import ClusterImage
 from metadata.records import NO_LEADER, Config, ConfigScope, PartitionChange, Reason
 from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
+from quorumlog.wire.v1 import metadata_pb2
 from tests.unit.metadata.builders import Cluster, check_invariants
 from tests.unit.metadata.control.test_partitions import Case
 from tests.unit.metadata.controller.test_controller import beat, started
@@ -139,7 +140,7 @@ async def unbalanced(*configs: tuple[str, str]) -> Plane:
     plane = await started(1, 2)
     plane.node.auto_commit = True
     for key, value in configs:
-        await plane.controller.execute(_set(key, value), 1000)
+        await plane.controller.execute(set_config(key, value), 1000)
     topic = pb.NewTopic(name="t", partitions=-1, replication_factor=-1)
     topic.assignment.add(values=[1, 2])
     await plane.call(rpcs.CREATE_TOPICS, pb.CreateTopicsRequest(topics=[topic]))
@@ -159,7 +160,7 @@ async def unbalanced(*configs: tuple[str, str]) -> Plane:
     return plane
 
 
-def _set(key: str, value: str) -> Callable[[ClusterImage, bool], Decision[None]]:
+def set_config(key: str, value: str) -> Callable[[ClusterImage, bool], Decision[None]]:
     decision: Decision[None] = Decision(None, (Config(ConfigScope.CLUSTER, "", key, value),))
     return lambda image, again: decision
 
@@ -197,9 +198,23 @@ def test_the_balance_is_a_config_as_is_its_interval(enabled: str, found: int) ->
         configs = (("auto.leader.rebalance.enable", enabled), ("leader.rebalance.interval.ms", "5000"))
         plane = await unbalanced(*configs)
         assert leader(plane) == 2
-        plane.controller.configs_changed()
         await live_for(plane, 8)
         assert leader(plane) == found
+
+    run(test())
+
+
+def test_changes_of_other_configs_do_not_delay_the_balance() -> None:
+    async def test() -> None:
+        plane = await unbalanced()
+        for number in range(6):
+            change = pb.ConfigChange(key="retention.ms", value=str(60_000 + number))
+            resource = pb.ConfigResource(scope=metadata_pb2.Config.SCOPE_TOPIC, name="t")
+            wanted = pb.ConfigChanges(resource=resource, changes=[change])
+            reply = await plane.call(rpcs.ALTER_CONFIGS, pb.AlterConfigsRequest(resources=[wanted]))
+            assert reply.resources[0].changed
+            await live_for(plane, 60)
+        assert leader(plane) == 1
 
     run(test())
 
@@ -207,7 +222,6 @@ def test_the_balance_is_a_config_as_is_its_interval(enabled: str, found: int) ->
 def test_a_former_controller_balances_nothing() -> None:
     async def test() -> None:
         plane = await unbalanced(("leader.rebalance.interval.ms", "1000"))
-        plane.controller.configs_changed()
         plane.node.lose(2, "there:1")
         before = plane.node.log_end_offset
         await asyncio.sleep(10)

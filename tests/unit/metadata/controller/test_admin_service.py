@@ -144,7 +144,8 @@ def test_a_codec_whose_library_is_missing_is_refused_with_the_reason(monkeypatch
     run(test())
 
 
-def test_an_unclean_election_is_made_once_the_config_allows_it() -> None:
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_an_unclean_election_is_made_once_the_config_allows_it(is_answered: bool) -> None:
     async def test() -> None:
         plane = await ready()
         for broker_id in (2, 1):
@@ -154,8 +155,12 @@ def test_an_unclean_election_is_made_once_the_config_allows_it() -> None:
         assert topic is not None
         assert {each.leader for each in topic.partitions if each} == {-1}
         wanted = [changes(TOPIC, "t", ("unclean.leader.election.enable", "true"))]
-        await plane.call(rpcs.ALTER_CONFIGS, pb.AlterConfigsRequest(resources=wanted))
+        plane.node.auto_commit = is_answered
+        reply = await plane.call(rpcs.ALTER_CONFIGS, pb.AlterConfigsRequest(resources=wanted), 1000)
+        assert reply.result.error == ("NONE" if is_answered else "OUTCOME_UNKNOWN")
+        plane.node.commit()
         await settle()
+        plane.node.commit()
         topic = plane.replay.image.topic("t")
         assert topic is not None
         assert {each.leader for each in topic.partitions if each} == {2}

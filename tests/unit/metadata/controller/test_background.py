@@ -16,7 +16,7 @@ from quorum.ports import CannotAppendNowError, NotLeaderError
 from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.unit.metadata.builders import directory
-from tests.unit.metadata.control.test_balance import leader, live_for, unbalanced
+from tests.unit.metadata.control.test_balance import leader, live_for, set_config, unbalanced
 from tests.unit.metadata.controller.test_controller import beat, new_topic, register, started
 from tests.unit.metadata.controller.test_reassign_controller import moving, partition
 from tests.unit.metadata.controller.test_refusals import heartbeats
@@ -39,7 +39,6 @@ async def refuse_for(plane: Plane, seconds: float, *beating: int) -> None:
 def test_leader_balance_continues_after_a_refused_append() -> None:
     async def test() -> None:
         plane = await unbalanced(("leader.rebalance.interval.ms", "5000"))
-        plane.controller.configs_changed()
         await refuse_for(plane, 8, 1, 2)
         assert leader(plane) == 2
         await asyncio.sleep(1)
@@ -51,9 +50,8 @@ def test_leader_balance_continues_after_a_refused_append() -> None:
 def test_a_config_change_cancels_a_round_that_waits_after_a_refusal() -> None:
     async def test() -> None:
         plane = await unbalanced(("leader.rebalance.interval.ms", "5000"))
-        plane.controller.configs_changed()
         await refuse_for(plane, 8, 1, 2)
-        plane.controller.configs_changed()
+        await plane.controller.execute(set_config("leader.rebalance.interval.ms", "5500"), 1000)
         await live_for(plane, 4)
         assert leader(plane) == 2
         await live_for(plane, 4)
