@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quorumlog.doctor.observed import ObservedCluster
+from quorumlog.doctor.observed import NO_LEADER, ObservedCluster
 from quorumlog.doctor.steps import move
 from quorumlog.words import Key, counted
 
@@ -29,12 +29,15 @@ class Layout:
         self.partitions: dict[Key, PartitionDescription] = {}
         self.min_isr: dict[str, int] = {}
         """By topic."""
+        self.leaderless: set[Key] = set()
         default = self.configs.get(("", MIN_ISR), "1")
         for topic in metadata.topics:
             own = {config.key: config.value for config in topic.configs}
             self.min_isr[topic.name] = int(own.get(MIN_ISR, default))
             for partition in topic.partitions:
                 self.partitions[topic.name, partition.index] = partition
+                if partition.leader == NO_LEADER:
+                    self.leaderless.add((topic.name, partition.index))
 
     def required_isr(self, key: Key) -> int:
         """Return how many replicas must be in sync: at most the number of replicas, without those being added."""

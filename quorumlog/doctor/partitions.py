@@ -63,7 +63,7 @@ def _leaderless(layout: Layout) -> Iterator[Finding]:
             continue
         brokers = listed(f"broker {each}" for each in eligible)
         step = start(layout.observed, eligible, "broker") if len(eligible) == 1 else f"start one of {brokers}"
-        commands = unclean(keys)
+        commands = unclean(keys, layout.leaderless)
         if has_others:
             held = "it" if len(eligible) == 1 else "they"
             give_up = f"give up the records that only {held} held: {'; '.join(commands)}"
@@ -87,7 +87,7 @@ def _recreate(layout: Layout, keys: list[Key], broker_id: int) -> tuple[tuple[st
     if all(each == broker_id for each in layout.open_brokers()):
         return (), f"{lost}; start another broker, then run doctor again"
     # The move waits for the election that follows it, so kctl must not wait for the move.
-    commands = (move(first_topics(keys), drain=broker_id).removesuffix(" --wait"), *unclean(keys))
+    commands = (move(first_topics(keys), drain=broker_id).removesuffix(" --wait"), *unclean(keys, layout.leaderless))
     return commands, f"{lost}; these commands recreate the partition, empty, on another broker: {'; '.join(commands)}"
 
 
@@ -102,7 +102,7 @@ def _nobody_eligible(layout: Layout, keys: list[Key]) -> Iterator[Finding]:
         else:
             others.append(key)
     for broker_id, lost in sorted(alone.items()):
-        commands = unclean(lost)
+        commands = unclean(lost, layout.leaderless)
         yield Finding(
             CRITICAL,
             "OFFLINE",
@@ -117,7 +117,7 @@ def _nobody_eligible(layout: Layout, keys: list[Key]) -> Iterator[Finding]:
         )
     if others:
         topic, index = min(others)
-        commands = unclean(others)
+        commands = unclean(others, layout.leaderless)
         yield Finding(
             CRITICAL,
             "OFFLINE",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 
 from quorumlog.doctor.observed import ObservedCluster
 from quorumlog.doctor.space import is_low
@@ -74,9 +75,20 @@ def move(topics: Iterable[str], *, drain: int | None = None, factor: int | None 
     return f"kctl reassign generate{options} | kctl reassign start --plan - --wait"
 
 
-def unclean(partitions: Iterable[Key]) -> tuple[str, ...]:
-    """Return the commands, one per topic, that elect any live replica: records may be lost."""
-    return tuple(f"kctl elect-leaders --unclean --topic {topic}" for topic in first_topics(partitions))
+def unclean(partitions: Iterable[Key], leaderless: AbstractSet[Key]) -> tuple[str, ...]:
+    """Return the commands that elect any live replica of these partitions: records may be lost.
+
+    leaderless: all partitions without a leader.  Those that are not in `partitions` may get a leader with all records
+    later, so the commands leave them out: one command per topic, or one per partition of a topic that has others.
+    """
+    wanted = set(partitions)
+    others = {topic for topic, _ in leaderless - wanted}
+    commands = []
+    for topic in first_topics(wanted):
+        command = f"kctl elect-leaders --unclean --topic {topic}"
+        indexes = sorted(index for name, index in wanted if name == topic)
+        commands += [f"{command} --partition {index}" for index in indexes] if topic in others else [command]
+    return tuple(commands[:TOPICS_AT_ONCE_MAX])
 
 
 def first_topics(partitions: Iterable[Key]) -> list[str]:

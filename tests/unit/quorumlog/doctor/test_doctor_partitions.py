@@ -106,13 +106,36 @@ def test_a_partition_that_waits_for_one_of_several(clinic: Clinic, diagnose: Dia
     nobody, waiting = findings
     assert nobody.partitions == ("t-1",)
     assert nobody.cause == "no replica is known to hold all acknowledged records"
-    assert nobody.commands == ("kctl elect-leaders --unclean --topic t",)
+    assert nobody.commands == ("kctl elect-leaders --unclean --topic t --partition 1",), "t-0 may keep its records"
     assert waiting.cause.startswith("only broker 11 and broker 12 may lead: broker 11 is fenced (connection refused")
     assert waiting.next.startswith(
         "start one of broker 11 and broker 12; if all of them are lost permanently: give up the records"
     )
     first.isr[:], first.elr[:] = [12], [11]
     assert _all(clinic)[1].cause.startswith("only broker 11 and broker 12 may lead"), "eligible beside the last in sync"
+
+
+def test_records_that_another_broker_still_holds_are_not_given_up(clinic: Clinic) -> None:
+    """Brokers 11 and 12 are down.  If only 11 is lost permanently, the records that only 12 holds must be kept."""
+    clinic.topic("t", (11, 13), (12, 13), (11, 13))
+    clinic.topic("whole", (11, 13), (11, 13))
+    clinic.topic("alone", (11,), (12,))
+    for topic in clinic.metadata.topics:
+        for partition in topic.partitions:
+            partition.leader, partition.isr[:] = -1, [partition.replicas[0].broker_id]
+    for broker_id in (11, 12):
+        clinic.fence(broker_id)
+    found = {(each.nodes, each.partitions): each.commands for each in _all(clinic) if each.finding == "OFFLINE"}
+    elect = "kctl elect-leaders --unclean --topic"
+    drain = "kctl reassign generate --topic alone --drain {} | kctl reassign start --plan -"
+    assert found == {
+        ((11,), ("alone-0",)): (drain.format(11), f"{elect} alone --partition 0"),
+        ((12,), ("alone-1",)): (drain.format(12), f"{elect} alone --partition 1"),
+        ((11,), ("t-0", "t-2", "whole-0", "whole-1")): (
+            f"{elect} t --partition 0", f"{elect} t --partition 2", f"{elect} whole",
+        ),
+        ((12,), ("t-1",)): (f"{elect} t --partition 1",),
+    }  # fmt: skip
 
 
 def _all(clinic: Clinic) -> list[Any]:
