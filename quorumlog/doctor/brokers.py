@@ -179,16 +179,20 @@ def _lost_replicas(layout: Layout) -> Iterator[Finding]:
 
 def _copy_again(layout: Layout, keys: list[Key], broker_id: int) -> tuple[tuple[str, ...], str]:
     """Return the commands that replace lost replicas, on another broker if there is one to spare, and the step."""
-    topics = first_topics(keys)
-    factor = layout.factor(keys)
+    by_factor: dict[int, list[str]] = {}
+    for topic in first_topics(keys):
+        by_factor.setdefault(layout.factor([key for key in keys if key[0] == topic]), []).append(topic)
     others = [each for each in layout.open_brokers() if each != broker_id]
-    if len(others) >= factor:
-        commands: tuple[str, ...] = (move(topics, drain=broker_id),)
-        meaning = "copy it to another broker"
-    else:
-        commands = (move(topics, drain=broker_id, factor=factor - 1), move(topics, factor=factor))
-        meaning = "drop it, then copy it again"
-    return commands, f"{meaning}: {'; '.join(commands)}; {RECOVERY}"
+    commands: list[str] = []
+    meanings: list[str] = []
+    for factor, topics in sorted(by_factor.items()):
+        if len(others) >= factor:
+            commands.append(move(topics, drain=broker_id))
+            meanings.append("copy it to another broker")
+        else:  # every topic gets its own replication factor back
+            commands += [move(topics, drain=broker_id, factor=factor - 1), move(topics, factor=factor)]
+            meanings.append("drop it, then copy it again")
+    return tuple(commands), f"{', or '.join(dict.fromkeys(meanings))}: {'; '.join(commands)}; {RECOVERY}"
 
 
 def _strays(layout: Layout) -> Iterator[Finding]:

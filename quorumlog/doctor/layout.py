@@ -55,8 +55,8 @@ class Layout:
         return tuple(sorted({replica.broker_id for replica in partition.replicas} - excused))
 
     def factor(self, keys: list[Key]) -> int:
-        """Return the highest number of replicas among partitions."""
-        return max(len(self.partitions[key].replicas) for key in keys)
+        """Return the highest number of replicas among partitions, after reassignments in progress."""
+        return max(len(self.partitions[key].replicas) - len(self.partitions[key].removing) for key in keys)
 
     def open_brokers(self) -> list[int]:
         """Return the brokers that a generated reassignment may place replicas on."""

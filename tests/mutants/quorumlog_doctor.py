@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants import Mutant
 
+BROKERS = "quorumlog/doctor/brokers.py"
 STEPS = "quorumlog/doctor/steps.py"
 PARTITION_TESTS = "tests/unit/quorumlog/doctor/test_doctor_partitions.py"
 
@@ -14,5 +15,12 @@ MUTANTS = (
         "if topic in others else [command]",
         "if topic in () else [command]",
         (f"{PARTITION_TESTS}::test_records_that_another_broker_still_holds_are_not_given_up",),
+    ),
+    Mutant(
+        "doctor gives topics with lost replicas the replication factor of others",
+        BROKERS,
+        "layout.factor([key for key in keys if key[0] == topic])",
+        "layout.factor(keys)",
+        (f"{PARTITION_TESTS}::test_topics_keep_their_replication_factors_when_lost_replicas_are_copied_again",),
     ),
 )

@@ -223,6 +223,22 @@ def test_a_lost_replica_is_moved_to_a_spare_broker(monkeypatch: pytest.MonkeyPat
     ]
 
 
+def test_topics_keep_their_replication_factors_when_lost_replicas_are_copied_again(
+    clinic: Clinic, diagnose: Diagnose
+) -> None:
+    for name, row in (("three", (11, 12, 13)), ("two", (11, 12))):
+        (partition,) = clinic.topic(name, row)
+        clinic.lose(partition, 12)
+    found = diagnose()[0]["LOST_REPLICA"]
+    start = "| kctl reassign start --plan - --wait"
+    assert found["commands"] == [
+        f"kctl reassign generate --topic two --drain 12 {start}",
+        f"kctl reassign generate --topic three --drain 12 --replication-factor 2 {start}",
+        f"kctl reassign generate --topic three --replication-factor 3 {start}",
+    ]
+    assert found["next"].startswith("copy it to another broker, or drop it, then copy it again: kctl reassign")
+
+
 def test_the_number_of_topics_in_a_command_is_limited(clinic: Clinic, diagnose: Diagnose) -> None:
     for number in range(50):
         clinic.topic(f"t{number:02}", (11,))
