@@ -48,8 +48,10 @@ def quorum_findings(cluster: ObservedCluster) -> Iterator[Finding]:
     else:
         yield from _leader(cluster, leader)
         yield from _voters(cluster, leader.quorum)
-    yield from _voter_count(cluster, quorum)
-    yield from _target(cluster, quorum)
+    if quorum.HasField("target_voters"):
+        yield _target(cluster, quorum)
+    else:  # commands for another number of voters would replace the target, or be refused
+        yield from _voter_count(cluster, quorum)
 
 
 # Nodes that do not belong together
@@ -378,9 +380,13 @@ def _even_voters(cluster: ObservedCluster, quorum: DescribeQuorumReply) -> Findi
         step = f"add one: {command}"
     elif len(voters) > 2:
         leader_id = quorum.known.leader_id if quorum.known.HasField("leader_id") else None
-        removable = [voter for voter in voters if voter != leader_id]
-        # Prefer a voter that does not answer, then the highest id.
-        command = f"kctl remove-voter {min(removable, key=lambda each: (cluster.silence_of(each) is None, -each))}"
+        silent = {status.replica.key.node_id for status in quorum.voters if _is_silent(status)}
+
+        def order(voter: int) -> tuple[bool, bool, bool, int]:
+            """Put voters that do not vote first: down, with another disk, or cut off from the leader."""
+            return cluster.answers(voter), voter not in cluster.replaced_voters, voter not in silent, -voter
+
+        command = f"kctl remove-voter {min((each for each in voters if each != leader_id), key=order)}"
         step = f"remove one: {command}"
     else:
         command, step = "", _another_node(cluster, "another node")
@@ -412,23 +418,20 @@ def _another_node(cluster: ObservedCluster, what: str) -> str:
     )
 
 
-def _target(cluster: ObservedCluster, quorum: DescribeQuorumReply) -> Iterator[Finding]:
-    if not quorum.HasField("target_voters"):
-        return
+def _target(cluster: ObservedCluster, quorum: DescribeQuorumReply) -> Finding:
     target = sorted(voter.key.node_id for voter in quorum.target_voters.voters)
     what = f"the target voters are {listed(target)}; the current voters are {listed(cluster.voters)}"
     step = quorum.target_step or "it has not begun"
-    if quorum.target_problem:
-        command = "kctl alter-quorum --cancel"
-        yield Finding(
-            PROBLEM,
-            "TARGET_NOT_REACHED",
-            what=what,
-            cause=f"{step}: {quorum.target_problem}",
-            next=f"resolve that, and the change continues automatically; or cancel it: {command}",
-            nodes=tuple(target),
-            commands=(command,),
-        )
-    else:
+    if not quorum.target_problem:
         progress = "kctl quorum status shows the progress"
-        yield Finding(ADVICE, "TARGET_IN_PROGRESS", what=what, cause=step, next=progress, nodes=tuple(target))
+        return Finding(ADVICE, "TARGET_IN_PROGRESS", what=what, cause=step, next=progress, nodes=tuple(target))
+    command = "kctl alter-quorum --cancel"
+    return Finding(
+        PROBLEM,
+        "TARGET_NOT_REACHED",
+        what=what,
+        cause=f"{step}: {quorum.target_problem}",
+        next=f"resolve that, and the change continues automatically; or cancel it: {command}",
+        nodes=tuple(target),
+        commands=(command,),
+    )

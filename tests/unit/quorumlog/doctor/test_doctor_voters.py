@@ -7,7 +7,8 @@ import pytest
 from quorumlog.client.probe import HANGS
 from quorumlog.kctl.main import run
 from quorumlog.runtime.clock import Sources
-from tests.unit.quorumlog.doctor.clinic import SILENT, Clinic, Diagnose, address, use
+from quorumlog.wire.v1 import quorum_pb2
+from tests.unit.quorumlog.doctor.clinic import SILENT, Clinic, Diagnose, address, use, voter
 
 
 def test_a_voter_returned_with_another_disk(clinic: Clinic, diagnose: Diagnose) -> None:
@@ -46,6 +47,18 @@ def test_brokers_that_run_are_proposed_as_voters(
     assert finding["commands"] == command
 
 
+@pytest.mark.parametrize(("voters", "target"), [((1,), (1, 5, 6)), ((1, 2), (1, 2, 5))])
+def test_while_the_voters_change_no_other_change_is_proposed(
+    monkeypatch: pytest.MonkeyPatch, diagnose: Diagnose, voters: tuple[int, ...], target: tuple[int, ...]
+) -> None:
+    """`kctl alter-quorum --target` with other nodes would replace the operator's target."""
+    clinic = Clinic(voters=voters)
+    use(clinic, monkeypatch)
+    wanted = quorum_pb2.VoterSet(voters=[voter(each) for each in target])
+    clinic.target = quorum_pb2.DescribeQuorumReply(target_voters=wanted, target_step="add node 5")
+    assert diagnose()[0].keys() == {"TARGET_IN_PROGRESS"}
+
+
 def test_without_another_node_an_even_number_of_voters_is_reduced(
     monkeypatch: pytest.MonkeyPatch, diagnose: Diagnose
 ) -> None:
@@ -54,6 +67,10 @@ def test_without_another_node_an_even_number_of_voters_is_reduced(
     assert diagnose()[0]["EVEN_VOTERS"]["commands"] == ["kctl remove-voter 4"]
     clinic.silent = {3: SILENT}
     assert diagnose()[0]["EVEN_VOTERS"]["commands"] == ["kctl remove-voter 3"], "prefer a voter that is down"
+    clinic.silent, clinic.statuses[2].last_fetch_ms = {}, 9000
+    assert diagnose()[0]["EVEN_VOTERS"]["commands"] == ["kctl remove-voter 2"], "or one that the leader does not hear"
+    clinic.disks[3] = b"\7" * 16
+    assert diagnose()[0]["EVEN_VOTERS"]["commands"] == ["kctl remove-voter 3"], "or one without its disk"
     use(Clinic(voters=(1, 2), brokers=()), monkeypatch)
     found = diagnose()[0]["EVEN_VOTERS"]
     assert found["commands"] == []
