@@ -485,23 +485,20 @@ def _is_wanted(ongoing: Any, topics: Sequence[str], brokers: tuple[int, ...] | N
 async def cancel(context: Context, path: str | None, topics: tuple[str, ...], everything: bool, dry_run: bool) -> None:
     """Return to the replicas from before a reassignment.
 
-    This is refused if only new replicas hold all acknowledged records.
+    This is refused if only new replicas hold all acknowledged records.  Partitions of the plan whose reassignment has
+    ended stay as they are.
     """
     plan = _load(path)
     if (plan is not None) + bool(topics) + everything != 1:
         raise click.UsageError("give one of --plan FILE.json, --topic T and --all")
+    planned = {(move.topic, move.partition) for move in plan or ()}
     async with context.client() as client:
-        moves = [Move(move.topic, move.partition, ()) for move in plan or ()]
-        if plan is None:
-            if topics:
-                await _described(client, context, topics)
-            ongoing, _ = await list_ongoing(client, (), context.left_s)
-            moves = [Move(each.topic, each.index, ()) for each in ongoing if everything or each.topic in topics]
-        if not moves:
-            raise ClusterError(
-                ApiError.NO_REASSIGNMENT_IN_PROGRESS, "no reassignment is in progress", "kctl reassign status"
-            )
-        reply = await _alter(client, context, moves, dry_run)
+        if topics:
+            await _described(client, context, topics)
+        reply, moves = await _cancelled(client, context, planned, topics, dry_run)
+    if ended := planned.difference((move.topic, move.partition) for move in moves):
+        are = "is" if len(ended) == 1 else "are"
+        context.output.message(f"{named(ended)} {are} not being reassigned (any more), and {are} not changed")
     _report(
         context,
         reply,
@@ -510,6 +507,27 @@ async def cancel(context: Context, path: str | None, topics: tuple[str, ...], ev
         done="returned to their previous replicas",
         planned="would return to their previous replicas",
     )
+
+
+async def _cancelled(
+    client: ControllerClient, context: Context, planned: set[Key], topics: Sequence[str], dry_run: bool
+) -> tuple[Any, list[Move]]:
+    """Cancel the reassignments in progress of the planned partitions, of these topics, or of all.
+
+    The controller cancels all partitions of a request or none.  A reassignment that ends between the list and the
+    request must not keep the others from being cancelled, so both are then repeated.
+    """
+    while True:
+        ongoing, _ = await list_ongoing(client, planned, context.left_s)
+        moves = [Move(each.topic, each.index, ()) for each in ongoing if not topics or each.topic in topics]
+        if not moves:
+            text = "no reassignment is in progress"
+            raise ClusterError(ApiError.NO_REASSIGNMENT_IN_PROGRESS, text, "kctl reassign status")
+        try:
+            return await _alter(client, context, moves, dry_run), moves
+        except ClusterError as error:
+            if error.code != ApiError.NO_REASSIGNMENT_IN_PROGRESS:
+                raise
 
 
 # verify

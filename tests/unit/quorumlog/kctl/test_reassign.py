@@ -303,3 +303,34 @@ def test_a_single_byte_is_written_in_the_singular() -> None:
     both: dict[Key, int | None] = {("t", 0): 1, ("t", 1): 1}
     waits: dict[Key, list[int]] = {key: [] for key in both}
     assert summary([ongoing(), ongoing(index=1)], both, waits) == "2 bytes to copy"
+
+
+# Cancellation
+
+GONE = ClusterError("NO_REASSIGNMENT_IN_PROGRESS", "t-1 is not being reassigned; nothing was changed")
+
+
+@pytest.mark.usefixtures("plan")
+def test_a_plan_is_cancelled_although_some_of_its_partitions_have_moved(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.replies[rpcs.ALTER_REASSIGNMENTS] = altered((0, True, ""))
+    assert run(["reassign", "cancel", "--plan", "-"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "1 of 1 partition returned to their previous replicas\n"
+    assert captured.err == "t-1 is not being reassigned (any more), and is not changed\n"
+    (request,) = [request for rpc, request in cluster.calls if rpc == rpcs.ALTER_REASSIGNMENTS]
+    assert [(each.topic, each.index, list(each.replicas)) for each in request.partitions] == [("t", 0, [])]
+
+
+@pytest.mark.parametrize("which", [["--all"], ["--topic", "t"], ["--plan", "-"]])
+@pytest.mark.usefixtures("plan")
+def test_a_reassignment_that_ends_meanwhile_does_not_keep_others_from_being_cancelled(
+    cluster: FakeClient, which: list[str]
+) -> None:
+    cluster.replies[rpcs.LIST_REASSIGNMENTS] = [going_on(ongoing(), ongoing(index=1)), going_on(ongoing())]
+    cluster.replies[rpcs.ALTER_REASSIGNMENTS] = [GONE, altered((0, True, ""))]
+    assert run(["reassign", "cancel", *which]) == 0
+    cluster.replies[rpcs.LIST_REASSIGNMENTS] = [going_on(ongoing(index=1)), going_on()]
+    cluster.replies[rpcs.ALTER_REASSIGNMENTS] = GONE
+    assert run(["reassign", "cancel", *which]) == 5
