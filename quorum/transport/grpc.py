@@ -45,6 +45,9 @@ CONTROLLER_REQUEST_MAX_BYTES = 8 << 20
 HANDLING_MAX_S = 60.0
 """An incoming call without a deadline of its own is ended after this time, and an incoming stream after this time
 without a further exchange."""
+DEADLINE_MAX_S = 660.0
+"""An incoming call whose own deadline is later is ended after this time.  The service of the controller answers within
+600 s, with a named outcome; a call that ends here tells the caller nothing about the outcome."""
 STREAM_SLACK_S = 1.0
 """An incoming stream may be ended this much earlier than `HANDLING_MAX_S` after its last exchange."""
 STOP_GRACE_S = 0.5
@@ -255,7 +258,7 @@ class GrpcTransport:
 
     async def _within_deadline(self, work: Awaitable[Any], rpc: AnyRpc, context: _Context) -> Any:
         remaining = context.time_remaining()
-        allowed_s = HANDLING_MAX_S if remaining is None else min(remaining, HANDLING_MAX_S)
+        allowed_s = HANDLING_MAX_S if remaining is None else min(remaining, DEADLINE_MAX_S)
         try:
             async with asyncio.timeout(allowed_s):
                 return await self._handled(work, rpc, context)

@@ -14,6 +14,13 @@ TRANSPORT_TESTS = "tests/unit/quorum/transport/test_grpc_transport.py"
 
 MUTANTS = (
     Mutant(
+        "a call ends before its own deadline, without a named outcome",
+        TRANSPORT,
+        "min(remaining, DEADLINE_MAX_S)",
+        "min(remaining, HANDLING_MAX_S)",
+        (f"{TRANSPORT_TESTS}::test_a_call_may_take_as_long_as_its_own_deadline",),
+    ),
+    Mutant(
         "two fetches use a stream at the same time",
         STREAM,
         "return not self._in_use and asyncio",

@@ -10,9 +10,11 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
+from metadata.controller.service import TIMEOUT_MAX_MS
 from quorum.core.events import Peer
 from quorum.core.messages import ErrorCode, Fetch, FetchReply, Reply, Request, Vote, VoteReply
 from quorum.core.types import LogEnd
@@ -169,6 +171,25 @@ async def test_a_call_without_a_deadline_is_ended(served: Fixture, monkeypatch: 
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await send(convert.request_to_wire(VOTE, 1))
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+async def test_a_call_may_take_as_long_as_its_own_deadline(
+    served: Fixture, client: GrpcTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a request with a long time limit would end without a named outcome while the controller works on it."""
+    monkeypatch.setattr(grpc_transport, "HANDLING_MAX_S", 0.05)
+
+    async def slow(rpc: AnyRpc, request: Message) -> Message:
+        await asyncio.sleep(0.2)
+        return controller_pb2.DescribeBrokersReply(cluster_id="late")
+
+    served.transport._controller_handler = slow
+    address, request = served.transport.address, controller_pb2.DescribeBrokersRequest()
+    assert (await client.call(address, rpcs.DESCRIBE_BROKERS, request, 5000)).cluster_id == "late"
+    assert grpc_transport.DEADLINE_MAX_S * 1000 > TIMEOUT_MAX_MS, "the controller's service answers first"
+    monkeypatch.setattr(grpc_transport, "DEADLINE_MAX_S", 0.05)
+    with pytest.raises(UnreachableError, match="DEADLINE_EXCEEDED"):
+        await client.call(address, rpcs.DESCRIBE_BROKERS, request, 5000)
 
 
 class EndedCall:
