@@ -8,6 +8,8 @@ is unknown: OUTCOME_UNKNOWN, and the caller must check before retrying.
 A node may hang while its connection stays open.  So a change is sent only to a node that has answered within the last
 second.  Any other node is first asked for its view of the quorum, which changes nothing; if it does not answer, the
 next node is tried.  A node that has not answered is avoided for a while: it is asked only if no other node answers.
+A node that knows no leader would hold a change until its deadline.  So it gets the change only if no other node of the
+round knows one.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable
 from random import Random
+from typing import NamedTuple
 
 import grpc
 import grpc.aio
@@ -47,6 +50,13 @@ AVOID_S = 30.0
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 0.25
 """A new leader exists within 3 s, so longer pauses would only delay a call."""
+
+
+class _Look(NamedTuple):
+    """silence: why the node does not answer, so a change must not be sent to it.  is_leaderless: it knows no leader."""
+
+    silence: ClusterError | None = None
+    is_leaderless: bool = False
 
 
 class ControllerClient:
@@ -91,9 +101,11 @@ class ControllerClient:
         reason: ClusterError | None = None
         attempts = _Attempts(self, deadline)
         while (address := await attempts.next()) is not None:
-            if not rpc.reads_only and (silence := await self._look_first(address, attempts.look_timeout_s)) is not None:
-                reason = silence
-                continue
+            if not rpc.reads_only:
+                look = await self._look_first(address, attempts.look_timeout_s)
+                reason = look.silence or reason
+                if look.silence is not None or (look.is_leaderless and attempts.put_off(address)):
+                    continue
             channel = self._channel(address)
             request_with_deadline = _with_timeout(request, deadline)
             ask = method_of(channel, rpc)
@@ -127,18 +139,19 @@ class ControllerClient:
                 raise reason
         raise reason or self._no_answer()
 
-    async def _look_first(self, address: str, timeout_s: float) -> ClusterError | None:
-        """Return the error of a node that does not answer, so a change must not be sent to it; None if it answers."""
+    async def _look_first(self, address: str, timeout_s: float) -> _Look:
+        """Ask a node for its view of the quorum before a change is sent to it."""
         if _now() - self._answered_at.get(address, -ANSWER_FRESH_S) < ANSWER_FRESH_S:
-            return None
+            return _Look()
         try:
-            await self._describe(self._channel(address), _now() + timeout_s)
+            described = await self._describe(self._channel(address), _now() + timeout_s)
         except grpc.aio.AioRpcError as error:
             reason = _from_rpc(error, address)
             if reason.code in _SILENT:
                 self._avoid(address)
-                return reason
-        return None
+                return _Look(silence=reason)
+            return _Look()
+        return _Look(is_leaderless=not described.known.HasField("leader_id"))
 
     @property
     def addresses(self) -> list[str]:
@@ -369,6 +382,7 @@ class _Attempts:
         self._backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_MAX_S, client._random)
         self._waiting: list[str] = []
         self._avoided: list[str] = []
+        self._put_off: set[str] = set()
         self._is_silent = True
         """No address has accepted a connection, and the reason was not found."""
         self._look_timeout_s = LOOK_TIMEOUT_S
@@ -407,6 +421,14 @@ class _Attempts:
                 self._is_silent = False
                 return address
         return None
+
+    def put_off(self, address: str) -> bool:
+        """Try this address after the others of the round, once per call; False if that is no longer possible."""
+        if address in self._put_off or not self._waiting:
+            return False
+        self._put_off.add(address)
+        self._waiting.append(address)
+        return True
 
     def answered(self) -> None:
         """Note that a node of this round has answered: avoided nodes are not asked in it."""

@@ -58,6 +58,13 @@ MUTANTS = (
         (f"{ADMIN_TESTS}::test_an_unclean_election_is_made_once_the_config_allows_it",),
     ),
     Mutant(
+        "a change waits at a node that knows no leader although another one does",
+        CLIENT,
+        "(look.is_leaderless and attempts.put_off(address))",
+        "False",
+        (f"{CLIENT_TESTS}::test_a_change_is_not_sent_to_a_node_without_a_leader_if_another_node_has_one",),
+    ),
+    Mutant(
         "a refused registration ends the session before it",
         ACTIVE,
         "            if decision.records and not decision.more:\n                epoch",
@@ -162,8 +169,8 @@ MUTANTS = (
     Mutant(
         "a client sends a change to a node that hangs",
         CLIENT,
-        "if reason.code in _SILENT:\n                self._avoid(address)\n                return reason",
-        "if reason.code in _SILENT:\n                self._avoid(address)",
+        "                return _Look(silence=reason)\n",
+        "",
         (f"{CLIENT_TESTS}::test_no_change_is_sent_to_a_node_that_hangs",),
     ),
     Mutant(

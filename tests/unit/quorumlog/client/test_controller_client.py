@@ -350,6 +350,27 @@ async def test_no_change_is_sent_to_a_node_that_hangs(start: Start, quick_look: 
     assert (stuck.requests, stuck.looks, len(sound.requests)) == ([], 1, 5)
 
 
+def following(leader_id: int) -> quorum_pb2.DescribeQuorumReply:
+    return quorum_pb2.DescribeQuorumReply(known=quorum_pb2.Knowledge(leader_id=leader_id))
+
+
+async def test_a_change_is_not_sent_to_a_node_without_a_leader_if_another_node_has_one(start: Start) -> None:
+    """A node that is cut off from the quorum would hold the request until its deadline, waiting for a leader."""
+    cut_off, other = await start(FakeNode(asyncio.Event())), await start(FakeNode(created()))
+    other.quorum = following(3)
+    async with ControllerClient([cut_off.address, other.address]) as client:
+        await client.call(rpcs.CREATE_TOPICS, CREATE, 5)
+    assert (cut_off.looks, cut_off.requests) == (1, [])
+
+
+async def test_a_change_is_sent_to_a_node_without_a_leader_if_no_other_node_has_one(start: Start) -> None:
+    """A leader is being elected, and the node waits for it."""
+    first, second = await start(FakeNode(created())), await start(FakeNode(created()))
+    async with ControllerClient([first.address, "127.0.0.1:1", second.address]) as client:
+        await client.call(rpcs.CREATE_TOPICS, CREATE, 5)
+    assert (len(first.requests), len(second.requests), second.looks) == (1, 0, 1)
+
+
 async def test_a_node_that_hangs_during_a_change_is_avoided_by_the_next_one(start: Start) -> None:
     stuck, sound = await start(FakeNode(created(), asyncio.Event())), await start(FakeNode(created()))
     async with ControllerClient([stuck.address, sound.address]) as client:
