@@ -11,10 +11,11 @@ still run, and may have applied more than the rebuilt quorum has.  So answers ar
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final, Protocol, TypeVar
 
 from quorumlog.errors import ClusterError
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.rpcs import ReplyT, RequestT, Rpc, header_of
 
 CONFIRM_S: Final = 1.2
@@ -23,6 +24,10 @@ GRACE_S: Final = 0.3
 """Time limit of the other nodes after the first answer."""
 NODES_MAX: Final = 32
 """Maximum number of nodes that are asked."""
+TOPICS_AT_ONCE: Final = 256
+"""Topics of one request, if an answer cannot hold all of them."""
+
+T = TypeVar("T")
 
 
 class Caller(Protocol):
@@ -123,3 +128,23 @@ def _is_settled(task: asyncio.Future[Any]) -> bool:
 def _worst(errors: Iterable[BaseException | None]) -> BaseException:
     found = [error for error in errors if error is not None]
     return min(found, key=lambda error: isinstance(error, ClusterError) and error.retriable)
+
+
+async def in_parts(names: Sequence[str], size: int, ask: Callable[[Sequence[str]], Awaitable[Iterable[T]]]) -> list[T]:
+    """Return the answers about topics, `size` of them in one request, halved while an answer would be too large.
+
+    Raises:
+        ClusterError: of `ask`; POLICY_VIOLATION: the answer about a single topic is too large.
+    """
+    found: list[T] = []
+    while names:
+        try:
+            found += await ask(names[:size])
+        except ClusterError as error:
+            size = min(size, len(names))
+            if error.code != ApiError.POLICY_VIOLATION or size == 1:
+                raise
+            size //= 2
+            continue
+        names = names[size:]
+    return found

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from quorumlog.client.probe import HANGS, probe, why_silent
+from quorumlog.client.reads import TOPICS_AT_ONCE, in_parts
 from quorumlog.doctor.groups import OFFSETS
 from quorumlog.doctor.groups_observed import look_at_groups
 from quorumlog.doctor.layout import UNFENCED
@@ -49,8 +50,6 @@ HOPS_MAX = 3
 """How often newly learnt addresses are asked in turn; nodes that are further away are not found."""
 METADATA_NODES_MAX = 3
 """Nodes that are asked for the metadata, one after the other, until one answers."""
-TOPICS_AT_ONCE = 256
-"""Topics of one request, if the metadata does not fit into one reply; halved while it still does not fit."""
 TROUBLED_TOPICS_MAX = 100
 """Maximum number of troubled topics whose replicas are requested; the causes of others remain unknown."""
 
@@ -210,18 +209,14 @@ class _Examination:
         whole = await ask(without_partitions=True)
         names = [topic.name for topic in whole.topics]
         del whole.topics[:]
-        size = TOPICS_AT_ONCE
-        while names:
-            try:
-                part = await ask(topics=names[:size])
-            except ClusterError as error:
-                if error.code != ApiError.POLICY_VIOLATION or size == 1:
-                    raise
-                size //= 2
-                continue
-            # A topic that was deleted since the first request comes with an error.
-            whole.topics.extend(topic for topic in part.topics if topic.result.error in (ApiError.NONE, ""))
-            names = names[size:]
+
+        async def ask_part(part: Sequence[str]) -> Iterable[Any]:
+            described: Iterable[Any] = (await ask(topics=part)).topics
+            return described
+
+        # A topic that was deleted since the first request comes with an error.
+        described = await in_parts(names, TOPICS_AT_ONCE, ask_part)
+        whole.topics.extend(topic for topic in described if topic.result.error in (ApiError.NONE, ""))
         return whole
 
     async def _probe_client_ports(self) -> None:

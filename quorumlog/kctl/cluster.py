@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +13,7 @@ from quorumlog.kctl import brokers
 from quorumlog.kctl.context import LEFT_MIN_S, Context, Group, with_loop
 from quorumlog.kctl.quorum import status_document
 from quorumlog.kctl.reads import Reads
+from quorumlog.kctl.topic_reads import describe_all_topics
 from quorumlog.wire.errors import ApiError, ExitCode
 
 if TYPE_CHECKING:
@@ -68,9 +70,6 @@ async def health(context: Context, watch: bool, exit_when_healthy: bool) -> int:
 
 async def examine(context: Context, client: ControllerClient, timeout_s: float) -> dict[str, Any]:
     """Check everything once; `problems` lists the problems in words."""
-    from quorumlog.wire import rpcs
-    from quorumlog.wire.v1 import controller_pb2
-
     document: dict[str, Any] = {
         "healthy": False, "cluster_id": None, "leader_id": None, "leader_epoch": None, "voters": None, "brokers": None,
         "brokers_unfenced": None, "topics": None, "partitions": None, "partitions_without_leader": None,
@@ -90,7 +89,7 @@ async def examine(context: Context, client: ControllerClient, timeout_s: float) 
         problems += _quorum_problems(status)
         reads = Reads(context, client)
         registered = await brokers.fetch(context, reads, left_s())
-        topics = await reads.call(rpcs.DESCRIBE_TOPICS, controller_pb2.DescribeTopicsRequest(), left_s())
+        topics = await describe_all_topics(reads, left_s)
     except ClusterError as error:
         problems.append(error.message)
         return document
@@ -100,8 +99,8 @@ async def examine(context: Context, client: ControllerClient, timeout_s: float) 
         f"broker {broker['id']} is {broker['state']}" for broker in registered if broker["state"] != "unfenced"
     ]
     leaderless, lagging = _partition_problems(topics)
-    document["topics"] = len(topics.topics)
-    document["partitions"] = sum(len(topic.partitions) for topic in topics.topics)
+    document["topics"] = len(topics)
+    document["partitions"] = sum(len(topic.partitions) for topic in topics)
     document["partitions_without_leader"] = len(leaderless)
     document["partitions_under_replicated"] = len(lagging)
     problems += leaderless[:SHOWN_MAX] + lagging[:SHOWN_MAX]
@@ -129,9 +128,9 @@ def _quorum_problems(status: dict[str, Any]) -> list[str]:
     return problems
 
 
-def _partition_problems(reply: Any) -> tuple[list[str], list[str]]:
+def _partition_problems(topics: Iterable[Any]) -> tuple[list[str], list[str]]:
     leaderless, lagging = [], []
-    for topic in reply.topics:
+    for topic in topics:
         for partition in topic.partitions:
             name = f"{topic.name}-{partition.index}"
             if partition.leader < 0:

@@ -66,6 +66,20 @@ class Reads:
                 raise
         return await self.ask(rpc, request)
 
+    async def topic_names(self, timeout_s: float) -> list[str]:
+        """Return the names of all topics, from the node with the newest metadata.
+
+        Raises:
+            ClusterError: no node answered in time.
+        """
+        from quorumlog.kctl.nodes import ask_freshest
+        from quorumlog.wire import rpcs
+        from quorumlog.wire.v1 import node_pb2
+
+        request = node_pb2.DescribeMetadataRequest(at_offset=-1, without_partitions=True)
+        reply = await ask_freshest(self._client, rpcs.DESCRIBE_METADATA, request, timeout_s)
+        return [topic.name for topic in reply.topics]
+
     def refused(self, error: ClusterError) -> ClusterError:
         """Return `error`, which follows from the answers; it names their offset if no controller confirms them."""
         if not self.unconfirmed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from quorumlog.kctl.reads import Reads
 from quorumlog.kctl.reassign_plan import FORM, ID_MAX, PLAN_SIZE_MAX, Move, document, moved, parse, propose
 from quorumlog.kctl.reassign_progress import Sizes, Watch, blocked_reason, list_ongoing, state_of, waited_for
 from quorumlog.kctl.streams import standard_input
+from quorumlog.kctl.topic_reads import describe_all_topics, describe_topics
 from quorumlog.kctl.topics import dry_run_option
 from quorumlog.wire.errors import ApiError
 from quorumlog.words import Key, counted, listed, named
@@ -140,7 +141,10 @@ async def generate(
         raise click.UsageError(f"--brokers names broker {drain}, which --drain is to empty")
     async with context.client() as client:
         reads = Reads(context, client)
-        current = await _current(reads, context, topics or {move.topic for move in plan or ()})
+        if names := topics or {move.topic for move in plan or ()}:
+            current = await _current(reads, context, names)
+        else:
+            current = _moves(await describe_all_topics(reads, lambda: context.left_s))
         if plan is not None:
             current = _named(current, plan)
         if drain is not None:
@@ -177,26 +181,29 @@ def _named(current: Sequence[Move], plan: Sequence[Move]) -> list[Move]:
     return [known[move.topic, move.partition] for move in plan]
 
 
-async def _current(client: Caller, context: Context, topics: Any) -> list[Move]:
-    """Return the replicas of all partitions of the topics: the current ones, or the target of a reassignment."""
+async def _current(client: Caller, context: Context, topics: Iterable[str]) -> list[Move]:
+    """Return the replicas of all partitions of the topics, as `_moves` does."""
+    return _moves(await _described(client, context, topics))
+
+
+def _moves(topics: Iterable[Any]) -> list[Move]:
+    """Return the replicas of all partitions: the current ones, or the target of a reassignment."""
     return [
         Move(topic.name, each.index, tuple(r.broker_id for r in each.replicas if r.broker_id not in each.removing))
-        for topic in await _described(client, context, topics)
+        for topic in topics
         for each in topic.partitions
     ]
 
 
-async def _described(client: Caller, context: Context, topics: Any) -> list[Any]:
+async def _described(client: Caller, context: Context, topics: Iterable[str]) -> list[Any]:
+    """Raises: ClusterError: a topic does not exist; or no node answers."""
     from quorumlog.kctl.refusals import refusal
-    from quorumlog.wire import rpcs
-    from quorumlog.wire.v1 import controller_pb2 as pb
 
-    request = pb.DescribeTopicsRequest(names=sorted(set(topics)))
-    reply = await client.call(rpcs.DESCRIBE_TOPICS, request, context.left_s)
-    for topic in reply.topics:
+    found = await describe_topics(client, topics, lambda: context.left_s)
+    for topic in found:
         if topic.result.error not in (ApiError.NONE, ""):
             raise refusal(topic.result)
-    return list(reply.topics)
+    return found
 
 
 async def _proposed(
@@ -568,12 +575,9 @@ async def verify(context: Context, path: str | None, topics: tuple[str, ...], br
     _judge(rows)
 
 
-async def _actual(client: Caller, context: Context, topics: Sequence[str]) -> dict[Key, Any]:
-    from quorumlog.wire import rpcs
-    from quorumlog.wire.v1 import controller_pb2 as pb
-
-    reply = await client.call(rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest(names=topics), context.left_s)
-    return {(topic.name, each.index): each for topic in reply.topics for each in topic.partitions}
+async def _actual(client: Caller, context: Context, topics: Iterable[str]) -> dict[Key, Any]:
+    found = await describe_topics(client, topics, lambda: context.left_s)
+    return {(topic.name, each.index): each for topic in found for each in topic.partitions}
 
 
 def _verified(move: Move, found: Any, exact: bool) -> dict[str, Any]:

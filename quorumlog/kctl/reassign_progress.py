@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.brokers import node_addresses
 from quorumlog.kctl.context import LEFT_MIN_S, Context
+from quorumlog.kctl.topic_reads import describe_topics
 from quorumlog.wire.errors import ApiError
 from quorumlog.words import Key, counted, listed, named
 
@@ -236,14 +237,13 @@ class Watch:
 
 async def _replicas_of(client: ControllerClient, keys: Iterable[Key], timeout_s: float) -> dict[Key, frozenset[int]]:
     """Return the replicas of each existing partition, without those that are being removed."""
-    from quorumlog.wire import rpcs
-    from quorumlog.wire.v1 import controller_pb2 as pb
-
-    request = pb.DescribeTopicsRequest(names=sorted({topic for topic, _ in keys}))
-    reply = await client.call(rpcs.DESCRIBE_TOPICS, request, timeout_s)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    topics = {topic for topic, _ in keys}
+    found = await describe_topics(client, topics, lambda: max(deadline - loop.time(), LEFT_MIN_S))
     return {
         (topic.name, each.index): frozenset(replica.broker_id for replica in each.replicas).difference(each.removing)
-        for topic in reply.topics
+        for topic in found
         for each in topic.partitions
     }
 

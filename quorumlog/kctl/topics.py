@@ -12,6 +12,7 @@ from quorumlog.kctl.output import node_or_none, uuid_text
 from quorumlog.kctl.reads import Reads
 from quorumlog.kctl.refusals import refusal
 from quorumlog.kctl.streams import can_ask
+from quorumlog.kctl.topic_reads import describe_all_topics, describe_topics
 from quorumlog.wire.errors import ApiError
 from quorumlog.words import counted
 
@@ -157,12 +158,9 @@ async def wait_for_leaders(context: Context, client: ControllerClient, name: str
 @with_loop
 async def list_(context: Context) -> None:
     """List all topics."""
-    from quorumlog.wire import rpcs
-    from quorumlog.wire.v1 import controller_pb2
-
     async with context.client() as client:
         reads = Reads(context, client)
-        reply = await reads.ask(rpcs.DESCRIBE_TOPICS, controller_pb2.DescribeTopicsRequest())
+        topics = await describe_all_topics(reads, lambda: context.left_s)
     rows = [
         {
             "name": topic.name,
@@ -172,7 +170,7 @@ async def list_(context: Context) -> None:
             "internal": topic.internal,
             **reads.validity,
         }
-        for topic in sorted(reply.topics, key=lambda topic: topic.name)
+        for topic in sorted(topics, key=lambda topic: topic.name)
     ]
     if context.output.is_json:
         context.output.document(rows)
@@ -187,20 +185,17 @@ async def list_(context: Context) -> None:
 @with_loop
 async def describe(context: Context, name: str | None) -> None:
     """Show topics: configs, and each partition's leader, replicas and ISR."""
-    from quorumlog.wire import rpcs
-    from quorumlog.wire.v1 import controller_pb2
-
     async with context.client() as client:
         reads = Reads(context, client)
-        request = controller_pb2.DescribeTopicsRequest(names=[] if name is None else [name])
-        reply = await reads.ask(rpcs.DESCRIBE_TOPICS, request)
-    for topic in reply.topics:
+        if name is None:
+            topics = await describe_all_topics(reads, lambda: context.left_s)
+        else:
+            topics = await describe_topics(reads, [name], lambda: context.left_s)
+    for topic in topics:
         if topic.result.error not in (ApiError.NONE, ""):
             raise reads.refused(refusal(topic.result))
     reads.tell()
-    documents = [
-        {**topic_document(topic), **reads.validity} for topic in sorted(reply.topics, key=lambda topic: topic.name)
-    ]
+    documents = [{**topic_document(topic), **reads.validity} for topic in sorted(topics, key=lambda topic: topic.name)]
     if context.output.is_json:
         context.output.document(documents)
         return

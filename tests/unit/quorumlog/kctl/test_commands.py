@@ -356,11 +356,11 @@ def test_an_error_without_a_controller_points_to_doctor(
         ("TIMED_OUT", "", "kctl doctor"),
         ("UNAVAILABLE", "start a node there", "start a node there"),
         ("OUTCOME_UNKNOWN", "look", "look"),
-        ("POLICY_VIOLATION", "", None),
+        ("INVALID_REPLICATION_FACTOR", "", None),
     ):
         for rpc in (rpcs.CREATE_TOPICS, rpcs.DESCRIBE_TOPICS, rpcs.LIST_REASSIGNMENTS):
-            client.replies[rpc] = ClusterError(code, "no", next_step, retriable=code != "POLICY_VIOLATION")
-        assert run([*arguments, "-o", "json"]) == (5 if code == "POLICY_VIOLATION" else 4)
+            client.replies[rpc] = ClusterError(code, "no", next_step, retriable=code != "INVALID_REPLICATION_FACTOR")
+        assert run([*arguments, "-o", "json"]) == (5 if code == "INVALID_REPLICATION_FACTOR" else 4)
         error = json.loads(capsys.readouterr().err)
         assert (error["error"], error["message"], error["next"]) == (code, "no", shown)
 
@@ -388,7 +388,7 @@ def test_ctrl_c_ends_consume_without_a_message(client: FakeClient, capsys: pytes
 
 
 def test_debug_shows_the_traceback(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
-    client.replies[rpcs.DESCRIBE_TOPICS] = ClusterError("POLICY_VIOLATION", "no")
+    client.replies[rpcs.DESCRIBE_TOPICS] = ClusterError("INVALID_REPLICATION_FACTOR", "no")
     assert run(["topics", "list"]) == 5
     assert "Traceback" not in capsys.readouterr().err
     assert run(["--debug", "topics", "list"]) == 5

@@ -172,3 +172,70 @@ async def test_brokers_are_looked_up_at_any_node_the_unfenced_first(client: Fake
     reply.brokers.add(broker_id=3, state="fenced").endpoints.add(name="C", host="a", port=3)
     assert await data.broker_addresses(Reads(Context(), cast(ControllerClient, client))) == ["b:1", "a:3"]
     assert len(client.calls) == 1
+
+
+# Clusters that do not fit into one answer
+
+
+class LargeCluster(FakeClient):
+    """One answer describes at most two topics; topics `gone` were deleted after the names were read."""
+
+    names = ("a", "b", "c", "d", "e", "gone")
+
+    async def call(self, rpc: AnyRpc, request: Any, timeout_s: float) -> Any:
+        if rpc is not rpcs.DESCRIBE_TOPICS:
+            return await super().call(rpc, request, timeout_s)
+        self.calls.append((rpc, request))
+        if not request.names or len(request.names) > 2:
+            raise ClusterError("POLICY_VIOLATION", "70000 partitions; one answer can describe at most 50000")
+        reply = pb.DescribeTopicsReply(result=FINE, offset=50 - len(self.calls))
+        for name in request.names:
+            error = "UNKNOWN_TOPIC_OR_PARTITION" if name == "gone" else "NONE"
+            topic = reply.topics.add(name=name, topic_id=bytes(range(16)), result=pb.Result(error=error))
+            if error == "NONE":
+                topic.partitions.add(leader=11, isr=[11], replica_states=["online"]).replicas.add(broker_id=11)
+        return reply
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> LargeCluster:
+    fake = LargeCluster()
+    monkeypatch.setattr(Context, "client", lambda self: fake)
+    quorum = quorum_reply()
+    fake.answer(replies(unconfirmed=False) | {rpcs.DESCRIBE_QUORUM: quorum})
+    whole = node_pb2.DescribeMetadataReply(result=FINE, topics=[pb.TopicDescription(name=each) for each in fake.names])
+    fake.answer({rpcs.DESCRIBE_METADATA: whole})
+    return fake
+
+
+@pytest.mark.parametrize("command", ["list", "describe"])
+def test_all_topics_are_shown_although_one_answer_cannot_hold_them(
+    large: LargeCluster, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    assert run(["topics", command, "-o", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows] == ["a", "b", "c", "d", "e"]
+    asked = [list(request.names) for rpc, request in large.calls if rpc is rpcs.DESCRIBE_TOPICS]
+    assert [names for names in asked if 0 < len(names) <= 2] == [[each] for each in large.names]
+    assert {row["offset"] for row in rows} == {50 - len(large.calls)}, "the lowest offset of the answers"
+
+
+def test_health_and_drain_cover_all_topics_of_a_large_cluster(
+    large: LargeCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(["cluster", "health", "-o", "json"])
+    found = json.loads(capsys.readouterr().out)
+    assert (found["topics"], found["partitions"], found["partitions_without_leader"]) == (5, 5, 0)
+    large.replies[rpcs.DESCRIBE_BROKERS].brokers.add(broker_id=12, state="unfenced")
+    assert run(["reassign", "generate", "--drain", "11", "-o", "json"]) == 0
+    planned = json.loads(capsys.readouterr().out)["plan"]["partitions"]
+    assert [(row["topic"], row["replicas"]) for row in planned] == [(each, [12]) for each in "abcde"]
+
+
+@pytest.mark.parametrize("command", [["topics", "list"], ["topics", "describe", "a"], ["reassign", "generate"]])
+def test_a_topic_that_does_not_fit_into_one_answer_is_refused(client: FakeClient, command: list[str]) -> None:
+    whole = node_pb2.DescribeMetadataReply(result=FINE, topics=[pb.TopicDescription(name=each) for each in "abc"])
+    client.answer({rpcs.DESCRIBE_QUORUM: quorum_reply(), rpcs.DESCRIBE_METADATA: whole})
+    client.replies[rpcs.DESCRIBE_TOPICS] = ClusterError("POLICY_VIOLATION", "70000 partitions")
+    assert run([*command, "--topic", "a"] if command[0] == "reassign" else command) == 5
+    assert sum(rpc is rpcs.DESCRIBE_TOPICS for rpc, _ in client.calls) <= 3

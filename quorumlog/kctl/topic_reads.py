@@ -1,0 +1,59 @@
+"""Descriptions of topics, in as many requests as their size requires.
+
+A node describes a limited number of partitions in one answer (POLICY_VIOLATION above it).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from quorumlog.errors import ClusterError
+from quorumlog.wire.errors import ApiError
+
+if TYPE_CHECKING:
+    from quorumlog.client.reads import Caller
+    from quorumlog.kctl.reads import Reads
+
+
+async def describe_topics(caller: Caller, names: Iterable[str], left_s: Callable[[], float]) -> list[Any]:
+    """Return the descriptions of these topics, of which there is at least one.  left_s: seconds for each request.
+
+    A topic that does not exist is described by an error, see `pb.TopicDescription.result`.
+
+    Raises:
+        ClusterError: refused, or no node answers.
+    """
+    from quorumlog.client.reads import in_parts
+
+    wanted = sorted(set(names))
+    assert wanted, "no topic is named, which would mean all of them"
+    return await in_parts(wanted, len(wanted), lambda part: _described(caller, part, left_s))
+
+
+async def describe_all_topics(reads: Reads, left_s: Callable[[], float]) -> list[Any]:
+    """Return the descriptions of all topics.
+
+    If several requests are necessary, a topic that is created meanwhile may be missing.
+
+    Raises:
+        ClusterError: refused, or no node answers.
+    """
+    from quorumlog.client.reads import TOPICS_AT_ONCE, in_parts
+
+    try:
+        return await _described(reads, (), left_s)
+    except ClusterError as error:
+        if error.code != ApiError.POLICY_VIOLATION:
+            raise
+    names = await reads.topic_names(left_s())
+    found = await in_parts(names, TOPICS_AT_ONCE, lambda part: _described(reads, part, left_s))
+    return [topic for topic in found if topic.result.error in (ApiError.NONE, "")]  # others were deleted meanwhile
+
+
+async def _described(caller: Caller, names: Sequence[str], left_s: Callable[[], float]) -> list[Any]:
+    from quorumlog.wire import rpcs
+    from quorumlog.wire.v1 import controller_pb2 as pb
+
+    reply = await caller.call(rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest(names=names), left_s())
+    return list(reply.topics)
