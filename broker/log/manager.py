@@ -353,6 +353,8 @@ class LogManager:
             due = []
             for log in self._logs_in(directory):
                 await turn.passed()
+                if self._logs.get(log.key) is not log:
+                    continue  # its folder may have been moved to the strays during the wait
                 log.upkeep.expire_producers(log.config, now_ms)
                 self._roll_aged(log, now_ms)
                 if (start_offset := log.upkeep.retained_start(log.config, now_ms, wall_ms)) > log.start_offset:

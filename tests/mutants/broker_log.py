@@ -55,6 +55,13 @@ MUTANTS = (
         (f"{DURABILITY_TESTS}::test_retention_deletes_nothing_that_is_not_durable",),
     ),
     Mutant(
+        "maintenance seals a segment of a log whose folder was set aside, and ends the broker",
+        MANAGER,
+        "                if self._logs.get(log.key) is not log:\n                    continue  # its folder",
+        "                if False:\n                    continue  # its folder",
+        (f"{UNIT}/test_upkeep.py::test_a_log_may_be_removed_while_others_are_maintained",),
+    ),
+    Mutant(
         "the start of a log passes its watermark",
         MARKS,
         "        offset = min(offset, self.high_watermark)\n",

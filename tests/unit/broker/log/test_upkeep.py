@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from broker.log import LogConfig, PartitionLog
+from quorumlog.runtime.turns import Turn
 from tests.unit.broker.log.batches import make_batch
-from tests.unit.broker.log.rig import OTHER, Rig, append, batches_of
+from tests.unit.broker.log.rig import KEY, OTHER, Rig, append, batches_of
 
 HOUR = 3_600_000
 DAY = 24 * HOUR
@@ -140,3 +141,26 @@ async def test_the_clock_of_retention_is_stored_once_an_hour(rig: Rig, monkeypat
     assert written == [b"%d" % (DAY + hours * HOUR) for hours in range(3)]
     await rig.logs.maintain(60_000 * 121, HOUR)  # set back
     assert written[-1] == b"%d" % HOUR
+
+
+async def test_a_log_may_be_removed_while_others_are_maintained(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in (OTHER, KEY):
+        log = rig.create(key=key)
+        append(log, [b"x"])
+        await rig.settle(log)
+        log.config = LogConfig(compacts=True, deletes=False, segment_age_max_ms=1_000)
+    sealed = rig.logs.logs[OTHER].segments
+    has_begun = False
+
+    async def removed_meanwhile(_: Turn) -> None:
+        nonlocal has_begun
+        if not has_begun:
+            has_begun = True
+            await rig.logs.set_aside([KEY], 0)
+
+    monkeypatch.setattr(Turn, "passed", removed_meanwhile)
+    await rig.logs.maintain(1_000, DAY)
+    assert len(sealed) == 2
+    assert [stray.folder for stray in rig.logs.strays()] == [log.folder.rpartition("/")[2]]
+    assert not (rig.folder / log.folder).exists()
+    assert not rig.logs.failed_disks
