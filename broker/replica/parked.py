@@ -15,7 +15,7 @@ from quorumlog.wire.errors import KafkaCode
 class ParkedProduce:
     """Offsets are those of its records, and `append_time_ms` their timestamp if the leader gave it.
 
-    timer: ends the wait.
+    timer: ends the wait; None once the time is up.
     """
 
     future: asyncio.Future[ProduceResult]
@@ -39,6 +39,7 @@ class ParkedProduces:
         self._by_flush: list[tuple[int, int, ParkedProduce]] = []
         self._order = 0
         self._timed_out = 0
+        """Produces in both heaps whose time is up.  They do not count as parked any more."""
 
     def add(self, produce: ParkedProduce) -> None:
         self._order += 1
@@ -55,22 +56,28 @@ class ParkedProduces:
                 if verdict is None:
                     break
                 heapq.heappop(heap)
-                decided.append((produce, verdict))
+                if produce.timer is None:
+                    self._timed_out -= 1
+                else:
+                    decided.append((produce, verdict))
         return decided
 
     def take_all(self) -> list[ParkedProduce]:
         """Remove and return every produce, because the leadership that they wait for has ended."""
-        taken = [entry[2] for heap in (self._by_flush, self._by_commit) for entry in heap]
-        self._by_flush.clear()
-        self._by_commit.clear()
+        heaps = (self._by_flush, self._by_commit)
+        taken = [produce for heap in heaps for _, _, produce in heap if produce.timer is not None]
+        for heap in heaps:
+            heap.clear()
+        self._timed_out = 0
         return taken
 
     def forget(self, produce: ParkedProduce) -> None:
-        """Drop a produce that was answered because its time is up."""
-        heap = self._by_commit if produce.acks == ACKS_ALL else self._by_flush
+        """Drop a produce whose time is up."""
+        assert produce.timer is None, produce
         self._timed_out += 1
-        if 2 * self._timed_out > len(heap):
-            # Answered entries are removed only when they are the majority, so the cost for each produce is constant.
-            heap[:] = [entry for entry in heap if not entry[2].future.done()]
-            heapq.heapify(heap)
+        if 2 * self._timed_out > len(self._by_flush) + len(self._by_commit):
+            # They are removed only when they are the majority, so the cost for each produce is constant.
+            for heap in (self._by_flush, self._by_commit):
+                heap[:] = [entry for entry in heap if entry[2].timer is not None]
+                heapq.heapify(heap)
             self._timed_out = 0

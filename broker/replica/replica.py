@@ -502,10 +502,9 @@ class Replica:
 
     def _on_timeout(self, produce: ParkedProduce) -> None:
         produce.timer = None
-        if not produce.future.done():
-            self._answer(produce, KafkaCode.REQUEST_TIMED_OUT)
-            self._context.parked_produces -= 1
-            self._parked.forget(produce)
+        self._context.parked_produces -= 1
+        self._parked.forget(produce)
+        self._answer(produce, KafkaCode.REQUEST_TIMED_OUT)
 
     def _answer_decided(self) -> None:
         if self.leader is not None:

@@ -413,6 +413,13 @@ MUTANTS = (
         (f"{SERVING_TESTS}::test_each_parked_produce_is_answered_by_its_own_condition",),
     ),
     Mutant(
+        "a produce whose time is up counts as answered twice, so the number of waiting ones is not bounded",
+        PARKED,
+        "                if produce.timer is None:\n",
+        "                if False:\n",
+        (f"{SERVING_TESTS}::test_each_parked_produce_is_counted_until_it_is_answered",),
+    ),
+    Mutant(
         "a deleted replica's watermark stays among the facts",
         WATERMARKS,
         "            self._forgotten[directory_id].add(name)\n",

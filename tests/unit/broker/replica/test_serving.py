@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.replica.rig import TOPIC, Rig
@@ -31,6 +33,32 @@ async def test_each_parked_produce_is_answered_by_its_own_condition(rig: Rig) ->
     assert not everyone.done()
     await rig.fetch(2, 2, 0)
     assert everyone.result().error_code == KafkaCode.NONE
+    assert rig.context.parked_produces == 0
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_each_parked_produce_is_counted_until_it_is_answered(rig: Rig, ends: bool) -> None:
+    await rig.create((1, 2, 3))
+    cancelled, late, *waiting = (
+        rig.produce(value, acks=acks, timeout_ms=timeout_ms)
+        for value, acks, timeout_ms in (
+            (b"cancelled", -1, 1),
+            (b"late", -1, 1),
+            (b"waits", 1, 60_000),
+            (b"waits", -1, 60_000),
+            (b"waits", -1, 60_000),
+        )
+    )
+    cancelled.cancel()
+    assert (await late).error_code == KafkaCode.REQUEST_TIMED_OUT
+    assert rig.context.parked_produces == 3, "the answered ones do not count"
+    if ends:
+        await rig.change(leader=2)
+        assert {each.result().error_code for each in waiting} == {KafkaCode.NOT_LEADER_OR_FOLLOWER}
+    else:
+        await rig.change(isr=(1,))
+        await rig.role.logs.flush_all([rig.log])
+        assert {each.result().error_code for each in waiting} == {KafkaCode.NONE}
     assert rig.context.parked_produces == 0
 
 
