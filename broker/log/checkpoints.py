@@ -107,7 +107,7 @@ class Checkpoints:
                 return False
             empty = encode_state(empty_state(offset, epoch))
             state, folder = state_fact(log.folder), folder_fact(log.folder)
-            value = log.durability.folder_fact
+            value, taken = log.durability.folder_fact, log.marks.watermarks_taken
             with log.durability.changing_fact():
                 try:
                     # Old segments may outlive a power failure.  Until the next flush, nothing in the folder is proof.
@@ -115,10 +115,11 @@ class Checkpoints:
                 finally:
                     log.durability.folder_fact = None
                 with directory.reported():
-                    if _position(log) == before:
+                    if _position(log) == before and log.marks.watermarks_taken == taken:
                         log.restart_at(offset, epoch)
                         return True
-                    # It was appended to, or is a leader's log now.
+                    # It was appended to, or is a leader's log now.  Or its watermark is among the facts again, and may
+                    # be above `offset`: the next start would treat the log as damaged.
                     old = encode_state(log.upkeep.take_state())
                     await self._commit(directory, [log], {state: old, folder: value})
                     log.durability.folder_fact = value

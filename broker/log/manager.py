@@ -335,6 +335,7 @@ class LogManager:
     async def reset_to(self, log: PartitionLog, offset: int, epoch: int = -1) -> bool:
         """Drop all records and continue at `offset`.  Return False, with nothing done, if the log changed meanwhile.
 
+        It is also too late if the watermark was written to the facts meanwhile; the caller tries again.
         epoch: epoch of the record before `offset`; -1 if it is unknown.
         """
         return await self._checkpoints.reset_to(log, offset, epoch)

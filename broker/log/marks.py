@@ -23,6 +23,7 @@ class LogMarks:
     appended_since_checkpoint: bytes.
     cleaned_offset: end of the part that was compacted; never above the watermark.
     compacted_end: end of the last segment that compaction has replaced; markers below it may have been removed.
+    watermarks_taken: how often the watermark was taken to be written to the facts.
     """
 
     __slots__ = (
@@ -37,6 +38,7 @@ class LogMarks:
         "is_changed",
         "start_offset",
         "truncation_floor",
+        "watermarks_taken",
         "written_start_offset",
     )
 
@@ -51,6 +53,7 @@ class LogMarks:
         self.appended_since_checkpoint = 0
         self.cleaned_offset = state.cleaned_offset
         self.compacted_end = state.compacted_end
+        self.watermarks_taken = 0
         self._written_watermark = 0  # among the facts
 
     @property
@@ -123,6 +126,7 @@ class LogMarks:
 
     def take_watermark(self) -> int:
         """Return the watermark to write to the facts now; everything below it is durable."""
+        self.watermarks_taken += 1
         self._written_watermark = min(self.high_watermark, self.durable_offset)
         self.truncation_floor = max(self.truncation_floor, self._written_watermark)
         return self._written_watermark

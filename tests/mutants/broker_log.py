@@ -55,6 +55,13 @@ MUTANTS = (
         (f"{DURABILITY_TESTS}::test_retention_deletes_nothing_that_is_not_durable",),
     ),
     Mutant(
+        "a log is reset below the watermark that was written meanwhile, and counts as damaged at the next start",
+        CHECKPOINTS,
+        "if _position(log) == before and log.marks.watermarks_taken == taken:",
+        "if _position(log) == before:",
+        (f"{UNIT}/test_missing_logs.py::test_a_reset_is_put_off_if_the_watermark_is_written_meanwhile",),
+    ),
+    Mutant(
         "maintenance seals a segment of a log whose folder was set aside, and ends the broker",
         MANAGER,
         "                if self._logs.get(log.key) is not log:\n                    continue  # its folder",

@@ -107,6 +107,30 @@ async def test_records_dropped_by_a_reset_are_not_reported_missing(rig: Rig) -> 
     assert (rig.log.end_offset, rig.logs.failures) == (5, {})
 
 
+async def test_a_reset_is_put_off_if_the_watermark_is_written_meanwhile(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the log would end below the watermark in the facts: damaged, for the next start."""
+    log = rig.create()
+    fill(log, 30)
+    await rig.settle(log)
+    before, commit = batches_of(log), rig.disk.facts.commit
+
+    async def with_watermark(changes: dict[str, bytes | None]) -> None:
+        monkeypatch.setattr(rig.disk.facts, "commit", commit)
+        await commit(changes)
+        await write_watermark(rig, log)
+
+    monkeypatch.setattr(rig.disk.facts, "commit", with_watermark)
+    assert not await rig.logs.reset_to(log, 5)
+    assert batches_of(log) == before
+    await rig.restart(clean=False)
+    assert (batches_of(rig.log), rig.logs.failures) == (before, {})
+    assert await rig.logs.reset_to(rig.log, 5)
+    await rig.restart(clean=False)
+    assert (rig.log.end_offset, rig.logs.failures) == (5, {})
+
+
 async def test_a_recreated_replica_is_not_compared_with_its_predecessor(rig: Rig) -> None:
     log = rig.create()
     fill(log, 30)
