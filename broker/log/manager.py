@@ -77,6 +77,7 @@ class LogManager:
         self._left_over: list[PartitionLog] = []  # doubles that do not count
         self._failures: dict[LogKey, CorruptStoreError] = {}
         self._failed_folders: dict[LogKey, tuple[LogDirectory, str]] = {}
+        self._moved_to_failed: dict[LogKey, UUID] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._notes: set[asyncio.Task[None]] = set()
         self._clock = RetentionClock()
@@ -102,6 +103,14 @@ class LogManager:
     def failed_disks(self) -> Mapping[UUID, DiskError]:
         return {one.id: one.failure for one in self._directories.values() if one.failure is not None}
 
+    @property
+    def moved_to_failed(self) -> Mapping[LogKey, UUID]:
+        """The logs that moved to a directory that failed at this start, as long as their former folders are strays.
+
+        The metadata may still name the former directory.
+        """
+        return MappingProxyType(self._moved_to_failed)
+
     def get(self, key: LogKey) -> PartitionLog | None:
         return self._logs.get(key)
 
@@ -120,11 +129,19 @@ class LogManager:
                 self._drop_directory(directory.id)
                 directory.fail(error)
         await self.moves.resume()
+        self._find_moved_to_failed()
         for directory in self._directories.values():
             self._tasks.append(asyncio.get_running_loop().create_task(directory.flush.run()))
         for log in self._logs.values():
             if log.durability.is_dirty:
                 self._directories[log.directory_id].flush.mark(log.durability)
+
+    def _find_moved_to_failed(self) -> None:
+        failed = self.failed_disks
+        for directory in self._working():
+            for folder, target in directory.strays.continued():
+                if target in failed and (identity := parse_folder_name(folder)) is not None:
+                    self._moved_to_failed[identity[0]] = target
 
     def _drop_directory(self, directory_id: UUID) -> None:
         """Drop the logs of a directory that failed while it was opened."""

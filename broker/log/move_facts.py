@@ -8,7 +8,8 @@ the move is decided.  A move has these steps; a crash between any two of them lo
    deletes it.
 3. The target gets the fact `future/<folder>`, which contains the facts of the log for later.  A start deletes it, too.
 4. The source's fact `moving/<folder>` says that the move is decided.  The same transaction deletes the source's facts
-   about the log, and makes its folder a stray.  From here on the future counts: a start does steps 5 and 6.
+   about the log, and makes its folder a stray, whose fact names the target.  From here on the future counts: a start
+   does steps 5 and 6.
 5. The target's folder is renamed to `logs/<folder>`; then the target gets the facts of the log instead of
    `future/<folder>`.
 6. The source's folder is moved to the strays, and its fact `moving/<folder>` is deleted.
@@ -16,6 +17,9 @@ the move is decided.  A move has these steps; a crash between any two of them lo
 No record is acknowledged between the end of step 2 and the end of step 5 that is not durable in both directories (see
 `moves`).  While the source is offline at a start, the future stays as it is: only the source knows whether the move was
 decided.  A renamed folder shows it as well.
+
+The metadata may name the source until the broker has reported the target.  If the target is offline at a start before
+that, the stray in the source shows where the log is (`LogManager.moved_to_failed`).
 """
 
 from __future__ import annotations

@@ -366,7 +366,7 @@ class LogMoves:
                 if (prepared := await self._prepare(copy)) is None:
                     return False
                 facts: dict[str, bytes | None] = {}
-                stray = await copy.source.strays.plan(copy.folder, wall_ms(), facts)
+                stray = await copy.source.strays.plan(copy.folder, copy.target.id, wall_ms(), facts)
                 facts[moving_fact(copy.folder)] = encode_fact(MoveFact(copy.target.id, is_decided=True))
                 copy.may_be_decided = True
                 with copy.source.reported():

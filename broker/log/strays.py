@@ -7,7 +7,7 @@ the move, so that the next start finishes a move that a crash interrupted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -29,12 +29,16 @@ logger = get_logger("log")
 
 
 class StrayState(msgspec.Struct, frozen=True):
-    """The fact of a stray.  set_aside_ms: wall time, for people.  is_kept: deleted only by `purge`."""
+    """The fact of a stray.  set_aside_ms: wall time, for people.  is_kept: deleted only by `purge`.
+
+    is_moved: the folder is among the strays.  continues_in: the directory to which the log moved, if it did.
+    """
 
     folder: str
     set_aside_ms: int
     is_moved: bool
     is_kept: bool = False
+    continues_in: UUID | None = None
 
 
 class Stray(NamedTuple):
@@ -62,6 +66,12 @@ class StrayFolders:
             Stray(self._disk.directory_id, name, stray.folder, stray.set_aside_ms, stray.is_kept)
             for name, stray in sorted(self._known.items())
         ]
+
+    def continued(self) -> Iterator[tuple[str, UUID]]:
+        """Yield the folders of logs that moved to another directory, and that directory."""
+        for stray in self._known.values():
+            if stray.continues_in is not None:
+                yield stray.folder, stray.continues_in
 
     async def load(self) -> None:
         """Load the strays, and finish the moves that a crash interrupted.
@@ -97,9 +107,14 @@ class StrayFolders:
         await self._disk.facts.commit(changes)
         await self.finish(named)
 
-    async def plan(self, folder: str, wall_ms: int, changes: dict[str, bytes | None]) -> dict[str, StrayState]:
-        """Add the intent to move a folder to `changes`.  Return its name and state, for `finish` or `give_up`."""
-        return await self._name([StrayState(folder, wall_ms, is_moved=False)], changes)
+    async def plan(
+        self, folder: str, continues_in: UUID, wall_ms: int, changes: dict[str, bytes | None]
+    ) -> dict[str, StrayState]:
+        """Add the intent to move the folder of a log that continues in another directory to `changes`.
+
+        Return its name and state, for `finish` or `give_up`.
+        """
+        return await self._name([StrayState(folder, wall_ms, is_moved=False, continues_in=continues_in)], changes)
 
     def give_up(self, named: dict[str, StrayState]) -> dict[str, bytes | None]:
         """Forget an intent; return the facts to change."""

@@ -67,7 +67,7 @@ class Directories:
             return
         found = logs.get(key)
         if found is None:
-            failed = None if strays_known else self._may_be_on_failed(replica.image, assigned)
+            failed = None if strays_known else self._may_be_on_failed(replica, assigned)
             if failed is not None:
                 replica.offline = f"it may be in {failed}, which is offline"
                 self.report(replica.partition, failed)
@@ -152,16 +152,18 @@ class Directories:
         assert replica is not None, partition
         return replica.directory_id
 
-    def _may_be_on_failed(self, partition: PartitionImage, assigned: UUID) -> UUID | None:
+    def _may_be_on_failed(self, replica: Replica, assigned: UUID) -> UUID | None:
         """Return a directory that failed at this start, if a member of the ISR or ELR may be in it.
 
-        The directory of that replica was never reported to the controller, and no other directory holds it.  An empty
-        replica in its place would be treated as the replica with the records.
+        The directory of that replica, or its move to that directory, was never reported to the controller, and no other
+        directory holds it.  An empty replica in its place would be treated as the replica with the records.
         """
-        if assigned != UNASSIGNED or self._context.broker_id not in (*partition.isr, *partition.elr):
+        partition, logs = replica.image, self._context.logs
+        if self._context.broker_id not in (*partition.isr, *partition.elr):
             return None
-        offline = self._context.logs.failed_disks
-        return next((each for each in self._directory_ids if each in offline), None)
+        if assigned != UNASSIGNED:
+            return logs.moved_to_failed.get(replica.key)
+        return next((each for each in self._directory_ids if each in logs.failed_disks), None)
 
     def _choose(self, assigned: UUID, preferred: UUID | None) -> UUID | None:
         """Return the assigned directory, None if it has failed.  If none is assigned here, return another one.

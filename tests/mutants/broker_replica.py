@@ -308,6 +308,13 @@ MUTANTS = (
         (f"{ROLE_TESTS}::test_a_replica_on_a_failed_directory_is_not_recreated_elsewhere",),
     ),
     Mutant(
+        "a replica that moved to a directory that fails at the next start begins anew in its former one",
+        DIRECTORIES,
+        "            return logs.moved_to_failed.get(replica.key)\n",
+        "            return None\n",
+        (f"{MOVE_TESTS}::test_a_moved_replica_does_not_begin_anew_in_its_former_directory",),
+    ),
+    Mutant(
         "a member of the ISR that may be on a failed directory begins anew",
         DIRECTORIES,
         "self._context.broker_id not in (*partition.isr, *partition.elr):",

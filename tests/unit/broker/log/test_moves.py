@@ -423,6 +423,24 @@ async def test_an_offline_source_keeps_a_future_that_may_count(rig: MoveRig) -> 
     rig.check_moved()
 
 
+async def test_a_target_that_is_offline_at_the_start_is_remembered_by_the_source(rig: MoveRig) -> None:
+    rig.create()
+    await rig.fill(6)
+    rig.on_operation = lambda: setattr(rig, "is_stopped", rig.operations[-1] == "rename 1")  # the move is decided
+    await rig.move()
+    assert rig.is_stopped
+    await rig.end()
+    rig.is_stopped, rig.on_operation = False, lambda: None
+    rig.disks[1].full = True
+    await rig.start()
+    assert (set(rig.logs.failed_disks), rig.logs.get(KEY)) == ({rig.ids[1]}, None)
+    assert rig.logs.moved_to_failed == {KEY: rig.ids[1]}
+    rig.disks[1].full = False
+    await rig.restart()
+    assert not rig.logs.moved_to_failed
+    rig.check_moved()
+
+
 def _keyed(rig: MoveRig, count: int) -> None:
     """Append records of three keys, so that a cleaning removes most of them."""
     for number in range(count):

@@ -100,6 +100,30 @@ async def test_an_outdated_directory_in_the_metadata_is_corrected(rig: Rig) -> N
     assert rig.unreported == [(0, rig.log.directory_id)]
 
 
+async def test_a_moved_replica_does_not_begin_anew_in_its_former_directory(tmp_path: Path) -> None:
+    """The broker ended before the controller knew of the move, and the new directory fails at the next start."""
+    async with running(tmp_path, directories=2) as before:
+        await before.register()
+        await before.create((1,))
+        await before.write(b"a")
+        await assigned(before, before.log.directory_id)
+        target = other(before)
+        await request(before, target)
+        await run_moves(before)
+        assert before.log.directory_id == target
+    rig = Rig([tmp_path / f"disk{number}" for number in range(2)])
+    rig.cluster = before.cluster
+    disk = rig._disks[rig.directories.index(target)]
+    disk._set_failure(DiskError("broken"))
+    async with rig.role:
+        await rig.register(1)
+        assert rig.hosted().image.isr == (1,)
+        assert (rig.hosted().log, rig.hosted().offline) == (None, f"it may be in {target}, which is offline")
+        assert rig.unreported == [(0, target)]
+    for each in rig._disks:
+        each.close()
+
+
 async def test_a_follower_moves_and_goes_on_copying(rig: Rig) -> None:
     await rig.create((2, 1))
     await rig.reply(2, make_batch([b"a"], base_offset=0, leader_epoch=0), high_watermark=1)
