@@ -162,8 +162,7 @@ async def discard_future(target: Disk, folder: str) -> None:
     Raises: DiskError.
     """
     # The fact first: without its fact, nobody takes a part of the folder for the whole.
-    if future_fact(folder) in target.facts.load(future_fact(folder)):
-        await target.facts.commit({future_fact(folder): None})
+    await target.facts.commit({future_fact(folder): None})
     if target.exists(future_path(folder)):
         await asyncio.get_running_loop().run_in_executor(None, target.remove_tree, future_path(folder))
 

@@ -159,10 +159,8 @@ class LogMoves:
                 log = self._logs.get(key)
                 if log is None or self._targets.get(key) == target:
                     continue
-                if target == log.directory_id and not self._has_fact(log):
-                    continue
                 self._targets.pop(key, None)  # ends the copy in progress
-                is_move = target != log.directory_id
+                is_move = target != log.directory_id  # else: delete the fact, also that of a move to a failed directory
                 fact = encode_fact(MoveFact(target)) if is_move else None
                 changes.setdefault(log.directory_id, {})[moving_fact(_folder(log))] = fact
                 if is_move:
@@ -178,11 +176,6 @@ class LogMoves:
         self._news.set()
         if failure is not None:
             raise failure
-
-    def _has_fact(self, log: PartitionLog) -> bool:
-        """Return whether a move was requested, perhaps to a directory that has failed since."""
-        name = moving_fact(_folder(log))
-        return name in self._directories[log.directory_id].disk.facts.load(name)
 
     # -- start and stop
 

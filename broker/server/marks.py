@@ -26,6 +26,7 @@ class ProcessMarks:
         self._disks = disks
         self._has_failed = has_failed
         self._on_failure = on_failure
+        self._has_begun = False
 
     async def count_start(self) -> int:
         """Return the number of this start, which is durable in every working directory.
@@ -50,9 +51,12 @@ class ProcessMarks:
         return int(mark) if not marks and mark.isdigit() else -1
 
     async def begin(self) -> None:
-        """Remove the mark of the clean stop.  From now on, records may be written."""
+        """Remove the mark of the clean stop, once.  From now on, records may be written."""
+        if self._has_begun:
+            return
         if any(disk.facts.load(CLEAN_EPOCH) for disk in self._working()):
             await self._commit(CLEAN_EPOCH, None)
+        self._has_begun = True
 
     async def leave_clean(self, broker_epoch: int) -> None:
         """Mark that everything written under this epoch is durable.

@@ -49,7 +49,10 @@ class Facts(Protocol):
     """
 
     def load(self, prefix: str = "") -> dict[str, bytes]:
-        """Return all facts whose key starts with `prefix`, sorted by key."""
+        """Return all facts whose key starts with `prefix`, sorted by key.
+
+        For the start only: it reads all facts, on the caller's thread, and waits until a commit has ended.
+        """
         ...
 
     async def commit(self, changes: dict[str, bytes | None]) -> None:

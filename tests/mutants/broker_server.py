@@ -33,6 +33,13 @@ MUTANTS = (
         (f"{MARK_TESTS}::test_the_mark_is_removed_before_the_first_record_can_be_written",),
     ),
     Mutant(
+        "another registration reads facts, and waits for a disk that hangs",
+        "broker/server/marks.py",
+        "        self._has_begun = True\n",
+        "",
+        (f"{MARK_TESTS}::test_another_registration_does_not_wait_for_a_disk_that_hangs",),
+    ),
+    Mutant(
         "a directory from a backup lowers the number of the start",
         "broker/server/marks.py",
         "start = max((",

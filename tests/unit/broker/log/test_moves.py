@@ -159,6 +159,30 @@ async def test_a_cancelled_move_leaves_the_log_and_no_copy(rig: MoveRig) -> None
     rig.check_moved(0)
 
 
+async def test_moves_read_no_facts(rig: MoveRig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That takes long with many logs, and stops the event loop while a disk hangs in a commit."""
+    rig.create()
+    await rig.fill(20)
+
+    def fail(prefix: str = "") -> dict[str, bytes]:
+        raise AssertionError(prefix)
+
+    with monkeypatch.context() as patches:
+        for disk in rig.disks:
+            patches.setattr(disk.facts, "load", fail)
+        await rig.logs.moves.request({KEY: rig.ids[0]})
+        rig.logs.moves.set_rate(1)
+        await rig.logs.moves.request({KEY: rig.ids[1]})
+        rig.begin()
+        await until(lambda: any(future.size for future in rig.logs.moves.futures()))
+        await rig.logs.moves.request({KEY: rig.ids[0]})
+        await until(lambda: not rig.disks[1].list("futures"))
+        await rig.end_runner()
+        rig.logs.moves.set_rate(-1)
+        await rig.move()
+    rig.check_moved()
+
+
 async def test_a_move_to_a_failed_directory_can_be_cancelled(rig: MoveRig) -> None:
     rig.create()
     await rig.fill(3)

@@ -73,6 +73,22 @@ async def test_the_mark_is_removed_before_the_first_record_can_be_written(tmp_pa
         assert role.context.cluster.own_epoch == 9
 
 
+async def test_another_registration_does_not_wait_for_a_disk_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stopped_cleanly(5, tmp_path)
+    async with started(tmp_path) as role:
+        await role._on_registered(9)
+        (disk,) = role._disks
+
+        def waits_for_the_commit_under_way(_: str) -> dict[str, bytes]:
+            raise AssertionError("the event loop would stop")
+
+        monkeypatch.setattr(disk.facts, "load", waits_for_the_commit_under_way)
+        await role._on_registered(10)
+        assert role.context.cluster.own_epoch == 10
+
+
 async def test_a_clean_stop_before_the_registration_keeps_the_mark(tmp_path: Path) -> None:
     await stopped_cleanly(5, tmp_path)
     async with started(tmp_path) as role:
