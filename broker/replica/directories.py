@@ -84,13 +84,17 @@ class Directories:
         self.report_changed(replica)
 
     def was_assigned_again(self, replica: Replica, partition: PartitionImage) -> bool:
-        """Return whether a damaged replica was taken off this broker and assigned to it again since the last pass.
+        """Return whether an offline replica was taken off this broker and assigned to it again since the last pass.
 
-        Only a new assignment replaces `LOST` in the metadata, because this broker reports no other directory for a
-        damaged replica.
+        Only a new assignment replaces `LOST` or a failed directory in the metadata, because this broker reports no
+        other directory for an offline replica.
         """
-        is_damaged = replica.key in self._context.logs.failures
-        return is_damaged and self._assigned(replica.image) == LOST != self._assigned(partition)
+        if replica.log is not None:
+            return False
+        logs, before, now = self._context.logs, self._assigned(replica.image), self._assigned(partition)
+        if replica.key in logs.failures:
+            return before == LOST != now
+        return before in logs.failed_disks and now not in logs.failed_disks
 
     def _on_moved(self, key: LogKey) -> None:
         """Report the new directory of a replica that has moved, and look again at a log start that was not durable."""

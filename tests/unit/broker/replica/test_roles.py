@@ -192,3 +192,23 @@ async def test_damaged_replica_that_is_assigned_again_in_one_pass_starts_over(ri
     await rig.learn()
     assert rig.log.end_offset == 0
     assert rig.unreported == [(0, rig.directories[0])]
+
+
+async def test_replica_of_a_failed_directory_that_is_assigned_again_in_one_pass_starts_over(two_disks: Rig) -> None:
+    rig = two_disks
+    rig.role.follower.activate(rig.cluster.epoch(1))
+    rig.cluster.create(TOPIC, (2, 1))
+    topic_id = rig.cluster.image.topic_ids[TOPIC]
+    last_offset = rig.cluster.partition(topic_id).last_offset
+
+    def step(**fields: Any) -> PartitionChange:
+        return PartitionChange(topic_id, 0, Reason.REASSIGNMENT, NO_OFFSET, last_offset, **fields)
+
+    rig.cluster.apply([step(isr=(2,), replicas=(Replica(2), Replica(1, rig.directories[1])))])
+    await rig.learn()
+    assert rig.hosted().log is None
+    rig.cluster.apply([step(replicas=(Replica(2),))])
+    rig.cluster.apply([step(replicas=(Replica(2), Replica(1)), adding=(1,))])
+    await rig.learn()
+    assert rig.log.directory_id == rig.directories[0]
+    assert rig.unreported == [(0, rig.directories[0])]
