@@ -16,8 +16,8 @@
     clock                 the wall time that retention used recently
 
 **Doubles.**  A replica may be moved to another directory while its own directory is offline.  Once that directory works
-again, both hold the replica.  The copy in the directory that the metadata names is the one that counts.  Until
-`settle`, both are in `doubles`.
+again, both hold the replica.  The copy in the directory that the metadata names is the one that counts, even if another
+copy is damaged.  Until `settle`, the copies are in `doubles`, except damaged ones.
 """
 
 from __future__ import annotations
@@ -75,8 +75,10 @@ class LogManager:
         self._logs: dict[LogKey, PartitionLog] = {}
         self._doubles: dict[LogKey, dict[UUID, PartitionLog]] = {}
         self._left_over: list[PartitionLog] = []  # doubles that do not count
+        self._damaged_left_over: list[tuple[LogDirectory, str]] = []  # the same, damaged
+        self._undecided: list[PartitionLog] = []  # doubles of replicas in `failures`, closed
         self._failures: dict[LogKey, CorruptStoreError] = {}
-        self._failed_folders: dict[LogKey, tuple[LogDirectory, str]] = {}
+        self._failed_folders: dict[LogKey, list[tuple[LogDirectory, str]]] = {}
         self._moved_to_failed: dict[LogKey, UUID] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._notes: set[asyncio.Task[None]] = set()
@@ -96,7 +98,10 @@ class LogManager:
 
     @property
     def doubles(self) -> Mapping[LogKey, Mapping[UUID, PartitionLog]]:
-        """The copies of replicas that are in several directories; they are neither in `logs` nor in `failures`."""
+        """The good copies of replicas that are in several directories.  None of them is in `logs`.
+
+        A replica is also in `failures` if one of its copies is damaged.
+        """
         return MappingProxyType(self._doubles)
 
     @property
@@ -128,6 +133,9 @@ class LogManager:
             except DiskError as error:
                 self._drop_directory(directory.id)
                 directory.fail(error)
+        for key in self._failures:
+            if (log := self._logs.pop(key, None)) is not None:
+                self._doubles[key] = {log.directory_id: log}
         await self.moves.resume()
         self._find_moved_to_failed()
         for directory in self._directories.values():
@@ -189,8 +197,6 @@ class LogManager:
                 if folder in facts.damaged:
                     await turn.through(check_whole(disk, f"{LOGS}/{folder}", state, facts.damaged[folder]))
                     notes[DAMAGED + folder] = None
-                if key in self._failures:
-                    raise CorruptStoreError(f"{folder} is in two data directories, and damaged in one")
                 is_exact = was_clean and folder not in facts.damaged and folder not in moved_here
                 self._adopt(
                     await load_log(disk, key, topic, folder, state, facts, self._recent, turn, is_exact=is_exact)
@@ -235,7 +241,8 @@ class LogManager:
                     await self._checkpoints.write(directory, [log for log in mine if log.marks.is_changed])
                     await directory.flush.flush_all([log.durability for log in mine])
                     # Unsettled logs have no checkpoint.
-                    if not any(log.directory_id == directory.id for log in self._unsettled()):
+                    unsettled = (*self._unsettled(), *self._undecided)
+                    if not any(log.directory_id == directory.id for log in unsettled):
                         await directory.disk.facts.commit({CLEAN: b""})
                         marked += 1
                 except DiskError as error:
@@ -275,19 +282,23 @@ class LogManager:
     def settle(self, key: LogKey, directory_id: UUID) -> None:
         """Move the copy of `key` in `directory_id` from `doubles` to `logs`; `set_doubles_aside` sets the others aside.
 
-        If that directory has no copy, the replica is in `failures`, because the copy in use is not known.
+        If that directory has no copy, or a damaged one, the replica is in `failures` with all copies: it is not known
+        which one could be used.
         """
         copies = self._doubles.pop(key)
         log = copies.pop(directory_id, None)
         if log is None:
+            count = len(copies) + len(self._failed_folders.get(key, ()))
             for one in copies.values():
                 one.close()
-            first = next(iter(copies.values()))
-            folder = first.folder.removeprefix(f"{LOGS}/")
-            problem = f"{folder} is in {len(copies)} data directories, and none of them is the assigned one"
-            self._offline(self._directories[first.directory_id], key, folder, CorruptStoreError(problem, NEXT_STEP))
+                self._undecided.append(one)
+                problem = f"{_folder(one)} is in {count} data directories, and none of them is the assigned one"
+                failure = self._failures.get(key) or CorruptStoreError(problem, NEXT_STEP)
+                self._offline(self._directories[one.directory_id], key, _folder(one), failure)
             return
         self._left_over += copies.values()
+        self._damaged_left_over += self._failed_folders.pop(key, ())
+        self._failures.pop(key, None)
         self._logs[key] = log
         if log.durability.is_dirty:
             self._directories[directory_id].flush.mark(log.durability)
@@ -302,17 +313,17 @@ class LogManager:
         directory, folder = self._directories[log.directory_id], _folder(log)
         self._offline(directory, key, folder, error)
         note = asyncio.get_running_loop().create_task(
-            self._note_damage(directory, key, damage_note(str(error), log.marks.durable_offset))
+            self._note_damage(directory, key, folder, damage_note(str(error), log.marks.durable_offset))
         )
         self._notes.add(note)
         note.add_done_callback(self._notes.discard)
         self.events.log_failed(key, error)
 
-    async def _note_damage(self, directory: LogDirectory, key: LogKey, note: bytes) -> None:
+    async def _note_damage(self, directory: LogDirectory, key: LogKey, folder: str, note: bytes) -> None:
         if key not in self._failures:
             return  # it was set aside already, and a new replica may use a folder of the same name
         try:
-            await directory.disk.facts.commit({DAMAGED + self._failed_folders[key][1]: note})
+            await directory.disk.facts.commit({DAMAGED + folder: note})
         except DiskError as failure:
             directory.fail(failure)
 
@@ -483,8 +494,8 @@ class LogManager:
                 await turn.passed()
                 if (log := self._logs.get(key)) is not None:
                     by_directory.setdefault(log.directory_id, []).append(key)
-                elif key in self._failures:
-                    by_directory.setdefault(self._failed_folders[key][0].id, []).append(key)
+                for directory, _ in self._failed_folders.get(key, ()):
+                    by_directory.setdefault(directory.id, []).append(key)
             failure = await self._set_aside(by_directory, self._take_out, wall_ms, keep) or failure
             rest = [key for key in rest if key in self._logs]  # it moved to another directory during the wait
         if failure is not None:
@@ -495,14 +506,16 @@ class LogManager:
 
         wall_ms, keep, Raises: as in `set_aside`.
         """
-        unsettled = self._unsettled()
+        by_directory: dict[UUID, list[str]] = {}
+        for log in self._unsettled():
+            log.close()
+            by_directory.setdefault(log.directory_id, []).append(_folder(log))
+        for directory, folder in self._damaged_left_over:
+            by_directory.setdefault(directory.id, []).append(folder)
         self._doubles.clear()
         self._left_over.clear()
-        by_directory: dict[UUID, list[PartitionLog]] = {}
-        for log in unsettled:
-            log.close()
-            by_directory.setdefault(log.directory_id, []).append(log)
-        if (failure := await self._set_aside(by_directory, lambda log, _: _folder(log), wall_ms, keep)) is not None:
+        self._damaged_left_over.clear()
+        if (failure := await self._set_aside(by_directory, lambda folder, _: folder, wall_ms, keep)) is not None:
             raise failure
 
     async def _set_aside(
@@ -540,9 +553,14 @@ class LogManager:
             del self._logs[key]
             log.close()
             return _folder(log)
-        if self._failures.pop(key, None) is not None:
-            return self._failed_folders.pop(key)[1]
-        return None
+        folders = self._failed_folders.get(key, [])
+        found = next((one for one in folders if one[0].id == directory_id), None)
+        if found is None:
+            return None
+        folders.remove(found)
+        if not folders:
+            del self._failures[key], self._failed_folders[key]
+        return found[1]
 
     def strays(self) -> list[Stray]:
         """Return the strays that still exist, on the directories that work."""
@@ -588,7 +606,7 @@ class LogManager:
 
     def _offline(self, directory: LogDirectory, key: LogKey, folder: str, error: CorruptStoreError) -> None:
         self._failures[key] = error
-        self._failed_folders[key] = (directory, folder)
+        self._failed_folders.setdefault(key, []).append((directory, folder))
         logger.error("log offline", directory_id=directory.id, folder=folder, error=str(error))
 
     def disk_failed(self, directory_id: UUID, error: DiskError) -> None:

@@ -62,6 +62,13 @@ MUTANTS = (
         (f"{UNIT}/test_missing_logs.py::test_a_reset_is_put_off_if_the_watermark_is_written_meanwhile",),
     ),
     Mutant(
+        "a replica that starts over leaves one of its damaged copies in place",
+        MANAGER,
+        "                for directory, _ in self._failed_folders.get(key, ()):\n",
+        "                for directory, _ in self._failed_folders.get(key, ())[:1]:\n",
+        (f"{UNIT}/test_manager.py::test_copies_of_which_the_metadata_name_neither_leave_nothing_behind",),
+    ),
+    Mutant(
         "maintenance seals a segment of a log whose folder was set aside, and ends the broker",
         MANAGER,
         "                if self._logs.get(log.key) is not log:\n                    continue  # its folder",

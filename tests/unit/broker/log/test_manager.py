@@ -12,6 +12,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from broker.log import LogConfig, LogKey, LogManager, PartitionLog
+from broker.log.state import state_fact
 from broker.log.types import folder_name
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.file_disk import FileDisk
@@ -182,6 +183,79 @@ async def test_a_replica_with_two_copies_is_offline_if_the_metadata_name_neither
     assert "is in 2 data directories, and none of them is the assigned one" in str(logs.failures[KEY])
     assert (logs.get(KEY), dict(logs.doubles)) == (None, {})
     await logs.close()
+    for disk in disks:
+        disk.close()
+
+
+async def damage(disk: FileDisk) -> None:
+    """Damage the copy of KEY in this directory."""
+    await disk.facts.commit({state_fact(folder_name(KEY, "t")): b"not a state"})
+
+
+@pytest.mark.parametrize("damaged", [0, 1])
+async def test_a_damaged_copy_that_the_metadata_do_not_name_is_set_aside(tmp_path: Path, damaged: int) -> None:
+    disks = await in_two_directories(tmp_path)
+    await damage(disks[damaged])
+    logs = LogManager(disks)
+    await logs.open()
+    ids = [disk.directory_id for disk in disks]
+    assert (logs.get(KEY), list(logs.failures)) == (None, [KEY])
+    assert list(logs.doubles[KEY]) == [ids[1 - damaged]]
+    logs.settle(KEY, ids[1 - damaged])
+    assert (logs.logs[KEY].directory_id, dict(logs.failures)) == (ids[1 - damaged], {})
+    await logs.set_doubles_aside(wall_ms=2)
+    assert [stray.directory_id for stray in logs.strays()] == [ids[damaged]]
+    end_offset = logs.logs[KEY].end_offset
+    await logs.close()
+    assert logs.clean_stop
+    again = LogManager(disks)
+    await again.open()
+    assert (again.logs[KEY].end_offset, dict(again.failures), dict(again.doubles)) == (end_offset, {}, {})
+    await again.close()
+    for disk in disks:
+        disk.close()
+
+
+@pytest.mark.parametrize("damaged", [0, 1])
+async def test_a_damaged_copy_that_the_metadata_name_takes_the_replica_offline(tmp_path: Path, damaged: int) -> None:
+    disks = await in_two_directories(tmp_path)
+    await damage(disks[damaged])
+    logs = LogManager(disks)
+    await logs.open()
+    failure = logs.failures[KEY]
+    logs.settle(KEY, disks[damaged].directory_id)
+    assert (logs.get(KEY), dict(logs.failures), dict(logs.doubles)) == (None, {KEY: failure}, {})
+    await logs.set_doubles_aside(wall_ms=1)
+    assert logs.strays() == [], "the good copy may be needed"
+    await check_that_it_starts_over(logs)
+    for disk in disks:
+        disk.close()
+
+
+async def check_that_it_starts_over(logs: LogManager) -> None:
+    """A reassignment to another broker and back leaves neither copy behind."""
+    await logs.set_aside([KEY], wall_ms=3)
+    assert len(logs.strays()) == 2
+    assert not logs.failures
+    for directory in logs._directories.values():
+        assert directory.disk.list("logs") == []
+    await logs.close()
+
+
+async def test_copies_of_which_the_metadata_name_neither_leave_nothing_behind(tmp_path: Path) -> None:
+    disks = await in_two_directories(tmp_path)
+    for _ in range(2):
+        logs = LogManager(disks)
+        await logs.open()
+        logs.settle(KEY, UUID(int=9))
+        await logs.set_doubles_aside(wall_ms=1)
+        assert logs.strays() == []
+        await logs.close()
+        assert not logs.clean_stop, "the state of a double is not written"
+    logs = LogManager(disks)
+    await logs.open()
+    logs.settle(KEY, UUID(int=9))
+    await check_that_it_starts_over(logs)
     for disk in disks:
         disk.close()
 
