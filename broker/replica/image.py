@@ -13,6 +13,10 @@ the image is complete for this broker, so a log on disk that is not in it is a s
 
 A change of leadership touches no file: the epoch is kept in memory, and is in the log with the first batch.
 
+A removed replica serves nothing from the same turn on.  A pass waits only shortly until its folder is set aside:
+a directory that hangs must not delay replicas in the others.  If the replica is assigned again before that, it is
+opened afterwards.
+
 A topic that gets another id (because it has fewer partitions now) keeps its replicas, whose folders carry the id that
 the topic was created with.  Under the new id their roles start over, as after a short absence.
 """
@@ -40,6 +44,9 @@ from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.turns import Turn
 
 logger = get_logger("broker")
+
+REMOVAL_WAIT_S = 1.0
+"""How long a pass waits until the folders of removed replicas are set aside."""
 
 
 class ImageFollower:
@@ -80,6 +87,10 @@ class ImageFollower:
         self._wait_for = -1
         self._news = asyncio.Event()
         self._strays_done = False
+        self._removals: dict[asyncio.Task[None], frozenset[LogKey]] = {}
+        """The replicas whose folders are being set aside."""
+        self._put_off: dict[PartitionKey, None] = {}
+        """The partitions whose replicas are opened after that."""
 
     # -- the replay
 
@@ -151,16 +162,20 @@ class ImageFollower:
 
     async def run(self) -> None:
         """Apply the metadata until cancelled."""
-        while True:
-            await self._news.wait()
-            self._news.clear()
-            if self._wait_for < 0 or self._cluster.newest.end_offset <= self._wait_for:
-                continue
-            if not self._active:
-                self._active = self._everything_touched = True
-            if self._everything_touched:
-                await self._touch_everything()
-            await self._apply()
+        try:
+            while True:
+                await self._news.wait()
+                self._news.clear()
+                if self._wait_for < 0 or self._cluster.newest.end_offset <= self._wait_for:
+                    continue
+                if not self._active:
+                    self._active = self._everything_touched = True
+                if self._everything_touched:
+                    await self._touch_everything()
+                await self._apply()
+        finally:
+            for removal in self._removals:
+                removal.cancel()
 
     async def _touch_everything(self) -> None:
         """Touch every replica that this broker hosts, or that the newest image assigns to it."""
@@ -176,6 +191,7 @@ class ImageFollower:
 
     async def _apply(self) -> None:
         image = self._cluster.newest
+        self._end_removals()
         touched = sorted(self._touched)
         self._touched.clear()
         brokers, self._touched_brokers = self._touched_brokers, set()
@@ -251,10 +267,25 @@ class ImageFollower:
             replica = self._table.remove(key)
             removed.append(replica.key)
             self._watermarks.forget(replica.key)
+        removal = asyncio.get_running_loop().create_task(self._set_aside(removed))
+        removal.add_done_callback(lambda _: self._news.set())
+        self._removals[removal] = frozenset(removed)
+        await asyncio.wait([removal], timeout=REMOVAL_WAIT_S)
+        self._end_removals()
+
+    async def _set_aside(self, removed: list[LogKey]) -> None:
         try:
             await self._context.logs.set_aside(removed, self._wall_ms())
         except DiskError as error:
             logger.error("replicas not set aside", count=len(removed), cause=str(error))
+
+    def _end_removals(self) -> None:
+        """Have the replicas opened that waited until their former folders were set aside."""
+        for removal in [each for each in self._removals if each.done()]:
+            del self._removals[removal]
+            self._touched.update(self._put_off)
+            self._put_off.clear()
+            removal.result()
 
     def _update(self, key: PartitionKey, image: ClusterImage) -> None:
         """Bring one replica to the state of the image."""
@@ -265,6 +296,9 @@ class ImageFollower:
         if replica is None:
             topic = image.topics[key.topic_id]
             log_key = LogKey(topic.origin, key.partition_index, partition.created)
+            if any(log_key in removed for removed in self._removals.values()):
+                self._put_off[key] = None
+                return
             replica = self._table.add(log_key, key.topic_id, topic.name, partition)
             config = self._configs.of_log(key.topic_id, image)
             self._directories.open(replica, config, strays_known=self._strays_done)

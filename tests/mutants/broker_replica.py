@@ -186,6 +186,20 @@ MUTANTS = (
         (INTERNAL_TESTS,),
     ),
     Mutant(
+        "a directory that hangs while a replica is removed stops the application of the metadata",
+        IMAGE,
+        "await asyncio.wait([removal], timeout=REMOVAL_WAIT_S)",
+        "await asyncio.wait([removal])",
+        (f"{ROLE_TESTS}::test_a_hanging_directory_delays_only_replicas_whose_folders_it_holds",),
+    ),
+    Mutant(
+        "a replica is never opened that was assigned again while its former folder was set aside",
+        IMAGE,
+        "            self._touched.update(self._put_off)\n",
+        "",
+        (f"{ROLE_TESTS}::test_a_hanging_directory_delays_only_replicas_whose_folders_it_holds",),
+    ),
+    Mutant(
         "a damaged replica that is assigned again in one pass stays offline",
         IMAGE,
         "            or self._directories.was_assigned_again(replica, partition)\n",

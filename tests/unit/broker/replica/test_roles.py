@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker.replica import image
 from metadata.control.topics import delete_topics
 from metadata.records import LOST, NO_OFFSET, BrokerChange, PartitionChange, Reason, Replica
 from quorumlog.errors import CorruptStoreError
@@ -171,6 +173,41 @@ async def test_a_new_replica_is_created_in_a_working_directory(two_disks: Rig) -
     await rig.create((2, 1))
     assert rig.log.directory_id == rig.directories[0]
     assert rig.unreported == [(0, rig.directories[0])]
+
+
+async def test_a_hanging_directory_delays_only_replicas_whose_folders_it_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image, "REMOVAL_WAIT_S", 0.01)
+    async with running(tmp_path, directories=2) as rig:
+        await rig.register()
+        await rig.create((2, 1))
+        topic_id, last_offset = rig.hosted().topic_id, rig.hosted().image.last_offset
+        disk = rig._disks[rig.directories.index(rig.log.directory_id)]
+        commit, works_again = disk.facts.commit, asyncio.Event()
+
+        async def hangs(changes: dict[str, bytes | None]) -> None:
+            await works_again.wait()
+            await commit(changes)
+
+        def step(**fields: Any) -> PartitionChange:
+            return PartitionChange(topic_id, 0, Reason.REASSIGNMENT, NO_OFFSET, last_offset, **fields)
+
+        monkeypatch.setattr(disk.facts, "commit", hangs)
+        rig.cluster.apply([step(isr=(2,), replicas=(Replica(2),))])
+        rig.cluster.create("another", (1,))
+        async with asyncio.timeout(10):
+            await rig.learn()
+        another = rig.role.table.find("another", 0)
+        assert another is not None
+        assert another.leader is not None
+        rig.cluster.apply([step(replicas=(Replica(2), Replica(1)), adding=(1,))])
+        await rig.learn()
+        assert rig.role.table.find(TOPIC, 0) is None, "its former folder is still there"
+        works_again.set()
+        await asyncio.wait(rig.role.follower._removals)
+        await rig.role.follower._apply()
+        assert (rig.log.end_offset, rig.hosted().is_joining) == (0, True)
 
 
 # -- damaged replicas
