@@ -15,6 +15,7 @@ PRODUCE = "broker/replica/produce.py"
 RECORD_CHECKS = "broker/replica/record_checks.py"
 REPLICA = "broker/replica/replica.py"
 ISR = "broker/replica/isr.py"
+STARTS = "broker/replica/starts.py"
 WATERMARKS = "broker/replica/watermarks.py"
 
 DELETIONS = "broker/replica/deletions.py"
@@ -184,6 +185,13 @@ MUTANTS = (
         "keeps_all = is_internal(image.topics[topic_id].name)",
         "keeps_all = False",
         (INTERNAL_TESTS,),
+    ),
+    Mutant(
+        "a directory that hangs delays the deletion of records in the others",
+        STARTS,
+        "                if replica.log.directory_id in self._writing:\n",
+        "                if self._writing:\n",
+        (f"{DELETION_TESTS}::test_a_hanging_directory_delays_no_deletion_in_another",),
     ),
     Mutant(
         "a directory that hangs while a replica is removed stops the application of the metadata",

@@ -67,6 +67,40 @@ async def test_a_start_is_not_written_again_and_again_to_a_full_disk(rig: Rig, m
     assert attempts == 1
 
 
+async def test_a_hanging_directory_delays_no_deletion_in_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, directories=2) as rig:
+        await rig.register()
+        await rig.create((1,), (1,))
+        logs = [rig.hosted(index).log for index in (0, 1)]
+        assert None not in logs
+        hanging, working = (log.directory_id for log in logs if log is not None)
+        assert hanging != working
+        facts = rig._disks[rig.directories.index(hanging)].facts
+        commit, works_again = facts.commit, asyncio.Event()
+
+        async def hangs(changes: dict[str, bytes | None]) -> None:
+            await works_again.wait()
+            await commit(changes)
+
+        for index in (0, 1):
+            rig.replicas.start_produce(TOPIC, index, memoryview(make_batch([b"a", b"b"])), 1, MINUTE_MS)
+        await rig.role.logs.flush_all(log for log in logs if log is not None)
+        monkeypatch.setattr(facts, "commit", hangs)
+        answers = [rig.replicas.start_delete(TOPIC, index, 1, MINUTE_MS) for index in (0, 1)]
+        writer = asyncio.ensure_future(rig.role.log_starts.run())
+        async with asyncio.timeout(10):
+            assert await answers[1] == DeletedRecords(0, 1)
+        again = rig.replicas.start_delete(TOPIC, 1, 2, MINUTE_MS)
+        async with asyncio.timeout(10):
+            assert await again == DeletedRecords(0, 2)
+        assert not answers[0].done()
+        works_again.set()
+        assert await answers[0] == DeletedRecords(0, 1)
+        writer.cancel()
+
+
 async def test_the_new_start_survives_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path) as rig:
         await rig.register()
