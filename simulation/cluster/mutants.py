@@ -659,7 +659,7 @@ def _begins_empty() -> list[Any]:
 
 @_mutant("a commit of an earlier generation is accepted")
 def _zombies_commit() -> list[Any]:
-    return [patch.object(offset_requests, "commit_error", lambda group, request, exists: KafkaCode.NONE)]
+    return [patch.object(offset_requests, "commit_error", lambda *_, **__: KafkaCode.NONE)]
 
 
 for _others in (

@@ -29,6 +29,13 @@ RECREATED = "tests/unit/broker/core/coordinator/test_recreated_topics.py"
 
 MUTANTS = (
     Mutant(
+        "a rebalance ends a producer that commits for a member",
+        OFFSET_REQUESTS,
+        "GroupState.COMPLETING_REBALANCE and not is_transactional:",
+        "GroupState.COMPLETING_REBALANCE:",
+        (f"{TRANSACTIONAL}::test_a_producer_commits_for_a_member_that_waits_for_its_assignment",),
+    ),
+    Mutant(
         "a load ignores that a later offset supersedes one that is pending",
         MACHINE,
         "        if self._pending_offsets.count:  # a batch",

@@ -20,6 +20,20 @@ GROUP_LIMIT_TESTS = "tests/unit/broker/core/coordinator/test_group_limits.py"
 
 MUTANTS = (
     Mutant(
+        "a producer cannot commit the offsets of a member of the newer protocol in its transaction",
+        f"{FOLDER}/offset_errors.py",
+        "if not (member.is_classic or is_transactional or request.knows_epochs):",
+        "if not (member.is_classic or request.knows_epochs):",
+        (f"{GROUP_OFFSETS}::test_a_producer_commits_offsets_for_a_member",),
+    ),
+    Mutant(
+        "a producer gets an error for a stale epoch that it does not know",
+        f"{FOLDER}/offset_errors.py",
+        "is_new = not (member.is_classic or is_transactional)",
+        "is_new = not member.is_classic",
+        (f"{GROUP_OFFSETS}::test_a_producer_commits_offsets_for_a_member",),
+    ),
+    Mutant(
         "a member that rejoins gets no record of an empty target",
         f"{FOLDER}/heartbeat.py",
         "if old is None and not member.target_order:",

@@ -397,7 +397,8 @@ class GroupMachine:
             is_anonymous = request.generation < 0 and not request.member_id and request.instance_id is None
             is_dead = group is not None and group.state is GroupState.DEAD
             if producer is None or not is_anonymous or is_dead:  # older producers do not name their members
-                error = offset_requests.commit_error(group, request, self._exists(request.group))
+                exists, is_transactional = self._exists(request.group), producer is not None
+                error = offset_requests.commit_error(group, request, exists, is_transactional=is_transactional)
             elif self._pending_offsets.count + len(request.offsets) > self._limits.offsets_max:
                 error = KafkaCode.POLICY_VIOLATION
         if error is KafkaCode.NONE and any(self._sweeper.is_deleting_topic(each.topic) for each in request.offsets):

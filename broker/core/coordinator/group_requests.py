@@ -305,7 +305,7 @@ class OffsetCommit(msgspec.Struct, frozen=True):
 
     generation: for a member of the newer protocol, its epoch.
     retention_ms: from versions 2 to 4, which may set it; otherwise NO_RETENTION.
-    knows_epochs: the client understands the errors of the newer protocol (version 9 on).
+    knows_epochs: the client understands the errors of the newer protocol (version 9 on).  False in a transaction.
     """
 
     group: str

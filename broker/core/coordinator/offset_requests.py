@@ -38,15 +38,21 @@ from quorumlog.wire.errors import KafkaCode
 _TIME_MAX_MS = 2**63 - 1
 
 
-def commit_error(group: Group | ConsumerGroup | None, request: OffsetCommit, exists: bool) -> KafkaCode:
-    """Return the error if a client may not commit for a group, else NONE.  exists: it has a `Group` or offsets."""
+def commit_error(
+    group: Group | ConsumerGroup | None, request: OffsetCommit, exists: bool, *, is_transactional: bool
+) -> KafkaCode:
+    """Return the error if a client may not commit for a group, else NONE.  exists: it has a `Group` or offsets.
+
+    is_transactional: a producer commits in a transaction.  It fails for good after REBALANCE_IN_PROGRESS, and the
+    member that it names has the generation already.  So the commit is permitted, as in Kafka.
+    """
     if group is None and not exists:
         # An unknown group has no members that could commit, so the generation is an old one.
         if request.generation < 0:
             return KafkaCode.NONE
         return KafkaCode.GROUP_ID_NOT_FOUND if request.knows_epochs else KafkaCode.ILLEGAL_GENERATION
     if isinstance(group, ConsumerGroup):
-        return offset_errors.commit_error(group, request)
+        return offset_errors.commit_error(group, request, is_transactional=is_transactional)
     if group is not None and group.state is GroupState.DEAD:
         return KafkaCode.COORDINATOR_NOT_AVAILABLE
     if group is None or group.state is GroupState.EMPTY:
@@ -54,7 +60,7 @@ def commit_error(group: Group | ConsumerGroup | None, request: OffsetCommit, exi
     error = group.member_error(request.member_id, request.instance_id)
     if error is KafkaCode.NONE and request.generation != group.generation:
         error = KafkaCode.ILLEGAL_GENERATION
-    if error is KafkaCode.NONE and group.state is GroupState.COMPLETING_REBALANCE:
+    if error is KafkaCode.NONE and group.state is GroupState.COMPLETING_REBALANCE and not is_transactional:
         error = KafkaCode.REBALANCE_IN_PROGRESS
     return error
 

@@ -7,10 +7,11 @@ from broker.core.coordinator.group_requests import GroupToFetch, OffsetCommit
 from quorumlog.wire.errors import KafkaCode
 
 
-def commit_error(group: ConsumerGroup, request: OffsetCommit) -> KafkaCode:
+def commit_error(group: ConsumerGroup, request: OffsetCommit, *, is_transactional: bool) -> KafkaCode:
     """Return why a client may not commit for a group; NONE if it may.
 
-    An administrator commits without an epoch, while the group is empty.
+    An administrator commits without an epoch, while the group is empty.  A producer that commits in a transaction knows
+    only the errors of the classic protocol, in every version of its request.
     """
     if group.is_dead:
         return KafkaCode.COORDINATOR_NOT_AVAILABLE
@@ -20,10 +21,11 @@ def commit_error(group: ConsumerGroup, request: OffsetCommit) -> KafkaCode:
     if error is not KafkaCode.NONE:
         return error
     member = group.members[request.member_id]
-    if not member.is_classic and not request.knows_epochs:
+    if not (member.is_classic or is_transactional or request.knows_epochs):
         return KafkaCode.UNSUPPORTED_VERSION
     if request.generation != member.current.epoch:
-        return KafkaCode.ILLEGAL_GENERATION if member.is_classic else KafkaCode.STALE_MEMBER_EPOCH
+        is_new = not (member.is_classic or is_transactional)
+        return KafkaCode.STALE_MEMBER_EPOCH if is_new else KafkaCode.ILLEGAL_GENERATION
     return KafkaCode.NONE
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from broker.core.coordinator import group_requests as g
 from broker.core.coordinator.group_machine import GroupMachine
 from broker.core.coordinator.machine import TransactionEnd
-from tests.unit.broker.core.coordinator.driver import GROUP, LIMITS, Coordinator, Member
+from tests.unit.broker.core.coordinator.driver import DELAY_MS, GROUP, LIMITS, Coordinator, Member
 from tests.unit.broker.core.coordinator.test_group_offsets import coordinator, member
 
 __all__ = ["coordinator", "member"]  # fixtures
@@ -87,6 +87,20 @@ def test_a_later_coordinator_continues_with_pending_offsets(coordinator: Coordin
 def test_an_old_generation_is_refused(member: Member) -> None:
     assert commit(member.coordinator, 5, generation=99) == "UNKNOWN_MEMBER_ID"
     assert commit(member.coordinator, 5) == "NONE"  # older producers do not name their member
+
+
+def test_a_producer_commits_for_a_member_that_waits_for_its_assignment(coordinator: Coordinator) -> None:
+    """A producer would fail for good after REBALANCE_IN_PROGRESS."""
+    member = Member(coordinator, "a")
+    call = member.send_join()
+    coordinator.pass_time(DELAY_MS)
+    member.take_join(call)
+    assert coordinator.state() == "CompletingRebalance"
+    offsets = (g.OffsetToCommit("sales", 0, 5),)
+    wanted = g.OffsetCommit(GROUP, member.member_id, None, member.generation, offsets)
+    (result,) = coordinator.ask(g.TxnOffsetCommit(wanted, PRODUCER)).results
+    assert result.error.name == "NONE"
+    assert member.commit(5) == "REBALANCE_IN_PROGRESS"
 
 
 def test_a_group_with_pending_offsets_is_not_deleted(coordinator: Coordinator) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from broker.core.coordinator import group_requests as g
+from broker.core.coordinator.machine import TransactionEnd
 from tests.unit.broker.core.coordinator.consumer.driver import (
     SESSION_MS,
     ConsumerClient,
@@ -42,6 +45,24 @@ def test_a_commit_of_a_version_without_epochs_is_refused() -> None:
     joined(home, client)
     request = g.OffsetCommit(GROUP, "m1", None, 1, (g.OffsetToCommit("sales", 0, 5),))
     assert [each.error.name for each in home.ask(request).results] == ["UNSUPPORTED_VERSION"]
+
+
+@pytest.mark.parametrize(
+    ("member_id", "epoch", "error"),
+    [("m1", 0, "NONE"), ("m1", -1, "ILLEGAL_GENERATION"), ("m9", 0, "UNKNOWN_MEMBER_ID")],
+)
+def test_a_producer_commits_offsets_for_a_member(member_id: str, epoch: int, error: str) -> None:
+    """TxnOffsetCommit has no errors for epochs, in any version.
+
+    epoch: compared with that of the member.
+    """
+    home = coordinator(sales=4)
+    client = ConsumerClient(home, "m1")
+    joined(home, client)
+    commit = g.OffsetCommit(GROUP, member_id, None, client.epoch + epoch, (g.OffsetToCommit("sales", 0, 5),))
+    assert [each.error.name for each in home.ask(g.TxnOffsetCommit(commit, (7, 0))).results] == [error]
+    home.ask(g.EndOffsetTransaction((7, 0), TransactionEnd(True, 0)))
+    assert home.offsets() == ({("sales", 0): 5} if error == "NONE" else {})
 
 
 def test_a_commit_with_an_epoch_for_a_missing_group_is_refused() -> None:
