@@ -242,12 +242,12 @@ class LedShare:
     def release(self, member: str, *, is_unused: bool) -> None:
         """Release the records of a member whose session has ended.  is_unused: it was the last session."""
         self._is_unused = is_unused
-        if self.core is None or self.has_ended:
-            return
-        if self.core.release(member):
-            self._on_available()
-        self._after_change()
-        self._report_idle()
+        if self.core is not None and not self.has_ended:
+            if self.core.release(member):
+                self._on_available()
+            self._after_change()
+        if self.core is not None or self.has_ended:  # otherwise the end of the load reports it
+            self._report_idle()
 
     def use(self) -> None:
         """Note that a session uses this share partition."""

@@ -5,7 +5,7 @@ Each request has the epoch of the previous request plus one, so the broker notic
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -32,6 +32,7 @@ class ShareSession:
 
     peer: the address of the connection that sent its last request.  next_epoch: the epoch of its next request.
     places: the partitions, in the order in which they are served.
+    former: other partitions of which the member may still have records: it has fetched or acknowledged them before.
     """
 
     key: SessionKey
@@ -39,6 +40,17 @@ class ShareSession:
     next_epoch: int = 1
     used_ms: int = 0
     places: dict[Place, None] = field(default_factory=dict)
+    former: dict[Place, None] = field(default_factory=dict)
+
+    def change(self, added: Iterable[Place], forgotten: Iterable[Place]) -> None:
+        """Add partitions, then let partitions leave."""
+        for place in added:
+            self.places[place] = None
+            self.former.pop(place, None)
+        for place in forgotten:
+            if place in self.places:
+                del self.places[place]
+                self.former[place] = None
 
     def rotate(self, place: Place) -> None:
         """Move a partition to the end of the order for the next request."""
@@ -68,7 +80,8 @@ class ShareSessions:
                     return KafkaCode.SHARE_SESSION_LIMIT_REACHED
             if session is not None:
                 self._leave_peer(session)
-            session = self._sessions[key] = ShareSession(key, peer, used_ms=now_ms)
+            former = {} if session is None else {**session.former, **session.places}
+            session = self._sessions[key] = ShareSession(key, peer, used_ms=now_ms, former=former)
             self._by_peer.setdefault(peer, set()).add(key)
             return session
         if session is None:
@@ -107,5 +120,6 @@ class ShareSessions:
             self.end(session)
 
     def uses(self, group: str, place: Place) -> bool:
-        """Return whether a session of the group has this partition."""
-        return any(place in each.places for each in self._sessions.values() if each.key.group == group)
+        """Return whether a session of the group has this partition, or its member may still have records of it."""
+        sessions = (each for each in self._sessions.values() if each.key.group == group)
+        return any(place in each.places or place in each.former for each in sessions)

@@ -211,9 +211,7 @@ class ShareGroups:
             return ShareReply(session)
         if len(plan.places) + len(session.places) > self._limits.share_partitions_max:
             return ShareReply(KafkaCode.INVALID_REQUEST, "the session has too many partitions")
-        session.places.update(dict.fromkeys(plan.places))
-        for place in plan.forgotten:
-            session.places.pop(place, None)
+        session.change(plan.places, plan.forgotten)
         acknowledged = await self._acknowledge(session, plan.acknowledgements)
         fetched: tuple[ShareFetched, ...] = ()
         if plan.session_epoch == END_SESSION:
@@ -269,14 +267,23 @@ class ShareGroups:
         """Begin all acknowledgements, then wait until they are durable."""
         begun: list[tuple[Place, asyncio.Future[KafkaCode] | KafkaCode]] = []
         for place, batches in acknowledgements.items():
+            if place not in session.places:
+                session.former[place] = None
             led = await self.partitions.get(ShareKey(session.key.group, *place))
             if isinstance(led, LedShare):
                 begun.append((place, led.acknowledge(session.key.member_id, batches)))
             else:
                 begun.append((place, led))
+        self._prune(session)
         return tuple(
             [ShareAcknowledged(place, found if isinstance(found, KafkaCode) else await found) for place, found in begun]
         )
+
+    def _prune(self, session: ShareSession) -> None:
+        """Drop the former partitions of a session that this broker has not loaded, so that there is a bound on them."""
+        group = session.key.group
+        for place in [each for each in session.former if self.partitions.known(ShareKey(group, *each)) is None]:
+            del session.former[place]
 
     async def _fetch(self, session: ShareSession, plan: ShareFetchPlan, wait_ms: int) -> tuple[ShareFetched, ...]:
         loop = asyncio.get_running_loop()
@@ -326,7 +333,7 @@ class ShareGroups:
     def _on_session_end(self, session: ShareSession) -> None:
         """Release the records of a member, and drop share partitions that no other session uses."""
         group, member_id = session.key
-        for place in session.places:
+        for place in (*session.places, *session.former):
             key = ShareKey(group, *place)
             led = self.partitions.known(key)
             if led is not None:

@@ -18,6 +18,7 @@ LETTER_TESTS = "tests/unit/broker/coordinator/test_dead_letters.py"
 STATE_TESTS = "tests/unit/broker/core/coordinator/share/test_share_states.py"
 GROUP_TESTS = "tests/unit/broker/core/coordinator/share/test_share_groups.py"
 SESSION_TESTS = "tests/unit/broker/coordinator/test_share_sessions.py"
+USE_TESTS = "tests/unit/broker/coordinator/test_share_use.py"
 UNIT = "tests/unit/broker/core/share/test_share_partition.py"
 
 MUTANTS = (
@@ -146,6 +147,20 @@ MUTANTS = (
         "if self._is_unused and self._saving is None and self._letter_task is None:",
         "if self._is_unused and self._saving is None:",
         (f"{LETTER_TESTS}::test_a_share_partition_without_sessions_is_kept_until_its_letters_are_written",),
+    ),
+    Mutant(
+        "a partition that a session forgot stays loaded after the end of the session",
+        "broker/coordinator/shares.py",
+        "for place in (*session.places, *session.former):",
+        "for place in session.places:",
+        (f"{USE_TESTS}::test_a_session_that_forgot_a_partition_does_not_keep_its_state_after_its_end",),
+    ),
+    Mutant(
+        "a share partition is dropped while a member may still acknowledge its records",
+        SESSIONS,
+        "place in each.places or place in each.former",
+        "place in each.places",
+        (f"{USE_TESTS}::test_a_member_acknowledges_records_of_a_partition_that_it_has_forgotten",),
     ),
     Mutant(
         "a session uses a state that was reset while dead letters were missing",
