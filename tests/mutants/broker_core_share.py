@@ -23,6 +23,13 @@ UNIT = "tests/unit/broker/core/share/test_share_partition.py"
 
 MUTANTS = (
     Mutant(
+        "a leader moves the start of a new group to that of a deleted one",
+        MACHINE,
+        "case WriteState() if request.state_epoch != _state_epoch(known):",
+        "case WriteState() if request.state_epoch < _state_epoch(known):",
+        (f"{STATE_TESTS}::test_a_leader_with_the_state_of_a_deleted_group_is_fenced",),
+    ),
+    Mutant(
         "a deleted share group is restored",
         "broker/core/coordinator/share/groups.py",
         "has_record = Kind.GROUP in self._kinds",

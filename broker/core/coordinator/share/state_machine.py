@@ -6,7 +6,8 @@ A leader of a partition reads the state when it first serves a share group, and 
 acknowledgement.  **Two epochs fence writers.**  The state remembers the highest leader epoch that has read or written
 it, so a leader that was deposed gets FENCED_LEADER_EPOCH.  The state epoch grows when the state begins anew (a new
 group of an old name, or offsets that an administrator has reset); a leader that still has the state from before gets
-FENCED_STATE_EPOCH and reads it again.
+FENCED_STATE_EPOCH and reads it again.  A deleted group that is created again counts from the beginning, so a leader
+with a higher state epoch is refused as well.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ class ShareStateMachine:
                 return StateResponse(KafkaCode.INVALID_REQUEST, "the share partition is not initialized")
             case WriteState() if request.leader_epoch < _leader_epoch(known):
                 return StateResponse(KafkaCode.FENCED_LEADER_EPOCH, "a later leader has read the state")
-            case WriteState() if request.state_epoch < _state_epoch(known):
+            case WriteState() if request.state_epoch != _state_epoch(known):
                 return StateResponse(KafkaCode.FENCED_STATE_EPOCH, "the state was initialized anew")
             case WriteState() if request.start_offset < NO_START or _first_bad(request.batches):
                 return StateResponse(KafkaCode.INVALID_REQUEST, "an offset is invalid")

@@ -140,6 +140,16 @@ def test_a_leader_with_an_earlier_state_is_fenced(driver: Driver) -> None:
     assert driver.state().start_offset == 0
 
 
+def test_a_leader_with_the_state_of_a_deleted_group_is_fenced(driver: Driver) -> None:
+    """The group was created again, and its epochs count from the beginning."""
+    driver.ask(InitializeState(KEY, 7, 10))
+    assert driver.ask(ReadState(KEY, 5)).error is KafkaCode.NONE
+    driver.ask(DeleteState(KEY))
+    driver.ask(InitializeState(KEY, 2, NO_START))
+    assert driver.error(WriteState(KEY, 7, 5, 50, ())) is KafkaCode.FENCED_STATE_EPOCH
+    assert driver.state().start_offset == NO_START
+
+
 def test_a_share_partition_must_be_initialized() -> None:
     driver = Driver()
     assert driver.error(ReadState(KEY, 1)) is KafkaCode.INVALID_REQUEST
