@@ -195,7 +195,8 @@ def test_a_transaction_whose_producer_disappears_is_aborted_in_time(standalone: 
     assert read(bootstrap, topic) == []
 
 
-def test_consume_transform_produce_is_exact(standalone: Standalone) -> None:
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_consume_transform_produce_is_exact(standalone: Standalone, protocol: str) -> None:
     bootstrap = standalone.bootstrap
     source, target = topic_on(bootstrap), topic_on(bootstrap)
     plain = Producer({"bootstrap.servers": bootstrap})
@@ -209,6 +210,7 @@ def test_consume_transform_produce_is_exact(standalone: Standalone) -> None:
             {
                 "bootstrap.servers": bootstrap,
                 "group.id": group,
+                "group.protocol": protocol,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
