@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, Final
 
 from broker.core.coordinator.group_requests import NO_GENERATION, OffsetCommit, OffsetToCommit, TxnOffsetCommit
@@ -173,8 +173,22 @@ def _add(asked: DecodedRequest, add: AddPartitions) -> asyncio.Future[Any]:
     return asked.transactions.call(asked.transactions.partition(add.transactional_id), add, asked.size)
 
 
-def add_offsets(asked: DecodedRequest) -> Pending:
-    """Answer an AddOffsetsToTxn: add the partition that holds the offsets of a group."""
+def add_offsets(asked: DecodedRequest) -> Pending | Awaitable[Reply]:
+    """Answer an AddOffsetsToTxn: add the partition that holds the offsets of a group.
+
+    The group need not have looked for its coordinator before, so the topic of offsets may have to be created.
+    """
+    return _add_offsets(asked) if CONSUMER_OFFSETS in asked.replicas.image.topic_ids else _add_after_creation(asked)
+
+
+async def _add_after_creation(asked: DecodedRequest) -> Reply:
+    await asked.groups.prepare()
+    pending = _add_offsets(asked)
+    await asyncio.wait(pending.futures)
+    return pending.finish()
+
+
+def _add_offsets(asked: DecodedRequest) -> Pending:
     request = asked.request
     partition = (CONSUMER_OFFSETS, asked.groups.partition(request.group_id))
     producer = (request.producer_id, request.producer_epoch)

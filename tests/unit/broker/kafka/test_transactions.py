@@ -1,0 +1,87 @@
+"""Transaction requests: what reaches the coordinators."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from broker.core.coordinator.placement import partition_of
+from broker.core.coordinator.transaction_requests import AddPartitions, AddPartitionsResponse, TransactionRequest
+from broker.kafka.listener import KafkaServer
+from broker.kafka.transactions import NoTransactions
+from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.kafka.codec import Api
+from tests.unit.broker.kafka.fake import FakeController, FakeNode, FakeReplicas
+from tests.unit.broker.kafka.raw import RawClient
+from tests.unit.broker.kafka.test_groups import OFFSETS, PARTITIONS, FakeGroups
+
+ADD = {"transactional_id": "billing", "producer_id": 7, "producer_epoch": 0, "group_id": "g"}
+
+
+class Transactions(NoTransactions):
+    """A coordinator that knows only the partitions of topics that exist."""
+
+    def __init__(self, replicas: FakeReplicas) -> None:
+        self.replicas = replicas
+        self.asked: list[TransactionRequest] = []
+
+    def call(self, partition: int, request: TransactionRequest, size: int) -> asyncio.Future[Any]:
+        assert isinstance(request, AddPartitions)
+        self.asked.append(request)
+        known = (self.replicas.image.topic(topic) for topic, _ in request.partitions)
+        errors = [KafkaCode.UNKNOWN_TOPIC_OR_PARTITION if each is None else KafkaCode.NONE for each in known]
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future.set_result(AddPartitionsResponse(tuple(errors)))
+        return future
+
+
+class Bench:
+    def __init__(self, client: RawClient, groups: FakeGroups, coordinator: Transactions) -> None:
+        self.client = client
+        self.groups = groups
+        self.coordinator = coordinator
+
+    async def add_offsets(self) -> KafkaCode:
+        return KafkaCode((await self.client.ask(Api.ADD_OFFSETS_TO_TXN, 3, ADD)).error_code)
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    replicas = FakeReplicas()
+    groups, coordinator = FakeGroups(replicas), Transactions(replicas)
+    server = KafkaServer(
+        replicas,
+        FakeController(replicas).call,
+        ("127.0.0.1:0",),
+        node=FakeNode(),
+        node_id=1,
+        cluster_id="c",
+        groups=groups,
+        transactions=coordinator,
+    )
+    await server.start()
+    [bound] = server.endpoints
+    try:
+        async with RawClient(bound.port) as client:
+            yield Bench(client, groups, coordinator)
+    finally:
+        await server.close()
+
+
+async def test_the_first_offsets_of_a_transaction_create_their_topic(bench: Bench) -> None:
+    """A producer may commit offsets for a group that has no consumer, and so has not looked for its coordinator."""
+    assert await bench.add_offsets() is KafkaCode.NONE
+    assert bench.groups.prepared == 1
+    (added,) = bench.coordinator.asked
+    assert isinstance(added, AddPartitions)
+    assert added.partitions == ((OFFSETS, partition_of("g", PARTITIONS)),)
+    assert await bench.add_offsets() is KafkaCode.NONE
+    assert bench.groups.prepared == 1
+
+
+async def test_offsets_are_not_added_while_their_topic_cannot_be_created(bench: Bench) -> None:
+    bench.groups.problem = "too few brokers"
+    assert await bench.add_offsets() is KafkaCode.COORDINATOR_NOT_AVAILABLE
