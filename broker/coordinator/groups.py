@@ -42,7 +42,7 @@ from broker.replica.table import ReplicaTable
 from metadata.image import ClusterImage, TopicImage
 from metadata.image.internal_topics import CONSUMER_OFFSETS
 from metadata.records import Partition, Record, RemovePartition, RemoveTopic, RenewTopic, Topic
-from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.clock import Sources, now_ms
 from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import HEADER_SIZE
@@ -135,6 +135,7 @@ class GroupCoordinators:
         limits = limits or CoordinatorLimits()
         cluster = table.context.cluster
         self._sources = sources
+        self._logs = table.context.logs
         self._topics = ImageTopics(cluster)
         self._configs = ImageGroupConfigs(cluster)
         self._group_limits = GroupLimits()
@@ -153,7 +154,12 @@ class GroupCoordinators:
 
     def _machine(self) -> GroupMachine:
         sources = self._sources
-        return GroupMachine(self._group_limits, self._topics, sources.random, sources.wall_ms, self._configs)
+        return GroupMachine(
+            self._group_limits, self._topics, sources.random, sources.wall_ms, self._configs, self._cautious_ms
+        )
+
+    def _cautious_ms(self) -> int:
+        return self._logs.cautious_ms(self._sources.wall_ms(), now_ms())
 
     # -- life
 

@@ -90,6 +90,7 @@ class TransactionCoordinators:
         limits = limits or CoordinatorLimits()
         self._cluster = table.context.cluster
         self._groups = groups
+        self._logs = table.context.logs
         self._sources = sources
         self._limits = limits
         self._take_id = take_id
@@ -109,7 +110,10 @@ class TransactionCoordinators:
         )
 
     def _machine(self) -> TransactionMachine:
-        return TransactionMachine(self._transaction_limits, self._topics, self._sources.wall_ms)
+        return TransactionMachine(self._transaction_limits, self._topics, self._sources.wall_ms, self._cautious_ms)
+
+    def _cautious_ms(self) -> int:
+        return self._logs.cautious_ms(self._sources.wall_ms(), now_ms())
 
     # -- life
 

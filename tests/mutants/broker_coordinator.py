@@ -20,6 +20,20 @@ GROUP_CONFIG_TESTS = "tests/unit/broker/coordinator/test_group_configs.py"
 
 MUTANTS = (
     Mutant(
+        "groups expire by the wall clock itself",
+        GROUPS,
+        "return self._logs.cautious_ms(self._sources.wall_ms(), now_ms())",
+        "return self._sources.wall_ms()",
+        ("tests/unit/broker/coordinator/test_expiry_clock.py::test_a_jump_of_the_wall_clock_expires_nothing",),
+    ),
+    Mutant(
+        "transactional ids expire by the wall clock itself",
+        "broker/coordinator/transactions.py",
+        "return self._logs.cautious_ms(self._sources.wall_ms(), now_ms())",
+        "return self._sources.wall_ms()",
+        ("tests/unit/broker/coordinator/test_expiry_clock.py::test_a_jump_of_the_wall_clock_expires_nothing",),
+    ),
+    Mutant(
         "a coordinator that has ended stays in memory with its task",
         PARTITION,
         "            self.task = None\n",

@@ -29,6 +29,13 @@ RECREATED = "tests/unit/broker/core/coordinator/test_recreated_topics.py"
 
 MUTANTS = (
     Mutant(
+        "a jump of the wall clock expires committed offsets",
+        MACHINE,
+        "cautious_ms or wall_ms",
+        "wall_ms",
+        (f"{OFFSET_TESTS}::test_a_jump_of_the_wall_clock_expires_no_offset",),
+    ),
+    Mutant(
         "a rebalance ends a producer that commits for a member",
         OFFSET_REQUESTS,
         "GroupState.COMPLETING_REBALANCE and not is_transactional:",

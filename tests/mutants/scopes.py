@@ -12,6 +12,13 @@ UNIT = "tests/unit/broker/core/coordinator/test_scopes.py"
 
 MUTANTS = (
     Mutant(
+        "a jump of the wall clock deletes the sequences of scopes",
+        SCOPES,
+        "            if cautious_ms - value.updated_ms > kept_ms:",
+        "            if turn.wall_ms - value.updated_ms > kept_ms:",
+        (f"{UNIT}::test_a_jump_of_the_wall_clock_expires_no_scope",),
+    ),
+    Mutant(
         "the sequence of the last end counts once more",
         SCOPES,
         "        if request.sequence <= known.sequence:",

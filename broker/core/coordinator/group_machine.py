@@ -124,7 +124,7 @@ class GroupMachine:
     """The groups and committed offsets of one partition; a `machine.Machine`.
 
     topics, configs: answer from the image.  random: makes member ids.  wall_ms: ms since the epoch, for times that
-        records store.
+        records store.  cautious_ms: likewise, for expiry (`sweep`); None: `wall_ms`.
     """
 
     def __init__(
@@ -134,6 +134,7 @@ class GroupMachine:
         random: Random,
         wall_ms: Callable[[], int],
         configs: GroupConfigs = NO_CONFIGS,
+        cautious_ms: Callable[[], int] | None = None,
     ) -> None:
         self.unknown_records = 0
         self._limits = limits
@@ -146,7 +147,9 @@ class GroupMachine:
         self._consumers: Final = ConsumerService(self._groups, topics, random)
         self._shares: Final = ShareService(topics)
         self._pending_offsets: Final = PendingOffsets()
-        self._sweeper: Final = Sweeper(self._groups, self._offsets, self._pending_offsets, topics)
+        self._sweeper: Final = Sweeper(
+            self._groups, self._offsets, self._pending_offsets, topics, cautious_ms or wall_ms
+        )
         self._parked: Final[dict[int, tuple[str, str]]] = {}
         self._heap: list[tuple[int, str]] = []
         self._expiry_ms: int | None = None

@@ -2,13 +2,15 @@
 
 The machine of groups has these methods beyond those of `machine.Machine[GroupRequest, GroupLimits]`:
 
-    GroupMachine(limits: GroupLimits, topics: Topics, random: Random, wall_ms: Callable[[], int], configs: GroupConfigs)
+    GroupMachine(limits: GroupLimits, topics: Topics, random: Random, wall_ms: Callable[[], int], configs: GroupConfigs,
+        cautious_ms: Callable[[], int])
     topics_deleted(topics: Collection[str], now_ms: int) -> Step     offsets of deleted topics are deleted
     topics_changed(topics: Collection[str] | None, now_ms: int) -> Step   consumer groups follow changes of topics
     explain(group: str) -> tuple[Rebalance, ...]                     the last rebalances, the oldest first
     unknown_records: int                                             records of types that this version does not know
 
-`wall_ms` gives the wall clock in ms since the epoch, for the times that records store.  `random` makes member ids.
+`wall_ms` gives the wall clock in ms since the epoch, for the times that records store; `cautious_ms` follows a jump of
+that clock only after a day, for expiry.  `random` makes member ids.
 
 Each request concerns the groups of one partition of `__consumer_offsets`: a request that names groups of several
 partitions is split before it arrives here.  A request of one kind has exactly one kind of response.

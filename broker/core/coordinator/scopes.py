@@ -438,8 +438,8 @@ class Scopes:
     def is_sweeping(self) -> bool:
         return bool(self._sweep)
 
-    def sweep(self, turn: TransactionTurn) -> None:
-        """Delete expired scopes, as many as fit into the turn."""
+    def sweep(self, turn: TransactionTurn, cautious_ms: int) -> None:
+        """Delete expired scopes, as many as fit into the turn.  cautious_ms: see `TransactionMachine`."""
         limits = self.limits
         while self._sweep and turn.size_bytes < limits.batch_max_bytes:
             name = self._sweep.pop()
@@ -447,5 +447,5 @@ class Scopes:
             if value is None or value.state is not ScopeState.OPEN or name in self._members:
                 continue
             kept_ms = limits.expiration_ms if value.sequence == NO_SEQUENCE else limits.scopes.expiration_ms
-            if turn.wall_ms - value.updated_ms > kept_ms:
+            if cautious_ms - value.updated_ms > kept_ms:
                 turn.append_scope(name, None)

@@ -14,6 +14,9 @@ that belong to a later topic of the same name.
 **Open transactions.**  An offset stays while a transaction has a newer one for its place: a tombstone would be the
 newest record of the place, so the transaction would commit in vain.
 
+**Clocks.**  Expiry compares the times in records with a clock that follows a jump of the wall clock only after a day.
+So a clock that is wrong by years deletes nothing before people can notice it.
+
 **Expiry** (KIP-211).  Offsets of a group that subscribes expire `offsets_retention_ms` after the group became empty, or
 after their commit if that was later: an administrator may set offsets of a group that has long been empty.  While the
 group is Stable, offsets of topics to which no member is subscribed expire by their commit time.  During a rebalance
@@ -85,15 +88,22 @@ class Sweeper:
     groups: all groups that are more than their offsets.  At most one deletion for each of them is queued, because a
     Dead group is not deleted again; topics that wait are one set; and there is at most one search for expired offsets,
     and one for offsets of missing partitions.
+    cautious_ms: the wall clock of expiry, in ms since the epoch.
     """
 
     def __init__(
-        self, groups: dict[str, Group | ConsumerGroup], offsets: Offsets, pending: PendingOffsets, topics: Topics
+        self,
+        groups: dict[str, Group | ConsumerGroup],
+        offsets: Offsets,
+        pending: PendingOffsets,
+        topics: Topics,
+        cautious_ms: Callable[[], int],
     ) -> None:
         self._groups = groups
         self._offsets = offsets
         self._pending = pending
         self._image = topics
+        self._cautious_ms = cautious_ms
         self._deletions: deque[_Deletion] = deque()
         self._topics: frozenset[str] = frozenset()
         self._topics_later: frozenset[str] = frozenset()
@@ -291,7 +301,7 @@ class Sweeper:
 
     def _may_be_expired(self, stored: _Stored) -> list[bytes]:
         assert self._turn is not None
-        newest_ms = self._turn.wall_ms - self._turn.limits.offsets_retention_ms
+        newest_ms = self._cautious_ms() - self._turn.limits.offsets_retention_ms
         times = ((place, offset_times(value)) for place, value in stored)
         return [place for place, (commit_ms, expire_ms) in times if commit_ms <= newest_ms or expire_ms != NO_TIME]
 
@@ -302,7 +312,7 @@ class Sweeper:
             return False
         group = self._groups.get(name)
         commit_ms, expire_ms = offset_times(value)
-        now_ms = self._turn.wall_ms
+        now_ms = self._cautious_ms()
         due_ms = commit_ms + self._turn.limits.offsets_retention_ms
         if group is not None and group.state is GroupState.EMPTY and group.state_ms != NO_TIME:
             due_ms = max(due_ms, group.state_ms + self._turn.limits.offsets_retention_ms)

@@ -97,13 +97,22 @@ class TransactionMachine:
     """The transactional ids of one partition; a `machine.Machine`.
 
     topics: answers from the image.  wall_ms: ms since the epoch, for times in records.
+    cautious_ms: likewise, for the expiry of ids and scopes.  It follows a jump of the wall clock only after a day.
+        So a clock that is wrong by years deletes nothing before people can notice it.  None: `wall_ms`.
     """
 
-    def __init__(self, limits: TransactionLimits, topics: KnownPartitions, wall_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        limits: TransactionLimits,
+        topics: KnownPartitions,
+        wall_ms: Callable[[], int],
+        cautious_ms: Callable[[], int] | None = None,
+    ) -> None:
         self.unknown_records = 0
         self._limits = limits
         self._topics: Final = topics
         self._wall_ms: Final = wall_ms
+        self._cautious_ms: Final = cautious_ms or wall_ms
         self._ids: Final[dict[str, TransactionValue]] = {}
         self._scopes: Final = Scopes(self._ids, self._order_markers, limits)
         self._pending: Final[dict[str, set[Partition]]] = {}
@@ -425,17 +434,19 @@ class TransactionMachine:
             self._sweep_ms = now_ms + limits.sweep_interval_ms
             self._sweep = list(self._ids)
             self._scopes.begin_sweep()
-        while self._sweep and turn.size_bytes < limits.batch_max_bytes:
-            self._expire(turn, self._sweep.pop())
-        self._scopes.sweep(turn)
+        if self._sweep or self._scopes.is_sweeping:
+            cautious_ms = self._cautious_ms()
+            while self._sweep and turn.size_bytes < limits.batch_max_bytes:
+                self._expire(turn, self._sweep.pop(), cautious_ms)
+            self._scopes.sweep(turn, cautious_ms)
         self._next_tick_ms = now_ms + 1
         return turn.step()
 
-    def _expire(self, turn: _Turn, name: str) -> None:
+    def _expire(self, turn: _Turn, name: str, cautious_ms: int) -> None:
         value = self._ids.get(name)
         if value is None or value.state is _State.ONGOING or value.state.is_preparing:
             return
-        if turn.wall_ms - value.updated_ms > self._limits.expiration_ms:
+        if cautious_ms - value.updated_ms > self._limits.expiration_ms:
             turn.append(name, None)
             self._continued.pop(name, None)
 

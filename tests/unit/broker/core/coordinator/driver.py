@@ -103,11 +103,14 @@ class Coordinator:
     ) -> None:
         self.now_ms = 5_000
         self.wall_ms = WALL_MS
+        self.jump_ms = 0
+        """The error of the wall clock, which expiry does not follow."""
         self.log: list[Record] = list(records)
         self.answers: dict[int, Any] = {}
         self.notes: list[str] = []
         self.cluster = cluster or Cluster()
-        self.machine = GroupMachine(limits, self.cluster, Random(seed), lambda: self.wall_ms, configs)
+        wall = lambda: self.wall_ms + self.jump_ms  # noqa: E731
+        self.machine = GroupMachine(limits, self.cluster, Random(seed), wall, configs, lambda: self.wall_ms)
         self._as_machine: Machine[GroupRequest, g.GroupLimits] = self.machine
         self._calls = 0
         replay_log(self._as_machine, self.log)

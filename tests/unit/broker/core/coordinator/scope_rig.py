@@ -45,11 +45,15 @@ WALL = 1_000_000_000
 
 
 class ScopeRig:
-    """Each operation takes place at `now`; the wall clock runs with it."""
+    """Each operation takes place at `now`; the wall clock runs with it.
+
+    jump: the error of the wall clock, which expiry does not follow.
+    """
 
     def __init__(self, limits: TransactionLimits = LIMITS) -> None:
         self.limits = limits
         self.now = 0
+        self.jump = 0
         self.log: list[Record] = []
         self.effects: list[WriteMarkers] = []
         """Decisions whose markers are not written."""
@@ -61,7 +65,8 @@ class ScopeRig:
         self.take(self.machine.loaded(0))
 
     def _make(self) -> TransactionMachine:
-        return TransactionMachine(self.limits, self, lambda: WALL + self.now)
+        wall = lambda: WALL + self.now + self.jump  # noqa: E731
+        return TransactionMachine(self.limits, self, wall, lambda: WALL + self.now)
 
     def may_commit(self, topic: str, partition: int) -> bool:
         return True

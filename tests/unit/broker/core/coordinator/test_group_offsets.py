@@ -345,6 +345,16 @@ def test_offsets_of_simple_consumers_expire_after_their_commit(coordinator: Coor
     assert coordinator.state() == "Dead"
 
 
+def test_a_jump_of_the_wall_clock_expires_no_offset(coordinator: Coordinator, member: Member) -> None:
+    coordinator.commit(g.OffsetToCommit("sales", 1, 5), group="simple")
+    member.commit(7)
+    member.leave()
+    coordinator.jump_ms = 10 * RETENTION_MS
+    coordinator.pass_time(2 * INTERVAL_MS)
+    assert coordinator.offsets("simple") == {("sales", 1): 5}
+    assert coordinator.offsets() == {("sales", 0): 7}
+
+
 def test_an_offset_expires_at_the_end_of_its_retention(coordinator: Coordinator) -> None:
     assert RETENTION_MS % INTERVAL_MS == 0, "a search takes place at the very end"
     coordinator.commit(g.OffsetToCommit("sales", 0, 1))

@@ -581,6 +581,14 @@ def test_a_scope_that_never_ended_expires_like_a_transactional_id_and_others_muc
     assert rig.described("ended").error is KafkaCode.RESOURCE_NOT_FOUND
 
 
+def test_a_jump_of_the_wall_clock_expires_no_scope(rig: ScopeRig) -> None:
+    """Without its sequence, the next end would repeat work that is complete."""
+    rig.end(rig.open(), 1)
+    rig.jump = 100_000_000
+    rig.pass_time(1_020_000)
+    assert rig.described().sequence == 1
+
+
 # -- a later coordinator
 
 

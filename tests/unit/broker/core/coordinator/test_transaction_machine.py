@@ -31,11 +31,15 @@ WALL = 1_000_000_000
 
 
 class Rig:
-    """A machine with its log.  Each operation takes place at `now`; the wall clock runs with it."""
+    """A machine with its log.  Each operation takes place at `now`; the wall clock runs with it.
+
+    jump: the error of the wall clock, which expiry does not follow.
+    """
 
     def __init__(self, limits: TransactionLimits = LIMITS) -> None:
         self.limits = limits
         self.now = 0
+        self.jump = 0
         self.missing: set[Partition] = set()
         self.log: list[Record] = []
         self.effects: list[WriteMarkers] = []
@@ -45,7 +49,8 @@ class Rig:
         self.take(self.machine.loaded(0))
 
     def _make(self) -> TransactionMachine:
-        return TransactionMachine(self.limits, self, lambda: WALL + self.now)
+        wall = lambda: WALL + self.now + self.jump  # noqa: E731
+        return TransactionMachine(self.limits, self, wall, lambda: WALL + self.now)
 
     def has_partition(self, topic: str, partition: int) -> bool:
         return (topic, partition) not in self.missing
@@ -297,6 +302,13 @@ def test_unused_ids_expire(rig: Rig) -> None:
     rig.pass_time(2 * LIMITS.sweep_interval_ms)
     assert rig.described().error is KafkaCode.TRANSACTIONAL_ID_NOT_FOUND
     assert rig.log[-1].value is None
+
+
+def test_a_jump_of_the_wall_clock_expires_no_id(rig: Rig) -> None:
+    rig.begin()
+    rig.jump = 10 * LIMITS.expiration_ms
+    rig.pass_time(2 * LIMITS.sweep_interval_ms)
+    assert rig.state == "Empty"
 
 
 def test_an_open_transaction_does_not_expire() -> None:
