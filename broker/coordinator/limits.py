@@ -67,6 +67,10 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     other partitions is unknown.  It is shorter than the 3 s that `kctl doctor` waits for the whole answer."""
     share_wait_max_ms: int = 60_000
     """The longest time that a ShareFetch waits for records, even if the client asks for more."""
+    share_load_wait_ms: int = 10_000
+    """How long a ShareFetch waits while all its states are being loaded, even if the client waits less."""
+    share_loads_per_fetch: int = 50
+    """States that one ShareFetch loads at the same time.  The others follow."""
     share_read_max_bytes: int = 1 << 20
     """Bytes that one ShareFetch reads from one partition."""
     share_time_lookups: int = 2

@@ -104,7 +104,7 @@ class LedShare:
     ) -> None:
         """group: the owner of the tasks.
 
-        on_available: called when records have become available again.
+        on_available: called when records may have become available, and at the end of the load.
         on_idle: called when no session uses this share partition, everything is saved, and no dead letter is missing.
         """
         self.key = key
@@ -130,7 +130,7 @@ class LedShare:
         """Set when dead letters that could not be written may be tried again before their time."""
         self._timer: asyncio.TimerHandle | None = None
         self._loading: asyncio.Task[KafkaCode] = group.create_task(self._load(), name=f"share-load-{key.text}")
-        self._loading.add_done_callback(lambda _: self._report_idle())
+        self._loading.add_done_callback(lambda _: self._on_load_end())
 
     def configure(self, config: ShareConfig) -> None:
         if config.dead_letters != self.config.dead_letters:
@@ -156,12 +156,24 @@ class LedShare:
 
     # -- loading
 
-    async def ready(self) -> KafkaCode:
-        """Wait until the state is loaded.  Return NONE, or the error of the load."""
+    @property
+    def loaded(self) -> KafkaCode | None:
+        """NONE if the state is loaded, else the error; None while it is being loaded."""
         if self.core is not None:
             return KafkaCode.NOT_LEADER_OR_FOLLOWER if self.has_ended else KafkaCode.NONE
-        await asyncio.wait({self._loading})
+        if not self._loading.done():
+            return None
         return KafkaCode.NOT_LEADER_OR_FOLLOWER if self._loading.cancelled() else self._loading.result()
+
+    async def ready(self) -> KafkaCode:
+        """Wait until the state is loaded.  Return NONE, or the error of the load."""
+        while (code := self.loaded) is None:
+            await asyncio.wait({self._loading})
+        return code
+
+    def _on_load_end(self) -> None:
+        self._on_available()
+        self._report_idle()
 
     async def _load(self) -> KafkaCode:
         epoch = self.leader.leader_epoch
@@ -466,6 +478,14 @@ class SharePartitions:
 
     async def get(self, key: ShareKey) -> LedShare | KafkaCode:
         """Return a share partition once it is loaded, or the error if this broker cannot serve it."""
+        led = self.begin(key)
+        if isinstance(led, KafkaCode):
+            return led
+        code = await led.ready()
+        return led if code is KafkaCode.NONE else code
+
+    def begin(self, key: ShareKey) -> LedShare | KafkaCode:
+        """Return a share partition for a session, which may still be loading, or the error if it cannot be served."""
         replica = self._table.find(key.topic_id, key.partition)
         if replica is None:
             known = self._table.context.cluster.partition(key.topic_id, key.partition)
@@ -477,10 +497,9 @@ class SharePartitions:
             return KafkaCode.NOT_LEADER_OR_FOLLOWER
         led = self._led.get(key)
         if led is None or led.has_ended or led.leader is not found.leader or led.lingers:
-            led = self._begin(key, replica, found.leader, self._group)
+            led = self._load(key, replica, found.leader, self._group)
         led.use()
-        code = await led.ready()
-        return led if code is KafkaCode.NONE else code
+        return led
 
     def remind(self, key: ShareKey) -> None:
         """Load a share partition for its dead letters, if this broker leads the partition and has not loaded it."""
@@ -490,9 +509,9 @@ class SharePartitions:
             return
         led = self._led.get(key)
         if led is None or led.has_ended or led.leader is not found.leader:
-            self._begin(key, replica, found.leader, self._group)
+            self._load(key, replica, found.leader, self._group)
 
-    def _begin(self, key: ShareKey, replica: Replica, leader: LeaderState, group: asyncio.TaskGroup) -> LedShare:
+    def _load(self, key: ShareKey, replica: Replica, leader: LeaderState, group: asyncio.TaskGroup) -> LedShare:
         """Load a share partition, which no session uses yet, in place of the one that was loaded before."""
         if (before := self._led.pop(key, None)) is not None:
             before.end()

@@ -15,7 +15,7 @@ from broker.coordinator.dead_letters import DeadLetters, DeadLetterTopic, Produc
 from broker.coordinator.groups import GroupCoordinators
 from broker.coordinator.limits import CoordinatorLimits
 from broker.coordinator.log_ends import LogEnds
-from broker.coordinator.share_partitions import LedShare, ShareConfig, SharePartitions
+from broker.coordinator.share_partitions import Fetched, LedShare, ShareConfig, SharePartitions
 from broker.coordinator.share_reminders import ShareReminders
 from broker.coordinator.share_sessions import END_SESSION, NEW_SESSION, Place, SessionKey, ShareSession, ShareSessions
 from broker.coordinator.share_states import ShareStates
@@ -218,7 +218,8 @@ class ShareGroups:
             self.sessions.end(session)
         elif not plan.is_renewal and plan.max_records > 0:
             wait_ms = 0 if acknowledged else min(max(plan.max_wait_ms, 0), self._limits.share_wait_max_ms)
-            fetched = await self._fetch(session, plan, wait_ms)
+            load_wait_ms = 0 if acknowledged else self._limits.share_load_wait_ms
+            fetched = await self._fetch(session, plan, wait_ms, load_wait_ms)
         return ShareReply(KafkaCode.NONE, None, acknowledged, fetched)
 
     async def acknowledge(self, plan: ShareAcknowledgePlan) -> ShareReply:
@@ -285,17 +286,24 @@ class ShareGroups:
         for place in [each for each in session.former if self.partitions.known(ShareKey(group, *each)) is None]:
             del session.former[place]
 
-    async def _fetch(self, session: ShareSession, plan: ShareFetchPlan, wait_ms: int) -> tuple[ShareFetched, ...]:
+    async def _fetch(
+        self, session: ShareSession, plan: ShareFetchPlan, wait_ms: int, load_wait_ms: int
+    ) -> tuple[ShareFetched, ...]:
+        """Acquire records; wait `wait_ms` for them, and at least `load_wait_ms` while no state is loaded."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait_ms / 1000
+        begun = loop.time()
+        deadline = begun + wait_ms / 1000
         event = asyncio.Event()
         places = list(session.places)
+        loads_max = min(len(places), self._limits.share_loads_per_fetch)
+        loading: dict[Place, LedShare] = {}
         self.partitions.watch(places, event)
         try:
             while True:
                 event.clear()
-                fetched = await self._acquire(session, plan)
-                left_s = deadline - loop.time()
+                fetched = await self._acquire(session, plan, loading)
+                is_first_load = 0 < loads_max == len(loading)
+                left_s = max(deadline, begun + load_wait_ms / 1000 if is_first_load else 0) - loop.time()
                 if fetched or left_s <= 0 or self.partitions.is_closed:
                     return fetched
                 try:
@@ -306,23 +314,37 @@ class ShareGroups:
         finally:
             self.partitions.unwatch(places, event)
 
-    async def _acquire(self, session: ShareSession, plan: ShareFetchPlan) -> tuple[ShareFetched, ...]:
-        """Acquire the records that are available now, within the limits of the request."""
+    async def _acquire(
+        self, session: ShareSession, plan: ShareFetchPlan, loading: dict[Place, LedShare]
+    ) -> tuple[ShareFetched, ...]:
+        """Acquire the records that are available now, within the limits of the request.
+
+        loading: the share partitions whose states are being loaded.  They do not delay the others.
+        """
         fetched: list[ShareFetched] = []
         records_left, bytes_left = plan.max_records, plan.max_bytes
         group, member_id = session.key
         for place in list(session.places)[: self._limits.share_partitions_max]:
             if records_left <= 0 or bytes_left <= 0 or len(fetched) >= self._limits.share_partitions_per_fetch:
                 break
-            led = await self.partitions.get(ShareKey(group, *place))
-            size = min(bytes_left, self._limits.share_read_max_bytes)
-            found = (
-                led
-                if isinstance(led, KafkaCode)
-                else await led.fetch(member_id, size, records_left, is_exact=plan.is_exact)
-            )
+            key = ShareKey(group, *place)
+            if len(loading) >= self._limits.share_loads_per_fetch and self.partitions.known(key) is None:
+                continue
+            led = loading.pop(place, None) or self.partitions.begin(key)
+            found: Fetched | KafkaCode
+            if isinstance(led, KafkaCode):
+                found = led
+            elif (code := led.loaded) is None:
+                loading[place] = led
+                continue
+            elif code is not KafkaCode.NONE:
+                found = code
+            else:
+                size = min(bytes_left, self._limits.share_read_max_bytes)
+                found = await led.fetch(member_id, size, records_left, is_exact=plan.is_exact)
             if isinstance(found, KafkaCode):
                 fetched.append(ShareFetched(place, found))
+                session.rotate(place)
             elif found.acquired:
                 fetched.append(ShareFetched(place, KafkaCode.NONE, found.records, tuple(found.acquired)))
                 records_left -= sum(each.end - each.first for each in found.acquired)

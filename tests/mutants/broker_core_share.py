@@ -156,6 +156,20 @@ MUTANTS = (
         (f"{LETTER_TESTS}::test_a_share_partition_without_sessions_is_kept_until_its_letters_are_written",),
     ),
     Mutant(
+        "a state that cannot be read delays the other partitions of a member",
+        "broker/coordinator/shares.py",
+        "            elif (code := led.loaded) is None:",
+        "            elif (code := await led.ready()) is None:",
+        (f"{USE_TESTS}::test_one_fetch_loads_a_bounded_number_of_states_at_a_time",),
+    ),
+    Mutant(
+        "one fetch loads all states at once",
+        "broker/coordinator/shares.py",
+        "if len(loading) >= self._limits.share_loads_per_fetch and",
+        "if False and",
+        (f"{USE_TESTS}::test_one_fetch_loads_a_bounded_number_of_states_at_a_time",),
+    ),
+    Mutant(
         "a partition that a session forgot stays loaded after the end of the session",
         "broker/coordinator/shares.py",
         "for place in (*session.places, *session.former):",
@@ -214,8 +228,8 @@ MUTANTS = (
     Mutant(
         "a share partition that was loaded for its letters stays loaded",
         SHELL,
-        "        self._loading.add_done_callback(lambda _: self._report_idle())\n",
-        "",
+        "        self._on_available()\n        self._report_idle()\n",
+        "        self._on_available()\n",
         (f"{REMINDED_TESTS}::test_a_reminder_that_comes_too_late_leaves_nothing_loaded",),
     ),
     Mutant(

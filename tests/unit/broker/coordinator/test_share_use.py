@@ -1,16 +1,23 @@
-"""A share partition stays loaded while a session uses it, and no longer: others may change its state afterwards."""
+"""Share partitions are loaded for the sessions that use them, one independently of the others.
+
+A share partition stays loaded while a session uses it, and no longer: others may change its state afterwards.
+"""
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
 from broker.coordinator.share_sessions import END_SESSION, NEW_SESSION
-from broker.core.coordinator.share.states import ShareState
+from broker.core.coordinator.share.states import ReadState, ShareState, StateRequest, StateResponse
 from broker.core.share.partition import Acknowledgement, AckType
 from broker.core.share.requests import ShareFetchPlan, SharePlace, ShareReply
 from quorumlog.wire.errors import KafkaCode
-from tests.unit.broker.coordinator.dead_letter_rig import GROUP, Place, bare
+from tests.unit.broker.coordinator.dead_letter_rig import GROUP, LIMITS, Place, bare, serving
 from tests.unit.broker.log.batches import make_batch
+from tests.unit.broker.replica.rig import Rig
 
 __all__ = ["bare"]  # a fixture
 
@@ -26,9 +33,10 @@ async def ask(
     forgotten: tuple[SharePlace, ...] = (),
     acknowledged: tuple[Acknowledgement, ...] = (),
     member: str = "m",
+    wait_ms: int = 0,
 ) -> ShareReply:
     acknowledgements = {here(place): acknowledged} if acknowledged else {}
-    limits = (0, 1, 1 << 20, 1_000)
+    limits = (wait_ms, 1, 1 << 20, 1_000)
     plan = ShareFetchPlan(
         GROUP, member, epoch, *limits, False, False, added, forgotten, acknowledgements, f"host:{member}"
     )
@@ -109,3 +117,87 @@ async def test_the_forgotten_partitions_of_a_session_are_bounded_by_those_that_a
     await ask(fetched, 1, forgotten=(here(fetched),))
     (session,) = fetched.shares.sessions._sessions.values()
     assert not session.former
+
+
+class Slow:
+    """A share coordinator that does not answer requests about partitions from 1 on, until it is `let`.
+
+    asked: the partitions whose states were read.  code: the answer then, if it is an error.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.asked: list[int] = []
+        self.code = KafkaCode.NONE
+        self._answer = place.shares.states.ask
+        self._go = asyncio.Event()
+        place.shares.states.ask = self._ask  # type: ignore[method-assign]
+
+    def let(self, code: KafkaCode = KafkaCode.NONE) -> None:
+        self.code = code
+        self._go.set()
+
+    async def _ask(self, request: StateRequest) -> StateResponse:
+        if isinstance(request, ReadState):
+            self.asked.append(request.key.partition)
+        if request.key.partition >= 1:
+            await self._go.wait()
+            if self.code is not KafkaCode.NONE:
+                return StateResponse(self.code)
+        return await self._answer(request)
+
+
+@pytest.fixture
+async def wide(rig: Rig) -> AsyncIterator[Place]:
+    """A topic with many partitions."""
+    await rig.create(*[(1,)] * 70)
+    async with serving(rig) as place:
+        yield place
+
+
+def places(place: Place, *indexes: int) -> tuple[SharePlace, ...]:
+    return tuple([(place.key.topic_id, index) for index in indexes])
+
+
+async def test_a_state_that_cannot_be_read_does_not_delay_other_partitions(wide: Place) -> None:
+    """Otherwise one share coordinator that is down delays all records of a member by seconds."""
+    slow = Slow(wide)
+    await wide.led()
+    await wide.write(make_batch((b"a",)))
+    assert acquired(await ask(wide, NEW_SESSION, places(wide, 1, 2, 0), wait_ms=60_000)) == [(0, 1)]
+    await wide.until(lambda: slow.asked == [0, 1, 2])  # all states are read at the same time
+
+
+async def test_a_fetch_waits_for_the_first_state_even_if_the_client_does_not(wide: Place) -> None:
+    slow = Slow(wide)
+    fetch = asyncio.create_task(ask(wide, NEW_SESSION, places(wide, 1)))
+    await wide.until(lambda: slow.asked)
+    assert not fetch.done()
+    slow.let()
+    assert (await fetch).fetched == ()
+
+
+async def test_a_fetch_without_records_does_not_wait_for_loads_beside_a_loaded_state(wide: Place) -> None:
+    """Acknowledgements wait behind the fetch, because a connection answers in order."""
+    Slow(wide)
+    await wide.led()
+    assert (await ask(wide, NEW_SESSION, places(wide, 1, 0))).fetched == ()
+
+
+async def test_a_fetch_reports_a_state_that_it_could_not_read(wide: Place) -> None:
+    slow = Slow(wide)
+    fetch = asyncio.create_task(ask(wide, NEW_SESSION, places(wide, 1), wait_ms=60_000))
+    await wide.until(lambda: slow.asked)
+    slow.let(KafkaCode.COORDINATOR_NOT_AVAILABLE)
+    (refused,) = (await fetch).fetched
+    assert refused.error is KafkaCode.REPLICA_NOT_AVAILABLE
+
+
+async def test_one_fetch_loads_a_bounded_number_of_states_at_a_time(wide: Place) -> None:
+    slow = Slow(wide)
+    fetch = asyncio.create_task(ask(wide, NEW_SESSION, places(wide, *range(1, 70)), wait_ms=60_000))
+    limit = LIMITS.share_loads_per_fetch
+    await wide.until(lambda: len(slow.asked) >= limit)
+    assert slow.asked == list(range(1, 1 + limit))
+    slow.let()
+    await wide.until(lambda: len(slow.asked) == 69)
+    fetch.cancel()
