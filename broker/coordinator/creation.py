@@ -64,6 +64,11 @@ class TopicCreation:
             await asyncio.wait({self._running})
 
     @property
+    def is_running(self) -> bool:
+        """Return whether the controller is being asked."""
+        return self._running is not None
+
+    @property
     def _exists(self) -> bool:
         return self._topic in self._cluster.applied.topic_ids
 

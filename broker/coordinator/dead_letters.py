@@ -257,7 +257,7 @@ class DeadLetters:
         if creation is None:
             if self._group is None:
                 return "the broker is stopping"
-            if len(self._creations) >= self.limits.share_letter_creations_max:
+            if len(self._creations) >= self.limits.share_letter_creations_max and not self._drop_creation():
                 return f"topic {name} does not exist, and too many others are being created"
             configs = {DEAD_LETTERS_ADMITTED: "true"}
             creation = TopicCreation(name, self._cluster, self._call, self._wait_applied, self.limits, configs)
@@ -267,6 +267,13 @@ class DeadLetters:
         if not problem and self._creations.get(name) is creation:
             del self._creations[name]
         return problem
+
+    def _drop_creation(self) -> bool:
+        """Drop a creation that is not in progress.  It has failed, and its topic may not be wanted any more."""
+        idle = next((name for name, each in self._creations.items() if not each.is_running), None)
+        if idle is not None:
+            del self._creations[idle]
+        return idle is not None
 
     async def _read(
         self,

@@ -14,11 +14,21 @@ from broker.core.coordinator.share.states import (
 )
 from broker.core.share.partition import AckType, Delivery, StateBatch
 from broker.kafka.api import ProduceResult
-from metadata.records import ConfigScope
+from metadata.control.features import upgrade_feature
+from metadata.records import METADATA_VERSION, ConfigScope
 from quorumlog.client.record_codec import NewRecord, build_batch
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import Codec
-from tests.unit.broker.coordinator.dead_letter_rig import ADMITS, CONTROL, LETTERS, Place, bare, place, serving
+from tests.unit.broker.coordinator.dead_letter_rig import (
+    ADMITS,
+    CONTROL,
+    LETTERS,
+    LIMITS,
+    Place,
+    bare,
+    place,
+    serving,
+)
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.replica.rig import TOPIC, Rig
 
@@ -287,6 +297,21 @@ async def test_a_missing_topic_is_created_only_if_the_cluster_permits_that(place
     assert [(each.key, each.value) for each in wanted.configs] == [ADMITS]
     await place.create_letters()
     await place.settled(1)
+
+
+async def test_a_topic_that_could_not_be_created_makes_room_for_another_one(rig: Rig) -> None:
+    upgrade = lambda image, again: upgrade_feature(image, METADATA_VERSION, None, validate_only=False)  # noqa: E731
+    assert rig.cluster.execute(upgrade).outcome.ok
+    await rig.create((1,))
+    async with serving(rig, limits=replace(LIMITS, share_letter_creations_max=1)) as place:
+        await place.give(ConfigScope.CLUSTER, "", errors_deadletterqueue_auto_create_topics_enable="true")
+        await place.write(make_batch((b"a",)))
+        await place.give_group(errors_deadletterqueue_topic_name="dlq.wrong")
+        await place.fetch()
+        await place.reject(0, 1)
+        await place.until(lambda: "controller" in place.cause)
+        await place.give_group(errors_deadletterqueue_topic_name=LETTERS)
+        await place.until(lambda: LETTERS in [each.name for each in place.created])
 
 
 # -- the end of letters
