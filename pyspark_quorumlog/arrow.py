@@ -446,12 +446,13 @@ def _headers_column(column: pa.Array, key: BytesColumn | None) -> HeadersColumn:
     """Return the arrays of a list<struct<key, value>>; a null list means no headers."""
     entries = column.values
     keys, values = entries.field(0), entries.field(1)  # `field` keeps offsets and ignores the struct's nulls
-    if entries.null_count or keys.null_count:
-        row = next(
+    if entries.null_count or keys.null_count:  # perhaps in rows outside this slice of a column
+        nameless = (
             row for row, found in enumerate(column) if any(not one or one["key"] is None for one in found.as_py() or ())
         )
-        named = f"a header of a row {_key_named(key, row)} has no key"
-        raise ClusterError(ApiError.INVALID_RECORD, named, "give every header a key")
+        if (row := next(nameless, None)) is not None:
+            named = f"a header of a row {_key_named(key, row)} has no key"
+            raise ClusterError(ApiError.INVALID_RECORD, named, "give every header a key")
     ends = np.frombuffer(column.buffers()[1], np.int32) if len(column) else np.zeros(1, np.int32)
     return HeadersColumn(
         ends[column.offset :][: len(column) + 1],

@@ -95,3 +95,17 @@ def test_a_topic_that_no_broker_knows_is_an_error(
     options = parse_write({"bootstrap.servers": cluster.brokers.bootstrap} | given)
     with pytest.raises(ClusterError, match="topic nope does not exist"):
         write_rows(options, iter(()), 0)
+
+
+def test_a_header_without_a_key_is_named_although_the_rows_are_written_in_slices(cluster: ThreadedBrokers) -> None:
+    cluster.run(cluster.brokers.create("t", [1]))
+    given = {"bootstrap.servers": cluster.brokers.bootstrap, "topic": "t", "maxRecordsPerSecond": "10"}
+    headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    columns = {
+        "key": pa.array([b"k0", b"k1", b"k2"]),
+        "value": pa.array([b"0", b"1", b"2"]),
+        "headers": pa.array([[("a", b"1")], None, [(None, b"1")]], headers),
+    }
+    with pytest.raises(ClusterError, match=r"a header of a row with the key b'k2' has no key"):
+        write_rows(parse_write(given), iter([pa.record_batch(columns)]), 0)
+    assert [record.key for record in cluster.run(cluster.brokers.records("t", 0))] == [b"k0", b"k1"]
