@@ -22,6 +22,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from pyspark_quorumlog.options import OptionError, WriteOptions
+from pyspark_quorumlog.warn import warn
 from quorumlog.client.scope_client import OpenScope, ScopeDescription, ScopeEnd, StagedProducer, Winner
 from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import KafkaCode
@@ -170,10 +171,11 @@ async def commit(scopes: Scopes, staged: Sequence[Staged], sequence: int, timeou
     winners = [one.winner for one in staged if one.winner is not None]
     ended = await scopes.end(scope, sequence, winners, timeout_s)
     if last:
-        await scopes.delete(scope, timeout_s)
+        await _delete(scopes, scope, timeout_s)
         return
     if winners and not ended.changed:  # another driver has committed this batch, or our answer was lost
-        await scopes.abort(scope, timeout_s)
+        with contextlib.suppress(ClusterError):  # the end of the next batch aborts the attempts, too
+            await scopes.abort(scope, timeout_s)
     await _complete(scopes, scope.name, timeout_s)
 
 
@@ -197,6 +199,20 @@ def scope_of(staged: Sequence[Staged]) -> OpenScope | None:
         text = f"scope {min(found)[0]}: another run began while the tasks were running"
         raise ClusterError(KafkaCode.PRODUCER_FENCED.name, text)
     return next(iter(found.values()), None)
+
+
+async def _delete(scopes: Scopes, scope: OpenScope, timeout_s: float) -> None:
+    """Delete the scope of a committed write, which the coordinator does once every partition has its marker.
+
+    The decision is made.  An error would make the user repeat the write, and its rows would exist twice.
+    """
+    try:
+        await scopes.delete(scope, timeout_s)
+    except ClusterError as error:
+        warn(
+            f"the write is committed, but readers of committed records may not see all its rows yet, and scope "
+            f"{scope.name} was not deleted: {error.message}"
+        )
 
 
 async def _complete(scopes: Scopes, scope: str, timeout_s: float) -> None:

@@ -50,6 +50,13 @@ MUTANTS = (
         (f"{UNIT}/test_transactions.py",),
     ),
     Mutant(
+        "a committed write fails because its scope cannot be deleted",
+        TRANSACTIONS,
+        "        await scopes.delete(scope, timeout_s)\n    except ClusterError as error:\n",
+        "        await scopes.delete(scope, timeout_s)\n    except KeyError as error:\n",
+        (f"{UNIT}/test_transactions.py",),
+    ),
+    Mutant(
         "an aborted transaction of a producer never ends for a reader",
         "quorumlog/client/records.py",
         "            self._open.discard(header.producer_id)\n",

@@ -180,6 +180,22 @@ async def test_attempts_of_a_batch_that_another_driver_committed_are_aborted() -
     assert (scopes.visible, scopes.aborted) == ([], ["0.0"])
 
 
+async def test_a_batch_that_is_committed_already_is_no_error_although_its_attempts_cannot_be_aborted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The answer to the end was lost, and a partition has no leader that could write its marker."""
+    scopes = FakeScopes()
+
+    async def refuse(scope: OpenScope, timeout_s: float) -> None:
+        raise ClusterError("TIMED_OUT", "its previous end is not complete", retriable=True)
+
+    staged = await scopes.task(attempt(0))
+    await scopes.end(OpenScope("scope", 1, -1), 1, [cast(Winner, staged.winner)], TIMEOUT_S)
+    monkeypatch.setattr(scopes, "abort", refuse)
+    await commit(scopes, [staged], 1, TIMEOUT_S, last=False)
+    assert scopes.visible == ["0.0"]
+
+
 async def test_a_scope_of_another_query_is_refused_unless_it_is_reset() -> None:
     scopes = FakeScopes()
     await commit(scopes, [await scopes.task(attempt(6))], 7, TIMEOUT_S, last=False)
@@ -200,6 +216,24 @@ async def test_a_batch_write_deletes_its_scope() -> None:
     assert (one.scope, one.sequence, one.name) == ("mine", 1, "3.9")
     await commit(scopes, [await scopes.task(one)], 1, TIMEOUT_S, last=True)
     assert (scopes.visible, scopes.scopes) == (["3.9"], {})
+
+
+async def test_a_write_whose_scope_cannot_be_deleted_is_committed_nevertheless(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A partition has no leader that could write its marker.  With an error, the user would write the rows again."""
+    scopes = FakeScopes()
+
+    async def delete(scope: OpenScope, timeout_s: float) -> None:
+        raise ClusterError("TIMED_OUT", "given up after 120 s", retriable=True)
+
+    monkeypatch.setattr(scopes, "delete", delete)
+    staged = await scopes.task(attempt_of_batch("mine", Context()))
+    await commit(scopes, [staged], 1, TIMEOUT_S, last=True)
+    assert scopes.visible == ["0.0"]
+    (message,) = caplog.messages
+    assert message.startswith("the write is committed, but readers")
+    assert message.endswith("scope mine was not deleted: given up after 120 s")
 
 
 async def test_an_abort_keeps_the_last_batch_of_a_stream() -> None:
