@@ -133,7 +133,7 @@ class Connection(FrameProtocol):
         self._at_rest = True
         # used by `sweep` and `make_way`
         self._requests = 0
-        self._seen_requests = -1
+        self._seen = (-1, False)
         self._seen_at = 0.0
         self._frame_began: float | None = None
         self._frame_expected = 0
@@ -425,8 +425,9 @@ class Connection(FrameProtocol):
 
     def sweep(self, now: float) -> None:
         """Close the connection if it is idle, or if either direction has stalled."""
-        if self._requests != self._seen_requests or self._line:
-            self._seen_requests, self._seen_at = self._requests, now
+        seen = (self._requests, self.mid_frame)  # a frame that begins has its full time, however long the rest was
+        if seen != self._seen or self._line:
+            self._seen, self._seen_at = seen, now
         limits = self._limits
         if self._frame_began is not None:
             if not self._held_by_budget:

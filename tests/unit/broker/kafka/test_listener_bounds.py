@@ -409,6 +409,26 @@ async def test_a_frame_that_does_not_arrive_closes_its_connection(serve: Serve, 
         await sweep_until_closed(served, client, 12)
 
 
+async def test_a_frame_that_begins_after_a_long_rest_has_its_time_to_arrive(serve: Serve) -> None:
+    async with serve(KafkaLimits(frame_stall_ms=10_000)) as served, RawClient(served.port) as client:
+        now = asyncio.get_running_loop().time()
+        (connection,) = served.server._connections
+        connection.sweep(now)
+        body = codec.encode(codec.request(Api.METADATA, 12, ALL))
+        frame = codec.request_prefix(Api.METADATA, 12, 1, "raw", len(body)) + body
+        client.writer.write(frame[:6])
+        await until(lambda: connection.mid_frame)
+        for seconds in (300, 309):
+            connection.sweep(now + seconds)
+            await asyncio.sleep(0)
+        client.writer.write(frame[6:])
+        _, response = await client.receive(Api.METADATA, 12)
+        assert response.cluster_id == "test-cluster"
+        client.writer.write(frame[:6])
+        await until(lambda: connection.mid_frame)
+        await sweep_until_closed(served, client, 12)
+
+
 async def test_an_announced_frame_takes_no_memory(served: Served) -> None:
     async with RawClient(served.port) as client:
         client.writer.write((90 << 20).to_bytes(4, "big") + b"\x00\x00\x00\x09")
