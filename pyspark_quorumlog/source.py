@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from pyspark_quorumlog.plan import OffsetRange
     from pyspark_quorumlog.stream_reading import StreamDriver
     from pyspark_quorumlog.transactions import Attempt, Staged
+    from quorumlog.client.scope_client import OpenScope
 
 HEADERS_TYPE = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 
@@ -100,7 +101,9 @@ class DefaultSource(DataSource):
         _check_writable(schema, options)
         if overwrite:
             raise OptionError('records cannot be overwritten: use .mode("append")')
-        return Writer(options, f"spark-{uuid4()}")
+        from pyspark_quorumlog.writing import open_batch
+
+        return Writer(options, open_batch(options, f"spark-{uuid4()}"))
 
     def streamReader(self, schema: StructType) -> StreamReader | RefusedStream:
         """Return a reader.  It refuses bad options later, since Spark would not show an error of this method."""
@@ -227,10 +230,12 @@ class Written(WriterCommitMessage):
 class Writer(DataSourceArrowWriter):
     """Appends rows, which become visible together when Spark commits the write; with `atomic=false`, each at once.
 
-    scope: names the transactions of this write.  Spark pickles this object for its tasks, and commits with it.
+    Spark makes this object in the driver, once for each write.  It pickles it for the tasks, and commits with it.
+
+    scope: that of the transactions of this write; None: the tasks write without transactions.
     """
 
-    def __init__(self, options: WriteOptions, scope: str) -> None:
+    def __init__(self, options: WriteOptions, scope: OpenScope | None) -> None:
         self.options = options
         self.scope = scope
 
@@ -240,18 +245,19 @@ class Writer(DataSourceArrowWriter):
         from pyspark_quorumlog.transactions import attempt_of_batch
 
         context = TaskContext.get()
-        if context is None or self.options.atomic is False:
-            return _write(self.options, iterator, context, None)
-        return _write(self.options, iterator, context, attempt_of_batch(self.scope, context))
+        attempt = None if context is None or self.scope is None else attempt_of_batch(self.scope, context)
+        return _write(self.options, iterator, context, attempt)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        from pyspark_quorumlog.writing import commit_write
+        from pyspark_quorumlog.writing import commit_batch
 
-        commit_write(self.options, _staged(self.options, messages), 1, last=True)
+        staged = _staged(self.options, messages)
+        if self.scope is not None:
+            commit_batch(self.options, self.scope, staged)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Abort the transactions of all tasks, by their scope, because killed tasks did not report a transaction."""
-        if self.options.atomic is not False:
+        if self.scope is not None:
             from pyspark_quorumlog.writing import abort_batch
 
             abort_batch(self.options, self.scope)
@@ -279,7 +285,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         from pyspark_quorumlog.writing import commit_write
 
-        commit_write(self.options, _staged(self.options, messages), batchId + 1, last=False)
+        commit_write(self.options, _staged(self.options, messages), batchId + 1)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         from pyspark_quorumlog.writing import abort_write

@@ -8,10 +8,12 @@ aborts all other producers of the scope, and stores a sequence number.
   `transactionScope`.  The sequence is the batch id + 1.  If Spark repeats a batch that was committed, for example after
   a crash, the stored sequence shows that: the tasks write nothing, and the commit changes nothing.  Each run of the
   query has a run of the scope, which fences the producers and the commits of the previous run.
-- **A batch write** has a scope of its own, which is deleted at the end.
+- **A batch write** has a scope of its own.  The driver opens it before the first task and deletes it at the end.  An
+  attempt that Spark has given up may still run then, for example until its worker notices.  It finds no scope and
+  writes nothing, so it holds back no reader.
 
-The driver's hooks run in another process than the planner, and know only the reports of the tasks.  A task without rows
-needs no transaction and reports none.
+The driver's hooks of a stream run in another process than the planner, and know only the reports of the tasks.  A task
+without rows needs no transaction and reports none.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 RUN_ID = "spark.jobGroup.id"
 """Local properties that Spark sets for the tasks of a stream."""
+BATCH_SEQUENCE = 1
+"""The sequence of a batch write, which has one commit."""
 GIVE_UP_TIMEOUT_S = 5.0
 """How long a failed task tries to abort its transaction.  Otherwise the next commit, run or timeout aborts it."""
 LOOK_MIN_S, LOOK_MAX_S = 0.005, 0.2
@@ -64,6 +68,7 @@ class Attempt(NamedTuple):
     name: unique among the attempts of the write.
     is_first: whether no earlier attempt of the task failed.
     may_reset: take the scope over from another owner.
+    ready: the scope of a batch write, which the driver has opened; None: the attempt opens it.
     """
 
     scope: str
@@ -73,6 +78,7 @@ class Attempt(NamedTuple):
     name: str
     is_first: bool = True
     may_reset: bool = False
+    ready: OpenScope | None = None
 
 
 class Staged(NamedTuple):
@@ -86,9 +92,15 @@ class Staged(NamedTuple):
     winner: Winner | None = None
 
 
-def attempt_of_batch(scope: str, context: Any) -> Attempt:
+async def open_batch(scopes: Scopes, name: str, timeout_s: float) -> OpenScope:
+    """Open the scope of a batch write.  name: of this write alone."""
+    return await scopes.open(name, name, name, timeout_s)
+
+
+def attempt_of_batch(scope: OpenScope, context: Any) -> Attempt:
     """Return the attempt of a batch write's task.  context: Spark's TaskContext."""
-    return Attempt(scope, scope, scope, 1, _name(context))
+    name = scope.name
+    return Attempt(name, name, name, BATCH_SEQUENCE, _name(context), ready=scope)
 
 
 def attempt_of_stream(options: WriteOptions, context: Any) -> Attempt:
@@ -119,12 +131,14 @@ def _name(context: Any) -> str:
 
 
 async def opened(scopes: Scopes, attempt: Attempt, timeout_s: float) -> OpenScope:
-    """Open the run of an attempt's scope.
+    """Open the run of an attempt's scope, unless the driver has opened it.
 
     A repeated attempt opens nothing: if another run has begun since the first one, that run must not be fenced.
 
     Raises: ClusterError: PRODUCER_FENCED; DUPLICATE_RESOURCE; as `ScopeClient`.
     """
+    if attempt.ready is not None:
+        return attempt.ready
     if not attempt.is_first:
         run = await _run_of(scopes, attempt.scope, timeout_s)
         if run not in (None, attempt.run):
@@ -154,13 +168,10 @@ async def _run_of(scopes: Scopes, scope: str, timeout_s: float) -> str | None:
         return None
 
 
-async def commit(scopes: Scopes, staged: Sequence[Staged], sequence: int, timeout_s: float, *, last: bool) -> None:
-    """Make the rows of the attempts visible, all together, unless this sequence was committed before.
+async def commit(scopes: Scopes, staged: Sequence[Staged], sequence: int, timeout_s: float) -> None:
+    """Make the rows of a stream's batch visible, all together, unless this sequence was committed before.
 
     Returns once readers of committed records see them, or the time is up after the decision.
-
-    Args:
-        last: delete the scope after that.
 
     Raises: ClusterError: INVALID_TXN_STATE: an attempt was aborted, and nothing is visible; PRODUCER_FENCED; or as
     `ScopeClient`.  After TIMED_OUT, the rows may become visible.
@@ -168,15 +179,23 @@ async def commit(scopes: Scopes, staged: Sequence[Staged], sequence: int, timeou
     scope = scope_of(staged)
     if scope is None:
         return
-    winners = [one.winner for one in staged if one.winner is not None]
+    winners = _winners(staged)
     ended = await scopes.end(scope, sequence, winners, timeout_s)
-    if last:
-        await _delete(scopes, scope, timeout_s)
-        return
     if winners and not ended.changed:  # another driver has committed this batch, or our answer was lost
         with contextlib.suppress(ClusterError):  # the end of the next batch aborts the attempts, too
             await scopes.abort(scope, timeout_s)
     await _complete(scopes, scope.name, timeout_s)
+
+
+async def commit_batch(scopes: Scopes, scope: OpenScope, staged: Sequence[Staged], timeout_s: float) -> None:
+    """Make the rows of a batch write visible, all together, and delete its scope.  Returns and raises as `commit`."""
+    if winners := _winners(staged):
+        await scopes.end(scope, BATCH_SEQUENCE, winners, timeout_s)
+    await _delete(scopes, scope, timeout_s)
+
+
+def _winners(staged: Sequence[Staged]) -> list[Winner]:
+    return [one.winner for one in staged if one.winner is not None]
 
 
 async def abort(scopes: Scopes, staged: Sequence[Staged], timeout_s: float) -> None:

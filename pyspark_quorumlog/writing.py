@@ -20,7 +20,7 @@ from pyspark_quorumlog.warn import warn
 from pyspark_quorumlog.worker import prepare_worker
 from quorumlog.client.partitions import PAUSE_MAX_S, PAUSE_MIN_S, UNKNOWN_TOPIC_TIMEOUT_S
 from quorumlog.client.producer import Producer
-from quorumlog.client.scope_client import ScopeClient, StagedProducer
+from quorumlog.client.scope_client import OpenScope, ScopeClient, StagedProducer
 from quorumlog.client.sync import runner
 from quorumlog.errors import ClusterError
 from quorumlog.runtime.backoff import Backoff
@@ -78,11 +78,48 @@ def write_rows(
         return runner().run(_Write(options, task_index).run(batches, attempt))
 
 
-def commit_write(options: WriteOptions, staged: Sequence[Staged], sequence: int, *, last: bool) -> None:
+def open_batch(options: WriteOptions, name: str) -> OpenScope | None:
+    """Open the scope of a batch write in the driver.  None: its tasks write without transactions.
+
+    name: of this write alone.
+
+    Raises:
+        ClusterError: no coordinator has answered within the delivery timeout.
+        OptionError: the option atomic is true, and the brokers have no scopes.
+    """
+    if options.atomic is False:
+        return None
+    with shown_by_spark(options.bootstrap):
+        return runner().run(_open_batch(options, name))
+
+
+async def _open_batch(options: WriteOptions, name: str) -> OpenScope | None:
+    scopes = _scopes(options)
+    if not await _has_scopes(options, scopes):
+        return None
+    return await transactions.open_batch(scopes, name, options.delivery_timeout_s)
+
+
+async def _has_scopes(options: WriteOptions, scopes: ScopeClient) -> bool:
+    if await scopes.is_served(options.delivery_timeout_s):
+        return True
+    if options.atomic:
+        raise OptionError("option atomic is true, but these brokers have no transaction scopes; set it to false")
+    return False
+
+
+def commit_batch(options: WriteOptions, scope: OpenScope, staged: Sequence[Staged]) -> None:
+    """`transactions.commit_batch` in the driver."""
+    with shown_by_spark(options.bootstrap):
+        scopes = _scopes(options)
+        runner().run(transactions.commit_batch(scopes, scope, staged, options.delivery_timeout_s))
+
+
+def commit_write(options: WriteOptions, staged: Sequence[Staged], sequence: int) -> None:
     """`transactions.commit` in the driver."""
     with shown_by_spark(options.bootstrap):
         scopes = _scopes(options)
-        runner().run(transactions.commit(scopes, staged, sequence, options.delivery_timeout_s, last=last))
+        runner().run(transactions.commit(scopes, staged, sequence, options.delivery_timeout_s))
 
 
 def abort_write(options: WriteOptions, staged: Sequence[Staged]) -> None:
@@ -90,18 +127,12 @@ def abort_write(options: WriteOptions, staged: Sequence[Staged]) -> None:
     _try_to_abort(transactions.abort(_scopes(options), staged, _abort_timeout_s(options)))
 
 
-def abort_batch(options: WriteOptions, scope: str) -> None:
-    """Abort a batch write, also tasks that reported nothing.
+def abort_batch(options: WriteOptions, scope: OpenScope) -> None:
+    """Abort a batch write, also tasks that reported nothing or still run.
 
     A failure is a warning, so that it does not hide the failure of the write: the timeout aborts the transactions.
     """
-    _try_to_abort(_abort_batch(options, scope))
-
-
-async def _abort_batch(options: WriteOptions, scope: str) -> None:
-    scopes, timeout_s = _scopes(options), _abort_timeout_s(options)
-    if await scopes.is_served(timeout_s):
-        await scopes.delete(await scopes.open(scope, scope, scope, timeout_s), timeout_s)
+    _try_to_abort(_scopes(options).delete(scope, _abort_timeout_s(options)))
 
 
 def _abort_timeout_s(options: WriteOptions) -> float:
@@ -139,7 +170,7 @@ class _Write:
         first = await self._next_chunk(batches)
         if first is None:
             return Outcome(0)
-        if attempt is None or not await self._has_scopes():
+        if attempt is None or not (attempt.ready or await _has_scopes(options, self._scopes)):
             return Outcome(await self._write_all(first, batches, None))
         timeout_s = options.delivery_timeout_s
         scope = await transactions.opened(self._scopes, attempt, timeout_s)
@@ -155,13 +186,6 @@ class _Write:
                 await producer.abort(transactions.GIVE_UP_TIMEOUT_S)
             raise
         return Outcome(count, Staged(scope, producer.winner))
-
-    async def _has_scopes(self) -> bool:
-        if await self._scopes.is_served(self._options.delivery_timeout_s):
-            return True
-        if self._options.atomic:
-            raise OptionError("option atomic is true, but these brokers have no transaction scopes; set it to false")
-        return False
 
     async def _write_all(
         self, first: _Chunk, batches: Iterator[pa.RecordBatch], transaction: StagedProducer | None

@@ -50,6 +50,13 @@ MUTANTS = (
         (f"{UNIT}/test_transactions.py",),
     ),
     Mutant(
+        "an attempt that outlives its write opens the scope again",
+        TRANSACTIONS,
+        "    if attempt.ready is not None:\n",
+        "    if False:\n",
+        (f"{UNIT}/test_transactions.py",),
+    ),
+    Mutant(
         "a committed write fails because its scope cannot be deleted",
         TRANSACTIONS,
         "        await scopes.delete(scope, timeout_s)\n    except ClusterError as error:\n",

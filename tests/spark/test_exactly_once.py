@@ -16,7 +16,7 @@ from bench.broker_rates import create_topic
 from pyspark_quorumlog.options import Query, WriteOptions, parse_read, parse_write
 from pyspark_quorumlog.reading import plan_tasks, read_range
 from pyspark_quorumlog.transactions import Attempt
-from pyspark_quorumlog.writing import Outcome, abort_write, commit_write, write_rows
+from pyspark_quorumlog.writing import Outcome, abort_batch, abort_write, commit_write, open_batch, write_rows
 from quorumlog.errors import ClusterError
 from quorumlog.testing import Broker
 from quorumlog.wire.errors import KafkaCode
@@ -48,7 +48,7 @@ class Topic:
 
     def commit(self, batch: int, *outcomes: Outcome) -> None:
         """Commit as the driver does."""
-        commit_write(self.options(), [one.staged for one in outcomes], batch + 1, last=False)
+        commit_write(self.options(), [one.staged for one in outcomes], batch + 1)
 
     def read(self, **options: str) -> list[int]:
         parsed = parse_read({"bootstrap.servers": self.bootstrap, "subscribe": self.name, **options}, Query.BATCH)
@@ -118,6 +118,18 @@ def test_an_attempt_that_fails_ends_its_own_transaction(topic: Topic) -> None:
         write_rows(options, failing(), 0, topic.attempt(0, "0.0"))
     topic.commit(0, topic.write(topic.attempt(0, "0.1"), 1))
     assert topic.read() == [1]
+
+
+def test_an_attempt_that_outlives_its_failed_write_holds_back_no_reader(topic: Topic) -> None:
+    """Spark gives a task up when it aborts the write, but the task runs until its worker notices."""
+    scope = open_batch(topic.options(), f"write-{topic.name}")
+    assert scope is not None
+    abort_batch(topic.options(), scope)
+    late = Attempt(scope.name, scope.name, scope.name, 1, "0.0", ready=scope)
+    with pytest.raises(ClusterError, match="there is no such scope, or it was deleted"):
+        topic.write(late, 1)
+    topic.commit(0, topic.write(topic.attempt(0, "0.0"), 2))
+    assert topic.read() == [2]
 
 
 def frame(spark: SparkSession, values: list[int], partition: str = "null") -> DataFrame:

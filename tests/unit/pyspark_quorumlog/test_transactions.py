@@ -19,6 +19,8 @@ from pyspark_quorumlog.transactions import (
     attempt_of_batch,
     attempt_of_stream,
     commit,
+    commit_batch,
+    open_batch,
     opened,
 )
 from quorumlog.client.scope_client import OpenScope, ScopeDescription, ScopeEnd, StagedProducer, Winner
@@ -121,20 +123,20 @@ def attempt(batch: int, name: str = "0.0", run: str = "run-1", owner: str = "que
 async def test_a_commit_shows_the_winners_and_aborts_the_others() -> None:
     scopes = FakeScopes()
     staged = [await scopes.task(attempt(0, name)) for name in ("0.0", "1.1", "0.2")]
-    await commit(scopes, staged[1:], 1, TIMEOUT_S, last=False)
+    await commit(scopes, staged[1:], 1, TIMEOUT_S)
     assert (scopes.visible, scopes.aborted) == (["1.1", "0.2"], ["0.0"])
     assert scopes.looks == 2, "the commit waits until readers see it"
 
 
 async def test_a_repeated_batch_is_recognised() -> None:
     scopes = FakeScopes()
-    await commit(scopes, [await scopes.task(attempt(0))], 1, TIMEOUT_S, last=False)
+    await commit(scopes, [await scopes.task(attempt(0))], 1, TIMEOUT_S)
     again = await scopes.task(attempt(0, "0.7", run="run-2"))
     assert again.winner is None, "the task writes nothing"
-    await commit(scopes, [again], 1, TIMEOUT_S, last=False)
+    await commit(scopes, [again], 1, TIMEOUT_S)
     assert scopes.visible == ["0.0"]
     following = await scopes.task(attempt(1, "0.8", run="run-2"))
-    await commit(scopes, [following], 2, TIMEOUT_S, last=False)
+    await commit(scopes, [following], 2, TIMEOUT_S)
     assert scopes.visible == ["0.0", "0.8"]
 
 
@@ -143,9 +145,9 @@ async def test_an_older_driver_is_fenced() -> None:
     old = await scopes.task(attempt(0))
     new = await scopes.task(attempt(0, "0.1", run="run-2"))
     with pytest.raises(ClusterError) as fenced:
-        await commit(scopes, [old], 1, TIMEOUT_S, last=False)
+        await commit(scopes, [old], 1, TIMEOUT_S)
     assert fenced.value.code == KafkaCode.PRODUCER_FENCED.name
-    await commit(scopes, [new], 1, TIMEOUT_S, last=False)
+    await commit(scopes, [new], 1, TIMEOUT_S)
     assert (scopes.visible, scopes.aborted) == (["0.1"], ["0.0"])
 
 
@@ -155,7 +157,7 @@ async def test_a_repeated_attempt_does_not_fence_the_run_that_fenced_its_own() -
     new = await scopes.task(attempt(0, "0.1", run="run-2"))
     with pytest.raises(ClusterError, match="run run-2 of the query has begun, so run run-1 must end"):
         await scopes.task(attempt(0, "0.2", is_first=False))
-    await commit(scopes, [new], 1, TIMEOUT_S, last=False)
+    await commit(scopes, [new], 1, TIMEOUT_S)
     assert scopes.visible == ["0.1"]
 
 
@@ -168,7 +170,7 @@ async def test_attempts_of_two_runs_are_not_committed_together() -> None:
     scopes = FakeScopes()
     staged = [await scopes.task(attempt(0, "0.0")), await scopes.task(attempt(0, "1.1", run="run-2"))]
     with pytest.raises(ClusterError, match="another run began while the tasks were running"):
-        await commit(scopes, staged, 1, TIMEOUT_S, last=False)
+        await commit(scopes, staged, 1, TIMEOUT_S)
     assert scopes.visible == []
 
 
@@ -176,7 +178,7 @@ async def test_attempts_of_a_batch_that_another_driver_committed_are_aborted() -
     scopes = FakeScopes()
     staged = await scopes.task(attempt(0))
     scopes.scopes["scope"].sequence = 1
-    await commit(scopes, [staged], 1, TIMEOUT_S, last=False)
+    await commit(scopes, [staged], 1, TIMEOUT_S)
     assert (scopes.visible, scopes.aborted) == ([], ["0.0"])
 
 
@@ -192,19 +194,19 @@ async def test_a_batch_that_is_committed_already_is_no_error_although_its_attemp
     staged = await scopes.task(attempt(0))
     await scopes.end(OpenScope("scope", 1, -1), 1, [cast(Winner, staged.winner)], TIMEOUT_S)
     monkeypatch.setattr(scopes, "abort", refuse)
-    await commit(scopes, [staged], 1, TIMEOUT_S, last=False)
+    await commit(scopes, [staged], 1, TIMEOUT_S)
     assert scopes.visible == ["0.0"]
 
 
 async def test_a_scope_of_another_query_is_refused_unless_it_is_reset() -> None:
     scopes = FakeScopes()
-    await commit(scopes, [await scopes.task(attempt(6))], 7, TIMEOUT_S, last=False)
+    await commit(scopes, [await scopes.task(attempt(6))], 7, TIMEOUT_S)
     with pytest.raises(ClusterError) as refusal:
         await scopes.task(attempt(0, owner="new checkpoint", run="run-2"))
     assert refusal.value.code == KafkaCode.DUPLICATE_RESOURCE.name
     assert "resetTransactionScope" in str(refusal.value.next_step)
     reset = attempt(0, "0.1", owner="new checkpoint", run="run-2", may_reset=True)
-    await commit(scopes, [await scopes.task(reset)], 1, TIMEOUT_S, last=False)
+    await commit(scopes, [await scopes.task(reset)], 1, TIMEOUT_S)
     assert scopes.visible == ["0.0", "0.1"]
     again = reset._replace(run="run-3", name="0.2")
     assert (await scopes.task(again)).winner is None, "the option does not forget this query's own last batch"
@@ -212,10 +214,27 @@ async def test_a_scope_of_another_query_is_refused_unless_it_is_reset() -> None:
 
 async def test_a_batch_write_deletes_its_scope() -> None:
     scopes = FakeScopes()
-    one = attempt_of_batch("mine", Context(partition=3, task=9))
+    scope = await open_batch(scopes, "mine", TIMEOUT_S)
+    one = attempt_of_batch(scope, Context(partition=3, task=9))
     assert (one.scope, one.sequence, one.name) == ("mine", 1, "3.9")
-    await commit(scopes, [await scopes.task(one)], 1, TIMEOUT_S, last=True)
+    await commit_batch(scopes, scope, [await scopes.task(one), Staged()], TIMEOUT_S)
     assert (scopes.visible, scopes.scopes) == (["3.9"], {})
+
+
+async def test_a_batch_write_without_rows_deletes_its_scope() -> None:
+    scopes = FakeScopes()
+    await commit_batch(scopes, await open_batch(scopes, "mine", TIMEOUT_S), [Staged()], TIMEOUT_S)
+    assert (scopes.visible, scopes.scopes) == ([], {})
+
+
+async def test_an_attempt_that_begins_after_the_end_of_its_write_is_refused() -> None:
+    scopes = FakeScopes()
+    scope = await open_batch(scopes, "mine", TIMEOUT_S)
+    await commit_batch(scopes, scope, [await scopes.task(attempt_of_batch(scope, Context()))], TIMEOUT_S)
+    with pytest.raises(ClusterError) as refusal:
+        await scopes.task(attempt_of_batch(scope, Context(task=1)))
+    assert refusal.value.code == KafkaCode.RESOURCE_NOT_FOUND.name
+    assert scopes.scopes == {}
 
 
 async def test_a_write_whose_scope_cannot_be_deleted_is_committed_nevertheless(
@@ -228,8 +247,8 @@ async def test_a_write_whose_scope_cannot_be_deleted_is_committed_nevertheless(
         raise ClusterError("TIMED_OUT", "given up after 120 s", retriable=True)
 
     monkeypatch.setattr(scopes, "delete", delete)
-    staged = await scopes.task(attempt_of_batch("mine", Context()))
-    await commit(scopes, [staged], 1, TIMEOUT_S, last=True)
+    scope = await open_batch(scopes, "mine", TIMEOUT_S)
+    await commit_batch(scopes, scope, [await scopes.task(attempt_of_batch(scope, Context()))], TIMEOUT_S)
     assert scopes.visible == ["0.0"]
     (message,) = caplog.messages
     assert message.startswith("the write is committed, but readers")
@@ -238,7 +257,7 @@ async def test_a_write_whose_scope_cannot_be_deleted_is_committed_nevertheless(
 
 async def test_an_abort_keeps_the_last_batch_of_a_stream() -> None:
     scopes = FakeScopes()
-    await commit(scopes, [await scopes.task(attempt(0))], 1, TIMEOUT_S, last=False)
+    await commit(scopes, [await scopes.task(attempt(0))], 1, TIMEOUT_S)
     await abort(scopes, [await scopes.task(attempt(1, "0.1"))], TIMEOUT_S)
     assert scopes.aborted == ["0.1"]
     assert scopes.scopes["scope"].sequence == 1
@@ -246,7 +265,7 @@ async def test_an_abort_keeps_the_last_batch_of_a_stream() -> None:
 
 async def test_nothing_is_asked_about_tasks_without_transactions() -> None:
     scopes = FakeScopes()
-    await commit(scopes, [Staged()], 1, TIMEOUT_S, last=True)
+    await commit(scopes, [Staged()], 1, TIMEOUT_S)
     await abort(scopes, [], TIMEOUT_S)
     assert (scopes.scopes, scopes.looks) == ({}, 0)
 

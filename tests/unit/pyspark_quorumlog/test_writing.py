@@ -11,7 +11,8 @@ import pytest
 
 from pyspark_quorumlog.options import OptionError, parse_write
 from pyspark_quorumlog.transactions import Attempt, Staged
-from pyspark_quorumlog.writing import SPREAD_MAX_MS, abort_batch, spread, write_rows
+from pyspark_quorumlog.writing import SPREAD_MAX_MS, abort_batch, open_batch, spread, write_rows
+from quorumlog.client.scope_client import OpenScope
 from quorumlog.errors import ClusterError
 from tests.unit.quorumlog.client.fake_cluster import ThreadedBrokers
 
@@ -73,14 +74,17 @@ def test_brokers_without_scopes_are_written_without_a_transaction_unless_one_is_
     with pytest.raises(OptionError, match="option atomic is true, but these brokers have no transaction scopes"):
         write_rows(parse_write(given | {"atomic": "true"}), rows(), 0, attempt)
     assert len(cluster.run(cluster.brokers.records("t", 0))) == 1
-    abort_batch(parse_write(given), "scope")
+    assert open_batch(parse_write(given), "scope") is None
+    with pytest.raises(OptionError, match="option atomic is true, but these brokers have no transaction scopes"):
+        open_batch(parse_write(given | {"atomic": "true"}), "scope")
 
 
 def test_an_abort_that_no_broker_answers_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with socket.socket() as unused:  # bound, and not listening
         unused.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unused.getsockname()[1]}"
-        abort_batch(parse_write({"bootstrap.servers": address, "topic": "t", "kafka.delivery.timeout.ms": "300"}), "s")
+        given = {"bootstrap.servers": address, "topic": "t", "kafka.delivery.timeout.ms": "300"}
+        abort_batch(parse_write(given), OpenScope("s", 1, -1))
     (message,) = caplog.messages
     assert message.startswith("the transactions of a failed write were not aborted; their timeout ends them: ")
 
