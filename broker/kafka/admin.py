@@ -102,7 +102,10 @@ async def create_topics(forwarder: Forwarder, request: Any, image: Callable[[], 
         for index in sorted(assignment):
             new.assignment.add(values=assignment[index])
         for config in topic.configs:
-            if config.value is not None:
+            if config.value is None:
+                reason = f"{config.name[:60]!a} has no value"
+                refused[topic.name] = pb.Result(error=ApiError.INVALID_CONFIG, message=reason)
+            else:
                 new.configs.add(key=config.name, value=config.value)
     kept = [new for new in message.topics if new.name not in refused]
     del message.topics[:]
