@@ -40,6 +40,12 @@ GIVE_UP_TIMEOUT_S = 5.0
 LOOK_MIN_S, LOOK_MAX_S = 0.005, 0.2
 """The first and the longest pause, in seconds, between two checks that a commit is complete.  The pause doubles."""
 _OPEN = "Open"
+_REMEDIES = {
+    KafkaCode.POLICY_VIOLATION.name: "write with fewer tasks (coalesce), or set the option atomic to false",
+    KafkaCode.INVALID_TRANSACTION_TIMEOUT.name: "set the option kafka.transaction.timeout.ms to less, or raise "
+    "transaction.max.timeout.ms of the cluster",
+}
+"""The next step after a refusal to begin a producer, by its code."""
 
 
 class Scopes(Protocol):
@@ -156,6 +162,17 @@ async def opened(scopes: Scopes, attempt: Attempt, timeout_s: float) -> OpenScop
             "continue with the checkpoint of that query, choose another transactionScope, or set the option "
             "resetTransactionScope to true, after which batches that the other query has written may be written again"
         )
+        raise
+
+
+async def begun(
+    scopes: Scopes, scope: OpenScope, attempt: Attempt, timeout_s: float, transaction_timeout_ms: int
+) -> StagedProducer:
+    """Begin the producer of an attempt.  Raises: ClusterError: as `ScopeClient`."""
+    try:
+        return await scopes.begin(scope, attempt.name, timeout_s, transaction_timeout_ms)
+    except ClusterError as error:
+        error.next_step = _REMEDIES.get(error.code, error.next_step)
         raise
 
 

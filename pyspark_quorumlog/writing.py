@@ -178,7 +178,8 @@ class _Write:
             while await self._next_chunk(batches) is not None:  # Spark stores its state when the rows are read
                 pass
             return Outcome(0, Staged(scope))
-        producer = await self._scopes.begin(scope, attempt.name, timeout_s, options.transaction_timeout_ms)
+        transaction_timeout_ms = options.transaction_timeout_ms
+        producer = await transactions.begun(self._scopes, scope, attempt, timeout_s, transaction_timeout_ms)
         try:
             count = await self._write_all(first, batches, producer)
         except Exception:

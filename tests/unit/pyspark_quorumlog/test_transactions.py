@@ -18,6 +18,7 @@ from pyspark_quorumlog.transactions import (
     abort,
     attempt_of_batch,
     attempt_of_stream,
+    begun,
     commit,
     commit_batch,
     open_batch,
@@ -253,6 +254,28 @@ async def test_a_write_whose_scope_cannot_be_deleted_is_committed_nevertheless(
     (message,) = caplog.messages
     assert message.startswith("the write is committed, but readers")
     assert message.endswith("scope mine was not deleted: given up after 120 s")
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (KafkaCode.POLICY_VIOLATION, "fewer tasks"),
+        (KafkaCode.INVALID_TRANSACTION_TIMEOUT, "kafka.transaction.timeout.ms"),
+        (KafkaCode.PRODUCER_FENCED, "as before"),
+    ],
+)
+async def test_a_refused_attempt_names_the_option_to_change(
+    monkeypatch: pytest.MonkeyPatch, code: KafkaCode, remedy: str
+) -> None:
+    scopes = FakeScopes()
+
+    async def begin(*_: Any) -> StagedProducer:
+        raise ClusterError(code.name, "refused", "as before")
+
+    monkeypatch.setattr(scopes, "begin", begin)
+    with pytest.raises(ClusterError) as refusal:
+        await begun(scopes, OpenScope("scope", 1, -1), attempt(0), TIMEOUT_S, 1_000)
+    assert remedy in refusal.value.next_step
 
 
 async def test_an_abort_keeps_the_last_batch_of_a_stream() -> None:
