@@ -18,6 +18,17 @@ from quorumlog.wire.compression import CODEC_NAMES
 from quorumlog.wire.errors import ApiError
 
 _TOO_LARGE: Final = (ApiError.MESSAGE_TOO_LARGE, ApiError.RECORD_LIST_TOO_LARGE)
+_NOT_APPENDED: Final = (
+    *_TOO_LARGE,
+    ApiError.INVALID_RECORD,
+    ApiError.INVALID_TIMESTAMP,
+    ApiError.UNSUPPORTED_COMPRESSION_TYPE,
+    ApiError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    ApiError.POLICY_VIOLATION,
+    "TOPIC_AUTHORIZATION_FAILED",
+)
+"""Refusals of a batch for its content, so that its sequence number is free for the next batch.  After other refusals it
+may be used, or the log may lack the batches before it."""
 
 
 class LaneSender:
@@ -91,8 +102,7 @@ class LaneSender:
             left_s = max(batch.deadline - now(), 0.0)
             pieces.append((start, await self._delivery.deliver(numbers, data, end - start, left_s)))
         except ClusterError as error:
-            is_refused = not error.retriable and numbers.attempts == 1
-            if is_refused and error.code in _TOO_LARGE and end - start > 1:
+            if error.code in _TOO_LARGE and end - start > 1:  # its sequence numbers reveal an attempt that was appended
                 lane.size_max = max(lane.size_max // 2, 1)
                 middle = (start + end) // 2
                 await self._deliver(topic, lane, batch, start, middle, pieces)
@@ -100,7 +110,7 @@ class LaneSender:
                 return
             if self._transaction is not None:
                 self._transaction.failed(error)
-            elif not is_refused:
+            elif numbers.attempts > 1 or error.code not in _NOT_APPENDED:
                 lane.sequence = Numbers(numbers.topic, numbers.index)
             if error.code in (ApiError.UNKNOWN_TOPIC_OR_PARTITION, ApiError.UNKNOWN_TOPIC_ID):
                 self._stale.set()

@@ -7,7 +7,8 @@ has the lanes, and `ProducerBuffer` all batches without an outcome.
 
 The order of a partition's records is that of `send`.  A record is delivered exactly once, or its delivery fails.  When
 it is certain that the broker refused a batch, the next batch takes its sequence number.  After any other failure the
-partition continues with a new producer id, because the batch may or may not have been appended.
+partition continues with a new producer id, because the batch may or may not have been appended, or the log may lack
+batches before it.
 
 The delivery timeout counts from `send`, and every other wait has a limit of its own, so nothing here lasts forever.
 """

@@ -11,6 +11,7 @@ CONSUMER_READING = "quorumlog/client/consumer_reading.py"
 COORDINATORS = "quorumlog/client/coordinators.py"
 FETCHER = "quorumlog/client/fetcher.py"
 GROUPS = "quorumlog/client/groups.py"
+LANE_SENDER = "quorumlog/client/lane_sender.py"
 LOGS = "quorumlog/client/transaction_logs.py"
 POSITIONS = "quorumlog/client/positions.py"
 PRODUCER = "quorumlog/client/record_producer.py"
@@ -303,6 +304,20 @@ MUTANTS = (
             "tests/unit/quorumlog/kctl/test_share_groups.py"
             "::test_a_start_that_stays_is_set_if_records_after_it_are_accepted",
         ),
+    ),
+    Mutant(
+        "a partition whose log lost records refuses all later ones",
+        LANE_SENDER,
+        "elif numbers.attempts > 1 or error.code not in _NOT_APPENDED:",
+        "elif numbers.attempts > 1:",
+        (f"{PRODUCER_TESTS}::test_a_partition_whose_log_lost_records_fails_one_batch_and_continues",),
+    ),
+    Mutant(
+        "a batch is divided only if it is refused at once",
+        LANE_SENDER,
+        "if error.code in _TOO_LARGE and end - start > 1:",
+        "if error.code in _TOO_LARGE and numbers.attempts == 1 and end - start > 1:",
+        (f"{PRODUCER_TESTS}::test_a_batch_is_divided_although_its_first_leader_had_moved",),
     ),
     Mutant(
         "a producer of a scope may win although it has discarded records",

@@ -144,6 +144,17 @@ async def test_batches_that_the_broker_finds_too_large_are_divided(
     assert len(await values_of(brokers)) == 101
 
 
+async def test_a_batch_is_divided_although_its_first_leader_had_moved(
+    brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.unit.broker.kafka.fake.MESSAGE_MAX_BYTES", 20_000)
+    async with Producer(brokers.bootstrap, linger_ms=20) as producer:
+        await producer.send_and_wait("t", b"first", partition=0)
+        await brokers.move("t", 0, 2)  # the first leader refuses the next batch
+        deliveries = await producer.send_many("t", [NewRecord(b"%04d" % n * 250, partition=0) for n in range(100)])
+        assert [(await each).offset for each in deliveries] == list(range(1, 101))
+
+
 async def test_a_record_that_expired_fails_and_the_next_one_is_delivered(brokers: FakeBrokers) -> None:
     async with Producer(brokers.bootstrap, delivery_timeout_s=0.5, request_timeout_s=0.2) as producer:
         assert await producer.send_and_wait("t", b"0", partition=0)
@@ -156,6 +167,19 @@ async def test_a_record_that_expired_fails_and_the_next_one_is_delivered(brokers
             broker.acknowledge_all()
         assert (await producer.send_and_wait("t", b"2", partition=0)).offset == 2
     assert await values_of(brokers) == [b"0", b"1", b"2"], "the outcome of a record that expired is unknown"
+
+
+async def test_a_partition_whose_log_lost_records_fails_one_batch_and_continues(brokers: FakeBrokers) -> None:
+    """After an unclean election, the log lacks the batch that the producer's sequence numbers continue."""
+    async with Producer(brokers.bootstrap, acks="leader") as producer:
+        await producer.send_and_wait("t", b"0", partition=0)
+        brokers.shared.logs["t", 0].next_sequence.clear()
+        brokers.shared.logs["t", 0].sequences.clear()
+        with pytest.raises(ClusterError, match="acknowledged records were deleted or lost") as failure:
+            await producer.send_and_wait("t", b"1", partition=0)
+        assert failure.value.code == "OUT_OF_ORDER_SEQUENCE_NUMBER"
+        await producer.send_and_wait("t", b"2", partition=0)
+    assert await values_of(brokers) == [b"0", b"2"]
 
 
 async def test_flush_reports_each_failure_that_nobody_looked_at_once(brokers: FakeBrokers) -> None:
