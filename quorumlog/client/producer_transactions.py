@@ -6,7 +6,9 @@ wait at that time.  The end is one request; the coordinator then writes the mark
 
 After a failure, a batch may or may not be in a log, and its sequence number is unknown.  So the transaction can only be
 aborted, and the abort takes the next epoch: leaders then refuse every batch that is still on its way, and sequences
-begin anew.  A producer that is fenced stays refused, because another one uses its transactional id.
+begin anew.  No transaction begins before that: its first batch could have the number of one that was aborted, and then
+leaders would drop it as a duplicate.  A producer that is fenced stays refused, because another one uses its
+transactional id.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from quorumlog.client.cluster import Cluster
 from quorumlog.client.coordinators import CoordinatorCalls, Kind, refused
 from quorumlog.client.kafka import KafkaConnection
 from quorumlog.client.leader_calls import Partition, by_topic
+from quorumlog.client.partitions import PAUSE_MIN_S
 from quorumlog.errors import ClusterError, RemoteProtocolError
 from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka.codec import Api
@@ -77,6 +80,8 @@ class ProducerTransactions:
         self._waiting: dict[Partition, None] = {}
         self._has_begun = False
         """Whether the coordinator may know the open transaction."""
+        self.is_aborting = False
+        """Whether an abort has begun that is not complete yet: repeat it."""
         self._enlisting = asyncio.Lock()
 
     # -- state
@@ -91,6 +96,9 @@ class ProducerTransactions:
         if self._fenced is not None:
             return self._fenced
         match self._state:
+            case _State.FAILED if self.is_aborting:
+                text = f"{name}: the abort of its last transaction is not complete"
+                return ClusterError(ApiError.TRANSACTION_ABORTABLE, text, "repeat abort_transaction()")
             case _State.FAILED:
                 assert self._failure is not None
                 text = f"{name}: its transaction can only be aborted, because: {self._failure.message}"
@@ -137,7 +145,8 @@ class ProducerTransactions:
         self._state = _State.NONE
         self._failure = None
         self._enlisted.clear()
-        self._has_begun = False
+        self._waiting.clear()
+        self._has_begun = self.is_aborting = False
 
     # -- requests
 
@@ -275,7 +284,7 @@ class ProducerTransactions:
         if not commit and self._state is _State.ENDING:
             raise self._refusal()
         if not self._has_begun:
-            return self._done()
+            return self._ended()
         values = {
             "transactional_id": self.transactional_id,
             "producer_id": self.identity[0],
@@ -296,7 +305,29 @@ class ProducerTransactions:
             if not error.retriable:
                 self.failed(error)
             raise self._fenced or error from error
-        return self._done()
+        return self._ended()
+
+    def _ended(self) -> None:
+        """Note that the coordinator has no open transaction.  After a failure, another one needs the next epoch."""
+        self._has_begun = False
+        if self._state is not _State.FAILED:
+            self._done()
+
+    async def abort(self, timeout_s: float, *, keeps_epoch: bool) -> None:
+        """Abort a transaction that is marked as failed; return once that is durable, and another one may begin.
+
+        keeps_epoch: no batch of the transaction can arrive later.  If not, the producer takes its next epoch.
+
+        Raises:
+            ClusterError: as `end` and `start`.  After TIMED_OUT or a cancel, repeat the call.
+        """
+        self.is_aborting = True
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        await self.end(timeout_s, commit=False)
+        if keeps_epoch:
+            self._done()
+        else:
+            await self.start(max(deadline - asyncio.get_running_loop().time(), PAUSE_MIN_S))
 
     def _check(self, code: int, what: str) -> None:
         if code:

@@ -313,10 +313,14 @@ class Producer:
     async def transaction(self) -> AsyncIterator[Self]:
         """Begin a transaction; commit it at the end of the block, or abort it if the block raises an error.
 
+        If the abort of an earlier transaction was not completed, it is completed first.
+
         Raises:
-            ClusterError: as `begin_transaction` and `commit_transaction`.  A transaction whose commit is refused with
-                TRANSACTION_ABORTABLE is aborted.
+            ClusterError: as `begin_transaction`, `commit_transaction` and `abort_transaction`.  A transaction whose
+                commit is refused with TRANSACTION_ABORTABLE is aborted.
         """
+        if self._of_transactions().is_aborting:
+            await self.abort_transaction()
         self.begin_transaction()
         try:
             yield self
@@ -388,8 +392,8 @@ class Producer:
         gets its next epoch, so that nothing of the transaction can arrive later.
 
         Raises:
-            ClusterError: PRODUCER_FENCED; TIMED_OUT: the coordinator aborts it after its timeout; repeat the call;
-                INVALID_TXN_STATE: none is open, or its commit was not answered.
+            ClusterError: PRODUCER_FENCED; TIMED_OUT: repeat the call, or close the producer: the coordinator aborts the
+                transaction after its timeout; INVALID_TXN_STATE: none is open, or its commit was not answered.
         """
         transactions = self._of_transactions()
         if not transactions.can_abort:
@@ -400,11 +404,9 @@ class Producer:
         with suppress(ClusterError):
             await self.flush()
         self._buffer.forget_failures()
-        await transactions.end(timeout_s, commit=False)
-        if is_clean:
-            return
-        await transactions.start(timeout_s)
-        self._topics.renumber(transactions.identity)
+        await transactions.abort(timeout_s, keeps_epoch=is_clean)
+        if not is_clean:
+            self._topics.renumber(transactions.identity)
 
     def _of_transactions(self) -> ProducerTransactions:
         if self._transactions is None:

@@ -223,6 +223,13 @@ MUTANTS = (
         (f"{TRANSACTION_TESTS}::test_a_failed_transaction_is_not_committed_but_aborted_with_the_next_epoch",),
     ),
     Mutant(
+        "a transaction begins with the epoch of one that failed",
+        TRANSACTIONS,
+        "        if self._state is not _State.FAILED:\n            self._done()",
+        "        self._done()",
+        (f"{TRANSACTION_TESTS}::test_no_transaction_begins_before_a_failed_one_has_its_next_epoch",),
+    ),
+    Mutant(
         "a commit without an answer is aborted",
         TRANSACTIONS,
         "if not commit and self._state is _State.ENDING:",

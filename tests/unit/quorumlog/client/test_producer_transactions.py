@@ -9,6 +9,7 @@ import pytest
 
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.producer_transactions import ProducerTransactions
+from quorumlog.client.record_producer import Producer
 from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka.codec import Api
@@ -106,8 +107,7 @@ async def test_a_failed_transaction_is_not_committed_but_aborted_with_the_next_e
     with pytest.raises(ClusterError, match="because: a record is too large") as refused:
         await each.transactions.end(S, commit=True)
     assert refused.value.code == ApiError.TRANSACTION_ABORTABLE
-    await each.transactions.end(S, commit=False)
-    await each.transactions.start(S)
+    await each.transactions.abort(S, keeps_epoch=False)
     assert each.coordinator.asked[-1][1]["producer_epoch"] == 1
     assert each.transactions.identity == (7, 2)
     assert each.coordinator.kinds() == [INIT, ADD, END, INIT]
@@ -121,8 +121,43 @@ async def test_a_partition_that_is_refused_fails_the_transaction(each: Setting) 
         await each.transactions.enlist("orders", 0, S)
     assert code_of(each.transactions.refusal) == ApiError.TRANSACTION_ABORTABLE
     each.coordinator.codes[END] = [KafkaCode.INVALID_TXN_STATE]  # it has not begun at the coordinator
-    await each.transactions.end(S, commit=False)
+    await each.transactions.abort(S, keeps_epoch=False)
     each.transactions.begin()
+
+
+async def test_no_transaction_begins_before_a_failed_one_has_its_next_epoch(each: Setting) -> None:
+    """Otherwise a batch could have the sequence number of an aborted one, and be dropped as its duplicate."""
+    each.transactions.begin()
+    await each.transactions.enlist("orders", 0, S)
+    each.transactions.failed(ClusterError(ApiError.TIMED_OUT, "a batch got no answer"))
+    each.coordinator.codes[INIT] = [KafkaCode.COORDINATOR_LOAD_IN_PROGRESS] * 2
+    for _ in range(2):
+        with pytest.raises(ClusterError, match="coordinator"):
+            await each.transactions.abort(S, keeps_epoch=False)
+        assert each.transactions.can_abort
+        with pytest.raises(ClusterError, match="the abort of its last transaction is not complete") as refused:
+            each.transactions.begin()
+        assert refused.value.code == ApiError.TRANSACTION_ABORTABLE
+    await each.transactions.abort(S, keeps_epoch=False)
+    each.transactions.begin()
+    assert each.coordinator.kinds() == [INIT, ADD, END, INIT, INIT, INIT], "it is aborted once"
+    assert each.transactions.identity == (7, 4)
+
+
+async def test_the_next_block_completes_the_abort_of_the_one_before(each: Setting) -> None:
+    producer = Producer("127.0.0.1:1", transactional_id="billing")
+    producer._transactions = producer._transaction = each.transactions
+    each.coordinator.asked.clear()
+    async with producer:
+        with pytest.raises(RuntimeError, match="mine"):  # noqa: PT012
+            async with producer.transaction():
+                await each.transactions.enlist("orders", 0, S)
+                each.transactions.failed(ClusterError(ApiError.TIMED_OUT, "a batch got no answer"))
+                each.coordinator.codes[INIT] = [KafkaCode.COORDINATOR_LOAD_IN_PROGRESS]
+                raise RuntimeError("mine")
+        async with producer.transaction():
+            await each.transactions.enlist("orders", 0, S)
+    assert each.coordinator.kinds() == [INIT, ADD, END, INIT, INIT, ADD, END]
 
 
 @pytest.mark.parametrize(
