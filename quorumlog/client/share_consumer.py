@@ -4,6 +4,10 @@ Each leader of an assigned partition has a share session on a connection of its 
 broker releases the records of the session at once.  A session has one request at a time.  Acknowledgements that are
 made meanwhile share the next request.  Records are fetched only while none is left here, so that no lock is held by a
 record that waits in a buffer for longer than necessary.
+
+Requests run in tasks of their own, not in the user's calls: a cancelled request would leave the client and the broker
+with different epochs of the session, and the broker would end it.  A leader that cannot be found or reached delays no
+records of the other leaders.
 """
 
 from __future__ import annotations
@@ -21,7 +25,8 @@ from quorumlog.client.coordinators import CoordinatorCalls, Kind, check
 from quorumlog.client.kafka import KafkaConnection
 from quorumlog.client.partitions import refusal
 from quorumlog.client.record_codec import read_batch
-from quorumlog.client.records import Headers, open_batches
+from quorumlog.client.records import Headers, OpenBatch, UnreadableBatchError, open_batches
+from quorumlog.client.tasks import BackgroundTasks
 from quorumlog.errors import ClusterError
 from quorumlog.runtime.addresses import Address
 from quorumlog.wire.errors import ApiError, KafkaCode
@@ -62,22 +67,32 @@ class _Ack(NamedTuple):
 
 
 class ShareSession:
-    """The share session at one broker.  fetch: the request in progress that looks for records."""
+    """The share session at one broker.
+
+    places: the share partitions of the session.  held: those whose records this consumer may have locked; the group
+    may have assigned some of them to other members since.
+    acks: acknowledgements for the next request.
+    is_fetching, is_flushing: whether a task looks for records, and whether one sends acknowledgements.
+    """
 
     def __init__(self, address: Address, connection: KafkaConnection) -> None:
         self.address = address
         self.connection = connection
+        self.is_connected = False
         self.epoch = 0
         self.places: frozenset[Place] = frozenset()
+        self.held: set[Place] = set()
         self.acks: list[_Ack] = []
         self.lock = asyncio.Lock()
-        self.fetch: asyncio.Task[None] | None = None
+        self.is_fetching = False
+        self.is_flushing = False
 
 
 class ShareConsumer:
     """A member of a share group; use it as a context manager.
 
-    Records that are neither accepted nor rejected when the block ends are released for other members.
+    Records that are neither accepted nor rejected when the block ends are released for other members.  Several tasks
+    may use it at the same time.
 
     Args:
         bootstrap: `HOST:PORT`, several with commas or as a list.
@@ -99,11 +114,16 @@ class ShareConsumer:
         self._interval_s = 1.0
         self._assigned: frozenset[Place] = frozenset()
         self._names: dict[UUID, str] = {}
+        """Also of earlier topics of these names, because records of them may be locked."""
         self._sessions: dict[Address, ShareSession] = {}
         self._records: deque[ShareRecord] = deque()
         self._news = asyncio.Event()
         self._heart: asyncio.Task[None] | None = None
+        self._tasks = BackgroundTasks(self._broken)
+        self._is_looking_up = False
         self._failure: ClusterError | None = None
+        self._damage: ClusterError | None = None
+        """A batch that could not be read; raised once."""
 
     async def __aenter__(self) -> Self:
         await self._cluster.__aenter__()
@@ -113,18 +133,25 @@ class ShareConsumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        tasks = [each.fetch for each in self._sessions.values() if each.fetch is not None]
-        tasks += [] if self._heart is None else [self._heart]
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-        for session in list(self._sessions.values()):
-            await self._drop(session)  # the broker releases its records
-        with suppress(ClusterError):
-            if self._epoch > _JOINING:
-                await self._heartbeat(_LEAVING, LEAVE_TIMEOUT_S)
-        await self._cluster.close()
+        tasks = self._tasks.cancel()
+        if self._heart is not None:
+            self._heart.cancel()
+            tasks.append(self._heart)
+        try:
+            if tasks:
+                await asyncio.wait(tasks)
+            for session in list(self._sessions.values()):
+                await self._drop(session)  # the broker releases its records
+            with suppress(ClusterError):
+                if self._epoch > _JOINING:
+                    await self._heartbeat(_LEAVING, LEAVE_TIMEOUT_S)
+        finally:
+            await self._cluster.close()
+
+    def _broken(self, bug: BaseException) -> None:
+        self._failure = ClusterError(ApiError.FAILED, f"the consumer failed: {bug!r}")
+        self._failure.__cause__ = bug
+        self._news.set()
 
     # --- records ---
 
@@ -138,16 +165,20 @@ class ShareConsumer:
         """Return the next record, or None if there is none in time.  None as the timeout waits without limit.
 
         Raises:
-            ClusterError: the group refuses this consumer.
+            ClusterError: the group refuses this consumer; or, once, CORRUPT_MESSAGE: records that cannot be read were
+                rejected.
         """
         try:
             async with asyncio.timeout(timeout_s):
                 while not self._records:
                     if self._failure is not None:
                         raise self._failure
+                    if self._damage is not None:
+                        damage, self._damage = self._damage, None
+                        raise damage
                     self._news.clear()
                     await self._look()
-                    if not self._records and self._failure is None:
+                    if not self._records and self._failure is None and self._damage is None:
                         await self._news.wait()
         except TimeoutError:
             return None
@@ -187,7 +218,8 @@ class ShareConsumer:
                     self._news.set()
                     return
             # A member without partitions sends its next heartbeat early: share partitions may be initialized by then.
-            await asyncio.sleep(self._interval_s if self._assigned else min(self._interval_s, RETRY_PAUSE_S))
+            is_settled = self._assigned and not self._nameless()
+            await asyncio.sleep(self._interval_s if is_settled else min(self._interval_s, RETRY_PAUSE_S))
 
     async def _heartbeat(self, epoch: int, timeout_s: float) -> None:
         async def attempt(connection: KafkaConnection, left_s: float) -> Any:
@@ -210,40 +242,71 @@ class ShareConsumer:
             self._assigned = frozenset(
                 (topic.topic_id, index) for topic in reply.assignment.topic_partitions for index in topic.partitions
             )
-            states = await self._cluster.topic_states(self._topics, timeout_s)
-            self._names = {state.topic_id: name for name, state in states.items() if state.topic_id is not None}
             self._news.set()
+        if self._nameless():
+            await self._learn_names(timeout_s)
+
+    def _nameless(self) -> bool:
+        """Return whether an assigned topic is not known by its name yet."""
+        return any(topic_id not in self._names for topic_id, _ in self._assigned)
+
+    async def _learn_names(self, timeout_s: float) -> None:
+        """Look the subscribed topics up.  A broker may not know a new one yet: the next heartbeat asks another one."""
+        states = await self._cluster.topic_states(self._topics, timeout_s)
+        self._names.update({state.topic_id: name for name, state in states.items() if state.topic_id is not None})
+        if self._nameless():
+            self._cluster.ask_another_broker()
+        self._news.set()
 
     # --- sessions ---
 
     async def _look(self) -> None:
-        """Begin a fetch at every leader of an assigned partition."""
+        """Begin a fetch at every leader of an assigned partition that is known, and look up the others."""
         by_leader: dict[Address, set[Place]] = {}
-        try:
-            for topic_id, index in sorted(self._assigned):
-                if topic_id in self._names:
-                    address = await self._cluster.find_leader(self._names[topic_id], index, REQUEST_TIMEOUT_S)
-                    by_leader.setdefault(address, set()).add((topic_id, index))
+        unknown: list[tuple[str, int]] = []
+        for topic_id, index in sorted(self._assigned):
+            name = self._names.get(topic_id)
+            if name is None:
+                continue
+            address = self._cluster.known_leader(name, index)
+            if address is None:
+                unknown.append((name, index))
+            else:
+                by_leader.setdefault(address, set()).add((topic_id, index))
+        if unknown and not self._is_looking_up:
+            self._is_looking_up = True
+            self._tasks.begin(self._find_leaders(unknown))
+        for address, places in by_leader.items():
+            session = self._sessions.get(address)
+            if session is None:
+                connection = KafkaConnection(*address, client_id=self._cluster.client_id)
+                session = self._sessions[address] = ShareSession(address, connection)
+            if not session.is_fetching:
+                session.is_fetching = True
+                self._tasks.begin(self._fetch(session, frozenset(places)))
+        if not unknown:  # one of these partitions may be led by a broker that leads no other one
             for unused in [each for address, each in self._sessions.items() if address not in by_leader]:
-                if unused.fetch is None:
+                if not unused.is_fetching:
                     await self._drop(unused)
-            for address, places in by_leader.items():
-                session = self._sessions.get(address)
-                if session is None:
-                    connection = KafkaConnection(*address, client_id=self._cluster.client_id)
-                    try:
-                        await connection.connect(CONNECT_TIMEOUT_S)
-                    except ClusterError:
-                        self._forget_leaders(places)
-                        raise
-                    session = self._sessions[address] = ShareSession(address, connection)
-                if session.fetch is None:
-                    session.fetch = asyncio.create_task(self._fetch(session, frozenset(places)))
-        except ClusterError as error:
-            if not error.retriable:
-                raise
-            await asyncio.sleep(RETRY_PAUSE_S)
+
+    async def _find_leaders(self, partitions: Sequence[tuple[str, int]]) -> None:
+        """Look leaders up; one Metadata request serves all partitions."""
+        try:
+            errors = [each for each in await asyncio.gather(*map(self._find_leader, partitions)) if each is not None]
+            self._failure = next((each for each in errors if not each.retriable), self._failure)
+            if errors:
+                self._news.set()  # for the leaders that were found
+                await asyncio.sleep(RETRY_PAUSE_S)
+        finally:
+            self._is_looking_up = False
             self._news.set()
+
+    async def _find_leader(self, partition: tuple[str, int]) -> ClusterError | None:
+        try:
+            await self._cluster.find_leader(*partition, REQUEST_TIMEOUT_S)
+        except ClusterError as error:
+            return error
+        return None
 
     def _forget_leaders(self, places: Iterable[Place]) -> None:
         """Look these partitions up again: the broker that led them does not answer, or no longer leads them."""
@@ -252,17 +315,25 @@ class ShareConsumer:
 
     async def _fetch(self, session: ShareSession, places: frozenset[Place]) -> None:
         try:
+            if not session.is_connected:
+                await session.connection.connect(CONNECT_TIMEOUT_S)
+                session.is_connected = True
             reply = await self._ask(session, Api.SHARE_FETCH, self._fetch_values(session, places))
             session.places = places
-            for topic in reply.responses:
-                for each in topic.partitions:
-                    self._take(session, (topic.topic_id, each.partition_index), each)
+            session.held |= places
+            answers = [(topic.topic_id, each) for topic in reply.responses for each in topic.partitions]
+            for topic_id, answer in answers:
+                self._take(session, (topic_id, answer.partition_index), answer)
+            if session.acks and not self._records:  # the user has nothing to acknowledge
+                self._begin_flush(session)
+            if not self._records and any(answer.error_code for _, answer in answers):
+                await asyncio.sleep(RETRY_PAUSE_S)
         except ClusterError:
             self._forget_leaders(places)
             await self._drop(session)
             await asyncio.sleep(RETRY_PAUSE_S)
         finally:
-            session.fetch = None
+            session.is_fetching = False
             self._news.set()
 
     def _fetch_values(self, session: ShareSession, places: frozenset[Place]) -> dict[str, Any]:
@@ -287,13 +358,16 @@ class ShareConsumer:
         if result.error_code:
             self._cluster.forget_leader(name, place[1])
             return
-        batches = list(open_batches(memoryview(result.records or b"")))
+        batches, damage = _readable(memoryview(result.records or b""))
         for acquired in result.acquired_records:
             missing = set(range(acquired.first_offset, acquired.last_offset + 1))
             for batch in batches:
-                if batch.header.is_control:
-                    continue
-                for each in read_batch(batch, name, place[1], acquired.first_offset, acquired.last_offset + 1):
+                try:
+                    records = read_batch(batch, name, place[1], acquired.first_offset, acquired.last_offset + 1)
+                except UnreadableBatchError as error:
+                    damage = error
+                    break
+                for each in records:
                     missing.discard(each.offset)
                     self._records.append(
                         ShareRecord(
@@ -308,46 +382,71 @@ class ShareConsumer:
                         )
                     )
             loop = asyncio.get_running_loop()
-            session.acks += [_Ack(place, offset, _GAP, loop.create_future()) for offset in sorted(missing)]
+            session.acks += [
+                _Ack(place, offset, _kind_without_record(offset, damage), loop.create_future())
+                for offset in sorted(missing)
+            ]
+        if damage is not None:
+            self._damage = damage.of(name, place[1], "its records were rejected; continue with the next ones")
 
     # --- acknowledgements ---
 
     async def _acknowledge(self, record: ShareRecord, kind: int) -> None:
-        place = next(((topic_id, record.partition) for topic_id, name in self._names.items() if name == record.topic))
-        session = next((each for each in self._sessions.values() if place in each.places), None)
-        if session is None:
+        found = self._session_of(record)
+        if found is None:
             message = f"the lock on {record.topic}-{record.partition} offset {record.offset} is lost"
             raise ClusterError(ApiError.INVALID_REQUEST, message)
+        session, place = found
         ack = _Ack(place, record.offset, kind, asyncio.get_running_loop().create_future())
         session.acks.append(ack)
-        if not ack.done.done():
-            await self._flush(session)
+        self._begin_flush(session)
         await ack.done
 
+    def _session_of(self, record: ShareRecord) -> tuple[ShareSession, Place] | None:
+        """Return the session that has locked a record; None if it has ended."""
+        places = [(topic_id, record.partition) for topic_id, name in self._names.items() if name == record.topic]
+        sessions = list(self._sessions.values())
+        current = [(each, place) for each in sessions for place in places if place in each.places]
+        former = [(each, place) for each in sessions for place in places if place in each.held]
+        return next(iter(current + former), None)
+
+    def _begin_flush(self, session: ShareSession) -> None:
+        if not session.is_flushing:
+            session.is_flushing = True
+            self._tasks.begin(self._flush(session))
+
     async def _flush(self, session: ShareSession) -> None:
-        """Send the acknowledgements that wait, with those that were made while the session was busy."""
-        async with session.lock:
-            acks, session.acks = session.acks, []
-            if not acks:
-                return
-            try:
-                values = {"topics": _topics(acks), "is_renew_ack": any(each.kind == _RENEW for each in acks)}
-                reply = await self._ask_locked(session, Api.SHARE_ACKNOWLEDGE, values)
-                codes = {
-                    (topic.topic_id, each.partition_index): KafkaCode(int(each.error_code))
-                    for topic in reply.responses
-                    for each in topic.partitions
-                }
-                for ack in acks:
-                    code = codes.get(ack.place, KafkaCode.UNKNOWN_SERVER_ERROR)
-                    if code is KafkaCode.NONE:
-                        _settle(ack, None)
-                    else:
-                        _settle(ack, refusal(code, self._names.get(ack.place[0], "?"), ack.place[1], "the record"))
-            except ClusterError as error:
-                for ack in acks:
-                    _settle(ack, error)
-                await self._drop(session)
+        """Send the acknowledgements that wait, and those that are made meanwhile."""
+        try:
+            while session.acks:
+                async with session.lock:
+                    acks, session.acks = session.acks, []
+                    if acks:
+                        await self._send(session, acks)
+        finally:
+            session.is_flushing = False
+
+    async def _send(self, session: ShareSession, acks: list[_Ack]) -> None:
+        """Send acknowledgements in one request, and settle each of them in any case."""
+        try:
+            values = {"topics": _topics(acks), "is_renew_ack": any(each.kind == _RENEW for each in acks)}
+            reply = await self._ask_locked(session, Api.SHARE_ACKNOWLEDGE, values)
+            codes = {
+                (topic.topic_id, each.partition_index): int(each.error_code)
+                for topic in reply.responses
+                for each in topic.partitions
+            }
+            for ack in acks:
+                code = codes.get(ack.place, int(KafkaCode.UNKNOWN_SERVER_ERROR))
+                name = self._names.get(ack.place[0], "?")
+                _settle(ack, refusal(code, name, ack.place[1], "the record") if code else None)
+        except ClusterError as error:
+            for ack in acks:
+                _settle(ack, error)
+            await self._drop(session)
+        finally:
+            for ack in acks:
+                _settle(ack, _lost())
 
     # --- requests ---
 
@@ -371,15 +470,38 @@ class ShareConsumer:
         """Close a session: its locks are lost."""
         if self._sessions.get(session.address) is session:
             del self._sessions[session.address]
-        names = {(self._names.get(topic_id), index) for topic_id, index in session.places}
+        others = frozenset[Place]().union(*(each.places for each in self._sessions.values()))
+        names = {(self._names.get(topic_id), index) for topic_id, index in session.held - others}
         kept = [each for each in self._records if (each.topic, each.partition) not in names]
         self._records.clear()
         self._records.extend(kept)
-        lost = ClusterError(ApiError.INVALID_REQUEST, "the share session has ended, and its locks are lost")
-        for ack in session.acks:
-            _settle(ack, lost)
-        session.acks = []
+        acks, session.acks = session.acks, []
+        for ack in acks:
+            _settle(ack, _lost())
         await session.connection.close()
+
+
+def _lost() -> ClusterError:
+    return ClusterError(ApiError.INVALID_REQUEST, "the share session has ended, and its locks are lost")
+
+
+def _readable(data: memoryview) -> tuple[list[OpenBatch], UnreadableBatchError | None]:
+    """Return the batches before the first one that is damaged, and its error."""
+    batches: list[OpenBatch] = []
+    try:
+        for batch in open_batches(data):
+            batches.append(batch)  # those before the damage are kept
+    except UnreadableBatchError as error:
+        return batches, error
+    return batches, None
+
+
+def _kind_without_record(offset: int, damage: UnreadableBatchError | None) -> int:
+    """Return how to acknowledge an offset without a record.  Those of a damaged batch are rejected, and those after it
+    released, because the next fetch may read them."""
+    if damage is None or (damage.base_offset is not None and offset < damage.base_offset):
+        return _GAP
+    return _REJECT if damage.end_offset is None or offset < damage.end_offset else _RELEASE
 
 
 def _settle(ack: _Ack, error: ClusterError | None) -> None:
@@ -389,8 +511,7 @@ def _settle(ack: _Ack, error: ClusterError | None) -> None:
         ack.done.set_result(None)
     else:
         ack.done.set_exception(error)
-        if ack.kind == _GAP:
-            ack.done.exception()  # nobody waits for it
+        ack.done.exception()  # perhaps nobody waits for it
 
 
 def _topics(acks: Sequence[_Ack]) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ POSITIONS = "quorumlog/client/positions.py"
 PRODUCER = "quorumlog/client/record_producer.py"
 PRODUCER_TOPICS = "quorumlog/client/producer_topics.py"
 SCOPES = "quorumlog/client/scope_client.py"
+SHARE_CONSUMER = "quorumlog/client/share_consumer.py"
 TRANSACTION_ADMIN = "quorumlog/client/transaction_admin.py"
 TRANSACTIONS = "quorumlog/client/producer_transactions.py"
 
@@ -30,6 +31,7 @@ TRANSACTION_TESTS = "tests/unit/quorumlog/client/test_producer_transactions.py"
 PRODUCER_TESTS = "tests/unit/quorumlog/client/test_record_producer.py"
 
 SCOPE_TESTS = "tests/unit/quorumlog/client/test_scope_client.py"
+SHARE_CONSUMER_TESTS = "tests/unit/quorumlog/client/test_share_consumer.py"
 SHARE_TESTS = "tests/unit/quorumlog/client/test_share_groups.py"
 
 MUTANTS = (
@@ -249,6 +251,34 @@ MUTANTS = (
         "if self._state is not _State.NONE or self._fenced is not None:",
         "if False:",
         (f"{TRANSACTION_TESTS}::test_a_fenced_producer_stays_refused",),
+    ),
+    Mutant(
+        "the names of topics are looked up once",
+        SHARE_CONSUMER,
+        "        if self._nameless():\n            await self._learn_names(timeout_s)\n",
+        "        if reply.assignment is not None:\n            await self._learn_names(timeout_s)\n",
+        (f"{SHARE_CONSUMER_TESTS}::test_a_topic_that_a_broker_does_not_know_yet_is_looked_up_again",),
+    ),
+    Mutant(
+        "the records after a damaged batch are rejected",
+        SHARE_CONSUMER,
+        "return _REJECT if damage.end_offset is None or offset < damage.end_offset else _RELEASE",
+        "return _REJECT",
+        (f"{SHARE_CONSUMER_TESTS}::test_a_damaged_batch_is_rejected_and_reported",),
+    ),
+    Mutant(
+        "offsets without a record wait for one",
+        SHARE_CONSUMER,
+        "            if session.acks and not self._records:  # the user",
+        "            if False:  # the user",
+        (f"{SHARE_CONSUMER_TESTS}::test_offsets_without_records_are_acknowledged_without_the_user",),
+    ),
+    Mutant(
+        "acknowledgements in a request that was cut off wait forever",
+        SHARE_CONSUMER,
+        "        finally:\n            for ack in acks:\n                _settle(ack, _lost())\n",
+        "        finally:\n            pass\n",
+        (f"{SHARE_CONSUMER_TESTS}::test_an_acceptance_ends_when_the_consumer_is_closed",),
     ),
     Mutant(
         "an unknown lag of a share group is the number -1",

@@ -1,0 +1,294 @@
+"""The consumer of share groups, with brokers that answer from tables: cancellation, failures, moves, damage."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from quorumlog.client import share_consumer
+from quorumlog.client.cluster import TopicState
+from quorumlog.client.records import NewRecord, build_batch
+from quorumlog.client.share_consumer import ShareConsumer
+from quorumlog.errors import ClusterError
+from quorumlog.runtime.addresses import Address
+from quorumlog.wire.errors import ApiError, KafkaCode
+from quorumlog.wire.kafka.codec import Api
+from tests.unit.broker.kafka.wellness import until
+
+ID = UUID(int=7)
+ONE, TWO = Address("one", 1), Address("two", 1)
+ACCEPT, REJECT, RELEASE = 1, 3, 2
+WAIT_S = 10.0
+
+
+class Broker:
+    """A broker.  answers: the partitions of the next answers to ShareFetch; without one, it waits.
+
+    answering: whether acknowledgements get their answers.  acknowledged: offset and type, by partition.
+    """
+
+    def __init__(self) -> None:
+        self.answers: deque[list[Any]] = deque()
+        self.news = asyncio.Event()
+        self.answering = asyncio.Event()
+        self.answering.set()
+        self.requests = 0
+        self.acknowledged: list[tuple[int, int, int]] = []
+        self.is_down = False
+
+    def deliver(self, index: int, data: bytes, first: int, last: int, code: int = 0) -> None:
+        acquired = [] if code else [SimpleNamespace(first_offset=first, last_offset=last, delivery_count=1)]
+        answer = SimpleNamespace(partition_index=index, error_code=code, records=data, acquired_records=acquired)
+        self.answers.append([SimpleNamespace(topic_id=ID, partitions=[answer])])
+        self.news.set()
+
+    async def ask(self, api: Api, values: dict[str, Any]) -> Any:
+        self.requests += 1
+        if api == Api.SHARE_FETCH:
+            while not self.answers:
+                self.news.clear()
+                await self.news.wait()
+            return SimpleNamespace(error_code=0, responses=self.answers.popleft())
+        await self.answering.wait()
+        for topic in values["topics"]:
+            for each in topic["partitions"]:
+                for batch in each["acknowledgement_batches"]:
+                    offsets = range(batch["first_offset"], batch["last_offset"] + 1)
+                    kind = batch["acknowledge_types"][0]
+                    self.acknowledged += [(each["partition_index"], offset, kind) for offset in offsets]
+        partitions = [
+            SimpleNamespace(partition_index=each["partition_index"], error_code=0) for each in topic["partitions"]
+        ]
+        return SimpleNamespace(error_code=0, responses=[SimpleNamespace(topic_id=ID, partitions=partitions)])
+
+
+class Connection:
+    def __init__(self, brokers: dict[Address, Broker], host: str, port: int) -> None:
+        self.broker = brokers[Address(host, port)]
+        self.is_closed = False
+
+    async def connect(self, timeout_s: float) -> None:
+        if self.broker.is_down:
+            raise ClusterError(ApiError.BROKER_UNAVAILABLE, "it is down", retriable=True)
+
+    async def ask(self, api: Api, version: int, values: dict[str, Any], timeout_s: float) -> Any:
+        return await self.broker.ask(api, values)
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+class Cluster:
+    """In place of the client's.  leaders: by partition; a partition without one has no leader."""
+
+    client_id = "test"
+
+    def __init__(self, *leaders: Address | None) -> None:
+        self.leaders = dict(enumerate(leaders))
+        self.known: set[int] = set()
+        self.topics: dict[str, UUID] = {"t": ID}
+        self.look_ups = 0
+
+    async def __aenter__(self) -> None: ...
+
+    def known_leader(self, topic: str, index: int) -> Address | None:
+        return self.leaders[index] if index in self.known else None
+
+    async def find_leader(self, topic: str, index: int, timeout_s: float) -> Address:
+        found = self.leaders[index]
+        if found is None:
+            raise ClusterError(ApiError.LEADER_NOT_AVAILABLE, "no leader", retriable=True)
+        self.known.add(index)
+        return found
+
+    def forget_leader(self, topic: str, index: int) -> None:
+        self.known.discard(index)
+
+    def ask_another_broker(self) -> None: ...
+
+    async def topic_states(self, topics: list[str], timeout_s: float) -> dict[str, TopicState]:
+        self.look_ups += 1
+        return {name: TopicState(self.topics[name], False, {}) for name in topics if name in self.topics}
+
+    async def close(self) -> None: ...
+
+
+class Setting:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *leaders: Address | None) -> None:
+        self.brokers = {ONE: Broker(), TWO: Broker()}
+        self.cluster = Cluster(*leaders)
+        self.consumer = ShareConsumer("127.0.0.1:1", "g", topics=["t"])
+        self.consumer._cluster = self.cluster  # type: ignore[assignment]
+        self.consumer._assigned = frozenset((ID, index) for index in range(len(leaders)))
+        self.consumer._names = {ID: "t"}
+        made = lambda host, port, client_id: Connection(self.brokers, host, port)  # noqa: E731
+        monkeypatch.setattr(share_consumer, "KafkaConnection", made)
+        monkeypatch.setattr(share_consumer, "RETRY_PAUSE_S", 0.01)
+
+    async def close(self) -> None:
+        await self.consumer.__aexit__(None, None, None)
+
+
+@pytest.fixture
+async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., Setting]]:
+    made: list[Setting] = []
+
+    def one(*leaders: Address | None) -> Setting:
+        made.append(Setting(monkeypatch, *leaders))
+        return made[-1]
+
+    before = asyncio.all_tasks()
+    yield one
+    for each in made:
+        await each.close()
+    assert not asyncio.all_tasks() - before - {asyncio.current_task()}
+
+
+def data(*values: int, base: int = 0) -> bytes:
+    batch = build_batch([NewRecord(None, b"%d" % value, 1000) for value in values])
+    batch[:8] = base.to_bytes(8)
+    return bytes(batch)
+
+
+async def take(setting: Setting, count: int) -> list[Any]:
+    found = [await setting.consumer.get(WAIT_S) for _ in range(count)]
+    assert None not in found
+    return found
+
+
+async def test_a_cancelled_acceptance_stops_no_other_one(make: Callable[..., Setting]) -> None:
+    setting = make(ONE)
+    broker = setting.brokers[ONE]
+    broker.deliver(0, data(0, 1, 2), 0, 2)
+    records = await take(setting, 3)
+    broker.answering.clear()
+    first = asyncio.ensure_future(setting.consumer.accept(records[0]))
+    await until(lambda: broker.requests == 2)
+    second, third = (asyncio.ensure_future(setting.consumer.accept(each)) for each in records[1:])
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.wait({first})
+    second.cancel()
+    await asyncio.wait({second})
+    broker.answering.set()
+    async with asyncio.timeout(WAIT_S):
+        await third
+    assert broker.acknowledged == [(0, offset, ACCEPT) for offset in range(3)]
+    (session,) = setting.consumer._sessions.values()
+    assert session.epoch == 3, "the session counts each request, as the broker does"
+
+
+async def test_an_acceptance_ends_when_the_consumer_is_closed(make: Callable[..., Setting]) -> None:
+    setting = make(ONE)
+    broker = setting.brokers[ONE]
+    broker.deliver(0, data(0, 1), 0, 1)
+    records = await take(setting, 2)
+    broker.answering.clear()
+    waiting = [asyncio.ensure_future(setting.consumer.accept(each)) for each in records]
+    await until(lambda: broker.requests == 2)
+    await setting.close()
+    async with asyncio.timeout(WAIT_S):
+        for each in waiting:
+            with pytest.raises(ClusterError, match="its locks are lost"):
+                await each
+
+
+async def test_a_partition_without_a_leader_delays_no_other_one(make: Callable[..., Setting]) -> None:
+    setting = make(None, TWO)
+    setting.brokers[TWO].deliver(1, data(0), 0, 0)
+    (record,) = await take(setting, 1)
+    assert record.partition == 1
+
+
+async def test_a_leader_that_is_down_delays_no_other_one(make: Callable[..., Setting]) -> None:
+    setting = make(ONE, TWO)
+    setting.brokers[ONE].is_down = True
+    setting.brokers[TWO].deliver(1, data(0), 0, 0)
+    (record,) = await take(setting, 1)
+    assert record.partition == 1
+
+
+async def test_calls_at_the_same_time_share_the_session_of_a_leader(make: Callable[..., Setting]) -> None:
+    setting = make(ONE)
+    setting.brokers[ONE].deliver(0, data(0, 1), 0, 1)
+    found = await asyncio.gather(*(setting.consumer.get(WAIT_S) for _ in range(2)))
+    assert sorted(each.offset for each in found if each is not None) == [0, 1]
+    assert setting.brokers[ONE].requests == 1
+
+
+async def test_a_topic_that_a_broker_does_not_know_yet_is_looked_up_again(make: Callable[..., Setting]) -> None:
+    setting = make(ONE)
+    setting.brokers[ONE].deliver(0, data(0), 0, 0)
+    consumer = setting.consumer
+    consumer._names = {}
+    consumer._epoch = 1
+    del setting.cluster.topics["t"]
+
+    async def call(key: str, timeout_s: float, attempt: Any) -> Any:
+        return SimpleNamespace(member_epoch=1, heartbeat_interval=timedelta(seconds=5), assignment=None)
+
+    consumer._calls.call = call  # type: ignore[method-assign]
+    async with consumer:
+        await until(lambda: setting.cluster.look_ups >= 2)
+        setting.cluster.topics["t"] = ID
+        (record,) = await take(setting, 1)
+        assert record.topic == "t"
+
+
+async def test_a_record_of_a_partition_that_another_member_has_now_is_accepted(make: Callable[..., Setting]) -> None:
+    setting = make(ONE, ONE)
+    broker = setting.brokers[ONE]
+    broker.deliver(0, data(0), 0, 0)
+    (record,) = await take(setting, 1)
+    setting.consumer._assigned = frozenset({(ID, 1)})
+    broker.deliver(1, data(0), 0, 0)
+    await take(setting, 1)
+    await setting.consumer.accept(record)
+    assert broker.acknowledged == [(0, 0, ACCEPT)]
+
+
+async def test_a_record_whose_topic_was_deleted_is_lost_by_name(make: Callable[..., Setting]) -> None:
+    setting = make(ONE)
+    setting.brokers[ONE].deliver(0, data(0), 0, 0)
+    (record,) = await take(setting, 1)
+    with pytest.raises(ClusterError, match="the lock on other-0 offset 0 is lost"):
+        await setting.consumer.accept(record._replace(topic="other"))
+
+
+async def test_a_damaged_batch_is_rejected_and_reported(make: Callable[..., Setting]) -> None:
+    setting = make(ONE)
+    broker = setting.brokers[ONE]
+    damaged = bytearray(data(2, 3, base=2))
+    damaged[-1] ^= 1
+    broker.deliver(0, data(0, 1) + bytes(damaged) + data(4, base=4), 0, 4)
+    first, last = await take(setting, 2)
+    assert [first.offset, last.offset] == [0, 1]
+    with pytest.raises(ClusterError, match="the batch of offsets 2 to 3 cannot be read") as failure:
+        await setting.consumer.get(WAIT_S)
+    assert failure.value.code == "CORRUPT_MESSAGE"
+    await setting.consumer.accept(last)
+    assert broker.acknowledged == [(0, 1, ACCEPT), (0, 2, REJECT), (0, 3, REJECT), (0, 4, RELEASE)]
+
+
+async def test_offsets_without_records_are_acknowledged_without_the_user(make: Callable[..., Setting]) -> None:
+    setting = make(ONE)
+    setting.brokers[ONE].deliver(0, b"", 5, 6)
+    assert await setting.consumer.get(0.1) is None
+    await until(lambda: setting.brokers[ONE].requests > 2)
+    assert setting.brokers[ONE].acknowledged == [(0, 5, 0), (0, 6, 0)]
+
+
+async def test_a_leader_that_refuses_is_asked_again_after_a_pause(make: Callable[..., Setting]) -> None:
+    setting = make(ONE)
+    broker = setting.brokers[ONE]
+    broker.deliver(0, b"", 0, 0, int(KafkaCode.NOT_LEADER_OR_FOLLOWER))
+    broker.deliver(0, data(0), 0, 0)
+    (record,) = await take(setting, 1)
+    assert record.offset == 0
