@@ -267,6 +267,8 @@ class Membership:
         self._instance_id = instance_id
         self._topics: frozenset[str] = frozenset()
         self._counts: dict[str, int] = {}
+        self._joined_topics: frozenset[str] = frozenset()
+        """The subscription that the last `Join` has."""
         self._assigned_with: tuple[frozenset[str], dict[str, int]] | None = None
         """The inputs of the current assignment; if they change, a rebalance is needed."""
         self._round = 0
@@ -357,6 +359,7 @@ class Membership:
         self._round += 1
         self.phase = Phase.JOINING
         self._beat_out = False
+        self._joined_topics = self._topics
         subscription = Subscription(self._topics, self.owned, self._owned_generation)
         protocols = tuple((name, encode_subscription(subscription, name)) for name in self._assignors)
         effects.append(Join(self._round, self.member_id, protocols))
@@ -376,7 +379,7 @@ class Membership:
             return
         self.member_id, self.generation = event.member_id, event.generation
         self.assignor, self.is_leader = event.assignor, event.is_leader
-        self._assigned_with = (self._topics, self._counts)
+        self._assigned_with = (self._joined_topics, self._counts)
         if not event.is_leader:
             self.phase = Phase.SYNCING
             effects.append(Sync(self._round, self.member_id, self.generation, self.assignor))
@@ -410,9 +413,7 @@ class Membership:
             if member.instance_id is not None
         }
         assigned = assignor.assign(self._subscribers(), event.counts, instances)
-        self._assigned_with = (frozenset(event.counts) | self._topics, dict(event.counts))
-        if self._assigned_with[0] != self._topics:  # topics of other members: only their partitions count
-            self._assigned_with = (self._topics, dict(event.counts))
+        self._assigned_with = (self._joined_topics, dict(event.counts))
         self.phase = Phase.SYNCING
         assignments = tuple((member, encode_assignment(partitions)) for member, partitions in sorted(assigned.items()))
         effects.append(Sync(self._round, self.member_id, self.generation, self.assignor, assignments))

@@ -10,9 +10,11 @@ CONSUMER_PROGRESS = "quorumlog/client/consumer_progress.py"
 CONSUMER_READING = "quorumlog/client/consumer_reading.py"
 COORDINATORS = "quorumlog/client/coordinators.py"
 FETCHER = "quorumlog/client/fetcher.py"
+GROUP_MEMBER = "quorumlog/client/group_member.py"
 GROUPS = "quorumlog/client/groups.py"
 LANE_SENDER = "quorumlog/client/lane_sender.py"
 LOGS = "quorumlog/client/transaction_logs.py"
+MEMBERSHIP = "quorumlog/client/membership.py"
 POSITIONS = "quorumlog/client/positions.py"
 PRODUCER = "quorumlog/client/record_producer.py"
 PRODUCER_TOPICS = "quorumlog/client/producer_topics.py"
@@ -26,6 +28,8 @@ ADMIN_TESTS = "tests/unit/quorumlog/client/test_admin.py"
 COMMIT_TESTS = "tests/unit/quorumlog/client/test_consumer_commits.py"
 CONSUMER_TESTS = "tests/unit/quorumlog/client/test_record_consumer.py"
 GROUP_TESTS = "tests/unit/quorumlog/client/test_groups.py"
+MEMBER_TESTS = "tests/unit/quorumlog/client/test_group_member.py"
+MEMBERSHIP_TESTS = "tests/unit/quorumlog/client/test_membership.py"
 LOG_TESTS = "tests/unit/quorumlog/client/test_transaction_logs.py"
 TRANSACTION_TESTS = "tests/unit/quorumlog/client/test_producer_transactions.py"
 PRODUCER_TESTS = "tests/unit/quorumlog/client/test_record_producer.py"
@@ -279,6 +283,13 @@ MUTANTS = (
         "        finally:\n            for ack in acks:\n                _settle(ack, _lost())\n",
         "        finally:\n            pass\n",
         (f"{SHARE_CONSUMER_TESTS}::test_an_acceptance_ends_when_the_consumer_is_closed",),
+    ),
+    Mutant(
+        "a topic that is found while a member joins is never read",
+        MEMBERSHIP,
+        "self._assigned_with = (self._joined_topics, self._counts)",
+        "self._assigned_with = (self._topics, self._counts)",
+        (f"{MEMBERSHIP_TESTS}::test_a_topic_that_is_found_while_the_member_joins_causes_another_rebalance",),
     ),
     Mutant(
         "an unknown lag of a share group is the number -1",

@@ -294,3 +294,16 @@ def test_only_dynamic_members_leave(instance_id: str | None, effects: list[m.Eff
     member.settle(0)
     assert member.step(m.End()) == effects
     assert member.step(m.Tick()) == []
+
+
+def test_a_topic_that_is_found_while_the_member_joins_causes_another_rebalance() -> None:
+    """The request to join did not have it, so that nobody would read it."""
+    member = Member()
+    member.subscribe()
+    assert member.step(m.Subscribe(frozenset("tu"), {"t": 4, "u": 1})) == []
+    member.joined(1)
+    assert isinstance(member.synced(0, 1)[-1], m.Revoke)
+    join = only(member.step(m.Revoked(member.core._revocations)), m.Join)
+    wish = decode_subscription(join.protocols[0][1], "range")
+    assert wish is not None
+    assert wish.topics == frozenset("tu")
