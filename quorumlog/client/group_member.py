@@ -223,7 +223,7 @@ class GroupMember:
     async def _quick_call(self, api: Api, values: dict[str, Any], timeout_s: float) -> Any:
         coordinator = await self._groups.calls.known_or_found(self._settings.group, timeout_s)
         connection = await self._cluster.connection(coordinator.address, timeout_s)
-        return (await self._groups.calls.ask_slowly(connection, api, values, timeout_s, timeout_s))[1]
+        return await self._groups.calls.ask(connection, api, values, timeout_s)  # drops a connection without answers
 
     async def _join(self, effect: core.Join) -> None:
         settings = self._settings

@@ -292,6 +292,13 @@ MUTANTS = (
         (f"{MEMBERSHIP_TESTS}::test_a_topic_that_is_found_while_the_member_joins_causes_another_rebalance",),
     ),
     Mutant(
+        "a connection without answers keeps the heartbeats",
+        GROUP_MEMBER,
+        "return await self._groups.calls.ask(connection, api, values, timeout_s)",
+        "return (await self._groups.calls.ask_slowly(connection, api, values, timeout_s, timeout_s))[1]",
+        (f"{MEMBER_TESTS}::test_a_heartbeat_without_an_answer_is_not_repeated_on_the_same_connection",),
+    ),
+    Mutant(
         "an unknown lag of a share group is the number -1",
         "quorumlog/client/share_groups.py",
         "lag if lag >= 0 else None",

@@ -1,0 +1,73 @@
+"""The requests of a group member: a connection without answers is replaced."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from quorumlog.client import membership as core
+from quorumlog.client.cluster import Cluster
+from quorumlog.client.group_member import GroupMember, MemberSettings, Owner
+from quorumlog.client.groups import GroupClient
+from quorumlog.wire.kafka import codec
+from quorumlog.wire.kafka.codec import Api
+
+SETTINGS = MemberSettings("g", ("range",), None, 0.6, 0.2, 10.0, 10.0)
+
+
+class Broker:
+    """The coordinator of all groups.  Heartbeats on its first connection get no answer."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.connections = 0
+        self.beats = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        is_cut = self.connections == 1
+        try:
+            while True:
+                frame = memoryview(await reader.readexactly(int.from_bytes(await reader.readexactly(4))))
+                header = codec.parse_request_header(frame)
+                api = Api(header.api_key)
+                if is_cut and api == Api.HEARTBEAT:
+                    continue
+                self.beats += api == Api.HEARTBEAT
+                body = codec.encode_response_body(api, header.api_version, self._answer(api))
+                flexible = codec.response_header_is_flexible(api, header.api_version)
+                writer.write(codec.response_prefix(header.correlation_id, len(body), flexible) + body)
+        except asyncio.IncompleteReadError:
+            writer.close()
+
+    def _answer(self, api: Api) -> dict[str, Any]:
+        match api:
+            case Api.API_VERSIONS:
+                keys = [{"api_key": Api.HEARTBEAT, "min_version": 0, "max_version": 4}]
+                return {"error_code": 0, "api_keys": keys}
+            case Api.METADATA:
+                brokers = [{"node_id": 1, "host": "127.0.0.1", "port": self.port, "rack": None}]
+                return {"brokers": brokers, "cluster_id": "fake", "controller_id": 1, "topics": []}
+            case Api.FIND_COORDINATOR:
+                found = {"key": "g", "node_id": 1, "host": "127.0.0.1", "port": self.port, "error_code": 0}
+                return {"coordinators": [{**found, "error_message": None}]}
+        assert api == Api.HEARTBEAT, api
+        return {"error_code": 0}
+
+
+async def test_a_heartbeat_without_an_answer_is_not_repeated_on_the_same_connection() -> None:
+    broker = Broker()
+    server = await asyncio.start_server(broker.serve, "127.0.0.1", 0)
+    broker.port = server.sockets[0].getsockname()[1]
+    async with Cluster(f"127.0.0.1:{broker.port}") as cluster:
+
+        async def no_topics() -> tuple[frozenset[str], dict[str, int]]:
+            return frozenset(), {}
+
+        member = GroupMember(cluster, GroupClient(cluster), cast(Owner, None), SETTINGS, no_topics)
+        await member._beat(core.Heartbeat("m", 1))
+        assert member.failure is not None
+        await member._beat(core.Heartbeat("m", 1))
+        assert member.failure is None
+    assert (broker.connections, broker.beats) == (2, 1)
+    server.close()
