@@ -43,12 +43,14 @@ class Commits:
         values: dict[Partition, CommittedOffset] = {
             partition: CommittedOffset(offset, -1, "") for partition, offset in wanted.items()
         }
+        member = self.member
+        # The wait for an earlier commit may outlast this membership, and then others own the partitions.
+        identity = None if member is None else (member.core.member_id, member.core.generation)
         async with self._lock:
-            member = self.member
-            if member is None:
+            if member is None or identity is None:
                 refusals = await self._groups.commit(self._group, values, timeout_s)
             else:
-                refusals = await self._commit_as(member, values, timeout_s)
+                refusals = await self._commit_as(member, *identity, values, timeout_s)
         for partition, offset in wanted.items():
             position = self._positions.get(partition)
             if position is not None and partition not in refusals:
@@ -57,9 +59,13 @@ class Commits:
             raise refusal
 
     async def _commit_as(
-        self, member: GroupMember, values: dict[Partition, CommittedOffset], timeout_s: float
+        self,
+        member: GroupMember,
+        member_id: str,
+        generation: int,
+        values: dict[Partition, CommittedOffset],
+        timeout_s: float,
     ) -> dict[Partition, ClusterError]:
-        generation = member.core.generation
         if generation == NO_GENERATION:
             message = f"group {self._group}: this consumer is not in the group now"
             raise ClusterError("UNKNOWN_MEMBER_ID", message, "commit while partitions are assigned")
@@ -67,7 +73,7 @@ class Commits:
             self._group,
             values,
             timeout_s,
-            member_id=member.core.member_id,
+            member_id=member_id,
             generation=generation,
             instance_id=member.instance_id,
         )

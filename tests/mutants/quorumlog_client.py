@@ -299,6 +299,13 @@ MUTANTS = (
         (f"{MEMBER_TESTS}::test_a_heartbeat_without_an_answer_is_not_repeated_on_the_same_connection",),
     ),
     Mutant(
+        "a commit that waited uses a later membership",
+        COMMITS,
+        "self._commit_as(member, *identity, values",
+        "self._commit_as(member, member.core.member_id, member.core.generation, values",
+        (f"{COMMIT_TESTS}::test_a_commit_that_waits_does_not_use_a_later_membership",),
+    ),
+    Mutant(
         "an unknown lag of a share group is the number -1",
         "quorumlog/client/share_groups.py",
         "lag if lag >= 0 else None",

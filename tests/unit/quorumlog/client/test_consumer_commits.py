@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from broker.core.coordinator import group_requests as g
 from broker.core.coordinator.machine import TransactionEnd
 from quorumlog.client import ClusterError, Consumer, TopicPartition
 from quorumlog.client.consumer_group import ConsumerGroup
+from quorumlog.client.membership import Phase
 from quorumlog.client.records import NewRecord, build_batch
 from tests.unit.broker.kafka.wellness import until
 from tests.unit.quorumlog.client.fake_cluster import FakeBrokers
@@ -141,3 +143,40 @@ async def test_records_before_a_seek_are_no_part_of_the_next_transaction() -> No
         consumer.seek(PLACES[0], 0)
         group_of(consumer).lose(frozenset(PLACES[:1]))
         assert consumer.offsets_to_send()[1] == {PLACES[1]: 4}
+
+
+# -- the membership, which the tests play
+
+
+class Member:
+    """A member of a group whose core says what a test sets."""
+
+    instance_id = failing_since = None
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.core = SimpleNamespace(member_id="m", generation=1, phase=Phase.STABLE)
+        group = group_of(consumer)
+        group.member = group.commits.member = self  # type: ignore[assignment]
+
+    def active(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+async def test_a_commit_that_waits_does_not_use_a_later_membership(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a rebalance others may have committed later offsets of the partitions."""
+    async with reading() as (consumer, _, _):
+        member, commits = Member(consumer), group_of(consumer).commits
+        asked: list[Any] = []
+
+        async def commit(*_: Any, **options: Any) -> dict[Any, Any]:
+            asked.append((options["member_id"], options["generation"]))
+            return {}
+
+        monkeypatch.setattr(commits._groups, "commit", commit)
+        async with commits._lock:  # an earlier commit, without an answer
+            waiting = asyncio.ensure_future(consumer.commit({PLACES[0]: 1}))
+            await asyncio.sleep(0)
+            member.core.generation = 2
+        await waiting
+        assert asked == [("m", 1)]
