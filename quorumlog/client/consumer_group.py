@@ -48,6 +48,8 @@ class ConsumerGroup:
             "lost": settings.on_lost,
         }
         self._revoking = 0
+        self._calling = asyncio.Lock()
+        """Held while a listener runs: `on_lost` may take long, and the others must not run beside it."""
         self._error: ClusterError | None = None
         """Why the member cannot be in the group."""
         self._listener_error: ClusterError | None = None
@@ -81,7 +83,7 @@ class ConsumerGroup:
         if self._commit_interval_s is not None:
             await self._commit_processed(partitions, CLOSE_TIMEOUT_S)  # or the next owner reads some records again
         if self.member is not None and partitions:
-            await self._call("revoked", partitions)
+            await self._call("revoked", partitions, owned_only=True)
         self._reading.remove(partitions)
 
     async def _commit_repeatedly(self, interval_s: float) -> None:
@@ -134,17 +136,28 @@ class ConsumerGroup:
     def progress(self) -> object | None:
         return self._reading.in_progress.mark()
 
-    async def _call(self, kind: str, partitions: frozenset[TopicPartition]) -> None:
-        """Call the user's listener.  Its error is raised when the user next asks for records."""
+    async def _call(self, kind: str, partitions: frozenset[TopicPartition], *, owned_only: bool = False) -> None:
+        """Call the user's listener, once no other one runs.  Its error is raised when the user next asks for records.
+
+        owned_only: only with those partitions that have not been given up meanwhile, if any.
+        """
         listener = self._listeners[kind]
         if listener is None:
             return
+        task = asyncio.current_task()
+        assert task is not None
         try:
-            async with asyncio.timeout(self._poll_interval_s):
-                result = listener(sorted(partitions))
+            async with asyncio.timeout(self._poll_interval_s), self._calling:
+                named = partitions & self._reading.positions.keys() if owned_only else partitions
+                if owned_only and not named:
+                    return
+                result = listener(sorted(named))
                 if inspect.isawaitable(result):
                     await result
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if task.cancelling():
+                raise
+            # A listener that waits for a task which it has cancelled also raises CancelledError.
             message = f"on_{kind} failed: {error!r}"
             self._listener_error = ClusterError(ApiError.FAILED, message)
             self._listener_error.__cause__ = error

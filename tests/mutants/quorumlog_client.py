@@ -306,6 +306,20 @@ MUTANTS = (
         (f"{COMMIT_TESTS}::test_a_commit_that_waits_does_not_use_a_later_membership",),
     ),
     Mutant(
+        "a listener that raises CancelledError ends the rebalances of its member",
+        CONSUMER_GROUP,
+        "            if task.cancelling():\n                raise\n",
+        "            if isinstance(error, asyncio.CancelledError):\n                raise\n",
+        (f"{COMMIT_TESTS}::test_a_listener_that_waits_for_a_task_it_cancelled_does_not_stop_the_group",),
+    ),
+    Mutant(
+        "listeners run beside each other",
+        CONSUMER_GROUP,
+        "async with asyncio.timeout(self._poll_interval_s), self._calling:",
+        "async with asyncio.timeout(self._poll_interval_s):",
+        (f"{COMMIT_TESTS}::test_listeners_run_one_after_the_other",),
+    ),
+    Mutant(
         "an unknown lag of a share group is the number -1",
         "quorumlog/client/share_groups.py",
         "lag if lag >= 0 else None",

@@ -180,3 +180,58 @@ async def test_a_commit_that_waits_does_not_use_a_later_membership(monkeypatch: 
             member.core.generation = 2
         await waiting
         assert asked == [("m", 1)]
+
+
+async def test_a_listener_that_waits_for_a_task_it_cancelled_does_not_stop_the_group() -> None:
+    async def on_revoked(_: list[TopicPartition]) -> None:
+        task = asyncio.ensure_future(asyncio.sleep(60))
+        await asyncio.sleep(0)
+        task.cancel()
+        await task
+
+    async with reading(on_revoked=on_revoked) as (consumer, _, _):
+        Member(consumer)
+        await asyncio.create_task(group_of(consumer).revoke(frozenset(PLACES[1:])))
+        assert consumer.assignment() == {PLACES[0]}
+        with pytest.raises(ClusterError, match="on_revoked failed: CancelledError"):
+            await consumer.get(timeout_s=TIMEOUT_S)
+        await read(consumer, 4)
+
+
+async def test_listeners_run_one_after_the_other() -> None:
+    calls: list[str] = []
+    going_on = asyncio.Event()
+
+    async def on_lost(_: list[TopicPartition]) -> None:
+        calls.append("lost")
+        await going_on.wait()
+        calls.append("cleaned up")
+
+    async with reading(on_lost=on_lost, on_assigned=lambda _: calls.append("assigned")) as (consumer, _, _):
+        Member(consumer)
+        group_of(consumer).lose(frozenset(PLACES[1:]))
+        assigned = asyncio.ensure_future(group_of(consumer).assigned(frozenset(PLACES[1:])))
+        await until(lambda: calls == ["lost"])
+        await asyncio.sleep(0)
+        going_on.set()
+        await assigned
+        assert calls == ["lost", "cleaned up", "assigned"]
+
+
+async def test_partitions_that_are_being_revoked_are_not_revoked_again_at_the_end() -> None:
+    calls: list[list[TopicPartition]] = []
+    going_on = asyncio.Event()
+
+    async def on_revoked(partitions: list[TopicPartition]) -> None:
+        calls.append(partitions)
+        await going_on.wait()
+
+    async with reading(on_revoked=on_revoked) as (consumer, _, _):
+        Member(consumer)
+        revoking = asyncio.ensure_future(group_of(consumer).revoke(frozenset(PLACES[1:])))
+        await until(lambda: len(calls) == 1)
+        closing = asyncio.ensure_future(consumer.close())
+        await asyncio.sleep(0.01)
+        going_on.set()
+        await asyncio.gather(revoking, closing)
+        assert calls == [[PLACES[1]], [PLACES[0]]]
