@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from operator import index
 from typing import NamedTuple
 
 from quorumlog.client.records import Headers
@@ -59,12 +60,26 @@ def as_bytes(what: str, data: object) -> bytes | None:
     raise TypeError(f"the {what} of a record is bytes or None, not {type(data).__name__}{hint}")
 
 
+def as_timestamp_ms(time: object) -> int:
+    """Return the timestamp of a record as an int.  Raises: TypeError; ValueError: it is out of range."""
+    try:
+        time_ms = index(time)  # type: ignore[arg-type]  # it raises TypeError for others, and accepts ints of numpy
+    except TypeError:
+        hint = "; round it first" if isinstance(time, float) else ""
+        raise TypeError(f"timestamp_ms is an int, not {type(time).__name__}{hint}") from None
+    if not 0 <= time_ms <= TIMESTAMP_MAX_MS:
+        raise ValueError(f"timestamp_ms is {time_ms}, not a time since 1970")
+    return time_ms
+
+
 def as_headers(headers: HeadersLike) -> Headers:
-    """Return headers as pairs, in their order.  Raises: TypeError."""
+    """Return headers as pairs, in their order.  Raises: TypeError; ValueError: a name is not valid text."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers
     made = []
     for name, value in pairs:
         if not isinstance(name, str):
             raise TypeError(f"the name of a header is a str, not {type(name).__name__}")
+        if not name.isascii():
+            name.encode()  # surrogates raise ValueError
         made.append((name, as_bytes("header", value)))
     return tuple(made)

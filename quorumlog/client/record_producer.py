@@ -26,12 +26,12 @@ from quorumlog.client.delivery import DELIVERY_TIMEOUT_S, REQUEST_TIMEOUT_S, Rec
 from quorumlog.client.lane_sender import LaneSender
 from quorumlog.client.lanes import RECORD_OVERHEAD_BYTES, Batch, Delivery, Lane, Topic
 from quorumlog.client.messages import (
-    TIMESTAMP_MAX_MS,
     HeadersLike,
     NewRecord,
     RecordMetadata,
     as_bytes,
     as_headers,
+    as_timestamp_ms,
 )
 from quorumlog.client.producer_buffer import ProducerBuffer
 from quorumlog.client.producer_settings import (
@@ -240,10 +240,7 @@ class Producer:
         if (value is not None and type(value) is not bytes) or (key is not None and type(key) is not bytes):
             value, key = as_bytes("value", value), as_bytes("key", key)
         pairs = as_headers(headers) if headers else ()
-        if timestamp_ms is None:
-            timestamp_ms = self._wall_ms()
-        elif not 0 <= timestamp_ms <= TIMESTAMP_MAX_MS:
-            raise ValueError(f"timestamp_ms is {timestamp_ms}, not a time since 1970")
+        timestamp_ms = self._wall_ms() if timestamp_ms is None else as_timestamp_ms(timestamp_ms)
         known = self._topics.known.get(topic)
         if known is None:
             known = await self._topics.get(topic)

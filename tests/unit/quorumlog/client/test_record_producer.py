@@ -289,6 +289,8 @@ async def test_new_partitions_are_noticed(brokers: FakeBrokers, monkeypatch: pyt
         ({"value": b"", "headers": [(b"a", b"b")]}, "the name of a header is a str, not bytes"),
         ({"value": b"", "timestamp_ms": -5}, "timestamp_ms is -5, not a time since 1970"),
         ({"value": b"", "timestamp_ms": 2**64}, "not a time since 1970"),
+        ({"value": b"", "timestamp_ms": 1700000000000.5}, "timestamp_ms is an int, not float; round it first"),
+        ({"value": b"", "headers": {"\ud800": b"b"}}, "surrogates not allowed"),
         ({"value": b"", "partition": 9}, "topic t has no partition 9, only 0 to 1"),
     ],
 )
