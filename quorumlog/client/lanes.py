@@ -28,7 +28,7 @@ class Batch:
     """Records of one partition that are sent together.
 
     size: their bytes, with `RECORD_OVERHEAD_BYTES` for each.  pieces: the outcome, in the order of the records.
-    observed: how many deliveries of failed records the user has looked at.
+    observed: indexes of the failed records whose delivery the user has looked at.
     """
 
     __slots__ = ("deadline", "index", "observed", "pieces", "ready_at", "records", "size", "topic")
@@ -40,8 +40,12 @@ class Batch:
         self.size = 0
         self.ready_at = ready_at
         self.deadline = deadline
-        self.observed = 0
+        self.observed: set[int] = set()
         self.pieces: asyncio.Future[list[Piece]] = asyncio.get_running_loop().create_future()
+
+    def drop_data(self) -> None:
+        """Keep only the timestamps of the records, which will not be sent again."""
+        self.records = [(timestamp_ms, None, None, ()) for timestamp_ms, _, _, _ in self.records]
 
     def failed_records(self) -> int:
         """Return how many records were not delivered."""
@@ -87,7 +91,7 @@ class Delivery:
         batch = self._batch
         first, outcome = next(piece for piece in reversed(batch.pieces.result()) if piece[0] <= self._index)
         if isinstance(outcome, ClusterError):
-            batch.observed += 1
+            batch.observed.add(self._index)
             raise outcome
         offset = outcome.base_offset
         if offset != UNKNOWN_OFFSET:

@@ -11,7 +11,7 @@ from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import ApiError
 
 FAILURES_KEPT_MAX: Final = 1000
-"""Failed batches that `flush` can still report; the oldest is dropped beyond that."""
+"""Failed batches, without their data, that `flush` can still report; the oldest is dropped beyond that."""
 
 
 class ProducerBuffer:
@@ -40,19 +40,23 @@ class ProducerBuffer:
         self._outstanding[batch] = None
 
     def decide(self, batch: Batch, pieces: list[Piece]) -> None:
-        """Give a batch its outcome."""
+        """Give a batch its outcome, once nothing of it is sent any more."""
+        self._settle(batch, pieces)
+        if batch.first_error() is not None:
+            batch.drop_data()
+            self._failed.append(batch)
+
+    def _settle(self, batch: Batch, pieces: list[Piece]) -> None:
         self._outstanding.pop(batch, None)
         self.size -= batch.size
         if not batch.pieces.done():
             batch.pieces.set_result(pieces)
-        if batch.first_error() is not None:
-            self._failed.append(batch)
         self._moved.set()
 
     def discard(self, error: ClusterError) -> None:
         """Let all batches fail."""
         for batch in list(self._outstanding):
-            self.decide(batch, [(0, error)])
+            self._settle(batch, [(0, error)])
         self._failed.clear()
 
     async def decided_all(self) -> None:
@@ -74,12 +78,12 @@ class ProducerBuffer:
 
         Each failure is raised once.
         """
-        failed = [batch for batch in self._failed if batch.observed < batch.failed_records()]
+        failed = [batch for batch in self._failed if len(batch.observed) < batch.failed_records()]
         self._failed.clear()
         if self.closed is not None:
             raise self.closed
         if failed:
-            count = sum(batch.failed_records() - batch.observed for batch in failed)
+            count = sum(batch.failed_records() - len(batch.observed) for batch in failed)
             first = failed[0].first_error()
             assert first is not None
             message = f"{count} records were not delivered; the first error: {first.message}"

@@ -194,6 +194,29 @@ async def test_flush_reports_each_failure_that_nobody_looked_at_once(brokers: Fa
         await producer.flush()
 
 
+async def test_a_failure_that_is_looked_at_twice_hides_no_other_one(brokers: FakeBrokers) -> None:
+    for broker in brokers.replicas.values():
+        broker.acknowledge.clear()
+    async with Producer(brokers.bootstrap, delivery_timeout_s=0.3, linger_ms=10) as producer:
+        seen, _ = await producer.send_many("t", [NewRecord(b"x", partition=0)] * 2)
+        for _ in range(2):
+            with pytest.raises(ClusterError, match="t-0"):
+                await seen
+        with pytest.raises(ClusterError, match="1 records were not delivered"):
+            await producer.flush()
+
+
+async def test_records_that_failed_keep_no_data(brokers: FakeBrokers) -> None:
+    """`flush` reports up to 1000 batches that failed, whose data would need half a gigabyte."""
+    async with Producer(brokers.bootstrap) as producer:
+        delivery = await producer.send(
+            "t", b"x" * 2_000_000, key=b"k", headers={"h": b"v"}, partition=0, timestamp_ms=5
+        )
+        with pytest.raises(ClusterError, match="MESSAGE_TOO_LARGE"):
+            await delivery
+        assert [batch.records for batch in producer._buffer._failed] == [[(5, None, None, ())]]
+
+
 async def test_leaving_the_block_reports_a_failure(brokers: FakeBrokers) -> None:
     producer = Producer(brokers.bootstrap)
     await producer.start()
