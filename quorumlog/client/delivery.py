@@ -61,6 +61,11 @@ class RecordsTransaction(Transaction, Protocol):
         """Return why no record may be added now, or None."""
         ...
 
+    @property
+    def send_refusal(self) -> ClusterError | None:
+        """Return why no record that was added may be sent now, or None."""
+        ...
+
     def failed(self, error: ClusterError) -> None:
         """Note that a record may or may not have been written, so that this transaction cannot be committed."""
         ...

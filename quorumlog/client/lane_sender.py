@@ -92,7 +92,7 @@ class LaneSender:
         now = asyncio.get_running_loop().time
         numbers = lane.sequence
         try:
-            if self._transaction is not None and (refusal := self._transaction.refusal) is not None:
+            if self._transaction is not None and (refusal := self._transaction.send_refusal) is not None:
                 raise refusal
             if batch.deadline <= now():
                 raise _expired(batch, self._delivery_timeout_s)

@@ -54,11 +54,13 @@ class GroupMetadata(NamedTuple):
 class _State(Enum):
     """The state of the transaction.
 
+    COMMITTING: its commit waits until its records are delivered, and no more are added.
     ENDING: a commit was sent and not answered.  Only a repetition finds out whether the transaction is committed.
     """
 
     NONE = auto()
     OPEN = auto()
+    COMMITTING = auto()
     FAILED = auto()
     ENDING = auto()
 
@@ -91,6 +93,11 @@ class ProducerTransactions:
         """Return why no record may be added now; None if the transaction is open."""
         return None if self._state is _State.OPEN else self._refusal()
 
+    @property
+    def send_refusal(self) -> ClusterError | None:
+        """Return why none of its records may be sent now; None until its commit is sent, or it has failed."""
+        return None if self._state in (_State.OPEN, _State.COMMITTING) else self._refusal()
+
     def _refusal(self) -> ClusterError:
         name = f"transactional id {self.transactional_id}"
         if self._fenced is not None:
@@ -108,6 +115,9 @@ class ProducerTransactions:
             case _State.ENDING:
                 text = f"{name}: the commit of its last transaction got no answer"
                 return ClusterError(ApiError.INVALID_TXN_STATE, text, "repeat commit_transaction()")
+            case _State.COMMITTING:
+                text = f"{name}: the commit of its transaction is in progress"
+                return ClusterError(ApiError.INVALID_TXN_STATE, text, "begin the next transaction after it")
             case _State.OPEN:
                 return ClusterError(ApiError.INVALID_TXN_STATE, f"{name}: a transaction is open", "end it first")
         text = f"{name}: no transaction is open"
@@ -116,7 +126,7 @@ class ProducerTransactions:
     @property
     def can_abort(self) -> bool:
         """Return whether the transaction is open, and neither sent its commit nor lost its producer."""
-        return self._state in (_State.OPEN, _State.FAILED) and self._fenced is None
+        return self._state in (_State.OPEN, _State.COMMITTING, _State.FAILED) and self._fenced is None
 
     @property
     def has_failed(self) -> bool:
@@ -127,6 +137,22 @@ class ProducerTransactions:
         if self._state is not _State.NONE or self._fenced is not None:
             raise self._refusal()
         self._state = _State.OPEN
+
+    def begin_commit(self) -> None:
+        """Accept no more records.  A record that is sent beside the end of the transaction could arrive after it.
+
+        Raises:
+            ClusterError: INVALID_TXN_STATE: another call commits it already.
+        """
+        if self._state is _State.COMMITTING:
+            raise self._refusal()
+        if self._state is _State.OPEN:
+            self._state = _State.COMMITTING
+
+    def cancel_commit(self) -> None:
+        """Accept records again, if the commit was not sent."""
+        if self._state is _State.COMMITTING:
+            self._state = _State.OPEN
 
     def failed(self, error: ClusterError) -> None:
         """Note that a part of the open transaction failed: it can only be aborted."""
@@ -180,16 +206,16 @@ class ProducerTransactions:
             ClusterError: the transaction can only be aborted, or PRODUCER_FENCED.
         """
         key = (topic, index)
-        if self.refusal is not None:
-            raise self.refusal
+        if self.send_refusal is not None:
+            raise self.send_refusal
         if key in self._enlisted:
             return
         self._waiting[key] = None
         async with self._enlisting:
             if key in self._enlisted:
                 return
-            if self.refusal is not None:
-                raise self.refusal
+            if self.send_refusal is not None:
+                raise self.send_refusal
             wanted, self._waiting = list(self._waiting), {}
             self._has_begun = True
             await self._noted(self._add(wanted, timeout_s))

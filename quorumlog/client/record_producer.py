@@ -368,7 +368,7 @@ class Producer:
             await transactions.send_offsets(group, {(*key,): each for key, each in wanted.items()}, timeout_s)
 
     async def commit_transaction(self, timeout_s: float = MAX_BLOCK_S) -> None:
-        """Deliver all records, then commit; return once the decision is durable.
+        """Deliver all records, then commit; return once the decision is durable.  Meanwhile no record is accepted.
 
         Raises:
             ClusterError: TRANSACTION_ABORTABLE: a part failed, and the transaction can only be aborted;
@@ -376,11 +376,15 @@ class Producer:
                 the call; INVALID_TXN_STATE: none is open.
         """
         transactions = self._of_transactions()
-        with suppress(ClusterError):  # `end` reports it
-            await self.flush()
-        if self._buffer.closed is not None:
-            raise self._buffer.closed
-        await transactions.end(timeout_s, commit=True)
+        transactions.begin_commit()
+        try:
+            with suppress(ClusterError):  # `end` reports it
+                await self.flush()
+            if self._buffer.closed is not None:
+                raise self._buffer.closed
+            await transactions.end(timeout_s, commit=True)
+        finally:
+            transactions.cancel_commit()
 
     async def abort_transaction(self, timeout_s: float = MAX_BLOCK_S) -> None:
         """Abort the open transaction; return once that is durable.  Records that were not sent yet are dropped.

@@ -264,6 +264,11 @@ class StagedProducer:
         """Return why no record may be added: an earlier one was not delivered; else None."""
         return self._failure
 
+    @property
+    def send_refusal(self) -> ClusterError | None:
+        """Return why no record may be sent: as `refusal`."""
+        return self._failure
+
     def failed(self, error: ClusterError) -> None:
         """Note that a record was not delivered, so that this producer must not win."""
         if self._failure is None:

@@ -320,6 +320,13 @@ MUTANTS = (
         (f"{COMMIT_TESTS}::test_listeners_run_one_after_the_other",),
     ),
     Mutant(
+        "a record is added while its transaction commits",
+        TRANSACTIONS,
+        "            self._state = _State.COMMITTING\n",
+        "            pass\n",
+        (f"{TRANSACTION_TESTS}::test_no_record_is_added_while_the_transaction_commits",),
+    ),
+    Mutant(
         "an unknown lag of a share group is the number -1",
         "quorumlog/client/share_groups.py",
         "lag if lag >= 0 else None",

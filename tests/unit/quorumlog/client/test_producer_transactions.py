@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ from quorumlog.client.record_producer import Producer
 from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka.codec import Api
+from tests.unit.quorumlog.client.fake_cluster import fake_brokers
 
 S = 5.0
 ADD, END, INIT = Api.ADD_PARTITIONS_TO_TXN, Api.END_TXN, Api.INIT_PRODUCER_ID
@@ -188,3 +190,51 @@ async def test_a_commit_without_an_answer_may_only_be_repeated(each: Setting) ->
         await each.transactions.end(S, commit=False)
     await each.transactions.end(S, commit=True)
     each.transactions.begin()
+
+
+async def test_no_record_is_added_while_the_transaction_commits() -> None:
+    """The record could arrive after the marker, and would then belong to no transaction that ends."""
+    coordinator = Coordinator()
+    async with fake_brokers(1) as brokers:
+        await brokers.create("t", [1])
+        producer = Producer(brokers.bootstrap, transactional_id="billing")
+        assert producer._transactions is not None
+        calls = cast(Any, coordinator)
+        producer._transactions._calls = producer._transactions._groups = calls
+        async with producer:
+            brokers.replicas[1].acknowledge.clear()
+            producer.begin_transaction()
+            first = await producer.send("t", b"first")
+            committing = asyncio.ensure_future(producer.commit_transaction())
+            await brokers.replicas[1].appended.wait()
+            with pytest.raises(ClusterError, match="the commit of its transaction is in progress") as refused:
+                await producer.send("t", b"late")
+            assert refused.value.code == ApiError.INVALID_TXN_STATE
+            with pytest.raises(ClusterError, match="the commit of its transaction is in progress"):
+                await producer.commit_transaction()
+            brokers.replicas[1].acknowledge_all()
+            await committing
+            assert first.done()
+            producer.begin_transaction()
+
+
+async def test_a_commit_that_is_cancelled_before_it_is_sent_leaves_the_transaction_open() -> None:
+    coordinator = Coordinator()
+    async with fake_brokers(1) as brokers:
+        await brokers.create("t", [1])
+        producer = Producer(brokers.bootstrap, transactional_id="billing")
+        assert producer._transactions is not None
+        calls = cast(Any, coordinator)
+        producer._transactions._calls = producer._transactions._groups = calls
+        async with producer:
+            brokers.replicas[1].acknowledge.clear()
+            producer.begin_transaction()
+            await producer.send("t", b"first")
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await producer.commit_transaction()
+            await producer.send("t", b"second")
+            brokers.replicas[1].acknowledge_all()
+            await producer.commit_transaction()
+        assert [each.value for each in await brokers.records("t", 0)] == [b"first", b"second"]
+    assert coordinator.kinds().count(END) == 1
