@@ -7,7 +7,9 @@ it: the known brokers are tried, then the bootstrap addresses, beginning with th
 those that failed.
 
 An answer may come from a broker that lags.  Of two leaders of a partition the one with the higher leader epoch is used,
-as long as the topic is the same.  If bootstrap addresses belong to different clusters, that is an error.
+as long as the topic is the same.  If an answer names no leader, or again the one that failed, the next request goes to
+another broker: one that is cut off from the controller answers, but learns nothing.  If bootstrap addresses belong to
+different clusters, that is an error.
 
 Calls fail with `ClusterError`; a `retriable` one may be retried after a pause.  Every call ends by its deadline.
 """
@@ -194,9 +196,19 @@ class Cluster(Closing):
         newer_than = self._lost.get((topic, index), -1)
         known = self._view.topics.get(topic)
         if known is None or known.refreshed <= newer_than or index not in known.leaders:
+            lost = self._leader(topic, index)
             await self._refreshed(frozenset((topic,)), newer_than)
+            if self._leader(topic, index) in (None, lost):
+                self._doubt_answer(lost)
         self._lost.pop((topic, index), None)
         return self._leader_address(topic, index)
+
+    def _doubt_answer(self, lost: _Leader | None) -> None:
+        """Send the next request to another broker than the last one, and to the leader that failed after all others."""
+        self.ask_another_broker()
+        address = None if lost is None else self._view.brokers.get(lost.broker_id)
+        if address is not None:
+            self._ask_last(address)
 
     async def leader_lost(self, topic: str, index: int, connection: KafkaConnection) -> None:
         """Note that the connection failed, or that its broker is not the leader: the next call refreshes."""
@@ -397,6 +409,12 @@ class Cluster(Closing):
                 view.topics[topic.name] = told
         if is_all:
             view.topics = {name: topic for name, topic in view.topics.items() if topic.refreshed == number}
+
+    def _leader(self, topic: str, index: int) -> _Leader | None:
+        """Return the leader of a partition as the brokers told it last; None if they know none."""
+        known = self._view.topics.get(topic)
+        leader = None if known is None else known.leaders.get(index)
+        return None if leader is None or leader.broker_id == _NO_LEADER else leader
 
     def _leader_address(self, topic: str, index: int) -> Address:
         view = self._view

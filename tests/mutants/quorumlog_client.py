@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants import Mutant
 
+CLUSTER = "quorumlog/client/cluster.py"
 COMMITS = "quorumlog/client/consumer_commits.py"
 CONSUMER_GROUP = "quorumlog/client/consumer_group.py"
 CONSUMER_PROGRESS = "quorumlog/client/consumer_progress.py"
@@ -25,6 +26,7 @@ TRANSACTIONS = "quorumlog/client/producer_transactions.py"
 
 ADMIN_OF_TRANSACTIONS = "tests/unit/quorumlog/client/test_transaction_admin.py"
 ADMIN_TESTS = "tests/unit/quorumlog/client/test_admin.py"
+CLUSTER_TESTS = "tests/unit/quorumlog/client/test_producer.py"
 COMMIT_TESTS = "tests/unit/quorumlog/client/test_consumer_commits.py"
 CONSUMER_TESTS = "tests/unit/quorumlog/client/test_record_consumer.py"
 GROUP_TESTS = "tests/unit/quorumlog/client/test_groups.py"
@@ -325,6 +327,13 @@ MUTANTS = (
         "            self._state = _State.COMMITTING\n",
         "            pass\n",
         (f"{TRANSACTION_TESTS}::test_no_record_is_added_while_the_transaction_commits",),
+    ),
+    Mutant(
+        "a client trusts a broker that learns nothing",
+        CLUSTER,
+        "                self._doubt_answer(lost)\n",
+        "                pass\n",
+        (f"{CLUSTER_TESTS}::test_a_broker_that_learns_nothing_is_not_the_only_one_to_be_asked",),
     ),
     Mutant(
         "an unknown lag of a share group is the number -1",

@@ -165,6 +165,26 @@ async def test_older_metadata_of_a_lagging_broker_are_ignored(renewed: bool) -> 
                 assert (connection.host, connection.port) == brokers.addresses[wanted], f"as told by {node_id}"
 
 
+@pytest.mark.parametrize("change", ["the leader is killed", "the leader moves", "the topic is new"])
+async def test_a_broker_that_learns_nothing_is_not_the_only_one_to_be_asked(change: str) -> None:
+    """It is cut off from the controller, but not from the client, and answered the last request."""
+    async with fake_brokers(3) as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        connection = await cluster.leader("t", 0, 10.0)
+        cluster._last_good = Address(*brokers.addresses[3])
+        await brokers.hold_back(3)
+        if change == "the topic is new":
+            await brokers.create("u", [2])
+        else:
+            await brokers.move("t", 0, 2)
+        if change == "the leader is killed":
+            await brokers.kill(1)
+        await cluster.leader_lost("t", 0, connection)
+        async with Producer(cluster, delivery_timeout_s=10) as producer:
+            await (await producer.send("u" if change == "the topic is new" else "t", 0, batch(0)))
+        assert len(brokers.replicas[2].produced) == 1
+
+
 async def test_metadata_expire_after_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cluster also drops the epochs of a deleted topic."""
     monkeypatch.setattr(cluster_module, "EPOCHS_GO_ON_S", 0.0)
