@@ -325,7 +325,10 @@ class GroupMember:
     # --- changes without a call ---
 
     async def _watch_topics(self) -> None:
-        """Report the topics of the subscription at intervals; after a failure sooner, with growing pauses."""
+        """Report the topics of the subscription at intervals; after a failure sooner, with growing pauses.
+
+        The leader of the group also reports those of the other members.
+        """
         longest_s = self._settings.metadata_age_s
         pauses = Backoff(min(TOPICS_PAUSE_MIN_S, longest_s), longest_s, self._cluster.random)
         while True:
@@ -336,8 +339,19 @@ class GroupMember:
                 await asyncio.sleep(pauses.next_s())
                 continue
             pauses.reset()
-            self._events.put_nowait(core.Subscribe(topics, counts))
+            others = await self._others_counts(topics)
+            self._events.put_nowait(core.Subscribe(topics, {**others, **counts}, frozenset(others)))
             await asyncio.sleep(self._settings.metadata_age_s)
+
+    async def _others_counts(self, topics: frozenset[str]) -> dict[str, int]:
+        """Return the partitions of the other members' topics, 0 for those that do not exist; empty after a failure."""
+        others = self.core.others_topics() - topics
+        if not others:
+            return {}
+        try:
+            return {**dict.fromkeys(others, 0), **await self._cluster.partition_counts(others, COUNT_TIMEOUT_S)}
+        except ClusterError:  # the next look-up repeats it
+            return {}
 
     async def _watch_user(self) -> None:
         loop = asyncio.get_running_loop()

@@ -67,10 +67,14 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """The user's topics, or their partitions, have changed.  counts: partitions of each topic that exists."""
+    """The user's topics, or the partitions of the group's topics, have changed.
+
+    counts: partitions of each topic that exists.  others: further topics of `others_topics` that were looked up.
+    """
 
     topics: frozenset[str]
     counts: Mapping[str, int]
+    others: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +271,8 @@ class Membership:
         self._instance_id = instance_id
         self._topics: frozenset[str] = frozenset()
         self._counts: dict[str, int] = {}
+        self._others: frozenset[str] = frozenset()
+        """Topics of other members whose partitions `_counts` has."""
         self._joined_topics: frozenset[str] = frozenset()
         """The subscription that the last `Join` has."""
         self._assigned_with: tuple[frozenset[str], dict[str, int]] | None = None
@@ -312,6 +318,12 @@ class Membership:
         self._set_deadline()
         return effects
 
+    def others_topics(self) -> frozenset[str]:
+        """Return the topics of the other members that this member must watch, because it leads the group."""
+        if not self.is_leader or self._assigned_with is None:
+            return frozenset()
+        return frozenset(topic for each in self._subscriptions() for topic in each.topics) - self._topics
+
     def _is_member(self) -> bool:
         """Return whether the generation is valid, so that heartbeats are due."""
         return self.phase in (Phase.STABLE, Phase.REVOKING) and self.generation != NO_GENERATION
@@ -325,7 +337,7 @@ class Membership:
     # --- joining ---
 
     def _on_subscribe(self, event: Subscribe, now: float, effects: list[Effect]) -> None:
-        self._topics, self._counts = event.topics, dict(event.counts)
+        self._topics, self._counts, self._others = event.topics, dict(event.counts), event.others
         if self.phase is Phase.IDLE:
             if self._topics:
                 self._join(now, effects)
@@ -335,7 +347,8 @@ class Membership:
     def _needs_rebalance(self) -> bool:
         """Return whether the subscription changed, or this member leads and the partitions changed.
 
-        Only the leader looks at the partitions of all topics of the group; the others would ask for the same rebalance.
+        Only the leader looks at the partitions of all topics of the group, also of those to which it does not
+        subscribe; the others would ask for the same rebalance.
         """
         if self._assigned_with is None:
             return False
@@ -343,7 +356,8 @@ class Membership:
         if topics != self._topics:
             return True
         return self.is_leader and any(
-            self._counts.get(topic, 0) != counts.get(topic, 0) for topic in topics | self._topics
+            self._counts.get(topic, 0) != counts.get(topic, 0)
+            for topic in topics | self._topics | (self._others & self.others_topics())
         )
 
     def _rejoin(self, now: float, effects: list[Effect]) -> None:
@@ -414,6 +428,9 @@ class Membership:
         }
         assigned = assignor.assign(self._subscribers(), event.counts, instances)
         self._assigned_with = (self._joined_topics, dict(event.counts))
+        subscribed = frozenset(topic for each in self._subscriptions() for topic in each.topics)
+        unchanged = {topic: count for topic, count in self._counts.items() if topic not in subscribed}
+        self._counts = {**unchanged, **event.counts}  # later than those of `Subscribe`
         self.phase = Phase.SYNCING
         assignments = tuple((member, encode_assignment(partitions)) for member, partitions in sorted(assigned.items()))
         effects.append(Sync(self._round, self.member_id, self.generation, self.assignor, assignments))

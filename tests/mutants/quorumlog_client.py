@@ -336,6 +336,20 @@ MUTANTS = (
         (f"{CLUSTER_TESTS}::test_a_broker_that_learns_nothing_is_not_the_only_one_to_be_asked",),
     ),
     Mutant(
+        "the leader does not watch the topics of other members",
+        MEMBERSHIP,
+        "for topic in topics | self._topics | (self._others & self.others_topics())",
+        "for topic in topics | self._topics",
+        (f"{MEMBERSHIP_TESTS}::test_the_leader_asks_for_a_rebalance_when_a_topic_of_another_member_gets_partitions",),
+    ),
+    Mutant(
+        "the leader rebalances until it looks its topics up again",
+        MEMBERSHIP,
+        "        self._counts = {**unchanged, **event.counts}  # later than those of `Subscribe`\n",
+        "",
+        (f"{MEMBERSHIP_TESTS}::test_partitions_that_the_leader_counts_itself_cause_no_further_rebalance",),
+    ),
+    Mutant(
         "an unknown lag of a share group is the number -1",
         "quorumlog/client/share_groups.py",
         "lag if lag >= 0 else None",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+import pytest
+
 from quorumlog.client import membership as core
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.group_member import GroupMember, MemberSettings, Owner
@@ -71,3 +73,21 @@ async def test_a_heartbeat_without_an_answer_is_not_repeated_on_the_same_connect
         assert member.failure is None
     assert (broker.connections, broker.beats) == (2, 1)
     server.close()
+
+
+async def test_the_leader_looks_up_the_topics_of_the_other_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def my_topics() -> tuple[frozenset[str], dict[str, int]]:
+        return frozenset("t"), {"t": 1}
+
+    async def partition_counts(topics: frozenset[str], timeout_s: float) -> dict[str, int]:
+        assert topics == {"u", "v"}
+        return {"u": 2}
+
+    async with Cluster("127.0.0.1:1") as cluster:
+        monkeypatch.setattr(cluster, "partition_counts", partition_counts)
+        member = GroupMember(cluster, GroupClient(cluster), cast(Owner, None), SETTINGS, my_topics)
+        monkeypatch.setattr(member.core, "others_topics", lambda: frozenset("uv"))
+        watching = asyncio.ensure_future(member._watch_topics())
+        counts = {"t": 1, "u": 2, "v": 0}
+        assert await member._events.get() == core.Subscribe(frozenset("t"), counts, frozenset("uv"))
+        watching.cancel()

@@ -123,6 +123,33 @@ def test_only_the_leader_asks_for_a_rebalance_when_partitions_are_added() -> Non
     assert only(leader.subscribe(count=5), m.Revoke).partitions == partitions(0, 1, 2, 3)
 
 
+@pytest.mark.parametrize("counted", [{"t": 5}, {"t": 3}, {}])
+def test_partitions_that_the_leader_counts_itself_cause_no_further_rebalance(counted: dict[str, int]) -> None:
+    """They changed after its last look-up, which comes again much later than the end of this rebalance."""
+    leader = Member()
+    leader.subscribe(count=4)
+    wish = encode_subscription(Subscription(frozenset("t")), "range")
+    leader.joined(1, is_leader=True, members=(m.JoinedMember("me", None, wish),))
+    leader.step(m.Counted(leader.round, counted))
+    assert leader.synced(0) == [m.Assign(partitions(0))]
+    assert leader.subscribe(count=counted.get("t", 0)) == []
+
+
+def test_the_leader_asks_for_a_rebalance_when_a_topic_of_another_member_gets_partitions() -> None:
+    leader = Member()
+    leader.subscribe()
+    mine, other = (encode_subscription(Subscription(frozenset(topic)), "range") for topic in "tu")
+    members = (m.JoinedMember("me", None, mine), m.JoinedMember("you", None, other))
+    leader.joined(1, is_leader=True, members=members)
+    assert leader.core.others_topics() == {"u"}
+    leader.step(m.Counted(leader.round, {"t": 4}))
+    leader.synced(0, 1, 2, 3)
+    assert leader.subscribe(count=4) == [], "the other topic was not looked up"
+    assert leader.step(m.Subscribe(frozenset("t"), {"t": 4, "u": 0}, frozenset("u"))) == []
+    revoke = only(leader.step(m.Subscribe(frozenset("t"), {"t": 4, "u": 1}, frozenset("u"))), m.Revoke)
+    assert revoke.partitions == partitions(0, 1, 2, 3)
+
+
 def test_a_change_of_the_subscription_rebalances() -> None:
     assert only(stable().subscribe("u"), m.Revoke).partitions == partitions(0, 1)
 
