@@ -52,3 +52,15 @@ class ClusterError(QuorumlogError):
         self.code = code
         self.retriable = retriable
         self.refresh_metadata = refresh_metadata
+
+    def again(self) -> ClusterError:
+        """Return a copy to raise, if this object is kept for later callers.
+
+        Each raise of one object would add to its traceback, which keeps the frames of all these callers in memory.
+        """
+        copy = ClusterError(
+            self.code, self.message, self.next_step, retriable=self.retriable, refresh_metadata=self.refresh_metadata
+        )
+        if self.__cause__ is not None:
+            copy.__cause__ = self.__cause__
+        return copy

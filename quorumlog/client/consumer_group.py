@@ -72,7 +72,7 @@ class ConsumerGroup:
             ClusterError: the member cannot be in the group; or, once, the error of a listener.
         """
         if self._error is not None:
-            raise self._error
+            raise self._error.again()
         if self._listener_error is not None:
             error, self._listener_error = self._listener_error, None
             raise error

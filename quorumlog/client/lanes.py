@@ -92,7 +92,7 @@ class Delivery:
         first, outcome = next(piece for piece in reversed(batch.pieces.result()) if piece[0] <= self._index)
         if isinstance(outcome, ClusterError):
             batch.observed.add(self._index)
-            raise outcome
+            raise outcome.again()
         offset = outcome.base_offset
         if offset != UNKNOWN_OFFSET:
             offset += self._index - first

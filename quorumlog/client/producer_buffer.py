@@ -81,7 +81,7 @@ class ProducerBuffer:
         failed = [batch for batch in self._failed if len(batch.observed) < batch.failed_records()]
         self._failed.clear()
         if self.closed is not None:
-            raise self.closed
+            raise self.closed.again()
         if failed:
             count = sum(batch.failed_records() - len(batch.observed) for batch in failed)
             first = failed[0].first_error()

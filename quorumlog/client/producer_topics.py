@@ -75,14 +75,15 @@ class ProducerTopics:
         """
         while (known := self.known.get(name)) is None:
             if self._buffer.closed is not None:
-                raise self._buffer.closed
+                raise self._buffer.closed.again()
             look_up = self._look_ups.get(name)
             if look_up is None:
                 look_up = self._look_ups[name] = asyncio.ensure_future(self._look_up(name))
                 look_up.add_done_callback(lambda done: self._looked_up(name, done))
             await asyncio.wait({look_up})
             if look_up.cancelled():
-                raise self._buffer.closed or ClusterError(ApiError.CLIENT_CLOSED, "the client was closed")
+                closed = self._buffer.closed or ClusterError(ApiError.CLIENT_CLOSED, "the client was closed")
+                raise closed.again()
             known = look_up.result()
             break
         return known

@@ -101,7 +101,7 @@ class ProducerTransactions:
     def _refusal(self) -> ClusterError:
         name = f"transactional id {self.transactional_id}"
         if self._fenced is not None:
-            return self._fenced
+            return self._fenced.again()
         match self._state:
             case _State.FAILED if self.is_aborting:
                 text = f"{name}: the abort of its last transaction is not complete"
@@ -330,7 +330,9 @@ class ProducerTransactions:
         except ClusterError as error:
             if not error.retriable:
                 self.failed(error)
-            raise self._fenced or error from error
+            if self._fenced is None:
+                raise
+            raise self._fenced.again() from error
         return self._ended()
 
     def _ended(self) -> None:
@@ -365,4 +367,6 @@ class ProducerTransactions:
             return await work
         except ClusterError as error:
             self.failed(error)
-            raise self._fenced or error from error
+            if self._fenced is None:
+                raise
+            raise self._fenced.again() from error

@@ -311,7 +311,7 @@ class Consumer:
     def _take(self) -> bool:
         """Take the next batch of some partition.  Raises: ClusterError."""
         if self._closed is not None:
-            raise self._closed
+            raise self._closed.again()
         if self._group is not None and not self._group.may_read():
             return False
         if self._reading.take():

@@ -336,7 +336,7 @@ class Producer:
         """
         transactions = self._of_transactions()
         if self._buffer.closed is not None:
-            raise self._buffer.closed
+            raise self._buffer.closed.again()
         transactions.begin()
 
     async def send_offsets(
@@ -381,7 +381,7 @@ class Producer:
             with suppress(ClusterError):  # `end` reports it
                 await self.flush()
             if self._buffer.closed is not None:
-                raise self._buffer.closed
+                raise self._buffer.closed.again()
             await transactions.end(timeout_s, commit=True)
         finally:
             transactions.cancel_commit()
@@ -436,7 +436,7 @@ class Producer:
             size += sum(len(name) + len(data or b"") + _HEADER_OVERHEAD_BYTES for name, data in headers)
         buffer = self._buffer
         if buffer.closed is not None:
-            raise buffer.closed
+            raise buffer.closed.again()
         if self._transaction is not None and (refusal := self._transaction.refusal) is not None:
             raise refusal
         if buffer.size + size > buffer.size_max:

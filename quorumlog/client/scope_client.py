@@ -256,18 +256,18 @@ class StagedProducer:
         Raises: ClusterError: TRANSACTION_ABORTABLE: a record was not delivered, so this producer must not win.
         """
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.again()
         return self._winner
 
     @property
     def refusal(self) -> ClusterError | None:
         """Return why no record may be added: an earlier one was not delivered; else None."""
-        return self._failure
+        return None if self._failure is None else self._failure.again()
 
     @property
     def send_refusal(self) -> ClusterError | None:
         """Return why no record may be sent: as `refusal`."""
-        return self._failure
+        return None if self._failure is None else self._failure.again()
 
     def failed(self, error: ClusterError) -> None:
         """Note that a record was not delivered, so that this producer must not win."""

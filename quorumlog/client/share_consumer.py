@@ -172,7 +172,7 @@ class ShareConsumer:
             async with asyncio.timeout(timeout_s):
                 while not self._records:
                     if self._failure is not None:
-                        raise self._failure
+                        raise self._failure.again()
                     if self._damage is not None:
                         damage, self._damage = self._damage, None
                         raise damage

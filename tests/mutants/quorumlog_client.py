@@ -350,6 +350,13 @@ MUTANTS = (
         (f"{MEMBERSHIP_TESTS}::test_partitions_that_the_leader_counts_itself_cause_no_further_rebalance",),
     ),
     Mutant(
+        "an error that is raised for each caller keeps their frames",
+        PRODUCER,
+        "            raise buffer.closed.again()\n",
+        "            raise buffer.closed\n",
+        (f"{PRODUCER_TESTS}::test_an_error_that_is_raised_again_does_not_grow",),
+    ),
+    Mutant(
         "an unknown lag of a share group is the number -1",
         "quorumlog/client/share_groups.py",
         "lag if lag >= 0 else None",

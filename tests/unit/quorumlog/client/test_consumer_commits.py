@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -196,6 +197,17 @@ async def test_a_listener_that_waits_for_a_task_it_cancelled_does_not_stop_the_g
         with pytest.raises(ClusterError, match="on_revoked failed: CancelledError"):
             await consumer.get(timeout_s=TIMEOUT_S)
         await read(consumer, 4)
+
+
+async def test_an_error_of_the_membership_does_not_grow() -> None:
+    async with reading() as (consumer, _, _):
+        group_of(consumer).out_of_group(ClusterError("GROUP_AUTHORIZATION_FAILED", "not permitted"))
+        frames = []
+        for _ in range(2):
+            with pytest.raises(ClusterError, match="not permitted") as failure:
+                await consumer.get(timeout_s=TIMEOUT_S)
+            frames.append(len(list(traceback.walk_tb(failure.value.__traceback__))))
+        assert frames[0] == frames[1]
 
 
 async def test_listeners_run_one_after_the_other() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -176,6 +177,18 @@ async def test_a_fenced_producer_stays_refused(each: Setting, code: KafkaCode) -
     assert not each.transactions.can_abort
     with pytest.raises(ClusterError, match="another producer uses it"):
         each.transactions.begin()
+
+
+async def test_the_error_of_a_fenced_producer_does_not_grow(each: Setting) -> None:
+    each.coordinator.codes[END] = [KafkaCode.PRODUCER_FENCED]
+    each.transactions.begin()
+    await each.transactions.enlist("orders", 0, S)
+    frames = []
+    for _ in range(3):
+        with pytest.raises(ClusterError, match="another producer uses it") as refused:
+            await each.transactions.end(S, commit=True)
+        frames.append(len(list(traceback.walk_tb(refused.value.__traceback__))))
+    assert frames[1] == frames[2]
 
 
 async def test_a_commit_without_an_answer_may_only_be_repeated(each: Setting) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -354,6 +355,25 @@ async def test_a_producer_that_is_not_open_refuses_records(brokers: FakeBrokers)
     with pytest.raises(ClusterError, match="was closed"):
         await producer.send("t", b"")
     await producer.close()
+
+
+async def frames_of(call: Callable[[], Any]) -> int:
+    with pytest.raises(ClusterError) as failure:
+        await call()
+    return len(list(traceback.walk_tb(failure.value.__traceback__)))
+
+
+async def test_an_error_that_is_raised_again_does_not_grow(brokers: FakeBrokers) -> None:
+    """Each raise of one object adds to its traceback, which keeps the frames of all callers in memory."""
+    producer = Producer(brokers.bootstrap)
+    await producer.start()
+    delivery = await producer.send("t", b"x" * 2_000_000, partition=0)
+    with pytest.raises(ClusterError, match="MESSAGE_TOO_LARGE"):
+        await delivery
+    assert await frames_of(lambda: _wait(delivery)) == await frames_of(lambda: _wait(delivery))
+    await producer.close()
+    assert await frames_of(lambda: producer.send("t", b"")) == await frames_of(lambda: producer.send("t", b""))
+    assert await frames_of(producer.flush) == await frames_of(producer.flush)
 
 
 async def test_an_error_in_the_block_fails_what_is_not_delivered(brokers: FakeBrokers) -> None:
