@@ -144,16 +144,15 @@ class Reading:
         self.fetcher.wake()
 
     def pause(self, partitions: Iterable[tuple[str, int]]) -> None:
-        named = {TopicPartition(*each) for each in partitions}
-        current = self.in_progress.current
-        if current is not None and current.partition in named:
+        named = [self.position(each) for each in partitions]
+        if self.in_progress.current in named:
             self.in_progress.refetch()
-        for partition in named:
-            self.position(partition).is_paused = True
+        for position in named:
+            position.is_paused = True
 
     def resume(self, partitions: Iterable[tuple[str, int]]) -> None:
-        for partition in partitions:
-            self.position(partition).is_paused = False
+        for position in [self.position(each) for each in partitions]:
+            position.is_paused = False
         self.fetcher.wake()
         self._ready.set()
 

@@ -116,6 +116,18 @@ async def test_a_paused_partition_is_silent_and_goes_on_where_it_stopped(brokers
         assert [record.offset for record in await take(consumer, 9)] == list(range(1, 10))
 
 
+async def test_a_pause_of_a_partition_that_is_not_assigned_changes_nothing(brokers: FakeBrokers) -> None:
+    async with reading(brokers) as consumer:
+        await take(consumer, 1)
+        with pytest.raises(ClusterError, match="t-9 is not assigned"):
+            consumer.pause(("t", 0), ("t", 1), ("t", 9))
+        assert consumer.paused() == frozenset()
+        consumer.pause(("t", 0), ("t", 1))
+        with pytest.raises(ClusterError, match="t-9 is not assigned"):
+            consumer.resume(("t", 0), ("t", 9))
+        assert consumer.paused() == {("t", 0), ("t", 1)}
+
+
 async def test_a_killed_leader_loses_and_repeats_nothing(brokers: FakeBrokers) -> None:
     async with reading(brokers, fetch=FetchLimits(partition_size_max=1)) as consumer:
         found = await take(consumer, 4)
