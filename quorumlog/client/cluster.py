@@ -407,6 +407,8 @@ class Cluster(Closing):
                 before.refreshed = number
             else:
                 view.topics[topic.name] = told
+        if len(view.missing) > TOPICS_MAX:
+            view.missing = {name: told for name, told in view.missing.items() if told[0] == number}
         if is_all:
             view.topics = {name: topic for name, topic in view.topics.items() if topic.refreshed == number}
 
@@ -534,6 +536,8 @@ class Cluster(Closing):
             await asyncio.wait(tasks)
         connections = list(self._connections.values())
         self._connections.clear()
+        for connection in connections:  # all of them, before a cancel can end this call
+            connection.begin_close()
         for connection in connections:
             await connection.close()
         if self._closing_tasks:

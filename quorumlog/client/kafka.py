@@ -172,6 +172,7 @@ class KafkaConnection(Closing):
         self._in_flight_max = in_flight_max
         self._line: _Line | None = None
         self._next_correlation_id = 0
+        self._flush_until: float | None = None
         self.has_timed_out = False
         """Whether a request has timed out, so that the broker may hang."""
 
@@ -194,12 +195,18 @@ class KafkaConnection(Closing):
             raise _unavailable(self.peer, f"cannot connect: {cause}") from cause
         self._line = line
 
+    def begin_close(self) -> None:
+        """Fail waiting requests, but still send those already written, for up to a second.  `close` waits for that."""
+        if self._line is not None and self._flush_until is None:
+            self._flush_until = asyncio.get_running_loop().time() + _FLUSH_S
+            self._line.fail("closed", flush=True)
+
     async def close(self) -> None:
         """Fail waiting requests, but still send those already written, for up to a second.  Idempotent."""
+        self.begin_close()
         if self._line is not None:
-            self._line.fail("closed", flush=True)
             try:
-                async with asyncio.timeout(_FLUSH_S):
+                async with asyncio.timeout_at(self._flush_until):
                     await asyncio.shield(self._line.closed)
             except TimeoutError:
                 self._line.abort()

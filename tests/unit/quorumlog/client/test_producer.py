@@ -185,6 +185,36 @@ async def test_a_broker_that_learns_nothing_is_not_the_only_one_to_be_asked(chan
         assert len(brokers.replicas[2].produced) == 1
 
 
+async def test_a_close_that_is_cancelled_leaves_no_connection_open() -> None:
+    """The application ends, and waits no longer for a broker that reads nothing."""
+    async with fake_brokers(2) as brokers:
+        cluster = Cluster(brokers.bootstrap)
+        opened = [await cluster.connection(Address(*address), 10.0) for address in brokers.addresses.values()]
+        hanging = asyncio.Event()
+        closes = [each.close for each in opened]
+
+        async def hangs() -> None:
+            await closes[0]()
+            await hanging.wait()
+
+        opened[0].close = hangs  # type: ignore[method-assign]
+        closing = asyncio.ensure_future(cluster.close())
+        await asyncio.sleep(0.05)
+        closing.cancel()
+        await asyncio.wait({closing})
+        assert [each.is_open for each in opened] == [False, False]
+        hanging.set()
+        await cluster.close()
+
+
+async def test_names_of_missing_topics_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "TOPICS_MAX", 5)
+    async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
+        for number in range(20):
+            assert await cluster.topic_states([f"missing-{number}"], 10.0) == {}
+        assert len(cluster._view.missing) <= 5
+
+
 async def test_metadata_expire_after_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cluster also drops the epochs of a deleted topic."""
     monkeypatch.setattr(cluster_module, "EPOCHS_GO_ON_S", 0.0)
