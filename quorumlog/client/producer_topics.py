@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
@@ -127,16 +127,28 @@ class ProducerTopics:
             await asyncio.sleep(_PAUSE_S)
             if not self.known:
                 continue
+            topics = dict(self.known)  # others may be added meanwhile
             try:
-                states = await self._cluster.topic_states(list(self.known), METADATA_AGE_MAX_S)
+                states = await self._states(topics)
             except ClusterError:
                 continue  # the deliveries report that no broker answers
-            for name, topic in list(self.known.items()):
-                state = states.get(name)
-                if state is None or state.topic_id != topic.topic_id:
+            for name, topic in topics.items():
+                if _is_gone(topic, states):
                     self._forget(topic)
                 else:
-                    self._grow(topic, state)
+                    self._grow(topic, states[name])
+
+    async def _states(self, topics: Mapping[str, Topic]) -> dict[str, TopicState]:
+        """Return the states of topics that exist.  One that seems to be gone is looked for at a second broker.
+
+        The first one may be behind.  A topic that is forgotten gets new lanes, which would overtake the old ones.
+        """
+        states = await self._cluster.topic_states(topics, METADATA_AGE_MAX_S)
+        gone = [name for name, topic in topics.items() if _is_gone(topic, states)]
+        if gone:
+            self._cluster.ask_another_broker()
+            states |= await self._cluster.topic_states(gone, METADATA_AGE_MAX_S)
+        return states
 
     def _forget(self, topic: Topic) -> None:
         """Look the topic up at the next `send`; a topic that was created again begins with new sequence numbers."""
@@ -145,3 +157,9 @@ class ProducerTopics:
         topic.is_deleted = True
         for lane in topic.lanes:
             lane.changed.set()
+
+
+def _is_gone(topic: Topic, states: Mapping[str, TopicState]) -> bool:
+    """Return whether the topic does not exist, or was created again."""
+    state = states.get(topic.name)
+    return state is None or state.topic_id != topic.topic_id

@@ -212,9 +212,9 @@ MUTANTS = (
     Mutant(
         "a topic that was created again keeps its lanes",
         PRODUCER_TOPICS,
-        "if state is None or state.topic_id != topic.topic_id:",
-        "if state is None:",
-        (f"{PRODUCER_TESTS}::test_a_topic_that_was_deleted_and_created_again_takes_records",),
+        "return state is None or state.topic_id != topic.topic_id",
+        "return state is None",
+        (f"{PRODUCER_TESTS}::test_a_topic_that_was_created_again_begins_with_new_lanes",),
     ),
     Mutant(
         "the creation of a topic whose answer was lost is certain",
@@ -357,6 +357,20 @@ MUTANTS = (
         (f"{PRODUCER_TESTS}::test_an_error_that_is_raised_again_does_not_grow",),
     ),
     Mutant(
+        "a topic that one broker does not know is forgotten",
+        PRODUCER_TOPICS,
+        "        if gone:\n",
+        "        if False:\n",
+        (f"{PRODUCER_TESTS}::test_a_topic_that_one_broker_does_not_know_keeps_its_lanes",),
+    ),
+    Mutant(
+        "a topic that is added during a look-up is forgotten",
+        PRODUCER_TOPICS,
+        "            for name, topic in topics.items():\n",
+        "            for name, topic in list(self.known.items()):\n",
+        (f"{PRODUCER_TESTS}::test_a_topic_that_is_added_during_a_look_up_keeps_its_lanes",),
+    ),
+    Mutant(
         "an unknown lag of a share group is the number -1",
         "quorumlog/client/share_groups.py",
         "lag if lag >= 0 else None",
@@ -443,7 +457,7 @@ MUTANTS = (
         "a producer of a scope may win although a record failed",
         SCOPES,
         """        if self._failure is not None:
-            raise self._failure
+            raise self._failure.again()
         return self._winner""",
         "        return self._winner",
         (f"{SCOPE_TESTS}::test_a_producer_that_has_failed_cannot_win",),

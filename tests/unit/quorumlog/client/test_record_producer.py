@@ -23,6 +23,7 @@ from quorumlog.client import (
 )
 from quorumlog.client.partitioner import partition_of
 from quorumlog.client.records import Record
+from quorumlog.runtime.addresses import Address
 from quorumlog.wire import compression
 from quorumlog.wire.record_batch import Codec, parse_header
 from tests.unit.quorumlog.client.fake_cluster import FakeBrokers, fake_brokers
@@ -291,6 +292,59 @@ async def test_a_topic_that_was_deleted_and_created_again_takes_records(
                 except ClusterError:
                     await asyncio.sleep(0.1)
     assert set(await values_of(brokers)) == {b"new"}
+
+
+async def test_a_topic_that_was_created_again_begins_with_new_lanes(brokers: FakeBrokers) -> None:
+    async with Producer(brokers.bootstrap) as producer:
+        await producer.send_and_wait("t", b"old", partition=0)
+        topic = producer._topics.known["t"]
+        await brokers.delete("t")
+        await brokers.create("t", [1, 2])
+        producer._topics._stale.set()
+        await until(lambda: producer._topics.known.get("t") is not topic)
+        await producer.send_and_wait("t", b"new", partition=0)
+    assert await values_of(brokers) == [b"new"]
+
+
+async def test_a_topic_that_one_broker_does_not_know_keeps_its_lanes(brokers: FakeBrokers) -> None:
+    """New lanes would send later records beside those that wait in the old ones, which changes their order."""
+    await brokers.hold_back(2)
+    await brokers.create("new", [1])
+    async with Producer(brokers.bootstrap) as producer:
+        await producer.send_and_wait("new", b"0")
+        topic = producer._topics.known["new"]
+        producer._cluster._last_good = Address(*brokers.addresses[2])
+        producer._cluster._failed.clear()
+        producer._topics._stale.set()
+        before = producer._cluster._refreshes
+        await until(lambda: producer._cluster._refreshes >= before + 2)
+        await producer.send_and_wait("new", b"1")
+        assert producer._topics.known["new"] is topic
+
+
+async def test_a_topic_that_is_added_during_a_look_up_keeps_its_lanes(
+    brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await brokers.create("new", [1])
+    async with Producer(brokers.bootstrap) as producer:
+        await producer.send_and_wait("t", b"0")
+        look_up = producer._cluster.topic_states
+        looked = asyncio.Event()
+
+        async def slowly(topics: Any, timeout_s: float) -> Any:
+            states = await look_up(topics, timeout_s)
+            if "t" in topics:
+                await producer.send_and_wait("new", b"0")
+                looked.set()
+            return states
+
+        monkeypatch.setattr(producer._cluster, "topic_states", slowly)
+        producer._topics._stale.set()
+        await looked.wait()
+        topic = producer._topics.known["new"]
+        await asyncio.sleep(0)
+        assert producer._topics.known["new"] is topic
+        assert not topic.is_deleted
 
 
 async def test_new_partitions_are_noticed(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
