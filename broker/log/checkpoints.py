@@ -118,8 +118,8 @@ class Checkpoints:
                     if _position(log) == before and log.marks.watermarks_taken == taken:
                         log.restart_at(offset, epoch)
                         return True
-                    # It was appended to, or is a leader's log now.  Or its watermark is among the facts again, and may
-                    # be above `offset`: the next start would treat the log as damaged.
+                    # The log was appended to, or this replica leads now, or the watermark was written to the facts
+                    # again.  With a watermark above `offset`, the next start would treat the log as damaged.
                     old = encode_state(log.upkeep.take_state())
                     await self._commit(directory, [log], {state: old, folder: value})
                     log.durability.folder_fact = value

@@ -110,7 +110,7 @@ class LogManager:
 
     @property
     def moved_to_failed(self) -> Mapping[LogKey, UUID]:
-        """The logs that moved to a directory that failed at this start, as long as their former folders are strays.
+        """The logs that moved to a directory that failed at this start, by the strays that this start found.
 
         The metadata may still name the former directory.
         """
@@ -363,7 +363,8 @@ class LogManager:
     async def reset_to(self, log: PartitionLog, offset: int, epoch: int = -1) -> bool:
         """Drop all records and continue at `offset`.  Return False, with nothing done, if the log changed meanwhile.
 
-        It is also too late if the watermark was written to the facts meanwhile; the caller tries again.
+        Also return False if the watermark was written to the facts meanwhile.  The caller then tries again.
+
         epoch: epoch of the record before `offset`; -1 if it is unknown.
         """
         return await self._checkpoints.reset_to(log, offset, epoch)

@@ -90,7 +90,7 @@ class ImageFollower:
         self._removals: dict[asyncio.Task[None], frozenset[LogKey]] = {}
         """The replicas whose folders are being set aside."""
         self._put_off: dict[PartitionKey, None] = {}
-        """The partitions whose replicas are opened after that."""
+        """Partitions whose replicas are opened once their former folders are set aside."""
 
     # -- the replay
 

@@ -12,8 +12,8 @@ which the listener bounds, and recompressed ones (`recompressed_waiting_bytes`).
 `record_check_wait_ms` is refused and not appended, and its client tries again.  A produce that ends is removed together
 with its check, unless the check is running; only a running check keeps the batches of an answered produce.
 
-The threads are not those of the loop's default executor: a disk that hangs may hold all of those in its flushes, and
-must not delay produces to other directories.
+The threads are not those of the loop's default executor: a disk that hangs may hold all of those in its reads, writes
+and commits of facts, and must not delay produces to other directories.
 """
 
 from __future__ import annotations

@@ -532,16 +532,20 @@ class Cluster(Closing):
         tasks = [*self._connecting.values(), *([self._refresh.task] if self._refresh is not None else [])]
         for task in tasks:
             task.cancel()
+        self._begin_close()  # before a cancel can end this call
         if tasks:
             await asyncio.wait(tasks)
+        self._begin_close()  # of those that a task made at its end
         connections = list(self._connections.values())
         self._connections.clear()
-        for connection in connections:  # all of them, before a cancel can end this call
-            connection.begin_close()
         for connection in connections:
             await connection.close()
         if self._closing_tasks:
             await asyncio.wait(set(self._closing_tasks))
+
+    def _begin_close(self) -> None:
+        for connection in self._connections.values():
+            connection.begin_close()
 
 
 class _Deadline:

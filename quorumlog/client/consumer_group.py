@@ -146,8 +146,9 @@ class ConsumerGroup:
             return
         task = asyncio.current_task()
         assert task is not None
+        cancels = task.cancelling()
         try:
-            async with asyncio.timeout(self._poll_interval_s), self._calling:
+            async with self._calling, asyncio.timeout(self._poll_interval_s):
                 named = partitions & self._reading.positions.keys() if owned_only else partitions
                 if owned_only and not named:
                     return
@@ -155,7 +156,7 @@ class ConsumerGroup:
                 if inspect.isawaitable(result):
                     await result
         except (Exception, asyncio.CancelledError) as error:
-            if task.cancelling():
+            if isinstance(error, asyncio.CancelledError) and task.cancelling() > cancels:
                 raise
             # A listener that waits for a task which it has cancelled also raises CancelledError.
             message = f"on_{kind} failed: {error!r}"

@@ -27,8 +27,8 @@ _NOT_APPENDED: Final = (
     ApiError.POLICY_VIOLATION,
     "TOPIC_AUTHORIZATION_FAILED",
 )
-"""Refusals of a batch for its content, so that its sequence number is free for the next batch.  After other refusals it
-may be used, or the log may lack the batches before it."""
+"""Refusals of a batch for its content, or for lack of permission: its sequence number is free for the next batch.
+After any other refusal, the number may already be taken, or the log may lack the batches before it."""
 
 
 class LaneSender:
@@ -87,8 +87,22 @@ class LaneSender:
             async with asyncio.timeout(wait_s):
                 await lane.changed.wait()
 
-    async def _deliver(self, topic: Topic, lane: Lane, batch: Batch, start: int, end: int, pieces: list[Piece]) -> None:
-        """Deliver the records from `start` to `end`, in parts if the broker refuses them as too large together."""
+    async def _deliver(
+        self,
+        topic: Topic,
+        lane: Lane,
+        batch: Batch,
+        start: int,
+        end: int,
+        pieces: list[Piece],
+        *,
+        was_resent: bool = False,
+    ) -> None:
+        """Deliver the records from `start` to `end`, in parts if the broker refuses them as too large together.
+
+        was_resent: they may have been appended as a part of a larger batch whose answer was lost.  Then the sequence
+            numbers of the first part reveal that it was, and no other part may be sent under new ones.
+        """
         now = asyncio.get_running_loop().time
         numbers = lane.sequence
         try:
@@ -102,11 +116,15 @@ class LaneSender:
             left_s = max(batch.deadline - now(), 0.0)
             pieces.append((start, await self._delivery.deliver(numbers, data, end - start, left_s)))
         except ClusterError as error:
-            if error.code in _TOO_LARGE and end - start > 1:  # its sequence numbers reveal an attempt that was appended
+            if error.code in _TOO_LARGE and end - start > 1:
                 lane.size_max = max(lane.size_max // 2, 1)
                 middle = (start + end) // 2
-                await self._deliver(topic, lane, batch, start, middle, pieces)
-                await self._deliver(topic, lane, batch, middle, end, pieces)
+                was_resent = was_resent or numbers.attempts > 1
+                await self._deliver(topic, lane, batch, start, middle, pieces, was_resent=was_resent)
+                if was_resent and lane.sequence is not numbers:
+                    pieces.append((middle, pieces[-1][1]))  # the first part failed
+                else:
+                    await self._deliver(topic, lane, batch, middle, end, pieces, was_resent=was_resent)
                 return
             if self._transaction is not None:
                 self._transaction.failed(error)

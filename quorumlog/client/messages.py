@@ -79,7 +79,7 @@ def as_headers(headers: HeadersLike) -> Headers:
     for name, value in pairs:
         if not isinstance(name, str):
             raise TypeError(f"the name of a header is a str, not {type(name).__name__}")
-        if not name.isascii():
-            name.encode()  # surrogates raise ValueError
+        if not name.isascii() and any("\ud800" <= letter <= "\udfff" for letter in name):
+            raise ValueError(f"the name of a header is not valid text: {name!r}")
         made.append((name, as_bytes("header", value)))
     return tuple(made)

@@ -83,7 +83,8 @@ class ProducerTransactions:
         self._has_begun = False
         """Whether the coordinator may know the open transaction."""
         self.is_aborting = False
-        """Whether an abort has begun that is not complete yet: repeat it."""
+        """Whether an abort has begun that is not complete yet."""
+        self._abort_runs = False
         self._enlisting = asyncio.Lock()
 
     # -- state
@@ -131,6 +132,11 @@ class ProducerTransactions:
     @property
     def has_failed(self) -> bool:
         return self._state is _State.FAILED
+
+    @property
+    def needs_abort(self) -> bool:
+        """Return whether an abort was not completed, so it must be repeated."""
+        return self.is_aborting and not self._abort_runs
 
     def begin(self) -> None:
         """Begin a transaction.  Raises: ClusterError: PRODUCER_FENCED; INVALID_TXN_STATE: one is open."""
@@ -347,15 +353,21 @@ class ProducerTransactions:
         keeps_epoch: no batch of the transaction can arrive later.  If not, the producer takes its next epoch.
 
         Raises:
-            ClusterError: as `end` and `start`.  After TIMED_OUT or a cancel, repeat the call.
+            ClusterError: as `end` and `start`.  After TIMED_OUT or a cancel, repeat the call.  TRANSACTION_ABORTABLE:
+                another call aborts it now.
         """
-        self.is_aborting = True
-        deadline = asyncio.get_running_loop().time() + timeout_s
-        await self.end(timeout_s, commit=False)
-        if keeps_epoch:
-            self._done()
-        else:
-            await self.start(max(deadline - asyncio.get_running_loop().time(), PAUSE_MIN_S))
+        if self._abort_runs:  # a second one would send an end under the epoch that the first one replaces
+            raise self._refusal()
+        self.is_aborting = self._abort_runs = True
+        try:
+            deadline = asyncio.get_running_loop().time() + timeout_s
+            await self.end(timeout_s, commit=False)
+            if keeps_epoch:
+                self._done()
+            else:
+                await self.start(max(deadline - asyncio.get_running_loop().time(), PAUSE_MIN_S))
+        finally:
+            self._abort_runs = False
 
     def _check(self, code: int, what: str) -> None:
         if code:

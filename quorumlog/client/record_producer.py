@@ -316,7 +316,7 @@ class Producer:
             ClusterError: as `begin_transaction`, `commit_transaction` and `abort_transaction`.  A transaction whose
                 commit is refused with TRANSACTION_ABORTABLE is aborted.
         """
-        if self._of_transactions().is_aborting:
+        if self._of_transactions().needs_abort:
             await self.abort_transaction()
         self.begin_transaction()
         try:

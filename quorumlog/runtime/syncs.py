@@ -55,7 +55,7 @@ class Syncs(Protocol):
 
 
 class SyncThreads:
-    """Up to `threads_max` threads, which start when they are needed.  They do not survive a fork."""
+    """One thread at first, and up to `threads_max` when they are needed.  They do not survive a fork."""
 
     def __init__(self, threads_max: int) -> None:
         self._threads = _sync_threads.SyncThreads(threads_max)

@@ -56,18 +56,20 @@ static inline int sync_one(const struct sync_job *job)
 {
     int outcome;
 
-    switch (job->operation) {
+    do { /* a stop of the process or a debugger may interrupt it, although the threads take no signals */
+        switch (job->operation) {
 #ifdef __linux__
-    case SYNC_DATA:
-        outcome = fdatasync(job->fd);
-        break;
-    case SYNC_SYSTEM:
-        outcome = syncfs(job->fd);
-        break;
+        case SYNC_DATA:
+            outcome = fdatasync(job->fd);
+            break;
+        case SYNC_SYSTEM:
+            outcome = syncfs(job->fd);
+            break;
 #endif
-    default:
-        outcome = fsync(job->fd);
-    }
+        default:
+            outcome = fsync(job->fd);
+        }
+    } while (outcome && errno == EINTR);
     return outcome ? errno : 0;
 }
 

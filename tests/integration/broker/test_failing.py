@@ -18,7 +18,7 @@ from quorumlog.errors import FatalError
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.config import KafkaListener, NodeConfig
 from quorumlog.runtime.disk import DiskError
-from quorumlog.runtime.syncs import SyncJob, SyncThreads
+from quorumlog.runtime.syncs import SyncJob, SyncThreads, close_all
 from quorumlog.wire import rpcs
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.v1 import controller_pb2 as pb
@@ -182,7 +182,11 @@ async def test_a_hanging_directory_goes_offline_and_the_other_continues_to_serve
 
     async def hangs(threads: SyncThreads, jobs: Sequence[SyncJob]) -> None:
         if any(str(tmp_path / "a" / "logs") in os.readlink(f"/proc/self/fd/{job.fd}") for job in jobs):
-            await released.wait()
+            try:
+                await released.wait()
+            except asyncio.CancelledError:
+                close_all(jobs)
+                raise
         await run(threads, jobs)
 
     both = replace(config(tmp_path / "a", tmp_path / "b"), log_dir_stall_timeout_ms=1000)

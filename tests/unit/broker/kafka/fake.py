@@ -44,7 +44,7 @@ class FakeLog:
     """batches: (base offset, end offset, max timestamp, bytes)."""
 
     batches: list[tuple[int, int, int, bytes]] = field(default_factory=list)
-    sequences: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    sequences: dict[tuple[int, int, int, int], int] = field(default_factory=dict)
     next_sequence: dict[tuple[int, int], int] = field(default_factory=dict)
     start_offset: int = 0
 
@@ -165,7 +165,7 @@ class FakeReplicas:
             part = batches[position : position + header.size]
             position += header.size
             if header.has_producer_id:
-                key = (header.producer_id, header.producer_epoch, header.base_sequence)
+                key = (header.producer_id, header.producer_epoch, header.base_sequence, header.last_sequence)
                 if key in log.sequences:
                     return api.ProduceResult(0, log.sequences[key], 0)
                 due = log.next_sequence.get(key[:2], 0)

@@ -199,6 +199,23 @@ async def test_a_listener_that_waits_for_a_task_it_cancelled_does_not_stop_the_g
         await read(consumer, 4)
 
 
+async def test_an_error_of_a_listener_that_is_cancelled_does_not_stop_the_group() -> None:
+    async def on_revoked(_: list[TopicPartition]) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            raise ValueError("cannot roll back")
+
+    async with reading(on_revoked=on_revoked) as (consumer, _, _):
+        Member(consumer)
+        async with asyncio.timeout(0.05):  # as the limit of a revocation
+            await group_of(consumer).revoke(frozenset(PLACES[1:]))
+        assert consumer.assignment() == {PLACES[0]}
+        with pytest.raises(ClusterError, match="on_revoked failed: ValueError"):
+            await consumer.get(timeout_s=TIMEOUT_S)
+        group_of(consumer).member = None
+
+
 async def test_an_error_of_the_membership_does_not_grow() -> None:
     async with reading() as (consumer, _, _):
         group_of(consumer).out_of_group(ClusterError("GROUP_AUTHORIZATION_FAILED", "not permitted"))

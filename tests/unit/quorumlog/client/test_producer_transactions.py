@@ -147,6 +147,36 @@ async def test_no_transaction_begins_before_a_failed_one_has_its_next_epoch(each
     assert each.transactions.identity == (7, 4)
 
 
+async def test_two_calls_do_not_abort_at_the_same_time(each: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one would send an end under the epoch that the first one has replaced, and fence the producer."""
+    producer = Producer("127.0.0.1:1", transactional_id="billing")
+    producer._transactions = producer._transaction = each.transactions
+    ending, going_on, ask = asyncio.Event(), asyncio.Event(), each.coordinator.ask
+
+    async def slowly(connection: object, api: Api, values: Any, left_s: float) -> Any:
+        if api == END:
+            ending.set()
+            await going_on.wait()
+        return await ask(connection, api, values, left_s)
+
+    monkeypatch.setattr(each.coordinator, "ask", slowly)
+    async with producer:
+        each.coordinator.asked.clear()
+        producer.begin_transaction()
+        await each.transactions.enlist("orders", 0, S)
+        each.transactions.failed(ClusterError(ApiError.TIMED_OUT, "a batch got no answer"))
+        aborting = asyncio.create_task(producer.abort_transaction())
+        await ending.wait()
+        for other in (producer.abort_transaction(), producer.transaction().__aenter__()):
+            with pytest.raises(ClusterError, match="the abort of its last transaction is not complete"):
+                await other
+        going_on.set()
+        await aborting
+        producer.begin_transaction()
+        await producer.abort_transaction()
+    assert each.coordinator.kinds() == [ADD, END, INIT]
+
+
 async def test_the_next_block_completes_the_abort_of_the_one_before(each: Setting) -> None:
     producer = Producer("127.0.0.1:1", transactional_id="billing")
     producer._transactions = producer._transaction = each.transactions
