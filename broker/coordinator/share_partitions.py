@@ -534,8 +534,13 @@ class SharePartitions:
             self.drop(led.key)
 
     def known(self, key: ShareKey) -> LedShare | None:
-        """Return a share partition if it is loaded."""
+        """Return a share partition that is or was loaded; its load may also be in progress, or have failed."""
         return self._led.get(key)
+
+    def is_loaded(self, key: ShareKey) -> bool:
+        """Return whether `begin` needs no load, unless the leadership has changed."""
+        led = self._led.get(key)
+        return led is not None and led.loaded is KafkaCode.NONE and not led.lingers
 
     def drop(self, key: ShareKey) -> None:
         """Drop a share partition, for example because no session uses it.  Others may change its state from now on."""

@@ -289,20 +289,19 @@ class ShareGroups:
     async def _fetch(
         self, session: ShareSession, plan: ShareFetchPlan, wait_ms: int, load_wait_ms: int
     ) -> tuple[ShareFetched, ...]:
-        """Acquire records; wait `wait_ms` for them, and at least `load_wait_ms` while no state is loaded."""
+        """Acquire records; wait `wait_ms` for them, and at least `load_wait_ms` while all states are being loaded."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
         deadline = begun + wait_ms / 1000
         event = asyncio.Event()
         places = list(session.places)
-        loads_max = min(len(places), self._limits.share_loads_per_fetch)
         loading: dict[Place, LedShare] = {}
         self.partitions.watch(places, event)
         try:
             while True:
                 event.clear()
-                fetched = await self._acquire(session, plan, loading)
-                is_first_load = 0 < loads_max == len(loading)
+                fetched, is_any_loaded = await self._acquire(session, plan, loading)
+                is_first_load = bool(loading) and not is_any_loaded
                 left_s = max(deadline, begun + load_wait_ms / 1000 if is_first_load else 0) - loop.time()
                 if fetched or left_s <= 0 or self.partitions.is_closed:
                     return fetched
@@ -316,21 +315,25 @@ class ShareGroups:
 
     async def _acquire(
         self, session: ShareSession, plan: ShareFetchPlan, loading: dict[Place, LedShare]
-    ) -> tuple[ShareFetched, ...]:
+    ) -> tuple[tuple[ShareFetched, ...], bool]:
         """Acquire the records that are available now, within the limits of the request.
 
+        Return them, and whether a state was loaded.
         loading: the share partitions whose states are being loaded.  They do not delay the others.
         """
         fetched: list[ShareFetched] = []
+        is_any_loaded = False
         records_left, bytes_left = plan.max_records, plan.max_bytes
         group, member_id = session.key
         for place in list(session.places)[: self._limits.share_partitions_max]:
             if records_left <= 0 or bytes_left <= 0 or len(fetched) >= self._limits.share_partitions_per_fetch:
                 break
             key = ShareKey(group, *place)
-            if len(loading) >= self._limits.share_loads_per_fetch and self.partitions.known(key) is None:
-                continue
-            led = loading.pop(place, None) or self.partitions.begin(key)
+            led: LedShare | KafkaCode | None = loading.pop(place, None)
+            if led is None:
+                if len(loading) >= self._limits.share_loads_per_fetch and not self.partitions.is_loaded(key):
+                    continue
+                led = self.partitions.begin(key)
             found: Fetched | KafkaCode
             if isinstance(led, KafkaCode):
                 found = led
@@ -340,6 +343,7 @@ class ShareGroups:
             elif code is not KafkaCode.NONE:
                 found = code
             else:
+                is_any_loaded = True
                 size = min(bytes_left, self._limits.share_read_max_bytes)
                 found = await led.fetch(member_id, size, records_left, is_exact=plan.is_exact)
             if isinstance(found, KafkaCode):
@@ -350,7 +354,7 @@ class ShareGroups:
                 records_left -= sum(each.end - each.first for each in found.acquired)
                 bytes_left -= len(found.records)
                 session.rotate(place)
-        return tuple(fetched)
+        return tuple(fetched), is_any_loaded
 
     def _on_session_end(self, session: ShareSession) -> None:
         """Release the records of a member, and drop share partitions that no other session uses."""

@@ -170,6 +170,13 @@ MUTANTS = (
         (f"{USE_TESTS}::test_one_fetch_loads_a_bounded_number_of_states_at_a_time",),
     ),
     Mutant(
+        "one fetch loads all states at once that could not be loaded before",
+        "broker/coordinator/shares.py",
+        "and not self.partitions.is_loaded(key):",
+        "and self.partitions.known(key) is None:",
+        (f"{USE_TESTS}::test_one_fetch_loads_a_bounded_number_of_states_again_after_they_failed",),
+    ),
+    Mutant(
         "a partition that a session forgot stays loaded after the end of the session",
         "broker/coordinator/shares.py",
         "for place in (*session.places, *session.former):",

@@ -9,9 +9,10 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from msgspec import structs
 
 from broker.coordinator.share_sessions import END_SESSION, NEW_SESSION
-from broker.core.coordinator.share.states import ReadState, ShareState, StateRequest, StateResponse
+from broker.core.coordinator.share.states import ReadState, ShareKey, ShareState, StateRequest, StateResponse
 from broker.core.share.partition import Acknowledgement, AckType
 from broker.core.share.requests import ShareFetchPlan, SharePlace, ShareReply
 from quorumlog.wire.errors import KafkaCode
@@ -136,6 +137,11 @@ class Slow:
         self.code = code
         self._go.set()
 
+    def hold(self) -> None:
+        """Answer no request from now on, as in the beginning."""
+        self.asked.clear()
+        self._go.clear()
+
     async def _ask(self, request: StateRequest) -> StateResponse:
         if isinstance(request, ReadState):
             self.asked.append(request.key.partition)
@@ -148,9 +154,9 @@ class Slow:
 
 @pytest.fixture
 async def wide(rig: Rig) -> AsyncIterator[Place]:
-    """A topic with many partitions."""
+    """A topic with many partitions.  A fetch that waits for the first state waits longer than a test."""
     await rig.create(*[(1,)] * 70)
-    async with serving(rig) as place:
+    async with serving(rig, limits=structs.replace(LIMITS, share_load_wait_ms=3_600_000)) as place:
         yield place
 
 
@@ -176,11 +182,14 @@ async def test_a_fetch_waits_for_the_first_state_even_if_the_client_does_not(wid
     assert (await fetch).fetched == ()
 
 
-async def test_a_fetch_without_records_does_not_wait_for_loads_beside_a_loaded_state(wide: Place) -> None:
+@pytest.mark.parametrize("loads", [1, LIMITS.share_loads_per_fetch])
+async def test_a_fetch_without_records_does_not_wait_for_loads_beside_a_loaded_state(wide: Place, loads: int) -> None:
     """Acknowledgements wait behind the fetch, because a connection answers in order."""
     Slow(wide)
     await wide.led()
-    assert (await ask(wide, NEW_SESSION, places(wide, 1, 0))).fetched == ()
+    fetch = asyncio.create_task(ask(wide, NEW_SESSION, places(wide, *range(1, 1 + loads), 0)))
+    await wide.until(fetch.done)
+    assert fetch.result().fetched == ()
 
 
 async def test_a_fetch_reports_a_state_that_it_could_not_read(wide: Place) -> None:
@@ -201,3 +210,33 @@ async def test_one_fetch_loads_a_bounded_number_of_states_at_a_time(wide: Place)
     slow.let()
     await wide.until(lambda: len(slow.asked) == 69)
     fetch.cancel()
+
+
+async def test_one_fetch_loads_a_bounded_number_of_states_again_after_they_failed(wide: Place) -> None:
+    """Otherwise each fetch asks a share coordinator that is down for all states at once."""
+    slow = Slow(wide)
+    limit = LIMITS.share_loads_per_fetch
+    fetch = asyncio.create_task(ask(wide, NEW_SESSION, places(wide, *range(1, 61))))
+    await wide.until(lambda: len(slow.asked) == limit)
+    slow.let(KafkaCode.COORDINATOR_NOT_AVAILABLE)
+    await wide.until(fetch.done)
+    assert len(fetch.result().fetched) == limit
+    slow.hold()
+    fetch = asyncio.create_task(ask(wide, 1))
+    await wide.until(lambda: len(slow.asked) >= limit)
+    assert set(range(51, 61)) < set(slow.asked)
+    assert (len(slow.asked), fetch.done()) == (limit, False)
+    fetch.cancel()
+
+
+async def test_a_fetch_reports_loads_that_end_with_the_leadership(wide: Place) -> None:
+    """Otherwise they would count as loads in progress, and no other state would be loaded."""
+    slow = Slow(wide)
+    limit = LIMITS.share_loads_per_fetch
+    fetch = asyncio.create_task(ask(wide, NEW_SESSION, places(wide, *range(1, 70)), wait_ms=60_000))
+    await wide.until(lambda: len(slow.asked) == limit)
+    for place in places(wide, *range(1, 1 + limit)):
+        wide.shares.partitions.drop(ShareKey(GROUP, *place))
+    await wide.until(fetch.done)
+    assert {each.error for each in fetch.result().fetched} == {KafkaCode.NOT_LEADER_OR_FOLLOWER}
+    await wide.until(lambda: len(slow.asked) == 69)
