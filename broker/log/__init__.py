@@ -24,7 +24,8 @@ The interface (all offsets are ints, end offsets exclusive; `now_ms` is the loop
         async flush_all(logs: Iterable[PartitionLog]) -> None          # one barrier for all; makes everything appended
                                                 # so far durable.  Raises DiskError.  The caller sets the deadline.
         async set_aside(keys: Iterable[LogKey], wall_ms) -> None       # strays: out of `logs`, renamed, kept
-        async delete_strays(now_ms, kept_ms) -> int   # deletes those that an earlier call saw `kept_ms` ago
+        async delete_strays(now_ms, kept_ms, unreported) -> int   # deletes those that an earlier call saw `kept_ms`
+                                                # ago, but no source of a move of an `unreported` log
         doubles: Mapping[LogKey, Mapping[UUID, PartitionLog]]   # in several directories; not in `logs`
         settle(key, directory_id)               # chooses one of its doubles; puts it in `failures` if there is none
         async set_doubles_aside(wall_ms) -> None # those that were not chosen, and those that were never settled

@@ -23,7 +23,7 @@ copy is damaged.  Until `settle`, the copies are in `doubles`, except damaged on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from types import MappingProxyType
 from typing import TypeVar
@@ -578,18 +578,20 @@ class LogManager:
             with directory.reported():
                 await directory.strays.keep()
 
-    async def delete_strays(self, now_ms: int, kept_ms: int) -> int:
+    async def delete_strays(self, now_ms: int, kept_ms: int, unreported: Collection[LogKey] = ()) -> int:
         """Delete the strays that an earlier call saw `kept_ms` ago, unless they are kept; return their number.
 
         now_ms: time of the loop's clock.
+        unreported: logs that may be in other directories than the metadata name.  After a move, only the stray in the
+            former directory shows where such a log is, so it stays.
 
         Raises:
             DiskError: a directory failed.
         """
-        return await self._in_each(lambda strays: strays.delete_old(now_ms, kept_ms))
+        return await self._in_each(lambda strays: strays.delete_old(now_ms, kept_ms, unreported))
 
     async def purge_strays(self) -> int:
-        """Delete all strays; return their number.
+        """Delete all strays, even those that `delete_strays` keeps; return their number.
 
         Raises:
             DiskError: a directory failed.

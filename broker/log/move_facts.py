@@ -19,7 +19,7 @@ No record is acknowledged between the end of step 2 and the end of step 5 that i
 decided.  A renamed folder shows it as well.
 
 The metadata may name the source until the broker has reported the target.  If the target is offline at a start before
-that, the stray in the source shows where the log is (`LogManager.moved_to_failed`).
+that, the stray in the source shows where the log is (`LogManager.moved_to_failed`), so it is not deleted before.
 """
 
 from __future__ import annotations

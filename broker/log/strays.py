@@ -7,7 +7,7 @@ the move, so that the next start finishes a move that a crash interrupted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -15,7 +15,7 @@ import msgspec
 
 from broker.log.move_facts import moving_fact
 from broker.log.state import DAMAGED, folder_fact, state_fact, watermark_fact
-from broker.log.types import LOGS, parse_folder_name
+from broker.log.types import LOGS, LogKey, parse_folder_name
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.disk import Disk
 from quorumlog.runtime.logging import get_logger
@@ -164,14 +164,17 @@ class StrayFolders:
                 await self._disk.facts.commit(facts)
                 self._known.update(kept)
 
-    async def delete_old(self, now_ms: int, kept_ms: int) -> int:
+    async def delete_old(self, now_ms: int, kept_ms: int, unreported: Collection[LogKey] = ()) -> int:
         """Delete the strays that an earlier call saw `kept_ms` ago, unless they are kept; return their number.
 
-        now_ms: time of the loop's clock.
+        now_ms: time of the loop's clock.  unreported: logs whose present directories only their strays show.
         """
 
         def is_due(name: str, stray: StrayState) -> bool:
-            return not stray.is_kept and now_ms - self._first_seen_ms.setdefault(name, now_ms) >= kept_ms
+            if stray.is_kept or now_ms - self._first_seen_ms.setdefault(name, now_ms) < kept_ms:
+                return False
+            identity = None if stray.continues_in is None else parse_folder_name(stray.folder)
+            return identity is None or identity[0] not in unreported
 
         return await self._delete(is_due)
 

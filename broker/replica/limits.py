@@ -58,7 +58,8 @@ class ReplicaLimits(msgspec.Struct, frozen=True):
     maintenance_interval_ms: int = 60_000
     """How often logs are maintained: retention, checkpoints, expiry of producers, deletion of strays."""
     strays_kept_ms: int = 60_000
-    """How long a replica that was set aside is kept before maintenance deletes it."""
+    """How long a replica that was set aside is kept before maintenance deletes it.  The source of a move is kept at
+    least until the metadata name the directory of the replica."""
     log_checkpoint_bytes: int = 8 << 20
     """Bytes of a log between two checkpoints.  A start after an unclean stop reads about as much of each log."""
     segment_size_max: int = 2**31 - 1

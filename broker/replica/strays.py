@@ -9,6 +9,7 @@ from broker.replica.table import ReplicaTable
 from broker.replica.watermarks import Watermarks
 from quorumlog.runtime.disk import Disk, DiskError
 from quorumlog.runtime.logging import get_logger
+from quorumlog.runtime.turns import Turn
 
 logger = get_logger("broker")
 
@@ -17,12 +18,12 @@ GENERATION = "broker/generation"
 
 
 class Strays:
-    """Sets strays aside once after a start.
+    """Sets strays aside once after a start, and deletes them later.
 
     When the quorum was rebuilt by hand since a data directory was last used, the metadata may lack replicas that
     existed.  Then every stray is kept until an operator deletes it.
 
-    are_known: strays were set aside, so later maintenance may delete old ones.
+    are_known: strays were set aside, so old ones may be deleted.
     """
 
     def __init__(
@@ -64,6 +65,25 @@ class Strays:
             logger.error("strays not set aside", count=len(strays), cause=str(error))
             return
         self.are_known = True
+
+    async def delete_old(self, now_ms: int) -> None:
+        """Delete the strays that are old enough; see `LogManager.delete_strays`.
+
+        now_ms: time of the loop's clock.
+
+        Raises:
+            DiskError: a directory failed.
+        """
+        if not self.are_known:
+            return
+        context, turn = self._table.context, Turn()
+        unreported = set()
+        for replica in list(self._table):
+            await turn.passed()
+            log, own = self._logs.get(replica.key), replica.image.replica(context.broker_id)
+            if log is None or own is None or log.directory_id != own.directory_id:
+                unreported.add(replica.key)
+        await self._logs.delete_strays(now_ms, context.limits.strays_kept_ms, unreported)
 
     def _log_strays(self, strays: list[LogKey], rebuilt: bool) -> None:
         if not rebuilt:

@@ -132,13 +132,13 @@ class BrokerRole:
         self.log_starts = LogStarts(self.table)
         self.watermarks = Watermarks(self._disks, self.table, self.logs.disk_failed)
         self.directories = Directories(self.table, self._directory_ids, self.watermarks, self.replicas.moves, call)
-        self._strays = Strays(self.table, self._disks, self.watermarks, generation, sources.wall_ms)
+        self.strays = Strays(self.table, self._disks, self.watermarks, generation, sources.wall_ms)
         self.follower = ImageFollower(
             self.table,
             TopicConfigs(limits, config.lag_max_ms, config.lag_max_bytes),
             self.directories,
             self.watermarks,
-            self._strays,
+            self.strays,
             self.fetchers.throttle,
             self.progress,
             self.applied_batches,
@@ -366,8 +366,7 @@ class BrokerRole:
             await asyncio.sleep(limits.maintenance_interval_ms / 1000)
             try:
                 await self.logs.maintain(now_ms(), self._sources.wall_ms())
-                if self._strays.are_known:
-                    await self.logs.delete_strays(now_ms(), limits.strays_kept_ms)
+                await self.strays.delete_old(now_ms())
             except DiskError as error:
                 logger.error("maintenance failed", cause=str(error))
 

@@ -337,6 +337,13 @@ MUTANTS = (
         (f"{MOVE_TESTS}::test_a_moved_replica_does_not_begin_anew_in_its_former_directory",),
     ),
     Mutant(
+        "the memory of a move is deleted before the controller knows of the move",
+        "broker/replica/strays.py",
+        "limits.strays_kept_ms, unreported)",
+        "limits.strays_kept_ms)",
+        (f"{MOVE_TESTS}::test_a_moved_replica_does_not_begin_anew_in_its_former_directory",),
+    ),
+    Mutant(
         "a member of the ISR that may be on a failed directory begins anew",
         DIRECTORIES,
         "self._context.broker_id not in (*partition.isr, *partition.elr):",

@@ -73,6 +73,12 @@ async def test_a_leader_moves_without_a_change_of_its_role(rig: Rig) -> None:
     assert (await before).error_code == 0
 
 
+async def delete_strays(rig: Rig) -> None:
+    """Let maintenance delete the strays that it has seen long ago."""
+    for now_ms in (0, rig.context.limits.strays_kept_ms):
+        await rig.role.strays.delete_old(now_ms)
+
+
 async def assigned(rig: Rig, directory_id: UUID) -> None:
     """Let the metadata say that the replica is in this directory."""
     await rig.change(replicas=(Replica(1, directory_id),))
@@ -111,6 +117,7 @@ async def test_a_moved_replica_does_not_begin_anew_in_its_former_directory(tmp_p
         await request(before, target)
         await run_moves(before)
         assert before.log.directory_id == target
+        await delete_strays(before)
     rig = Rig([tmp_path / f"disk{number}" for number in range(2)])
     rig.cluster = before.cluster
     disk = rig._disks[rig.directories.index(target)]
@@ -122,6 +129,34 @@ async def test_a_moved_replica_does_not_begin_anew_in_its_former_directory(tmp_p
         assert rig.unreported == [(0, target)]
     for each in rig._disks:
         each.close()
+
+
+async def test_a_source_is_deleted_once_the_metadata_name_the_directory_with_the_log(rig: Rig) -> None:
+    """After two moves that were not reported, the metadata name a directory that has nothing but a stray."""
+    await rig.create((1,))
+    await rig.write(b"a")
+    first, second = rig.log.directory_id, other(rig)
+    await assigned(rig, second)
+    for target in (second, first):
+        await request(rig, target)
+        await run_moves(rig)
+    await delete_strays(rig)
+    assert {stray.directory_id for stray in rig.role.logs.strays()} == {first, second}
+    await assigned(rig, first)
+    await delete_strays(rig)
+    assert rig.role.logs.strays() == []
+
+
+async def test_the_source_of_a_replica_that_was_removed_is_deleted(rig: Rig) -> None:
+    await rig.create((1,))
+    await rig.write(b"a")
+    await assigned(rig, rig.log.directory_id)
+    await request(rig, other(rig))
+    await run_moves(rig)
+    rig.cluster.apply([RemoveTopic(rig.hosted().topic_id)])
+    await rig.learn()
+    await delete_strays(rig)
+    assert rig.role.logs.strays() == []
 
 
 async def test_a_follower_moves_and_goes_on_copying(rig: Rig) -> None:
