@@ -241,7 +241,8 @@ class LogManager:
                     await self._checkpoints.write(directory, [log for log in mine if log.marks.is_changed])
                     await directory.flush.flush_all([log.durability for log in mine])
                     # Unsettled logs have no checkpoint.
-                    unsettled = (*self._unsettled(), *self._undecided)
+                    undecided = [log for log in self._undecided if log.key in self._failures]  # not set aside yet
+                    unsettled = (*self._unsettled(), *undecided)
                     if not any(log.directory_id == directory.id for log in unsettled):
                         await directory.disk.facts.commit({CLEAN: b""})
                         marked += 1

@@ -240,6 +240,7 @@ async def check_that_it_starts_over(logs: LogManager) -> None:
     for directory in logs._directories.values():
         assert directory.disk.list("logs") == []
     await logs.close()
+    assert logs.clean_stop
 
 
 async def test_copies_of_which_the_metadata_name_neither_leave_nothing_behind(tmp_path: Path) -> None:
