@@ -86,10 +86,10 @@ class Directories:
     def was_assigned_again(self, replica: Replica, partition: PartitionImage) -> bool:
         """Return whether an offline replica was taken off this broker and assigned to it again since the last pass.
 
-        Only a new assignment replaces `LOST` or a failed directory in the metadata, because this broker reports no
-        other directory for an offline replica.
+        A new assignment replaces `LOST` or a failed directory in the metadata.  An earlier report of this broker that
+        arrives late does so, too, but a replica that was assigned again is being added.
         """
-        if replica.log is not None:
+        if replica.log is not None or self._context.broker_id not in partition.adding:
             return False
         logs, before, now = self._context.logs, self._assigned(replica.image), self._assigned(partition)
         if replica.key in logs.failures:

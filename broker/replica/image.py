@@ -303,9 +303,9 @@ class ImageFollower:
             config = self._configs.of_log(key.topic_id, image)
             self._directories.open(replica, config, strays_known=self._strays_done)
         replica.image = partition
+        self._directories.report_changed(replica)  # an earlier report of another directory may have arrived late
         if replica.log is None:
             return
-        self._directories.report_changed(replica)  # an earlier report of another directory may have arrived late
         try:
             if partition.leader != self._context.broker_id:
                 replica.follow()

@@ -215,6 +215,13 @@ MUTANTS = (
         (f"{ROLE_TESTS}::test_damaged_replica_that_is_assigned_again_in_one_pass_starts_over",),
     ),
     Mutant(
+        "a damaged replica starts over if an earlier report of its directory arrives late",
+        DIRECTORIES,
+        "if replica.log is not None or self._context.broker_id not in partition.adding:",
+        "if replica.log is not None:",
+        (f"{ROLE_TESTS}::test_a_damaged_replica_whose_earlier_report_arrives_late_does_not_start_over",),
+    ),
+    Mutant(
         "a fetch position is acknowledged without checking it",
         FETCH,
         "if self._check(entry, plan.replica_id, found) is not KafkaCode.NONE:\n            return\n        contact",

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -229,6 +230,41 @@ async def test_damaged_replica_that_is_assigned_again_in_one_pass_starts_over(ri
     await rig.learn()
     assert rig.log.end_offset == 0
     assert rig.unreported == [(0, rig.directories[0])]
+
+
+async def test_a_damaged_replica_whose_earlier_report_arrives_late_does_not_start_over(rig: Rig) -> None:
+    """Otherwise its files would be deleted, although they may be the last copy."""
+    await rig.create((1,))
+    here = rig.log.directory_id
+    rig.hosted().take_offline(CorruptStoreError("a checksum does not match"))
+    await rig.change(replicas=(Replica(1, LOST),))
+    rig.role.directories._unreported.clear()
+    await rig.change(replicas=(Replica(1, here),))
+    assert (rig.hosted().log, list(rig.role.logs.failures)) == (None, [rig.hosted().key])
+    assert rig.role.logs.strays() == []
+    assert rig.unreported == [(0, LOST)]
+
+
+async def test_a_replica_of_a_failed_directory_whose_earlier_report_arrives_late_does_not_start_over(
+    two_disks: Rig,
+) -> None:
+    rig = two_disks
+    rig.role.follower.activate(rig.cluster.epoch(1))
+    rig.cluster.create(TOPIC, (2, 1))
+    topic_id = rig.cluster.image.topic_ids[TOPIC]
+    last_offset = rig.cluster.partition(topic_id).last_offset
+
+    def assign(directory_id: UUID) -> None:
+        replicas = (Replica(2), Replica(1, directory_id))
+        rig.cluster.apply(
+            [PartitionChange(topic_id, 0, Reason.DIRECTORY_ASSIGNED, NO_OFFSET, last_offset, replicas=replicas)]
+        )
+
+    assign(rig.directories[1])
+    await rig.learn()
+    assign(rig.directories[0])
+    await rig.learn()
+    assert rig.hosted().log is None
 
 
 async def test_replica_of_a_failed_directory_that_is_assigned_again_in_one_pass_starts_over(two_disks: Rig) -> None:
