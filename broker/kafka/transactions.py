@@ -184,7 +184,11 @@ def add_offsets(asked: DecodedRequest) -> Pending | Awaitable[Reply]:
 async def _add_after_creation(asked: DecodedRequest) -> Reply:
     await asked.groups.prepare()
     pending = _add_offsets(asked)
-    await asyncio.wait(pending.futures)
+    try:
+        await asyncio.wait(pending.futures)
+    except asyncio.CancelledError:
+        pending.cancel()
+        raise
     return pending.finish()
 
 

@@ -27,6 +27,7 @@ class Transactions(NoTransactions):
     def __init__(self, replicas: FakeReplicas) -> None:
         self.replicas = replicas
         self.asked: list[TransactionRequest] = []
+        self.held: list[asyncio.Future[Any]] | None = None  # the calls that are not answered, if it is a list
 
     def call(self, partition: int, request: TransactionRequest, size: int) -> asyncio.Future[Any]:
         assert isinstance(request, AddPartitions)
@@ -34,7 +35,10 @@ class Transactions(NoTransactions):
         known = (self.replicas.image.topic(topic) for topic, _ in request.partitions)
         errors = [KafkaCode.UNKNOWN_TOPIC_OR_PARTITION if each is None else KafkaCode.NONE for each in known]
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        future.set_result(AddPartitionsResponse(tuple(errors)))
+        if self.held is None:
+            future.set_result(AddPartitionsResponse(tuple(errors)))
+        else:
+            self.held.append(future)
         return future
 
 
@@ -85,3 +89,14 @@ async def test_the_first_offsets_of_a_transaction_create_their_topic(bench: Benc
 async def test_offsets_are_not_added_while_their_topic_cannot_be_created(bench: Bench) -> None:
     bench.groups.problem = "too few brokers"
     assert await bench.add_offsets() is KafkaCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_offsets_of_a_lost_connection_are_not_added_after_the_creation_of_their_topic(bench: Bench) -> None:
+    held = bench.coordinator.held = []
+    bench.client.send(Api.ADD_OFFSETS_TO_TXN, 3, ADD)
+    async with asyncio.timeout(10):
+        while not held:  # noqa: ASYNC110 -- nothing reports it
+            await asyncio.sleep(0.001)
+        bench.client.writer.close()
+        await asyncio.wait(held)
+    assert [each.cancelled() for each in held] == [True]
