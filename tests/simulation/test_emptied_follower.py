@@ -141,8 +141,10 @@ def test_the_watermark_of_an_emptied_follower_decreases_with_its_log() -> None:
         await story.empty(EMPTIED)
         await story.elect_the_one_behind()
         story.world.start(EMPTIED)
-        while (hosted := story.follows(EMPTIED)) is None:  # more often than `until`, which may miss the first position
+        hosted = None
+        while hosted is None:  # more often than `until`, which may miss the first position
             await asyncio.sleep(0.0001)
+            hosted = story.follows(EMPTIED)
         note(hosted)
         while EMPTIED not in story.image().isr:
             await asyncio.sleep(0.001)
