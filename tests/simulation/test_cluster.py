@@ -54,6 +54,7 @@ QUICKLY_CAUGHT = {
     "records are acknowledged while the move of their log is decided",
     "a moved replica stays in its former directory as well",
     "a broker does not report the new directory of a replica",
+    "a timeout does not raise the epoch",
     "a batch behind one that was refused for the moment is reported as a loss",
 }
 """The others need more seeds than a test has time for: `python -m simulation --cluster --mutants`."""
@@ -67,6 +68,7 @@ MUTANT_FIRST_SEED = {
     "accepted records get dead letters": 10,
     "nobody reminds a new leader of missing dead letters": 10,
     "a batch behind one that was refused for the moment is reported as a loss": 8,
+    "a timeout does not raise the epoch": 63,
 }
 """The first seed of the search for a mutant, if not 0.  About one seed in 200 catches the one of the wall clock, one in
 20 the others."""

@@ -15,6 +15,8 @@ from tests.unit.broker.log.rig import KEY, SMALL, append, batches_of
 
 FOLDER = folder_name(KEY, "topic")
 OPERATIONS = ("flush", "sync_dir", "rename", "remove", "remove_tree", "make_dir", "write", "read", "free_bytes")
+DELETION_TURNS = 100
+"""A copy that is still there after so many turns is meant to stay."""
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -137,6 +139,10 @@ class MoveRig:
         """Run the moves until none is left, or the process has stopped."""
         task = self.begin()
         await until(lambda: not self.logs.moves.targets or task.done() or self.is_stopped)
+        for _ in range(DELETION_TURNS):  # a move that was given up deletes its copy after that
+            if self.is_stopped or not any(disk.list("futures") for disk in self.disks):
+                break
+            await asyncio.sleep(0.005)
         await self.end_runner()
 
     async def end_runner(self) -> None:
