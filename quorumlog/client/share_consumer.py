@@ -66,11 +66,19 @@ class _Ack(NamedTuple):
     done: asyncio.Future[None]
 
 
+class RecordLock(NamedTuple):
+    """The lock on a record.  until_s: the time of the loop at which the broker has released it."""
+
+    place: Place
+    until_s: float
+
+
 class ShareSession:
     """The share session at one broker.
 
-    places: the share partitions of the session.  held: those whose records this consumer may have locked; the group
-    may have assigned some of them to other members since.
+    places: the share partitions of the session.
+    locks: the records that it has locked, by topic, partition and offset.  The group may have assigned their partitions
+    to other members since, and their partitions may have other leaders.  The broker limits the locks of a partition.
     acks: acknowledgements for the next request.
     is_fetching, is_flushing: whether a task looks for records, and whether one sends acknowledgements.
     """
@@ -81,11 +89,14 @@ class ShareSession:
         self.is_connected = False
         self.epoch = 0
         self.places: frozenset[Place] = frozenset()
-        self.held: set[Place] = set()
+        self.locks: dict[tuple[str, int, int], RecordLock] = {}
         self.acks: list[_Ack] = []
         self.lock = asyncio.Lock()
         self.is_fetching = False
         self.is_flushing = False
+
+    def forget_expired_locks(self, now_s: float) -> None:
+        self.locks = {key: lock for key, lock in self.locks.items() if lock.until_s > now_s}
 
 
 class ShareConsumer:
@@ -116,14 +127,16 @@ class ShareConsumer:
         self._names: dict[UUID, str] = {}
         """Also of earlier topics of these names, because records of them may be locked."""
         self._sessions: dict[Address, ShareSession] = {}
-        self._records: deque[ShareRecord] = deque()
+        self._records: deque[tuple[ShareSession, ShareRecord]] = deque()
+        """Each with the session that has locked it."""
         self._news = asyncio.Event()
         self._heart: asyncio.Task[None] | None = None
         self._tasks = BackgroundTasks(self._broken)
         self._is_looking_up = False
         self._failure: ClusterError | None = None
-        self._damage: ClusterError | None = None
-        """A batch that could not be read; raised once."""
+        """Raised by every call of `get`."""
+        self._trouble: ClusterError | None = None
+        """Raised once: a batch that could not be read, or a leader that may not be looked up."""
 
     async def __aenter__(self) -> Self:
         await self._cluster.__aenter__()
@@ -133,15 +146,20 @@ class ShareConsumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._failure = ClusterError(ApiError.CLIENT_CLOSED, "the consumer was closed")
+        self._news.set()
         tasks = self._tasks.cancel()
         if self._heart is not None:
             self._heart.cancel()
             tasks.append(self._heart)
+        sessions = list(self._sessions.values())
+        for session in sessions:  # all of them, before a cancel can end this call
+            self._end(session)  # the broker releases its records
         try:
             if tasks:
                 await asyncio.wait(tasks)
-            for session in list(self._sessions.values()):
-                await self._drop(session)  # the broker releases its records
+            for session in sessions:
+                await session.connection.close()
             with suppress(ClusterError):
                 if self._epoch > _JOINING:
                     await self._heartbeat(_LEAVING, LEAVE_TIMEOUT_S)
@@ -165,24 +183,24 @@ class ShareConsumer:
         """Return the next record, or None if there is none in time.  None as the timeout waits without limit.
 
         Raises:
-            ClusterError: the group refuses this consumer; or, once, CORRUPT_MESSAGE: records that cannot be read were
-                rejected.
+            ClusterError: the group refuses this consumer, or CLIENT_CLOSED: the consumer was closed.  Or, once,
+                CORRUPT_MESSAGE: records that cannot be read were rejected; or another error, for example
+                TOPIC_AUTHORIZATION_FAILED: the leader of a partition may not be looked up.
         """
         try:
             async with asyncio.timeout(timeout_s):
                 while not self._records:
                     if self._failure is not None:
                         raise self._failure.again()
-                    if self._damage is not None:
-                        damage, self._damage = self._damage, None
-                        raise damage
+                    if self._trouble is not None:
+                        trouble, self._trouble = self._trouble, None
+                        raise trouble
                     self._news.clear()
-                    await self._look()
-                    if not self._records and self._failure is None and self._damage is None:
-                        await self._news.wait()
+                    self._look()
+                    await self._news.wait()
         except TimeoutError:
             return None
-        return self._records.popleft()
+        return self._records.popleft()[1]
 
     async def accept(self, record: ShareRecord) -> None:
         """Complete a record: it is not delivered again.  This is durable when the call returns.
@@ -260,7 +278,7 @@ class ShareConsumer:
 
     # --- sessions ---
 
-    async def _look(self) -> None:
+    def _look(self) -> None:
         """Begin a fetch at every leader of an assigned partition that is known, and look up the others."""
         by_leader: dict[Address, set[Place]] = {}
         unknown: list[tuple[str, int]] = []
@@ -286,14 +304,22 @@ class ShareConsumer:
                 self._tasks.begin(self._fetch(session, frozenset(places)))
         if not unknown:  # one of these partitions may be led by a broker that leads no other one
             for unused in [each for address, each in self._sessions.items() if address not in by_leader]:
-                if not unused.is_fetching:
-                    await self._drop(unused)
+                self._end_if_idle(unused)
+
+    def _end_if_idle(self, session: ShareSession) -> None:
+        """End a session that is used no more, once its records are settled or their locks have expired."""
+        session.forget_expired_locks(asyncio.get_running_loop().time())
+        if session.acks:
+            self._begin_flush(session)
+        elif not (session.is_fetching or session.is_flushing or session.locks):
+            self._end(session)
+            self._tasks.begin(session.connection.close())
 
     async def _find_leaders(self, partitions: Sequence[tuple[str, int]]) -> None:
         """Look leaders up; one Metadata request serves all partitions."""
         try:
             errors = [each for each in await asyncio.gather(*map(self._find_leader, partitions)) if each is not None]
-            self._failure = next((each for each in errors if not each.retriable), self._failure)
+            self._trouble = next((each for each in errors if not each.retriable), self._trouble)
             if errors:
                 self._news.set()  # for the leaders that were found
                 await asyncio.sleep(RETRY_PAUSE_S)
@@ -320,11 +346,13 @@ class ShareConsumer:
                 session.is_connected = True
             reply = await self._ask(session, Api.SHARE_FETCH, self._fetch_values(session, places))
             session.places = places
-            session.held |= places
+            now_s = asyncio.get_running_loop().time()
+            session.forget_expired_locks(now_s)
+            until_s = now_s + milliseconds(reply.acquisition_lock_timeout) / 1000
             answers = [(topic.topic_id, each) for topic in reply.responses for each in topic.partitions]
             for topic_id, answer in answers:
-                self._take(session, (topic_id, answer.partition_index), answer)
-            if session.acks and not self._records:  # the user has nothing to acknowledge
+                self._take(session, RecordLock((topic_id, answer.partition_index), until_s), answer)
+            if session.acks and all(owner is not session for owner, _ in self._records):  # the user has none of them
                 self._begin_flush(session)
             if not self._records and any(answer.error_code for _, answer in answers):
                 await asyncio.sleep(RETRY_PAUSE_S)
@@ -352,8 +380,9 @@ class ShareConsumer:
             ],
         }
 
-    def _take(self, session: ShareSession, place: Place, result: Any) -> None:
+    def _take(self, session: ShareSession, lock: RecordLock, result: Any) -> None:
         """Keep the acquired records.  Offsets that have none are acknowledged as gaps."""
+        place = lock.place
         name = self._names[place[0]]
         if result.error_code:
             self._cluster.forget_leader(name, place[1])
@@ -369,46 +398,40 @@ class ShareConsumer:
                     break
                 for each in records:
                     missing.discard(each.offset)
-                    self._records.append(
-                        ShareRecord(
-                            name,
-                            place[1],
-                            each.offset,
-                            each.timestamp_ms,
-                            each.key,
-                            each.value,
-                            each.headers,
-                            acquired.delivery_count,
-                        )
+                    session.locks[name, place[1], each.offset] = lock
+                    record = ShareRecord(
+                        name,
+                        place[1],
+                        each.offset,
+                        each.timestamp_ms,
+                        each.key,
+                        each.value,
+                        each.headers,
+                        acquired.delivery_count,
                     )
+                    self._records.append((session, record))
             loop = asyncio.get_running_loop()
             session.acks += [
                 _Ack(place, offset, _kind_without_record(offset, damage), loop.create_future())
                 for offset in sorted(missing)
             ]
         if damage is not None:
-            self._damage = damage.of(name, place[1], "its records were rejected; continue with the next ones")
+            self._trouble = damage.of(name, place[1], "its records were rejected; continue with the next ones")
 
     # --- acknowledgements ---
 
     async def _acknowledge(self, record: ShareRecord, kind: int) -> None:
-        found = self._session_of(record)
-        if found is None:
+        key = (record.topic, record.partition, record.offset)
+        sessions = [each for each in self._sessions.values() if key in each.locks]
+        if not sessions:
             message = f"the lock on {record.topic}-{record.partition} offset {record.offset} is lost"
-            raise ClusterError(ApiError.INVALID_REQUEST, message)
-        session, place = found
-        ack = _Ack(place, record.offset, kind, asyncio.get_running_loop().create_future())
+            raise ClusterError(KafkaCode.INVALID_RECORD_STATE.name, message)
+        # If the partition has moved, a new leader may have delivered a record whose lock the former leader still has.
+        session = max(sessions, key=lambda each: each.locks[key].until_s)
+        ack = _Ack(session.locks[key].place, record.offset, kind, asyncio.get_running_loop().create_future())
         session.acks.append(ack)
         self._begin_flush(session)
         await ack.done
-
-    def _session_of(self, record: ShareRecord) -> tuple[ShareSession, Place] | None:
-        """Return the session that has locked a record; None if it has ended."""
-        places = [(topic_id, record.partition) for topic_id, name in self._names.items() if name == record.topic]
-        sessions = list(self._sessions.values())
-        current = [(each, place) for each in sessions for place in places if place in each.places]
-        former = [(each, place) for each in sessions for place in places if place in each.held]
-        return next(iter(current + former), None)
 
     def _begin_flush(self, session: ShareSession) -> None:
         if not session.is_flushing:
@@ -429,8 +452,11 @@ class ShareConsumer:
     async def _send(self, session: ShareSession, acks: list[_Ack]) -> None:
         """Send acknowledgements in one request, and settle each of them in any case."""
         try:
-            values = {"topics": _topics(acks), "is_renew_ack": any(each.kind == _RENEW for each in acks)}
+            is_renewing = any(each.kind == _RENEW for each in acks)
+            values = {"topics": _topics(acks), "is_renew_ack": is_renewing}
             reply = await self._ask_locked(session, Api.SHARE_ACKNOWLEDGE, values)
+            lock_s = milliseconds(reply.acquisition_lock_timeout) / 1000 if is_renewing else 0.0
+            until_s = asyncio.get_running_loop().time() + lock_s
             codes = {
                 (topic.topic_id, each.partition_index): int(each.error_code)
                 for topic in reply.responses
@@ -438,7 +464,13 @@ class ShareConsumer:
             }
             for ack in acks:
                 code = codes.get(ack.place, int(KafkaCode.UNKNOWN_SERVER_ERROR))
-                name = self._names.get(ack.place[0], "?")
+                name = self._names[ack.place[0]]
+                if not code:
+                    key = (name, ack.place[1], ack.offset)
+                    if ack.kind == _RENEW:
+                        session.locks[key] = RecordLock(ack.place, until_s)
+                    else:
+                        session.locks.pop(key, None)
                 _settle(ack, refusal(code, name, ack.place[1], "the record") if code else None)
         except ClusterError as error:
             for ack in acks:
@@ -467,18 +499,20 @@ class ShareConsumer:
         return reply
 
     async def _drop(self, session: ShareSession) -> None:
-        """Close a session: its locks are lost."""
+        self._end(session)
+        await session.connection.close()
+
+    def _end(self, session: ShareSession) -> None:
+        """End a session, and begin to close its connection: its locks are lost."""
         if self._sessions.get(session.address) is session:
             del self._sessions[session.address]
-        others = frozenset[Place]().union(*(each.places for each in self._sessions.values()))
-        names = {(self._names.get(topic_id), index) for topic_id, index in session.held - others}
-        kept = [each for each in self._records if (each.topic, each.partition) not in names]
+        kept = [each for each in self._records if each[0] is not session]
         self._records.clear()
         self._records.extend(kept)
         acks, session.acks = session.acks, []
         for ack in acks:
             _settle(ack, _lost())
-        await session.connection.close()
+        session.connection.begin_close()
 
 
 def _lost() -> ClusterError:

@@ -31,7 +31,14 @@ from metadata.image.internal_topics import CONSUMER_OFFSETS, SHARE_GROUP_STATE
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.coordinators import CoordinatorCalls
 from quorumlog.client.kafka import KafkaConnection
-from quorumlog.client.share_consumer import NEWEST_VERSIONS, Place, ShareConsumer, ShareRecord, ShareSession
+from quorumlog.client.share_consumer import (
+    NEWEST_VERSIONS,
+    Place,
+    RecordLock,
+    ShareConsumer,
+    ShareRecord,
+    ShareSession,
+)
 from quorumlog.errors import ClusterError
 from simulation.cluster.coordinators import LOCK_MS, WORKERS
 from simulation.cluster.history import Committed, History, marks_in
@@ -362,26 +369,26 @@ class _Worker(ShareConsumer):
         self._asked[session] = (self._world.loop.true_time(), shares)
         return await super()._ask_locked(session, api, values)
 
-    def _take(self, session: ShareSession, place: Place, result: Any) -> None:
+    def _take(self, session: ShareSession, lock: RecordLock, result: Any) -> None:
         before = len(self._records)
-        super()._take(session, place, result)
+        super()._take(session, lock, result)
         asked_s, shares = self._asked[session]
         now_s = self._world.loop.true_time()
-        share: object = self._workers.share_at(session.address.host, place)
+        share: object = self._workers.share_at(session.address.host, lock.place)
         # The one that gave the locks may have ended meanwhile.  Its epoch was not above that of the current one.
         epoch = share.leader.leader_epoch if isinstance(share, LedShare) else NEWEST_EPOCH
-        if share is None or share is not shares.get(place):
+        if share is None or share is not shares.get(lock.place):
             share = object()  # it is not known which share partition gave the locks: this is equal to none
-        for record in list(self._records)[before:]:
-            until_s = asked_s + LOCK_MS / 1000 / CLOCK_RATE_MAX
-            lock = Lock(self._member_id, now_s, until_s, share, epoch, session.connection)
-            self._watch.delivered((record.partition, record.offset), lock, asked_s)
+        until_s = asked_s + LOCK_MS / 1000 / CLOCK_RATE_MAX
+        watched = Lock(self._member_id, now_s, until_s, share, epoch, session.connection)
+        for _, record in list(self._records)[before:]:
+            self._watch.delivered((record.partition, record.offset), watched, asked_s)
             marks = marks_in(record.value or b"")
             self._world.watch.answers.consumed(self._member_id, Spot(QUEUE, record.partition), record.offset, marks)
             self._world.watch.seen["record delivered again"] += record.deliveries > 1
 
-    async def _drop(self, session: ShareSession) -> None:
+    def _end(self, session: ShareSession) -> None:
         self._watch.judge(self._world.loop.true_time(), session.connection)
         indexes = {index for _, index in session.places | frozenset(self._assigned)}
         self._watch.given_up(self._member_id, [key for key in list(self._watch.locks) if key[0] in indexes])
-        await super()._drop(session)
+        super()._end(session)

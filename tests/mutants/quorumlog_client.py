@@ -275,9 +275,23 @@ MUTANTS = (
     Mutant(
         "offsets without a record wait for one",
         SHARE_CONSUMER,
-        "            if session.acks and not self._records:  # the user",
+        "            if session.acks and all(owner is not session for owner, _ in self._records):  # the user",
         "            if False:  # the user",
         (f"{SHARE_CONSUMER_TESTS}::test_offsets_without_records_are_acknowledged_without_the_user",),
+    ),
+    Mutant(
+        "a record is accepted at the former leader of its partition",
+        SHARE_CONSUMER,
+        "session = max(sessions, key=",
+        "session = min(sessions, key=",
+        (f"{SHARE_CONSUMER_TESTS}::test_a_record_that_a_new_leader_delivered_is_accepted_there",),
+    ),
+    Mutant(
+        "a share session without partitions ends before its records are settled",
+        SHARE_CONSUMER,
+        "elif not (session.is_fetching or session.is_flushing or session.locks):",
+        "elif not (session.is_fetching or session.is_flushing):",
+        (f"{SHARE_CONSUMER_TESTS}::test_a_session_without_partitions_stays_until_its_records_are_settled",),
     ),
     Mutant(
         "acknowledgements in a request that was cut off wait forever",

@@ -24,7 +24,7 @@ from tests.unit.broker.kafka.wellness import until
 
 ID = UUID(int=7)
 ONE, TWO = Address("one", 1), Address("two", 1)
-ACCEPT, REJECT, RELEASE = 1, 3, 2
+GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 WAIT_S = 10.0
 
 
@@ -32,6 +32,7 @@ class Broker:
     """A broker.  answers: the partitions of the next answers to ShareFetch; without one, it waits.
 
     answering: whether acknowledgements get their answers.  acknowledged: offset and type, by partition.
+    closing: whether connections can be closed.  lock_time: the duration of the locks that it gives.
     """
 
     def __init__(self) -> None:
@@ -39,6 +40,9 @@ class Broker:
         self.news = asyncio.Event()
         self.answering = asyncio.Event()
         self.answering.set()
+        self.closing = asyncio.Event()
+        self.closing.set()
+        self.lock_time = timedelta(seconds=30)
         self.requests = 0
         self.acknowledged: list[tuple[int, int, int]] = []
         self.is_down = False
@@ -55,7 +59,7 @@ class Broker:
             while not self.answers:
                 self.news.clear()
                 await self.news.wait()
-            return SimpleNamespace(error_code=0, responses=self.answers.popleft())
+            return self.reply(self.answers.popleft())
         await self.answering.wait()
         for topic in values["topics"]:
             for each in topic["partitions"]:
@@ -66,7 +70,10 @@ class Broker:
         partitions = [
             SimpleNamespace(partition_index=each["partition_index"], error_code=0) for each in topic["partitions"]
         ]
-        return SimpleNamespace(error_code=0, responses=[SimpleNamespace(topic_id=ID, partitions=partitions)])
+        return self.reply([SimpleNamespace(topic_id=ID, partitions=partitions)])
+
+    def reply(self, responses: list[Any]) -> Any:
+        return SimpleNamespace(error_code=0, acquisition_lock_timeout=self.lock_time, responses=responses)
 
 
 class Connection:
@@ -81,18 +88,26 @@ class Connection:
     async def ask(self, api: Api, version: int, values: dict[str, Any], timeout_s: float) -> Any:
         return await self.broker.ask(api, values)
 
-    async def close(self) -> None:
+    def begin_close(self) -> None:
         self.is_closed = True
+
+    async def close(self) -> None:
+        self.begin_close()
+        await self.broker.closing.wait()
 
 
 class Cluster:
-    """In place of the client's.  leaders: by partition; a partition without one has no leader."""
+    """In place of the client's.  leaders: by partition; a partition without one has no leader.
+
+    refused: the partitions whose leaders may not be looked up.
+    """
 
     client_id = "test"
 
     def __init__(self, *leaders: Address | None) -> None:
         self.leaders = dict(enumerate(leaders))
         self.known: set[int] = set()
+        self.refused: set[int] = set()
         self.topics: dict[str, UUID] = {"t": ID}
         self.look_ups = 0
 
@@ -102,6 +117,8 @@ class Cluster:
         return self.leaders[index] if index in self.known else None
 
     async def find_leader(self, topic: str, index: int, timeout_s: float) -> Address:
+        if index in self.refused:
+            raise ClusterError("TOPIC_AUTHORIZATION_FAILED", "refused")
         found = self.leaders[index]
         if found is None:
             raise ClusterError(ApiError.LEADER_NOT_AVAILABLE, "no leader", retriable=True)
@@ -280,9 +297,147 @@ async def test_a_damaged_batch_is_rejected_and_reported(make: Callable[..., Sett
 async def test_offsets_without_records_are_acknowledged_without_the_user(make: Callable[..., Setting]) -> None:
     setting = make(ONE)
     setting.brokers[ONE].deliver(0, b"", 5, 6)
-    assert await setting.consumer.get(0.1) is None
-    await until(lambda: setting.brokers[ONE].requests > 2)
-    assert setting.brokers[ONE].acknowledged == [(0, 5, 0), (0, 6, 0)]
+    reading = asyncio.ensure_future(setting.consumer.get())
+    await until(lambda: setting.brokers[ONE].acknowledged == [(0, 5, GAP), (0, 6, GAP)])
+    reading.cancel()
+    await asyncio.wait({reading})
+
+
+async def test_records_of_other_leaders_delay_no_acknowledgement_of_offsets_without_records(
+    make: Callable[..., Setting],
+) -> None:
+    setting = make(ONE, TWO)
+    setting.brokers[TWO].deliver(1, data(0, 1), 0, 1)
+    await take(setting, 1)
+    setting.brokers[ONE].deliver(0, b"", 5, 6)
+    await until(lambda: setting.brokers[ONE].acknowledged == [(0, 5, GAP), (0, 6, GAP)])
+
+
+async def test_a_record_that_a_new_leader_delivered_is_accepted_there(make: Callable[..., Setting]) -> None:
+    """Also if the former leader has delivered it, too."""
+    setting = make(ONE, ONE)
+    setting.brokers[ONE].deliver(0, data(0), 0, 0)
+    await take(setting, 1)
+    setting.cluster.leaders[0] = TWO
+    setting.brokers[TWO].deliver(0, data(0), 0, 0)
+    (record,) = await take(setting, 1)
+    async with asyncio.timeout(WAIT_S):
+        await setting.consumer.accept(record)
+    assert (setting.brokers[ONE].acknowledged, setting.brokers[TWO].acknowledged) == ([], [(0, 0, ACCEPT)])
+
+
+async def test_a_session_without_partitions_stays_until_its_records_are_settled(make: Callable[..., Setting]) -> None:
+    setting = make(ONE)
+    broker = setting.brokers[ONE]
+    broker.deliver(0, data(0, 1), 0, 1)
+    records = await take(setting, 2)
+    setting.consumer._assigned = frozenset()
+    broker.answering.clear()
+    accepting = asyncio.ensure_future(setting.consumer.accept(records[0]))
+    await until(lambda: broker.requests == 2)
+    assert await setting.consumer.get(0) is None
+    broker.answering.set()
+    async with asyncio.timeout(WAIT_S):
+        await accepting
+    assert await setting.consumer.get(0) is None
+    await setting.consumer.accept(records[1])
+    assert broker.acknowledged == [(0, 0, ACCEPT), (0, 1, ACCEPT)]
+    (session,) = setting.consumer._sessions.values()
+    assert await setting.consumer.get(0) is None
+    assert not setting.consumer._sessions
+    assert session.connection.is_closed  # type: ignore[attr-defined]
+
+
+async def test_a_session_without_partitions_ends_when_its_locks_expire(make: Callable[..., Setting]) -> None:
+    setting = make(ONE)
+    broker = setting.brokers[ONE]
+    broker.lock_time = timedelta(0)
+    broker.deliver(0, data(0), 0, 1)
+    (record,) = await take(setting, 1)
+    setting.consumer._assigned = frozenset()
+    assert await setting.consumer.get(0) is None
+    await until(lambda: broker.acknowledged == [(0, 1, GAP)])
+    assert await setting.consumer.get(0) is None
+    assert not setting.consumer._sessions
+    with pytest.raises(ClusterError, match="the lock on t-0 offset 0 is lost") as failure:
+        await setting.consumer.accept(record)
+    assert failure.value.code == "INVALID_RECORD_STATE"
+
+
+async def test_a_session_without_partitions_keeps_a_lock_that_is_renewed(make: Callable[..., Setting]) -> None:
+    setting = make(ONE)
+    broker = setting.brokers[ONE]
+    broker.lock_time = timedelta(0)
+    broker.deliver(0, data(0), 0, 0)
+    (record,) = await take(setting, 1)
+    broker.lock_time = timedelta(seconds=30)
+    await setting.consumer.renew(record)
+    setting.consumer._assigned = frozenset()
+    assert await setting.consumer.get(0) is None
+    await setting.consumer.accept(record)
+    assert broker.acknowledged == [(0, 0, RENEW), (0, 0, ACCEPT)]
+
+
+async def test_get_fails_when_the_consumer_is_closed(make: Callable[..., Setting]) -> None:
+    setting = make(ONE)
+    reading = asyncio.ensure_future(setting.consumer.get())
+    await until(lambda: setting.brokers[ONE].requests == 1)
+    await setting.close()
+    async with asyncio.timeout(WAIT_S):
+        with pytest.raises(ClusterError, match="the consumer was closed") as failure:
+            await reading
+    assert failure.value.code == "CLIENT_CLOSED"
+    assert setting.brokers[ONE].requests == 1
+
+
+async def test_a_closed_consumer_returns_no_records_that_it_has_buffered(make: Callable[..., Setting]) -> None:
+    setting = make(ONE)
+    setting.brokers[ONE].deliver(0, data(0, 1), 0, 1)
+    (record,) = await take(setting, 1)
+    closing = asyncio.ensure_future(setting.close())
+    setting.brokers[ONE].closing.clear()
+    await asyncio.sleep(0)
+    with pytest.raises(ClusterError, match="the consumer was closed"):
+        await setting.consumer.get(WAIT_S)
+    with pytest.raises(ClusterError, match="the lock on t-0 offset 0 is lost"):
+        await setting.consumer.accept(record)
+    setting.brokers[ONE].closing.set()
+    await closing
+
+
+async def test_a_close_that_is_cancelled_ends_all_sessions(make: Callable[..., Setting]) -> None:
+    setting = make(ONE, TWO)
+    setting.brokers[ONE].deliver(0, data(0, 1), 0, 1)
+    records = await take(setting, 2)
+    await until(lambda: setting.brokers[TWO].requests == 1)
+    sessions = list(setting.consumer._sessions.values())
+    setting.brokers[ONE].answering.clear()
+    waiting = [asyncio.ensure_future(setting.consumer.accept(records[0]))]
+    await until(lambda: setting.brokers[ONE].requests == 2)
+    waiting.append(asyncio.ensure_future(setting.consumer.accept(records[1])))
+    await asyncio.sleep(0)
+    closing = asyncio.ensure_future(setting.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait({closing})
+    assert closing.cancelled()
+    assert [each.connection.is_closed for each in sessions] == [True, True]  # type: ignore[attr-defined]
+    async with asyncio.timeout(WAIT_S):
+        for each in waiting:
+            with pytest.raises(ClusterError, match="its locks are lost"):
+                await each
+
+
+async def test_a_leader_that_may_not_be_looked_up_is_reported_once(make: Callable[..., Setting]) -> None:
+    setting = make(ONE, TWO)
+    setting.cluster.refused = {0}
+    with pytest.raises(ClusterError) as failure:
+        await setting.consumer.get(WAIT_S)
+    assert failure.value.code == "TOPIC_AUTHORIZATION_FAILED"
+    setting.cluster.refused = set()
+    setting.brokers[ONE].deliver(0, data(0), 0, 0)
+    (record,) = await take(setting, 1)
+    assert record.partition == 0
 
 
 async def test_a_leader_that_refuses_is_asked_again_after_a_pause(make: Callable[..., Setting]) -> None:
