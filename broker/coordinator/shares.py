@@ -281,7 +281,10 @@ class ShareGroups:
         )
 
     def _prune(self, session: ShareSession) -> None:
-        """Drop the former partitions of a session that this broker has not loaded, so that there is a bound on them."""
+        """Forget the former partitions of a session that this broker does not serve.
+
+        So a session has at most as many of them as this broker serves.
+        """
         group = session.key.group
         for place in [each for each in session.former if self.partitions.known(ShareKey(group, *each)) is None]:
             del session.former[place]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -18,10 +16,10 @@ from quorumlog.errors import FatalError
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.config import KafkaListener, NodeConfig
 from quorumlog.runtime.disk import DiskError
-from quorumlog.runtime.syncs import SyncJob, SyncThreads, close_all
 from quorumlog.wire import rpcs
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.v1 import controller_pb2 as pb
+from tests.hanging_syncs import hanging_syncs
 from tests.integration.broker.harness import batch
 from tests.integration.broker.processes import ANY_PORT, WAIT_S
 
@@ -178,22 +176,10 @@ async def test_a_damaged_replica_is_offline_and_the_others_serve(tmp_path: Path)
 async def test_a_hanging_directory_goes_offline_and_the_other_continues_to_serve(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    released, run = asyncio.Event(), SyncThreads.run
-
-    async def hangs(threads: SyncThreads, jobs: Sequence[SyncJob]) -> None:
-        if any(str(tmp_path / "a" / "logs") in os.readlink(f"/proc/self/fd/{job.fd}") for job in jobs):
-            try:
-                await released.wait()
-            except asyncio.CancelledError:
-                close_all(jobs)
-                raise
-        await run(threads, jobs)
-
     both = replace(config(tmp_path / "a", tmp_path / "b"), log_dir_stall_timeout_ms=1000)
     async with make_broker_process(both, Sources.real()) as process:
         await ready(process)
         await create(process)
-        monkeypatch.setattr(SyncThreads, "run", hangs)
         homes: dict[int, UUID] = {}
         for index in range(PARTITIONS):
             hosted = process.role.table.find("t", index)
@@ -201,11 +187,9 @@ async def test_a_hanging_directory_goes_offline_and_the_other_continues_to_serve
             assert hosted.log is not None
             homes[index] = hosted.log.directory_id
         hung = process.role._disks[0].directory_id
-        try:
+        with hanging_syncs(tmp_path / "a" / "logs", monkeypatch):
             codes = await asyncio.gather(*(write(process, index) for index in range(PARTITIONS)))
             assert [code == KafkaCode.NONE for code in codes] == [homes[index] != hung for index in range(PARTITIONS)]
             assert "the disk hangs" in str(process.role.logs.failed_disks[hung])
             async with asyncio.timeout(WAIT_S):
                 await process.role.logs.maintain(0, 0)
-        finally:
-            released.set()

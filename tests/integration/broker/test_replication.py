@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
@@ -16,9 +15,9 @@ from broker.log import Appended
 from broker.replica import fetcher
 from broker.replica.limits import ReplicaLimits
 from quorumlog.runtime.disk import DiskError
-from quorumlog.runtime.syncs import SyncJob, SyncThreads
 from quorumlog.wire import rpcs
 from quorumlog.wire.errors import ApiError, KafkaCode
+from tests.hanging_syncs import hanging_syncs
 from tests.integration.broker.harness import Broker, Cluster, batch, values_of
 
 ALL, LEADER, NONE = -1, 1, 0
@@ -200,13 +199,6 @@ async def test_replicas_on_a_failed_directory_are_no_longer_fetched(
 async def test_a_hanging_directory_does_not_delay_copies_to_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    released, run = asyncio.Event(), SyncThreads.run
-
-    async def hangs(threads: SyncThreads, jobs: Sequence[SyncJob]) -> None:
-        if any(f"{tmp_path}/3b/logs" in os.readlink(f"/proc/self/fd/{job.fd}") for job in jobs):
-            await released.wait()
-        await run(threads, jobs)
-
     async with Cluster(tmp_path, directories=2, lag_max_ms=600_000) as cluster:
         cluster.controller.create("t", *[(1, 2, 3)] * 6)
         leader, follower = await leading(cluster, 1, "t"), cluster[3]
@@ -218,7 +210,6 @@ async def test_a_hanging_directory_does_not_delay_copies_to_the_others(
             assert partition_log is not None
             homes[index] = disks[partition_log.directory_id]
         assert sorted(set(homes.values())) == ["3", "3b"]
-        monkeypatch.setattr(SyncThreads, "run", hangs)
 
         async def produce(index: int) -> list[int]:
             codes = []
@@ -227,15 +218,13 @@ async def test_a_hanging_directory_does_not_delay_copies_to_the_others(
                 codes.append(result.error_code)
             return codes
 
-        writes = {index: asyncio.create_task(produce(index)) for index in range(6)}
-        try:
+        with hanging_syncs(tmp_path / "3b" / "logs", monkeypatch):
+            writes = {index: asyncio.create_task(produce(index)) for index in range(6)}
             served = [writes[index] for index in range(6) if homes[index] == "3"]
             async with asyncio.timeout(30):
                 assert await asyncio.gather(*served) == [[0, 0]] * len(served)
             waiting = [writes[index] for index in range(6) if homes[index] == "3b"]
             assert not any(write.done() for write in waiting)
-        finally:
-            released.set()
         assert await asyncio.gather(*waiting) == [[0, 0]] * len(waiting)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import traceback
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,7 +17,7 @@ from quorumlog.client.record_producer import Producer
 from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka.codec import Api
-from tests.unit.quorumlog.client.fake_cluster import fake_brokers
+from tests.unit.quorumlog.client.fake_cluster import FakeBrokers, fake_brokers
 
 S = 5.0
 ADD, END, INIT = Api.ADD_PARTITIONS_TO_TXN, Api.END_TXN, Api.INIT_PRODUCER_ID
@@ -235,8 +237,9 @@ async def test_a_commit_without_an_answer_may_only_be_repeated(each: Setting) ->
     each.transactions.begin()
 
 
-async def test_no_record_is_added_while_the_transaction_commits() -> None:
-    """The record could arrive after the marker, and would then belong to no transaction that ends."""
+@asynccontextmanager
+async def in_transaction() -> AsyncIterator[tuple[Producer, FakeBrokers, Coordinator]]:
+    """Yield a producer whose transaction is open, at a broker that answers no batch until it is told to."""
     coordinator = Coordinator()
     async with fake_brokers(1) as brokers:
         await brokers.create("t", [1])
@@ -247,37 +250,34 @@ async def test_no_record_is_added_while_the_transaction_commits() -> None:
         async with producer:
             brokers.replicas[1].acknowledge.clear()
             producer.begin_transaction()
-            first = await producer.send("t", b"first")
-            committing = asyncio.ensure_future(producer.commit_transaction())
-            await brokers.replicas[1].appended.wait()
-            with pytest.raises(ClusterError, match="the commit of its transaction is in progress") as refused:
-                await producer.send("t", b"late")
-            assert refused.value.code == ApiError.INVALID_TXN_STATE
-            with pytest.raises(ClusterError, match="the commit of its transaction is in progress"):
-                await producer.commit_transaction()
-            brokers.replicas[1].acknowledge_all()
-            await committing
-            assert first.done()
-            producer.begin_transaction()
+            yield producer, brokers, coordinator
+
+
+async def test_no_record_is_added_while_the_transaction_commits() -> None:
+    """The record could arrive after the marker, and would then belong to no transaction that ends."""
+    async with in_transaction() as (producer, brokers, _):
+        first = await producer.send("t", b"first")
+        committing = asyncio.ensure_future(producer.commit_transaction())
+        await brokers.replicas[1].appended.wait()
+        with pytest.raises(ClusterError, match="the commit of its transaction is in progress") as refused:
+            await producer.send("t", b"late")
+        assert refused.value.code == ApiError.INVALID_TXN_STATE
+        with pytest.raises(ClusterError, match="the commit of its transaction is in progress"):
+            await producer.commit_transaction()
+        brokers.replicas[1].acknowledge_all()
+        await committing
+        assert first.done()
+        producer.begin_transaction()
 
 
 async def test_a_commit_that_is_cancelled_before_it_is_sent_leaves_the_transaction_open() -> None:
-    coordinator = Coordinator()
-    async with fake_brokers(1) as brokers:
-        await brokers.create("t", [1])
-        producer = Producer(brokers.bootstrap, transactional_id="billing")
-        assert producer._transactions is not None
-        calls = cast(Any, coordinator)
-        producer._transactions._calls = producer._transactions._groups = calls
-        async with producer:
-            brokers.replicas[1].acknowledge.clear()
-            producer.begin_transaction()
-            await producer.send("t", b"first")
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.05):
-                    await producer.commit_transaction()
-            await producer.send("t", b"second")
-            brokers.replicas[1].acknowledge_all()
-            await producer.commit_transaction()
+    async with in_transaction() as (producer, brokers, coordinator):
+        await producer.send("t", b"first")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await producer.commit_transaction()
+        await producer.send("t", b"second")
+        brokers.replicas[1].acknowledge_all()
+        await producer.commit_transaction()
         assert [each.value for each in await brokers.records("t", 0)] == [b"first", b"second"]
     assert coordinator.kinds().count(END) == 1

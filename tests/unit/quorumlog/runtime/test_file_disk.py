@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -25,6 +25,7 @@ from quorumlog.runtime import file_disk, sqlite_facts, stall
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.file_disk import FileDisk
 from quorumlog.runtime.syncs import Sync, SyncJob, SyncThreads, close_all
+from tests.hanging_syncs import hanging_syncs
 
 
 def acquire(root: Path, node_id: int = 1, cluster_id: str | None = "mine") -> FileDisk:
@@ -246,27 +247,6 @@ async def test_a_few_files_and_folders_are_synced_one_by_one(tmp_path: Path, mon
     await disk.flush([file], ["logs", "removed"])
     assert synced == [(str(tmp_path / "logs/a"), Sync.DATA), (str(tmp_path / "logs"), Sync.ALL)]
     disk.close()
-
-
-@contextlib.contextmanager
-def hanging_syncs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[asyncio.Event]:
-    """Make all syncs under `folder` wait for the event; it is set at the end."""
-    released, run = asyncio.Event(), SyncThreads.run
-
-    async def hangs(threads: SyncThreads, jobs: Sequence[SyncJob]) -> None:
-        if any(os.readlink(f"/proc/self/fd/{job.fd}").startswith(str(folder)) for job in jobs):
-            try:
-                await released.wait()
-            except asyncio.CancelledError:
-                close_all(jobs)
-                raise
-        await run(threads, jobs)
-
-    monkeypatch.setattr(SyncThreads, "run", hangs)
-    try:
-        yield released
-    finally:
-        released.set()
 
 
 async def test_a_directory_that_hangs_does_not_delay_another_one(
