@@ -239,7 +239,7 @@ class Fetcher:
             await self._abandon_rounds()
             self._session.reset()
 
-    async def _reply_or_news(self, reply: asyncio.Task[memoryview]) -> None:
+    async def _reply_or_news(self, reply: asyncio.Future[memoryview]) -> None:
         self._news.clear()
         if not self._session.has_news and not reply.done():
             await self._news.wait()  # the end of the reply sets it, too

@@ -14,7 +14,8 @@ transactional id.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
@@ -132,11 +133,6 @@ class ProducerTransactions:
     @property
     def has_failed(self) -> bool:
         return self._state is _State.FAILED
-
-    @property
-    def needs_abort(self) -> bool:
-        """Return whether an abort was not completed, so it must be repeated."""
-        return self.is_aborting and not self._abort_runs
 
     def begin(self) -> None:
         """Begin a transaction.  Raises: ClusterError: PRODUCER_FENCED; INVALID_TXN_STATE: one is open."""
@@ -353,19 +349,31 @@ class ProducerTransactions:
         keeps_epoch: no batch of the transaction can arrive later.  If not, the producer takes its next epoch.
 
         Raises:
-            ClusterError: as `end` and `start`.  After TIMED_OUT or a cancel, repeat the call.  TRANSACTION_ABORTABLE:
-                another call aborts it now.
+            ClusterError: as `end` and `start`.  After TIMED_OUT or a cancel, repeat the call.
         """
-        if self._abort_runs:  # a second one would send an end under the epoch that the first one replaces
+        self.is_aborting = True
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        await self.end(timeout_s, commit=False)
+        if keeps_epoch:
+            self._done()
+        else:
+            await self.start(max(deadline - asyncio.get_running_loop().time(), PAUSE_MIN_S))
+
+    @contextmanager
+    def failing(self, cause: ClusterError) -> Iterator[None]:
+        """Mark the open transaction as failed, and let no other call abort it during the block.
+
+        Another one would send an end under the epoch that this one replaces, or abort the next transaction.
+
+        Raises:
+            ClusterError: TRANSACTION_ABORTABLE: another call aborts it now.
+        """
+        if self._abort_runs:
             raise self._refusal()
-        self.is_aborting = self._abort_runs = True
+        self._abort_runs = True
+        self.failed(cause)
         try:
-            deadline = asyncio.get_running_loop().time() + timeout_s
-            await self.end(timeout_s, commit=False)
-            if keeps_epoch:
-                self._done()
-            else:
-                await self.start(max(deadline - asyncio.get_running_loop().time(), PAUSE_MIN_S))
+            yield
         finally:
             self._abort_runs = False
 

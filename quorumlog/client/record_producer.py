@@ -316,7 +316,7 @@ class Producer:
             ClusterError: as `begin_transaction`, `commit_transaction` and `abort_transaction`.  A transaction whose
                 commit is refused with TRANSACTION_ABORTABLE is aborted.
         """
-        if self._of_transactions().needs_abort:
+        if self._of_transactions().is_aborting:
             await self.abort_transaction()
         self.begin_transaction()
         try:
@@ -393,21 +393,22 @@ class Producer:
         gets its next epoch, so that nothing of the transaction can arrive later.
 
         Raises:
-            ClusterError: PRODUCER_FENCED; TIMED_OUT: repeat the call, or close the producer: the coordinator aborts the
-                transaction after its timeout; INVALID_TXN_STATE: none is open, or its commit was not answered.
+            ClusterError: PRODUCER_FENCED; TRANSACTION_ABORTABLE: another call aborts it now; TIMED_OUT: repeat the
+                call, or close the producer: the coordinator aborts the transaction after its timeout;
+                INVALID_TXN_STATE: none is open, or its commit was not answered.
         """
         transactions = self._of_transactions()
         if not transactions.can_abort:
             await transactions.end(timeout_s, commit=False)  # raises the reason
         is_clean = not transactions.has_failed and self._buffer.is_empty
         text = f"transactional id {transactions.transactional_id}: the transaction was aborted"
-        transactions.failed(ClusterError(ApiError.TRANSACTION_ABORTABLE, text))  # no more records are added or sent
-        with suppress(ClusterError):
-            await self.flush()
-        self._buffer.forget_failures()
-        await transactions.abort(timeout_s, keeps_epoch=is_clean)
-        if not is_clean:
-            self._topics.renumber(transactions.identity)
+        with transactions.failing(ClusterError(ApiError.TRANSACTION_ABORTABLE, text)):  # accepts and sends no records
+            with suppress(ClusterError):
+                await self.flush()
+            self._buffer.forget_failures()
+            await transactions.abort(timeout_s, keeps_epoch=is_clean)
+            if not is_clean:
+                self._topics.renumber(transactions.identity)
 
     def _of_transactions(self) -> ProducerTransactions:
         if self._transactions is None:

@@ -338,8 +338,8 @@ MUTANTS = (
     Mutant(
         "two calls abort a transaction at the same time",
         TRANSACTIONS,
-        "        if self._abort_runs:  #",
-        "        if False:  #",
+        "        if self._abort_runs:\n",
+        "        if False:\n",
         (f"{TRANSACTION_TESTS}::test_two_calls_do_not_abort_at_the_same_time",),
     ),
     Mutant(

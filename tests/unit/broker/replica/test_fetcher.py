@@ -17,6 +17,8 @@ from quorumlog.wire.kafka import fetch as wire
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.replica.rig import Rig
 
+WAIT_S = 30
+
 
 async def test_a_follower_fetches_only_from_its_durable_end(rig: Rig) -> None:
     """A fetch offset is an acknowledgement."""
@@ -77,6 +79,21 @@ async def test_a_refused_replica_reports_its_position_again(rig: Rig) -> None:
     fetcher._end_delay(partition)  # no request was sent in the meantime
     again = fetcher._session.build()
     assert [(each, one.offset) for each, one in again.targets] == [(partition, 0)]
+
+
+async def test_what_happened_before_the_wait_for_a_reply_ends_it(rig: Rig) -> None:
+    """A new position or a reply may come between two waits, and is not announced again."""
+    await rig.create((2, 1))
+    fetcher = rig.fetcher(2)
+    reply: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
+    assert fetcher._session.has_news
+    async with asyncio.timeout(WAIT_S):
+        await fetcher._reply_or_news(reply)
+    fetcher._session.build()
+    assert not fetcher._session.has_news
+    reply.set_result(memoryview(b""))
+    async with asyncio.timeout(WAIT_S):
+        await fetcher._reply_or_news(reply)
 
 
 async def test_a_reply_to_a_replica_that_has_become_leader_changes_nothing(rig: Rig) -> None:

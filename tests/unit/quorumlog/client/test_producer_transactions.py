@@ -20,6 +20,7 @@ from quorumlog.wire.kafka.codec import Api
 from tests.unit.quorumlog.client.fake_cluster import FakeBrokers, fake_brokers
 
 S = 5.0
+WAIT_S = 30.0
 ADD, END, INIT = Api.ADD_PARTITIONS_TO_TXN, Api.END_TXN, Api.INIT_PRODUCER_ID
 
 
@@ -171,7 +172,7 @@ async def test_two_calls_do_not_abort_at_the_same_time(each: Setting, monkeypatc
         await ending.wait()
         for other in (producer.abort_transaction(), producer.transaction().__aenter__()):
             with pytest.raises(ClusterError, match="the abort of its last transaction is not complete"):
-                await other
+                await asyncio.wait_for(other, WAIT_S)
         going_on.set()
         await aborting
         producer.begin_transaction()
@@ -280,4 +281,21 @@ async def test_a_commit_that_is_cancelled_before_it_is_sent_leaves_the_transacti
         brokers.replicas[1].acknowledge_all()
         await producer.commit_transaction()
         assert [each.value for each in await brokers.records("t", 0)] == [b"first", b"second"]
+    assert coordinator.kinds().count(END) == 1
+
+
+async def test_only_one_call_aborts_a_transaction_whose_batches_are_being_sent() -> None:
+    """The second one would otherwise abort the next transaction, which may begin before its own wait has ended."""
+    async with in_transaction() as (producer, brokers, coordinator):
+        await producer.send("t", b"first")
+        await brokers.replicas[1].appended.wait()
+        aborting = asyncio.create_task(producer.abort_transaction())
+        await asyncio.sleep(0)
+        with pytest.raises(ClusterError) as refused:
+            await asyncio.wait_for(producer.abort_transaction(), WAIT_S)
+        assert refused.value.code == ApiError.TRANSACTION_ABORTABLE
+        brokers.replicas[1].acknowledge_all()
+        await aborting
+        producer.begin_transaction()
+        await producer.abort_transaction()
     assert coordinator.kinds().count(END) == 1
