@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from quorumlog.doctor.findings import ADVICE, CRITICAL, PROBLEM, Finding
 from quorumlog.doctor.layout import UNFENCED, Layout
 from quorumlog.doctor.observed import NO_LEADER
-from quorumlog.doctor.steps import TOPICS_AT_ONCE_MAX, first_topics, move, start, texts, unclean
+from quorumlog.doctor.steps import TOPICS_AT_ONCE_MAX, cancel, first_topics, move, start, texts, unclean
 from quorumlog.words import SHOWN_MAX, Key, counted, listed, named
 
 if TYPE_CHECKING:
@@ -191,24 +191,25 @@ def _bring_back(layout: Layout, missing: tuple[int, ...], keys: list[Key]) -> tu
 
 def reassignment_findings(layout: Layout) -> Iterator[Finding]:
     """Yield the findings about reassignments that make no progress."""
+    moving = {key: each for key, each in layout.partitions.items() if each.adding or each.removing}
     groups: dict[tuple[str, bool], list[Key]] = {}
-    for key, partition in layout.partitions.items():
-        if (partition.adding or partition.removing) and (stuck := _stuck(layout, key, partition)):
+    for key, partition in moving.items():
+        if stuck := _stuck(layout, key, partition):
             groups.setdefault(stuck, []).append(key)
     for (cause, is_throttled), keys in sorted(groups.items()):
-        cancel = "kctl reassign cancel" + "".join(f" --topic {topic}" for topic in first_topics(keys))
-        command, step = cancel, "resolve that, and it continues automatically"
+        back = cancel(keys, moving.keys())
+        commands, step = back, "resolve that, and it continues automatically"
         if is_throttled:
-            command = "kctl reassign start --throttle none"
-            step = f"remove the throttle: {command}"
+            commands = ("kctl reassign start --throttle none",)
+            step = f"remove the throttle: {commands[0]}"
         yield Finding(
             PROBLEM,
             "REASSIGNMENT_STUCK",
             what=f"{counted(len(keys), 'partition')} being moved, without progress: {named(keys)}",
             cause=cause,
-            next=f"{step}; or go back: {cancel}",
+            next=f"{step}; or go back: {'; '.join(back)}",
             partitions=texts(keys),
-            commands=(command,),
+            commands=commands,
         )
 
 

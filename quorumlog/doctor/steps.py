@@ -12,6 +12,8 @@ from quorumlog.words import Key, listed, quoted
 RECOVERY = "docs/recovery.md"
 TOPICS_AT_ONCE_MAX = 20
 """Topics that one step names; the next run of doctor names further ones."""
+PARTITIONS_AT_ONCE_MAX = 20
+"""Partitions of one topic that one command names."""
 
 
 def start(cluster: ObservedCluster, node_ids: Iterable[int], noun: str = "node", needed: int | None = None) -> str:
@@ -89,6 +91,23 @@ def unclean(partitions: Iterable[Key], leaderless: AbstractSet[Key]) -> tuple[st
         indexes = sorted(index for name, index in wanted if name == topic)
         commands += [f"{command} --partition {index}" for index in indexes] if topic in others else [command]
     return tuple(commands[:TOPICS_AT_ONCE_MAX])
+
+
+def cancel(partitions: Iterable[Key], moving: AbstractSet[Key]) -> tuple[str, ...]:
+    """Return the commands that cancel the reassignments of these partitions.
+
+    moving: all partitions that are being reassigned.  The reassignments of those that are not in `partitions` go on.
+    """
+    wanted = set(partitions)
+    others = {topic for topic, _ in moving - wanted}
+    topics = first_topics(wanted)
+    command = "kctl reassign cancel"
+    whole = "".join(f" --topic {topic}" for topic in topics if topic not in others)
+    commands = [f"{command}{whole}"] if whole else []
+    for topic in others.intersection(topics):
+        indexes = sorted(index for name, index in wanted if name == topic)[:PARTITIONS_AT_ONCE_MAX]
+        commands.append(f"{command} --topic {topic}" + "".join(f" --partition {index}" for index in indexes))
+    return tuple(sorted(commands))
 
 
 def first_topics(partitions: Iterable[Key]) -> list[str]:

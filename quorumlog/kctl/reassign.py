@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 NO_THROTTLE = -1
 TOPICS_SHOWN_MAX = 5
+CANCEL_PLAN = "kctl reassign cancel --plan FILE.json"
 
 
 @click.group("reassign", cls=Group)
@@ -172,13 +173,16 @@ async def generate(
 
 def _named(current: Sequence[Move], plan: Sequence[Move]) -> list[Move]:
     known = {(move.topic, move.partition): move for move in current}
-    missing = [move for move in plan if (move.topic, move.partition) not in known]
-    if missing:
-        name = f"{missing[0].topic}-{missing[0].partition}"
-        raise ClusterError(
-            ApiError.UNKNOWN_TOPIC_OR_PARTITION, f"partition {name} does not exist", "kctl topics describe"
-        )
+    _check_known(known, [(move.topic, move.partition) for move in plan])
     return [known[move.topic, move.partition] for move in plan]
+
+
+def _check_known(known: Container[Key], wanted: Iterable[Key]) -> None:
+    """Raises: ClusterError: UNKNOWN_TOPIC_OR_PARTITION."""
+    for topic, index in wanted:
+        if (topic, index) not in known:
+            text = f"partition {topic}-{index} does not exist"
+            raise ClusterError(ApiError.UNKNOWN_TOPIC_OR_PARTITION, text, "kctl topics describe")
 
 
 async def _current(client: Caller, context: Context, topics: Iterable[str]) -> list[Move]:
@@ -424,9 +428,12 @@ async def status(context: Context, path: str | None, topics: tuple[str, ...], br
     plan = _load(path)
     async with context.client() as client:
         reads = Reads(context, client)
-        keys = {(move.topic, move.partition) for move in plan or ()}
-        ongoing, throttle = await list_ongoing(reads, keys, context.left_s)
-        ongoing = [each for each in ongoing if _is_wanted(each, topics, brokers)]
+        everything, throttle = await list_ongoing(reads, (), context.left_s)
+        moving = {(each.topic, each.index) for each in everything}
+        keys = moving if plan is None else moving.intersection((move.topic, move.partition) for move in plan)
+        ongoing = [
+            each for each in everything if (each.topic, each.index) in keys and _is_wanted(each, topics, brokers)
+        ]
         left = await Sizes(client).left(ongoing, context.left_s) if ongoing else {}
         waits = await waited_for(reads, ongoing, context.left_s)
     reads.tell()
@@ -452,11 +459,16 @@ async def status(context: Context, path: str | None, topics: tuple[str, ...], br
         columns = ("topic", "partition", "adding", "removing", "isr", "bytes_left", "state")
         context.output.table(columns, [[row[column] for column in columns] for row in rows])
         context.output.message(f"throttle: {'none' if throttle < 0 else f'{throttle} bytes per second per broker'}")
-        _report_blocked(context, ongoing, waits)
+        _report_blocked(context, ongoing, waits, moving)
 
 
-def _report_blocked(context: Context, ongoing: Sequence[Any], waits: dict[Key, list[int]]) -> None:
-    """Report, for each set of unavailable brokers, the partitions that wait for them and the next steps."""
+def _report_blocked(context: Context, ongoing: Sequence[Any], waits: dict[Key, list[int]], moving: set[Key]) -> None:
+    """Report, for each set of unavailable brokers, the partitions that wait for them and the next steps.
+
+    moving: all partitions that are being reassigned, also those that are not shown.
+    """
+    from quorumlog.doctor.steps import cancel
+
     groups: dict[tuple[int, ...], list[Any]] = {}
     for each in ongoing:
         brokers = waits[each.topic, each.index]
@@ -466,11 +478,9 @@ def _report_blocked(context: Context, ongoing: Sequence[Any], waits: dict[Key, l
         verb, topics = "waits" if len(held) == 1 else "wait", sorted({each.topic for each in held})
         text = blocked_reason(held[0], waits_for).removeprefix("waits")
         start = listed(f"broker {broker}" for broker in waits_for)
-        cancel = (
-            " ".join(f"--topic {topic}" for topic in topics) if len(topics) <= TOPICS_SHOWN_MAX else "--plan FILE.json"
-        )
-        partitions = named((each.topic, each.index) for each in held)
-        context.output.message(f"{partitions} {verb}{text} (next: start {start}, or kctl reassign cancel {cancel})")
+        keys = [(each.topic, each.index) for each in held]
+        back = "; ".join(cancel(keys, moving)) if len(topics) <= TOPICS_SHOWN_MAX else CANCEL_PLAN
+        context.output.message(f"{named(keys)} {verb}{text} (next: start {start}, or {back})")
 
 
 def _is_wanted(ongoing: Any, topics: Sequence[str], brokers: tuple[int, ...] | None) -> bool:
@@ -485,23 +495,42 @@ def _is_wanted(ongoing: Any, topics: Sequence[str], brokers: tuple[int, ...] | N
 @group.command("cancel")
 @_plan_option
 @_topic_option
+@click.option(
+    "--partition",
+    "indexes",
+    multiple=True,
+    type=click.IntRange(0, 2**31 - 1),
+    metavar="P",
+    help="Only this partition of the topic; may be repeated.",
+)
 @click.option("--all", "everything", is_flag=True, help="All reassignments in progress.")
 @dry_run_option
 @so_on_return
 @with_loop
-async def cancel(context: Context, path: str | None, topics: tuple[str, ...], everything: bool, dry_run: bool) -> None:
+async def cancel(
+    context: Context,
+    path: str | None,
+    topics: tuple[str, ...],
+    indexes: tuple[int, ...],
+    everything: bool,
+    dry_run: bool,
+) -> None:
     """Return to the replicas from before a reassignment.
 
-    This is refused if only new replicas hold all acknowledged records.  Partitions of the plan whose reassignment has
-    ended stay as they are.
+    This is refused if only new replicas hold all acknowledged records.  Partitions of the plan, or named with
+    --partition, whose reassignment has ended stay as they are.
     """
     plan = _load(path)
     if (plan is not None) + bool(topics) + everything != 1:
         raise click.UsageError("give one of --plan FILE.json, --topic T and --all")
+    if indexes and len(topics) != 1:
+        raise click.UsageError("--partition needs one --topic")
     planned = {(move.topic, move.partition) for move in plan or ()}
+    planned.update((topic, index) for topic in topics for index in indexes)
     async with context.client() as client:
         if topics:
-            await _described(client, context, topics)
+            found = await _described(client, context, topics)
+            _check_known({(topic.name, each.index) for topic in found for each in topic.partitions}, sorted(planned))
         reply, moves = await _cancelled(client, context, planned, topics, dry_run)
     if ended := planned.difference((move.topic, move.partition) for move in moves):
         are = "is" if len(ended) == 1 else "are"

@@ -17,6 +17,13 @@ MUTANTS = (
         (f"{PARTITION_TESTS}::test_records_that_another_broker_still_holds_are_not_given_up",),
     ),
     Mutant(
+        "doctor cancels reassignments that make progress",
+        STEPS,
+        "for topic in topics if topic not in others)",
+        "for topic in topics)",
+        (f"{PARTITION_TESTS}::test_a_stuck_reassignment_is_cancelled_without_others_of_its_topic",),
+    ),
+    Mutant(
         "doctor gives topics with lost replicas the replication factor of others",
         BROKERS,
         "layout.factor([key for key in keys if key[0] == topic])",

@@ -284,6 +284,22 @@ def test_a_reassignment_without_progress(clinic: Clinic, diagnose: Diagnose) -> 
     )
 
 
+def test_a_stuck_reassignment_is_cancelled_without_others_of_its_topic(clinic: Clinic, diagnose: Diagnose) -> None:
+    stuck, going, settled = clinic.topic("t", (11, 12, 13), (11, 12, 14), (11, 12))
+    for partition, target in ((stuck, 13), (going, 14)):
+        partition.isr[:] = [11, 12]
+        partition.adding[:], partition.removing[:] = [target], [12]
+    assert not settled.adding
+    clinic.topic("u", (11, 12, 13))
+    clinic.metadata.topics[1].partitions[0].CopyFrom(stuck)
+    clinic.fence(13)
+    clinic.replica(14, "t", 1, 40, 50, state="follower")
+    found = diagnose()[0]["REASSIGNMENT_STUCK"]
+    assert found["partitions"] == ["t-0", "u-0"]
+    assert found["commands"] == ["kctl reassign cancel --topic t --partition 0", "kctl reassign cancel --topic u"]
+    assert found["next"].endswith("or go back: " + "; ".join(found["commands"]))
+
+
 def test_a_reassignment_to_a_fenced_broker(clinic: Clinic, diagnose: Diagnose) -> None:
     moving(clinic)
     clinic.fence(13)

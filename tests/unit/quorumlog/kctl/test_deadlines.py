@@ -138,7 +138,7 @@ def body(command: click.Command) -> Body:
         (reassign.generate, (("t",), (11,), None, None, None)),
         (reassign.start, (None, ("t",), (11,), None, None, False, False, True)),
         (reassign.status, (None, (), None)),
-        (reassign.cancel, (None, ("t",), False, False)),
+        (reassign.cancel, (None, ("t",), (), False, False)),
         (reassign.verify, (None, ("t",), (11,))),
         (cluster.health, (True, True)),
         (voters.add_voter, (parse_voter("2@h2:1"), False, True, False)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
@@ -287,6 +288,21 @@ def test_brokers_that_block_a_reassignment_are_named_with_a_next_step(
     assert "or kctl reassign cancel --plan FILE.json)" in capsys.readouterr().err
 
 
+def test_the_next_step_cancels_only_partitions_that_wait(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = ongoing(index=1, replicas=[11, 14, 12], adding=[14])
+    cluster.replies[rpcs.LIST_REASSIGNMENTS] = going_on(ongoing(), elsewhere)
+    cluster.replies[rpcs.DESCRIBE_BROKERS] = brokers(b11=False, b12=False, b13=True, b14=False)
+    plan = {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [11, 13]}]}
+    for which in ([], ["--brokers", "13"], ["--plan", "-"]):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(json.dumps(plan).encode())))
+        assert run(["reassign", "status", *which]) == 0
+        shown = capsys.readouterr()
+        assert "(next: start broker 13, or kctl reassign cancel --topic t --partition 0)" in shown.err
+        assert ("14" in shown.out) == (not which)
+
+
 def test_a_waiting_command_reports_the_blocking_brokers() -> None:
     assert blocked_reason(ongoing(), ()) == ""
     assert blocked_reason(ongoing(leader=-1), (13,)) == "no_leader"
@@ -334,3 +350,30 @@ def test_a_reassignment_that_ends_meanwhile_does_not_keep_others_from_being_canc
     cluster.replies[rpcs.LIST_REASSIGNMENTS] = [going_on(ongoing(index=1)), going_on()]
     cluster.replies[rpcs.ALTER_REASSIGNMENTS] = GONE
     assert run(["reassign", "cancel", *which]) == 5
+
+
+def test_single_partitions_of_a_topic_are_cancelled(cluster: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.replies[rpcs.ALTER_REASSIGNMENTS] = altered((0, True, ""))
+    assert run(["reassign", "cancel", "--topic", "t", "--partition", "0", "--partition", "1"]) == 0
+    assert capsys.readouterr().err == "t-1 is not being reassigned (any more), and is not changed\n"
+    (listed,) = [request for rpc, request in cluster.calls if rpc == rpcs.LIST_REASSIGNMENTS]
+    assert [(each.topic, each.index) for each in listed.partitions] == [("t", 0), ("t", 1)]
+    (request,) = [request for rpc, request in cluster.calls if rpc == rpcs.ALTER_REASSIGNMENTS]
+    assert [(each.topic, each.index, list(each.replicas)) for each in request.partitions] == [("t", 0, [])]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "code"),
+    [
+        (["--topic", "t", "--partition", "7"], "UNKNOWN_TOPIC_OR_PARTITION: partition t-7 does not exist", 3),
+        (["--topic", "t", "--topic", "u", "--partition", "0"], "--partition needs one --topic", 2),
+        (["--all", "--partition", "0"], "--partition needs one --topic", 2),
+        (["--partition", "0"], "give one of --plan FILE.json, --topic T and --all", 2),
+    ],
+)
+def test_partitions_that_cannot_be_cancelled_are_refused(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str], arguments: list[str], error: str, code: int
+) -> None:
+    assert run(["reassign", "cancel", *arguments]) == code
+    assert error in capsys.readouterr().err
+    assert rpcs.ALTER_REASSIGNMENTS not in [rpc for rpc, _ in cluster.calls]
