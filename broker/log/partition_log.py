@@ -22,6 +22,7 @@ restart at another offset, and the result of a recovery.  The manager and the gr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from uuid import UUID
 
 from broker.core.epochs import EpochCache
 from broker.core.producer_state import ProducerState, Verification
@@ -60,6 +61,8 @@ class PartitionLog:
         self.key = key
         self.topic = topic
         self.directory_id = disk.directory_id
+        self.moved_from: UUID | None = None
+        """The directory that this log has left, with all records, since the process began; None: it has not moved."""
         self.folder = path = f"{LOGS}/{folder}"
         self._config = config
         self.marks = marks = LogMarks(state)
@@ -294,6 +297,7 @@ class PartitionLog:
         state, watermark, folder_fact: those that the facts of the disk hold.  The copy is durable up to their end.
         files: the files that contain data which is not durable yet.
         """
+        self.moved_from = self.directory_id
         self.directory_id = disk.directory_id
         self._segments.move_to(disk)
         self._producers.move_to(disk)

@@ -137,7 +137,12 @@ class Directories:
             broker_id=self._context.broker_id, broker_epoch=self._context.cluster.own_epoch
         )
         for key, directory_id in batch:
-            request.items.add(topic_id=key.topic_id.bytes, index=key.partition_index, directory_id=directory_id.bytes)
+            request.items.add(
+                topic_id=key.topic_id.bytes,
+                index=key.partition_index,
+                directory_id=directory_id.bytes,
+                moved_from=self._moved_from(key, directory_id),
+            )
         reply = await self._call(rpcs.ASSIGN_DIRECTORIES, request, REQUEST_TIMEOUT_MS)
         if reply.result.error != ApiError.NONE:
             return False
@@ -145,6 +150,17 @@ class Directories:
             if self._unreported.get(key) == directory_id:
                 del self._unreported[key]
         return True
+
+    def _moved_from(self, key: PartitionKey, directory_id: UUID) -> bytes:
+        """Return the directory that the replica has left for this one, or nothing.
+
+        The controller may learn of that directory's failure first.  It must not take that for the loss of the replica.
+        """
+        replica = self._table.get(key)
+        log = None if replica is None else replica.log
+        if log is None or log.directory_id != directory_id or log.moved_from is None:
+            return b""
+        return log.moved_from.bytes
 
     def _drop_removed(self) -> None:
         for key in list(self._unreported):

@@ -29,6 +29,7 @@ from metadata.control.reassign import CHANGES_MAX, completed, ended
 from metadata.image import BrokerImage, ClusterImage, PartitionImage
 from metadata.records import (
     LOST,
+    NO_LEADER,
     NO_OFFSET,
     RECORDS_PER_BATCH_MAX,
     UNASSIGNED,
@@ -75,11 +76,15 @@ class AlterPartitionAnswer(msgspec.Struct, frozen=True):
 
 
 class Assignment(msgspec.Struct, frozen=True):
-    """The new directory of the sending broker's replica; `LOST`: the replica cannot be served any more."""
+    """The new directory of the sending broker's replica; `LOST`: the replica cannot be served any more.
+
+    moved_from: the directory that the replica has left, with all its records; None if it has not moved.
+    """
 
     topic_id: UUID
     index: int
     directory_id: UUID
+    moved_from: UUID | None = None
 
 
 def alter_partition(
@@ -253,32 +258,38 @@ def _move(
     partition: PartitionImage,
     replica: Replica,
 ) -> PartitionChange | None:
-    """Move one replica to its new directory.  Data on a failed directory is not on the new one; data on a directory
-    that has failed cannot be served."""
+    """Move one replica to its new directory.  Data on a failed directory is not on the new one, unless the replica left
+    it before; data on a directory that has failed cannot be served."""
     moved = Replica(replica.broker_id, assignment.directory_id)
     if moved == replica:
         return None
     replicas = tuple([moved if each == replica else each for each in partition.replicas])
     topic_id = assignment.topic_id
-    stays = replica.directory_id == UNASSIGNED or broker.directory_online(replica.directory_id)
+    has_left = assignment.moved_from == replica.directory_id
+    stays = has_left or replica.directory_id == UNASSIGNED or broker.directory_online(replica.directory_id)
     works = assignment.directory_id != LOST and broker.directory_online(assignment.directory_id)
+    isr: Sequence[int] = [member for member in partition.isr if member != replica.broker_id]
+    lost = (replica.broker_id,) if works or assignment.directory_id == LOST or not stays else ()
     if works and (stays or replica.directory_id == LOST):
-        return PartitionChange(
-            topic_id=topic_id,
-            index=partition.index,
-            reason=Reason.DIRECTORY_ASSIGNED,
-            cause_offset=NO_OFFSET,
-            previous_offset=partition.last_offset,
-            replicas=replicas,
-        )
+        if not has_left or partition.leader != NO_LEADER:
+            return PartitionChange(
+                topic_id=topic_id,
+                index=partition.index,
+                reason=Reason.DIRECTORY_ASSIGNED,
+                cause_offset=NO_OFFSET,
+                previous_offset=partition.last_offset,
+                replicas=replicas,
+            )
+        # The failure of the directory that it has left was decided first, and ended its leadership.
+        isr, lost = partition.isr, ()
     elected = elect(
         partition,
-        [member for member in partition.isr if member != replica.broker_id],
+        isr,
         eligible,
         policy_of(image, topic_id),
         min_isr=min_isr_of(image, topic_id),
         replicas=replicas,
-        lost=(replica.broker_id,) if works or assignment.directory_id == LOST or not stays else (),
+        lost=lost,
     )
     if assignment.directory_id == LOST:
         reason = Reason.REPLICA_LOST

@@ -71,7 +71,12 @@ def assignments(request: pb.AssignDirectoriesRequest) -> list[Assignment]:
     bounded(len(request.items), "partitions")
     ids = _Ids()
     return [
-        Assignment(ids.topic(item.topic_id), item.index, codec.uuid_from(item.directory_id, "directory id"))
+        Assignment(
+            ids.topic(item.topic_id),
+            item.index,
+            codec.uuid_from(item.directory_id, "directory id"),
+            codec.uuid_from(item.moved_from, "directory id") if item.moved_from else None,
+        )
         for item in request.items
     ]
 

@@ -254,15 +254,29 @@ MUTANTS = (
     Mutant(
         "a replica that is moved off a failed directory stays in the ISR",
         PARTITIONS,
-        "if works and (stays or replica.directory_id == LOST):",
-        "if works:",
+        "stays = has_left or replica.directory_id == UNASSIGNED or broker.directory_online(replica.directory_id)",
+        "stays = True",
         (f"{PARTITION_TESTS}::test_a_replica_that_is_moved_off_a_failed_directory_leaves_the_isr",),
+    ),
+    Mutant(
+        "a replica that has left any directory counts as the one of the assigned directory",
+        PARTITIONS,
+        "has_left = assignment.moved_from == replica.directory_id",
+        "has_left = assignment.moved_from is not None",
+        (f"{PARTITION_TESTS}::test_a_replica_that_has_left_another_directory_than_the_assigned_one_does_not_count",),
+    ),
+    Mutant(
+        "a replica that has left a failed directory does not lead again",
+        PARTITIONS,
+        "if not has_left or partition.leader != NO_LEADER:",
+        "if True:",
+        (f"{PARTITION_TESTS}::test_a_replica_that_has_left_a_failed_directory_keeps_its_records",),
     ),
     Mutant(
         "a damaged replica stays eligible",
         PARTITIONS,
-        "lost=(replica.broker_id,) if works or assignment.directory_id == LOST or not stays else (),",
-        "lost=(replica.broker_id,) if works else (),",
+        "lost = (replica.broker_id,) if works or assignment.directory_id == LOST or not stays else ()",
+        "lost = (replica.broker_id,) if works else ()",
         (ELECTION_TESTS,),
     ),
 )

@@ -157,14 +157,16 @@ class AlterPartitionReply(_message.Message):
 class AssignDirectoriesRequest(_message.Message):
     __slots__ = ("header", "broker_id", "broker_epoch", "items")
     class Item(_message.Message):
-        __slots__ = ("topic_id", "index", "directory_id")
+        __slots__ = ("topic_id", "index", "directory_id", "moved_from")
         TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
         INDEX_FIELD_NUMBER: _ClassVar[int]
         DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
+        MOVED_FROM_FIELD_NUMBER: _ClassVar[int]
         topic_id: bytes
         index: int
         directory_id: bytes
-        def __init__(self, topic_id: _Optional[bytes] = ..., index: _Optional[int] = ..., directory_id: _Optional[bytes] = ...) -> None: ...
+        moved_from: bytes
+        def __init__(self, topic_id: _Optional[bytes] = ..., index: _Optional[int] = ..., directory_id: _Optional[bytes] = ..., moved_from: _Optional[bytes] = ...) -> None: ...
     HEADER_FIELD_NUMBER: _ClassVar[int]
     BROKER_ID_FIELD_NUMBER: _ClassVar[int]
     BROKER_EPOCH_FIELD_NUMBER: _ClassVar[int]

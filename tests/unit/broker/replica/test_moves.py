@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -13,9 +14,13 @@ import pytest
 from broker.kafka.api import HostedLog, RequestedMove
 from broker.log import moves as log_moves
 from broker.replica import moves
-from metadata.records import UNASSIGNED, Config, ConfigScope, RemoveTopic, Replica
+from metadata.control.partitions import assign_directories
+from metadata.controller import convert
+from metadata.records import NO_LEADER, UNASSIGNED, Config, ConfigScope, RemoveTopic, Replica
 from quorumlog.runtime.disk import DiskError
 from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.rpcs import AnyRpc
+from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.replica.rig import TOPIC, Rig, running
 
@@ -96,6 +101,32 @@ async def test_a_replica_that_moves_back_reports_its_directory_again(rig: Rig) -
     await request(rig, here)
     await run_moves(rig)
     assert rig.unreported == [(0, here)]
+
+
+async def test_a_replica_leads_again_although_the_directory_that_it_has_left_is_known_to_have_failed(rig: Rig) -> None:
+    await rig.create((1,))
+    left, target = rig.log.directory_id, other(rig)
+    await assigned(rig, left)
+    await rig.write(b"acknowledged")
+    await request(rig, target)
+    await run_moves(rig)
+    rig.cluster.beat(1, directories_offline=(left,))
+    await rig.learn()
+    assert (rig.hosted().image.leader, rig.hosted().leader) == (NO_LEADER, None)
+
+    async def controller(_: AnyRpc, request: Any, timeout_ms: int) -> Any:
+        wanted = convert.assignments(request)
+        rig.cluster.execute(lambda image, _: assign_directories(image, 1, request.broker_epoch, wanted))
+        return pb.AssignDirectoriesReply(result=pb.Result(error="NONE"))
+
+    rig.role.directories._call = controller
+    reports = asyncio.create_task(rig.role.directories.run())
+    async with asyncio.timeout(20):
+        while rig.unreported:  # noqa: ASYNC110 -- nothing reports it
+            await asyncio.sleep(0.005)
+    reports.cancel()
+    await rig.learn()
+    assert (rig.leader.isr, rig.log.end_offset) == ((1,), 1)
 
 
 async def test_an_outdated_directory_in_the_metadata_is_corrected(rig: Rig) -> None:

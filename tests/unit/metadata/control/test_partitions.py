@@ -277,6 +277,42 @@ def test_a_replica_that_is_moved_off_a_failed_directory_leaves_the_isr(
     check_invariants(cluster.image)
 
 
+@pytest.mark.parametrize("name", ["alone", "d"])
+def test_a_replica_that_has_left_a_failed_directory_keeps_its_records(disks: Case, name: str) -> None:
+    """The failure of its former directory is decided before the report of its move arrives."""
+    cluster = disks.cluster
+    topic = disks.topic if name == "d" else cluster.create("alone", (5,))
+    first = assign_directories(cluster.image, 5, cluster.epoch(5), [Assignment(topic, 0, directory(5))])
+    cluster.apply(first.records)
+    cluster.beat(5, directories_offline=(directory(5),))
+    before = cluster.partition(topic)
+    assert before.leader == (NO_LEADER if name == "alone" else 1)
+    report = Assignment(topic, 0, directory(5, 1), moved_from=directory(5))
+    cluster.apply(assign_directories(cluster.image, 5, cluster.epoch(5), [report]).records)
+    after = cluster.partition(topic)
+    assert (after.isr, after.elr) == (before.isr, before.elr)
+    assert after.leader == (5 if name == "alone" else 1)
+    assert after.leader_epoch == before.leader_epoch + (name == "alone")
+    assert after.replica(5) == Replica(5, directory(5, 1))
+    check_invariants(cluster.image)
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_a_replica_that_has_left_another_directory_than_the_assigned_one_does_not_count(
+    disks: Case, others: bool
+) -> None:
+    cluster = disks.cluster
+    topic = disks.topic if others else cluster.create("alone", (5,))
+    first = assign_directories(cluster.image, 5, cluster.epoch(5), [Assignment(topic, 0, directory(5))])
+    cluster.apply(first.records)
+    cluster.beat(5, directories_offline=(directory(5),))
+    report = Assignment(topic, 0, directory(5, 1), moved_from=directory(5, 1))
+    cluster.apply(assign_directories(cluster.image, 5, cluster.epoch(5), [report]).records)
+    partition = cluster.partition(topic)
+    assert (partition.isr, partition.leader) == (((1,), 1) if others else ((), NO_LEADER))
+    check_invariants(cluster.image)
+
+
 def test_a_replica_on_a_failed_directory_that_was_never_reported_goes_offline(disks: Case) -> None:
     """A request that named such a directory was refused repeatedly as a whole, with everything in it."""
     cluster, topic = disks.cluster, disks.topic
