@@ -11,17 +11,20 @@ must not show an older value of its key later on.  A replica that fetches a tomb
 offset when the broker started, for example because its disk was restored from a backup.
 
 A record in a transaction counts as a later record of its key only once the transaction is committed.  A record of an
-aborted transaction may be missing.
+aborted transaction may be missing.  If the marker of a transaction is lost with the end of a log, the transaction is
+open again, and the next marker of its producer may decide otherwise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from quorumlog.client.records import Record, decode_batches
-from simulation.cluster.transactional import Transactional
+
+if TYPE_CHECKING:
+    from simulation.cluster.history import Committed
 
 
 class Entry(NamedTuple):
@@ -70,6 +73,8 @@ class KeyedRecords:
     """By producer id: the records of its open transaction."""
     aborted: set[int] = field(default_factory=set)
     """The offsets of the records of aborted transactions."""
+    decided: dict[int, tuple[int, list[tuple[int, Entry]]]] = field(default_factory=dict)
+    """By the offset of a marker: its producer id, and the records that it decides."""
 
     def note(self, entries: Entries, now_s: float) -> None:
         """Note records that became committed, even if they do not belong to the history.
@@ -83,23 +88,35 @@ class KeyedRecords:
             if entry.value is None:
                 self.committed_s.setdefault((offset, entry), now_s)
 
-    def add(self, entries: Entries, now_s: float, transaction: Transactional | None = None) -> None:
-        """Add a committed batch.  transaction: the one to which its records belong, or which its marker ends."""
-        self.entries.update(entries)
+    def add(self, batch: Committed, now_s: float) -> None:
+        """Add a committed batch."""
+        self.entries.update(batch.entries)
+        transaction = batch.transaction
         if transaction is None:
-            self.note(entries, now_s)
+            self.note(batch.entries, now_s)
         elif transaction.commits is None:
-            self.open.setdefault(transaction.producer[0], []).extend(entries)
+            self.open.setdefault(transaction.producer[0], []).extend(batch.entries)
         else:
-            decided = tuple(self.open.pop(transaction.producer[0], ()))
+            producer_id = transaction.producer[0]
+            records = self.open.pop(producer_id, [])
+            self.decided[batch.base_offset] = producer_id, records
             if transaction.commits:
-                self.note(decided, now_s)
+                self.note(tuple(records), now_s)
             else:
-                self.aborted.update(offset for offset, _ in decided)
+                self.aborted.update(offset for offset, _ in records)
 
     def cut_to(self, end: int) -> None:
-        """Drop the records from `end` on, which an unclean election has removed."""
+        """Drop the records and markers from `end` on, which an unclean election or a restored backup has removed."""
         self.entries = {offset: entry for offset, entry in self.entries.items() if offset < end}
+        for marker in sorted((offset for offset in self.decided if offset >= end), reverse=True):
+            producer_id, records = self.decided.pop(marker)
+            self.aborted.difference_update(offset for offset, _ in records)
+            self.open[producer_id] = records + self.open.get(producer_id, [])
+        self.open = {
+            producer_id: left
+            for producer_id, records in self.open.items()
+            if (left := [one for one in records if one[0] < end])
+        }
 
     def differing(self, entries: Entries) -> int | None:
         """Return the offset of a record that is not the committed one, or None.

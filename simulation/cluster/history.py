@@ -241,7 +241,7 @@ class History:
         self.bases.append(batch.base_offset)
         self.end = batch.end_offset
         if self.records is not None:
-            self.records.add(batch.entries, now_s, batch.transaction)
+            self.records.add(batch, now_s)
         return None
 
     def _may_be_forgotten(self, writer: int, now_s: float, forgets_s: float) -> bool:

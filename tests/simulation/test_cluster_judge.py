@@ -337,7 +337,7 @@ def test_a_tombstone_remains_for_its_retention(compacted: History) -> None:
 
 def test_a_young_record_is_not_removed() -> None:
     records = Compaction(keys=1, min_lag_ms=400).records(exact_clocks=True, clock_rate_max=1.0)
-    records.add(((0, entry(b"a", b"1", NOW_MS)), (1, entry(b"a", b"2", NOW_MS))), 0.0)
+    records.add(keyed_batch(0, entry(b"a", b"1", NOW_MS), entry(b"a", b"2", NOW_MS)), 0.0)
     assert "is 399 ms old" in str(records.lost([0], 0.4, NOW_MS + 399))
     assert records.lost([0], 0.4, NOW_MS + 400) is None
 

@@ -233,13 +233,37 @@ def test_markers_of_a_compacted_partition_decide_which_records_may_be_missing() 
     )
     records = KeyedRecords(0.0, 0)
     for one in batches_in(data, keyed=True):
-        records.add(one.entries, 0.0, one.transaction)
+        records.add(one, 0.0)
     assert records.lost([2], 1.0, 0) is None, "its transaction is aborted"
     assert "last one" in str(records.lost([0], 1.0, 0)), "the aborted and the open one do not replace it"
     assert "last one" in str(records.lost([4], 1.0, 0)), "its transaction is open"
     for one in batches_in(marker_of(5, (8, 0), commits=True), keyed=True):
-        records.add(one.entries, 0.0, one.transaction)
+        records.add(one, 0.0)
     assert records.lost([0], 1.0, 0) is None
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_another_marker_may_decide_a_transaction_whose_marker_is_lost(commits: bool) -> None:
+    """Seed 710000026: the broker's disk was restored from a backup without the marker that commits."""
+    records = KeyedRecords(0.0, 0)
+    for one in batches_in(batch_of(Mark(1, 0), 0, PRODUCER) + marker_of(1, PRODUCER, commits=commits), keyed=True):
+        records.add(one, 0.0)
+    assert (records.lost([0], 1.0, 0) is not None) == commits
+    records.cut_to(1)
+    assert "last one" in str(records.lost([0], 1.0, 0)), "its transaction is open again"
+    for one in batches_in(marker_of(1, PRODUCER, commits=not commits), keyed=True):
+        records.add(one, 0.0)
+    assert (records.lost([0], 1.0, 0) is None) == commits
+
+
+def test_the_records_of_open_transactions_are_cut_as_well() -> None:
+    records = KeyedRecords(0.0, 0)
+    for one in batches_in(batch_of(Mark(1, 0), 0, PRODUCER) + batch_of(Mark(1, 1), 1, PRODUCER), keyed=True):
+        records.add(one, 0.0)
+    records.cut_to(1)
+    for one in batches_in(marker_of(1, PRODUCER, commits=False), keyed=True):
+        records.add(one, 0.0)
+    assert records.aborted == {0}
 
 
 def test_a_transaction_that_an_unclean_election_has_removed_is_not_open(run: Run) -> None:
