@@ -32,7 +32,8 @@ logger = get_logger("quorum")
 class SnapshotFiles:
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._taking: set[LogEnd] = set()  # ends of the unfinished files that this process takes, not downloads
+        # Ends of the unfinished files that this process takes.  A download, in another thread, must not remove them.
+        self._taking: set[LogEnd] = set()
 
     def path(self, end: LogEnd) -> str:
         return os.path.join(self._directory, snapshot_name(end))
@@ -62,6 +63,8 @@ class SnapshotFiles:
                 continue
             try:
                 found.append(self._look(os.path.join(self._directory, name), LogEnd(int(match[2]), int(match[1]))))
+            except FileNotFoundError:  # another thread has deleted it or set it aside since `listdir`
+                continue
             except MalformedError as error:
                 logger.error("snapshot not used: damaged", directory=self._directory, file=name, cause=str(error))
         return tuple(sorted(found, key=lambda info: info.end.offset))
@@ -106,8 +109,13 @@ class SnapshotFiles:
             os.fdatasync(file.fileno())
 
     def finish(self, end: LogEnd) -> SnapshotInfo:
+        try:
+            return self._finish(end)
+        finally:
+            self._taking.discard(end)  # only now: until the file is renamed, a download could remove it
+
+    def _finish(self, end: LogEnd) -> SnapshotInfo:
         path = self._part(end)
-        self._taking.discard(end)
         parser = SnapshotParser()
         try:
             with open(path, "rb+") as file:

@@ -15,6 +15,7 @@ FACTS_TESTS = "tests/unit/quorumlog/runtime/test_sqlite_facts.py"
 FAILURE_TESTS = "tests/unit/quorum/store/test_store_failures.py"
 FORMAT_TESTS = "tests/unit/quorum/store/test_store_formats.py"
 SNAPSHOT_CONTRACT_TESTS = "tests/contract/test_store_snapshots.py"
+SNAPSHOT_TESTS = "tests/unit/quorum/store/test_snapshots.py"
 STORE_TESTS = "tests/unit/quorum/store/test_sqlite_store.py"
 TRIMMING_TESTS = "tests/unit/quorum/store/test_store_trimming.py"
 
@@ -151,5 +152,19 @@ MUTANTS = (
         "if not leave_files and self._connection_lock",
         "if self._connection_lock",
         (f"{FACTS_TESTS}::test_facts_stay_unchanged_when_another_file_fails",),
+    ),
+    Mutant(
+        "a download removes a snapshot that is being finished",
+        SNAPSHOTS,
+        "if other != end and other not in self._taking:",
+        "if other != end:",
+        (f"{SNAPSHOT_TESTS}::test_a_download_that_begins_leaves_a_snapshot_that_is_being_finished",),
+    ),
+    Mutant(
+        "a snapshot that is deleted during a listing fails the store",
+        SNAPSHOTS,
+        "except FileNotFoundError:  # another thread has",
+        "except FileExistsError:  # another thread has",
+        (f"{SNAPSHOT_TESTS}::test_a_snapshot_that_retention_deletes_during_a_listing_is_left_out",),
     ),
 )

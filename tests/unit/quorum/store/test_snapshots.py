@@ -1,0 +1,68 @@
+"""Snapshot files that several threads use: one method runs while another one is not finished."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from quorum.core.types import LogEnd
+from quorum.snapshot_file import SnapshotInfo
+from quorum.store.snapshots import SnapshotFiles
+from tests.contract.samples import snapshot_bytes
+
+OWN = LogEnd(1, 10)
+NEWER = LogEnd(1, 20)
+FROM_LEADER = LogEnd(2, 30)
+
+
+def write(files: SnapshotFiles, end: LogEnd, content: bytes) -> None:
+    files.begin(end, resume=False)
+    files.extend(end, 0, content)
+
+
+def taken(files: SnapshotFiles, end: LogEnd) -> None:
+    write(files, end, snapshot_bytes(end.offset, b"one", epoch=end.epoch))
+    assert files.finish(end).end == end
+
+
+def before(monkeypatch: pytest.MonkeyPatch, name: str, event: Callable[[], object]) -> None:
+    """Let `event` happen in another thread just before the next call of `os.<name>`."""
+    call = getattr(os, name)
+
+    def patched(*arguments: object) -> object:
+        monkeypatch.setattr(os, name, call)
+        event()
+        return call(*arguments)
+
+    monkeypatch.setattr(os, name, patched)
+
+
+def test_a_download_that_begins_leaves_a_snapshot_that_is_being_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every part of a download removes the files of other downloads, also while a snapshot of this node is synced."""
+    files = SnapshotFiles(os.fspath(tmp_path))
+    write(files, OWN, snapshot_bytes(OWN.offset, b"one"))
+    before(monkeypatch, "fsync", lambda: files.begin(FROM_LEADER, resume=True))
+    assert files.finish(OWN).end == OWN
+    assert [info.end for info in files.all()] == [OWN]
+
+
+def test_a_snapshot_that_retention_deletes_during_a_listing_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = SnapshotFiles(os.fspath(tmp_path))
+    taken(files, OWN)
+    taken(files, NEWER)
+    look = files._look
+
+    def deleted_first(path: str, end: LogEnd) -> SnapshotInfo:
+        if end == OWN:
+            files.delete(end)
+        return look(path, end)
+
+    monkeypatch.setattr(files, "_look", deleted_first)
+    assert [info.end for info in files.all()] == [NEWER]
