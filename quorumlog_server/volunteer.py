@@ -95,7 +95,7 @@ class Volunteer:
     def is_voter(self) -> bool:
         """Return whether this disk is in the committed voter set."""
         core, end = self._node.core, self._node.high_watermark
-        if not core.met or end <= core.log.start:
+        if not core.met or end == 0:
             return False
         return core.key in core.history.in_force_below(end)[0].voters
 

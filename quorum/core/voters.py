@@ -46,7 +46,7 @@ class VoterHistory:
         self.current = current
 
     def in_force_below(self, offset: int) -> tuple[Voters, VoterSet | None]:
-        """The `Voters` record and the target in force at the end offset `offset`, above the log's start."""
+        """The `Voters` record and the target in force at the end offset `offset` > 0, not below the log's start."""
         records = [record for at, record in self._voters if at < offset]
         return records[-1], self.below(offset)[1]
 

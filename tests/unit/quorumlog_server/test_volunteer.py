@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from quorum.core.core import RaftCore
-from quorum.core.types import Batch, ReplicaKey, Voter, Voters, VoterSet
+from quorum.core.types import Batch, LogBase, LogEnd, ReplicaKey, Voter, Voters, VoterSet
 from quorum.core.voters import VoterHistory
 from quorumlog.errors import CorruptStoreError, FatalError
 from quorumlog.wire.rpcs import AnyRpc
@@ -36,20 +36,26 @@ class FakeNode:
 
     def __init__(self, *ids: int) -> None:
         self.history = VoterHistory(())
-        self.high_watermark = 0
+        self.high_watermark = self.log_start = 0
         self.caught_up = True
         self._changed = asyncio.Event()
         self.voters_are(*ids)
 
     @property
     def core(self) -> RaftCore:
-        parts = SimpleNamespace(met=True, key=OWN, log=SimpleNamespace(start=0), history=self.history)
+        parts = SimpleNamespace(met=True, key=OWN, log=SimpleNamespace(start=self.log_start), history=self.history)
         return cast(RaftCore, parts)
 
     def voters_are(self, *ids: int) -> None:
         self.history.append(Batch(self.high_watermark, 1, 1, 0, control=Voters("c", 0, voters(*ids))))
         self.high_watermark += 1
         self.notify()
+
+    def trim(self) -> None:
+        """Let the log start at its end, after a snapshot of everything."""
+        voters, target = self.history.in_force_below(self.high_watermark)
+        self.history.trim(LogBase(LogEnd(1, self.high_watermark), voters, target))
+        self.log_start = self.high_watermark
 
     def notify(self) -> None:
         self._changed.set()
@@ -266,6 +272,30 @@ def test_a_node_that_left_on_its_own_request_rejoins() -> None:
         rig.restart()
         await a_while()
         assert rig.controller.kinds == ["remove", "add"], "this time an operator removed it"
+
+    run(test())
+
+
+def test_a_voter_whose_log_is_empty_after_a_snapshot_leaves() -> None:
+    """The log of an idle quorum: its last record is in the snapshot, and no older snapshot is retained."""
+
+    async def test() -> None:
+        rig = Rig(1, 2, 3, 4)
+        rig.node.trim()
+        await a_while(1)
+        assert (rig.volunteer.is_voter, rig.standing) == (True, Standing.VOTER)
+        assert await rig.volunteer.leave(4000)
+        assert rig.controller.kinds == ["remove"]
+
+    run(test())
+
+
+def test_a_node_without_any_record_is_no_voter() -> None:
+    async def test() -> None:
+        rig = Rig(4)
+        rig.node.history, rig.node.high_watermark = VoterHistory(()), 0
+        assert not rig.volunteer.is_voter
+        rig.running.cancel()
 
     run(test())
 
