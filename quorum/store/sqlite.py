@@ -521,13 +521,17 @@ class SqliteQuorumStore:
             logger.error("quorum directory not closed in time", directory=self._directory, seconds=CLOSE_TIMEOUT_S)
 
     async def _close(self, leave_files: bool) -> None:
+        is_clean = False
         try:
             if self._tidying is not None:
                 await self._tidying
             if not leave_files and self._failure is None:
                 await self._end_clean()
+                is_clean = True
         finally:
-            await self._release(leave_files=leave_files or self._failure is not None)
+            # Also if the end of the loop cancels this task: SQLite would delete the write-ahead log, and without the
+            # record of a clean stop the next start would report it as missing.
+            await self._release(leave_files=not is_clean)
 
     async def _end_clean(self) -> None:
         """Checkpoint the write-ahead log, then record the clean stop.
@@ -548,7 +552,7 @@ class SqliteQuorumStore:
         connection, self._connection = self._connection, None
         lock, self._lock = self._lock, None
         if connection is not None and leave_files:
-            logger.warning("quorum directory left as it is: not closed after a failure", directory=self._directory)
+            logger.warning("quorum directory left as it is, after a failure or a cancel", directory=self._directory)
             abandon(connection._conn)
             connection._connection = None  # otherwise `stop` would close it
             if (stopped := connection.stop()) is not None:

@@ -30,7 +30,7 @@ MUTANTS = (
     Mutant(
         "a store that has failed is closed",
         STORE,
-        "await self._release(leave_files=leave_files or self._failure is not None)",
+        "await self._release(leave_files=not is_clean)",
         "await self._release(leave_files=leave_files)",
         (f"{FAILURE_TESTS}::test_after_a_failed_sync_database_wal_and_mark_stay_as_they_are",),
     ),
@@ -166,5 +166,12 @@ MUTANTS = (
         "except FileNotFoundError:  # another thread has",
         "except FileExistsError:  # another thread has",
         (f"{SNAPSHOT_TESTS}::test_a_snapshot_that_retention_deletes_during_a_listing_is_left_out",),
+    ),
+    Mutant(
+        "a closing that is cancelled closes the database",
+        STORE,
+        "await self._release(leave_files=not is_clean)",
+        "await self._release(leave_files=leave_files or self._failure is not None)",
+        (f"{FAILURE_TESTS}::test_a_closing_that_is_cancelled_leaves_the_files_as_they_are",),
     ),
 )

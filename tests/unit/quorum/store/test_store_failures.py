@@ -7,6 +7,7 @@ import gc
 import os
 import shutil
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,36 @@ async def test_a_failed_sync_of_the_lock_at_close_is_not_a_clean_stop(
             await store.close()
     gc.collect()
     assert (tmp_path / "q" / WAL).stat().st_size > 0
+    assert await reopened(tmp_path / "q") == LOG_END
+
+
+async def test_a_closing_that_is_cancelled_leaves_the_files_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the event loop cancels every task.  Without its mark, a closed database would look damaged."""
+    store = make(tmp_path / "q")
+    await store.open(1, None)
+    await write_rounds(store, ROUNDS)
+    fold, folding, may_fold = sqlite_store._fold, asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow_fold(connection: sqlite3.Connection) -> None:
+        loop.call_soon_threadsafe(folding.set)
+        may_fold.wait()
+        fold(connection)
+
+    monkeypatch.setattr(sqlite_store, "_fold", slow_fold)
+    closing = loop.create_task(store.close())
+    await folding.wait()
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    may_fold.set()
+    await asyncio.wait(others)
+    assert closing.cancelled()
+    gc.collect()
+    monkeypatch.undo()
+    assert (tmp_path / "q" / LOCK).read_text() == f"{os.getpid()} open\n"
     assert await reopened(tmp_path / "q") == LOG_END
 
 
