@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -108,25 +110,46 @@ def _recover(parsed: argparse.Namespace) -> int:
     from quorumlog_server.control_plane import QUORUM_FOLDER
     from quorumlog_server.recover import recover
 
-    def confirm() -> bool:
-        return parsed.yes or input("continue? Type yes: ").strip() == "yes"
-
     try:
         if parsed.address is not None:
             parse_target(parsed.address)
-        folders = [os.path.join(folder, QUORUM_FOLDER) for folder in parsed.data_dir]
-        done = asyncio.run(
-            recover(folders, Sources.real(), address=parsed.address, confirm=confirm, say=lambda line: print(line))
-        )
     except ValueError as error:
         return server_cli.report_problems(QUORUM_NODE, ConfigError(f"--address: {error}"))
+    given = [os.path.join(folder, QUORUM_FOLDER) for folder in parsed.data_dir]
+    folders = list({os.path.realpath(folder): folder for folder in given}.values())  # each once: it is locked
+    confirm = (lambda: True) if parsed.yes else _confirm
+    try:
+        done = asyncio.run(recover(folders, Sources.real(), address=parsed.address, confirm=confirm, say=print))
     except EOFError:
         return server_cli.report_problems(
             QUORUM_NODE, ConfigError("no terminal for the confirmation", next_step="give --yes")
         )
+    except KeyboardInterrupt:
+        next_step = 'if "writing" was printed, run it again; otherwise nothing was changed'
+        return server_cli.fail(QUORUM_NODE, QuorumlogError("interrupted", next_step))
     except QuorumlogError as error:
         return server_cli.fail(QUORUM_NODE, error)
     return 0 if done else 1
+
+
+def _confirm() -> bool:
+    """Ask for the confirmation; Ctrl-C refuses it."""
+    if threading.current_thread() is not threading.main_thread():
+        return _said_yes()
+    # asyncio turns the first Ctrl-C into a cancellation.  `input` would ignore that, and a "yes" after it would be
+    # executed up to the first await of the writing.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return _said_yes()
+    except KeyboardInterrupt:
+        print()  # ends the line of the question
+        return False
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+def _said_yes() -> bool:
+    return input("continue? Type yes: ").strip() == "yes"
 
 
 def _set_aside(parsed: argparse.Namespace) -> int:

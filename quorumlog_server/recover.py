@@ -47,7 +47,7 @@ from quorum.core.voters import VoterHistory
 from quorum.ports import QuorumStore, StoreWrite
 from quorum.snapshots import SnapshotPolicy, Snapshotter
 from quorum.store import SqliteQuorumStore
-from quorum.store.directory import find_identity, read_identity, replace_identity
+from quorum.store.directory import find_identity, read_identity, refusal, replace_identity
 from quorumlog.errors import ConfigError, CorruptStoreError, FatalError
 from quorumlog.runtime.clock import Sources
 
@@ -166,7 +166,10 @@ def _next_steps(plan: Plan) -> Iterator[str]:
 
 
 async def _open(directory: str, sources: Sources) -> Found:
-    identity = find_identity(directory)
+    try:
+        identity = find_identity(directory)
+    except OSError as error:
+        raise refusal(directory, error) from error
     if identity is None:
         raise ConfigError(
             f"{directory} is not the data directory of a node", next_step="give the data directories of surviving nodes"

@@ -1,0 +1,80 @@
+"""`quorum-node recover` on a small log: its refusals, and an operator who interrupts it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from quorum.core.types import StoredQuorum
+from quorum.ports import StoreWrite
+from quorumlog_server.control_plane import QUORUM_FOLDER
+from quorumlog_server.quorum_node import run
+from quorumlog_server.recover import Found, choose
+from tests.contract.samples import founding, leader_change, state
+from tests.unit.quorum.store.test_sqlite_store import make
+
+
+async def opened(data_dir: Path, *writes: StoreWrite) -> StoredQuorum:
+    store = make(data_dir / QUORUM_FOLDER)
+    stored = await store.open(1, None)
+    await store.write(writes)
+    await store.close()
+    return stored
+
+
+def used(data_dir: Path) -> Path:
+    """Return the data directory of a voter that has led for a moment."""
+    asyncio.run(opened(data_dir, StoreWrite(state(2), None, (founding(), leader_change(1)))))
+    return data_dir
+
+
+def end_of(data_dir: Path) -> int:
+    return asyncio.run(opened(data_dir)).log_end
+
+
+def interrupted_yes(prompt: str) -> str:
+    signal.raise_signal(signal.SIGINT)
+    return "yes"
+
+
+def test_an_interrupt_at_the_question_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`input` does not notice a cancelled task, so a "yes" after the Ctrl-C would have begun to write."""
+    folder = used(tmp_path / "1")
+    monkeypatch.setattr("builtins.input", interrupted_yes)
+    assert run(["recover", "--data-dir", str(folder)], {}) == 1
+    assert capsys.readouterr().out.endswith("nothing was changed\n")
+    assert end_of(folder) == 2
+
+
+def test_an_interrupt_outside_of_the_question_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = used(tmp_path / "1")
+
+    def interrupted(opened: Sequence[Found]) -> Found:
+        signal.raise_signal(signal.SIGINT)
+        return choose(opened)
+
+    monkeypatch.setattr("quorumlog_server.recover.choose", interrupted)
+    assert run(["recover", "--data-dir", str(folder), "--yes"], {}) == 1
+    assert "interrupted (next: if" in capsys.readouterr().err
+    assert end_of(folder) == 2
+
+
+def test_a_directory_that_cannot_be_read_is_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert run(["recover", "--data-dir", str(tmp_path / "file"), "--yes"], {}) == 2
+    assert f"{tmp_path}/file/quorum/quorum.json: Not a directory (ENOTDIR)" in capsys.readouterr().err
+
+
+def test_a_directory_that_is_given_twice_is_used_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = used(tmp_path / "1")
+    (tmp_path / "link").symlink_to(folder)
+    assert run(["recover", "--data-dir", str(folder), "--data-dir", str(tmp_path / "link"), "--yes"], {}) == 0
+    assert capsys.readouterr().out.count("found ") == 1
