@@ -40,6 +40,7 @@ from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.metrics import Metrics
 from quorumlog.runtime.space import SpaceSamples
 from quorumlog.wire.rpcs import AnyRpc, Service
+from quorumlog_server.generations import log_lost_metadata
 from quorumlog_server.quorum_view import leaders_description
 from quorumlog_server.standing import FileStanding, MemoryStanding, StandingStore
 from quorumlog_server.volunteer import Volunteer
@@ -209,20 +210,8 @@ class ControlPlane:
         logger.info("follows as an observer: it does not vote", node_id=node.node_id, next=next_step)
 
     async def _log_lost_metadata(self, before: OutlivedError) -> None:
-        """Log which records of the directory that was set aside the rebuilt quorum does not have."""
         await self.ready()
-        begins = self.node.core.history.rebuilt_at(before.newer)
-        if begins is not None and before.log_end <= begins:
-            logger.info(
-                "the rebuilt quorum has all metadata records of this node", log_end=before.log_end, rebuilt_at=begins
-            )
-            return
-        logger.error(
-            "metadata records are lost: only the directory that was set aside has them",
-            from_offset="unknown" if begins is None else begins,
-            to_offset=before.log_end,
-            generation=before.generation,
-        )
+        log_lost_metadata(before, self.node.core.history)
 
     async def _handle(self, rpc: AnyRpc, request: Message) -> Message:
         if rpc.service is Service.NODE:

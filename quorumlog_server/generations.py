@@ -17,6 +17,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 
+from quorum.core.voters import VoterHistory
 from quorum.ports import OutlivedError
 from quorum.store.directory import move_away
 from quorumlog.runtime.logging import get_logger
@@ -52,6 +53,33 @@ async def through_generations(
             before=before.generation,
             log_end=before.log_end,
             kept=kept,
+        )
+
+
+def log_lost_metadata(before: OutlivedError, history: VoterHistory) -> None:
+    """Log which records of the directory that was set aside the rebuilt quorum does not have.
+
+    history: the voters in the log of the rebuilt quorum.
+    """
+    # If the quorum was rebuilt several times meanwhile, the histories part at the first time.
+    begins = history.rebuilt_at(before.generation + 1)
+    if begins is None:
+        logger.warning(
+            "it is unknown whether metadata records are lost: the log of the rebuilt quorum begins after the rebuild",
+            log_end=before.log_end,
+            generation=before.generation,
+            next="if topics or partitions are missing, inspect the directory that was set aside: kctl metadata dump",
+        )
+    elif before.log_end <= begins:
+        logger.info(
+            "the rebuilt quorum has all metadata records of this node", log_end=before.log_end, rebuilt_at=begins
+        )
+    else:
+        logger.error(
+            "metadata records are lost: only the directory that was set aside has them",
+            from_offset=begins,
+            to_offset=before.log_end,
+            generation=before.generation,
         )
 
 
