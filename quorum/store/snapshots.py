@@ -34,6 +34,7 @@ class SnapshotFiles:
         self._directory = directory
         # Ends of the unfinished files that this process takes.  A download, in another thread, must not remove them.
         self._taking: set[LogEnd] = set()
+        self._damaged: set[LogEnd] = set()  # ends of snapshots with a damaged header, reported and not set aside yet
 
     def path(self, end: LogEnd) -> str:
         return os.path.join(self._directory, snapshot_name(end))
@@ -55,18 +56,21 @@ class SnapshotFiles:
         return sorted((LogEnd(int(match[2]), int(match[1])) for match in matches), key=lambda end: end.offset)
 
     def all(self) -> tuple[SnapshotInfo, ...]:
-        """Return the snapshots in ascending order.  One with a damaged header is logged and left out."""
+        """Return the snapshots in ascending order.  One with a damaged header is logged, once, and left out."""
         found: list[SnapshotInfo] = []
         for name in sorted(os.listdir(self._directory)):
             match = _NAME.fullmatch(name)
             if match is None:
                 continue
+            end = LogEnd(int(match[2]), int(match[1]))
             try:
-                found.append(self._look(os.path.join(self._directory, name), LogEnd(int(match[2]), int(match[1]))))
+                found.append(self._look(self.path(end), end))
             except FileNotFoundError:  # another thread has deleted it or set it aside since `listdir`
                 continue
             except MalformedError as error:
-                logger.error("snapshot not used: damaged", directory=self._directory, file=name, cause=str(error))
+                if end not in self._damaged:
+                    logger.error("snapshot not used: damaged", directory=self._directory, file=name, cause=str(error))
+                self._damaged.add(end)
         return tuple(sorted(found, key=lambda info: info.end.offset))
 
     def _look(self, path: str, end: LogEnd) -> SnapshotInfo:
@@ -136,7 +140,14 @@ class SnapshotFiles:
         if os.path.exists(path):  # both names were links to one file; then rename(2) does nothing
             os.unlink(path)
         sync_directory(self._directory)
+        self._set_damaged_aside(end)
         return SnapshotInfo(header, size)
+
+    def _set_damaged_aside(self, finished: LogEnd) -> None:
+        """Set aside the snapshots with a damaged header, now that `finished` is durable and may replace them."""
+        damaged, self._damaged = self._damaged, set()
+        for end in sorted(damaged - {finished}):
+            self.set_aside(end)
 
     def set_aside(self, end: LogEnd) -> None:
         if os.path.exists(self.path(end)):

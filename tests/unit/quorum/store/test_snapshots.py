@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from quorum.core.types import LogEnd
-from quorum.snapshot_file import SnapshotInfo
+from quorum.snapshot_file import SnapshotInfo, snapshot_name
 from quorum.store.snapshots import SnapshotFiles
 from tests.contract.samples import snapshot_bytes
 
@@ -66,3 +67,25 @@ def test_a_snapshot_that_retention_deletes_during_a_listing_is_left_out(
 
     monkeypatch.setattr(files, "_look", deleted_first)
     assert [info.end for info in files.all()] == [NEWER]
+
+
+def test_a_snapshot_with_a_damaged_header_is_reported_once_and_set_aside_after_the_next_one(tmp_path: Path) -> None:
+    """It stays until then, because a node that cannot start changes no file."""
+    files = SnapshotFiles(os.fspath(tmp_path))
+    taken(files, OWN)
+    (tmp_path / snapshot_name(OWN)).write_bytes(b"damage")
+    with capture_logs() as lines:
+        assert files.all() == files.all() == ()
+    assert [line["event"] for line in lines] == ["snapshot not used: damaged"]
+    taken(files, NEWER)
+    assert [info.end for info in files.all()] == [NEWER]
+    assert sorted(os.listdir(tmp_path)) == [f"{snapshot_name(OWN)}.damaged", snapshot_name(NEWER)]
+
+
+def test_a_snapshot_with_a_damaged_header_is_replaced_by_one_with_the_same_end(tmp_path: Path) -> None:
+    files = SnapshotFiles(os.fspath(tmp_path))
+    (tmp_path / snapshot_name(OWN)).write_bytes(b"damage")
+    assert files.all() == ()
+    taken(files, OWN)
+    assert [info.end for info in files.all()] == [OWN]
+    assert os.listdir(tmp_path) == [snapshot_name(OWN)]
