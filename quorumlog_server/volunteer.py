@@ -11,7 +11,7 @@ takes the place of another disk either: only an operator can know that a disk is
 
 `quorum.leave.on.shutdown`: a voter that is stopped first asks to be removed.  The controller refuses if no other voters
 would remain or if no majority of them is live; then the node stops as a voter.  LEAVING is durable before the request
-is sent, so the node may join again regardless of the outcome of the request.
+is sent, so the node may join again regardless of the outcome of the request, unless an operator was faster.
 """
 
 from __future__ import annotations
@@ -133,7 +133,9 @@ class Volunteer:
 
     async def _ask(self) -> None:
         node, loop = self._node, asyncio.get_running_loop()
-        request = pb.ChangeVotersRequest(add=pb.AddVoter(node_id=node.node_id, address=node.address))
+        # Only this disk: if this node was suspended, another node may run at its address meanwhile.
+        add = pb.AddVoter(node_id=node.node_id, address=node.address, directory_id=node.directory_id.bytes)
+        request = pb.ChangeVotersRequest(add=add)
         self._asking = asyncio.ensure_future(self._call(rpcs.CHANGE_VOTERS, request, ASK_TIMEOUT_MS))
         try:
             result = (await self._asking).result
@@ -170,14 +172,21 @@ class Volunteer:
         node, loop = self._node, asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         joined = await self._joined_meanwhile(timeout_ms)
-        if not (joined or self.is_voter):
+        was_voter = self.is_voter
+        if not (joined or was_voter):
             return True
         await self._save(Standing.LEAVING)
         backoff = Backoff(LEAVE_RETRY_S, WAIT_MAX_S, self._random)
         while True:
             left_ms = max(1, int((deadline - loop.time()) * 1000))
-            request = pb.ChangeVotersRequest(remove=pb.RemoveVoter(node_id=node.node_id))
-            result = (await self._call(rpcs.CHANGE_VOTERS, request, left_ms)).result
+            # Only this disk: if this node was suspended, another disk may be the voter of its id meanwhile.
+            remove = pb.RemoveVoter(node_id=node.node_id, directory_id=node.directory_id.bytes)
+            reply = await self._call(rpcs.CHANGE_VOTERS, pb.ChangeVotersRequest(remove=remove), left_ms)
+            result = reply.result
+            if was_voter and not reply.changed and result.error in (ApiError.NONE, ApiError.VOTER_NOT_FOUND):
+                logger.info("was removed from the voters before it could leave them", node_id=node.node_id)
+                await self._save(Standing.VOTER)
+                return True
             if result.error == ApiError.NONE:
                 logger.info("left the voters", node_id=node.node_id)
                 return True
@@ -191,7 +200,8 @@ class Volunteer:
             reason=result.message,
             next=result.next or f"kctl remove-voter {node.node_id}, if it will not restart",
         )
-        if result.error not in (ApiError.OUTCOME_UNKNOWN, ApiError.REQUEST_TIMED_OUT):
+        # A node whose request to be added is not answered may never have been a voter: then it asks again.
+        if was_voter and result.error not in (ApiError.OUTCOME_UNKNOWN, ApiError.REQUEST_TIMED_OUT):
             await self._save(Standing.VOTER)
         return False
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from structlog.testing import capture_logs
 
 from quorum.core.core import RaftCore
 from quorum.core.types import Batch, LogBase, LogEnd, ReplicaKey, Voter, Voters, VoterSet
@@ -78,6 +79,7 @@ class Controller:
         self.standing: list[Standing] = []
         self.store = MemoryStanding()
         self.gate: asyncio.Event | None = None
+        self.is_removed = False  # an operator has removed the node, which does not know it yet
 
     async def __call__(self, rpc: AnyRpc, request: Any, timeout_ms: int) -> Any:
         kind = request.WhichOneof("change")
@@ -89,10 +91,14 @@ class Controller:
             return pb.ChangeVotersReply(result=pb.Result(error=self.errors.pop(0), message="because", next="do it"))
         if kind == "add":
             assert (request.add.node_id, request.add.address, request.add.replace) == (4, "n4:1", False)
+            assert request.add.directory_id == OWN.directory_id.bytes
             self.node.voters_are(1, 2, 3, 4)
         else:
+            assert (request.remove.node_id, request.remove.directory_id) == (4, OWN.directory_id.bytes), (
+                "only this disk"
+            )
             self.node.voters_are(1, 2, 3)
-        return pb.ChangeVotersReply(result=pb.Result(error="NONE"), changed=True)
+        return pb.ChangeVotersReply(result=pb.Result(error="NONE"), changed=not self.is_removed)
 
     @property
     def kinds(self) -> list[str]:
@@ -272,6 +278,51 @@ def test_a_node_that_left_on_its_own_request_rejoins() -> None:
         rig.restart()
         await a_while()
         assert rig.controller.kinds == ["remove", "add"], "this time an operator removed it"
+
+    run(test())
+
+
+def test_a_voter_that_an_operator_removed_before_it_could_leave_does_not_rejoin() -> None:
+    async def test() -> None:
+        rig = Rig(1, 2, 3, 4)
+        await a_while(1)
+        rig.controller.is_removed = True
+        assert await rig.volunteer.leave(4000)
+        assert (rig.controller.kinds, rig.standing) == (["remove"], Standing.VOTER)
+        rig.restart()
+        await a_while()
+        assert rig.controller.kinds == ["remove"]
+
+    run(test())
+
+
+def test_a_voter_whose_record_the_log_has_lost_has_left() -> None:
+    async def test() -> None:
+        rig = Rig(1, 2, 3, 4)
+        await a_while(1)
+        rig.controller.errors = ["VOTER_NOT_FOUND"]
+        with capture_logs() as lines:
+            assert await rig.volunteer.leave(4000)
+        assert rig.standing is Standing.VOTER
+        assert [line for line in lines if line["log_level"] == "warning"] == []
+
+    run(test())
+
+
+def test_a_new_node_that_stops_before_its_first_answer_asks_again() -> None:
+    """It was never a voter, so it must not be treated as one that an operator has removed."""
+
+    async def test() -> None:
+        rig = Rig(1, 2, 3)
+        rig.controller.gate = asyncio.Event()
+        await a_while(1)
+        rig.controller.errors = ["VOTER_NOT_FOUND"]
+        assert not await rig.volunteer.leave(4000), "it may still be added"
+        assert rig.controller.kinds == ["remove"]
+        rig.controller.gate = None
+        rig.restart()
+        await a_while()
+        assert rig.controller.kinds == ["remove", "add"]
 
     run(test())
 

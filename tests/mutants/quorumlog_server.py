@@ -1,0 +1,58 @@
+"""Mutants of quorumlog_server."""
+
+from __future__ import annotations
+
+from tests.mutants import Mutant
+
+COMMANDS = "quorumlog_server/quorum_node.py"
+GENERATIONS = "quorumlog_server/generations.py"
+VOLUNTEER = "quorumlog_server/volunteer.py"
+
+GENERATION_TESTS = "tests/unit/quorumlog_server/test_generations.py"
+RECOVER_TESTS = "tests/unit/quorumlog_server/test_recover.py"
+VOLUNTEER_TESTS = "tests/unit/quorumlog_server/test_volunteer.py"
+
+MUTANTS = (
+    Mutant(
+        "a voter whose log is empty after a snapshot does not leave",
+        VOLUNTEER,
+        "if not core.met or end == 0:",
+        "if not core.met or end <= core.log.start:",
+        (f"{VOLUNTEER_TESTS}::test_a_voter_whose_log_is_empty_after_a_snapshot_leaves",),
+    ),
+    Mutant(
+        "a node that leaves removes the disk that replaced it",
+        VOLUNTEER,
+        "pb.RemoveVoter(node_id=node.node_id, directory_id=node.directory_id.bytes)",
+        "pb.RemoveVoter(node_id=node.node_id)",
+        (f"{VOLUNTEER_TESTS}::test_a_node_that_left_on_its_own_request_rejoins",),
+    ),
+    Mutant(
+        "a voter that an operator removed rejoins because it wanted to leave",
+        VOLUNTEER,
+        "if was_voter and not reply.changed and",
+        "if not was_voter and not reply.changed and",
+        (f"{VOLUNTEER_TESTS}::test_a_voter_that_an_operator_removed_before_it_could_leave_does_not_rejoin",),
+    ),
+    Mutant(
+        "a node that was never a voter counts as removed",
+        VOLUNTEER,
+        "if was_voter and result.error not in",
+        "if result.error not in",
+        (f"{VOLUNTEER_TESTS}::test_a_new_node_that_stops_before_its_first_answer_asks_again",),
+    ),
+    Mutant(
+        "only the last of several rebuilds counts",
+        GENERATIONS,
+        "history.rebuilt_at(before.generation + 1)",
+        "history.rebuilt_at(before.newer)",
+        (f"{GENERATION_TESTS}::test_a_quorum_that_was_rebuilt_twice_has_lost_records_from_the_first_time_on",),
+    ),
+    Mutant(
+        "a recovery ignores an interrupt at its question",
+        COMMANDS,
+        "handler = signal.signal(signal.SIGINT, signal.default_int_handler)",
+        "handler = signal.getsignal(signal.SIGINT)",
+        (f"{RECOVER_TESTS}::test_an_interrupt_at_the_question_refuses",),
+    ),
+)
