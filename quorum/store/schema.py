@@ -58,13 +58,19 @@ def create_database(directory: str) -> None:
     sync_directory(directory)
 
 
+def database_uri(path: str, options: str) -> str:
+    """Return the URI with which SQLite opens the file at `path`."""
+    if path.startswith("//"):  # two slashes would begin the name of a host
+        path = "/" + path.lstrip("/")
+    return f"file:{quote(path)}?{options}"
+
+
 def was_opened(directory: str) -> bool:
     """Return whether a node has used the database.  False only if formatting was interrupted after its creation.
 
     This reads only the main file, which counts the openings.  A write-ahead log exists only after the first one.
     """
-    path = quote(os.path.abspath(os.path.join(directory, DATABASE)))
-    connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
+    connection = sqlite3.connect(database_uri(os.path.join(directory, DATABASE), "mode=ro&immutable=1"), uri=True)
     try:
         row = connection.execute("SELECT count FROM starts WHERE id = 0").fetchone()
         return bool(row is None or row[0] != 0)

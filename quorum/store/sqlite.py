@@ -26,7 +26,6 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from typing import TypeVar
-from urllib.parse import quote
 
 import aiosqlite
 from crc32c import crc32c
@@ -55,7 +54,15 @@ from quorum.store.directory import (
     write_identity,
     write_mark,
 )
-from quorum.store.schema import APPLICATION_ID, BASE_TABLE, DATABASE_FORMAT, create_database, state_row, was_opened
+from quorum.store.schema import (
+    APPLICATION_ID,
+    BASE_TABLE,
+    DATABASE_FORMAT,
+    create_database,
+    database_uri,
+    state_row,
+    was_opened,
+)
 from quorum.store.snapshots import SnapshotFiles
 from quorum.store.wal import check_wal
 from quorumlog.errors import CorruptStoreError, FatalError, StoreRefusedError
@@ -205,7 +212,7 @@ class SqliteQuorumStore:
     async def _connect(self) -> aiosqlite.Connection:
         # mode=rw: a missing file is an error instead of a new database.  Exclusive: no other process reads, so SQLite
         # needs no shared memory file.
-        connection = await aiosqlite.connect(f"file:{quote(self._path)}?mode=rw", uri=True, isolation_level=None)
+        connection = await aiosqlite.connect(database_uri(self._path, "mode=rw"), uri=True, isolation_level=None)
         self._connection = connection
         for pragma in ("locking_mode=EXCLUSIVE", "synchronous=FULL", "wal_autocheckpoint=0", "cell_size_check=ON"):
             await connection.execute(f"PRAGMA {pragma}")

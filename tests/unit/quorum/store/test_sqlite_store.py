@@ -562,3 +562,13 @@ async def test_damaged_snapshots_are_named_and_the_latest_few_are_kept(tmp_path:
     names = sorted(name for name in os.listdir(tmp_path) if "snapshot" in name)
     assert names == [f"{offset:020d}-0000000001.snapshot.damaged" for offset in (5, 6, 7)]
     assert (await opened(tmp_path))[0] == 12
+
+
+async def test_a_path_may_begin_with_two_slashes(tmp_path: Path) -> None:
+    """SQLite would take the first folder as the name of a host."""
+    store = SqliteQuorumStore(f"/{tmp_path}/q", Sources.real())
+    await store.open(1, None)
+    await store.close()
+    (tmp_path / "q" / IDENTITY).unlink()
+    with pytest.raises(CorruptStoreError, match=f"{IDENTITY} is missing"):
+        await store.open(1, None)
