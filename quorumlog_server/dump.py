@@ -93,7 +93,7 @@ def dump(path: str, topics: Sequence[str], emit: Emit) -> None:
     """
     if os.path.isdir(path):
         for directory in (path, os.path.join(path, QUORUM_FOLDER)):
-            if os.path.exists(os.path.join(directory, DATABASE)) or os.path.exists(os.path.join(directory, IDENTITY)):
+            if _exists(os.path.join(directory, DATABASE)) or _exists(os.path.join(directory, IDENTITY)):
                 return asyncio.run(_dump_directory(os.path.abspath(directory), emit))
         raise ClusterError(
             ApiError.NOT_METADATA, f"{path} holds no metadata", "give a node's data directory, or a .snapshot file"
@@ -101,6 +101,15 @@ def dump(path: str, topics: Sequence[str], emit: Emit) -> None:
     if os.path.basename(path) == DATABASE:
         return asyncio.run(_dump_directory(os.path.dirname(os.path.abspath(path)), emit))
     return asyncio.run(_dump_snapshot(path, topics, emit))
+
+
+def _exists(path: str) -> bool:
+    """Return whether a file exists.  Unlike `os.path.exists`, raise PermissionError if that cannot be seen."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 # A snapshot

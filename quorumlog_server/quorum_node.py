@@ -182,7 +182,12 @@ def _is_formatted(config: NodeConfig) -> bool:
     from quorumlog_server.control_plane import quorum_directory
 
     folder = quorum_directory(config)
-    return os.path.exists(mark_path(folder)) or (os.path.isdir(folder) and bool(os.listdir(folder)))
+    try:
+        return os.path.exists(mark_path(folder)) or bool(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:  # something is there; opening it reports the reason
+        return True
 
 
 def _serve(config: NodeConfig, environ: Mapping[str, str]) -> int:

@@ -262,3 +262,18 @@ async def test_the_program_writes_frames_and_its_error_last(tmp_path: Path) -> N
     assert json.loads(content) == {
         "error": "NO_SUCH_FILE", "message": f"{tmp_path}/nowhere: No such file or directory", "next": "",
     }  # fmt: skip
+
+
+def test_a_quorum_directory_of_another_user_is_not_reported_as_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stat = os.stat
+
+    def refuse(path: Any, **options: Any) -> os.stat_result:
+        if "quorum/" in str(path):
+            raise PermissionError(13, "Permission denied", path)
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    with pytest.raises(PermissionError, match=DATABASE):
+        dump(str(tmp_path), (), lambda kind, content: None)

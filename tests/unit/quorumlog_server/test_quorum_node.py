@@ -1,0 +1,38 @@
+"""The command line of `quorum-node`: whether a directory is formatted already."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from quorumlog.runtime.config import NodeConfig
+from quorumlog_server.control_plane import QUORUM_FOLDER
+from quorumlog_server.quorum_node import _is_formatted
+
+
+def formatted(data_dir: Path) -> bool:
+    return _is_formatted(cast(NodeConfig, SimpleNamespace(data_dirs=(str(data_dir),))))
+
+
+def test_a_directory_of_another_user_counts_as_formatted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening it then reports the reason; "is not formatted" would be wrong advice."""
+
+    def refuse(path: str) -> list[str]:
+        raise PermissionError(13, "Permission denied", path)
+
+    (tmp_path / QUORUM_FOLDER).mkdir()
+    monkeypatch.setattr(os, "listdir", refuse)
+    assert formatted(tmp_path)
+
+
+def test_a_directory_without_files_is_not_formatted(tmp_path: Path) -> None:
+    assert not formatted(tmp_path / "missing")
+    (tmp_path / QUORUM_FOLDER).mkdir()
+    assert not formatted(tmp_path)
+    (tmp_path / QUORUM_FOLDER / "file").touch()
+    assert formatted(tmp_path)
+    assert not formatted(tmp_path / QUORUM_FOLDER / "file"), "opening it reports that it is no directory"
