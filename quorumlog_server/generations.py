@@ -65,7 +65,7 @@ def log_lost_metadata(before: OutlivedError, history: VoterHistory) -> None:
     begins = history.rebuilt_at(before.generation + 1)
     if begins is None:
         logger.warning(
-            "it is unknown whether metadata records are lost: the log of the rebuilt quorum begins after the rebuild",
+            "it is unknown whether metadata records are lost: this node has loaded a snapshot from after the rebuild",
             log_end=before.log_end,
             generation=before.generation,
             next="if topics or partitions are missing, inspect the directory that was set aside: kctl metadata dump",

@@ -51,7 +51,7 @@ def test_a_quorum_that_was_rebuilt_twice_has_lost_records_from_the_first_time_on
     assert warned(830, history(812, 840), generation=1) is None
 
 
-def test_a_log_that_begins_after_the_rebuild_does_not_show_a_loss() -> None:
+def test_a_snapshot_from_after_the_rebuild_does_not_show_a_loss() -> None:
     found = history(812)
     found.trim(LogBase(LogEnd(1, 900), voters(1)))
     line = warned(830, found)
