@@ -53,6 +53,9 @@ from quorum.core.types import Election, LogEnd, ReplicaKey
 EPOCH_AHEAD_MAX = 16
 """How far ahead an adopted epoch of a node that is not a voter may be.  Each epoch took a majority of pre-votes."""
 
+DELAYS_MAX = 5
+"""How often the delay of a successor may double up to an election timeout: the second one waits for 1/32 or more."""
+
 
 class Elections:
     """Votes, epochs, and the begin and end of a leadership."""
@@ -388,7 +391,9 @@ class Elections:
         longest = delay = state.config.election_timeout_ms
         if state.key in successors[1:]:
             place, last = successors.index(state.key), len(successors) - 1
-            delay = min(longest, (longest >> last) << (place - 1))
+            # Without a limit, more than ten successors would all become candidates at once.
+            shortest = longest >> min(last, DELAYS_MAX)
+            delay = min(longest, shortest << (place - 1))
         is_first = successors[:1] == (state.key,)
         state.role.deadline_ms = now_ms if is_first else now_ms + delay + self._timeouts.patience_ms(now_ms)
 

@@ -97,9 +97,16 @@ MUTANTS = (
     Mutant(
         "the second successor becomes a candidate immediately after a farewell",
         ELECTION,
-        "delay = min(longest, (longest >> last) << (place - 1))",
+        "delay = min(longest, shortest << (place - 1))",
         "delay = 0",
         ALL,
+    ),
+    Mutant(
+        "all successors in a large quorum become candidates at once",
+        ELECTION,
+        "shortest = longest >> min(last, DELAYS_MAX)",
+        "shortest = longest >> last",
+        ("tests/unit/quorum/core/test_following.py::test_successors_become_candidates_in_turn",),
     ),
     Mutant(
         "a paused leader becomes a candidate above the epoch of a node that is ahead",

@@ -183,7 +183,16 @@ def test_a_follower_that_hears_its_leader_refuses_pre_votes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("successors", "delay"), [((1,), 0), ((3, 1), 500), ((3,), 1000), ((), 1000), ((3, 4, 1), 500)]
+    ("successors", "delay"),
+    [
+        ((1,), 0),
+        ((3, 1), 500),
+        ((3,), 1000),
+        ((), 1000),
+        ((3, 4, 1), 500),
+        ((3, 1, *range(4, 16)), 31),  # in a large quorum the first one, too, has time to win
+        ((3, *range(4, 16), 1), 1000),
+    ],
 )
 def test_successors_become_candidates_in_turn(successors: tuple[int, ...], delay: int) -> None:
     bench, _ = following()
