@@ -20,6 +20,13 @@ GROUP_LIMIT_TESTS = "tests/unit/broker/core/coordinator/test_group_limits.py"
 
 MUTANTS = (
     Mutant(
+        "a heartbeat may name a group for which no record has room",
+        f"{FOLDER}/heartbeat.py",
+        "if len(request.group.encode()) > limits.name_max_bytes:",
+        "if False:",
+        (f"{GROUPS}::test_a_request_that_no_group_accepts_changes_nothing",),
+    ),
+    Mutant(
         "a producer cannot commit the offsets of a member of the newer protocol in its transaction",
         f"{FOLDER}/offset_errors.py",
         "if not (member.is_classic or is_transactional or request.knows_epochs):",

@@ -32,6 +32,8 @@ Refusal = tuple[KafkaCode, str]
 
 def refuse(request: ConsumerHeartbeat, limits: GroupLimits, topics: SubscribedTopics) -> Refusal | None:
     """Return the error of a request that no group would accept, with a message; None if a group may accept it."""
+    if len(request.group.encode()) > limits.name_max_bytes:
+        return KafkaCode.INVALID_GROUP_ID, f"the group id is longer than {limits.name_max_bytes} bytes"
     problem = _problem(request, limits)
     if problem is not None:
         return KafkaCode.INVALID_REQUEST, problem

@@ -192,6 +192,8 @@ def test_a_heartbeat_for_a_missing_group_makes_no_group() -> None:
     ("fields", "error"),
     [
         ({"group": ""}, "INVALID_REQUEST"),
+        ({"group": "g" * 1_025}, "INVALID_GROUP_ID"),
+        ({"group": "g" * 40_000}, "INVALID_GROUP_ID"),
         ({"member_id": ""}, "INVALID_REQUEST"),
         ({"instance_id": " "}, "INVALID_REQUEST"),
         ({"rack_id": ""}, "INVALID_REQUEST"),
