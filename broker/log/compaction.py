@@ -20,20 +20,22 @@ from broker.log.segments import LogSegments
 from broker.log.state import LogState, SegmentState
 from broker.log.types import LogConfig
 from quorumlog.runtime.disk import Disk
-from quorumlog.wire.record_batch import NO_SEQUENCE
 
 
 class PlannedJob(NamedTuple):
     """A job, and the conditions that must still hold when its replacements are swapped in.
 
     generation: the log was not truncated since.
-    producers: by base offset, the last batches and markers of producers: id, epoch, first and last sequence.
+    producers: by base offset, the last batches of producers: id, epoch, first and last sequence.
+    markers: by offset, the producer id of the last marker of each producer.  Its epoch may be lower than that of the
+        producer, which may have begun another one since.
     """
 
     job: CleanJob
     generation: int
     segments: tuple[Segment, ...]
     producers: dict[int, tuple[int, int, int, int]]
+    markers: dict[int, int]
 
 
 class LogCompaction:
@@ -87,9 +89,11 @@ class LogCompaction:
             for recent in producer.recent
             if recent.first_offset < dirty.limit
         }
-        for producer_id, producer in self._producers.state:
-            if 0 <= producer.last_marker < dirty.limit:
-                producers[producer.last_marker] = (producer_id, producer.epoch, NO_SEQUENCE, NO_SEQUENCE)
+        markers = {
+            producer.last_marker: producer_id
+            for producer_id, producer in self._producers.state
+            if 0 <= producer.last_marker < dirty.limit
+        }
         open_producers = [
             producer_id for producer_id, producer in self._producers.state if producer.end_offset > dirty.limit
         ]
@@ -100,7 +104,7 @@ class LogCompaction:
             segments=[(one.base_offset, one.end_offset, one.size) for one in segments],
             dirty_start=dirty.start,
             limit=dirty.limit,
-            protected=sorted(offset for offset in producers if offset >= first),
+            protected=sorted(offset for offset in (*producers, *markers) if offset >= first),
             open_producers=open_producers,
             aborted=[(one.producer_id, one.first_offset, one.last_offset) for one in aborted],
             wall_ms=wall_ms,
@@ -110,7 +114,7 @@ class LogCompaction:
             inflated_max=max(INFLATED_MAX, INFLATED_FLOOR, config.message_size_max),
             map_memory=map_memory,
         )
-        return PlannedJob(job, self._durability.generation, segments, producers)
+        return PlannedJob(job, self._durability.generation, segments, producers, markers)
 
     def replaced(self, planned: PlannedJob, replacement: Replacement) -> tuple[Segment, ...] | None:
         """Return the segments that the replacement would replace; None if the log has changed."""
@@ -137,8 +141,17 @@ class LogCompaction:
         """
         first, end = replaced[0].base_offset, replacement.end_offset
         producers = {offset: one for offset, one in planned.producers.items() if first <= offset < end}
+        markers = {offset: one for offset, one in planned.markers.items() if first <= offset < end}
         return checked_replacement(
-            self._disk, self._folder, replacement.path, first, end, self._marks.epochs, producers, index_interval
+            self._disk,
+            self._folder,
+            replacement.path,
+            first,
+            end,
+            self._marks.epochs,
+            producers,
+            markers,
+            index_interval,
         )
 
     def state_with(self, state: LogState, replaced: Sequence[Segment], segment: Segment) -> LogState:

@@ -19,6 +19,20 @@ COMPACTION_PROPERTY = "tests/properties/test_compaction.py"
 
 MUTANTS = (
     Mutant(
+        "a replacement may lack the last marker of a producer",
+        CLEAN_SWAP,
+        "        if missing_markers:\n",
+        "        if False:\n",
+        (f"{COMPACTION}::test_a_replacement_without_the_last_marker_of_a_producer_is_refused",),
+    ),
+    Mutant(
+        "a replacement may have a marker of another producer",
+        CLEAN_SWAP,
+        "            if header.producer_id != producer_id:\n",
+        "            if False:\n",
+        (f"{COMPACTION}::test_a_replacement_without_the_last_marker_of_a_producer_is_refused",),
+    ),
+    Mutant(
         "compaction removes the latest record of a key",
         CLEAN_FILTER,
         "self._latest.latest(record.key) > record.offset",

@@ -55,12 +55,13 @@ def checked_replacement(
     end_offset: int,
     epochs: EpochCache,
     producers: Mapping[int, tuple[int, int, int, int]],
+    last_markers: Mapping[int, int],
     index_interval: int,
 ) -> Generator[None, None, CheckedReplacement]:
     """Read the whole replacement at `path`; return it as a segment, with its index.
 
-    producers: by base offset, the batches and markers of producers that must survive: id, epoch, first and last
-        sequence.
+    producers: by base offset, the batches of producers that must survive: id, epoch, first and last sequence.
+    last_markers: by offset, the markers that must survive: the id of the producer.
 
     Raises:
         BadReplacementError: it must not be used.
@@ -69,6 +70,7 @@ def checked_replacement(
     segment = Segment(disk, folder, base_offset, end_offset=base_offset, size=0, newest_timestamp=-1)
     index = SegmentIndex(base_offset)
     missing = dict(producers)
+    missing_markers = dict(last_markers)
     markers = set()
 
     def visit(position: int, header: BatchHeader) -> None:
@@ -82,6 +84,10 @@ def checked_replacement(
             raise BadReplacementError(f"{path}: offset {header.base_offset} has producer {found} instead of {expected}")
         if header.is_control:
             markers.add(header.base_offset)
+            producer_id = missing_markers.pop(header.base_offset, header.producer_id)
+            if header.producer_id != producer_id:
+                found_marker = f"a marker of producer {header.producer_id} instead of {producer_id}"
+                raise BadReplacementError(f"{path}: offset {header.base_offset} has {found_marker}")
         segment.note(position, header, index, index_interval)
 
     try:
@@ -92,6 +98,8 @@ def checked_replacement(
             raise BadReplacementError(f"{path} ends at offset {walked.end_offset} instead of {end_offset}")
         if missing:
             raise BadReplacementError(f"{path} lacks the last batch of a producer at offset {min(missing)}")
+        if missing_markers:
+            raise BadReplacementError(f"{path} lacks the last marker of a producer at offset {min(missing_markers)}")
     except BaseException:
         file.close()
         raise

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from broker.core.cleaning import GROUP_SEGMENTS_MAX, CleaningPolicy, SegmentSpan, dirty_range, group_segments, is_due
-from broker.log import LogConfig
+from broker.log import Appended, LogConfig
 from broker.log.cleaning.filter import BatchFilter
-from broker.log.cleaning.job import CleanJob, Files, Finished, Replacement
+from broker.log.cleaning.job import CleanJob, Files, Finished, Replacement, run_job
 from broker.log.cleaning.offset_map import ENTRY_SIZE, OffsetMap
 from broker.log.cleaning.ports import LocalWorker, WorkerError
-from broker.log.cleaning.records import UncleanableError, open_body, open_records
+from broker.log.cleaning.records import UncleanableError, filler, open_body, open_records
+from broker.log.cleaning.swap import BadReplacementError
 from broker.log.cleaning.transactions import AbortedRecords, Endings
 from quorumlog.client.records import NewRecord, build_batch, decode_batches, stamp
 from quorumlog.runtime.disk import DiskError
@@ -33,6 +34,7 @@ from quorumlog.wire.record_batch import (
 )
 from simulation.kernel.disk import DiskImage
 from tests.contract.conftest import run_simulated
+from tests.unit.broker.core.test_transactions import confirmed
 from tests.unit.broker.log.compaction_rig import RETENTION_MS, CompactionRig, read_all, records_of
 
 Pair = tuple[bytes | None, bytes | None]
@@ -341,6 +343,60 @@ def test_retention_deletes_nothing_unless_the_policy_contains_delete() -> None:
                 segment_size_max=600, compacts=True, deletes=deletes, retention_ms=1, retention_size=0
             )
             assert rig.log.upkeep.retained_start(rig.log.config, 10**9, 10**9) == start
+
+    simulated()(scenario)
+
+
+def test_a_marker_of_an_earlier_epoch_does_not_prevent_a_cleaning() -> None:
+    """A producer begins an epoch with its next batch.  Its last marker, which stays, has the epoch before."""
+
+    async def scenario(rig: CompactionRig) -> None:
+        transaction = bytearray(batch_at(0, (b"a", bytes(100)), producer=1))
+        header = parse_header(transaction)
+        seal(transaction, header._replace(attributes=header.attributes | TRANSACTIONAL_FLAG))
+        token = confirmed(rig.log.producers, 1)
+        assert isinstance(rig.log.append_as_leader(bytes(transaction), 0, 0, token), Appended)
+        assert isinstance(rig.log.append_marker(EndTxnMarker(True, 0), (1, 0), 1_000, 0, 0), Appended)
+        later = bytearray(batch_at(0, (b"a", bytes(100))))
+        stamp(later, 1, 1, 0)
+        assert isinstance(rig.log.append_as_leader(bytes(later), 0, 0), Appended)
+        for _ in range(20):
+            rig.append((b"b", bytes(100)))
+        await rig.settle()
+        assert await rig.clean()
+        assert not rig.cleaner.uncleanable
+        assert rig.log.marks.cleaned_offset > 3
+        [marker] = [header for _, header in iter_headers(read_all(rig.log)) if header.is_control]
+        assert (marker.base_offset, marker.producer_epoch) == (1, 0)
+
+    simulated()(scenario)
+
+
+@pytest.mark.parametrize("problem", ["lacks the last marker of a producer", "has a marker of producer 2"])
+def test_a_replacement_without_the_last_marker_of_a_producer_is_refused(problem: str) -> None:
+    async def scenario(rig: CompactionRig) -> None:
+        for _ in range(20):
+            rig.append((b"b", bytes(100)))
+        await rig.settle()
+        log = rig.log
+        dirty = log.compaction.dirty(log.config, rig.wall_ms)
+        planned = log.compaction.plan(log.config, dirty, rig.wall_ms, 1_000)
+        replacement = next(one for one in run_job(planned.job, rig.disk) if isinstance(one, Replacement))
+        file = rig.disk.open(replacement.path)
+        file.truncate(0)
+        end = replacement.end_offset
+        if problem == "has a marker of producer 2":
+            marker = build_marker(EndTxnMarker(True, 0), 2, 0, 1_000)
+            patch(marker, 0, 0)
+            file.append(bytes(marker) + filler(1, end, 0))
+        else:
+            file.append(filler(0, end, 0))
+        planned = planned._replace(producers={}, markers={0: 1})
+        replaced = log.compaction.replaced(planned, replacement)
+        assert replaced is not None
+        with pytest.raises(BadReplacementError, match=problem):
+            for _ in log.compaction.check(planned, replacement, replaced, 4096):
+                pass
 
     simulated()(scenario)
 
