@@ -29,6 +29,13 @@ RECREATED = "tests/unit/broker/core/coordinator/test_recreated_topics.py"
 
 MUTANTS = (
     Mutant(
+        "a producer that names its member adds pending offsets without end",
+        MACHINE,
+        "if error is KafkaCode.NONE and producer is not None and is_full:",
+        "if error is KafkaCode.NONE and producer is not None and is_anonymous and is_full:",
+        (f"{TRANSACTIONAL}::test_pending_offsets_are_bounded_also_for_a_producer_that_names_its_member",),
+    ),
+    Mutant(
         "a jump of the wall clock expires committed offsets",
         MACHINE,
         "cautious_ms or wall_ms",

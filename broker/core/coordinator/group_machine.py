@@ -402,8 +402,9 @@ class GroupMachine:
             if producer is None or not is_anonymous or is_dead:  # older producers do not name their members
                 exists, is_transactional = self._exists(request.group), producer is not None
                 error = offset_requests.commit_error(group, request, exists, is_transactional=is_transactional)
-            elif self._pending_offsets.count + len(request.offsets) > self._limits.offsets_max:
-                error = KafkaCode.POLICY_VIOLATION
+        is_full = self._pending_offsets.count + len(request.offsets) > self._limits.offsets_max
+        if error is KafkaCode.NONE and producer is not None and is_full:
+            error = KafkaCode.POLICY_VIOLATION
         if error is KafkaCode.NONE and any(self._sweeper.is_deleting_topic(each.topic) for each in request.offsets):
             error = KafkaCode.COORDINATOR_LOAD_IN_PROGRESS
         if error is not KafkaCode.NONE:

@@ -57,6 +57,18 @@ def test_the_offsets_of_one_producer_do_not_end_with_another(coordinator: Coordi
     assert fetched(coordinator, stable=True) == (6, "NONE"), "the newer offset stays"
 
 
+def test_pending_offsets_are_bounded_also_for_a_producer_that_names_its_member() -> None:
+    coordinator = Coordinator(replace(LIMITS, offsets_max=2))
+    named = Member(coordinator, "a")
+    coordinator.stable(named)
+    for producer_id, error in ((7, "NONE"), (8, "NONE"), (9, "POLICY_VIOLATION")):
+        offsets = (g.OffsetToCommit("sales", 0, 5),)
+        wanted = g.OffsetCommit(GROUP, named.member_id, None, named.generation, offsets)
+        (result,) = coordinator.ask(g.TxnOffsetCommit(wanted, (producer_id, 0))).results
+        assert result.error.name == error, producer_id
+    assert commit(coordinator, 5, producer=(9, 0)) == "POLICY_VIOLATION"
+
+
 def test_a_load_keeps_the_order_of_a_pending_offset_and_a_later_one(coordinator: Coordinator) -> None:
     commit(coordinator, 5)
     coordinator.commit(g.OffsetToCommit("sales", 0, 6))
