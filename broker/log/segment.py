@@ -160,7 +160,7 @@ class Segment:
         """Bring the index file up to date.  Return it, to be flushed and closed, if anything was written."""
         if self._index is None:
             return None
-        if self._index.persisted < 0:
+        if self._index.persisted <= 0:
             self._disk.remove(self.index_path)
             self._index.persisted = 0
         if not (chunk := self._index.take_chunk()):
@@ -168,6 +168,18 @@ class Segment:
         file = self._disk.open(self.index_path, create=True)
         file.append(chunk)
         return file
+
+    def discard_stale_index(self) -> bool:
+        """Delete an index file that has entries of batches which the segment has lost; return whether there was one.
+
+        To be called before an append.  Other batches may take the place of the lost ones, at the same positions and
+        with the same offsets.  Only the timestamps of an entry would be wrong then, and no reader could notice that.
+        """
+        if self.index.persisted >= 0:
+            return False
+        self._disk.remove(self.index_path)
+        self.index.persisted = 0
+        return True
 
     def unload_index(self) -> None:
         """Free the memory of the index if its file is complete.  Only for a segment that no longer grows."""
@@ -195,6 +207,8 @@ class Segment:
         """Use the copy of the files on another disk, under the same paths.  The bytes of the copy are checked again."""
         self.close()
         self._disk = disk
+        if self._index is not None and self._index.persisted == 0:
+            self._index.persisted = -1  # the copy may have a file that was copied before it was discarded
         self._appended_from, self._checked = self.size, (0, 0)
 
     # -- finding

@@ -169,6 +169,8 @@ class LogWriter:
         segment = self._segment_for(len(data), headers, now_ms, config)
         segment.last_append_ms = now_ms
         try:
+            if segment.discard_stale_index():
+                self._durability.folder_changed()  # the deletion becomes durable with the batches
             segment.append(data, headers, config.index_interval)
         except DiskError:
             self._durability.request_flush()  # the next flush fails and reports the error

@@ -20,6 +20,20 @@ DURABILITY_TESTS = f"{UNIT}/test_durability.py"
 
 MUTANTS = (
     Mutant(
+        "an index file keeps the timestamps of batches that the segment has lost",
+        WRITER,
+        "            if segment.discard_stale_index():\n",
+        "            if False:\n",
+        (f"{UNIT}/test_timestamps.py::test_no_time_of_a_lost_record_stays_in_the_index",),
+    ),
+    Mutant(
+        "a discarded index is appended to a copy of its file",
+        "broker/log/segment.py",
+        "        if self._index.persisted <= 0:\n",
+        "        if self._index.persisted < -1:\n",
+        (f"{UNIT}/test_timestamps.py::test_a_stale_index_that_a_move_has_copied_is_not_continued",),
+    ),
+    Mutant(
         "a leader serves a batch that a truncation has removed",
         SEGMENTS,
         "            self._recent.forget(last, position)\n",

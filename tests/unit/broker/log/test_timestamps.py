@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import struct
 import zlib
+from pathlib import Path
 from threading import Event
 
 import cramjam
@@ -12,9 +13,9 @@ import pytest
 from broker.log import LogConfig, TimestampOffset
 from broker.log.records import INFLATED_MAX, MalformedError, inflate
 from broker.log.segment import Segment
-from quorumlog.wire.record_batch import Codec
+from quorumlog.wire.record_batch import Codec, parse_header
 from tests.unit.broker.log.batches import Compress, make_batch
-from tests.unit.broker.log.rig import Rig
+from tests.unit.broker.log.rig import ONE_SEGMENT, Rig, append, restart_with, two_disks
 
 
 def xerial(body: bytes) -> bytes:
@@ -53,6 +54,65 @@ async def test_every_record_is_found(rig: Rig, codec: int) -> None:
     assert await log.max_timestamp_offset(100) == TimestampOffset(1_940, 99, 3)
     assert await log.max_timestamp_offset(50) == TimestampOffset(940, 49, 3)
     assert await log.offset_for_timestamp(950, 50) is None
+
+
+@pytest.mark.parametrize("by", ["truncation", "power failure"])
+async def test_no_time_of_a_lost_record_stays_in_the_index(rig: Rig, by: str) -> None:
+    """Other batches of the same sizes take the place of the lost ones; their index is not written."""
+    log = rig.create(ONE_SEGMENT)
+    for _ in range(10):
+        append(log, [b"v" * 50])
+    await rig.logs.flush_all([log])
+    log.advance_high_watermark(5)
+    await rig.logs.checkpoint([log])
+    [path] = rig.files(log)
+    content = path.read_bytes()
+    if by == "truncation":
+        log.truncate_to(5)
+    else:
+        await restart_with(rig, path, content[: len(content) // 2])
+        log = rig.log
+    assert log.end_offset == 5
+    append(log, [b"v" * 50], 1, timestamps=[9_000])
+    for _ in range(4):
+        append(log, [b"v" * 50], 1)
+    await rig.settle(log)
+    await rig.logs.lower_truncation_floor(log, 9)  # writes the state of the log, and nothing beside the segments
+    await rig.settle(log)
+    await rig.restart(clean=True)
+    assert await rig.log.offset_for_timestamp(5_000, 10) == TimestampOffset(9_000, 5, 1)
+
+
+async def test_a_stale_index_that_a_move_has_copied_is_not_continued(tmp_path: Path) -> None:
+    """A move copies the index of the active segment before the last appends, which discard it."""
+    source, target = two_disks(tmp_path)
+    for disk in (source, target):
+        disk.make_dir("log")
+    segment = Segment.create(source, "log", 0)
+
+    def append_ten(first: int, timestamp: int) -> None:
+        for offset in range(first, first + 10):
+            batch = make_batch([b"v" * 50], base_offset=offset, leader_epoch=0, timestamps=[timestamp])
+            segment.append(batch, [parse_header(batch)], 100)
+
+    append_ten(0, 1_000)
+    segment.persist_index()
+    segment.truncate(segment.position_of(5), 5)
+    copied = (tmp_path / "a" / segment.index_path).read_bytes()
+    (tmp_path / "b" / segment.index_path).write_bytes(copied)
+    assert segment.discard_stale_index()
+    append_ten(5, 9_000)
+    (tmp_path / "b" / segment.path).write_bytes((tmp_path / "a" / segment.path).read_bytes())
+    segment.move_to(target)
+    for _ in range(2):
+        segment.persist_index()
+        loaded = Segment(target, "log", 0, end_offset=15, size=segment.size, newest_timestamp=9_000)
+        assert loaded.index.persisted == len(loaded.index) == len(segment.index)
+        assert [loaded.index.by_offset(offset) for offset in range(15)] == [
+            segment.index.by_offset(offset) for offset in range(15)
+        ]
+    for disk in (source, target):
+        disk.close()
 
 
 async def test_times_need_no_order(rig: Rig) -> None:
