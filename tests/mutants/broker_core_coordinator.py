@@ -29,6 +29,13 @@ RECREATED = "tests/unit/broker/core/coordinator/test_recreated_topics.py"
 
 MUTANTS = (
     Mutant(
+        "a member without a name replaces the one with an empty name",
+        GROUP,
+        "member_id = None if instance_id is None else self.static.get(instance_id)",
+        'member_id = self.static.get(instance_id or "")',
+        (f"{STATIC_TESTS}::test_a_member_without_a_name_never_replaces_one_with_an_empty_name",),
+    ),
+    Mutant(
         "a producer that names its member adds pending offsets without end",
         MACHINE,
         "if error is KafkaCode.NONE and producer is not None and is_full:",

@@ -209,6 +209,11 @@ class Group:
                 del self.supported[name]
         self.record_bytes += by * member.record_bytes
 
+    def member_of_instance(self, instance_id: str | None) -> Member | None:
+        """Return the member with this name.  Any text is a name, also an empty one; None is not."""
+        member_id = None if instance_id is None else self.static.get(instance_id)
+        return None if member_id is None else self.members[member_id]
+
     def member_error(self, member_id: str, instance_id: str | None) -> KafkaCode:
         """Return NONE if the ids name a member, and the error otherwise."""
         if instance_id is not None:

@@ -79,7 +79,7 @@ def _known_member(group: Group, request: JoinGroup) -> Member | None:
     """Return the member that the request is about, by its id or by its instance id; None if it is not one yet."""
     if request.member_id:
         return group.members.get(request.member_id)
-    return group.members.get(group.static.get(request.instance_id or "", ""))
+    return group.member_of_instance(request.instance_id)
 
 
 def _join_error(turn: Turn, group: Group, request: JoinGroup, member: Member | None) -> KafkaCode:
@@ -321,7 +321,7 @@ def leave(turn: Turn, group: Group, call: int, request: LeaveGroup) -> None:
 def _leaving(group: Group, leaving: LeavingMember) -> tuple[Member | None, KafkaCode]:
     """Return the member that is to leave, and the outcome for it.  A pending member id is dropped at once."""
     if not leaving.member_id:
-        member = group.members.get(group.static.get(leaving.instance_id or "", ""))
+        member = group.member_of_instance(leaving.instance_id)
         return member, KafkaCode.UNKNOWN_MEMBER_ID if member is None else KafkaCode.NONE
     if leaving.instance_id is None and group.pending.pop(leaving.member_id, None) is not None:
         return None, KafkaCode.NONE

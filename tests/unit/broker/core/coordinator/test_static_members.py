@@ -53,6 +53,20 @@ def test_a_restarted_follower_takes_over_without_a_rebalance(two: tuple[Member, 
     assert leader.heartbeat() == "NONE"
 
 
+def test_a_member_without_a_name_never_replaces_one_with_an_empty_name(coordinator: Coordinator) -> None:
+    unnamed = Member(coordinator, "a", instance_id="")
+    coordinator.stable(unnamed)
+    leave = g.LeaveGroup(GROUP, (g.LeavingMember("", None),))
+    (left,) = coordinator.ask(leave).members
+    assert left.error is KafkaCode.UNKNOWN_MEMBER_ID
+    other = Member(coordinator, "b")
+    other.send_join()
+    assert unnamed.heartbeat() == "REBALANCE_IN_PROGRESS"
+    after = restarted(unnamed)
+    after.send_join()
+    assert unnamed.heartbeat() == "FENCED_INSTANCE_ID"
+
+
 def test_the_process_that_was_replaced_is_fenced(two: tuple[Member, Member]) -> None:
     _, follower = two
     restarted(follower).join()
