@@ -468,13 +468,23 @@ class LogManager:
             await self._checkpoints.write(directory, [log for log in chosen if log.directory_id == directory.id])
 
     def _free_indexes(self) -> None:
-        loaded = [segment for log in self._logs.values() for segment in log.upkeep.loaded_indexes()]
-        memory = sum(segment.loaded_index_size for segment in loaded)
-        for segment in loaded:
+        failed = self.failed_disks
+        loaded = [
+            (log, segment)
+            for log in self._logs.values()
+            if log.directory_id not in failed
+            for segment in log.upkeep.loaded_indexes()
+        ]
+        memory = sum(segment.loaded_index_size for _, segment in loaded)
+        for log, segment in loaded:
             if memory <= INDEX_MEMORY_MAX:
                 return
             memory -= segment.loaded_index_size
-            segment.unload_index()
+            try:
+                log.upkeep.free_index(segment)
+            except DiskError as error:
+                self.disk_failed(log.directory_id, error)
+                return
 
     # -- strays
 

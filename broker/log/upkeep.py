@@ -105,6 +105,11 @@ class LogUpkeep:
     def expire_producers(self, config: LogConfig, now_ms: int) -> None:
         self._producers.expire(now_ms, config.producer_expiration_ms)
 
+    def free_index(self, segment: Segment) -> None:
+        """Free the memory of a sealed segment's index.  It is stored first, if it was computed from the batches."""
+        self._segments.persist_index(segment)
+        segment.unload_index()
+
     def loaded_indexes(self) -> Iterator[Segment]:
         """Return the sealed segments whose index is in memory."""
         return (segment for segment in self._segments.sealed if segment.loaded_index_size)

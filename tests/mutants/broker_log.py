@@ -20,6 +20,13 @@ DURABILITY_TESTS = f"{UNIT}/test_durability.py"
 
 MUTANTS = (
     Mutant(
+        "an index that was computed from the batches is never freed",
+        UPKEEP,
+        "        self._segments.persist_index(segment)\n        segment.unload_index()\n",
+        "        segment.unload_index()\n",
+        (f"{UNIT}/test_upkeep.py::test_indexes_are_freed_beyond_their_limit",),
+    ),
+    Mutant(
         "an index file keeps the timestamps of batches that the segment has lost",
         WRITER,
         "            if segment.discard_stale_index():\n",

@@ -164,3 +164,31 @@ async def test_a_log_may_be_removed_while_others_are_maintained(rig: Rig, monkey
     assert [stray.folder for stray in rig.logs.strays()] == [log.folder.rpartition("/")[2]]
     assert not (rig.folder / log.folder).exists()
     assert not rig.logs.failed_disks
+
+
+@pytest.mark.parametrize("damage", ["none", "missing", "cut off"])
+async def test_indexes_are_freed_beyond_their_limit(rig: Rig, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+    log = rig.create(LogConfig(segment_size_max=20_000, index_interval=1_000))
+    for _ in range(60):
+        append(log, [bytes(1_000)])
+    await rig.settle(log)
+    await rig.stop()
+    for path in rig.files(log, "index"):
+        if damage == "missing":
+            path.unlink()
+        elif damage == "cut off":
+            path.write_bytes(path.read_bytes()[:-1])
+    await rig.start()
+    sealed = rig.log.segments[:-1]
+    assert len(sealed) > 1
+    for segment in sealed:
+        segment.position_of(segment.base_offset + 10)
+        assert segment.loaded_index_size
+    await rig.logs.maintain(0, 0)
+    assert all(segment.loaded_index_size for segment in sealed)
+    monkeypatch.setattr("broker.log.manager.INDEX_MEMORY_MAX", 0)
+    await rig.logs.maintain(0, 0)
+    assert not any(segment.loaded_index_size for segment in sealed)
+    await rig.restart(clean=True)
+    for segment in rig.log.segments[:-1]:
+        assert segment.index.persisted == len(segment.index) > 0
