@@ -218,9 +218,16 @@ MUTANTS = (
     Mutant(
         "a member that gave its partitions up is removed",
         f"{FOLDER}/heartbeat.py",
-        "    if not member.current.revoking:\n        member.rejoin_by_ms = None\n    else:",
-        "    if member.current.revoking:",
+        "if not member.current.revoking or member.current.revoking != revoking:",
+        "if False:",
         (f"{GROUP_SESSIONS}::test_a_member_that_gave_its_partitions_up_in_time_stays",),
+    ),
+    Mutant(
+        "all revocations of a member share one rebalance timeout",
+        f"{FOLDER}/heartbeat.py",
+        "if not member.current.revoking or member.current.revoking != revoking:",
+        "if not member.current.revoking:",
+        (f"{GROUP_SESSIONS}::test_each_revocation_has_a_rebalance_timeout_of_its_own",),
     ),
     Mutant(
         "the record of a regular expression stays without members",

@@ -110,10 +110,11 @@ def heartbeat(
         member_id = member.member_id
     _update_member(turn, group, member, member_id, request, topics)
     member = group.members[member_id]
+    revoking = member.current.revoking
     has_changed = changes.advance(turn, group, member, request.owned, topics)
-    if not member.current.revoking:
-        member.rejoin_by_ms = None
-    else:
+    if not member.current.revoking or member.current.revoking != revoking:
+        member.rejoin_by_ms = None  # the time for other partitions begins now
+    if member.current.revoking:
         group.expect(member, turn.now_ms)
     group.renew(member, turn.now_ms, turn.consumer_limits(group.name).session_timeout_ms)
     includes_assignment = has_changed or request.epoch == JOINING or request.is_full

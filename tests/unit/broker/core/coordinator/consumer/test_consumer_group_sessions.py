@@ -10,6 +10,7 @@ from tests.unit.broker.core.coordinator.consumer.driver import (
     coordinator,
     described,
     go_on,
+    group_of,
     joined,
     sales,
 )
@@ -187,3 +188,22 @@ def test_an_administrator_removes_a_static_member_by_its_instance_id() -> None:
     results = [member.error.name for member in home.ask(leave).members]
     assert results == ["NONE", "UNKNOWN_MEMBER_ID", "UNKNOWN_MEMBER_ID"]
     assert described(home).state == "Empty"
+
+
+def test_each_revocation_has_a_rebalance_timeout_of_its_own() -> None:
+    """A member that gives partitions up in time may have to give up others at once."""
+    home = coordinator(sales=6)
+    first, second, third = (ConsumerClient(home, name) for name in ("m1", "m2", "m3"))
+    joined(home, first)
+    second.join()
+    first.silent_beat()
+    assert first.has == sales(0, 1, 2)
+    home.pass_time(REBALANCE_MS - 1_000)
+    second.beat()
+    third.join()
+    first.beat()
+    assert first.has == sales(0, 1)
+    assert group_of(home).members["m1"].current.revoking
+    home.pass_time(2_000)
+    assert first.beat() == "NONE"
+    assert first.has == sales(0, 1)
