@@ -20,6 +20,13 @@ GROUP_LIMIT_TESTS = "tests/unit/broker/core/coordinator/test_group_limits.py"
 
 MUTANTS = (
     Mutant(
+        "the room for targets counts characters of member ids",
+        f"{FOLDER}/census.py",
+        "_count(self.id_sizes, (len(member_id.encode()),), by)",
+        "_count(self.id_sizes, (len(member_id),), by)",
+        (f"{GROUPS}::test_the_room_for_targets_counts_the_bytes_of_member_ids",),
+    ),
+    Mutant(
         "a heartbeat may name a group for which no record has room",
         f"{FOLDER}/heartbeat.py",
         "if len(request.group.encode()) > limits.name_max_bytes:",

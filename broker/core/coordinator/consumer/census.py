@@ -16,7 +16,7 @@ class Census:
 
     topics, regexes: members that name the topic or the regular expression.
     assignors: members that prefer the assignor; None: without a preference.
-    id_sizes: members whose id has this many characters.
+    id_sizes: members whose id has this many bytes.
     reconciled: members that have reached the target of this epoch.
     classic: members that use the classic protocol.
     """
@@ -38,7 +38,7 @@ class Census:
         _count(self.topics, value.topics, by)
         _count(self.regexes, (value.regex,) if value.regex else (), by)
         _count(self.assignors, (value.assignor,), by)
-        _count(self.id_sizes, (len(member_id),), by)
+        _count(self.id_sizes, (len(member_id.encode()),), by)
         self.classic += by if value.classic is not None else 0
 
     def place(self, current: CurrentValue, by: int) -> None:

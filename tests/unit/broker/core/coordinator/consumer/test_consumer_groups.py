@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from broker.core.coordinator import group_requests as g
+from broker.core.coordinator.consumer.requests import ConsumerLimits
 from broker.core.coordinator.machine import Record
 from tests.unit.broker.core.coordinator.consumer.driver import (
     REBALANCE_MS,
@@ -235,6 +236,18 @@ def test_a_group_whose_targets_would_not_fit_into_a_batch_takes_no_more_members(
     assert errors[0] == "NONE"
     assert errors[-1] == "GROUP_MAX_SIZE_REACHED"
     assert len(group_of(home).members) == errors.count("NONE")
+
+
+def test_the_room_for_targets_counts_the_bytes_of_member_ids() -> None:
+    no_wait = ConsumerLimits(assignment_interval_ms=0)
+    home = coordinator(g.GroupLimits(batch_max_bytes=10_000, name_max_bytes=1_000, consumer=no_wait), sales=10)
+    clients = [ConsumerClient(home, "\u20ac" * 330 + str(index)) for index in range(10)]
+    accepted = [client for client in clients if client.join() == "NONE"]
+    assert 1 < len(accepted) < 10
+    home.change_topics(sales=30)  # changes the target of each member
+    go_on(*accepted)
+    assert described(home).state == "Stable"
+    assert len({place for client in accepted for place in client.has}) == 30
 
 
 def test_the_coordinator_makes_the_member_id_only_in_the_first_version() -> None:
