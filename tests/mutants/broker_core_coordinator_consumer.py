@@ -20,6 +20,13 @@ GROUP_LIMIT_TESTS = "tests/unit/broker/core/coordinator/test_group_limits.py"
 
 MUTANTS = (
     Mutant(
+        "the room for targets leaves out the topics of a regular expression",
+        f"{FOLDER}/changes.py",
+        "names = group.subscribed_topics().union(value.topics, matched)",
+        "names = group.subscribed_topics().union(value.topics)",
+        (f"{GROUP_TOPICS}::test_a_member_whose_topics_have_too_many_partitions_is_refused",),
+    ),
+    Mutant(
         "the room for targets counts characters of member ids",
         f"{FOLDER}/census.py",
         "_count(self.id_sizes, (len(member_id.encode()),), by)",

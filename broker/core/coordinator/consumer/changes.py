@@ -92,7 +92,8 @@ def delete_records(turn: Turn, group: ConsumerGroup) -> None:
 
 def has_room(group: ConsumerGroup, value: MemberValue, limits: GroupLimits, topics: SubscribedTopics) -> bool:
     """Return whether the targets of all members, and of one more member with this value, fit into a step."""
-    names = group.subscribed_topics() | frozenset(value.topics)
+    matched = () if value.regex is None else topics.matching(value.regex) or ()
+    names = group.subscribed_topics().union(value.topics, matched)
     counts = [topic.partitions for topic in map(topics.topic, names) if topic is not None]
     members = len(group.members) + 1
     name_bytes = len(group.name.encode()) + max(group.census.id_sizes, default=0) + _RECORD_BYTES

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from broker.core.coordinator import group_requests as g
 from broker.core.coordinator.consumer.records import Kind, read_key
 from tests.unit.broker.core.coordinator.consumer.driver import (
@@ -151,3 +155,11 @@ def test_a_target_that_does_not_fit_leaves_the_last_one_in_force() -> None:
     home.pass_time(small.consumer.assignment_interval_ms)
     go_on(client)
     assert client.has == sales(0, 1, 2)
+
+
+@pytest.mark.parametrize("subscription", [{"topics": ("large",)}, {"topics": (), "regex": "l.*"}])
+def test_a_member_whose_topics_have_too_many_partitions_is_refused(subscription: dict[str, Any]) -> None:
+    small = g.GroupLimits(batch_max_bytes=10_000, name_max_bytes=1_000)
+    home = coordinator(small, large=1_000)
+    assert ConsumerClient(home, "m1").join(**subscription) == "GROUP_MAX_SIZE_REACHED"
+    assert described(home).error.name == "GROUP_ID_NOT_FOUND"
