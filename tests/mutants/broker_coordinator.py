@@ -20,6 +20,13 @@ GROUP_CONFIG_TESTS = "tests/unit/broker/coordinator/test_group_configs.py"
 
 MUTANTS = (
     Mutant(
+        "a coordinator that fails leaves its calls waiting",
+        PARTITION,
+        "            self._drop(KafkaCode.COORDINATOR_NOT_AVAILABLE)  # an operation",
+        "            # an operation",
+        (f"{TESTS}::test_a_record_that_cannot_be_written_leaves_no_call_waiting",),
+    ),
+    Mutant(
         "groups expire by the wall clock itself",
         GROUPS,
         "return self._logs.cautious_ms(self._sources.wall_ms(), now_ms())",

@@ -10,6 +10,7 @@ import pytest
 
 from broker.coordinator.limits import CoordinatorLimits
 from broker.coordinator.partition import State
+from broker.core.coordinator.fields import BadRecord
 from broker.core.coordinator.machine import Answer, Record, Step, TransactionEnd
 from broker.log import Refused
 from broker.log.produced import Produced
@@ -401,6 +402,24 @@ async def test_a_damaged_record_stops_the_load(bench: Bench) -> None:
     await bench.change(leader=1)
     await until(lambda: bench.state is State.FAILED)
     assert await bench.ask("get") is KafkaCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_a_record_that_cannot_be_written_leaves_no_call_waiting(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> Step:
+        raise BadRecord("a name has no room in a record")
+
+    await bench.create(1, 2)
+    await bench.serving()
+    waiting = bench.call("add")
+    await turns()
+    monkeypatch.setattr(bench.machine, "request", fails)
+    failed = bench.call("add")
+    await until(lambda: bench.state is State.FAILED)
+    for call in (waiting, failed):
+        assert call.done()
+        assert call.result() is KafkaCode.COORDINATOR_NOT_AVAILABLE
 
 
 async def test_an_operation_without_a_call_is_applied_after_the_load(bench: Bench) -> None:
