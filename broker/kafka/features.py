@@ -23,6 +23,7 @@ Each is always at its highest level, because no record of the metadata log depen
 """
 
 _FIRST_WITH_SOFTWARE: Final = 3
+_FIRST_WITH_LEVEL_0: Final = 4
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 _UPGRADE: Final = 1
@@ -44,14 +45,17 @@ def software_problem(request: Any, version: int) -> KafkaCode | None:
     return None if all(_SOFTWARE.fullmatch(each) for each in given) else KafkaCode.INVALID_REQUEST
 
 
-def features(image: ClusterImage) -> dict[str, Any]:
+def features(image: ClusterImage, version: int) -> dict[str, Any]:
     """Return the fields of an ApiVersions response about features: those of this release, and the levels in force.
 
     The epoch of the levels is the offset of the metadata in which they were found.
     """
     known = {**SUPPORTED, **ALWAYS_ON}
     supported = [
-        {"name": name, "min_version": levels[0], "max_version": levels[-1]} for name, levels in sorted(known.items())
+        {"name": name, "min_version": levels[0], "max_version": levels[-1]}
+        for name, levels in sorted(known.items())
+        # Java clients before 3.9 fail at a range that begins with 0.  Kafka omits these ranges as well (KAFKA-17492).
+        if levels[0] > 0 or version >= _FIRST_WITH_LEVEL_0
     ]
     in_force = {each.name: each.level for each in describe_features(image)}
     in_force |= {name: levels[-1] for name, levels in ALWAYS_ON.items()}

@@ -191,7 +191,7 @@ class Handlers:
             for api, handler in sorted(HANDLERS.items())
             if handler.is_listed and not (api in OF_SCOPES and isinstance(self._transactions, NoTransactions))
         ]
-        values = {"error_code": error_code, "api_keys": keys, **features(self._replicas.image)}
+        values = {"error_code": error_code, "api_keys": keys, **features(self._replicas.image, version)}
         return codec.encode_response_body(Api.API_VERSIONS, version, values)
 
     def _on_metadata(self, caller: Caller, frame: memoryview) -> Reply:

@@ -101,6 +101,13 @@ MUTANTS = (
         (f"{LISTENER_TESTS}::test_produce_is_advertised_from_version_0_so_that_older_librdkafka_compresses",),
     ),
     Mutant(
+        "old Java clients receive levels at which they fail",
+        "broker/kafka/features.py",
+        "if levels[0] > 0 or version >= _FIRST_WITH_LEVEL_0",
+        "if levels[0] >= 0",
+        (f"{DESCRIPTION_TESTS}::test_api_versions_reports_features",),
+    ),
+    Mutant(
         "ApiVersions reports the features of an earlier time",
         "broker/kafka/handlers.py",
         "            self._api_versions.clear()\n",

@@ -231,7 +231,7 @@ async def versions(served: Served, version: int = 4, **software: str) -> Any:
 
 
 async def test_api_versions_reports_features(served: Served) -> None:
-    response = await versions(served, 3)
+    response = await versions(served, 4)
     assert [(each.name, each.min_version, each.max_version) for each in response.supported_features] == [
         ("group.version", 0, 1),
         (METADATA_VERSION, METADATA_VERSION_MIN, METADATA_VERSION_MAX),
@@ -244,6 +244,9 @@ async def test_api_versions_reports_features(served: Served) -> None:
         ("share.version", 2),
         (TRANSACTION_VERSION, 2),
     ]
+    old = await versions(served, 3)
+    assert len(old.finalized_features) == len(response.finalized_features)
+    assert [each.name for each in old.supported_features] == [METADATA_VERSION]
     assert response.finalized_features_epoch == served.replicas.image.end_offset
     served.replicas.apply(Feature(METADATA_VERSION, 1))
     assert (await versions(served, 3)).finalized_features_epoch == response.finalized_features_epoch + 1
