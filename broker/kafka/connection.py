@@ -221,9 +221,6 @@ class Connection(FrameProtocol):
 
     def go_on_reading(self) -> None:
         self._held_by_budget = False
-        if self._frame_began is not None:  # this broker caused the wait, so the peer gets its full time again
-            self._frame_began = asyncio.get_running_loop().time()
-            self._progress_mark = None
         self._throttle()
 
     def _throttle(self) -> None:
@@ -239,6 +236,9 @@ class Connection(FrameProtocol):
             return
         self._reading = wanted
         if wanted:
+            if self._frame_began is not None:  # this broker caused the wait, so the peer gets its full time again
+                self._frame_began = asyncio.get_running_loop().time()
+                self._progress_mark = None
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
@@ -426,11 +426,11 @@ class Connection(FrameProtocol):
     def sweep(self, now: float) -> None:
         """Close the connection if it is idle, or if either direction has stalled."""
         seen = (self._requests, self.mid_frame)  # a frame that begins has its full time, however long the rest was
-        if seen != self._seen or self._line:
+        if seen != self._seen or self._line or not self._reading:  # nothing arrives while this broker does not read
             self._seen, self._seen_at = seen, now
         limits = self._limits
         if self._frame_began is not None:
-            if not self._held_by_budget:
+            if self._reading:
                 allowed = limits.frame_stall_ms / 1000 + self._frame_expected / (1 << 20)
                 if now - self._frame_began > allowed:
                     self._stalled("its frame has not arrived in time")

@@ -101,6 +101,20 @@ MUTANTS = (
         (f"{LISTENER_TESTS}::test_produce_is_advertised_from_version_0_so_that_older_librdkafka_compresses",),
     ),
     Mutant(
+        "a large frame must arrive while the broker does not read it",
+        CONNECTION,
+        "            if self._reading:\n                allowed",
+        "            if True:\n                allowed",
+        (f"{BOUNDS_TESTS}::test_a_frame_has_its_time_again_once_the_broker_reads_on",),
+    ),
+    Mutant(
+        "a small frame must arrive while the broker does not read it",
+        CONNECTION,
+        "or self._line or not self._reading:",
+        "or self._line:",
+        (f"{BOUNDS_TESTS}::test_a_client_that_reads_slowly_has_time_for_the_rest_of_a_request",),
+    ),
+    Mutant(
         "old Java clients receive levels at which they fail",
         "broker/kafka/features.py",
         "if levels[0] > 0 or version >= _FIRST_WITH_LEVEL_0",

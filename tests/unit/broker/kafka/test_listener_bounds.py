@@ -282,6 +282,12 @@ async def test_frames_that_cannot_all_be_held_arrive_one_after_the_other(serve: 
         assert served.server.budget.held == 0
 
 
+def produce_of(records: bytes) -> Any:
+    partition = {"index": 0, "records": records}
+    topics = [{"name": "t", "partition_data": [partition]}]
+    return codec.request(Api.PRODUCE, 9, {"acks": -1, "timeout": 5000, "topic_data": topics})
+
+
 def begin_large_frame(client: RawClient, size: int, sent: int) -> None:
     """Announce a Produce of `size` bytes and send the first of them."""
     client.writer.write(size.to_bytes(4, "big") + b"\0\0\0\x09" + bytes(sent - 4))
@@ -427,6 +433,49 @@ async def test_a_frame_that_begins_after_a_long_rest_has_its_time_to_arrive(serv
         client.writer.write(frame[:6])
         await until(lambda: connection.mid_frame)
         await sweep_until_closed(served, client, 12)
+
+
+async def test_a_frame_has_its_time_again_once_the_broker_reads_on(serve: Serve) -> None:
+    limits = KafkaLimits(frame_stall_ms=10_000, requests_per_connection_max=2)
+    async with serve(limits) as served, RawClient(served.port) as client:
+        served.replicas.create("t", 1)
+        served.replicas.acknowledge.clear()
+        sent = [client.send_produce("t", 0, batch()) for _ in range(2)]
+        body = codec.encode(produce_of(opaque_batch(100_000)))
+        large = codec.request_prefix(Api.PRODUCE, 9, 3, "raw", len(body)) + body
+        client.writer.write(large[:1000])
+        await until(lambda: served.server.budget.held > 100_000)
+        (connection,) = served.server._connections
+        assert not connection._reading, "two requests wait for their acknowledgement"
+        began = asyncio.get_running_loop().time()
+        connection.sweep(began + 100)
+        served.replicas.acknowledge_all()
+        for expected in sent:
+            assert (await client.receive(Api.PRODUCE, 9))[0] == expected
+        assert connection._reading
+        connection.sweep(began + 9)
+        client.writer.write(large[1000:])
+        await until(lambda: len(served.replicas.produced) == 3)
+        served.replicas.acknowledge_all()
+        assert (await client.receive(Api.PRODUCE, 9))[0] == 3
+
+
+async def test_a_client_that_reads_slowly_has_time_for_the_rest_of_a_request(serve: Serve) -> None:
+    limits = KafkaLimits(frame_stall_ms=10_000, write_stall_ms=60_000, write_buffer_bytes=64 << 10)
+    async with serve(limits) as served, RawClient(served.port) as client:
+        served.replicas.create("t" * 200, 5_000)
+        body = codec.encode(codec.request(Api.METADATA, 12, ALL))
+        request = codec.request_prefix(Api.METADATA, 12, 1, "raw", len(body)) + body
+        client.writer.write(request * 60 + request[:6])
+        (connection,) = served.server._connections
+        await until(lambda: connection._full and connection.mid_frame)
+        now = asyncio.get_running_loop().time()
+        for seconds in (0, 30):
+            connection.sweep(now + seconds)
+        for _ in range(60):
+            await client.receive(Api.METADATA, 12)
+        client.writer.write(request[6:])
+        assert (await client.receive(Api.METADATA, 12))[1].cluster_id == "test-cluster"
 
 
 async def test_an_announced_frame_takes_no_memory(served: Served) -> None:
