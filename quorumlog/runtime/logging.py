@@ -2,11 +2,13 @@
 
 A module defines `logger = get_logger("room")` and logs events with keys: `logger.info("elected", epoch=3)`.
 Before `configure` is called (tests, libraries) only warnings and errors appear.  Log records of other libraries get the
-same form.  Control characters are escaped, so a value can never forge a second line.
+same form.  Control characters are escaped, so a value can never forge a second line.  A line that cannot be written is
+lost.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from collections.abc import Callable
@@ -66,6 +68,22 @@ class LineBudget:
         if self.suppressed:
             keys["lines_suppressed"], self.suppressed = self.suppressed, 0
         self._logger.warning(event, **keys)
+
+
+class _Lines(structlog.PrintLogger):
+    """Writes lines to a stream.  A full disk or a closed pipe loses lines, and never fails the work that is logged."""
+
+    def msg(self, message: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # ValueError: the stream is closed
+            super().msg(message)
+
+    log = debug = info = warn = warning = msg
+    fatal = failure = err = error = critical = exception = msg
+
+
+def _lines_to(stream: TextIO) -> Callable[..., _Lines]:
+    """Return a factory of loggers."""
+    return lambda *_: _Lines(stream)
 
 
 def get_logger(room: str) -> Logger:
@@ -157,7 +175,7 @@ def configure(
     structlog.configure(
         processors=[*shared, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-        logger_factory=structlog.PrintLoggerFactory(out),
+        logger_factory=_lines_to(out),
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(out)
@@ -175,6 +193,6 @@ def configure(
 structlog.configure(
     processors=[structlog.processors.add_log_level, structlog.processors.format_exc_info, render_text],
     wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-    logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    logger_factory=_lines_to(sys.stderr),
     cache_logger_on_first_use=False,
 )

@@ -1,4 +1,4 @@
-"""Mutants of quorumlog/runtime: the syncs of a data directory."""
+"""Mutants of quorumlog/runtime."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from tests.mutants import Mutant
 
 FILE_DISK = "quorumlog/runtime/file_disk.py"
 SYNCS = "quorumlog/runtime/syncs.py"
+LOGGING = "quorumlog/runtime/logging.py"
 UNIT = "tests/unit/quorumlog/runtime"
 
 MUTANTS = (
@@ -36,5 +37,12 @@ MUTANTS = (
         "[SyncJob(Sync.SYSTEM, self._new_fd(",
         "[SyncJob(Sync.DATA, self._new_fd(",
         (f"{UNIT}/test_file_disk.py::test_a_failed_sync_is_not_retried",),
+    ),
+    Mutant(
+        "a log file on a full disk fails the work that is logged",
+        LOGGING,
+        "with contextlib.suppress(OSError, ValueError):",
+        "with contextlib.suppress(ValueError):",
+        (f"{UNIT}/test_logging.py::test_a_line_that_cannot_be_written_is_lost",),
     ),
 )

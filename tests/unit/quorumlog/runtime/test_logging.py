@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import io
 import json
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -23,6 +26,14 @@ def _restored() -> Iterator[None]:
     yield
     root.handlers[:], root.level = handlers, level
     structlog.configure(**kept)
+
+
+class FullDisk(io.StringIO):
+    writes = 0
+
+    def write(self, text: str, /) -> int:
+        self.writes += 1
+        raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def lines(log_format: str, level: str = "info") -> io.StringIO:
@@ -46,6 +57,27 @@ def test_json_lines() -> None:
         "ts": "2023-11-14T22:13:20.123Z", "level": "warning", "event": "odd", "room": "quorum", "peer": "a:1",
         "node_id": 7,
     }  # fmt: skip
+
+
+@pytest.mark.usefixtures("capsys")  # the standard library reports its lost lines
+def test_a_line_that_cannot_be_written_is_lost() -> None:
+    closed = io.StringIO()
+    closed.close()
+    reader, writer = os.pipe()
+    os.close(reader)
+    broken_pipe = os.fdopen(writer, "w")
+    full = FullDisk()
+    for stream in (full, broken_pipe, closed):
+        configure(stream=stream)
+        get_logger("quorum").info("elected", epoch=3)
+        try:
+            raise ZeroDivisionError
+        except ZeroDivisionError:
+            get_logger("quorum").exception("unexpected")
+        logging.getLogger("grpc").warning("a library's line")
+    with contextlib.suppress(BrokenPipeError):
+        broken_pipe.close()
+    assert full.writes == 3
 
 
 def test_levels_filter() -> None:
