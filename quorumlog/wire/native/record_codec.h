@@ -203,7 +203,7 @@ struct codec_batch {
     int64_t first_offset, end_offset;
 };
 
-/* Read a length and as many bytes into a new object.  Return a problem, or 0; *object is NULL if Python failed. */
+/* Read a length and as many bytes into a new object.  Return a problem, 0, or -1 if Python failed. */
 static int codec_take(const uint8_t **at, const uint8_t *end, int problem, PyObject **object)
 {
     int32_t length;
@@ -216,14 +216,33 @@ static int codec_take(const uint8_t **at, const uint8_t *end, int problem, PyObj
     } else {
         *object = PyBytes_FromStringAndSize((const char *)*at - length, length);
     }
-    return SCAN_OK;
+    return *object ? SCAN_OK : -1;
 }
 
+/* Read one header into a new pair.  Return a problem, 0, or -1 if Python failed. */
+static int codec_take_header(const uint8_t **at, const uint8_t *end, PyObject **pair)
+{
+    int32_t length;
+    int failed = scan_bytes(at, end, 0, SCAN_HEADER_KEY, &length);
+    PyObject *name, *value = NULL;
+
+    if (failed)
+        return failed;
+    if (!(name = PyUnicode_DecodeUTF8((const char *)*at - length, length, "replace")))
+        return -1;
+    if (!(failed = codec_take(at, end, SCAN_HEADER_VALUE, &value)) && !(*pair = PyTuple_Pack(2, name, value)))
+        failed = -1;
+    Py_DECREF(name);
+    Py_XDECREF(value);
+    return failed;
+}
+
+/* Read all headers into a new tuple.  Return a problem, 0, or -1 if Python failed. */
 static int codec_take_headers(const uint8_t **at, const uint8_t *end, PyObject *no_headers, PyObject **headers)
 {
-    int32_t count, length, index;
+    int32_t count, index;
     int failed = scan_varint32(at, end, &count);
-    PyObject *made, *name, *value, *pair;
+    PyObject *made, *pair = NULL;
 
     if (failed)
         return failed;
@@ -234,21 +253,10 @@ static int codec_take_headers(const uint8_t **at, const uint8_t *end, PyObject *
         *headers = no_headers;
         return SCAN_OK;
     }
-    *headers = NULL;
     if (!(made = PyTuple_New(count)))
-        return SCAN_OK;
+        return -1;
     for (index = 0; index < count; index++) {
-        value = NULL;
-        if ((failed = scan_bytes(at, end, 0, SCAN_HEADER_KEY, &length))) {
-            Py_DECREF(made);
-            return failed;
-        }
-        name = PyUnicode_DecodeUTF8((const char *)*at - length, length, "replace");
-        failed = codec_take(at, end, SCAN_HEADER_VALUE, &value);
-        pair = !failed && name && value ? PyTuple_Pack(2, name, value) : NULL;
-        Py_XDECREF(name);
-        Py_XDECREF(value);
-        if (!pair) {
+        if ((failed = codec_take_header(at, end, &pair))) {
             Py_DECREF(made);
             return failed;
         }
@@ -274,7 +282,7 @@ static int codec_take_record(const uint8_t **at, const uint8_t *end, const struc
     if (delta <= *previous || delta > batch->last_delta)
         return SCAN_OFFSET_DELTA;
     *previous = delta;
-    offset = batch->base_offset + delta;
+    offset = (int64_t)((uint64_t)batch->base_offset + (uint64_t)delta); /* of a malformed batch, any number */
     if (offset < batch->first_offset || offset >= batch->end_offset) {
         if ((failed = scan_bytes(at, end, -1, SCAN_KEY_LENGTH, &length)) ||
             (failed = scan_bytes(at, end, -1, SCAN_VALUE_LENGTH, &length)) || (failed = scan_headers(at, end)))
@@ -288,7 +296,7 @@ static int codec_take_record(const uint8_t **at, const uint8_t *end, const struc
         failed = codec_take_headers(at, end, batch->no_headers, &headers);
     if (!failed && *at != end)
         failed = SCAN_RECORD_REST;
-    if (failed || !key || !value || !headers || !(record = PyStructSequence_New((PyTypeObject *)batch->type))) {
+    if (failed || !(record = PyStructSequence_New((PyTypeObject *)batch->type))) {
         Py_XDECREF(key);
         Py_XDECREF(value);
         Py_XDECREF(headers);
