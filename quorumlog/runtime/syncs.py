@@ -42,7 +42,10 @@ class Syncs(Protocol):
     """Runs the jobs of one data directory, outside the loop."""
 
     async def run(self, jobs: Sequence[SyncJob]) -> None:
-        """Run all jobs, even if one fails, and close their descriptors.  A cancel does not stop them.
+        """Run all jobs, even if one fails, and close their descriptors.
+
+        A cancel does not stop them.  If one then fails, every later call fails: the system reports a lost write only
+        once, so a later sync would succeed.
 
         Raises:
             OSError: the first failure.
@@ -62,12 +65,14 @@ class SyncThreads:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: dict[int, asyncio.Future[int]] = {}
         self._batches = 0
+        self._missed = 0
+        """errno of a failed batch whose caller was cancelled; 0 if there is none."""
 
     async def run(self, jobs: Sequence[SyncJob]) -> None:
         if not jobs:
             return
         future = self._submit(jobs)
-        if error := await future:
+        if error := await future or self._missed:
             raise OSError(error, os.strerror(error))
 
     def _submit(self, jobs: Sequence[SyncJob]) -> asyncio.Future[int]:
@@ -89,8 +94,12 @@ class SyncThreads:
     def _collect(self) -> None:
         for number, error in self._threads.take():
             future = self._waiting.pop(number, None)
-            if future is not None and not future.done():  # otherwise its caller waits no longer
+            if future is None:
+                continue
+            if not future.done():
                 future.set_result(error)
+            elif error:  # its caller was cancelled
+                self._missed = error
 
     def close(self) -> None:
         self._leave_loop()

@@ -13,9 +13,16 @@ MUTANTS = (
     Mutant(
         "a failed sync counts as successful",
         SYNCS,
-        "        if error := await future:\n",
-        "        if (error := await future) and False:\n",
+        "        if error := await future or self._missed:\n",
+        "        if (error := await future or self._missed) and False:\n",
         (f"{UNIT}/test_syncs.py::test_each_batch_gets_its_own_result",),
+    ),
+    Mutant(
+        "the failure of a sync is lost if its caller is cancelled",
+        SYNCS,
+        "                self._missed = error\n",
+        "                pass\n",
+        (f"{UNIT}/test_syncs.py::test_the_failure_of_a_cancelled_batch_is_raised_by_later_ones",),
     ),
     Mutant(
         "the directory closes while a sync hangs, and its flush waits for ever",

@@ -91,6 +91,20 @@ async def test_a_cancelled_batch_is_done_nevertheless(tmp_path: Path) -> None:
     threads.close()
 
 
+async def test_the_failure_of_a_cancelled_batch_is_raised_by_later_ones(tmp_path: Path) -> None:
+    threads = SyncThreads(1)
+    bad, end = unsyncable()
+    cancelled = asyncio.ensure_future(threads.run([SyncJob(Sync.ALL, bad)]))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    for name in ("a", "b"):
+        with pytest.raises(OSError, match=os.strerror(errno.EINVAL)):
+            await threads.run([SyncJob(Sync.DATA, opened(tmp_path / name))])
+    assert cancelled.cancelled()
+    os.close(end)
+    threads.close()
+
+
 async def test_nothing_to_do_needs_no_thread() -> None:
     threads = SyncThreads(1)
     await threads.run([])
