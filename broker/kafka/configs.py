@@ -67,11 +67,17 @@ def _resource(resource: Any) -> Resource:
 def describe_configs(
     request: Any, image: ClusterImage, node_id: int, settings: Sequence[NodeSetting]
 ) -> dict[str, Any]:
-    """Return the values of a DescribeConfigs response.  settings: of this broker, whose id is `node_id`."""
+    """Return the values of a DescribeConfigs response.  settings: of this broker, whose id is `node_id`.
+
+    A question that the request repeats is answered once, because a resource may have a hundred configs.
+    """
     synonyms = getattr(request, "include_synonyms", False)
     own = Resource(ConfigScope.BROKER, str(node_id))
     results = []
-    for resource in request.resources:
+    questions = {
+        (each.resource_type, each.resource_name, each.configuration_keys or ()): each for each in request.resources
+    }
+    for resource in questions.values():
         result = _described(resource, image, synonyms)
         if _resource(resource) == own and not result["error_code"]:
             wanted = resource.configuration_keys

@@ -92,12 +92,18 @@ def _refusal(wanted: DataDirectory | None) -> KafkaCode:
 
 
 def describe_producers(request: Any, replicas: Replicas) -> dict[str, Any]:
-    """Return the values of a DescribeProducers response."""
-    topics = []
+    """Return the values of a DescribeProducers response.
+
+    A partition that the request repeats is described once, because it may have very many producers.
+    """
+    wanted: dict[str, dict[int, None]] = {}
     for topic in request.topics:
+        wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    topics = []
+    for name, indexes in wanted.items():
         partitions = []
-        for index in topic.partition_indexes:
-            found = replicas.active_producers(topic.name, index)
+        for index in indexes:
+            found = replicas.active_producers(name, index)
             if isinstance(found, int):
                 partitions.append({"partition_index": index, "error_code": found, "active_producers": ()})
                 continue
@@ -113,5 +119,5 @@ def describe_producers(request: Any, replicas: Replicas) -> dict[str, Any]:
                 for each in found
             ]
             partitions.append({"partition_index": index, "error_code": 0, "active_producers": producers})
-        topics.append({"name": topic.name, "partitions": partitions})
+        topics.append({"name": name, "partitions": partitions})
     return {"topics": topics}

@@ -92,11 +92,13 @@ def offline_replicas(image: ClusterImage, partition: PartitionImage) -> list[int
 
 
 def wanted_topics(request: Any, version: int) -> Wanted:
-    """Return the topics that a decoded request asks for."""
+    """Return the topics that a decoded request asks for, each once: the answer may be far larger than the name."""
     if request.topics is None or (version == 0 and not request.topics):
         return None
-    by_id = version >= _FIRST_WITH_TOPIC_ID
-    return tuple((topic.topic_id if by_id else None, topic.name) for topic in request.topics)
+    if version < _FIRST_WITH_TOPIC_ID:
+        return tuple(dict.fromkeys((None, topic.name) for topic in request.topics))
+    names = ((each.topic_id, each.name if each.topic_id is None else None) for each in request.topics)
+    return tuple(dict.fromkeys(names))
 
 
 class MetadataResponses:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -26,14 +27,20 @@ async def describe_offsets(asked: DecodedRequest) -> Reply:
     """Answer with the start of each share partition, and with its lag if the leader of the partition answers.
 
     Starts are read before log ends.  The other way round, a group could seem to be ahead of the log.
+    A group that the request repeats is refused, in the place of its first occurrence: each answer may be far larger
+    than the group's name, and no single answer would be right for all of them.
     """
-    found = [await _group_states(asked, group) for group in asked.request.groups]
+    named = Counter(group.group_id for group in asked.request.groups)
+    first = {group.group_id: group for group in reversed(asked.request.groups)}
+    repeated = ListShareStatesResponse(KafkaCode.INVALID_REQUEST, "The request names the group repeatedly.")
+    wanted = [first[name] for name in named]
+    found = [(repeated, [], []) if named[each.group_id] > 1 else await _group_states(asked, each) for each in wanted]
     ends: dict[PartitionKey, int] = {}
     if asked.version >= _FIRST_WITH_LAG:
         places = [place for _, topics, _ in found for topic, states in topics for place in _places(topic, states)]
         ends = await asked.shares.log_ends([key for key, response in places if _has_start(response)])
     groups = []
-    for group, (listed, topics, unknown) in zip(asked.request.groups, found, strict=True):
+    for group, (listed, topics, unknown) in zip(wanted, found, strict=True):
         values: Values = {"group_id": group.group_id, "error_code": listed.error, "error_message": listed.message}
         described = [_described_topic(topic, states, ends) for topic, states in topics]
         groups.append({**values, "topics": [*described, *unknown] if listed.error is KafkaCode.NONE else []})

@@ -13,6 +13,7 @@ DESCRIPTION_TESTS = "tests/unit/broker/kafka/test_descriptions.py"
 BOUNDS_TESTS = "tests/unit/broker/kafka/test_listener_bounds.py"
 CHANGES_TESTS = "tests/unit/broker/kafka/test_cluster_changes.py"
 GROUP_TESTS = "tests/unit/broker/kafka/test_groups.py"
+METADATA_TESTS = "tests/unit/broker/kafka/test_metadata.py"
 LISTENER_TESTS = "tests/unit/broker/kafka/test_listener.py"
 
 MUTANTS = (
@@ -22,6 +23,20 @@ MUTANTS = (
         "names = tuple(dict.fromkeys(asked.request.groups))",
         "names = asked.request.groups",
         (f"{GROUP_TESTS}::test_a_group_that_is_named_repeatedly_is_described_once",),
+    ),
+    Mutant(
+        "a topic that a request repeats is described each time",
+        "broker/kafka/metadata.py",
+        "return tuple(dict.fromkeys((None, topic.name) for topic in request.topics))",
+        "return tuple((None, topic.name) for topic in request.topics)",
+        (f"{METADATA_TESTS}::test_a_topic_that_a_request_repeats_is_described_once",),
+    ),
+    Mutant(
+        "a topic that a request repeats by id is described each time",
+        "broker/kafka/metadata.py",
+        "return tuple(dict.fromkeys(names))",
+        "return tuple(names)",
+        (f"{METADATA_TESTS}::test_a_topic_that_a_request_repeats_is_described_once",),
     ),
     Mutant(
         "the offsets of a group that a request repeats are read",

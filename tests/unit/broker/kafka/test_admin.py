@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker.kafka.handlers import HANDLERS
-from metadata.image import BROKER_CONFIGS
+from metadata.image import BROKER_CONFIGS, TOPIC_CONFIGS
 from metadata.records import METADATA_VERSION, NO_LEADER, BrokerChange, Feature, PartitionChange, Reason
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
@@ -168,6 +168,16 @@ async def test_a_config_without_effect_is_documented_as_such(served: Served) -> 
         assert (config.value, int(config.config_type)) == ("0:1", 7)
         assert "no effect: reassignment.throttle.bytes.per.second" in str(config.documentation)
         assert await alter(client, resource(BROKER, "1", ("leader.replication.throttled.rate", None, DELETE))) == [0]
+
+
+async def test_a_question_about_configs_that_a_request_repeats_is_answered_once(served: Served) -> None:
+    served.replicas.create("t", 1)
+    key = "retention.ms"
+    keys = [None, [key], [], [key], None, [key, "segment.ms"]]
+    asked = [{"resource_type": TOPIC, "resource_name": "t", "configuration_keys": each} for each in keys]
+    async with RawClient(served.port) as client:
+        found = (await client.ask(Api.DESCRIBE_CONFIGS, 4, {"resources": [*asked, asked[0]]})).results
+    assert [len(each.configs) for each in found] == [len(TOPIC_CONFIGS), 1, 2]
 
 
 async def test_synonyms_are_every_value_with_the_one_in_force_first(served: Served) -> None:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from broker.kafka.metadata import MetadataResponses, Wanted, is_topic_name
+from broker.kafka.metadata import MetadataResponses, Wanted, is_topic_name, wanted_topics
 from metadata.records import (
     BrokerChange,
     Config,
@@ -108,6 +108,17 @@ def test_metadata_by_topic_id(cluster: FakeReplicas, version: int) -> None:
     response = read(responses.response(cluster.image, version, "default", wanted), version)
     assert [(topic.topic_id, int(topic.error_code)) for topic in response.topics] == [(SECOND, 0), (UUID(int=9), 100)]
     assert response.topics[1].name == (None if version == 12 else "")
+
+
+@pytest.mark.parametrize("version", [0, 9, 12])
+def test_a_topic_that_a_request_repeats_is_described_once(cluster: FakeReplicas, version: int) -> None:
+    topics: list[dict[str, Any]] = [{"name": name} for name in ("b", "a", "b", "missing", "missing")]
+    if version >= 10:
+        topics += [{"name": name, "topic_id": SECOND} for name in (None, "x", "y")]
+    wanted = wanted_topics(codec.request(Api.METADATA, version, {"topics": topics}), version)
+    response = read(MetadataResponses(1, "c", 1 << 20).response(cluster.image, version, "default", wanted), version)
+    by_id = ["b"] if version >= 10 else []
+    assert [topic.name for topic in response.topics] == ["b", "a", "missing", *by_id]
 
 
 def test_a_broker_that_is_not_listed_is_not_named_controller(cluster: FakeReplicas) -> None:

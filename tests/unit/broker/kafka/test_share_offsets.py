@@ -114,6 +114,14 @@ async def test_all_groups_of_a_request_share_one_look_up(served: Served) -> None
     assert served.shares.asked == [[0, 0]]
 
 
+async def test_a_group_that_a_request_repeats_is_refused_once_and_alone(served: Served) -> None:
+    served.shares.states, served.shares.ends = [at(0)], {0: 2}
+    repeated, other = await served.describe("work", "play", "work", "work")
+    assert (repeated.group_id, int(repeated.error_code), repeated.topics) == ("work", KafkaCode.INVALID_REQUEST, ())
+    assert (other.group_id, other.topics[0].partitions[0].lag) == ("play", 2)
+    assert served.shares.asked == [[0]]
+
+
 async def test_version_0_has_no_lag_so_no_leader_is_asked(served: Served) -> None:
     served.shares.states, served.shares.ends = [at(5)], {0: 12}
     (group,) = await served.describe("work", version=0)
