@@ -137,7 +137,10 @@ class _Connection:
             if not isinstance(event, h11.Request):
                 return
             self._turn(is_answering=True)
-            has_body = any(name in (b"content-length", b"transfer-encoding") for name, _ in event.headers)
+            has_body = any(
+                name == b"transfer-encoding" or (name == b"content-length" and int(value) > 0)
+                for name, value in event.headers
+            )
             await self._send(self._respond(event, has_body), event.method == b"HEAD", close=has_body)
             if has_body:
                 await self._linger()

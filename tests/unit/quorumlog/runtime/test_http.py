@@ -53,6 +53,12 @@ async def talk(server: HttpServer, data: bytes, *, half_close: bool = False) -> 
         return answer
 
 
+async def test_a_request_may_declare_that_it_has_no_body(server: HttpServer) -> None:
+    request = GET_LIVEZ.replace(b"\r\n\r\n", b"\r\nContent-Length: 0\r\n\r\n")
+    answer = await talk(server, 2 * request, half_close=True)
+    assert answer.count(b"HTTP/1.1 200 ") == 2
+
+
 async def test_health(server: HttpServer, checks: dict[str, Check]) -> None:
     assert await get(server.address, "/livez", 5) == (200, b"ok\n")
     assert await get(server.address, "/healthz", 5) == (200, b"ok\n")
