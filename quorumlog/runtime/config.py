@@ -414,6 +414,8 @@ def _cross_checks(config: NodeConfig) -> Iterator[str]:
             f"broker.session.timeout.ms = {config.broker_session_timeout_ms} must be at least twice "
             f"broker.heartbeat.interval.ms = {config.broker_heartbeat_interval_ms}"
         )
+    if config.log_cleaner_bytes_per_second == 0:
+        yield "log.cleaner.io.max.bytes.per.second = 0 would stop compaction; -1 means no limit"
 
 
 def _check_identity(config: NodeConfig) -> Iterator[str]:

@@ -96,7 +96,7 @@ class Setting:
 
 
 def _parse_int(text: str) -> int:
-    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text.strip()):
+    if not re.fullmatch(r"[+-]?[0-9]{1,19}", text.strip()):
         raise ValueError(f"{text!r} is not a whole number")
     return int(text)
 

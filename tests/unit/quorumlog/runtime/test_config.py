@@ -13,7 +13,7 @@ from quorumlog.errors import ConfigError
 from quorumlog.runtime import config as configuration
 from quorumlog.runtime.addresses import Address
 from quorumlog.runtime.config import BROKER, KEYS, QUORUM_NODE, RECORD_KEYS, KafkaListener, NodeConfig
-from quorumlog.runtime.settings import render_toml
+from quorumlog.runtime.settings import Key, Settings, render_toml
 
 
 def parse(role: str, *arguments: str) -> argparse.Namespace:
@@ -148,6 +148,19 @@ def test_a_key_is_suggested_only_if_a_similar_one_exists(name: str, near: str | 
 )  # fmt: skip
 def test_invalid_settings_of_a_voter_are_refused(arguments: tuple[str, ...], said: str) -> None:
     assert said in "\n".join(problems(QUORUM_NODE, *VOTER, *arguments))
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if key.maximum is not None], ids=lambda key: key.name)
+def test_the_ends_of_a_range_are_permitted_as_text(key: Key) -> None:
+    for value in (key.minimum, key.maximum):
+        settings = Settings(KEYS, key.roles[0], RECORD_KEYS)
+        settings.add_assignments([f"{key.name}={value}"])
+        assert (settings.problems, settings.values[key.name].value) == ([], value)
+
+
+def test_a_cleaner_without_bytes_is_refused() -> None:
+    said = problems(BROKER, "--standalone", "--set", "log.cleaner.io.max.bytes.per.second=0")
+    assert said == ["log.cleaner.io.max.bytes.per.second = 0 would stop compaction; -1 means no limit"]
 
 
 @pytest.mark.parametrize(
