@@ -35,6 +35,8 @@ from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
 
 _VERSION: Final = 2
+_ANSWER_MS: Final = 1_000
+"""Time for the answer of a leader that has waited for its replicas.  It also says which other partitions are done."""
 _SETTLED: Final = frozenset({KafkaCode.NONE, KafkaCode.INVALID_PRODUCER_EPOCH})
 """Results after which a partition needs no marker: a later epoch of the producer is in effect there already."""
 
@@ -165,7 +167,7 @@ class MarkerSender:
             "topics": [{"name": name, "partition_indexes": indexes} for name, indexes in topics.items()],
             "transaction_version": effect.client_version,
         }
-        timeout_s = self._limits.marker_timeout_ms / 1000
+        timeout_s = (self._limits.marker_timeout_ms + _ANSWER_MS) / 1000
         try:
             reply = await self._links.ask(leader, Api.WRITE_TXN_MARKERS, _VERSION, {"markers": [wanted]}, timeout_s)
         except ClusterError as error:

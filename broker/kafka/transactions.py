@@ -263,28 +263,42 @@ async def txn_offset_commit(asked: DecodedRequest) -> Reply:
 
 
 async def write_markers(asked: DecodedRequest) -> Reply:
-    """Write the markers that a coordinator, or an operator, sends; answer once they are committed."""
+    """Write the markers that a coordinator, or an operator, sends; answer once they are committed.
+
+    A partition whose replicas do not answer delays none of the others.
+    """
     slots = asyncio.Semaphore(_MARKERS_MAX)
 
     async def write(topic: str, index: int, marker: EndTxnMarker, producer: tuple[int, int], has_raised: bool) -> int:
         async with slots:
             return await asked.transactions.write_marker(topic, index, marker, producer, has_raised=has_raised)
 
-    markers = []
+    writes = []
     for each in asked.request.markers:
         marker = EndTxnMarker(each.transaction_result, each.coordinator_epoch)
         producer = (each.producer_id, each.producer_epoch)
         has_raised = getattr(each, "transaction_version", 0) >= EPOCH_RISES
-        topics = []
-        for topic in each.topics:
-            writes = [write(topic.name, index, marker, producer, has_raised) for index in topic.partition_indexes]
-            codes = await asyncio.gather(*writes)
-            partitions = [
-                {"partition_index": index, "error_code": code}
-                for index, code in zip(topic.partition_indexes, codes, strict=True)
-            ]
-            topics.append({"name": topic.name, "partitions": partitions})
-        markers.append({"producer_id": each.producer_id, "topics": topics})
+        writes += [
+            write(topic.name, index, marker, producer, has_raised)
+            for topic in each.topics
+            for index in topic.partition_indexes
+        ]
+    codes = iter(await asyncio.gather(*writes))
+    markers = [
+        {
+            "producer_id": each.producer_id,
+            "topics": [
+                {
+                    "name": topic.name,
+                    "partitions": [
+                        {"partition_index": index, "error_code": next(codes)} for index in topic.partition_indexes
+                    ],
+                }
+                for topic in each.topics
+            ],
+        }
+        for each in asked.request.markers
+    ]
     return asked.reply({"markers": markers})
 
 

@@ -27,6 +27,13 @@ MUTANTS = (
         (f"{TESTS}::test_a_record_that_cannot_be_written_leaves_no_call_waiting",),
     ),
     Mutant(
+        "the answer of a leader that waited for its replicas comes too late",
+        "broker/coordinator/markers.py",
+        "(self._limits.marker_timeout_ms + _ANSWER_MS) / 1000",
+        "self._limits.marker_timeout_ms / 1000",
+        ("tests/unit/broker/coordinator/test_markers.py::test_a_leader_has_time_to_wait_for_its_replicas",),
+    ),
+    Mutant(
         "groups expire by the wall clock itself",
         GROUPS,
         "return self._logs.cautious_ms(self._sources.wall_ms(), now_ms())",

@@ -17,6 +17,7 @@ from broker.core.coordinator.transaction_requests import WriteMarkers
 from metadata.image.internal_topics import TRANSACTION_STATE
 from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.kafka.codec import Api
 from tests.unit.broker.coordinator.counting import WAIT_S, until
 
 T0, T1 = ("t", 0), ("t", 1)
@@ -82,6 +83,28 @@ async def test_a_partition_with_a_later_epoch_needs_no_marker(place: Place) -> N
     place.sender.order(place.coordinator, EFFECT)
     await place.done()
     assert place.reported == [(T0, T1)]
+
+
+async def test_a_leader_has_time_to_wait_for_its_replicas(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer names the partitions that are done, although one of them waited for as long as it may."""
+    timeouts: list[float] = []
+
+    async def ask(broker_id: int, api: Api, version: int, values: Any, timeout_s: float) -> Any:
+        timeouts.append(timeout_s)
+        (marker,) = values["markers"]
+        partitions = [
+            SimpleNamespace(partition_index=index, error_code=int(KafkaCode.NONE))
+            for index in marker["topics"][0]["partition_indexes"]
+        ]
+        topics = [SimpleNamespace(name="t", partitions=partitions)]
+        return SimpleNamespace(markers=[SimpleNamespace(topics=topics)])
+
+    monkeypatch.setattr(place, "partition", lambda topic, index: SimpleNamespace(leader=2))
+    monkeypatch.setattr(place.sender, "_links", SimpleNamespace(ask=ask))
+    place.sender.order(place.coordinator, EFFECT)
+    await place.done()
+    assert place.reported == [(T0, T1)]
+    assert min(timeouts) > LIMITS.marker_timeout_ms / 1000
 
 
 async def test_a_decision_that_is_ordered_again_is_written_to_all_its_partitions(place: Place) -> None:

@@ -12,6 +12,7 @@ from broker.core.coordinator.placement import partition_of
 from broker.core.coordinator.transaction_requests import AddPartitions, AddPartitionsResponse, TransactionRequest
 from broker.kafka.listener import KafkaServer
 from broker.kafka.transactions import NoTransactions
+from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
 from tests.unit.broker.kafka.fake import FakeController, FakeNode, FakeReplicas
@@ -28,6 +29,8 @@ class Transactions(NoTransactions):
         self.replicas = replicas
         self.asked: list[TransactionRequest] = []
         self.held: list[asyncio.Future[Any]] | None = None  # the calls that are not answered, if it is a list
+        self.stuck = asyncio.Event()  # a marker for the topic "stuck" waits for it
+        self.marked: list[tuple[str, int]] = []
 
     def call(self, partition: int, request: TransactionRequest, size: int) -> asyncio.Future[Any]:
         assert isinstance(request, AddPartitions)
@@ -40,6 +43,15 @@ class Transactions(NoTransactions):
         else:
             self.held.append(future)
         return future
+
+    async def write_marker(
+        self, topic: str, index: int, marker: EndTxnMarker, producer: tuple[int, int], *, has_raised: bool
+    ) -> int:
+        self.marked.append((topic, index))
+        if topic == "stuck":
+            await self.stuck.wait()
+            return int(KafkaCode.REQUEST_TIMED_OUT)
+        return int(KafkaCode.NONE if producer[0] == 7 else KafkaCode.INVALID_PRODUCER_EPOCH)
 
 
 class Bench:
@@ -100,3 +112,22 @@ async def test_offsets_of_a_lost_connection_are_not_added_after_the_creation_of_
         bench.client.writer.close()
         await asyncio.wait(held)
     assert [each.cancelled() for each in held] == [True]
+
+
+async def test_a_marker_that_is_not_committed_delays_none_of_the_others(bench: Bench) -> None:
+    topics = [{"name": name, "partition_indexes": [0, 1]} for name in ("stuck", "t")]
+    marker = {"producer_epoch": 1, "transaction_result": True, "coordinator_epoch": 3}
+    markers = [{**marker, "producer_id": 7, "topics": topics}, {**marker, "producer_id": 8, "topics": topics[1:]}]
+    bench.client.send(Api.WRITE_TXN_MARKERS, 1, {"markers": markers})
+    wanted = [("stuck", 0), ("stuck", 1), ("t", 0), ("t", 1), ("t", 0), ("t", 1)]
+    async with asyncio.timeout(10):
+        while bench.coordinator.marked != wanted:  # noqa: ASYNC110 -- nothing reports it
+            await asyncio.sleep(0.001)
+    bench.coordinator.stuck.set()
+    _, response = await bench.client.receive(Api.WRITE_TXN_MARKERS, 1)
+    found = [
+        (each.producer_id, topic.name, [(one.partition_index, int(one.error_code)) for one in topic.partitions])
+        for each in response.markers
+        for topic in each.topics
+    ]
+    assert found == [(7, "stuck", [(0, 7), (1, 7)]), (7, "t", [(0, 0), (1, 0)]), (8, "t", [(0, 47), (1, 47)])]
