@@ -156,23 +156,27 @@ async def delete_topics(forwarder: Forwarder, request: Any, image: ClusterImage)
     """Forward a DeleteTopics request; return the values of its response."""
     deadline = forwarder.deadline(milliseconds(request.timeout))
     message = pb.DeleteTopicsRequest()
+    responses: list[dict[str, Any]] = []
     if hasattr(request, "topic_names"):
         message.names.extend(request.topic_names)
     else:
         for topic in request.topics:
-            if topic.topic_id is not None:
+            if (topic.name is None) == (topic.topic_id is None):  # both could name different topics
+                text = "name the topic either by its name or by its id"
+                refusal = pb.Result(error=ApiError.INVALID_REQUEST, message=text)
+                responses.append(_topic_refusal(topic.name, refusal, topic.topic_id))
+            elif topic.topic_id is not None:
                 message.topic_ids.append(topic.topic_id.bytes)
             else:
-                message.names.append(topic.name or "")
+                message.names.append(topic.name)
     if not message.names and not message.topic_ids:
-        return {"responses": ()}
+        return {"responses": responses}
     reply = await forwarder.forward(rpcs.DELETE_TOPICS, message, deadline)
     failure = whole_failure(reply)
     if failure is not None:
         ids = [UUID(bytes=value) for value in message.topic_ids]
         named = [_topic_refusal(name, failure) for name in message.names]
-        return {"responses": named + [_topic_refusal(None, failure, topic_id) for topic_id in ids]}
-    responses = []
+        return {"responses": responses + named + [_topic_refusal(None, failure, topic_id) for topic_id in ids]}
     for deleted in reply.topics:
         topic_id = UUID(bytes=deleted.topic_id) if deleted.topic_id else None
         name: str | None = deleted.name

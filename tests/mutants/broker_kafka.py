@@ -39,6 +39,13 @@ MUTANTS = (
         (f"{METADATA_TESTS}::test_a_topic_that_a_request_repeats_is_described_once",),
     ),
     Mutant(
+        "a topic is deleted by its id although the request names another topic",
+        "broker/kafka/admin.py",
+        "if (topic.name is None) == (topic.topic_id is None):",
+        "if topic.name is None and topic.topic_id is None:",
+        ("tests/unit/broker/kafka/test_every_request_is_answered.py::test_a_topic_to_delete_has_a_name_or_an_id",),
+    ),
+    Mutant(
         "the offsets of a group that a request repeats are read",
         "broker/kafka/groups.py",
         "for name in named if named[name] == 1}",

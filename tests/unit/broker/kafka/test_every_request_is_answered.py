@@ -314,3 +314,20 @@ async def test_topics_beside_an_empty_name_are_deleted(version: int) -> None:
         answer = await client.ask(Api.DELETE_TOPICS, version, values)
         found = {topic.name: topic.error_code.name for topic in answer.responses}
         assert found == {"": "unknown_topic_or_partition", TOPIC: "none", "unknown": "unknown_topic_or_partition"}
+
+
+async def test_a_topic_to_delete_has_a_name_or_an_id() -> None:
+    topics = [{"name": "unknown", "topic_id": UUID(int=9)}, {"name": None, "topic_id": None}]
+    async with listening() as port, RawClient(port) as client:
+        image = (await client.ask(Api.METADATA, 12, {"topics": None})).topics
+        (topic_id,) = [topic.topic_id for topic in image if topic.name == TOPIC]
+        both = {"name": "another", "topic_id": topic_id}
+        answer = await client.ask(Api.DELETE_TOPICS, 6, {"timeout": 5000, "topics": [*topics, both]})
+        found = {(topic.name, topic.topic_id): topic.error_code.name for topic in answer.responses}
+        assert found == {
+            ("unknown", UUID(int=9)): "invalid_request",
+            (None, None): "invalid_request",
+            ("another", topic_id): "invalid_request",
+        }
+        answer = await client.ask(Api.DELETE_TOPICS, 6, {"timeout": 5000, "topics": [both, {"topic_id": topic_id}]})
+        assert [topic.error_code.name for topic in answer.responses] == ["invalid_request", "none"]
