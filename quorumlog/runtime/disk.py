@@ -85,7 +85,14 @@ class Disk(Protocol):
         """
         ...
 
-    def exists(self, path: str) -> bool: ...
+    def exists(self, path: str) -> bool:
+        """Return whether there is a file or folder.
+
+        Raises:
+            DiskError: the disk does not say so.
+        """
+        ...
+
     def list(self, path: str) -> list[str]:
         """Return the names in a folder, sorted; empty if the folder does not exist."""
         ...

@@ -176,7 +176,13 @@ class FileDisk:
         return file
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(self._locate(path))
+        try:
+            os.stat(self._locate(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:  # the file may be there: nothing may be decided as if it were missing
+            raise self._fail(path, error) from error
+        return True
 
     def list(self, path: str) -> list[str]:
         try:

@@ -32,6 +32,13 @@ MUTANTS = (
         (f"{UNIT}/test_syncs.py::test_a_sync_that_hangs_keeps_neither_the_directory_nor_the_process",),
     ),
     Mutant(
+        "a file that cannot be examined counts as missing",
+        FILE_DISK,
+        "except (FileNotFoundError, NotADirectoryError):\n            return False",
+        "except OSError:\n            return False",
+        (f"{UNIT}/test_file_disk.py::test_a_file_that_cannot_be_examined_does_not_count_as_missing",),
+    ),
+    Mutant(
         "the folders of new files are not synced",
         FILE_DISK,
         "jobs.append(SyncJob(Sync.ALL, self._new_fd(partial(_open_folder, self._locate(folder)))))",

@@ -500,6 +500,17 @@ def test_a_file_deleted_by_another_program_is_reported(tmp_path: Path) -> None:
     disk.close()
 
 
+def test_a_file_that_cannot_be_examined_does_not_count_as_missing(tmp_path: Path) -> None:
+    disk = acquire(tmp_path)
+    disk.open("a", create=True)
+    assert [disk.exists(path) for path in ("a", "b", "a/b")] == [True, False, False]
+    os.symlink("loop", tmp_path / "loop")
+    with pytest.raises(DiskError, match=os.strerror(errno.ELOOP)):
+        disk.exists("loop")
+    assert isinstance(disk.failure, DiskError)
+    disk.close()
+
+
 def test_a_path_outside_the_directory_is_a_bug(tmp_path: Path) -> None:
     disk = acquire(tmp_path / "d")
     for path in ("../out", "/etc/passwd", "logs/../../out"):
