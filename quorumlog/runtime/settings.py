@@ -218,7 +218,7 @@ class Settings:
         elif name in self._record_keys:
             self.problems.append(
                 f"{source}: {name} is a config of topics or the whole cluster, not of a node: it is a record in the "
-                f"metadata log (kctl topics create --config {name}=…)"
+                f"metadata log (kctl configs set {name}=…, with --cluster, --topic or --broker)"
             )
         else:
             near = self._nearest(name)

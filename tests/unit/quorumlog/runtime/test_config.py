@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from metadata.image import TOPIC_CONFIGS
+from metadata.control.configs import TABLES
+from metadata.records import ConfigScope
 from quorumlog.errors import ConfigError
 from quorumlog.runtime import config as configuration
 from quorumlog.runtime.addresses import Address
@@ -255,8 +256,12 @@ def test_environment_names_are_unique() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_every_topic_config_is_known_as_a_record() -> None:
-    assert set(TOPIC_CONFIGS) <= RECORD_KEYS
+@pytest.mark.parametrize("scope", [ConfigScope.TOPIC, ConfigScope.CLUSTER, ConfigScope.BROKER])
+def test_every_config_is_known_as_a_record(scope: ConfigScope) -> None:
+    assert set(TABLES[scope]) <= RECORD_KEYS
+    for key in TABLES[scope]:
+        (said,) = problems(BROKER, "--standalone", "--set", f"{key}=1")
+        assert "it is a record in the metadata log (kctl configs set" in said
 
 
 @pytest.mark.parametrize("role", [QUORUM_NODE, BROKER])
