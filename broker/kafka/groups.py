@@ -65,6 +65,7 @@ from quorumlog.wire.kafka.codec import milliseconds
 
 Values = dict[str, Any]
 K = TypeVar("K")
+V = TypeVar("V")
 
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
@@ -80,6 +81,8 @@ _FIRST_FETCH_WITH_ERROR: Final = 2
 _FIRST_FETCH_WITH_GROUPS: Final = 8
 _FIRST_DESCRIBE_WITH_MISSING: Final = 6
 _FIRST_WITH_TOPIC_ID: Final = 10
+_GROUPS_AT_A_TIME: Final = 20
+"""Groups of one request of which share coordinators are asked at a time.  The others wait."""
 
 
 class NoGroups:
@@ -186,6 +189,20 @@ class Split(Generic[K]):
             for position, answer in zip(positions, found, strict=True):
                 answers[position] = answer
         return answers
+
+
+async def side_by_side(work: Callable[[K], Awaitable[V]], items: Iterable[K]) -> list[V]:
+    """Return the results of `work` for all items, in their order.
+
+    A group whose share coordinator does not answer takes seconds, and must not delay the others of the request.
+    """
+    slots = asyncio.Semaphore(_GROUPS_AT_A_TIME)
+
+    async def one(item: K) -> V:
+        async with slots:
+            return await work(item)
+
+    return list(await asyncio.gather(*map(one, items)))
 
 
 # -- finding a coordinator
@@ -666,11 +683,8 @@ def _listed(group: ListedGroup) -> Values:
 async def delete_groups(asked: DecodedRequest) -> Reply:
     """Delete groups.  The states of a share group are deleted before it."""
     names = list(dict.fromkeys(asked.request.groups_names))
-    refused: dict[str, KafkaCode] = {}
-    for name in names:
-        code = await asked.shares.clear_group(name)
-        if code is not KafkaCode.NONE:
-            refused[name] = code
+    codes = await side_by_side(asked.shares.clear_group, names)
+    refused = {name: code for name, code in zip(names, codes, strict=True) if code is not KafkaCode.NONE}
     split = Split(asked, [name for name in names if name not in refused], str, DeleteGroups)
     if split.futures:
         await asyncio.wait(split.futures)

@@ -11,11 +11,18 @@ from broker.core.coordinator.share.requests import ListShareStatesResponse
 from broker.core.coordinator.share.states import NO_EPOCH, NO_START, StateResponse
 from broker.core.fetch_session import PartitionKey
 from broker.kafka.connection import Reply
-from broker.kafka.groups import DecodedRequest, Values
+from broker.kafka.groups import DecodedRequest, Values, side_by_side
 from quorumlog.wire.errors import KafkaCode
 
 _FIRST_WITH_LAG: Final = 1
 _UNKNOWN_LAG: Final = -1
+_GroupStates = tuple[ListShareStatesResponse, list[tuple[NamedPartitions, list[StateResponse]]], list[Values]]
+"""The states of a group, and the answers about its topics that do not exist."""
+_REPEATED: Final[_GroupStates] = (
+    ListShareStatesResponse(KafkaCode.INVALID_REQUEST, "The request names the group repeatedly."),
+    [],
+    [],
+)
 
 
 def _named(asked: DecodedRequest, topic: str, indexes: Iterable[int]) -> NamedPartitions | None:
@@ -32,9 +39,12 @@ async def describe_offsets(asked: DecodedRequest) -> Reply:
     """
     named = Counter(group.group_id for group in asked.request.groups)
     first = {group.group_id: group for group in reversed(asked.request.groups)}
-    repeated = ListShareStatesResponse(KafkaCode.INVALID_REQUEST, "The request names the group repeatedly.")
     wanted = [first[name] for name in named]
-    found = [(repeated, [], []) if named[each.group_id] > 1 else await _group_states(asked, each) for each in wanted]
+
+    async def states(group: Any) -> _GroupStates:
+        return _REPEATED if named[group.group_id] > 1 else await _group_states(asked, group)
+
+    found = await side_by_side(states, wanted)
     ends: dict[PartitionKey, int] = {}
     if asked.version >= _FIRST_WITH_LAG:
         places = [place for _, topics, _ in found for topic, states in topics for place in _places(topic, states)]
@@ -47,9 +57,7 @@ async def describe_offsets(asked: DecodedRequest) -> Reply:
     return asked.reply({"groups": groups})
 
 
-async def _group_states(
-    asked: DecodedRequest, group: Any
-) -> tuple[ListShareStatesResponse, list[tuple[NamedPartitions, list[StateResponse]]], list[Values]]:
+async def _group_states(asked: DecodedRequest, group: Any) -> _GroupStates:
     """Return the states of a group, and the answers about its topics that do not exist."""
     unknown: list[Values] = []
     wanted: list[NamedPartitions] | None = None

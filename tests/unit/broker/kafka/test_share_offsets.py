@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 from uuid import UUID
@@ -19,6 +20,7 @@ from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
 from tests.unit.broker.kafka.fake import FakeController, FakeNode, FakeReplicas
 from tests.unit.broker.kafka.raw import RawClient
+from tests.unit.broker.kafka.wellness import until
 
 TOPIC_ID = UUID(int=7)
 MISSING = "missing"
@@ -32,14 +34,26 @@ class Shares(NoShares):
         self.states: list[StateResponse] = []
         self.ends: dict[int, int] = {}
         self.asked: list[list[int]] = []
+        self.begun: list[str] = []
+        self.stuck = asyncio.Event()  # what concerns a group "stuck" waits for it
 
     async def describe_offsets(
         self, group: str, wanted: Sequence[NamedPartitions] | None
     ) -> tuple[ListShareStatesResponse, list[tuple[NamedPartitions, list[StateResponse]]]]:
+        await self._begin(group)
         if group == MISSING:
             return ListShareStatesResponse(KafkaCode.GROUP_ID_NOT_FOUND), []
         topic = NamedPartitions(TOPIC_ID, "orders", tuple(range(len(self.states))))
         return ListShareStatesResponse(KafkaCode.NONE), [(topic, self.states)]
+
+    async def clear_group(self, group: str) -> KafkaCode:
+        await self._begin(group)
+        return KafkaCode.COORDINATOR_NOT_AVAILABLE if group == "stuck" else KafkaCode.NONE
+
+    async def _begin(self, group: str) -> None:
+        self.begun.append(group)
+        if group == "stuck":
+            await self.stuck.wait()
 
     async def log_ends(self, partitions: Iterable[PartitionKey]) -> dict[PartitionKey, int]:
         keys = list(partitions)
@@ -50,11 +64,11 @@ class Shares(NoShares):
 class Served:
     def __init__(self, shares: Shares, client: RawClient) -> None:
         self.shares = shares
-        self._client = client
+        self.client = client
 
     async def describe(self, *groups: str, version: int = 1) -> Any:
         values = {"groups": [{"group_id": group, "topics": None} for group in groups]}
-        return (await self._client.ask(Api.DESCRIBE_SHARE_GROUP_OFFSETS, version, values)).groups
+        return (await self.client.ask(Api.DESCRIBE_SHARE_GROUP_OFFSETS, version, values)).groups
 
     async def lags(self) -> list[int]:
         (group,) = await self.describe("work")
@@ -120,6 +134,18 @@ async def test_a_group_that_a_request_repeats_is_refused_once_and_alone(served: 
     assert (repeated.group_id, int(repeated.error_code), repeated.topics) == ("work", KafkaCode.INVALID_REQUEST, ())
     assert (other.group_id, other.topics[0].partitions[0].lag) == ("play", 2)
     assert served.shares.asked == [[0]]
+
+
+@pytest.mark.parametrize("api", [Api.DESCRIBE_SHARE_GROUP_OFFSETS, Api.DELETE_GROUPS])
+async def test_a_group_whose_coordinator_does_not_answer_delays_none_of_the_others(served: Served, api: Api) -> None:
+    names = ["stuck", "work", "play"]
+    groups = [{"group_id": name, "topics": None} for name in names]
+    served.client.send(api, 0, {"groups": groups, "groups_names": names})
+    await until(lambda: served.shares.begun == names)
+    served.shares.stuck.set()
+    _, response = await served.client.receive(api, 0)
+    answers = response.groups if api is Api.DESCRIBE_SHARE_GROUP_OFFSETS else response.results
+    assert [each.group_id for each in answers] == names
 
 
 async def test_version_0_has_no_lag_so_no_leader_is_asked(served: Served) -> None:
