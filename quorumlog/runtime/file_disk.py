@@ -16,8 +16,9 @@ the file open.  If the process has no descriptor left, the LRU closes some files
 
 **Flush**: a few files with `fdatasync` in parallel, more with one `syncfs`, which also covers new names (the limit
 was measured).  Both use duplicated descriptors in threads (`runtime.syncs`), so the LRU may close a file meanwhile.
-`syncfs` reports errors through the descriptor of the directory, which is open from the start.  Each directory has its
-own threads, so one that hangs does not delay the others.
+`syncfs` reports errors through the descriptor of the directory, which is open from the start.  Linux before 5.8 does
+not report them at all, so there each file is synced on its own.  Each directory has its own threads, so one that hangs
+does not delay the others.
 
 **Failure**: after a failed write or sync it is unknown which data is durable, and a second sync would falsely succeed.
 From then on `failure` is set, and every write raises it.  A directory that makes nothing durable for `stall_s` has

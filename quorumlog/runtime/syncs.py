@@ -10,14 +10,22 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
 from quorumlog.runtime import _sync_threads
 
-HAS_SYNC_SYSTEM = bool(_sync_threads.HAS_SYNC_SYSTEM)
-"""Whether the system has `syncfs`."""
+
+def reports_lost_writes(release: str) -> bool:
+    """Return whether `syncfs` of this release of Linux fails if a write was lost.  Before 5.8 it always succeeds."""
+    found = re.match(r"(\d+)\.(\d+)", release)
+    return found is not None and (int(found[1]), int(found[2])) >= (5, 8)
+
+
+HAS_SYNC_SYSTEM = bool(_sync_threads.HAS_SYNC_SYSTEM) and reports_lost_writes(os.uname().release)
+"""Whether the system has a `syncfs` that reports lost writes."""
 
 
 class Sync(IntEnum):

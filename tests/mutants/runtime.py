@@ -32,6 +32,13 @@ MUTANTS = (
         (f"{UNIT}/test_syncs.py::test_a_sync_that_hangs_keeps_neither_the_directory_nor_the_process",),
     ),
     Mutant(
+        "a sync that hides lost writes is used",
+        SYNCS,
+        ">= (5, 8)",
+        ">= (5, 7)",
+        (f"{UNIT}/test_syncs.py::test_a_sync_of_the_system_that_hides_lost_writes_is_not_used",),
+    ),
+    Mutant(
         "a file that cannot be examined counts as missing",
         FILE_DISK,
         "except (FileNotFoundError, NotADirectoryError):\n            return False",

@@ -249,6 +249,24 @@ async def test_a_few_files_and_folders_are_synced_one_by_one(tmp_path: Path, mon
     disk.close()
 
 
+async def test_without_a_sync_of_the_system_each_file_and_folder_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = acquire(tmp_path)
+    files = [disk.open(str(number), create=True) for number in range(20)]
+    synced: list[SyncJob] = []
+
+    async def sync(_: SyncThreads, jobs: Sequence[SyncJob]) -> None:
+        synced.extend(jobs)
+        close_all(jobs)
+
+    monkeypatch.setattr(file_disk, "HAS_SYNC_SYSTEM", False)
+    monkeypatch.setattr(SyncThreads, "run", sync)
+    await disk.flush(files, [""])
+    assert [job.operation for job in synced] == [*[Sync.DATA] * 20, Sync.ALL]
+    disk.close()
+
+
 async def test_a_directory_that_hangs_does_not_delay_another_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

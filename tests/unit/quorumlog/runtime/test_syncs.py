@@ -13,7 +13,7 @@ import pytest
 
 from quorumlog.runtime import syncs
 from quorumlog.runtime._sync_threads import SyncThreads as NativeThreads
-from quorumlog.runtime.syncs import HAS_SYNC_SYSTEM, Sync, SyncJob, SyncThreads
+from quorumlog.runtime.syncs import HAS_SYNC_SYSTEM, Sync, SyncJob, SyncThreads, reports_lost_writes
 from tests.fuzz.native import compile_c
 
 NATIVE_TESTS = Path(__file__).parent / "native"
@@ -103,6 +103,16 @@ async def test_the_failure_of_a_cancelled_batch_is_raised_by_later_ones(tmp_path
     assert cancelled.cancelled()
     os.close(end)
     threads.close()
+
+
+@pytest.mark.parametrize("release", ["5.8.0", "5.15.0-91-generic", "6.1", "10.0.1"])
+def test_a_sync_of_the_system_is_used_if_it_reports_lost_writes(release: str) -> None:
+    assert reports_lost_writes(release)
+
+
+@pytest.mark.parametrize("release", ["5.7.19", "5.4.0-150-generic", "4.18.0-553.el8", "2.6", "unknown"])
+def test_a_sync_of_the_system_that_hides_lost_writes_is_not_used(release: str) -> None:
+    assert not reports_lost_writes(release)
 
 
 async def test_nothing_to_do_needs_no_thread() -> None:
