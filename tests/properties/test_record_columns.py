@@ -341,6 +341,16 @@ def test_more_headers_than_fit_are_refused() -> None:
         call_decode(arguments)
 
 
+@pytest.mark.parametrize("missing", [0, 1])
+def test_headers_without_an_array_for_keys_or_values_are_refused(missing: int) -> None:
+    body = body_of([NewRecord(None, b"v", 0)])
+    columns = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int32)
+    pair: list[Any] = [column(0, len(body)), column(0, len(body))]
+    pair[missing] = None
+    with pytest.raises(ValueError, match="as many keys as values"):
+        decode_columns(body, spans_of(body, 1), 0, 9, columns, None, None, (np.zeros(2, np.int32), *pair))
+
+
 def test_sums_of_numbers_wrap_around() -> None:
     body = body_of([NewRecord(None, b"v", 0), NewRecord(None, b"v", 2**50)])
     offsets, timestamps, types = np.zeros(2, np.int64), np.zeros(2, np.int64), np.zeros(2, np.int32)

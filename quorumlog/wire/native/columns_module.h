@@ -92,7 +92,8 @@ static int columns_take_header_output(struct arrays *arrays, PyObject *group, co
         !columns_take_output(arrays, PyTuple_GetItem(group, 2), "values of headers", 0, spans->size,
                              &columns->header_value))
         return 0;
-    if (!columns->header_key.offsets || columns->header_key.room != columns->header_value.room) {
+    if (!columns->header_key.offsets || !columns->header_value.offsets ||
+        columns->header_key.room != columns->header_value.room) {
         PyErr_SetString(PyExc_ValueError, "headers have not as many keys as values");
         return 0;
     }
