@@ -14,7 +14,7 @@ from typing import Any, Final
 from broker.kafka.admin import Forwarder, code_of, message_of, whole_failure
 from broker.kafka.api import NodeSetting, SettingType
 from broker.kafka.new_configs import DEFAULT, SOURCES, STARTED_WITH
-from metadata.control.configs import TABLES, Resource, keys_of, resource_key
+from metadata.control.configs import CHANGES_MAX, TABLES, Resource, keys_of, resource_key
 from metadata.control.configs import describe_configs as described
 from metadata.control.errors import Outcome
 from metadata.image import ClusterImage, inherited_key
@@ -49,6 +49,9 @@ _LISTS: Final = (Kind.POLICIES, Kind.REPLICAS)
 _TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP = 2, 4, 8, 16, 32
 _LISTED_TYPES: Final = (_TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP)
 _UNSUPPORTED_VERSION: Final = 35
+_TOO_MANY: Final = pb.Result(
+    error=ApiError.POLICY_VIOLATION, message=f"one request changes at most {CHANGES_MAX} configs"
+)
 
 
 def _resource(resource: Any) -> Resource:
@@ -199,8 +202,10 @@ async def alter_configs(
     message = pb.AlterConfigsRequest()
     message.header.validate_only = request.validate_only
     refusals: dict[int, pb.Result] = {}
+    # As the controller, but before the values of lists are looked up, which would take seconds.
+    too_many = sum(len(resource.configs) for resource in request.resources) > CHANGES_MAX
     for position, resource in enumerate(request.resources):
-        changes = _changes(resource, image, incremental)
+        changes = _TOO_MANY if too_many else _changes(resource, image, incremental)
         if isinstance(changes, pb.Result):
             refusals[position] = changes
         else:

@@ -39,6 +39,13 @@ MUTANTS = (
         (f"{METADATA_TESTS}::test_a_topic_that_a_request_repeats_is_described_once",),
     ),
     Mutant(
+        "the lists of a request with too many changes are looked up",
+        "broker/kafka/configs.py",
+        "_TOO_MANY if too_many else _changes(resource, image, incremental)",
+        "_changes(resource, image, incremental)",
+        ("tests/unit/broker/kafka/test_admin.py::test_more_changes_than_the_controller_makes_are_refused_at_once",),
+    ),
+    Mutant(
         "a topic is deleted by its id although the request names another topic",
         "broker/kafka/admin.py",
         "if (topic.name is None) == (topic.topic_id is None):",

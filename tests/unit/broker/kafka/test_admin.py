@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from broker.kafka import configs
 from broker.kafka.handlers import HANDLERS
+from metadata.control.configs import CHANGES_MAX
 from metadata.image import BROKER_CONFIGS, TOPIC_CONFIGS
 from metadata.records import METADATA_VERSION, NO_LEADER, BrokerChange, Feature, PartitionChange, Reason
 from quorumlog.wire.errors import KafkaCode
@@ -154,6 +158,25 @@ async def test_configs_are_altered_one_by_one(served: Served) -> None:
         assert await shown(client, TOPIC, "t", "retention.ms", "segment.ms") == {
             "retention.ms": ("604800000", 5), "segment.ms": ("7", 1)
         }  # fmt: skip
+
+
+async def test_more_changes_than_the_controller_makes_are_refused_at_once(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The value of a list is looked up for each change of it, which would take seconds."""
+    served.replicas.create("t", 1)
+    looked_up: list[object] = []
+
+    def look_up(image: object, asked: object, config: object) -> str:
+        looked_up.append(asked)
+        return ""
+
+    monkeypatch.setattr(configs, "_present", look_up)
+    added = resource(TOPIC, "t", *[("cleanup.policy", "compact", APPEND)] * (CHANGES_MAX + 1))
+    async with RawClient(served.port) as client:
+        assert await alter(client, added, resource(BROKER, "", ("retention.bytes", "9"))) == [44, 44]
+        assert (await shown(client, BROKER, ""))["retention.bytes"] == ("-1", 5)
+    assert looked_up == []
 
 
 async def test_a_config_without_effect_is_documented_as_such(served: Served) -> None:
