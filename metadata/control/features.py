@@ -93,7 +93,10 @@ def _refuse(feature: DescribedFeature, wanted: int) -> Outcome | None:
     if wanted < feature.level and feature.name not in LOWERABLE:
         text = f"{feature.name} is at level {feature.level} and cannot be lowered, because the log may hold its records"
         return Outcome(ApiError.INVALID_REQUEST, text)
-    ours = SUPPORTED[feature.name][-1]
+    lowest, ours = SUPPORTED[feature.name][0], SUPPORTED[feature.name][-1]
+    if wanted < lowest:  # no node would accept such a record
+        text = f"the levels of {feature.name} begin at {lowest}; {wanted} does not exist"
+        return Outcome(ApiError.INVALID_REQUEST, text)
     if wanted > ours:
         text = f"the active controller supports levels of {feature.name} up to {ours}, not {wanted}"
         return Outcome(ApiError.UNSUPPORTED_VERSION, text, "start a newer release on every node first")

@@ -15,6 +15,7 @@ FENCING_TEST = (
     "tests/unit/metadata/controller/test_background.py"
     "::test_a_started_fencing_is_finished_despite_a_heartbeat_between_its_batches"
 )
+FEATURE_TESTS = "tests/unit/metadata/control/test_features.py"
 REASSIGN_TESTS = "tests/unit/metadata/control/test_reassign.py"
 
 INTERNAL_TESTS = "tests/unit/metadata/control/test_internal_topics.py"
@@ -25,6 +26,13 @@ CONFIGS = "metadata/control/configs.py"
 GROUP_CONFIG_TESTS = "tests/unit/metadata/control/test_group_configs.py"
 
 MUTANTS = (
+    Mutant(
+        "a feature gets a level that no node can read",
+        "metadata/control/features.py",
+        "if wanted < lowest:",
+        "if wanted < lowest and feature.name not in LOWERABLE:",
+        (f"{FEATURE_TESTS}::test_a_level_below_the_lowest_is_refused_because_no_node_could_read_it",),
+    ),
     Mutant(
         "configs of groups are written before every node can read them",
         CONFIGS,

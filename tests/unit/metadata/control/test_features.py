@@ -16,6 +16,7 @@ from metadata.records import (
     METADATA_VERSION_MAX,
     METADATA_VERSION_MIN,
     TRANSACTION_VERSION,
+    TRANSACTION_VERSIONS,
     Feature,
     Record,
 )
@@ -148,6 +149,15 @@ def test_the_transaction_version_may_sink_and_does_not_concern_registrations() -
     far = upgrade_feature(cluster.image, TRANSACTION_VERSION, 3, validate_only=False)
     assert not far.reply.outcome.ok
     assert far.records == ()
+
+
+def test_a_level_below_the_lowest_is_refused_because_no_node_could_read_it() -> None:
+    refused = upgrade_feature(ClusterImage(), TRANSACTION_VERSION, -1, validate_only=False)
+    assert (refused.reply.outcome.error, refused.reply.level, refused.records) == ("INVALID_REQUEST", 2, ())
+    assert refused.reply.outcome.message == "the levels of transaction.version begin at 0; -1 does not exist"
+    for level in TRANSACTION_VERSIONS:
+        records = upgrade_feature(ClusterImage(), TRANSACTION_VERSION, level, validate_only=False).records
+        assert not records or codec.decode(codec.encode(records)) == list(records)
 
 
 def test_an_upgrade_is_a_record(three_levels: None) -> None:
