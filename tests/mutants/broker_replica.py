@@ -40,6 +40,13 @@ MOVE_TESTS = "tests/unit/broker/replica/test_moves.py"
 
 MUTANTS = (
     Mutant(
+        "a broker keeps the settings of every topic that was ever deleted",
+        IMAGE,
+        "self._touched_configs.update(change.topics_removed, change.topics_renewed)",
+        "self._touched_configs.update(change.topics_renewed)",
+        (f"{ROLE_TESTS}::test_the_settings_of_deleted_topics_and_of_former_ids_are_dropped",),
+    ),
+    Mutant(
         "a gap that this leader made is reported as a loss, and librdkafka writes batches twice",
         REPLICA,
         "        if cause is None:\n            return refused\n",

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 
 from broker.replica import image
+from metadata.control.partitions_count import remove_partitions
 from metadata.control.topics import delete_topics
 from metadata.records import LOST, NO_OFFSET, BrokerChange, PartitionChange, Reason, Replica
 from quorumlog.errors import CorruptStoreError
@@ -285,3 +286,21 @@ async def test_replica_of_a_failed_directory_that_is_assigned_again_in_one_pass_
     await rig.learn()
     assert rig.log.directory_id == rig.directories[0]
     assert rig.unreported == [(0, rig.directories[0])]
+
+
+# -- configs
+
+
+async def test_the_settings_of_deleted_topics_and_of_former_ids_are_dropped(rig: Rig) -> None:
+    configs = rig.role.follower._configs
+    await rig.create((1, 2), (1, 2))
+    assert rig.log.config.message_size_max
+    decision = remove_partitions(rig.cluster.image, TOPIC, 1, rig.cluster.new_id)
+    rig.cluster.apply(decision.records)
+    await rig.learn()
+    (renewed,) = rig.cluster.image.topics
+    assert set(configs._log_configs) == {renewed}
+    assert set(configs._leader_limits) == {renewed}
+    await lose_the_topic(rig)
+    assert not configs._log_configs
+    assert not configs._leader_limits
