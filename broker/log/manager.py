@@ -79,7 +79,7 @@ class LogManager:
         self._undecided: list[PartitionLog] = []  # doubles of replicas in `failures`, closed
         self._failures: dict[LogKey, CorruptStoreError] = {}
         self._failed_folders: dict[LogKey, list[tuple[LogDirectory, str]]] = {}
-        self._moved_to_failed: dict[LogKey, UUID] = {}
+        self._moved_away: dict[LogKey, UUID] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._notes: set[asyncio.Task[None]] = set()
         self._clock = RetentionClock()
@@ -109,12 +109,12 @@ class LogManager:
         return {one.id: one.failure for one in self._directories.values() if one.failure is not None}
 
     @property
-    def moved_to_failed(self) -> Mapping[LogKey, UUID]:
-        """The logs that moved to a directory that failed at this start, by the strays that this start found.
+    def moved_away(self) -> Mapping[LogKey, UUID]:
+        """The logs that moved to a directory that failed at this start, or that this broker no longer has.
 
-        The metadata may still name the former directory.
+        The strays that this start found show them.  The metadata may still name the former directory.
         """
-        return MappingProxyType(self._moved_to_failed)
+        return MappingProxyType(self._moved_away)
 
     def get(self, key: LogKey) -> PartitionLog | None:
         return self._logs.get(key)
@@ -137,19 +137,19 @@ class LogManager:
             if (log := self._logs.pop(key, None)) is not None:
                 self._doubles[key] = {log.directory_id: log}
         await self.moves.resume()
-        self._find_moved_to_failed()
+        self._find_moved_away()
         for directory in self._directories.values():
             self._tasks.append(asyncio.get_running_loop().create_task(directory.flush.run()))
         for log in self._logs.values():
             if log.durability.is_dirty:
                 self._directories[log.directory_id].flush.mark(log.durability)
 
-    def _find_moved_to_failed(self) -> None:
-        failed = self.failed_disks
+    def _find_moved_away(self) -> None:
+        working = {directory.id for directory in self._working()}
         for directory in self._working():
             for folder, target in directory.strays.continued():
-                if target in failed and (identity := parse_folder_name(folder)) is not None:
-                    self._moved_to_failed[identity[0]] = target
+                if target not in working and (identity := parse_folder_name(folder)) is not None:
+                    self._moved_away[identity[0]] = target
 
     def _drop_directory(self, directory_id: UUID) -> None:
         """Drop the logs of a directory that failed while it was opened."""

@@ -67,10 +67,9 @@ class Directories:
             return
         found = logs.get(key)
         if found is None:
-            failed = None if strays_known else self._may_be_on_failed(replica, assigned)
-            if failed is not None:
-                replica.offline = f"it may be in {failed}, which is offline"
-                self.report(replica.partition, failed)
+            absent = None if strays_known else self._may_be_in_absent(replica, assigned)
+            if absent is not None:
+                self._keep_offline(replica, absent)
                 return
             directory_id = self._choose(assigned, self._moves.take_preferred(replica))
             if directory_id is None:
@@ -172,8 +171,19 @@ class Directories:
         assert replica is not None, partition
         return replica.directory_id
 
-    def _may_be_on_failed(self, replica: Replica, assigned: UUID) -> UUID | None:
-        """Return a directory that failed at this start, if a member of the ISR or ELR may be in it.
+    def _keep_offline(self, replica: Replica, absent: UUID) -> None:
+        """Report that the replica is in this directory, which failed or is missing."""
+        if absent in self._directory_ids:
+            replica.offline = f"it may be in {absent}, which is offline"
+            self.report(replica.partition, absent)
+            return
+        # The broker has registered without it, so the controller takes only a report of `LOST`.
+        replica.offline = f"it moved to directory {absent}, which this broker no longer has"
+        logger.error("replica offline", topic=replica.topic, partition=replica.key.index, cause=replica.offline)
+        self.report(replica.partition, LOST)
+
+    def _may_be_in_absent(self, replica: Replica, assigned: UUID) -> UUID | None:
+        """Return a directory that failed at this start, or is missing, if a member of the ISR or ELR may be in it.
 
         The directory of that replica, or its move to that directory, was never reported to the controller, and no other
         directory holds it.  An empty replica in its place would be treated as the replica with the records.
@@ -182,7 +192,7 @@ class Directories:
         if self._context.broker_id not in (*partition.isr, *partition.elr):
             return None
         if assigned != UNASSIGNED:
-            return logs.moved_to_failed.get(replica.key)
+            return logs.moved_away.get(replica.key)
         return next((each for each in self._directory_ids if each in logs.failed_disks), None)
 
     def _choose(self, assigned: UUID, preferred: UUID | None) -> UUID | None:

@@ -17,6 +17,16 @@ MOVE_CRASHES = f"{MOVE_TESTS}::test_a_crash_at_any_step_loses_no_acknowledged_re
 
 MUTANTS = (
     Mutant(
+        "a replica that moved to a directory that was removed begins anew, empty, in its former one",
+        MANAGER,
+        "if target not in working and",
+        "if target in self.failed_disks and",
+        (
+            "tests/unit/broker/replica/test_moves.py"
+            "::test_a_moved_replica_does_not_begin_anew_if_its_new_directory_was_removed",
+        ),
+    ),
+    Mutant(
         "a flush is acknowledged while the move of the log is decided",
         DURABILITY,
         "        if self._is_held:\n            self._held_end = max(",

@@ -14,9 +14,9 @@ import pytest
 from broker.kafka.api import HostedLog, RequestedMove
 from broker.log import moves as log_moves
 from broker.replica import moves
-from metadata.control.partitions import assign_directories
+from metadata.control.partitions import Assignment, assign_directories
 from metadata.controller import convert
-from metadata.records import NO_LEADER, UNASSIGNED, Config, ConfigScope, RemoveTopic, Replica
+from metadata.records import LOST, NO_LEADER, UNASSIGNED, Config, ConfigScope, RemoveTopic, Replica
 from quorumlog.runtime.disk import DiskError
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.rpcs import AnyRpc
@@ -158,6 +158,31 @@ async def test_a_moved_replica_does_not_begin_anew_in_its_former_directory(tmp_p
         assert rig.hosted().image.isr == (1,)
         assert (rig.hosted().log, rig.hosted().offline) == (None, f"it may be in {target}, which is offline")
         assert rig.unreported == [(0, target)]
+    for each in rig._disks:
+        each.close()
+
+
+async def test_a_moved_replica_does_not_begin_anew_if_its_new_directory_was_removed(tmp_path: Path) -> None:
+    """The broker ended before the controller knew of the move, and starts without the new directory."""
+    async with running(tmp_path, directories=2) as before:
+        await before.register()
+        await before.create((1,))
+        await before.write(b"a")
+        await assigned(before, before.log.directory_id)
+        number, target = before.directories.index(other(before)), other(before)
+        await request(before, target)
+        await run_moves(before)
+    rig = Rig([tmp_path / f"disk{1 - number}"])
+    rig.cluster = before.cluster
+    async with rig.role:
+        await rig.register(1)
+        assert rig.hosted().image.isr == (1,)
+        assert rig.hosted().log is None
+        assert rig.hosted().offline == f"it moved to directory {target}, which this broker no longer has"
+        assert rig.unreported == [(0, LOST)]
+        lost = Assignment(rig.hosted().topic_id, 0, LOST)
+        rig.cluster.apply(assign_directories(rig.cluster.image, 1, rig.cluster.epoch(1), [lost]).records)
+        assert rig.cluster.partition(lost.topic_id).leader == NO_LEADER
     for each in rig._disks:
         each.close()
 
