@@ -377,9 +377,11 @@ def gone_names(image: ClusterImage) -> list[str]:
 
 
 def forget_topics(image: ClusterImage, names: Sequence[str]) -> Decision[None]:
-    """Delete the leader epochs of these names, except those of topics that exist again."""
-    found = tuple(sorted(set(names).intersection(gone_names(image))))[:RECORDS_PER_BATCH_MAX]
-    return Decision(None, (ForgetTopics(found),) if found else ())
+    """Delete the leader epochs of these names, except those of topics that exist again: at most one batch, with `more`
+    if others remain."""
+    found = sorted(set(names).intersection(gone_names(image)))
+    first = tuple(found[:RECORDS_PER_BATCH_MAX])
+    return Decision(None, (ForgetTopics(first),) if first else (), more=len(found) > len(first))
 
 
 def _missing(name: str, topic_id: UUID | None) -> DeletedTopic:

@@ -448,6 +448,6 @@ class ActiveController:
         forget_after_s = self._settings.forget_after_ms / 1000
         leadership.gone_since = {name: leadership.gone_since.get(name, now) for name in gone_names(leadership.pending)}
         due = [name for name, since in leadership.gone_since.items() if now - since >= forget_after_s]
-        if due:
-            self._background(leadership, lambda image, again: forget_topics(image, due))
+        if due and self._background(leadership, lambda image, again: forget_topics(image, due)).more:
+            return NEXT_TURN
         return forget_after_s / 8

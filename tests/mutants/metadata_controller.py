@@ -23,6 +23,13 @@ CLIENT_TESTS = "tests/unit/quorumlog/client/test_controller_client.py"
 
 MUTANTS = (
     Mutant(
+        "a day's deleted topics are forgotten in batches hours apart, more slowly than others are deleted",
+        ACTIVE,
+        "lambda image, again: forget_topics(image, due)).more:",
+        "lambda image, again: forget_topics(image, due)) is None:",
+        (f"{BACKGROUND_TESTS}::test_all_names_that_are_due_are_forgotten_at_once",),
+    ),
+    Mutant(
         "a codec whose library is missing is accepted for a new topic",
         SERVICE,
         "                unavailable=unavailable,\n",

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from metadata.codec import encode
+from metadata.control import topics
 from metadata.controller import ControllerSettings
 from metadata.controller.background import RETRY_S, TOO_LARGE_RETRY_S, Background, BatchTooLargeError
 from metadata.records import NO_LEADER, BrokerChange, PartitionChange, Reason
@@ -163,6 +164,23 @@ def test_names_of_deleted_topics_are_forgotten_after_a_refusal() -> None:
         assert "t" in plane.replay.image.past_epochs
         await asyncio.sleep(2 * RETRY_S)
         assert "t" not in plane.replay.image.past_epochs
+
+    run(test())
+
+
+def test_all_names_that_are_due_are_forgotten_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        plane = await started(1, settings=ControllerSettings(session_timeout_ms=10**9, forget_after_ms=80_000))
+        plane.node.auto_commit = True
+        names = [f"t{number}" for number in range(7)]
+        for name in names:
+            await plane.call(rpcs.CREATE_TOPICS, new_topic(name))
+        await plane.call(rpcs.DELETE_TOPICS, pb.DeleteTopicsRequest(names=names))
+        monkeypatch.setattr(topics, "RECORDS_PER_BATCH_MAX", 3)
+        await asyncio.sleep(80)
+        assert len(plane.replay.image.past_epochs) == 7
+        await asyncio.sleep(11)
+        assert not plane.replay.image.past_epochs
 
     run(test())
 
