@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from enum import Enum
+from functools import lru_cache
 
 import msgspec
 
@@ -28,6 +29,9 @@ BY_DURATION = "by_duration:"
 OFFSET_RESETS = ("earliest", "latest")
 KEYS_SHOWN_MAX = 8
 """How many keys the message about an unknown key lists if none is similar."""
+HINTS_KEPT_MAX = 64
+"""Unknown keys whose similar key is remembered.  A search takes almost a millisecond, and one request may set the same
+unknown key for thousands of topics."""
 
 _RATIO = re.compile(r"[01](\.[0-9]{0,15})?|\.[0-9]{1,15}")
 _REPLICAS = re.compile(r"\*|([0-9]{1,10}:[0-9]{1,10}(,[0-9]{1,10}:[0-9]{1,10})*)?")
@@ -346,9 +350,15 @@ kafka-reassign-partitions removes them after every reassignment, even if it neve
 
 def unknown_key(key: str, known: Iterable[str], what: str) -> str:
     """Return a message that the key does not exist, with the most similar key, or else with some or all of the keys."""
-    keys = list(known)
-    near = get_close_matches(key[:250], keys, 1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(keys[:KEYS_SHOWN_MAX])}"
-    if not near and len(keys) > KEYS_SHOWN_MAX:
+    return f"{key[:60]!a} is not a {what} config; {_hint(key[:250], tuple(known))}"
+
+
+@lru_cache(maxsize=HINTS_KEPT_MAX)
+def _hint(key: str, keys: tuple[str, ...]) -> str:
+    near = get_close_matches(key, keys, 1)
+    if near:
+        return f"did you mean {near[0]}?"
+    hint = f"there are {', '.join(keys[:KEYS_SHOWN_MAX])}"
+    if len(keys) > KEYS_SHOWN_MAX:
         hint += f" and {len(keys) - KEYS_SHOWN_MAX} more, which kctl configs get lists"
-    return f"{key[:60]!a} is not a {what} config; {hint}"
+    return hint

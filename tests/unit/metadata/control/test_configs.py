@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from metadata.control.configs import Altered, Changes, Described, Resource, alter_configs, describe_configs
 from metadata.control.errors import OK, Outcome
 from metadata.control.topics import NewTopic, create_topics
-from metadata.image import KAFKA_RATES
+from metadata.image import KAFKA_RATES, topic_configs
 from metadata.records import ConfigScope, PartitionChange, Reason
 from tests.unit.metadata.builders import Cluster, check_invariants
 
@@ -157,6 +159,24 @@ def test_the_nearest_key_is_named(cluster: Cluster) -> None:
     assert "did you mean retention.ms?" in answer.outcome.message
     [answer] = alter(cluster, Changes(BROKER, (("qqqqq", "1"),)))
     assert "there are cordoned" in answer.outcome.message
+
+
+def test_an_unknown_key_of_many_topics_is_compared_with_the_known_ones_once(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One request may name thousands of topics, and the controller does nothing else meanwhile."""
+    asked: list[str] = []
+
+    def matches(key: str, known: Sequence[str], count: int) -> list[str]:
+        asked.append(key)
+        return []
+
+    monkeypatch.setattr(topic_configs, "get_close_matches", matches)
+    for number in range(5):
+        cluster.create(f"t{number}", (1, 2, 3))
+    wanted = [Changes(Resource(ConfigScope.TOPIC, f"t{number}"), (("compared.once", "1"),)) for number in range(5)]
+    assert {each.outcome.error for each in alter(cluster, *wanted)} == {"INVALID_CONFIG"}
+    assert asked == ["compared.once"]
 
 
 def test_each_resource_has_its_own_result_and_none_may_repeat(cluster: Cluster) -> None:
