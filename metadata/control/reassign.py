@@ -266,7 +266,9 @@ def _cancel(image: ClusterImage, topic: TopicImage, partition: PartitionImage, e
         return Outcome(ApiError.NO_REASSIGNMENT_IN_PROGRESS, f"{name} is not being reassigned")
     original = original_of(partition)
     back = msgspec.structs.replace(partition, replicas=_only(partition, original), adding=(), removing=())
-    policy, min_isr = policy_of(image, topic.topic_id), min_isr_of(image, topic.topic_id)
+    min_isr = min_isr_of(image, topic.topic_id)
+    # An unclean election would discard what a leader has acknowledged, also where the topic permits such elections.
+    policy = policy_of(image, topic.topic_id) if partition.leader == NO_LEADER else Policy.OFFLINE
     isr = [each for each in partition.isr if each in original]
     elected = elect(partition, isr, eligible, policy, min_isr=min_isr, replicas=back.replicas, adding=())
     whole = elected.isr or elected.elr

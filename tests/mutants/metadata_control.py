@@ -27,6 +27,13 @@ GROUP_CONFIG_TESTS = "tests/unit/metadata/control/test_group_configs.py"
 
 MUTANTS = (
     Mutant(
+        "the cancellation of a reassignment deposes a leader in favour of a replica that lacks records",
+        "metadata/control/reassign.py",
+        "policy_of(image, topic.topic_id) if partition.leader == NO_LEADER else Policy.OFFLINE",
+        "policy_of(image, topic.topic_id)",
+        (f"{REASSIGN_TESTS}::test_cancelling_deposes_no_leader_uncleanly_even_if_the_topic_permits_unclean_elections",),
+    ),
+    Mutant(
         "a feature gets a level that no node can read",
         "metadata/control/features.py",
         "if wanted < lowest:",

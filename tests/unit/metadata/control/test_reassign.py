@@ -433,6 +433,19 @@ def test_cancelling_is_refused_when_only_new_replicas_are_in_sync() -> None:
     assert (case.now.replica_ids, case.now.isr, case.now.leader) == ((1,), (1,), 1)
 
 
+def test_cancelling_deposes_no_leader_uncleanly_even_if_the_topic_permits_unclean_elections() -> None:
+    case = Case(1, configs=(("unclean.leader.election.enable", "true"),))
+    case.move(4, 5)
+    case.isr(1, 4)
+    case.fence(1)
+    case.cluster.beat(1)
+    assert (case.now.leader, case.now.isr) == (4, (4,)), "1 may lack records that 4 has acknowledged"
+    assert case.word() is ApiError.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    case.isr(4, 1)
+    assert case.move().changed
+    assert (case.now.replica_ids, case.now.leader) == ((1,), 1)
+
+
 def test_a_reassignment_without_a_leader_can_be_cancelled() -> None:
     case = Case(1)
     case.move(4)
