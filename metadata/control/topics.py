@@ -23,7 +23,7 @@ from metadata.control.decision import Decision
 from metadata.control.election import MIN_ISR
 from metadata.control.errors import OK, Outcome, no_topic
 from metadata.control.placement import Placer
-from metadata.control.reassign import ended
+from metadata.control.reassign import ended, target_of
 from metadata.image import TOPIC_CONFIGS, ClusterImage, TopicImage, is_internal, unknown_key
 from metadata.image.internal_topics import CLEANUP_POLICY, INTERNAL_CONFIGS, PARTITIONS_KEYS, cleanup_problem
 from metadata.image.topic_configs import NOTHING_UNAVAILABLE
@@ -275,16 +275,19 @@ def _check_configs(topic: NewTopic, replication_factor: int, unavailable: Mappin
 
 
 def _existing(image: ClusterImage, existing: TopicImage, asked: NewTopic) -> CreatedTopic:
-    """Return the answer for a topic that exists, with its differences from the requested one."""
-    partitions = [partition for partition in existing.partitions if partition is not None]
-    factor = len(partitions[0].replicas) if partitions else 0
+    """Return the answer for a topic that exists, with its differences from the requested one.
+
+    The replicas of a partition that is being reassigned are those after the reassignment.
+    """
+    rows = tuple([target_of(partition) for partition in existing.partitions if partition is not None])
+    factor = len(rows[0]) if rows else 0
     differences = []
     if asked.assignment:
-        if asked.assignment != tuple(partition.replica_ids for partition in partitions):
+        if asked.assignment != rows:
             differences.append("the assignment")
     else:
-        if asked.partitions not in (DEFAULT, len(partitions)):
-            differences.append(f"partitions {len(partitions)}, not {asked.partitions}")
+        if asked.partitions not in (DEFAULT, len(rows)):
+            differences.append(f"partitions {len(rows)}, not {asked.partitions}")
         if asked.replication_factor not in (DEFAULT, factor):
             differences.append(f"replication factor {factor}, not {asked.replication_factor}")
     for key, value in sorted(asked.configs):
@@ -297,7 +300,7 @@ def _existing(image: ClusterImage, existing: TopicImage, asked: NewTopic) -> Cre
         existing.name,
         Outcome(ApiError.TOPIC_ALREADY_EXISTS, text),
         existing.topic_id,
-        len(partitions),
+        len(rows),
         factor,
         identical=not differences,
     )

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from metadata.control.configs import Changes, Resource, alter_configs
+from metadata.control.reassign import Wanted, alter_reassignments
 from metadata.control.topics import CreatedTopic, NewTopic, create_topics, delete_topics, forget_topics, gone_names
 from metadata.image import TOPIC_CONFIGS
 from metadata.records import Config, ConfigScope, ForgetTopics, Partition, RemoveTopic, Replica, Topic
@@ -379,6 +380,16 @@ def test_creating_a_different_topic_names_the_differences(cluster: Cluster, topi
     assert answer.outcome.error is ApiError.TOPIC_ALREADY_EXISTS
     assert not answer.identical
     assert word in answer.outcome.message
+
+
+def test_a_retried_creation_of_a_topic_that_is_being_reassigned_compares_the_new_replicas(cluster: Cluster) -> None:
+    cluster.create("t", (1, 2))
+    moved = alter_reassignments(cluster.image, [Wanted("t", 0, (3, 2))])
+    cluster.apply(moved.records)
+    answer = ask(cluster, NewTopic("t", 1, 2))[0]
+    assert (answer.identical, answer.replication_factor) == (True, 2)
+    assert ask(cluster, NewTopic("t", assignment=((3, 2),)))[0].identical
+    assert not ask(cluster, NewTopic("t", assignment=((1, 2),)))[0].identical
 
 
 def test_settings_left_to_defaults_do_not_differ(cluster: Cluster) -> None:
