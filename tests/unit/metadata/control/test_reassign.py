@@ -8,7 +8,14 @@ import pytest
 
 from metadata.control.balance import elect_leaders
 from metadata.control.election import Policy
-from metadata.control.partitions import AlterPartitionAnswer, IsrChange, Member, alter_partition
+from metadata.control.partitions import (
+    AlterPartitionAnswer,
+    Assignment,
+    IsrChange,
+    Member,
+    alter_partition,
+    assign_directories,
+)
 from metadata.control.reassign import (
     CHANGES_MAX,
     NO_THROTTLE,
@@ -394,6 +401,25 @@ def replace_isr(case: Case) -> PartitionChange:
     """An ISR change that was written without a check whether it completes a reassignment."""
     now = case.now
     return PartitionChange(case.topic, 0, Reason.ISR_EXPAND, -1, now.last_offset, isr=now.replica_ids)
+
+
+def test_another_order_of_the_replicas_chooses_the_leader_of_an_unclean_election() -> None:
+    """The broker of the last ISR member returns with an empty disk, and would be elected first: docs/partitions.md."""
+    case = Case(1, 2)
+    case.fence(2)
+    case.cluster.beat(2)
+    disk = directory(1, 9)
+    case.cluster.register(1, 1, directory_ids=(disk,))
+    case.cluster.beat(1)
+    items = [Assignment(case.topic, 0, disk)]
+    case.cluster.apply(assign_directories(case.cluster.image, 1, case.cluster.epoch(1), items).records)
+    assert (case.now.leader, case.now.isr, case.now.elr) == (NO_LEADER, (), ())
+    asked = elect_leaders(case.cluster.image, Policy.UNCLEAN, [("t", 0)]).reply[0]
+    assert (asked.leader, asked.unclean) == (1, True)
+    assert case.move(2, 1).changed
+    assert case.lists() == ((2, 1), (), (), ())
+    asked = elect_leaders(case.cluster.image, Policy.UNCLEAN, [("t", 0)]).reply[0]
+    assert (asked.leader, asked.unclean) == (2, True)
 
 
 # Cancel
