@@ -6,6 +6,7 @@ Most of them are bugs that other systems have had.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from typing import Any
 from unittest.mock import patch
 
@@ -16,8 +17,8 @@ from broker.coordinator.partition import Coordinator
 from broker.core.coordinator import offset_requests
 from broker.core.fetch_session import SessionCache
 from broker.core.partition import UNKNOWN_END, Answer, FollowerState, LeaderState
-from broker.core.producer_state import ACCEPT, ProducerState
-from broker.log import Appended, LogConfig, LogManager, PartitionLog
+from broker.core.producer_state import ACCEPT, Duplicate, ProducerState
+from broker.log import Appended, LogConfig, LogKey, LogManager, PartitionLog
 from broker.log import manager as log_manager
 from broker.log.cleaning.offset_map import OffsetMap
 from broker.log.cleaning.swap import swap_files
@@ -195,8 +196,8 @@ def _expire_by_wall_clock() -> list[Any]:
 def _strays_are_not_kept() -> list[Any]:
     delete = LogManager.delete_strays
 
-    async def at_once(self: LogManager, now_ms: int, kept_ms: int) -> int:
-        return await delete(self, now_ms, -1)
+    async def at_once(self: LogManager, now_ms: int, kept_ms: int, unreported: Collection[LogKey] = ()) -> int:
+        return await delete(self, now_ms, -1, unreported)
 
     return [patch.object(LogManager, "delete_strays", at_once)]
 
@@ -368,8 +369,8 @@ def _below_min_isr() -> list[Any]:
 def _duplicates_at_once() -> list[Any]:
     append = PartitionLog.append_as_leader
 
-    def at_once(self: PartitionLog, batches: Any, leader_epoch: int, now_ms: int) -> Any:
-        outcome = append(self, batches, leader_epoch, now_ms)
+    def at_once(self: PartitionLog, *arguments: Any, **options: Any) -> Any:
+        outcome = append(self, *arguments, **options)
         if isinstance(outcome, Appended) and outcome.duplicate:
             return outcome._replace(end_offset=0)
         return outcome
@@ -379,7 +380,13 @@ def _duplicates_at_once() -> list[Any]:
 
 @_mutant("a retry is not recognised")
 def _no_duplicates() -> list[Any]:
-    return [patch.object(ProducerState, "check", lambda self, batch, log_start: ACCEPT)]
+    check = ProducerState.check
+
+    def accept(self: ProducerState, *arguments: Any) -> Any:
+        verdict = check(self, *arguments)
+        return ACCEPT if isinstance(verdict, Duplicate) else verdict
+
+    return [patch.object(ProducerState, "check", accept)]
 
 
 # ISR

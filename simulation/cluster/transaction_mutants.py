@@ -56,7 +56,7 @@ def _aborted_are_forgotten() -> list[Any]:
 @_mutant("a transaction begins without a verification")
 def _unverified() -> list[Any]:
     """As before KIP-890."""
-    return [patch.object(ProducerState, "is_verified", lambda self, producer_id, token: True)]
+    return [patch.object(ProducerState, "is_verified", lambda self, producer_id, producer_epoch, token: True)]
 
 
 @_mutant("a marker does not end the transaction for its producer's epoch")
@@ -72,7 +72,7 @@ def _markers_do_not_fence() -> list[Any]:
 
     return [
         patch.object(ProducerState, "_check_sequence", any_epoch),
-        patch.object(ProducerState, "is_verified", lambda self, producer_id, token: True),
+        patch.object(ProducerState, "is_verified", lambda self, producer_id, producer_epoch, token: True),
     ]
 
 

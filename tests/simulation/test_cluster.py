@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from quorumlog.runtime.clock import Sources
+from quorumlog.wire.record_batch import Codec
 from simulation.__main__ import CLUSTER, ClusterTotals, attack_cluster_seed, main
 from simulation.cluster.draw import KINDS, draw
 from simulation.cluster.mutants import MUTANTS
+from simulation.cluster.plan import DAY_MS, ClusterPlan
 from simulation.kernel.mutation import hunt
 
 ROOT = Path(__file__).parents[2]
@@ -145,9 +148,53 @@ def test_rare_faults_occur() -> None:
         assert totals.seen[what] > 0, what
 
 
-def test_every_kind_of_fault_is_drawn() -> None:
-    drawn = {fault.kind for seed in range(300) for fault in draw(seed).faults}
-    assert drawn == set(KINDS)
+@pytest.fixture(scope="module")
+def plans() -> list[ClusterPlan]:
+    return [draw(seed) for seed in range(300)]
+
+
+def test_every_kind_of_fault_is_drawn(plans: list[ClusterPlan]) -> None:
+    assert {fault.kind for plan in plans for fault in plan.faults} == set(KINDS)
+
+
+CONDITIONS: dict[str, Callable[[ClusterPlan], bool]] = {
+    "logs are maintained often": lambda plan: plan.upkeep is not None,
+    "segments are small": lambda plan: plan.upkeep is not None and plan.upkeep.segment_bytes <= 400,
+    "segments are closed early": lambda plan: plan.upkeep is not None and plan.upkeep.segment_ms == 150,
+    "checkpoints are frequent": lambda plan: plan.upkeep is not None and plan.upkeep.checkpoint_bytes == 1,
+    "producers expire": lambda plan: plan.upkeep is not None and plan.upkeep.producers_ms < DAY_MS,
+    "strays are deleted": lambda plan: plan.upkeep is not None and plan.upkeep.strays_ms < DAY_MS,
+    "retention by age": lambda plan: any(topic.retention_ms >= 0 for topic in plan.topics),
+    "retention by size": lambda plan: any(topic.retention_bytes >= 0 for topic in plan.topics),
+    "retention of a topic with unclean elections": lambda plan: any(
+        topic.unclean and topic.retention_ms >= 0 for topic in plan.topics
+    ),
+    "a wall clock that jumps while producers expire": lambda plan: (
+        plan.upkeep is not None
+        and plan.upkeep.producers_ms < DAY_MS
+        and any(fault.kind == "jump" for fault in plan.faults)
+    ),
+    "write.caching": lambda plan: any(topic.caching for topic in plan.topics),
+    "batches that producers compress": lambda plan: any(topic.codec is not Codec.NONE for topic in plan.topics),
+    "batches that brokers recompress": lambda plan: any(topic.compression != "producer" for topic in plan.topics),
+    "many partitions": lambda plan: any(topic.partitions >= 5 for topic in plan.topics),
+    "disks of some nodes that stay slow": lambda plan: 0 < len(plan.slow_disks) < len(plan.node_ids),
+    "disks of all voters that stay slow": lambda plan: (
+        plan.voters > 1 and {node for node, _ in plan.slow_disks} >= set(plan.node_ids[: plan.voters])
+    ),
+    "an older release": lambda plan: bool(plan.older_releases),
+    "a spare voter": lambda plan: plan.spares > 0,
+    "a quorum that is rebuilt": lambda plan: bool(plan.rebuilds),
+    "a real quorum store": lambda plan: plan.real_store,
+    "the real conversion of messages": lambda plan: plan.converts,
+    "real files": lambda plan: plan.real_files,
+}
+"""What a run may have besides faults."""
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_every_condition_is_drawn(plans: list[ClusterPlan], condition: str) -> None:
+    assert any(map(CONDITIONS[condition], plans))
 
 
 def output_of(seed: int, hash_seed: int) -> list[str]:
