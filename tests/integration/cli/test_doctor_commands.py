@@ -152,19 +152,23 @@ async def test_the_records_of_a_lost_last_replica_are_given_up(tmp_path: Path) -
 async def test_lost_replicas_are_recreated(tmp_path: Path) -> None:
     async with running(tmp_path, voters=1, brokers=3, **FAST) as cluster:
         await done(cluster, "topics", "create", "t", "--assignment", "11:12:13", "--wait")
+        await done(cluster, "topics", "create", "pair", "--assignment", "11:12", "--wait")
         await done(cluster, "topics", "create", "alone", "--assignment", "13", "--wait")
         records = tmp_path / "records"
         records.write_text("\n".join(f"record {number}" for number in range(100)))
-        for topic in ("t", "alone"):
+        for topic in ("t", "pair", "alone"):
             assert (await say(cluster, "produce", topic, str(records))).code == 0
 
-        # The log of one replica is deleted from its broker's directory.
+        # The logs of two replicas are deleted from their broker's directory.
         broker = node_of(cluster, 12)
         await clusters.stop(broker)
-        (log,) = (Path(broker.data_dir) / "logs").iterdir()
-        shutil.rmtree(log)
+        for topic in ("t", "pair"):
+            (log,) = (Path(broker.data_dir) / "logs").glob(f"{topic}-0.*")
+            shutil.rmtree(log)
         await start(cluster, broker)
-        await heal(cluster, "LOST_REPLICA")
+        lost = await heal(cluster, "LOST_REPLICA")
+        assert lost["next"].startswith("copy it to another broker, or drop it, then copy it again: ")
+        await led(cluster, "pair", 11, isr=[11, 13])
 
         # A broker returns with an empty disk, which had the only replica of a topic.
         broker = node_of(cluster, 13)
@@ -361,3 +365,26 @@ async def killed_midway(cluster: DevCluster, newcomer: Node) -> None:
         await start(cluster, newcomer)  # it was a voter already
         await done(cluster, "alter-quorum", "--target", clusters.named(cluster, 1), "--wait")
     raise AssertionError("the target was always reached before the node was killed")
+
+
+async def test_the_first_broker_is_started(tmp_path: Path) -> None:
+    """As printed, except for the port of Kafka clients: 9092 may be in use on this machine."""
+    async with running(tmp_path, voters=1, **FAST) as cluster:
+        finding = (await until(cluster, ALWAYS | {"NO_BROKERS"}))["NO_BROKERS"][0]
+        line = finding["next"].removeprefix("start one, for example on this machine: ")
+        program = f'broker() {{ exec "{sys.executable}" -P -m broker.cli "$@"; }}'
+        broker = await asyncio.create_subprocess_exec(
+            *("bash", "-c", f"{program}; {line.replace('127.0.0.1:9092', '127.0.0.1:0')}"),
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(clusters.ROOT)},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        try:
+            await gone(cluster, finding)
+            await done(cluster, "topics", "create", "t", "--replication-factor", "1", "--wait")
+        finally:
+            broker.terminate()
+            await broker.wait()
+        assert broker.returncode == 0

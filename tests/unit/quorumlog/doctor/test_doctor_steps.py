@@ -32,6 +32,7 @@ RUN: dict[str, tuple[str, ...]] = {
     "HANGING_TRANSACTION": (f"{TRANSACTIONS}::test_a_transaction_that_lost_its_marker_is_found_and_aborted",),
     "LOST_REPLICA": (f"{COMMANDS}::test_lost_replicas_are_recreated",),
     "MIN_ISR_IS_ALL": (ADVICE_RUNS, f"{COMMANDS}::test_without_another_broker_the_minimum_is_lowered"),
+    "NO_BROKERS": (f"{COMMANDS}::test_the_first_broker_is_started",),
     "NO_QUORUM": (VOTERS_FAIL,),
     "OFFSETS_UNDER_REPLICATED": (f"{GROUPS}::test_findings_about_groups",),
     "OFFLINE": (
@@ -104,7 +105,6 @@ NO_COMMAND: dict[str, str] = {
 """Findings without a command that repairs them, and what their step is instead."""
 
 NOT_RUN: dict[str, str] = {
-    "NO_BROKERS": "the printed command binds port 9092, which may be in use where the tests run",
     "NOT_SERVING": "a majority must fetch from a leader for more than 10 s, so that it is not paused, but acknowledge "
     "nothing, or the leader must take more than 10 s to apply its log; a killed or stopped process pauses the leader "
     "instead, and a log of that size takes too long to write.  Other tests run `kctl transfer-leader`.",

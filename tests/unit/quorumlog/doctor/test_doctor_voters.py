@@ -77,9 +77,21 @@ def test_without_another_node_an_even_number_of_voters_is_reduced(
     assert found["next"].startswith("start another node")
 
 
-@pytest.mark.parametrize(("ahead_ms", "told"), [(4_000, None), (-7_500_000, "node 13 is 2 hours behind")])
-def test_clocks_that_differ_are_named(clinic: Clinic, diagnose: Diagnose, ahead_ms: int, told: str | None) -> None:
+@pytest.mark.parametrize(
+    ("ahead_ms", "told"),
+    [
+        (5_000, None),
+        (-5_000, None),
+        (5_001, "node 13 is 5 s ahead"),
+        (-5_001, "node 13 is 5 s behind"),
+        (-7_500_000, "node 13 is 2 hours behind"),
+    ],
+)
+def test_clocks_that_differ_are_named(
+    clinic: Clinic, diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch, ahead_ms: int, told: str | None
+) -> None:
     now_ms = Sources.real().wall_ms()
+    monkeypatch.setattr(Sources, "real", lambda: Sources.seeded(0, lambda: now_ms))
     for described in clinic.described.values():
         described.wall_ms = now_ms
     clinic.described[13].wall_ms = now_ms + ahead_ms
