@@ -27,7 +27,7 @@ from broker.server.kafka_node import KafkaNode
 from broker.server.metrics import register_broker_metrics
 from broker.server.node_view import NodeView
 from broker.server.role import BrokerRole, RoleConfig
-from broker.server.standalone import allow_auto_create
+from broker.server.standalone import set_defaults
 from metadata.records import Endpoint
 from quorum.ports import QuorumStore, Transport
 from quorum.transport.grpc import GrpcTransport
@@ -214,7 +214,7 @@ class BrokerProcess:
         # The first metadata that is applied holds this broker's registration; no client is sent here before that.
         await self.role.wait_applied(1)
         if self.config.standalone:
-            await allow_auto_create(self.config.node_id, self.role.replicas.image, self._call, self.role.wait_applied)
+            await set_defaults(self.config.node_id, self.role.replicas.image, self._call, self.role.wait_applied)
         await self.kafka.start()
 
     async def _hand_over(self) -> None:

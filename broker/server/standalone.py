@@ -1,4 +1,4 @@
-"""The addition of --standalone: a broker that turns on the automatic creation of topics."""
+"""The addition of --standalone: configs of the cluster that development needs."""
 
 from __future__ import annotations
 
@@ -17,19 +17,26 @@ from quorumlog.wire.v1 import controller_pb2, metadata_pb2
 logger = get_logger("broker")
 
 TIMEOUT_MS = 5_000
+REBALANCE_DELAY = "group.initial.rebalance.delay.ms"
+WANTED = {AUTO_CREATE: "true", REBALANCE_DELAY: "0"}
+"""Programs that are tried on a single broker expect topics to appear.  The delay collects the members of a group.
+Without it, a test with a new group reads its first record three seconds earlier."""
 
 
-async def allow_auto_create(
+async def set_defaults(
     node_id: int, image: ClusterImage, call: ControllerCall, wait_applied: Callable[[int], Awaitable[None]]
 ) -> None:
-    """Turn on auto.create.topics.enable in a cluster of this one broker, unless the cluster has a value for it.
+    """Set the configs of `WANTED` in a cluster of this one broker, unless the cluster has values for them.
 
-    Programs that are tried on a single broker expect it.  A failure is logged, and the broker serves nevertheless.
+    A failure is logged, and the broker serves nevertheless.
     """
-    if set(image.brokers) != {node_id} or AUTO_CREATE in image.config(ConfigScope.CLUSTER, ""):
+    configs = image.config(ConfigScope.CLUSTER, "")
+    missing = {key: value for key, value in WANTED.items() if key not in configs}
+    if set(image.brokers) != {node_id} or not missing:
         return
     changes = controller_pb2.ConfigChanges(resource={"scope": metadata_pb2.Config.SCOPE_CLUSTER})
-    changes.changes.add(key=AUTO_CREATE, value="true")
+    for key, value in missing.items():
+        changes.changes.add(key=key, value=value)
     try:
         async with asyncio.timeout(TIMEOUT_MS / 1000):
             reply = await call(rpcs.ALTER_CONFIGS, controller_pb2.AlterConfigsRequest(resources=[changes]), TIMEOUT_MS)
@@ -40,8 +47,8 @@ async def allow_auto_create(
             cause = refused[0].message
     except TimeoutError:
         cause = f"the controller did not answer within {TIMEOUT_MS} ms"
-    next_step = f"kctl configs set --cluster {AUTO_CREATE}=true"
-    logger.warning("topics are not created automatically", cause=cause, next=next_step)
+    next_step = f"kctl configs set --cluster {' '.join(f'{key}={value}' for key, value in missing.items())}"
+    logger.warning("the configs for development are not set", cause=cause, next=next_step)
 
 
 def _is_ok(result: controller_pb2.Result) -> bool:

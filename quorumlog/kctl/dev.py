@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 UP_TIMEOUT_S = 90.0
 PORT_BASE = 19_090
 AUTO_CREATE = "auto.create.topics.enable"
+REBALANCE_DELAY = "group.initial.rebalance.delay.ms"
 FACTOR = "default.replication.factor"
 FACTOR_DEFAULT = 3
 CONFIG_TIMEOUT_S = 10.0
@@ -130,8 +131,9 @@ async def down(context: Context, directory: str | None) -> None:
 async def _set_defaults(context: Context, cluster: DevCluster) -> bool:
     """Set configs that experiments need, unless the cluster has values for them.  Return whether any was changed.
 
-    Programs that are tried on a cluster expect automatic topics.  With fewer brokers than the default replication
-    factor, the topic of consumer groups would never be created.  A failure is only reported: the cluster runs.
+    Programs that are tried on a cluster expect automatic topics, and a group without a delay at its start.
+    With fewer brokers than the default replication factor, the topic of consumer groups would never be created.  A
+    failure is only reported: the cluster runs.
     """
     from quorumlog.client.controller import ControllerClient
     from quorumlog.wire import rpcs
@@ -146,7 +148,7 @@ async def _set_defaults(context: Context, cluster: DevCluster) -> bool:
                 CONFIG_TIMEOUT_S,
             )
             sources = {config.key: config.source for each in found.resources for config in each.configs}
-            wanted = {AUTO_CREATE: "true"}
+            wanted = {AUTO_CREATE: "true", REBALANCE_DELAY: "0"}
             if (brokers := _count(cluster, "broker")) < FACTOR_DEFAULT:
                 wanted[FACTOR] = str(brokers)
             changes = controller_pb2.ConfigChanges(resource=resource)

@@ -31,6 +31,8 @@ def test_a_dev_cluster_starts_reports_its_status_and_stops(tmp_path: Path) -> No
 
         get = run("kctl", *target, "configs", "get", "auto.create.topics.enable", "--cluster", "-o", "json")
         assert [(each["value"], each["source"]) for each in json.loads(get.stdout)] == [("true", "cluster")], get.stderr
+        get = run("kctl", *target, "configs", "get", "group.initial.rebalance.delay.ms", "--cluster", "-o", "json")
+        assert [(each["value"], each["source"]) for each in json.loads(get.stdout)] == [("0", "cluster")], get.stderr
         off = run("kctl", *target, "configs", "set", "auto.create.topics.enable=false", "--cluster")
         assert off.returncode == 0, off.stderr
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import select
 import signal
@@ -61,6 +62,14 @@ def test_the_broker_is_stopped_after_the_block() -> None:
     with standalone() as broker:
         assert Path(f"/proc/{broker.pid}").exists()
     assert not Path(f"/proc/{broker.pid}").exists()
+
+
+def test_the_first_member_of_a_group_does_not_wait_for_others() -> None:
+    with standalone() as broker:
+        command = [sys.executable, "-m", "quorumlog.kctl.main", "--controllers", broker.control, "configs", "get"]
+        command += ["group.initial.rebalance.delay.ms", "--cluster", "-o", "json"]
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert [(each["value"], each["source"]) for each in json.loads(shown.stdout)] == [("0", "cluster")]
 
 
 def test_settings_for_another_process_are_not_the_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
