@@ -88,7 +88,10 @@ class _Examination:
         if not any(node.answers for node in self.cluster.nodes):
             return
         await self._await_leader()
-        await asyncio.gather(self._ask_controller(), self._ask_metadata(), self._ask_strays())
+        await self._ask_controller()
+        if self.cluster.controller_problem:
+            await self._ask_again()
+        await asyncio.gather(self._ask_metadata(), self._ask_strays())
         await asyncio.gather(
             self._ask_replicas("replicas"), self._probe_client_ports(), self._ask_groups(), self._ask_transactions()
         )
@@ -171,6 +174,19 @@ class _Examination:
             self.cluster.heartbeats = await self._heartbeats()
         except ClusterError as error:
             self.cluster.controller_problem = error.message
+
+    async def _ask_again(self) -> None:
+        """Ask all nodes again after the controller did not answer: it may have lost its majority, or failed, since."""
+        cluster, asked = self.cluster, self.cluster.leader
+        await self._ask_nodes()
+        await self._await_leader()
+        leader = cluster.leader
+        is_same = (
+            leader is not None and asked is not None and (leader.node_id, leader.epoch) == (asked.node_id, asked.epoch)
+        )
+        if not is_same or (leader is not None and leader.quorum is not None and leader.quorum.paused):
+            cluster.controller_problem = ""
+            await self._ask_controller()
 
     async def _heartbeats(self) -> dict[int, Any]:
         request = controller_pb2.DescribeBrokersRequest()

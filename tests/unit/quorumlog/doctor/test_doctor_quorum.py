@@ -156,6 +156,39 @@ def test_a_controller_that_does_not_answer(clinic: Clinic, diagnose: Diagnose) -
     assert findings["CONTROLLER_SILENT"]["cause"] == "h1:9093 did not answer in time"
 
 
+def test_a_leader_that_loses_its_majority_during_the_examination(
+    clinic: Clinic, diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lose_majority(*_: object) -> None:
+        clinic.paused = True
+        clinic.silence_voter(2)
+        clinic.silence_voter(3)
+        raise ClusterError("NOT_CONTROLLER", "the controller is paused", retriable=True)
+
+    monkeypatch.setattr(clinic, "call", lose_majority)
+    findings, _ = diagnose()
+    assert findings.keys() == {"PAUSED"}
+    assert findings["PAUSED"]["next"].startswith("start node 2 or node 3")
+
+
+def test_a_leader_that_is_replaced_during_the_examination(
+    clinic: Clinic, diagnose: Diagnose, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = clinic.call
+
+    async def replace_leader(*_: object) -> None:
+        clinic.leader = 2
+        clinic.silence_voter(1)
+        clinic.described[2].controller_active = True
+        monkeypatch.setattr(clinic, "call", ask)
+        raise ClusterError("UNAVAILABLE", "connection refused", retriable=True)
+
+    monkeypatch.setattr(clinic, "call", replace_leader)
+    findings, _ = diagnose()
+    assert findings.keys() == {"VOTER_DOWN"}
+    assert clinic.preferred == "h2:9093"
+
+
 def test_a_voter_is_down(clinic: Clinic, diagnose: Diagnose) -> None:
     clinic.silence_voter(3)
     findings, _ = diagnose()
