@@ -12,6 +12,7 @@ from quorumlog.errors import ClusterError
 from quorumlog.kctl import broker_look
 from quorumlog.kctl.context import WAIT_HELP, Context, Group, so_on_return, wait_until_applied, with_loop
 from quorumlog.kctl.nodes import known_addresses
+from quorumlog.kctl.reads import Reads
 from quorumlog.wire.errors import ApiError
 from quorumlog.words import counted
 
@@ -145,10 +146,11 @@ async def moves(context: Context, broker_id: int | None) -> None:
     from quorumlog.kctl.directories import moves_of, open_log_dirs
 
     async with context.client() as client:
-        wanted = [one["id"] for one in await fetch(context, client) if broker_id in (None, one["id"])]
+        reads = Reads(context, client)
+        wanted = [one["id"] for one in await fetch(context, reads) if broker_id in (None, one["id"])]
     if not wanted and broker_id is not None:
-        text = f"no broker {broker_id} is registered"
-        raise ClusterError(ApiError.BROKER_ID_NOT_REGISTERED, text, "kctl brokers list")
+        raise reads.refused(_not_registered(broker_id))
+    reads.tell()
     rows: list[dict[str, Any]] = []
     unreached = []
     async with open_log_dirs(context) as log_dirs:
@@ -164,7 +166,7 @@ async def moves(context: Context, broker_id: int | None) -> None:
                 rows += answer
     columns = ("broker", "topic", "partition", "from", "to", "bytes_left")
     if context.output.is_json:
-        context.output.document(rows)
+        context.output.document([{**row, **reads.validity} for row in rows])
     elif rows:
         context.output.table(columns, [[row[column] for column in columns] for row in rows])
     else:
@@ -218,9 +220,7 @@ async def purge_strays(context: Context, broker_id: int | None, dry_run: bool) -
         nodes = await node_addresses(client, context.left_s)
         wanted = [one["id"] for one in await fetch(context, client) if broker_id in (None, one["id"])]
         if not wanted and broker_id is not None:
-            raise ClusterError(
-                ApiError.BROKER_ID_NOT_REGISTERED, f"no broker {broker_id} is registered", "kctl brokers list"
-            )
+            raise _not_registered(broker_id)
         unreached = []
 
         async def ask(broker: int) -> Any:
@@ -252,6 +252,11 @@ async def purge_strays(context: Context, broker_id: int | None, dry_run: bool) -
     if unreached:
         named = ", ".join(map(str, unreached))
         raise ClusterError(ApiError.UNAVAILABLE, f"not done on brokers {named}", "retry when they run", retriable=True)
+
+
+def _not_registered(broker_id: int) -> ClusterError:
+    text = f"no broker {broker_id} is registered"
+    return ClusterError(ApiError.BROKER_ID_NOT_REGISTERED, text, "kctl brokers list")
 
 
 async def node_addresses(client: ControllerClient, timeout_s: float) -> dict[int, str]:

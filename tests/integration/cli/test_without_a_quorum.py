@@ -103,6 +103,7 @@ def test_kctl_produces_and_consumes_without_a_controller(headless: Headless, thr
         ("reassign", "verify", "--topic", "t", "--brokers", "11,12"),
         ("brokers", "list"),
         ("brokers", "describe", "11"),
+        ("brokers", "moves"),
     ],
     ids=" ".join,
 )
