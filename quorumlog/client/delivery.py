@@ -19,6 +19,7 @@ from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka import produce
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.record_batch import SEQUENCE_MAX
+from quorumlog.words import counted
 
 DELIVERY_TIMEOUT_S: Final = 120.0
 REQUEST_TIMEOUT_S: Final = 30.0
@@ -170,10 +171,9 @@ class BatchDelivery:
                 return Delivered(UNKNOWN_OFFSET)
             case KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER | KafkaCode.UNKNOWN_PRODUCER_ID:
                 raise _sequence_lost(sequence, result.error_code)
-        error = refusal(result.error_code, topic, index, f"a batch of {record_count} records")
-        if result.error_message:
-            error.message += f" ({result.error_message})"
-        raise error
+        raise refusal(
+            result.error_code, topic, index, f"a batch of {counted(record_count, 'record')}", result.error_message
+        )
 
 
 def _sequence_lost(sequence: Sequence, code: int) -> ClusterError:

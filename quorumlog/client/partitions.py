@@ -53,11 +53,16 @@ class Leaders(Protocol):
         """
 
 
-def refusal(code: int, topic: str, index: int, what: str) -> ClusterError:
-    """Return a broker's error code as a client's error."""
+def refusal(code: int, topic: str, index: int, what: str, cause: str | None = None) -> ClusterError:
+    """Return a broker's error code as a client's error.
+
+    cause: the broker's explanation; None or empty if it gave none.
+    """
     name, retriable = error_word(code)
-    message = f"{topic}-{index}: {what} was answered with {name}"
-    return ClusterError(name, message, retriable=retriable, refresh_metadata=retriable)
+    message = f"{topic}-{index}: {what} was answered with {name}{f' ({cause})' if cause else ''}"
+    known = ApiError.named(name)
+    next_step = "" if known is None else known.next_step
+    return ClusterError(name, message, next_step, retriable=retriable, refresh_metadata=retriable)
 
 
 class PartitionCalls:

@@ -237,7 +237,8 @@ def test_missing_records_are_an_error_unless_permitted(spark: SparkSession, clus
         (
             "repeat('x', 2000000) as value",
             {"topic": "t"},
-            "t-0: a batch of 1 records was answered with MESSAGE_TOO_LAR",
+            r"t-0: a batch of 1 record was answered with MESSAGE_TOO_LARGE \(batch of 20000\d\d bytes; the limit is "
+            r"1048588\); split the record, or raise max.message.bytes",
         ),
     ],
 )

@@ -288,6 +288,9 @@ async def test_a_refused_batch_is_not_retried() -> None:
             async with Producer(cluster) as producer:
                 await producer.send("t", 0, build_batch([NewRecord(None, bytes(2_000_000), NOW)]))
         assert not caught.value.retriable
+        assert str(caught.value).startswith("t-0: a batch of 1 record was answered with MESSAGE_TOO_LARGE (")
+        assert str(caught.value) == caught.value.message, "the broker's explanation is part of both"
+        assert caught.value.next_step.startswith("split the record")
         assert len(brokers.replicas[1].produced) == 1
 
 
