@@ -219,12 +219,18 @@ async def _proposed(
     drained: int | None = None,
 ) -> list[Move]:
     known = {each["id"]: each for each in await brokers_module.fetch(context, client)}
+    if drained is not None and drained not in known and not current:
+        raise _unregistered([drained])
     ids = wanted if wanted is not None else [each for each in _open_brokers(context, known) if each != drained]
     missing = [id_ for id_ in ids if id_ not in known]
     if missing:
-        text = f"broker {','.join(map(str, missing[:20]))} is not registered"
-        raise ClusterError(ApiError.BROKER_ID_NOT_REGISTERED, text, "kctl brokers list")
+        raise _unregistered(missing)
     return propose(current, {id_: known[id_]["rack"] for id_ in ids}, factor)
+
+
+def _unregistered(missing: list[int]) -> ClusterError:
+    text = f"broker {','.join(map(str, missing[:20]))} is not registered"
+    return ClusterError(ApiError.BROKER_ID_NOT_REGISTERED, text, "kctl brokers list")
 
 
 def _open_brokers(context: Context, known: dict[int, dict[str, Any]]) -> list[int]:

@@ -230,6 +230,8 @@ def test_health_and_drain_cover_all_topics_of_a_large_cluster(
     assert run(["reassign", "generate", "--drain", "11", "-o", "json"]) == 0
     planned = json.loads(capsys.readouterr().out)["plan"]["partitions"]
     assert [(row["topic"], row["replicas"]) for row in planned] == [(each, [12]) for each in "abcde"]
+    assert run(["reassign", "generate", "--drain", "99"]) == 3, "an empty plan would look as if broker 99 were drained"
+    assert "broker 99 is not registered (next: kctl brokers list)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["topics", "list"], ["topics", "describe", "a"], ["reassign", "generate"]])
