@@ -23,6 +23,21 @@ _STAGING_MAX_BYTES: Final = 64 << 10
 _FIRST_BUFFER_BYTES: Final = 1 << 20
 
 
+def _guess(begin: bytes) -> str:
+    """Name another protocol that begins with these bytes, for the reader of an error; empty if none is known."""
+    for text, name in (
+        (b"\x16\x03", "TLS, which is not supported: use the security protocol PLAINTEXT"),
+        (b"HTTP", "HTTP: this is the address of an HTTP server"),
+        (b"PRI ", "HTTP/2, as gRPC does: it needs a control address"),
+        (b"GET ", "HTTP: it needs another port"),
+        (b"HEAD", "HTTP: it needs another port"),
+        (b"POST", "HTTP: it needs another port"),
+    ):
+        if begin.startswith(text):
+            return f"; the peer seems to speak {name}"
+    return ""
+
+
 def write_parts(transport: asyncio.WriteTransport, parts: Sequence[bytes | bytearray | memoryview]) -> None:
     """Write all parts in one call.  Do nothing on a lost connection, and pause the writer as `write` does.
 
@@ -125,7 +140,8 @@ class FrameProtocol(asyncio.BufferedProtocol, ABC):
             if not 0 < size <= self._frame_max_bytes:
                 self._refused = True
                 self._staged = 0
-                self.frame_refused(RemoteProtocolError(f"frame of {size} bytes; the limit is {self._frame_max_bytes}"))
+                text = f"frame of {size} bytes; the limit is {self._frame_max_bytes}"
+                self.frame_refused(RemoteProtocolError(text + _guess(FRAME_SIZE.pack(size))))
                 return
             begin = start + FRAME_SIZE.size
             if begin + size > self._staged:

@@ -7,7 +7,40 @@ import socket
 
 import pytest
 
-from quorumlog.wire.kafka.framing import write_parts
+from quorumlog.errors import RemoteProtocolError
+from quorumlog.wire.kafka.framing import FrameProtocol, write_parts
+
+
+class Refusing(FrameProtocol):
+    """Records why the stream was refused."""
+
+    def __init__(self) -> None:
+        super().__init__(1000)
+        self.refusals: list[str] = []
+
+    def frame_received(self, frame: memoryview) -> None: ...
+
+    def frame_refused(self, error: RemoteProtocolError) -> None:
+        self.refusals.append(str(error))
+
+
+@pytest.mark.parametrize(
+    ("begin", "hint"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01", "; the peer seems to speak TLS, which is not supported"),
+        (b"GET / HTTP/1.1\r\n", "; the peer seems to speak HTTP: "),
+        (b"HTTP/1.1 400 \r\n", "; the peer seems to speak HTTP: this is the address of an HTTP server"),
+        (b"PRI * HTTP/2.0\r\n", "; the peer seems to speak HTTP/2, as gRPC does: it needs a control address"),
+        (b"\xff\xff\xff\xff", ""),
+    ],
+)
+def test_a_frame_of_another_protocol_is_named(begin: bytes, hint: str) -> None:
+    """Only the size of the frame would be in the error, a number that helps nobody."""
+    protocol = Refusing()
+    protocol.data_received(begin)
+    (text,) = protocol.refusals
+    assert text.startswith(f"frame of {int.from_bytes(begin[:4], signed=True)} bytes; the limit is 1000{hint}")
+    assert bool(hint) == ("seems to speak" in text)
 
 
 async def test_writes_to_a_lost_connection_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
