@@ -77,7 +77,7 @@ def upgrade_feature(image: ClusterImage, name: str, level: int | None, *, valida
     """Raise a feature to this level, or with None to the highest level that all support; `LOWERABLE` may sink."""
     if name not in SUPPORTED:
         text = f"unknown feature {name[:60]!a}; the features are {', '.join(sorted(SUPPORTED))}"
-        return Decision(Upgraded(Outcome(ApiError.INVALID_REQUEST, text), 0))
+        return Decision(Upgraded(Outcome(ApiError.INVALID_REQUEST, text, "kctl features describe"), 0))
     feature = _described(image, name)
     wanted = max(feature.level, feature.highest) if level is None else level
     if wanted == feature.level:

@@ -268,7 +268,7 @@ class ApiError(StrEnum):
         "INVALID_CONFIG",
         "A config is unknown or its value is not valid.",
         exit_code=ExitCode.USAGE,
-        next_step="kctl configs get --topic T, --broker ID or --cluster shows the keys and their allowed values",
+        next_step="kctl configs get --topic T, --broker ID, --group G or --cluster shows keys and allowed values",
     )
     CONFIG_NOT_FOUND = _row("CONFIG_NOT_FOUND", "There is no config with this name.", exit_code=ExitCode.NOT_FOUND)
     FENCED_LEADER_EPOCH = _row("FENCED_LEADER_EPOCH", "The leader epoch of the request is older than the partition's.")
@@ -463,5 +463,10 @@ class ApiError(StrEnum):
     INVALID_PLAN = _row("INVALID_PLAN", "The reassignment plan is malformed.", exit_code=ExitCode.USAGE)
     NOT_METADATA = _row("NOT_METADATA", "The path holds no metadata.", exit_code=ExitCode.USAGE)
     NO_CLUSTER = _row("NO_CLUSTER", "The directory holds no development cluster.", exit_code=ExitCode.NOT_FOUND)
-    NO_SUCH_FILE = _row("NO_SUCH_FILE", "The file does not exist.", exit_code=ExitCode.NOT_FOUND)
+    NO_SUCH_FILE = _row(
+        "NO_SUCH_FILE",
+        "The file does not exist.",
+        exit_code=ExitCode.NOT_FOUND,
+        next_step="correct the path; it is a data directory of a node, or a .snapshot file in it",
+    )
     VERIFICATION_FAILED = _row("VERIFICATION_FAILED", "The partitions differ from the plan.", exit_code=ExitCode.FAILED)

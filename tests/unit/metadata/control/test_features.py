@@ -103,6 +103,7 @@ def test_an_unknown_feature_is_refused() -> None:
     reply = upgrade_feature(ClusterImage(), "flying\n", 2, validate_only=False).reply
     assert reply.outcome.error == "INVALID_REQUEST"
     assert "'flying\\n'; the features are metadata.version" in reply.outcome.message
+    assert reply.outcome.next_step == "kctl features describe"
 
 
 def test_a_node_of_an_older_release_stops_at_a_higher_level() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -149,3 +150,8 @@ def test_an_error_without_a_next_step_has_that_of_its_code(code: str) -> None:
     assert json.loads(Output("json").describe(ClusterError(code, "m")))["next"]
     assert json.loads(Output("json").describe(ClusterError(code, "m", "its own")))["next"] == "its own"
     assert json.loads(Output("json").describe(OSError(5, "Input/output error")))["next"] == ApiError.IO_ERROR.next_step
+
+
+def test_a_missing_file_has_a_next_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["metadata", "dump", str(tmp_path / "nowhere")]) == 3
+    assert "No such file or directory (next: correct the path" in capsys.readouterr().err
