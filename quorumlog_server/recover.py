@@ -182,11 +182,17 @@ def choose(opened: Sequence[Found]) -> Found:
     """Return the directory to continue from: the one with the greatest (epoch, end offset) in the newest generation."""
     clusters = sorted({str(found.stored.state.cluster_id) for found in opened})
     if len(clusters) > 1:
-        raise ConfigError(f"these are directories of different clusters: {', '.join(clusters)}")
+        raise ConfigError(
+            f"these are directories of different clusters: {', '.join(clusters)}",
+            next_step="give the directories of one cluster",
+        )
     generation = max(found.stored.state.generation for found in opened)
     best = max((found for found in opened if found.stored.state.generation == generation), key=lambda found: found.end)
     if best.end.offset == 0:
-        raise ConfigError("none of these directories has ever taken part in a cluster")
+        raise ConfigError(
+            "none of these directories has ever taken part in a cluster",
+            next_step="give the data directories of surviving nodes",
+        )
     return best
 
 

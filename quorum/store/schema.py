@@ -46,7 +46,10 @@ def create_database(directory: str) -> None:
         connection.execute("INSERT INTO state (id, message, crc) VALUES (0, ?, ?)", state_row(QuorumState()))
         mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
         if mode != "wal":
-            raise StoreRefusedError(f"{directory}: this file system cannot hold a write-ahead log ({mode})")
+            raise StoreRefusedError(
+                f"{directory}: this file system cannot hold a write-ahead log ({mode})",
+                next_step="give a data dir on a local file system",
+            )
     finally:
         connection.close()
     descriptor = os.open(path, os.O_RDWR)

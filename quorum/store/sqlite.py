@@ -596,7 +596,9 @@ class SqliteQuorumStore:
         """Return the error to raise for a failure of opening or closing; `error` itself if it is specific enough."""
         if isinstance(error, sqlite3.Error):
             if getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
-                return StoreRefusedError(f"{self._path} is open in another program")
+                return StoreRefusedError(
+                    f"{self._path} is open in another program", next_step="stop that program, then start the node again"
+                )
             return self._translate(error)
         return refusal(self._directory, error) if isinstance(error, OSError) else error
 

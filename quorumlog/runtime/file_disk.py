@@ -546,10 +546,14 @@ def _check_meta(root: Path, meta: dict[str, Any], node_id: int, cluster_id: str 
             next_step="use the release that wrote it, or a newer one",
         )
     if meta["node_id"] != node_id:
-        raise StoreRefusedError(f"{root}/meta.json belongs to node {meta['node_id']}; this is node {node_id}")
+        raise StoreRefusedError(
+            f"{root}/meta.json belongs to node {meta['node_id']}; this is node {node_id}",
+            next_step="give the node its own directory, or correct --node-id",
+        )
     if None not in (cluster_id, meta["cluster_id"]) and meta["cluster_id"] != cluster_id:
         raise StoreRefusedError(
-            f"{root}/meta.json belongs to cluster {meta['cluster_id']}; this is cluster {cluster_id}"
+            f"{root}/meta.json belongs to cluster {meta['cluster_id']}; this is cluster {cluster_id}",
+            next_step="give the addresses of its own cluster, or another data dir",
         )
 
 
@@ -578,7 +582,10 @@ def _save_meta(root: Path, meta: dict[str, Any]) -> None:
 
 def _refuse_access(root: Path, error: OSError) -> StoreRefusedError:
     name = errno.errorcode.get(error.errno or 0, "?")
-    return StoreRefusedError(f"cannot use data directory {root}: {error.strerror} ({name}) at {error.filename or root}")
+    return StoreRefusedError(
+        f"cannot use data directory {root}: {error.strerror} ({name}) at {error.filename or root}",
+        next_step="correct the path or its permissions, or give another data dir",
+    )
 
 
 def _is_a_disk(disk: FileDisk) -> Disk:

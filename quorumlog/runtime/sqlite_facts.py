@@ -66,7 +66,10 @@ class SqliteFacts:
             raise CorruptStoreError(f"{path} is damaged: {damage}", NEXT_STEP)
         if version != FACTS_VERSION:
             abandon(self._connection)
-            raise StoreRefusedError(f"{path} has format {version}; this program supports {FACTS_VERSION}")
+            raise StoreRefusedError(
+                f"{path} has format {version}; this program supports {FACTS_VERSION}",
+                next_step="use the release that wrote it, or a newer one",
+            )
 
     @staticmethod
     def create(path: Path) -> None:

@@ -164,8 +164,9 @@ async def test_a_database_open_in_another_program_is_refused(tmp_path: Path) -> 
     other = sqlite3.connect(tmp_path / DATABASE, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     store = make(tmp_path)
-    with pytest.raises(StoreRefusedError, match="open in another program"):
+    with pytest.raises(StoreRefusedError, match="open in another program") as refused:
         await store.open(1, None)
+    assert refused.value.next_step
     other.close()
     assert await opened(tmp_path) == (0, QuorumState())
 

@@ -69,10 +69,12 @@ def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
 def test_a_directory_of_another_node_or_cluster_is_refused_by_the_disk(tmp_path: Path) -> None:
     make(tmp_path)
     before = (tmp_path / "meta.json").read_bytes()
-    with pytest.raises(StoreRefusedError, match=r"meta.json belongs to node 1; this is node 2"):
+    with pytest.raises(StoreRefusedError, match=r"meta.json belongs to node 1; this is node 2") as refused:
         acquire(tmp_path, node_id=2)
-    with pytest.raises(StoreRefusedError, match=r"belongs to cluster mine; this is cluster other"):
+    assert refused.value.next_step == "give the node its own directory, or correct --node-id"
+    with pytest.raises(StoreRefusedError, match=r"belongs to cluster mine; this is cluster other") as refused:
         acquire(tmp_path, cluster_id="other")
+    assert refused.value.next_step == "give the addresses of its own cluster, or another data dir"
     assert (tmp_path / "meta.json").read_bytes() == before
 
 
@@ -151,8 +153,9 @@ def test_an_interrupted_formatting_starts_over(tmp_path: Path) -> None:
 
 def test_a_path_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreRefusedError, match=r"cannot use data directory .*file/d.*ENOTDIR"):
+    with pytest.raises(StoreRefusedError, match=r"cannot use data directory .*file/d.*ENOTDIR") as refused:
         acquire(tmp_path / "file" / "d")
+    assert refused.value.next_step.startswith("correct the path")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
