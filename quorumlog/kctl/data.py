@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -283,15 +284,24 @@ async def _chunks(file: str | None) -> AsyncIterator[bytes]:
                 yield chunk
         return
     source: BinaryIO = standard_input("the records").buffer
-    try:
-        reader = asyncio.StreamReader()
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
-    except (ValueError, PermissionError):  # a regular file, which never blocks
+    if not _may_block(source):
         while chunk := await loop.run_in_executor(None, os.read, source.fileno(), CHUNK_BYTES):
             yield chunk
         return
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
     while chunk := await reader.read(CHUNK_BYTES):
         yield chunk
+
+
+def _may_block(source: BinaryIO) -> bool:
+    """Return whether a read may wait for a writer.
+
+    epoll refuses files and devices like /dev/null.  asyncio notices that only in a callback, and the reader would wait
+    permanently.
+    """
+    mode = os.fstat(source.fileno()).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or source.isatty()
 
 
 # Consume

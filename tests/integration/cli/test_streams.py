@@ -41,6 +41,7 @@ def topic(standalone: Server) -> str:
         "kctl consume odd --from beginning --exit-at-end >&-",
         "echo x | kctl produce odd >&- 2>&-",
         "kctl topics delete nothing --if-exists <&-",
+        "kctl produce odd < /dev/null",
         "set -o pipefail; kctl topics list | true",
         "set -o pipefail; kctl --help | true",
         "kctl topics list 2> >(true)",
