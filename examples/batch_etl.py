@@ -3,7 +3,7 @@
 for topic in orders revenue invalid-orders; do kctl topics create $topic; done
 printf '{"customer": "ann", "cents": 1250}\\nnonsense\\n' | kctl produce orders
 python -m examples.batch_etl --bootstrap localhost:9092 --day $(date -u +%F)
-kctl consume revenue
+kctl consume revenue --from beginning --exit-at-end
 """
 
 from __future__ import annotations
