@@ -33,7 +33,7 @@ class Following:
             return None
         if follower.download is not None:
             return self._downloads.fetch_part(follower, follower.download, now_ms)
-        wait_ms = state.config.voter_wait_ms if state.is_voter else state.config.observer_wait_ms
+        wait_ms = self._voter_wait_ms if state.is_voter else state.config.observer_wait_ms
         request = Fetch(
             sender=state.sender,
             target_id=follower.leader_id,
@@ -50,6 +50,14 @@ class Following:
         timeout_ms = wait_ms + state.config.request_timeout_ms
         state.ask(follower.fetch, Purpose.FETCH, follower.leader, request, now_ms, timeout_ms=timeout_ms)
         return None
+
+    @property
+    def _voter_wait_ms(self) -> int:
+        """Return for how long a leader may hold a fetch of this voter: well below the fetch timeout, if that is short.
+
+        Otherwise an idle leader would pause, and this voter would begin an election.
+        """
+        return min(self._state.config.voter_wait_ms, self._state.config.fetch_timeout_ms // 3)
 
     def on_fetch_reply(self, follower: Follower, request: Fetch, sent_ms: int, reply: FetchReply, now_ms: int) -> None:
         """Process the reply to the fetch in flight.  `Elections.learn` has adopted its epoch, if that was later."""
@@ -69,7 +77,8 @@ class Following:
             follower.fetch.due_ms = None
             return None
         if reply.snapshot is not None:
-            follower.fetch.due_ms = now_ms + state.config.retry_backoff_max_ms  # the download is postponed
+            # The download is postponed.
+            follower.fetch.due_ms = now_ms + min(state.config.retry_backoff_max_ms, self._voter_wait_ms)
             return None
         progressed = reply.batches or reply.diverging is not None or reply.high_watermark > request.high_watermark
         progressed = progressed or reply.round > follower.round

@@ -102,6 +102,15 @@ MUTANTS = (
         ALL,
     ),
     Mutant(
+        "an idle leader may hold a fetch for longer than the fetch timeout",
+        FOLLOWING,
+        "return min(self._state.config.voter_wait_ms, self._state.config.fetch_timeout_ms // 3)",
+        "return self._state.config.voter_wait_ms",
+        (
+            "tests/unit/quorum/core/test_following.py::test_a_follower_of_an_idle_leader_hears_it_within_the_fetch_timeout",
+        ),
+    ),
+    Mutant(
         "all successors in a large quorum become candidates at once",
         ELECTION,
         "shortest = longest >> min(last, DELAYS_MAX)",

@@ -8,7 +8,16 @@ import pytest
 from msgspec.structs import replace
 
 from quorum.core import RaftConfig, RaftCore
-from quorum.core.events import AdvanceHighWatermark, NodeRefused, ReplyReceived, RequestFailed, SendRequest, Tick, Write
+from quorum.core.events import (
+    AdvanceHighWatermark,
+    NodeRefused,
+    ReplyReceived,
+    RequestFailed,
+    SendRequest,
+    SnapshotFailed,
+    Tick,
+    Write,
+)
 from quorum.core.messages import (
     DescribeQuorum,
     DescribeQuorumReply,
@@ -20,6 +29,7 @@ from quorum.core.messages import (
     Vote,
     VoteReply,
 )
+from quorum.core.replication import EXPIRY_STEP_MS
 from quorum.core.roles import Follower
 from quorum.core.types import Batch, Election, LogEnd, Role, Voters, VoterSet
 from tests.unit.quorum.core.helpers import KNOWN, Bench, key, sender
@@ -164,6 +174,30 @@ def test_fetch_timers_spread() -> None:
     assert min(drawn) >= 2000
     assert max(drawn) < 2500
     assert len(drawn) > 20
+
+
+@pytest.mark.parametrize("fetch_timeout_ms", [100, 300, 500, 2000])
+def test_a_follower_of_an_idle_leader_hears_it_within_the_fetch_timeout(fetch_timeout_ms: int) -> None:
+    """The leader holds a fetch as long as the follower asks for, and answers up to `EXPIRY_STEP_MS` later."""
+    bench, fetch = following(fetch_timeout_ms=fetch_timeout_ms)
+    for _ in range(10):
+        assert isinstance(fetch.request, Fetch)
+        bench.until(bench.now_ms + fetch.request.max_wait_ms + EXPIRY_STEP_MS)
+        assert bench.role() is Role.FOLLOWER
+        bench.do(ReplyReceived(fetch.call, reply(hw=1)))
+        (fetch,) = bench.take(Fetch)
+
+
+def test_a_follower_that_postpones_a_download_hears_its_leader_within_the_fetch_timeout() -> None:
+    bench, fetch = following(fetch_timeout_ms=300)
+    offer = replace(reply(), snapshot=LogEnd(1, 50))
+    bench.do(ReplyReceived(fetch.call, offer))
+    bench.do(SnapshotFailed(LogEnd(1, 50), "damaged"))
+    for _ in range(3):
+        bench.until(bench.now_ms + 150)
+        (fetch,) = bench.take(Fetch)
+        bench.do(ReplyReceived(fetch.call, offer))
+        assert bench.role() is Role.FOLLOWER
 
 
 def test_a_follower_that_hears_its_leader_refuses_pre_votes() -> None:
