@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -36,6 +36,14 @@ def end_of(data_dir: Path) -> int:
     return asyncio.run(opened(data_dir)).log_end
 
 
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """Let SIGINT interrupt this process, although its parent may ignore the signal."""
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
 def interrupted_yes(prompt: str) -> str:
     signal.raise_signal(signal.SIGINT)
     return "yes"
@@ -52,6 +60,7 @@ def test_an_interrupt_at_the_question_refuses(
     assert end_of(folder) == 2
 
 
+@pytest.mark.usefixtures("interrupts")
 def test_an_interrupt_outside_of_the_question_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
+from broker.kafka.api import ProduceResult
 from quorumlog.wire.errors import KafkaCode
+from tests.hanging_syncs import hanging_syncs
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.replica.rig import TOPIC, Rig
 
@@ -37,8 +42,25 @@ async def test_each_parked_produce_is_answered_by_its_own_condition(rig: Rig) ->
 
 
 @pytest.mark.parametrize("ends", [True, False])
-async def test_each_parked_produce_is_counted_until_it_is_answered(rig: Rig, ends: bool) -> None:
+async def test_each_parked_produce_is_counted_until_it_is_answered(
+    rig: Rig, ends: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await rig.create((1, 2, 3))
+    with hanging_syncs(tmp_path, monkeypatch):  # a flush may be faster than the shortest timeout
+        waiting = await _park_five(rig)
+        assert rig.context.parked_produces == 3, "the answered ones do not count"
+        if ends:
+            await rig.change(leader=2)
+            assert {each.result().error_code for each in waiting} == {KafkaCode.NOT_LEADER_OR_FOLLOWER}
+    if not ends:
+        await rig.change(isr=(1,))
+        await rig.role.logs.flush_all([rig.log])
+        assert {each.result().error_code for each in waiting} == {KafkaCode.NONE}
+    assert rig.context.parked_produces == 0
+
+
+async def _park_five(rig: Rig) -> list[asyncio.Future[ProduceResult]]:
+    """Cancel one of five writes, and wait until another has timed out; return those that are left."""
     cancelled, late, *waiting = (
         rig.produce(value, acks=acks, timeout_ms=timeout_ms)
         for value, acks, timeout_ms in (
@@ -51,15 +73,7 @@ async def test_each_parked_produce_is_counted_until_it_is_answered(rig: Rig, end
     )
     cancelled.cancel()
     assert (await late).error_code == KafkaCode.REQUEST_TIMED_OUT
-    assert rig.context.parked_produces == 3, "the answered ones do not count"
-    if ends:
-        await rig.change(leader=2)
-        assert {each.result().error_code for each in waiting} == {KafkaCode.NOT_LEADER_OR_FOLLOWER}
-    else:
-        await rig.change(isr=(1,))
-        await rig.role.logs.flush_all([rig.log])
-        assert {each.result().error_code for each in waiting} == {KafkaCode.NONE}
-    assert rig.context.parked_produces == 0
+    return waiting
 
 
 async def test_a_write_is_refused_before_it_is_appended_while_too_few_are_in_sync(rig: Rig) -> None:

@@ -143,12 +143,14 @@ def test_two_commands_on_one_folder_exclude_each_other(tmp_path: Path) -> None:
 
 @pytest.fixture
 def stranger() -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen([sys.executable, "-c", SLEEPER, "/data/of/a/stranger"], stdin=subprocess.PIPE)
-    yield process
-    process.kill()
-    process.wait(10)
-    assert process.stdin is not None
-    process.stdin.close()
+    code = f"print(flush=True); {SLEEPER}"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, "/data/of/a/stranger"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # a process that has only just started has no arguments yet, and counts as recorded
+        yield process
+        process.kill()
 
 
 def node(process: subprocess.Popen[bytes], mark: str | None, data_dir: str, home: Path) -> Node:
