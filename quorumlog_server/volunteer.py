@@ -81,6 +81,7 @@ class Volunteer:
         self._store = standing
         self._saving = asyncio.Lock()  # saves happen in the order of the calls, so the newest standing is written last
         self._random = random
+        self._standing: Standing | None = None  # what the disk keeps; None: not read
         self._leaving = False
         self._asking: asyncio.Future[pb.ChangeVotersReply] | None = None
         self._backoff = Backoff(WAIT_FIRST_S, WAIT_MAX_S, random)
@@ -90,10 +91,14 @@ class Volunteer:
     async def _save(self, standing: Standing) -> None:
         async with self._saving:
             await self._store.save(standing)
+            self._standing = standing
 
     @property
     def is_voter(self) -> bool:
-        """Return whether this disk is in the committed voter set."""
+        """Return whether this disk is in the committed voter set, as far as this node knows.
+
+        After a start that is the set at the end of its newest snapshot, until it hears the leader.
+        """
         core, end = self._node.core, self._node.high_watermark
         if not core.met or end == 0:
             return False
@@ -103,14 +108,15 @@ class Volunteer:
 
     async def run(self) -> None:
         """Ask to be added whenever a request is due."""
-        standing = await self._store.load()
+        self._standing = await self._store.load()
         loop = asyncio.get_running_loop()
         while True:
-            if self.is_voter and not self._leaving and standing is not Standing.VOTER:
+            # A node that left may have a snapshot in which it is a voter: until it has caught up, it is LEAVING.
+            is_voter = self.is_voter and self._node.is_caught_up()
+            if is_voter and not self._leaving and self._standing is not Standing.VOTER:
                 await self._save(Standing.VOTER)
-                standing = Standing.VOTER
             wait_s = LOOK_S
-            if self._may_ask(standing):
+            if self._may_ask():
                 wait_s = self._ask_at - loop.time()
                 if wait_s <= 0:
                     await self._ask()
@@ -121,10 +127,11 @@ class Volunteer:
             except TimeoutError:
                 continue
 
-    def _may_ask(self, standing: Standing) -> bool:
+    def _may_ask(self) -> bool:
         node = self._node
         if self._leaving or self.is_voter or not node.core.met or node.leader_id is None or not node.is_caught_up():
             return False
+        standing = self._standing
         was_voter = standing is Standing.VOTER or node.core.history.was_voter(node.node_id, node.directory_id)
         if was_voter and standing is not Standing.LEAVING:
             self._say("this node was removed from the voters: it does not rejoin automatically", self._add_command)
@@ -172,9 +179,10 @@ class Volunteer:
         node, loop = self._node, asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         joined = await self._joined_meanwhile(timeout_ms)
-        was_voter = self.is_voter
-        if not (joined or was_voter):
+        was_voter = joined is True or self.is_voter
+        if not was_voter and joined is False:
             return True
+        had_left = self._standing is Standing.LEAVING  # by an earlier request, of which this node has not heard yet
         await self._save(Standing.LEAVING)
         backoff = Backoff(LEAVE_RETRY_S, WAIT_MAX_S, self._random)
         while True:
@@ -183,7 +191,8 @@ class Volunteer:
             remove = pb.RemoveVoter(node_id=node.node_id, directory_id=node.directory_id.bytes)
             reply = await self._call(rpcs.CHANGE_VOTERS, pb.ChangeVotersRequest(remove=remove), left_ms)
             result = reply.result
-            if was_voter and not reply.changed and result.error in (ApiError.NONE, ApiError.VOTER_NOT_FOUND):
+            is_removed = not reply.changed and result.error in (ApiError.NONE, ApiError.VOTER_NOT_FOUND)
+            if was_voter and is_removed and not had_left:
                 logger.info("was removed from the voters before it could leave them", node_id=node.node_id)
                 await self._save(Standing.VOTER)
                 return True
@@ -205,13 +214,13 @@ class Volunteer:
             await self._save(Standing.VOTER)
         return False
 
-    async def _joined_meanwhile(self, timeout_ms: int) -> bool:
-        """Wait for a request to be added that is in progress; return whether it has added this node, or still may."""
+    async def _joined_meanwhile(self, timeout_ms: int) -> bool | None:
+        """Wait for a request to be added that is in progress; return whether it has added this node; None: it may."""
         asking = self._asking
         if asking is None:
             return False
         await asyncio.wait({asking}, timeout=timeout_ms / 2000)  # half, because the removal also needs time
         if not asking.done():
-            return True
+            return None
         failed = asking.cancelled() or asking.exception() is not None
         return not failed and asking.result().result.error == ApiError.NONE

@@ -30,9 +30,30 @@ MUTANTS = (
     Mutant(
         "a voter that an operator removed rejoins because it wanted to leave",
         VOLUNTEER,
-        "if was_voter and not reply.changed and",
-        "if not was_voter and not reply.changed and",
+        "if was_voter and is_removed and not had_left:",
+        "if not was_voter and is_removed and not had_left:",
         (f"{VOLUNTEER_TESTS}::test_a_voter_that_an_operator_removed_before_it_could_leave_does_not_rejoin",),
+    ),
+    Mutant(
+        "a node that left counts as a voter again because of its snapshot",
+        VOLUNTEER,
+        "is_voter = self.is_voter and self._node.is_caught_up()",
+        "is_voter = self.is_voter",
+        (f"{VOLUNTEER_TESTS}::test_a_node_that_left_rejoins_although_it_is_a_voter_in_its_snapshot",),
+    ),
+    Mutant(
+        "a node that leaves twice counts as removed by an operator",
+        VOLUNTEER,
+        "if was_voter and is_removed and not had_left:",
+        "if was_voter and is_removed:",
+        (f"{VOLUNTEER_TESTS}::test_a_node_that_left_and_stops_before_it_has_caught_up_rejoins_later",),
+    ),
+    Mutant(
+        "a node that was added while it stops does not count as a voter",
+        VOLUNTEER,
+        "was_voter = joined is True or self.is_voter",
+        "was_voter = self.is_voter",
+        (f"{VOLUNTEER_TESTS}::test_a_node_that_was_added_while_it_stops_counts_as_a_voter",),
     ),
     Mutant(
         "a node that was never a voter counts as removed",

@@ -327,6 +327,65 @@ def test_a_new_node_that_stops_before_its_first_answer_asks_again() -> None:
     run(test())
 
 
+def has_left_and_restarts(rig: Rig) -> None:
+    """Restart a node that left and knows only its snapshot, in which it is a voter."""
+    rig.node.high_watermark -= 1
+    rig.node.caught_up = False
+    rig.restart()
+    assert rig.volunteer.is_voter, "as far as it knows"
+
+
+def test_a_node_that_left_rejoins_although_it_is_a_voter_in_its_snapshot() -> None:
+    async def test() -> None:
+        rig = Rig(1, 2, 3, 4)
+        await a_while(1)
+        assert await rig.volunteer.leave(4000)
+        has_left_and_restarts(rig)
+        await a_while()
+        assert rig.standing is Standing.LEAVING
+        rig.node.high_watermark += 1
+        rig.node.caught_up = True
+        rig.node.notify()
+        await a_while()
+        assert rig.controller.kinds == ["remove", "add"]
+
+    run(test())
+
+
+def test_a_node_that_left_and_stops_before_it_has_caught_up_rejoins_later() -> None:
+    """Its second request to be removed finds that it was removed, by its own first one."""
+
+    async def test() -> None:
+        rig = Rig(1, 2, 3, 4)
+        await a_while(1)
+        assert await rig.volunteer.leave(4000)
+        has_left_and_restarts(rig)
+        await a_while()
+        rig.controller.is_removed = True
+        assert await rig.volunteer.leave(4000)
+        assert (rig.controller.kinds, rig.standing) == (["remove", "remove"], Standing.LEAVING)
+
+    run(test())
+
+
+@pytest.mark.parametrize("error", ["LAST_VOTER", "VOTER_NOT_FOUND"])
+def test_a_node_that_was_added_while_it_stops_counts_as_a_voter(error: str) -> None:
+    """Its request to be removed was refused, or an operator was faster: in both cases it must not rejoin later."""
+
+    async def test() -> None:
+        rig = Rig(1, 2, 3)
+        rig.controller.gate = asyncio.Event()
+        await a_while(1)
+        leaving = asyncio.ensure_future(rig.volunteer.leave(4000))
+        await settle()
+        rig.controller.errors = ["NONE", error]  # the new voters have not reached this node yet
+        rig.controller.gate.set()
+        assert await leaving is (error == "VOTER_NOT_FOUND")
+        assert (rig.controller.kinds, rig.standing) == (["add", "remove"], Standing.VOTER)
+
+    run(test())
+
+
 def test_a_voter_whose_log_is_empty_after_a_snapshot_leaves() -> None:
     """The log of an idle quorum: its last record is in the snapshot, and no older snapshot is retained."""
 
