@@ -549,6 +549,8 @@ class SqliteQuorumStore:
             return
         try:
             await self._run(_fold)
+            if self._failure is not None:  # of a write that was in progress; the checkpoint waited behind it
+                raise self._failure
             await asyncio.get_running_loop().run_in_executor(None, self._lock.mark_closed)
         except (sqlite3.Error, OSError) as error:
             named = self._named(error)

@@ -42,10 +42,17 @@ MUTANTS = (
         (f"{FAILURE_TESTS}::test_a_failed_write_of_a_snapshot_leaves_the_directory_unchanged",),
     ),
     Mutant(
+        "a store that fails while it closes is marked clean",
+        STORE,
+        "if self._failure is not None:  # of a write that was in progress",
+        "if False:  # of a write that was in progress",
+        (f"{FAILURE_TESTS}::test_a_write_that_fails_while_the_store_closes_is_not_a_clean_stop",),
+    ),
+    Mutant(
         "the stop is marked clean before the log is folded",
         STORE,
-        "            await self._run(_fold)\n            await asyncio",
-        "            await asyncio",
+        "            await self._run(_fold)\n            if self._failure",
+        "            if self._failure",
         (f"{FAILURE_TESTS}::test_a_failed_sync_at_close_is_not_a_clean_stop",),
     ),
     Mutant(

@@ -148,6 +148,32 @@ async def test_a_closing_that_is_cancelled_leaves_the_files_as_they_are(
     assert await reopened(tmp_path / "q") == LOG_END
 
 
+async def test_a_write_that_fails_while_the_store_closes_is_not_a_clean_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint of the closing waits behind the write, and a second sync may succeed."""
+    store = make(tmp_path / "q")
+    await store.open(1, None)
+    await write_rounds(store, ROUNDS)
+    may_fail = threading.Event()
+
+    def fail(connection: sqlite3.Connection, writes: object) -> int:
+        may_fail.wait()
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(store, "_transaction", fail)
+    writing = asyncio.ensure_future(store.write([StoreWrite(state(LOG_END), None, ())]))
+    await asyncio.sleep(0)  # the write is queued
+    closing = asyncio.ensure_future(store.close())
+    await asyncio.sleep(0)  # and so is the checkpoint
+    may_fail.set()
+    for failed in (writing, closing):
+        with pytest.raises(FatalError, match="disk I/O error"):
+            await failed
+    assert (tmp_path / "q" / LOCK).read_text() == f"{os.getpid()} open\n"
+    assert await reopened(tmp_path / "q") == LOG_END
+
+
 async def test_a_write_is_synced_before_it_returns(tmp_path: Path) -> None:
     """SQLite's `synchronous=NORMAL` syncs only at checkpoints, so a power cut would lose acknowledged writes."""
     synced: list[str] = []
