@@ -140,14 +140,19 @@ class SnapshotFiles:
         if os.path.exists(path):  # both names were links to one file; then rename(2) does nothing
             os.unlink(path)
         sync_directory(self._directory)
-        self._set_damaged_aside(end)
+        self._set_damaged_aside()
         return SnapshotInfo(header, size)
 
-    def _set_damaged_aside(self, finished: LogEnd) -> None:
-        """Set aside the snapshots with a damaged header, now that `finished` is durable and may replace them."""
+    def _set_damaged_aside(self) -> None:
+        """Set aside the snapshots with a damaged header, now that another one is durable and may replace them."""
         damaged, self._damaged = self._damaged, set()
-        for end in sorted(damaged - {finished}):
-            self.set_aside(end)
+        for end in sorted(damaged):
+            try:
+                self._look(self.path(end), end)  # it may have been replaced, also since a listing in another thread
+            except FileNotFoundError:
+                continue
+            except MalformedError:
+                self.set_aside(end)
 
     def set_aside(self, end: LogEnd) -> None:
         if os.path.exists(self.path(end)):

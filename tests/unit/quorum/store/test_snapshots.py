@@ -89,3 +89,23 @@ def test_a_snapshot_with_a_damaged_header_is_replaced_by_one_with_the_same_end(t
     taken(files, OWN)
     assert [info.end for info in files.all()] == [OWN]
     assert os.listdir(tmp_path) == [snapshot_name(OWN)]
+
+
+def test_a_snapshot_that_is_replaced_during_a_listing_is_not_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = SnapshotFiles(os.fspath(tmp_path))
+    (tmp_path / snapshot_name(OWN)).write_bytes(b"damage")
+    look = files._look
+
+    def replaced_afterwards(path: str, end: LogEnd) -> SnapshotInfo:
+        try:
+            return look(path, end)
+        finally:
+            monkeypatch.setattr(files, "_look", look)
+            taken(files, OWN)
+
+    monkeypatch.setattr(files, "_look", replaced_afterwards)
+    assert files.all() == (), "the listing found the damaged one"
+    taken(files, NEWER)
+    assert [info.end for info in files.all()] == [OWN, NEWER]
