@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from quorum.core.types import LogEnd
+from quorum.ports import BadSnapshotError
 from quorum.snapshot_file import SnapshotInfo, snapshot_name
 from quorum.store.snapshots import SnapshotFiles
 from tests.contract.samples import snapshot_bytes
@@ -109,3 +110,25 @@ def test_a_snapshot_that_is_replaced_during_a_listing_is_not_set_aside(
     assert files.all() == (), "the listing found the damaged one"
     taken(files, NEWER)
     assert [info.end for info in files.all()] == [OWN, NEWER]
+
+
+def test_a_damaged_snapshot_that_an_operator_removes_does_not_fail_the_next_one(tmp_path: Path) -> None:
+    files = SnapshotFiles(os.fspath(tmp_path))
+    (tmp_path / snapshot_name(OWN)).write_bytes(b"damage")
+    assert files.all() == ()
+    os.unlink(tmp_path / snapshot_name(OWN))
+    taken(files, NEWER)
+    assert os.listdir(tmp_path) == [snapshot_name(NEWER)]
+
+
+@pytest.mark.parametrize("content", [snapshot_bytes(OWN.offset, b"one"), b"damage"])
+def test_a_snapshot_is_not_protected_longer_than_until_its_end(tmp_path: Path, content: bytes) -> None:
+    files = SnapshotFiles(os.fspath(tmp_path))
+    write(files, OWN, content)
+    try:
+        files.finish(OWN)
+    except BadSnapshotError:
+        assert content == b"damage"
+    (tmp_path / f"{snapshot_name(OWN)}.part").touch()
+    files.begin(FROM_LEADER, resume=True)
+    assert not (tmp_path / f"{snapshot_name(OWN)}.part").exists()
