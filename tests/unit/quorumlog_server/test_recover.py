@@ -13,7 +13,7 @@ from quorum.core.types import StoredQuorum
 from quorum.ports import StoreWrite
 from quorumlog_server.control_plane import QUORUM_FOLDER
 from quorumlog_server.quorum_node import run
-from quorumlog_server.recover import Found, choose
+from quorumlog_server.recover import Found, Plan, choose
 from tests.contract.samples import founding, leader_change, state
 from tests.unit.quorum.store.test_sqlite_store import make
 
@@ -58,6 +58,29 @@ def test_an_interrupt_at_the_question_refuses(
     assert run(["recover", "--data-dir", str(folder)], {}) == 1
     assert capsys.readouterr().out.endswith("nothing was changed\n")
     assert end_of(folder) == 2
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_an_interrupt_after_the_question_cancels_the_task_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """asyncio's own handler lets the stores be closed."""
+    handlers: list[object] = []
+    folder = used(tmp_path / "1")
+
+    def confirm(prompt: str) -> str:
+        handlers.append(signal.getsignal(signal.SIGINT))
+        return "yes"
+
+    def next_steps(plan: Plan) -> Iterator[str]:
+        handlers.append(signal.getsignal(signal.SIGINT))
+        return iter(())
+
+    monkeypatch.setattr("builtins.input", confirm)
+    monkeypatch.setattr("quorumlog_server.recover._next_steps", next_steps)
+    assert run(["recover", "--data-dir", str(folder)], {}) == 0
+    at_question, afterwards = handlers
+    assert at_question is signal.default_int_handler is not afterwards
 
 
 @pytest.mark.usefixtures("interrupts")

@@ -232,6 +232,9 @@ def test_health_and_drain_cover_all_topics_of_a_large_cluster(
     assert [(row["topic"], row["replicas"]) for row in planned] == [(each, [12]) for each in "abcde"]
     assert run(["reassign", "generate", "--drain", "99"]) == 3, "an empty plan would look as if broker 99 were drained"
     assert "broker 99 is not registered (next: kctl brokers list)" in capsys.readouterr().err
+    large.replies[rpcs.DESCRIBE_BROKERS].brokers.remove(large.replies[rpcs.DESCRIBE_BROKERS].brokers[0])
+    assert run(["reassign", "generate", "--drain", "11", "-o", "json"]) == 0, "it is unregistered, but has replicas"
+    assert json.loads(capsys.readouterr().out)["plan"]["partitions"] == planned
 
 
 @pytest.mark.parametrize("command", [["topics", "list"], ["topics", "describe", "a"], ["reassign", "generate"]])
