@@ -192,7 +192,7 @@ class Volunteer:
             reply = await self._call(rpcs.CHANGE_VOTERS, pb.ChangeVotersRequest(remove=remove), left_ms)
             result = reply.result
             is_removed = not reply.changed and result.error in (ApiError.NONE, ApiError.VOTER_NOT_FOUND)
-            if was_voter and is_removed and not had_left:
+            if is_removed and was_voter and not had_left:
                 logger.info("was removed from the voters before it could leave them", node_id=node.node_id)
                 await self._save(Standing.VOTER)
                 return True
@@ -210,7 +210,9 @@ class Volunteer:
             next=result.next or f"kctl remove-voter {node.node_id}, if it will not restart",
         )
         # A node whose request to be added is not answered may never have been a voter: then it asks again.
-        if was_voter and result.error not in (ApiError.OUTCOME_UNKNOWN, ApiError.REQUEST_TIMED_OUT):
+        # A refusal does not show whether an earlier request to leave took effect.
+        is_voter = was_voter and not had_left
+        if is_voter and result.error not in (ApiError.OUTCOME_UNKNOWN, ApiError.REQUEST_TIMED_OUT):
             await self._save(Standing.VOTER)
         return False
 

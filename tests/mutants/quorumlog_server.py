@@ -30,8 +30,8 @@ MUTANTS = (
     Mutant(
         "a voter that an operator removed rejoins because it wanted to leave",
         VOLUNTEER,
-        "if was_voter and is_removed and not had_left:",
-        "if not was_voter and is_removed and not had_left:",
+        "if is_removed and was_voter and not had_left:",
+        "if is_removed and not was_voter and not had_left:",
         (f"{VOLUNTEER_TESTS}::test_a_voter_that_an_operator_removed_before_it_could_leave_does_not_rejoin",),
     ),
     Mutant(
@@ -44,8 +44,8 @@ MUTANTS = (
     Mutant(
         "a node that leaves twice counts as removed by an operator",
         VOLUNTEER,
-        "if was_voter and is_removed and not had_left:",
-        "if was_voter and is_removed:",
+        "if is_removed and was_voter and not had_left:",
+        "if is_removed and was_voter:",
         (f"{VOLUNTEER_TESTS}::test_a_node_that_left_and_stops_before_it_has_caught_up_rejoins_later",),
     ),
     Mutant(
@@ -56,10 +56,17 @@ MUTANTS = (
         (f"{VOLUNTEER_TESTS}::test_a_node_that_was_added_while_it_stops_counts_as_a_voter",),
     ),
     Mutant(
+        "a node that was refused to leave again counts as a voter",
+        VOLUNTEER,
+        "is_voter = was_voter and not had_left",
+        "is_voter = was_voter",
+        (f"{VOLUNTEER_TESTS}::test_a_refused_second_request_to_leave_does_not_undo_the_first",),
+    ),
+    Mutant(
         "a node that was never a voter counts as removed",
         VOLUNTEER,
-        "if was_voter and result.error not in",
-        "if result.error not in",
+        "is_voter = was_voter and not had_left",
+        "is_voter = not had_left",
         (f"{VOLUNTEER_TESTS}::test_a_new_node_that_stops_before_its_first_answer_asks_again",),
     ),
     Mutant(

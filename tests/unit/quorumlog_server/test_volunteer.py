@@ -368,6 +368,23 @@ def test_a_node_that_left_and_stops_before_it_has_caught_up_rejoins_later() -> N
     run(test())
 
 
+@pytest.mark.parametrize("error", ["TARGET_IN_PROGRESS", "CHANGE_PENDING"])
+def test_a_refused_second_request_to_leave_does_not_undo_the_first(error: str) -> None:
+    """The controller refuses it before it looks for the voter, so the first one may have taken effect."""
+
+    async def test() -> None:
+        rig = Rig(1, 2, 3, 4)
+        await a_while(1)
+        assert await rig.volunteer.leave(4000)
+        has_left_and_restarts(rig)
+        await a_while()
+        rig.controller.errors = [error] * 100
+        assert not await rig.volunteer.leave(4000)
+        assert rig.standing is Standing.LEAVING
+
+    run(test())
+
+
 @pytest.mark.parametrize("error", ["LAST_VOTER", "VOTER_NOT_FOUND"])
 def test_a_node_that_was_added_while_it_stops_counts_as_a_voter(error: str) -> None:
     """Its request to be removed was refused, or an operator was faster: in both cases it must not rejoin later."""
