@@ -125,7 +125,7 @@ def _recover(parsed: argparse.Namespace) -> int:
             QUORUM_NODE, ConfigError("no terminal for the confirmation", next_step="give --yes")
         )
     except KeyboardInterrupt:
-        next_step = 'if "writing" was printed, run it again; otherwise nothing was changed'
+        next_step = 'if "writing" was printed without "done", run it again; before "writing" nothing was changed'
         return server_cli.fail(QUORUM_NODE, QuorumlogError("interrupted", next_step))
     except QuorumlogError as error:
         return server_cli.fail(QUORUM_NODE, error)
