@@ -129,6 +129,8 @@ class Volunteer:
 
     def _may_ask(self) -> bool:
         node = self._node
+        if node.high_watermark == 0:  # no voter set is known to be committed, so it does not count as removed
+            return False
         if self._leaving or self.is_voter or not node.core.met or node.leader_id is None or not node.is_caught_up():
             return False
         standing = self._standing

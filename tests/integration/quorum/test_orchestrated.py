@@ -86,6 +86,26 @@ async def test_stopped_voters_leave_and_rejoin(tmp_path: Path) -> None:
                 await clusters.kill(node)
 
 
+async def test_a_stopped_voter_rejoins_with_a_snapshot_in_which_it_is_a_voter(tmp_path: Path) -> None:
+    cluster = clusters.plan(tmp_path, voters=3)
+    for node in cluster.nodes:
+        enable(node, "quorum.auto.join", "quorum.leave.on.shutdown")
+        node.command += ["--set", "metadata.snapshot.interval.ms=1000"]
+    try:
+        await clusters.start(cluster)
+        leader = await leader_of(cluster)
+        stopped = next(node for node in cluster.nodes if node is not leader)
+        await says(stopped, "snapshot taken")
+        await clusters.stop(stopped)
+        await quorum_is(cluster, "it has left", are([node.id for node in cluster.nodes if node is not stopped]))
+        await clusters.start(cluster)
+        await quorum_is(cluster, "it is back", are([1, 2, 3]))
+    finally:
+        for node in cluster.nodes:
+            if node.is_running:
+                await clusters.kill(node)
+
+
 async def test_a_voter_that_the_majority_needs_does_not_leave(tmp_path: Path) -> None:
     async with clusters.running(tmp_path, voters=3) as cluster:
         leader = await leader_of(cluster)

@@ -417,6 +417,25 @@ def test_a_voter_whose_log_is_empty_after_a_snapshot_leaves() -> None:
     run(test())
 
 
+def test_a_founder_is_not_reported_as_removed_before_its_first_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    logged: list[str] = []
+    monkeypatch.setattr(
+        "quorumlog_server.volunteer.logger", SimpleNamespace(info=lambda event, **_: logged.append(event))
+    )
+
+    async def test() -> None:
+        rig = Rig(1, 2, 3, 4)
+        rig.node.high_watermark = 0
+        await a_while()
+        assert (logged, rig.controller.asked) == ([], [])
+        rig.node.high_watermark = 1
+        rig.node.notify()
+        await a_while(1)
+        assert (logged, rig.standing) == ([], Standing.VOTER)
+
+    run(test())
+
+
 def test_a_node_without_any_record_is_no_voter() -> None:
     async def test() -> None:
         rig = Rig(4)
