@@ -34,6 +34,13 @@ MUTANTS = (
         (f"{UNIT}/test_timestamps.py::test_no_time_of_a_lost_record_stays_in_the_index",),
     ),
     Mutant(
+        "an index file that reappears after a power failure keeps the timestamps of lost batches",
+        "broker/log/loading.py",
+        "        segment.discard_stale_index()  # a power failure",
+        "        # a power failure",
+        (f"{UNIT}/test_timestamps.py::test_no_time_of_a_lost_record_stays_in_the_index",),
+    ),
+    Mutant(
         "a discarded index is appended to a copy of its file",
         "broker/log/segment.py",
         "        if self._index.persisted <= 0:\n",

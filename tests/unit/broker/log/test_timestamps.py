@@ -56,7 +56,7 @@ async def test_every_record_is_found(rig: Rig, codec: int) -> None:
     assert await log.offset_for_timestamp(950, 50) is None
 
 
-@pytest.mark.parametrize("by", ["truncation", "power failure"])
+@pytest.mark.parametrize("by", ["truncation", "power failure", "truncation whose deletion is lost"])
 async def test_no_time_of_a_lost_record_stays_in_the_index(rig: Rig, by: str) -> None:
     """Other batches of the same sizes take the place of the lost ones; their index is not written."""
     log = rig.create(ONE_SEGMENT)
@@ -65,9 +65,9 @@ async def test_no_time_of_a_lost_record_stays_in_the_index(rig: Rig, by: str) ->
     await rig.logs.flush_all([log])
     log.advance_high_watermark(5)
     await rig.logs.checkpoint([log])
-    [path] = rig.files(log)
-    content = path.read_bytes()
-    if by == "truncation":
+    [path], [index] = rig.files(log), rig.files(log, "index")
+    content, stale = path.read_bytes(), index.read_bytes()
+    if by != "power failure":
         log.truncate_to(5)
     else:
         await restart_with(rig, path, content[: len(content) // 2])
@@ -77,6 +77,10 @@ async def test_no_time_of_a_lost_record_stays_in_the_index(rig: Rig, by: str) ->
     for _ in range(4):
         append(log, [b"v" * 50], 1)
     await rig.settle(log)
+    if by == "truncation whose deletion is lost":  # a power failure, after the records and before the folder
+        await restart_with(rig, index, stale)
+        log = rig.log
+        log.advance_high_watermark(log.end_offset)
     await rig.logs.lower_truncation_floor(log, 9)  # writes the state of the log, and nothing beside the segments
     await rig.settle(log)
     await rig.restart(clean=True)
