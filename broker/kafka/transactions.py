@@ -41,8 +41,8 @@ _FIRST_END_WITH_PRODUCER: Final = 5
 _FIRST_COMMIT_WITH_ABORTABLE: Final = 4
 _FIRST_COMMIT_THAT_ADDS: Final = 5
 _FIRST_ADD_OFFSETS_WITH_FENCED: Final = 2
-_MARKERS_MAX: Final = 100
-"""Markers of one request that are written at a time."""
+_MARKERS_AT_ONCE: Final = 100
+"""Markers of one request that are appended before other work may run.  Any number may wait for their replicas."""
 
 
 class NoTransactions:
@@ -267,23 +267,21 @@ async def write_markers(asked: DecodedRequest) -> Reply:
 
     A partition whose replicas do not answer delays none of the others.
     """
-    slots = asyncio.Semaphore(_MARKERS_MAX)
-
-    async def write(topic: str, index: int, marker: EndTxnMarker, producer: tuple[int, int], has_raised: bool) -> int:
-        async with slots:
-            return await asked.transactions.write_marker(topic, index, marker, producer, has_raised=has_raised)
-
-    writes = []
-    for each in asked.request.markers:
-        marker = EndTxnMarker(each.transaction_result, each.coordinator_epoch)
-        producer = (each.producer_id, each.producer_epoch)
-        has_raised = getattr(each, "transaction_version", 0) >= EPOCH_RISES
-        writes += [
-            write(topic.name, index, marker, producer, has_raised)
-            for topic in each.topics
-            for index in topic.partition_indexes
-        ]
-    codes = iter(await asyncio.gather(*writes))
+    writes: list[asyncio.Task[int]] = []
+    try:
+        for each in asked.request.markers:
+            marker = EndTxnMarker(each.transaction_result, each.coordinator_epoch)
+            producer = (each.producer_id, each.producer_epoch)
+            has_raised = getattr(each, "transaction_version", 0) >= EPOCH_RISES
+            for name, index in [(topic.name, index) for topic in each.topics for index in topic.partition_indexes]:
+                write = asked.transactions.write_marker(name, index, marker, producer, has_raised=has_raised)
+                writes.append(asyncio.ensure_future(write))
+                if len(writes) % _MARKERS_AT_ONCE == 0:
+                    await asyncio.sleep(0)  # the tasks append their markers now
+        codes = iter(await asyncio.gather(*writes))
+    finally:
+        for task in writes:
+            task.cancel()
     markers = [
         {
             "producer_id": each.producer_id,

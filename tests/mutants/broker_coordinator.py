@@ -27,6 +27,16 @@ MUTANTS = (
         (f"{TESTS}::test_a_record_that_cannot_be_written_leaves_no_call_waiting",),
     ),
     Mutant(
+        "many markers that wait for their replicas delay the others of the request",
+        "broker/kafka/transactions.py",
+        "                    await asyncio.sleep(0)  # the tasks append their markers now\n",
+        "                    await asyncio.gather(*writes)\n",
+        (
+            "tests/unit/broker/kafka/test_transactions.py"
+            "::test_many_markers_that_are_not_committed_delay_none_of_the_others",
+        ),
+    ),
+    Mutant(
         "the answer of a leader that waited for its replicas comes too late",
         "broker/coordinator/markers.py",
         "(self._limits.marker_timeout_ms + _ANSWER_MS) / 1000",

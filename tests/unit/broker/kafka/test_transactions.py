@@ -131,3 +131,16 @@ async def test_a_marker_that_is_not_committed_delays_none_of_the_others(bench: B
         for topic in each.topics
     ]
     assert found == [(7, "stuck", [(0, 7), (1, 7)]), (7, "t", [(0, 0), (1, 0)]), (8, "t", [(0, 47), (1, 47)])]
+
+
+async def test_many_markers_that_are_not_committed_delay_none_of_the_others(bench: Bench) -> None:
+    topics = [{"name": "stuck", "partition_indexes": list(range(250))}, {"name": "t", "partition_indexes": [0]}]
+    marker = {"producer_id": 7, "producer_epoch": 1, "transaction_result": True, "coordinator_epoch": 3}
+    bench.client.send(Api.WRITE_TXN_MARKERS, 1, {"markers": [{**marker, "topics": topics}]})
+    async with asyncio.timeout(10):
+        while ("t", 0) not in bench.coordinator.marked:  # noqa: ASYNC110 -- nothing reports it
+            await asyncio.sleep(0.001)
+    bench.coordinator.stuck.set()
+    _, response = await bench.client.receive(Api.WRITE_TXN_MARKERS, 1)
+    found = [len(topic.partitions) for each in response.markers for topic in each.topics]
+    assert found == [250, 1]
