@@ -27,6 +27,13 @@ MUTANTS = (
         (f"{GROUP_TOPICS}::test_a_member_whose_topics_have_too_many_partitions_is_refused",),
     ),
     Mutant(
+        "the room for targets leaves out the id of the member that joins",
+        f"{FOLDER}/changes.py",
+        "id_bytes = len(member_id.encode()) + sum(",
+        "id_bytes = sum(",
+        (f"{GROUPS}::test_the_room_for_targets_counts_the_id_of_the_member_that_joins",),
+    ),
+    Mutant(
         "the room for targets counts characters of member ids",
         f"{FOLDER}/census.py",
         "_count(self.id_sizes, (len(member_id.encode()),), by)",

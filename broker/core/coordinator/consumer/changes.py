@@ -90,16 +90,19 @@ def delete_records(turn: Turn, group: ConsumerGroup) -> None:
 # -- limits
 
 
-def has_room(group: ConsumerGroup, value: MemberValue, limits: GroupLimits, topics: SubscribedTopics) -> bool:
-    """Return whether the targets of all members, and of one more member with this value, fit into a step."""
+def has_room(
+    group: ConsumerGroup, member_id: str, value: MemberValue, limits: GroupLimits, topics: SubscribedTopics
+) -> bool:
+    """Return whether the targets of all members, and of one more member with this id and value, fit into a step."""
     matched = () if value.regex is None else topics.matching(value.regex) or ()
     names = group.subscribed_topics().union(value.topics, matched)
     counts = [topic.partitions for topic in map(topics.topic, names) if topic is not None]
     members = len(group.members) + 1
-    name_bytes = len(group.name.encode()) + max(group.census.id_sizes, default=0) + _RECORD_BYTES
+    id_bytes = len(member_id.encode()) + sum(size * count for size, count in group.census.id_sizes.items())
     places = min(sum(counts), members * len(counts))
     partitions = _PARTITION_BYTES * sum(counts) + _TOPIC_BYTES * places
-    return members * name_bytes + partitions <= targets_max_bytes(limits)
+    names_bytes = members * (len(group.name.encode()) + _RECORD_BYTES) + id_bytes
+    return names_bytes + partitions <= targets_max_bytes(limits)
 
 
 # -- subscriptions, epoch and target

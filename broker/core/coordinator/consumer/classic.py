@@ -47,8 +47,8 @@ def join(
         turn.answer(call, JoinGroupResponse(error, request.member_id))
         return
     if member is not None and request.member_id != member.member_id:
-        member = changes.replace_static(turn, group, member, _new_id(request, random))
-    member_id = _new_id(request, random) if member is None else member.member_id
+        member = changes.replace_static(turn, group, member, _new_id(request, random.getrandbits(128)))
+    member_id = _new_id(request, random.getrandbits(128)) if member is None else member.member_id
     old = None if member is None else member.known
     if value != old:
         member = changes.put_member(turn, group, member_id, value)
@@ -101,7 +101,8 @@ def _join_error(
     if len(write_member(value)) > changes.subscription_max_bytes(turn.limits):
         return KafkaCode.GROUP_MAX_SIZE_REACHED
     is_full = len(group.members) >= turn.limits.consumer.members_max
-    if member is None and (is_full or not changes.has_room(group, value, turn.limits, topics)):
+    new_id = _new_id(request, 0)  # as long as the one that it will get
+    if member is None and (is_full or not changes.has_room(group, new_id, value, turn.limits, topics)):
         return KafkaCode.GROUP_MAX_SIZE_REACHED
     return KafkaCode.NONE
 
@@ -134,9 +135,9 @@ def _value(request: JoinGroup) -> MemberValue | None:
     )
 
 
-def _new_id(request: JoinGroup, random: Random) -> str:
+def _new_id(request: JoinGroup, number: int) -> str:
     prefix = request.client.client_id if request.instance_id is None else request.instance_id
-    return f"{prefix}-{UUID(int=random.getrandbits(128), version=4)}"
+    return f"{prefix}-{UUID(int=number, version=4)}"
 
 
 def _owned(request: JoinGroup, topics: SubscribedTopics) -> Partitions:

@@ -24,6 +24,7 @@ from broker.core.coordinator.group_requests import GroupLimits, LastJoin, Rebala
 from broker.core.coordinator.turn import Turn
 from quorumlog.wire.errors import KafkaCode
 
+NIL_ID = str(UUID(int=0))
 Refusal = tuple[KafkaCode, str]
 
 
@@ -157,7 +158,8 @@ def join_refusal(
     if member is None:
         if len(group.members) >= turn.limits.consumer.members_max:
             return KafkaCode.GROUP_MAX_SIZE_REACHED, f"the group has {len(group.members)} members, its maximum"
-        if not changes.has_room(group, _value(None, request), turn.limits, topics):
+        member_id = request.member_id or NIL_ID  # as long as the one that it will get
+        if not changes.has_room(group, member_id, _value(None, request), turn.limits, topics):
             return KafkaCode.GROUP_MAX_SIZE_REACHED, "the assignments of all members do not fit into one batch"
         return None
     if member.member_id != request.member_id and not member.is_classic and member.current.epoch != AWAY:

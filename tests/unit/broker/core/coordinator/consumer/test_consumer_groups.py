@@ -250,6 +250,26 @@ def test_the_room_for_targets_counts_the_bytes_of_member_ids() -> None:
     assert len({place for client in accepted for place in client.has}) == 30
 
 
+def test_the_room_for_targets_counts_the_id_of_the_member_that_joins() -> None:
+    no_wait = ConsumerLimits(assignment_interval_ms=0)
+    home = coordinator(g.GroupLimits(batch_max_bytes=10_000, name_max_bytes=1_000, consumer=no_wait), sales=850)
+    assert ConsumerClient(home, "m" * 1_000).join() == "GROUP_MAX_SIZE_REACHED"
+    first = ConsumerClient(home, "m1")
+    assert first.join() == "NONE"
+    assert ConsumerClient(home, "m" * 1_000).join() == "GROUP_MAX_SIZE_REACHED"
+    assert described(home).state == "Stable"
+    assert len(first.has) == 850
+
+
+def test_a_member_with_a_long_id_takes_room_only_for_itself() -> None:
+    no_wait = ConsumerLimits(assignment_interval_ms=0)
+    home = coordinator(g.GroupLimits(batch_max_bytes=10_000, name_max_bytes=1_000, consumer=no_wait), sales=10)
+    clients = [ConsumerClient(home, member_id) for member_id in ("m" * 1_000, *(f"m{index}" for index in range(15)))]
+    assert [client.join() for client in clients] == ["NONE"] * 16
+    go_on(*clients)
+    assert described(home).state == "Stable"
+
+
 def test_the_coordinator_makes_the_member_id_only_in_the_first_version() -> None:
     home = coordinator(sales=4)
     old = ConsumerClient(home, "")
