@@ -41,6 +41,20 @@ MUTANTS = (
         (f"{UNIT}/test_timestamps.py::test_no_time_of_a_lost_record_stays_in_the_index",),
     ),
     Mutant(
+        "a power failure brings a discarded index back beside batches that were acknowledged",
+        WRITER,
+        "                self._durability.folder_changed()  # the deletion",
+        "                pass  # the deletion",
+        (f"{UNIT}/test_timestamps.py::test_the_deletion_of_a_stale_index_becomes_durable_with_the_next_batches",),
+    ),
+    Mutant(
+        "a copy of a discarded index stays when batches are appended",
+        "broker/log/segment.py",
+        "        if self._index is not None and self._index.persisted == 0:\n",
+        "        if False:\n",
+        (f"{UNIT}/test_timestamps.py::test_a_stale_index_that_a_move_has_copied_is_not_continued",),
+    ),
+    Mutant(
         "a discarded index is appended to a copy of its file",
         "broker/log/segment.py",
         "        if self._index.persisted <= 0:\n",

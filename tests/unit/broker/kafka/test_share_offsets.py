@@ -14,6 +14,7 @@ from broker.core.coordinator.share.requests import ListShareStatesResponse
 from broker.core.coordinator.share.states import ShareState, StateResponse
 from broker.core.fetch_session import PartitionKey
 from broker.core.share.partition import Delivery, StateBatch
+from broker.kafka.groups import _GROUPS_AT_A_TIME
 from broker.kafka.listener import KafkaServer
 from broker.kafka.share_groups import NoShares
 from quorumlog.wire.errors import KafkaCode
@@ -35,7 +36,7 @@ class Shares(NoShares):
         self.ends: dict[int, int] = {}
         self.asked: list[list[int]] = []
         self.begun: list[str] = []
-        self.stuck = asyncio.Event()  # what concerns a group "stuck" waits for it
+        self.stuck = asyncio.Event()  # all calls for groups named "stuck…" wait for it
 
     async def describe_offsets(
         self, group: str, wanted: Sequence[NamedPartitions] | None
@@ -52,7 +53,7 @@ class Shares(NoShares):
 
     async def _begin(self, group: str) -> None:
         self.begun.append(group)
-        if group == "stuck":
+        if group.startswith("stuck"):
             await self.stuck.wait()
 
     async def log_ends(self, partitions: Iterable[PartitionKey]) -> dict[PartitionKey, int]:
@@ -146,6 +147,20 @@ async def test_a_group_whose_coordinator_does_not_answer_delays_none_of_the_othe
     _, response = await served.client.receive(api, 0)
     answers = response.groups if api is Api.DESCRIBE_SHARE_GROUP_OFFSETS else response.results
     assert [each.group_id for each in answers] == names
+
+
+async def test_only_some_groups_of_a_request_are_asked_at_a_time(served: Served) -> None:
+    names = [f"stuck{number}" for number in range(_GROUPS_AT_A_TIME + 1)]
+    served.client.send(
+        Api.DESCRIBE_SHARE_GROUP_OFFSETS, 0, {"groups": [{"group_id": n, "topics": None} for n in names]}
+    )
+    await until(lambda: len(served.shares.begun) >= _GROUPS_AT_A_TIME)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert served.shares.begun == names[:-1]
+    served.shares.stuck.set()
+    await served.client.receive(Api.DESCRIBE_SHARE_GROUP_OFFSETS, 0)
+    assert served.shares.begun == names
 
 
 async def test_version_0_has_no_lag_so_no_leader_is_asked(served: Served) -> None:

@@ -87,7 +87,25 @@ async def test_no_time_of_a_lost_record_stays_in_the_index(rig: Rig, by: str) ->
     assert await rig.log.offset_for_timestamp(5_000, 10) == TimestampOffset(9_000, 5, 1)
 
 
-async def test_a_stale_index_that_a_move_has_copied_is_not_continued(tmp_path: Path) -> None:
+async def test_the_deletion_of_a_stale_index_becomes_durable_with_the_next_batches(rig: Rig) -> None:
+    log = rig.create(ONE_SEGMENT)
+    for _ in range(10):
+        append(log, [b"v" * 50])
+    await rig.logs.flush_all([log])
+    await rig.logs.checkpoint([log])
+    log.truncate_to(5)
+    await rig.logs.flush_all([log])
+    folders = []
+    for _ in range(2):
+        append(log, [b"v" * 50], 1)
+        ticket = log.durability.take_ticket()
+        folders.append(ticket.folders)
+        log.durability.flush_done(ticket)
+    assert folders == [(log.folder,), ()]
+
+
+@pytest.mark.parametrize("by", ["append", "checkpoint"])
+async def test_a_stale_index_that_a_move_has_copied_is_not_continued(tmp_path: Path, by: str) -> None:
     """A move copies the index of the active segment before the last appends, which discard it."""
     source, target = two_disks(tmp_path)
     for disk in (source, target):
@@ -108,6 +126,9 @@ async def test_a_stale_index_that_a_move_has_copied_is_not_continued(tmp_path: P
     append_ten(5, 9_000)
     (tmp_path / "b" / segment.path).write_bytes((tmp_path / "a" / segment.path).read_bytes())
     segment.move_to(target)
+    if by == "append":
+        assert segment.discard_stale_index()
+        assert not target.exists(segment.index_path)
     for _ in range(2):
         segment.persist_index()
         loaded = Segment(target, "log", 0, end_offset=15, size=segment.size, newest_timestamp=9_000)
