@@ -469,17 +469,15 @@ class LogManager:
 
     def _free_indexes(self) -> None:
         failed = self.failed_disks
-        loaded = [
-            (log, segment)
-            for log in self._logs.values()
-            if log.directory_id not in failed
-            for segment in log.upkeep.loaded_indexes()
-        ]
+        loaded = [(log, segment) for log in self._logs.values() for segment in log.upkeep.loaded_indexes()]
         memory = sum(segment.loaded_index_size for _, segment in loaded)
         for log, segment in loaded:
             if memory <= INDEX_MEMORY_MAX:
                 return
             memory -= segment.loaded_index_size
+            if log.directory_id in failed:
+                segment.forget_index()  # nothing can be stored there, and nothing is read
+                continue
             try:
                 log.upkeep.free_index(segment)
             except DiskError as error:

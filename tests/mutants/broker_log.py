@@ -20,6 +20,13 @@ DURABILITY_TESTS = f"{UNIT}/test_durability.py"
 
 MUTANTS = (
     Mutant(
+        "after the failure of a directory, no index is freed any more",
+        MANAGER,
+        "            if log.directory_id in failed:\n                segment.forget_index()",
+        "            if False:\n                segment.forget_index()",
+        (f"{UNIT}/test_upkeep.py::test_indexes_are_freed_although_a_directory_has_failed",),
+    ),
+    Mutant(
         "an index that was computed from the batches is never freed",
         UPKEEP,
         "        self._segments.persist_index(segment)\n        segment.unload_index()\n",

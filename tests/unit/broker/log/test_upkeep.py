@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from broker.log import LogConfig, PartitionLog
+from broker.log import LogConfig, LogManager, PartitionLog
+from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.turns import Turn
 from tests.unit.broker.log.batches import make_batch
-from tests.unit.broker.log.rig import KEY, OTHER, Rig, append, batches_of
+from tests.unit.broker.log.rig import KEY, OTHER, Rig, append, batches_of, two_disks
 
 HOUR = 3_600_000
 DAY = 24 * HOUR
@@ -164,6 +167,36 @@ async def test_a_log_may_be_removed_while_others_are_maintained(rig: Rig, monkey
     assert [stray.folder for stray in rig.logs.strays()] == [log.folder.rpartition("/")[2]]
     assert not (rig.folder / log.folder).exists()
     assert not rig.logs.failed_disks
+
+
+async def test_indexes_are_freed_although_a_directory_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disks = two_disks(tmp_path)
+    logs = LogManager(disks)
+    await logs.open()
+    sealed = []
+    for disk, key in zip(disks, (KEY, OTHER), strict=True):
+        log = logs.create(key, "topic", disk.directory_id, LogConfig(segment_size_max=20_000, index_interval=1_000))
+        for _ in range(60):
+            append(log, [bytes(1_000)])
+        await logs.flush_all([log])
+        for segment in log.segments[:-1]:
+            disk.remove(segment.index_path)
+            assert segment.index.persisted < len(segment.index)  # loads it
+            sealed.append(segment)
+    assert all(segment.loaded_index_size for segment in sealed)
+    failure = DiskError("failed")
+    disks[0]._set_failure(failure)
+    logs.disk_failed(disks[0].directory_id, failure)
+    monkeypatch.setattr("broker.log.manager.INDEX_MEMORY_MAX", 0)
+    await logs.maintain(0, 0)
+    assert not any(segment.loaded_index_size for segment in sealed)
+    assert not disks[0].exists(sealed[0].index_path)
+    assert disks[1].exists(sealed[-1].index_path)
+    await logs.close()
+    for disk in disks:
+        disk.close()
 
 
 @pytest.mark.parametrize("damage", ["none", "missing", "cut off"])
