@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from broker.core.fetch_session import PartitionKey
-from broker.log import LogConfig, LogKey
+from broker.log import LogConfig, LogKey, PartitionLog
 from broker.replica.moves import ReplicaMoves
 from broker.replica.replica import Replica
 from broker.replica.table import ReplicaTable
 from broker.replica.watermarks import Watermarks
 from metadata.image import PartitionImage
 from metadata.records import LOST, UNASSIGNED
+from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.logging import get_logger
 from quorumlog.wire import rpcs
 from quorumlog.wire.errors import ApiError
@@ -71,16 +72,25 @@ class Directories:
             if absent is not None:
                 self._keep_offline(replica, absent)
                 return
-            directory_id = self._choose(assigned, self._moves.take_preferred(replica))
-            if directory_id is None:
+            found = self._create(replica, assigned, config)
+            if found is None:
                 replica.offline = f"its directory {assigned} is offline"
                 return
-            found = logs.create(key, replica.topic, directory_id, config)
         else:
             found.config = config
         found.advance_high_watermark(min(self._watermarks.restored(key), found.end_offset))
         replica.open(found)
         self.report_changed(replica)
+
+    def _create(self, replica: Replica, assigned: UUID, config: LogConfig) -> PartitionLog | None:
+        """Return a new log in the directory that `_choose` chooses; None if that is offline."""
+        logs, preferred = self._context.logs, self._moves.take_preferred(replica)
+        while (directory_id := self._choose(assigned, preferred)) is not None:
+            try:
+                return logs.create(replica.key, replica.topic, directory_id, config)
+            except DiskError as error:
+                logs.disk_failed(directory_id, error)
+        return None
 
     def was_assigned_again(self, replica: Replica, partition: PartitionImage) -> bool:
         """Return whether an offline replica was taken off this broker and assigned to it again since the last pass.

@@ -344,6 +344,13 @@ MUTANTS = (
         (f"{ROLE_TESTS}::test_a_replica_on_a_failed_directory_is_not_recreated_elsewhere",),
     ),
     Mutant(
+        "a directory that fails while a replica is created ends the broker",
+        DIRECTORIES,
+        "            except DiskError as error:\n                logs.disk_failed(directory_id, error)\n",
+        "            except ZeroDivisionError as error:\n                logs.disk_failed(directory_id, error)\n",
+        ("tests/unit/broker/replica/test_roles.py::test_a_directory_that_fails_while_a_replica_is_created_is_offline",),
+    ),
+    Mutant(
         "a replica that moved to a directory that fails at the next start begins anew in its former one",
         DIRECTORIES,
         "            return logs.moved_away.get(replica.key)\n",

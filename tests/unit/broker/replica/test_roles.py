@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
@@ -175,6 +176,23 @@ async def test_a_new_replica_is_created_in_a_working_directory(two_disks: Rig) -
     await rig.create((2, 1))
     assert rig.log.directory_id == rig.directories[0]
     assert rig.unreported == [(0, rig.directories[0])]
+
+
+@pytest.mark.parametrize("directories", [1, 2])
+async def test_a_directory_that_fails_while_a_replica_is_created_is_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directories: int
+) -> None:
+    async with running(tmp_path, directories=directories) as rig:
+        await rig.register()
+        failing = min(rig._disks, key=lambda disk: disk.directory_id)  # the one that is chosen first
+        monkeypatch.setattr(failing, "exists", Mock(side_effect=FAILURE))
+        await rig.create((1,))
+        assert set(rig.role.logs.failed_disks) == {failing.directory_id}
+        if directories == 1:
+            assert rig.hosted().log is None
+            assert "offline" in rig.hosted().offline
+        else:
+            assert rig.log.directory_id != failing.directory_id
 
 
 async def test_a_hanging_directory_delays_only_replicas_whose_folders_it_holds(
