@@ -250,7 +250,16 @@ class LogCopy:
                     index = self._renew(path)
                     index.append(data)
                 self._wrote(index, len(data))
+        if self.log.segments:
+            self._drop_discarded_index(self.log.segments[-1])
         return list(self._unflushed.values())
+
+    def _drop_discarded_index(self, active: Segment) -> None:
+        """Delete the copy of an index that an append has discarded since (`Segment.discard_stale_index`)."""
+        with self.source.reported():
+            is_discarded = not self.source.disk.exists(segment_path(self.log.folder, active.base_offset, "index"))
+        if is_discarded:
+            self._remove(segment_path(self._path, active.base_offset, "index"))
 
     # -- files of the future
 

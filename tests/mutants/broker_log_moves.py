@@ -27,6 +27,13 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a move keeps the copy of an index that an append has discarded",
+        "broker/log/copying.py",
+        "        if is_discarded:\n",
+        "        if False:\n",
+        (f"{MOVE_TESTS}::test_a_stale_index_that_an_append_discards_during_the_decision_is_not_used",),
+    ),
+    Mutant(
         "a flush is acknowledged while the move of the log is decided",
         DURABILITY,
         "        if self._is_held:\n            self._held_end = max(",

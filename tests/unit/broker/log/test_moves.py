@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from broker.core.cleaning import CleaningPolicy
-from broker.log import Appended, LogManager, moves
+from broker.log import Appended, LogManager, TimestampOffset, moves
 from broker.log.cleaning.cleaner import CleanerLimits, LogCleaner
 from broker.log.cleaning.ports import LocalWorker
 from broker.log.copying import LogCopy
 from broker.log.types import LogConfig
 from quorumlog.client.records import NewRecord, build_batch
+from quorumlog.runtime.disk import DiskFile
 from tests.unit.broker.log.move_rig import FOLDER, MoveRig, StoppedError, until
-from tests.unit.broker.log.rig import CACHING, KEY, SMALL, append, batches_of
+from tests.unit.broker.log.rig import CACHING, KEY, ONE_SEGMENT, SMALL, append, batches_of
 
 
 @pytest.fixture
@@ -532,3 +533,36 @@ async def test_a_cleaning_that_began_before_the_decision_is_too_late(
     assert await cleaner.clean_next()
     assert not cleaner.uncleanable
     assert rig.log.size < before / 2
+
+
+async def test_a_stale_index_that_an_append_discards_during_the_decision_is_not_used(
+    rig: MoveRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy of the index is older than the append, and only the state of the log is written after the move."""
+    rig.create(ONE_SEGMENT)
+    for _ in range(10):
+        append(rig.log, [b"v" * 50])
+    await rig.logs.flush_all([rig.log])
+    rig.log.advance_high_watermark(5)
+    await rig.logs.checkpoint([rig.log])
+    rig.log.truncate_to(5)
+    rig.acknowledged = 5
+    await rig.logs.flush_all([rig.log])
+    copy_rest = LogCopy.copy_rest
+
+    def append_before(copy: LogCopy) -> list[DiskFile]:
+        append(copy.log, [b"v" * 50], 1, timestamps=[9_000])
+        for _ in range(4):
+            append(copy.log, [b"v" * 50], 1)
+        return copy_rest(copy)
+
+    monkeypatch.setattr(LogCopy, "copy_rest", append_before)
+    await rig.move()
+    await rig.settle()
+    await rig.logs.lower_truncation_floor(rig.log, 9)
+    await rig.settle()
+    await rig.logs.close()
+    rig.logs._tasks.clear()
+    await rig.start()
+    assert rig.log.directory_id == rig.ids[1]
+    assert await rig.log.offset_for_timestamp(5_000, 10) == TimestampOffset(9_000, 5, 1)
