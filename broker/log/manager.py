@@ -79,7 +79,7 @@ class LogManager:
         self._undecided: list[PartitionLog] = []  # doubles of replicas in `failures`, closed
         self._failures: dict[LogKey, CorruptStoreError] = {}
         self._failed_folders: dict[LogKey, list[tuple[LogDirectory, str]]] = {}
-        self._moved_away: dict[LogKey, UUID] = {}
+        self._moved_to: dict[tuple[LogKey, UUID], UUID] = {}  # by log and former directory
         self._tasks: list[asyncio.Task[None]] = []
         self._notes: set[asyncio.Task[None]] = set()
         self._clock = RetentionClock()
@@ -108,13 +108,18 @@ class LogManager:
     def failed_disks(self) -> Mapping[UUID, DiskError]:
         return {one.id: one.failure for one in self._directories.values() if one.failure is not None}
 
-    @property
-    def moved_away(self) -> Mapping[LogKey, UUID]:
-        """The logs that moved to a directory that failed at this start, or that this broker no longer has.
+    def moved_away(self, key: LogKey, directory_id: UUID) -> UUID | None:
+        """Return where a log that left this directory is, if that failed at this start or this broker does not have it.
 
-        The strays that this start found show them.  The metadata may still name the former directory.
+        The strays that this start found show it.  A log that moved several times has one in each former directory.
         """
-        return MappingProxyType(self._moved_away)
+        passed = set()
+        while directory_id not in passed and (target := self._moved_to.get((key, directory_id))) is not None:
+            passed.add(directory_id)
+            if (found := self._directories.get(target)) is None or found.failure is not None:
+                return target
+            directory_id = target
+        return None
 
     def get(self, key: LogKey) -> PartitionLog | None:
         return self._logs.get(key)
@@ -137,19 +142,18 @@ class LogManager:
             if (log := self._logs.pop(key, None)) is not None:
                 self._doubles[key] = {log.directory_id: log}
         await self.moves.resume()
-        self._find_moved_away()
+        self._find_moved()
         for directory in self._directories.values():
             self._tasks.append(asyncio.get_running_loop().create_task(directory.flush.run()))
         for log in self._logs.values():
             if log.durability.is_dirty:
                 self._directories[log.directory_id].flush.mark(log.durability)
 
-    def _find_moved_away(self) -> None:
-        working = {directory.id for directory in self._working()}
+    def _find_moved(self) -> None:
         for directory in self._working():
             for folder, target in directory.strays.continued():
-                if target not in working and (identity := parse_folder_name(folder)) is not None:
-                    self._moved_away[identity[0]] = target
+                if (identity := parse_folder_name(folder)) is not None:
+                    self._moved_to[identity[0], directory.id] = target
 
     def _drop_directory(self, directory_id: UUID) -> None:
         """Drop the logs of a directory that failed while it was opened."""

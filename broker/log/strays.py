@@ -68,8 +68,8 @@ class StrayFolders:
         ]
 
     def continued(self) -> Iterator[tuple[str, UUID]]:
-        """Yield the folders of logs that moved to another directory, and that directory."""
-        for stray in self._known.values():
+        """Yield the folders of logs that moved to another directory, and that directory; later moves come later."""
+        for stray in sorted(self._known.values(), key=lambda each: each.set_aside_ms):
             if stray.continues_in is not None:
                 yield stray.folder, stray.continues_in
 

@@ -202,7 +202,7 @@ class Directories:
         if self._context.broker_id not in (*partition.isr, *partition.elr):
             return None
         if assigned != UNASSIGNED:
-            return logs.moved_away.get(replica.key)
+            return logs.moved_away(replica.key, assigned)
         return next((each for each in self._directory_ids if each in logs.failed_disks), None)
 
     def _choose(self, assigned: UUID, preferred: UUID | None) -> UUID | None:

@@ -17,10 +17,24 @@ MOVE_CRASHES = f"{MOVE_TESTS}::test_a_crash_at_any_step_loses_no_acknowledged_re
 
 MUTANTS = (
     Mutant(
+        "a replica is lost because it was once in a directory that was removed, although it has left that",
+        MANAGER,
+        "(target := self._moved_to.get((key, directory_id)))",
+        "(target := next((to for (each, _), to in self._moved_to.items() if each == key), None))",
+        ("tests/unit/broker/replica/test_moves.py::test_a_replica_that_moved_twice_is_in_the_second_directory",),
+    ),
+    Mutant(
+        "only the first of several moves that were not reported counts",
+        MANAGER,
+        "            directory_id = target\n        return None",
+        "            return None\n        return None",
+        ("tests/unit/broker/replica/test_moves.py::test_a_replica_that_moved_twice_is_in_the_second_directory",),
+    ),
+    Mutant(
         "a replica that moved to a directory that was removed begins anew, empty, in its former one",
         MANAGER,
-        "if target not in working and",
-        "if target in self.failed_disks and",
+        "if (found := self._directories.get(target)) is None or found.failure is not None:",
+        "if (found := self._directories.get(target)) is not None and found.failure is not None:",
         (
             "tests/unit/broker/replica/test_moves.py"
             "::test_a_moved_replica_does_not_begin_anew_if_its_new_directory_was_removed",

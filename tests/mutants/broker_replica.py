@@ -353,7 +353,7 @@ MUTANTS = (
     Mutant(
         "a replica that moved to a directory that fails at the next start begins anew in its former one",
         DIRECTORIES,
-        "            return logs.moved_away.get(replica.key)\n",
+        "            return logs.moved_away(replica.key, assigned)\n",
         "            return None\n",
         (f"{MOVE_TESTS}::test_a_moved_replica_does_not_begin_anew_in_its_former_directory",),
     ),

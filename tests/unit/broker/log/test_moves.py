@@ -459,10 +459,10 @@ async def test_a_target_that_is_offline_at_the_start_is_remembered_by_the_source
     rig.disks[1].full = True
     await rig.start()
     assert (set(rig.logs.failed_disks), rig.logs.get(KEY)) == ({rig.ids[1]}, None)
-    assert rig.logs.moved_away == {KEY: rig.ids[1]}
+    assert rig.logs.moved_away(KEY, rig.ids[0]) == rig.ids[1]
     rig.disks[1].full = False
     await rig.restart()
-    assert not rig.logs.moved_away
+    assert rig.logs.moved_away(KEY, rig.ids[0]) is None
     rig.check_moved()
 
 

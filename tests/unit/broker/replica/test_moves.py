@@ -187,6 +187,41 @@ async def test_a_moved_replica_does_not_begin_anew_if_its_new_directory_was_remo
         each.close()
 
 
+@pytest.mark.parametrize("is_reported", [True, False])
+async def test_a_replica_that_moved_twice_is_in_the_second_directory(tmp_path: Path, is_reported: bool) -> None:
+    """The first one was removed afterwards, and the second one is offline.  A stray names the first one."""
+    async with running(tmp_path, directories=3) as before:
+        await before.register()
+        await before.create((1,))
+        await before.write(b"a")
+        source = before.log.directory_id
+        await assigned(before, source)
+        first, second = (each for each in before.directories if each != source)
+        for target in (first, second):
+            await request(before, target)
+            await run_moves(before)
+            if is_reported:
+                await assigned(before, target)
+        assert before.log.directory_id == second
+        removed = first if is_reported else second
+        kept = [number for number, each in enumerate(before.directories) if each != removed]
+    rig = Rig([tmp_path / f"disk{number}" for number in kept])
+    rig.cluster = before.cluster
+    if is_reported:
+        rig._disks[rig.directories.index(second)]._set_failure(DiskError("broken"))
+    async with rig.role:
+        await rig.register(1)
+        assert rig.hosted().log is None
+        if is_reported:
+            assert rig.hosted().offline == f"its directory {second} is offline"
+            assert not rig.unreported, "the metadata name the right directory"
+        else:
+            assert rig.hosted().offline == f"it moved to directory {second}, which this broker no longer has"
+            assert rig.unreported == [(0, LOST)]
+    for each in rig._disks:
+        each.close()
+
+
 async def test_a_source_is_deleted_once_the_metadata_name_the_directory_with_the_log(rig: Rig) -> None:
     """After two moves that were not reported, the metadata name a directory that has nothing but a stray."""
     await rig.create((1,))
