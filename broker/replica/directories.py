@@ -101,7 +101,7 @@ class Directories:
         if replica.log is not None or self._context.broker_id not in partition.adding:
             return False
         logs, before, now = self._context.logs, self._assigned(replica.image), self._assigned(partition)
-        if replica.key in logs.failures:
+        if before == LOST or replica.key in logs.failures:
             return before == LOST != now
         return before in logs.failed_disks and now not in logs.failed_disks
 
@@ -189,7 +189,13 @@ class Directories:
             return
         # The broker has registered without it, so the controller takes only a report of `LOST`.
         replica.offline = f"it moved to directory {absent}, which this broker no longer has"
-        logger.error("replica offline", topic=replica.topic, partition=replica.key.index, cause=replica.offline)
+        logger.error(
+            "replica offline",
+            topic=replica.topic,
+            partition=replica.key.index,
+            cause=replica.offline,
+            next="restart the broker with that directory in data.dirs; without it, it copies the replica from a leader",
+        )
         self.report(replica.partition, LOST)
 
     def _may_be_in_absent(self, replica: Replica, assigned: UUID) -> UUID | None:

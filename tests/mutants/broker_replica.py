@@ -351,6 +351,13 @@ MUTANTS = (
         ("tests/unit/broker/replica/test_roles.py::test_a_directory_that_fails_while_a_replica_is_created_is_offline",),
     ),
     Mutant(
+        "a replica whose directory was removed stays offline although it was assigned again",
+        DIRECTORIES,
+        "if before == LOST or replica.key in logs.failures:",
+        "if replica.key in logs.failures:",
+        (f"{MOVE_TESTS}::test_a_replica_whose_directory_was_removed_is_added_again",),
+    ),
+    Mutant(
         "a replica that moved to a directory that fails at the next start begins anew in its former one",
         DIRECTORIES,
         "            return logs.moved_away(replica.key, assigned)\n",

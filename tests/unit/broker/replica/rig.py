@@ -34,7 +34,7 @@ from tests.unit.metadata.builders import Cluster
 TOPIC = "t"
 
 
-class _NoTasks:
+class NoTasks:
     """A task group whose tasks never run."""
 
     def create_task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Future[None]:
@@ -119,11 +119,14 @@ class Rig:
 
     async def change(self, **fields: Any) -> None:
         """Change partition 0: its leader (which begins another leader epoch), its isr, …"""
-        partition = self.hosted().image
-        self.cluster.apply(
-            [PartitionChange(self.hosted().topic_id, 0, Reason.ISR_SHRINK, NO_OFFSET, partition.last_offset, **fields)]
-        )
+        self.alter(**fields)
         await self.learn()
+
+    def alter(self, **fields: Any) -> None:
+        """Change partition 0 in the metadata, without the broker's knowledge."""
+        topic_id = self.hosted().topic_id
+        last_offset = self.cluster.partition(topic_id).last_offset
+        self.cluster.apply([PartitionChange(topic_id, 0, Reason.ISR_SHRINK, NO_OFFSET, last_offset, **fields)])
 
     # -- as a leader
 
@@ -202,7 +205,7 @@ class Rig:
 async def running(folder: Path, directories: int = 1) -> AsyncIterator[Rig]:
     """Broker 1 with open logs, not registered yet; brokers 2 and 3 are registered."""
     rig = Rig([folder / f"disk{number}" for number in range(directories)])
-    rig.role.fetchers.start(cast(asyncio.TaskGroup, _NoTasks()))
+    rig.role.fetchers.start(cast(asyncio.TaskGroup, NoTasks()))
     await rig.role.__aenter__()
     rig.cluster.start(2, 3)
     try:

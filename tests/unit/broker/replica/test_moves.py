@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
@@ -22,7 +22,7 @@ from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.unit.broker.log.batches import make_batch
-from tests.unit.broker.replica.rig import TOPIC, Rig, running
+from tests.unit.broker.replica.rig import TOPIC, NoTasks, Rig, running
 
 RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 
@@ -183,6 +183,32 @@ async def test_a_moved_replica_does_not_begin_anew_if_its_new_directory_was_remo
         lost = Assignment(rig.hosted().topic_id, 0, LOST)
         rig.cluster.apply(assign_directories(rig.cluster.image, 1, rig.cluster.epoch(1), [lost]).records)
         assert rig.cluster.partition(lost.topic_id).leader == NO_LEADER
+    for each in rig._disks:
+        each.close()
+
+
+async def test_a_replica_whose_directory_was_removed_is_added_again(tmp_path: Path) -> None:
+    """It is taken off the broker and assigned again before the broker applies either."""
+    async with running(tmp_path, directories=2) as before:
+        await before.register()
+        await before.create((1,))
+        await before.write(b"a")
+        await assigned(before, before.log.directory_id)
+        number, target = before.directories.index(other(before)), other(before)
+        await request(before, target)
+        await run_moves(before)
+    rig = Rig([tmp_path / f"disk{1 - number}"])
+    rig.cluster = before.cluster
+    rig.role.fetchers.start(cast(asyncio.TaskGroup, NoTasks()))
+    async with rig.role:
+        await rig.register(1)
+        await assigned(rig, LOST)
+        assert rig.hosted().log is None
+        second = Replica(2, rig.cluster.image.brokers[2].directory_ids[0])
+        rig.alter(replicas=(second,), isr=(2,), leader=2)
+        rig.alter(replicas=(second, Replica(1, UNASSIGNED)), adding=(1,))
+        await rig.learn()
+        assert rig.log.directory_id == rig.directories[0]
     for each in rig._disks:
         each.close()
 
