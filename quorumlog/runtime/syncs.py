@@ -80,7 +80,13 @@ class SyncThreads:
         if not jobs:
             return
         future = self._submit(jobs)
-        if error := await future or self._missed:
+        try:
+            error = await future
+        except asyncio.CancelledError:
+            if not future.cancelled():  # its result had arrived before the cancel did
+                self._missed = future.result() or self._missed
+            raise
+        if error := error or self._missed:
             raise OSError(error, os.strerror(error))
 
     def _submit(self, jobs: Sequence[SyncJob]) -> asyncio.Future[int]:

@@ -13,9 +13,16 @@ MUTANTS = (
     Mutant(
         "a failed sync counts as successful",
         SYNCS,
-        "        if error := await future or self._missed:\n",
-        "        if (error := await future or self._missed) and False:\n",
+        "        if error := error or self._missed:\n",
+        "        if (error := error or self._missed) and False:\n",
         (f"{UNIT}/test_syncs.py::test_each_batch_gets_its_own_result",),
+    ),
+    Mutant(
+        "the failure of a sync is lost if its caller is cancelled in the same turn",
+        SYNCS,
+        "self._missed = future.result() or self._missed",
+        "pass",
+        (f"{UNIT}/test_syncs.py::test_a_failure_that_arrives_together_with_the_cancel_is_raised_by_later_ones",),
     ),
     Mutant(
         "the failure of a sync is lost if its caller is cancelled",

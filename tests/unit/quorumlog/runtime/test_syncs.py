@@ -105,6 +105,29 @@ async def test_the_failure_of_a_cancelled_batch_is_raised_by_later_ones(tmp_path
     threads.close()
 
 
+async def test_a_failure_that_arrives_together_with_the_cancel_is_raised_by_later_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = SyncThreads(1)
+    bad, end = unsyncable()
+    cancelled: list[asyncio.Future[None]] = []
+    collect = threads._collect
+
+    def collect_and_cancel() -> None:
+        collect()
+        for each in cancelled:
+            each.cancel()
+
+    monkeypatch.setattr(threads, "_collect", collect_and_cancel)
+    cancelled.append(asyncio.ensure_future(threads.run([SyncJob(Sync.ALL, bad)])))
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled[0]
+    with pytest.raises(OSError, match=os.strerror(errno.EINVAL)):
+        await threads.run([SyncJob(Sync.DATA, opened(tmp_path / "a"))])
+    os.close(end)
+    threads.close()
+
+
 @pytest.mark.parametrize("release", ["5.8.0", "5.15.0-91-generic", "6.1", "10.0.1"])
 def test_a_sync_of_the_system_is_used_if_it_reports_lost_writes(release: str) -> None:
     assert reports_lost_writes(release)
