@@ -54,6 +54,7 @@ from quorumlog.runtime.syncs import HAS_SYNC_SYSTEM, Sync, SyncJob, Syncs, SyncT
 FORMAT_VERSION = 1
 SYNC_ONE_BY_ONE_MAX = 8  # more files and folders than this share one syncfs
 OPEN_FILES_MIN = 16
+SYNC_JOBS_MAX = 64  # files and folders that are synced one by one at the same time; each needs a descriptor
 GIVEN_UP_MAX = 16  # files to close for one new descriptor, when the process has none left
 
 logger = get_logger("disk")
@@ -284,17 +285,20 @@ class FileDisk:
         if HAS_SYNC_SYSTEM and len(dirty) + len(folders) > SYNC_ONE_BY_ONE_MAX:
             await self._syncs.run([SyncJob(Sync.SYSTEM, self._new_fd(lambda: os.dup(self._root_fd)))])
             return
-        jobs: list[SyncJob] = []
-        try:
-            for file in dirty:
-                jobs.append(SyncJob(Sync.DATA, self._duplicate(file)))
-            for folder in folders:
-                with suppress(FileNotFoundError):  # removed or renamed meanwhile: nothing to make durable
-                    jobs.append(SyncJob(Sync.ALL, self._new_fd(partial(_open_folder, self._locate(folder)))))
-        except BaseException:
-            close_all(jobs)
-            raise
-        await self._syncs.run(jobs)
+        for start in range(0, len(dirty) + len(folders), SYNC_JOBS_MAX):
+            jobs: list[SyncJob] = []
+            end = start + SYNC_JOBS_MAX
+            try:
+                for file in dirty[start:end]:
+                    if not file.is_closed:  # it was deleted or replaced while others were synced
+                        jobs.append(SyncJob(Sync.DATA, self._duplicate(file)))
+                for folder in folders[max(0, start - len(dirty)) : max(0, end - len(dirty))]:
+                    with suppress(FileNotFoundError):  # removed or renamed meanwhile: nothing to make durable
+                        jobs.append(SyncJob(Sync.ALL, self._new_fd(partial(_open_folder, self._locate(folder)))))
+            except BaseException:
+                close_all(jobs)
+                raise
+            await self._syncs.run(jobs)
 
     async def sync_dir(self, path: str) -> None:
         await self.flush((), (path,))

@@ -53,6 +53,20 @@ MUTANTS = (
         (f"{UNIT}/test_file_disk.py::test_a_file_that_cannot_be_examined_does_not_count_as_missing",),
     ),
     Mutant(
+        "a flush of many files needs a descriptor for each",
+        FILE_DISK,
+        "SYNC_JOBS_MAX = 64 ",
+        "SYNC_JOBS_MAX = 6400 ",
+        (f"{UNIT}/test_file_disk.py::test_a_flush_of_many_files_needs_few_descriptors",),
+    ),
+    Mutant(
+        "only the first ones of many files are synced one by one",
+        FILE_DISK,
+        "for start in range(0, len(dirty) + len(folders), SYNC_JOBS_MAX):",
+        "for start in (0,):",
+        (f"{UNIT}/test_file_disk.py::test_without_a_sync_of_the_system_each_file_and_folder_is_synced",),
+    ),
+    Mutant(
         "the folders of new files are not synced",
         FILE_DISK,
         "jobs.append(SyncJob(Sync.ALL, self._new_fd(partial(_open_folder, self._locate(folder)))))",

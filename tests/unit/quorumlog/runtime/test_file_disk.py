@@ -256,7 +256,9 @@ async def test_without_a_sync_of_the_system_each_file_and_folder_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = acquire(tmp_path)
-    files = [disk.open(str(number), create=True) for number in range(20)]
+    files = [disk.open(str(number), create=True) for number in range(100)]
+    for folder in ("c", "d"):
+        disk.make_dir(folder)
     synced: list[SyncJob] = []
 
     async def sync(_: SyncThreads, jobs: Sequence[SyncJob]) -> None:
@@ -265,8 +267,26 @@ async def test_without_a_sync_of_the_system_each_file_and_folder_is_synced(
 
     monkeypatch.setattr(file_disk, "HAS_SYNC_SYSTEM", False)
     monkeypatch.setattr(SyncThreads, "run", sync)
-    await disk.flush(files, [""])
-    assert [job.operation for job in synced] == [*[Sync.DATA] * 20, Sync.ALL]
+    for count in (20, 63, 64, 65, 100):
+        synced.clear()
+        await disk.flush(files[:count], ["", "c", "d"])
+        assert [job.operation for job in synced] == [*[Sync.DATA] * count, *[Sync.ALL] * 3]
+    disk.close()
+
+
+async def test_a_flush_of_many_files_needs_few_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_disk, "HAS_SYNC_SYSTEM", False)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 100, limits[1]))
+    try:
+        disk = acquire(tmp_path)
+        files = [disk.open(f"{number:03}", create=True) for number in range(300)]
+        for file in files:
+            file.append(b"data")
+        await disk.flush(files, [""])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert disk.failure is None
     disk.close()
 
 
