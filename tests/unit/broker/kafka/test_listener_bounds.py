@@ -449,11 +449,14 @@ async def test_a_frame_has_its_time_again_once_the_broker_reads_on(serve: Serve)
         assert not connection._reading, "two requests wait for their acknowledgement"
         began = asyncio.get_running_loop().time()
         connection.sweep(began + 100)
+        connection._frame_began = began - 100
+        connection._progress_mark = (began - 100, connection.frame_filled)
         served.replicas.acknowledge_all()
         for expected in sent:
             assert (await client.receive(Api.PRODUCE, 9))[0] == expected
         assert connection._reading
         connection.sweep(began + 9)
+        connection.make_way(began)
         client.writer.write(large[1000:])
         await until(lambda: len(served.replicas.produced) == 3)
         served.replicas.acknowledge_all()

@@ -57,6 +57,8 @@ async def test_a_request_may_declare_that_it_has_no_body(server: HttpServer) -> 
     request = GET_LIVEZ.replace(b"\r\n\r\n", b"\r\nContent-Length: 0\r\n\r\n")
     answer = await talk(server, 2 * request, half_close=True)
     assert answer.count(b"HTTP/1.1 200 ") == 2
+    answer = await talk(server, request.replace(b"Length: 0", b"Length: 1") + b"x", half_close=True)
+    assert answer.startswith(b"HTTP/1.1 413 ")
 
 
 async def test_health(server: HttpServer, checks: dict[str, Check]) -> None:
