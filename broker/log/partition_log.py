@@ -61,8 +61,8 @@ class PartitionLog:
         self.key = key
         self.topic = topic
         self.directory_id = disk.directory_id
-        self.moved_from: UUID | None = None
-        """The directory that this log has left, with all records, since the process began; None: it has not moved."""
+        self.moved_from: dict[UUID, None] = {}
+        """The other directories that this log has left, with all records, since the process began, in this order."""
         self.folder = path = f"{LOGS}/{folder}"
         self._config = config
         self.marks = marks = LogMarks(state)
@@ -297,7 +297,8 @@ class PartitionLog:
         state, watermark, folder_fact: those that the facts of the disk hold.  The copy is durable up to their end.
         files: the files that contain data which is not durable yet.
         """
-        self.moved_from = self.directory_id
+        self.moved_from.pop(disk.directory_id, None)
+        self.moved_from[self.directory_id] = None
         self.directory_id = disk.directory_id
         self._segments.move_to(disk)
         self._producers.move_to(disk)

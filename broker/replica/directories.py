@@ -164,12 +164,14 @@ class Directories:
         """Return the directory that the replica has left for this one, or nothing.
 
         The controller may learn of that directory's failure first.  It must not take that for the loss of the replica.
+        After several moves, the controller may not know of the earlier ones either.
         """
         replica = self._table.get(key)
         log = None if replica is None else replica.log
-        if log is None or log.directory_id != directory_id or log.moved_from is None:
+        if replica is None or log is None or log.directory_id != directory_id or not log.moved_from:
             return b""
-        return log.moved_from.bytes
+        known = self._assigned(replica.image)
+        return (known if known in log.moved_from else next(reversed(log.moved_from))).bytes
 
     def _drop_removed(self) -> None:
         for key in list(self._unreported):

@@ -351,6 +351,13 @@ MUTANTS = (
         ("tests/unit/broker/replica/test_roles.py::test_a_directory_that_fails_while_a_replica_is_created_is_offline",),
     ),
     Mutant(
+        "a replica that has moved twice counts as empty if the controller knows neither move",
+        DIRECTORIES,
+        "(known if known in log.moved_from else next(reversed(log.moved_from)))",
+        "next(reversed(log.moved_from))",
+        (f"{MOVE_TESTS}::test_a_replica_leads_again_although_the_directory_that_it_has_left_is_known_to_have_failed",),
+    ),
+    Mutant(
         "a replica whose directory was removed stays offline although it was assigned again",
         DIRECTORIES,
         "if before == LOST or replica.key in logs.failures:",

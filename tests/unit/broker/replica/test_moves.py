@@ -103,13 +103,25 @@ async def test_a_replica_that_moves_back_reports_its_directory_again(rig: Rig) -
     assert rig.unreported == [(0, here)]
 
 
-async def test_a_replica_leads_again_although_the_directory_that_it_has_left_is_known_to_have_failed(rig: Rig) -> None:
+@pytest.fixture
+async def three(tmp_path: Path) -> AsyncIterator[Rig]:
+    async with running(tmp_path, directories=3) as rig:
+        await rig.register()
+        yield rig
+
+
+@pytest.mark.parametrize("moves_count", [1, 2])
+async def test_a_replica_leads_again_although_the_directory_that_it_has_left_is_known_to_have_failed(
+    three: Rig, moves_count: int
+) -> None:
+    rig = three
     await rig.create((1,))
-    left, target = rig.log.directory_id, other(rig)
+    left = rig.log.directory_id
     await assigned(rig, left)
     await rig.write(b"acknowledged")
-    await request(rig, target)
-    await run_moves(rig)
+    for target in [each for each in rig.directories if each != left][:moves_count]:
+        await request(rig, target)
+        await run_moves(rig)
     rig.cluster.beat(1, directories_offline=(left,))
     await rig.learn()
     assert (rig.hosted().image.leader, rig.hosted().leader) == (NO_LEADER, None)
