@@ -104,7 +104,7 @@ def dump(path: str, topics: Sequence[str], emit: Emit) -> None:
 
 
 def _exists(path: str) -> bool:
-    """Return whether a file exists.  Unlike `os.path.exists`, raise PermissionError if that cannot be seen."""
+    """Return whether a file exists.  Unlike `os.path.exists`, raise PermissionError if the path cannot be examined."""
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -61,7 +61,7 @@ def log_lost_metadata(before: OutlivedError, history: VoterHistory) -> None:
 
     history: the voters in the log of the rebuilt quorum.
     """
-    # If the quorum was rebuilt several times meanwhile, the histories part at the first time.
+    # After several rebuilds, the histories differ from the first one on.
     begins = history.rebuilt_at(before.generation + 1)
     if begins is None:
         logger.warning(

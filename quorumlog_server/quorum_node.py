@@ -116,7 +116,8 @@ def _recover(parsed: argparse.Namespace) -> int:
     except ValueError as error:
         return server_cli.report_problems(QUORUM_NODE, ConfigError(f"--address: {error}"))
     given = [os.path.join(folder, QUORUM_FOLDER) for folder in parsed.data_dir]
-    folders = list({os.path.realpath(folder): folder for folder in given}.values())  # each once: it is locked
+    # One that is given twice would be refused as locked.
+    folders = list({os.path.realpath(folder): folder for folder in given}.values())
     confirm = (lambda: True) if parsed.yes else _confirm
     try:
         done = asyncio.run(recover(folders, Sources.real(), address=parsed.address, confirm=confirm, say=print))
@@ -136,8 +137,7 @@ def _confirm() -> bool:
     """Ask for the confirmation; Ctrl-C refuses it."""
     if threading.current_thread() is not threading.main_thread():
         return _said_yes()
-    # asyncio turns the first Ctrl-C into a cancellation.  `input` would ignore that, and a "yes" after it would be
-    # executed up to the first await of the writing.
+    # asyncio turns the first Ctrl-C into a cancellation, which `input` ignores.  So a later "yes" would begin to write.
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return _said_yes()
@@ -186,7 +186,7 @@ def _is_formatted(config: NodeConfig) -> bool:
         return os.path.exists(mark_path(folder)) or bool(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
         return False
-    except OSError:  # something is there; opening it reports the reason
+    except OSError:  # it may exist; opening it reports the error
         return True
 
 

@@ -11,7 +11,7 @@ takes the place of another disk either: only an operator can know that a disk is
 
 `quorum.leave.on.shutdown`: a voter that is stopped first asks to be removed.  The controller refuses if no other voters
 would remain or if no majority of them is live; then the node stops as a voter.  LEAVING is durable before the request
-is sent, so the node may join again regardless of the outcome of the request, unless an operator was faster.
+is sent, so the node may join again regardless of the outcome, unless an operator removed it first.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ LEAVE_PASSING = frozenset(
     {ApiError.CHANGE_PENDING, ApiError.NOT_COMMITTED_YET, ApiError.NOT_CONTROLLER, ApiError.OVERLOADED, ApiError.PAUSED}
 )
 """Refusals of a removal that may no longer apply a second later."""
+UNKNOWN_OUTCOMES = frozenset({ApiError.OUTCOME_UNKNOWN, ApiError.REQUEST_TIMED_OUT})
+"""After one of these errors, the change may have been made."""
 
 logger = get_logger("quorum")
 
@@ -81,7 +83,7 @@ class Volunteer:
         self._store = standing
         self._saving = asyncio.Lock()  # saves happen in the order of the calls, so the newest standing is written last
         self._random = random
-        self._standing: Standing | None = None  # what the disk keeps; None: not read
+        self._standing: Standing | None = None  # as stored on disk; None until it is read
         self._leaving = False
         self._asking: asyncio.Future[pb.ChangeVotersReply] | None = None
         self._backoff = Backoff(WAIT_FIRST_S, WAIT_MAX_S, random)
@@ -97,7 +99,7 @@ class Volunteer:
     def is_voter(self) -> bool:
         """Return whether this disk is in the committed voter set, as far as this node knows.
 
-        After a start that is the set at the end of its newest snapshot, until it hears the leader.
+        After a start, it knows only the voters in its newest snapshot until it has fetched from the leader.
         """
         core, end = self._node.core, self._node.high_watermark
         if not core.met or end == 0:
@@ -142,7 +144,7 @@ class Volunteer:
 
     async def _ask(self) -> None:
         node, loop = self._node, asyncio.get_running_loop()
-        # Only this disk: if this node was suspended, another node may run at its address meanwhile.
+        # Another node may have taken over this address while this one was suspended.
         add = pb.AddVoter(node_id=node.node_id, address=node.address, directory_id=node.directory_id.bytes)
         request = pb.ChangeVotersRequest(add=add)
         self._asking = asyncio.ensure_future(self._call(rpcs.CHANGE_VOTERS, request, ASK_TIMEOUT_MS))
@@ -184,12 +186,12 @@ class Volunteer:
         was_voter = joined is True or self.is_voter
         if not was_voter and joined is False:
             return True
-        had_left = self._standing is Standing.LEAVING  # by an earlier request, of which this node has not heard yet
+        had_left = self._standing is Standing.LEAVING  # it has not fetched the record of its removal yet
         await self._save(Standing.LEAVING)
         backoff = Backoff(LEAVE_RETRY_S, WAIT_MAX_S, self._random)
         while True:
             left_ms = max(1, int((deadline - loop.time()) * 1000))
-            # Only this disk: if this node was suspended, another disk may be the voter of its id meanwhile.
+            # Another disk may have become the voter of this id while this node was suspended.
             remove = pb.RemoveVoter(node_id=node.node_id, directory_id=node.directory_id.bytes)
             reply = await self._call(rpcs.CHANGE_VOTERS, pb.ChangeVotersRequest(remove=remove), left_ms)
             result = reply.result
@@ -211,20 +213,25 @@ class Volunteer:
             reason=result.message,
             next=result.next or f"kctl remove-voter {node.node_id}, if it will not restart",
         )
-        # A node whose request to be added is not answered may never have been a voter: then it asks again.
+        # If the request to be added is unanswered, the node may not be a voter.  It stays LEAVING, and asks again.
         # A refusal does not show whether an earlier request to leave took effect.
         is_voter = was_voter and not had_left
-        if is_voter and result.error not in (ApiError.OUTCOME_UNKNOWN, ApiError.REQUEST_TIMED_OUT):
+        if is_voter and result.error not in UNKNOWN_OUTCOMES:
             await self._save(Standing.VOTER)
         return False
 
     async def _joined_meanwhile(self, timeout_ms: int) -> bool | None:
-        """Wait for a request to be added that is in progress; return whether it has added this node; None: it may."""
+        """Wait for a request to be added that is in progress.
+
+        Return whether it has added this node; None if that is not known.
+        """
         asking = self._asking
         if asking is None:
             return False
         await asyncio.wait({asking}, timeout=timeout_ms / 2000)  # half, because the removal also needs time
         if not asking.done():
             return None
-        failed = asking.cancelled() or asking.exception() is not None
-        return not failed and asking.result().result.error == ApiError.NONE
+        if asking.cancelled() or asking.exception() is not None:
+            return False
+        error = asking.result().result.error
+        return None if error in UNKNOWN_OUTCOMES else error == ApiError.NONE

@@ -36,7 +36,8 @@ from quorumlog.wire.kafka.codec import Api
 
 _VERSION: Final = 2
 _ANSWER_MS: Final = 1_000
-"""Time for the answer of a leader that has waited for its replicas.  It also says which other partitions are done."""
+"""Extra time for the answer of a leader, after its own wait for replicas.  The answer names the partitions that are
+done."""
 _SETTLED: Final = frozenset({KafkaCode.NONE, KafkaCode.INVALID_PRODUCER_EPOCH})
 """Results after which a partition needs no marker: a later epoch of the producer is in effect there already."""
 

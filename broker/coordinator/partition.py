@@ -268,7 +268,7 @@ class Coordinator(Generic[M]):
                 await self._serve(self.machine)
         except (BadRecord, UnreadableBatchError) as error:
             self.state = State.FAILED
-            self._drop(KafkaCode.COORDINATOR_NOT_AVAILABLE)  # an operation of the machine may have failed, too
+            self._drop(KafkaCode.COORDINATOR_NOT_AVAILABLE)  # calls wait if it failed while it served
             self._counters.load_failures += 1
             logger.error("coordinator not loaded", partition=repr(self), cause=str(error))
         except (DiskError, CorruptStoreError) as error:

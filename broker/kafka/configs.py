@@ -202,7 +202,7 @@ async def alter_configs(
     message = pb.AlterConfigsRequest()
     message.header.validate_only = request.validate_only
     refusals: dict[int, pb.Result] = {}
-    # As the controller, but before the values of lists are looked up, which would take seconds.
+    # The controller would refuse this as well, but the look-ups of lists before that would take seconds.
     too_many = sum(len(resource.configs) for resource in request.resources) > CHANGES_MAX
     for position, resource in enumerate(request.resources):
         changes = _TOO_MANY if too_many else _changes(resource, image, incremental)

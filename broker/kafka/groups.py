@@ -82,7 +82,7 @@ _FIRST_FETCH_WITH_GROUPS: Final = 8
 _FIRST_DESCRIBE_WITH_MISSING: Final = 6
 _FIRST_WITH_TOPIC_ID: Final = 10
 _GROUPS_AT_A_TIME: Final = 20
-"""Groups of one request of which share coordinators are asked at a time.  The others wait."""
+"""Groups of one request for which share coordinators are asked at the same time.  Further groups wait."""
 
 
 class NoGroups:

@@ -265,7 +265,7 @@ async def txn_offset_commit(asked: DecodedRequest) -> Reply:
 async def write_markers(asked: DecodedRequest) -> Reply:
     """Write the markers that a coordinator, or an operator, sends; answer once they are committed.
 
-    A partition whose replicas do not answer delays none of the others.
+    A partition whose replicas do not answer does not delay the markers of others; the answer waits for all.
     """
     writes: list[asyncio.Task[int]] = []
     try:

@@ -27,8 +27,8 @@ class PlannedJob(NamedTuple):
 
     generation: the log was not truncated since.
     producers: by base offset, the last batches of producers: id, epoch, first and last sequence.
-    markers: by offset, the producer id of the last marker of each producer.  Its epoch may be lower than that of the
-        producer, which may have begun another one since.
+    markers: by offset, the producer id of the last marker of each producer.  The marker may have an older epoch than
+        the producer, because a producer begins an epoch with a batch.
     """
 
     job: CleanJob

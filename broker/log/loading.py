@@ -257,7 +257,7 @@ class _Tail(NamedTuple):
             return True, None
         index = _load_index(self.disk, segment, start.position)
         recovered = yield from recover_segment(segment, file, index, start, flushed)
-        segment.discard_stale_index()  # a power failure may have undone the deletion before the appends found here
+        segment.discard_stale_index()  # a power failure may have kept batches, but undone the deletion before them
         if start.position - index.last_position() > INDEX_GAP_MAX:
             self.disk.remove(segment.index_path)
             segment.forget_index()

@@ -109,7 +109,7 @@ class LogManager:
         return {one.id: one.failure for one in self._directories.values() if one.failure is not None}
 
     def moved_away(self, key: LogKey, directory_id: UUID) -> UUID | None:
-        """Return where a log that left this directory is, if that failed at this start or this broker does not have it.
+        """Return the directory to which a log moved from this one, if that has failed or is not in `data.dirs`.
 
         The strays that this start found show it.  A log that moved several times has one in each former directory.
         """

@@ -18,8 +18,8 @@ No record is acknowledged between the end of step 2 and the end of step 5 that i
 `moves`).  While the source is offline at a start, the future stays as it is: only the source knows whether the move was
 decided.  A renamed folder shows it as well.
 
-The metadata may name the source until the broker has reported the target.  If the target is offline or missing at a
-start before that, the stray in the source shows where the log is (`LogManager.moved_away`), and is not deleted before.
+The metadata may name the source until the broker has reported the target.  Until then, the stray in the source is not
+deleted.  It shows where the log is, if the target is offline or missing at a start (`LogManager.moved_away`).
 """
 
 from __future__ import annotations

@@ -62,7 +62,10 @@ class PartitionLog:
         self.topic = topic
         self.directory_id = disk.directory_id
         self.moved_from: dict[UUID, None] = {}
-        """The other directories that this log has left, with all records, since the process began, in this order."""
+        """The directories that this log has left, with all records, since the process began; the oldest is first.
+
+        A directory to which it returns is removed.
+        """
         self.folder = path = f"{LOGS}/{folder}"
         self._config = config
         self.marks = marks = LogMarks(state)

@@ -170,7 +170,7 @@ class Segment:
         return file
 
     def discard_stale_index(self) -> bool:
-        """Delete an index file that has entries of batches which the segment has lost; return whether there was one.
+        """Delete the index file if it may have entries of batches that the segment has lost; return whether it may.
 
         To be called before an append.  Other batches may take the place of the lost ones, at the same positions and
         with the same offsets.  Only the timestamps of an entry would be wrong then, and no reader could notice that.
@@ -208,7 +208,7 @@ class Segment:
         self.close()
         self._disk = disk
         if self._index is not None and self._index.persisted == 0:
-            self._index.persisted = -1  # the copy may have a file that was copied before it was discarded
+            self._index.persisted = -1  # the copy may contain a file that the source has discarded since
         self._appended_from, self._checked = self.size, (0, 0)
 
     # -- finding

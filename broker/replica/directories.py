@@ -83,7 +83,10 @@ class Directories:
         self.report_changed(replica)
 
     def _create(self, replica: Replica, assigned: UUID, config: LogConfig) -> PartitionLog | None:
-        """Return a new log in the directory that `_choose` chooses; None if that is offline."""
+        """Create the log in the directory that `_choose` returns; None if there is none.
+
+        A directory that fails in the creation goes offline, and the choice is repeated.
+        """
         logs, preferred = self._context.logs, self._moves.take_preferred(replica)
         while (directory_id := self._choose(assigned, preferred)) is not None:
             try:
@@ -163,8 +166,8 @@ class Directories:
     def _moved_from(self, key: PartitionKey, directory_id: UUID) -> bytes:
         """Return the directory that the replica has left for this one, or nothing.
 
-        The controller may learn of that directory's failure first.  It must not take that for the loss of the replica.
-        After several moves, the controller may not know of the earlier ones either.
+        The controller may learn of that directory's failure first.  It must not treat that failure as the loss of the
+        replica.  If the controller missed several moves, the report names the directory that it still knows.
         """
         replica = self._table.get(key)
         log = None if replica is None else replica.log
@@ -184,7 +187,7 @@ class Directories:
         return replica.directory_id
 
     def _keep_offline(self, replica: Replica, absent: UUID) -> None:
-        """Report that the replica is in this directory, which failed or is missing."""
+        """Keep the replica offline; report this directory, or `LOST` if the broker no longer has it."""
         if absent in self._directory_ids:
             replica.offline = f"it may be in {absent}, which is offline"
             self.report(replica.partition, absent)
@@ -196,15 +199,15 @@ class Directories:
             topic=replica.topic,
             partition=replica.key.index,
             cause=replica.offline,
-            next="restart the broker with that directory in data.dirs; without it, it copies the replica from a leader",
+            next="add that directory to data.dirs and restart the broker; if it is lost, only restart the broker",
         )
         self.report(replica.partition, LOST)
 
     def _may_be_in_absent(self, replica: Replica, assigned: UUID) -> UUID | None:
-        """Return a directory that failed at this start, or is missing, if a member of the ISR or ELR may be in it.
+        """Return a failed or missing directory that may hold this replica, if it is in the ISR or ELR.
 
-        The directory of that replica, or its move to that directory, was never reported to the controller, and no other
-        directory holds it.  An empty replica in its place would be treated as the replica with the records.
+        The controller may not know that the replica is there.  So an empty replica in another directory would be
+        treated as the replica with the records.
         """
         partition, logs = replica.image, self._context.logs
         if self._context.broker_id not in (*partition.isr, *partition.elr):

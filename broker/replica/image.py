@@ -131,7 +131,7 @@ class ImageFollower:
             for index in touched:
                 self._touched[PartitionKey(topic_id, index)] = None
         self._touched_brokers.update(change.brokers)
-        self._touched_configs.update(change.topics_removed, change.topics_renewed)  # their settings are dropped
+        self._touched_configs.update(change.topics_removed, change.topics_renewed)  # no config record says so
         for scope, resource in change.configs:
             if scope is ConfigScope.TOPIC:
                 self._touched_configs.add(UUID(resource))

@@ -1,4 +1,4 @@
-"""The addition of --standalone: configs of the cluster that development needs."""
+"""Cluster configs that `--standalone` sets for development."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ logger = get_logger("broker")
 TIMEOUT_MS = 5_000
 REBALANCE_DELAY = "group.initial.rebalance.delay.ms"
 WANTED = {AUTO_CREATE: "true", REBALANCE_DELAY: "0"}
-"""Programs that are tried on a single broker expect topics to appear.  The delay collects the members of a group.
-Without it, a test with a new group reads its first record three seconds earlier."""
+"""Programs that are tried on a single broker expect topics to be created automatically.  Without the rebalance delay, a
+new group reads its first record three seconds earlier."""
 
 
 async def set_defaults(

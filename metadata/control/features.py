@@ -95,8 +95,8 @@ def _refuse(feature: DescribedFeature, wanted: int) -> Outcome | None:
         return Outcome(ApiError.INVALID_REQUEST, text)
     lowest, ours = SUPPORTED[feature.name][0], SUPPORTED[feature.name][-1]
     if wanted < lowest:  # no node would accept such a record
-        text = f"the levels of {feature.name} begin at {lowest}; {wanted} does not exist"
-        return Outcome(ApiError.INVALID_REQUEST, text)
+        text = f"level {wanted} of {feature.name} is below the lowest one, {lowest}"
+        return Outcome(ApiError.INVALID_REQUEST, text, "kctl features describe")
     if wanted > ours:
         text = f"the active controller supports levels of {feature.name} up to {ours}, not {wanted}"
         return Outcome(ApiError.UNSUPPORTED_VERSION, text, "start a newer release on every node first")

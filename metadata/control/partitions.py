@@ -258,8 +258,11 @@ def _move(
     partition: PartitionImage,
     replica: Replica,
 ) -> PartitionChange | None:
-    """Move one replica to its new directory.  Data on a failed directory is not on the new one, unless the replica left
-    it before; data on a directory that has failed cannot be served."""
+    """Move one replica to its new directory.
+
+    If its old directory has failed, the new one counts as empty, unless the replica has left the old one with all its
+    records.  If the new directory has failed, the replica cannot serve.
+    """
     moved = Replica(replica.broker_id, assignment.directory_id)
     if moved == replica:
         return None
@@ -280,7 +283,7 @@ def _move(
                 previous_offset=partition.last_offset,
                 replicas=replicas,
             )
-        # The failure of the directory that it has left was decided first, and ended its leadership.
+        # The failure of its former directory was decided first, and the partition lost its leader.
         isr, lost = partition.isr, ()
     elected = elect(
         partition,

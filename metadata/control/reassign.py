@@ -267,7 +267,7 @@ def _cancel(image: ClusterImage, topic: TopicImage, partition: PartitionImage, e
     original = original_of(partition)
     back = msgspec.structs.replace(partition, replicas=_only(partition, original), adding=(), removing=())
     min_isr = min_isr_of(image, topic.topic_id)
-    # An unclean election would discard what a leader has acknowledged, also where the topic permits such elections.
+    # A leader that works is never replaced uncleanly, even if the topic permits it: acknowledged records would be lost.
     policy = policy_of(image, topic.topic_id) if partition.leader == NO_LEADER else Policy.OFFLINE
     isr = [each for each in partition.isr if each in original]
     elected = elect(partition, isr, eligible, policy, min_isr=min_isr, replicas=back.replicas, adding=())

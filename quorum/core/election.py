@@ -54,7 +54,7 @@ EPOCH_AHEAD_MAX = 16
 """How far ahead an adopted epoch of a node that is not a voter may be.  Each epoch took a majority of pre-votes."""
 
 DELAYS_MAX = 5
-"""How often the delay of a successor may double up to an election timeout: the second one waits for 1/32 or more."""
+"""How often the delay of a successor may double.  So the second one waits for at least 1/32 of the election timeout."""
 
 
 class Elections:

@@ -77,7 +77,7 @@ class Following:
             follower.fetch.due_ms = None
             return None
         if reply.snapshot is not None:
-            # The download is postponed.
+            # The download is postponed.  The next fetch must come within the fetch timeout.
             follower.fetch.due_ms = now_ms + min(state.config.retry_backoff_max_ms, self._voter_wait_ms)
             return None
         progressed = reply.batches or reply.diverging is not None or reply.high_watermark > request.high_watermark

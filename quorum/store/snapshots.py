@@ -148,7 +148,7 @@ class SnapshotFiles:
         damaged, self._damaged = self._damaged, set()
         for end in sorted(damaged):
             try:
-                self._look(self.path(end), end)  # it may have been replaced, also since a listing in another thread
+                self._look(self.path(end), end)  # an intact one may have replaced it since
             except FileNotFoundError:
                 continue
             except MalformedError:

@@ -536,8 +536,8 @@ class SqliteQuorumStore:
                 await self._end_clean()
                 is_clean = True
         finally:
-            # Also if the end of the loop cancels this task: SQLite would delete the write-ahead log, and without the
-            # record of a clean stop the next start would report it as missing.
+            # The files also stay if this task is cancelled.  Otherwise SQLite would delete the write-ahead log, and the
+            # next start would report it as missing, because no clean stop is recorded.
             await self._release(leave_files=not is_clean)
 
     async def _end_clean(self) -> None:
@@ -549,7 +549,7 @@ class SqliteQuorumStore:
             return
         try:
             await self._run(_fold)
-            if self._failure is not None:  # of a write that was in progress; the checkpoint waited behind it
+            if self._failure is not None:  # a write before the checkpoint has failed
                 raise self._failure
             await asyncio.get_running_loop().run_in_executor(None, self._lock.mark_closed)
         except (sqlite3.Error, OSError) as error:

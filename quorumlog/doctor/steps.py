@@ -94,7 +94,7 @@ def unclean(partitions: Iterable[Key], leaderless: AbstractSet[Key]) -> tuple[st
 
 
 def cancel(partitions: Iterable[Key], moving: AbstractSet[Key]) -> tuple[str, ...]:
-    """Return the commands that cancel the reassignments of these partitions.
+    """Return commands that cancel the reassignments of these partitions, as far as one step names them.
 
     moving: all partitions that are being reassigned.  The reassignments of those that are not in `partitions` go on.
     """

@@ -178,7 +178,7 @@ def _named(current: Sequence[Move], plan: Sequence[Move]) -> list[Move]:
 
 
 def _check_known(known: Container[Key], wanted: Iterable[Key]) -> None:
-    """Raises: ClusterError: UNKNOWN_TOPIC_OR_PARTITION."""
+    """Raise UNKNOWN_TOPIC_OR_PARTITION if one of the wanted partitions does not exist."""
     for topic, index in wanted:
         if (topic, index) not in known:
             text = f"partition {topic}-{index} does not exist"
@@ -523,8 +523,8 @@ async def cancel(
 ) -> None:
     """Return to the replicas from before a reassignment.
 
-    This is refused if only new replicas hold all acknowledged records.  Partitions of the plan, or named with
-    --partition, whose reassignment has ended stay as they are.
+    This is refused if only new replicas hold all acknowledged records.  Partitions of --plan or
+    --partition that are not being reassigned any more stay as they are.
     """
     plan = _load(path)
     if (plan is not None) + bool(topics) + everything != 1:

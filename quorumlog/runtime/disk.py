@@ -89,7 +89,7 @@ class Disk(Protocol):
         """Return whether there is a file or folder.
 
         Raises:
-            DiskError: the disk does not say so.
+            DiskError: the path cannot be examined.
         """
         ...
 

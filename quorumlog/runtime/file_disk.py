@@ -182,7 +182,7 @@ class FileDisk:
             os.stat(self._locate(path))
         except (FileNotFoundError, NotADirectoryError):
             return False
-        except OSError as error:  # the file may be there: nothing may be decided as if it were missing
+        except OSError as error:  # the file may exist, so it must not count as missing
             raise self._fail(path, error) from error
         return True
 

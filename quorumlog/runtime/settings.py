@@ -217,8 +217,8 @@ class Settings:
             self.problems.append(f"{source}: {name} is a setting of {' and '.join(key.roles)}, not of {self._role}")
         elif name in self._record_keys:
             self.problems.append(
-                f"{source}: {name} is a config of topics or the whole cluster, not of a node: it is a record in the "
-                f"metadata log (kctl configs set {name}=…, with --cluster, --topic or --broker)"
+                f"{source}: {name} is not a setting of a node, but a config in the metadata log "
+                f"(next: kctl configs set {name}=…, with --cluster, --topic or --broker)"
             )
         else:
             near = self._nearest(name)

@@ -467,6 +467,6 @@ class ApiError(StrEnum):
         "NO_SUCH_FILE",
         "The file does not exist.",
         exit_code=ExitCode.NOT_FOUND,
-        next_step="correct the path; it is a data directory of a node, or a .snapshot file in it",
+        next_step="give the data directory of a node, or a .snapshot file",
     )
     VERIFICATION_FAILED = _row("VERIFICATION_FAILED", "The partitions differ from the plan.", exit_code=ExitCode.FAILED)

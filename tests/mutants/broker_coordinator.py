@@ -22,8 +22,8 @@ MUTANTS = (
     Mutant(
         "a coordinator that fails leaves its calls waiting",
         PARTITION,
-        "            self._drop(KafkaCode.COORDINATOR_NOT_AVAILABLE)  # an operation",
-        "            # an operation",
+        "            self._drop(KafkaCode.COORDINATOR_NOT_AVAILABLE)  # calls wait",
+        "            # calls wait",
         (f"{TESTS}::test_a_record_that_cannot_be_written_leaves_no_call_waiting",),
     ),
     Mutant(

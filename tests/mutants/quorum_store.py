@@ -44,8 +44,8 @@ MUTANTS = (
     Mutant(
         "a store that fails while it closes is marked clean",
         STORE,
-        "if self._failure is not None:  # of a write that was in progress",
-        "if False:  # of a write that was in progress",
+        "if self._failure is not None:  # a write before the checkpoint",
+        "if False:  # a write before the checkpoint",
         (f"{FAILURE_TESTS}::test_a_write_that_fails_while_the_store_closes_is_not_a_clean_stop",),
     ),
     Mutant(

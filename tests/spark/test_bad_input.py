@@ -115,7 +115,7 @@ def test_a_topic_that_vanishes(spark: SparkSession, filled: ThreadedBrokers, tmp
             "select 'k' as key, 'x' as value, 9 as partition",
             "ClusterError: a row with the key b'k' names partition 9 of topic t, which has 1 partitions",
         ),
-        ("select 'k' as key, repeat('x', 2000000) as value", "ClusterError: t-0: a batch of 1 records"),
+        ("select 'k' as key, repeat('x', 2000000) as value", "ClusterError: t-0: a batch of 1 record"),
     ],
 )
 def test_rows_that_cannot_be_written(spark: SparkSession, filled: ThreadedBrokers, select: str, expected: str) -> None:

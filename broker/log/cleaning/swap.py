@@ -61,7 +61,7 @@ def checked_replacement(
     """Read the whole replacement at `path`; return it as a segment, with its index.
 
     producers: by base offset, the batches of producers that must survive: id, epoch, first and last sequence.
-    last_markers: by offset, the markers that must survive: the id of the producer.
+    last_markers: by offset, the producer id of each marker that must survive.
 
     Raises:
         BadReplacementError: it must not be used.

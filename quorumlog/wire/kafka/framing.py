@@ -28,10 +28,10 @@ def _guess(begin: bytes) -> str:
     for text, name in (
         (b"\x16\x03", "TLS, which is not supported: use the security protocol PLAINTEXT"),
         (b"HTTP", "HTTP: this is the address of an HTTP server"),
-        (b"PRI ", "HTTP/2, as gRPC does: it needs a control address"),
-        (b"GET ", "HTTP: it needs another port"),
-        (b"HEAD", "HTTP: it needs another port"),
-        (b"POST", "HTTP: it needs another port"),
+        (b"PRI ", "HTTP/2, as gRPC does: use a control address"),
+        (b"GET ", "HTTP: use the HTTP port of the node"),
+        (b"HEAD", "HTTP: use the HTTP port of the node"),
+        (b"POST", "HTTP: use the HTTP port of the node"),
     ):
         if begin.startswith(text):
             return f"; the peer seems to speak {name}"

@@ -282,7 +282,7 @@ static int codec_take_record(const uint8_t **at, const uint8_t *end, const struc
     if (delta <= *previous || delta > batch->last_delta)
         return SCAN_OFFSET_DELTA;
     *previous = delta;
-    offset = (int64_t)((uint64_t)batch->base_offset + (uint64_t)delta); /* of a malformed batch, any number */
+    offset = (int64_t)((uint64_t)batch->base_offset + (uint64_t)delta); /* unsigned: of a malformed batch, the sum may overflow */
     if (offset < batch->first_offset || offset >= batch->end_offset) {
         if ((failed = scan_bytes(at, end, -1, SCAN_KEY_LENGTH, &length)) ||
             (failed = scan_bytes(at, end, -1, SCAN_VALUE_LENGTH, &length)) || (failed = scan_headers(at, end)))

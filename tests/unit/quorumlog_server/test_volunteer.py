@@ -327,6 +327,19 @@ def test_a_new_node_that_stops_before_its_first_answer_asks_again() -> None:
     run(test())
 
 
+def test_a_node_that_may_have_been_added_while_it_stops_asks_to_be_removed() -> None:
+    async def test() -> None:
+        rig = Rig(1, 2, 3)
+        rig.controller.gate = gate = asyncio.Event()
+        await a_while(1)
+        rig.controller.errors = ["OUTCOME_UNKNOWN"]
+        asyncio.get_running_loop().call_later(0.5, gate.set)
+        assert await rig.volunteer.leave(4000)
+        assert rig.controller.kinds == ["add", "remove"]
+
+    run(test())
+
+
 def has_left_and_restarts(rig: Rig) -> None:
     """Restart a node that left and knows only its snapshot, in which it is a voter."""
     rig.node.high_watermark -= 1

@@ -101,7 +101,7 @@ def _join_error(
     if len(write_member(value)) > changes.subscription_max_bytes(turn.limits):
         return KafkaCode.GROUP_MAX_SIZE_REACHED
     is_full = len(group.members) >= turn.limits.consumer.members_max
-    new_id = _new_id(request, 0)  # as long as the one that it will get
+    new_id = _new_id(request, 0)  # as long as the id that it will get
     if member is None and (is_full or not changes.has_room(group, new_id, value, turn.limits, topics)):
         return KafkaCode.GROUP_MAX_SIZE_REACHED
     return KafkaCode.NONE

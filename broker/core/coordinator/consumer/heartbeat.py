@@ -158,7 +158,7 @@ def join_refusal(
     if member is None:
         if len(group.members) >= turn.limits.consumer.members_max:
             return KafkaCode.GROUP_MAX_SIZE_REACHED, f"the group has {len(group.members)} members, its maximum"
-        member_id = request.member_id or NIL_ID  # as long as the one that it will get
+        member_id = request.member_id or NIL_ID  # as long as the id that it will get
         if not changes.has_room(group, member_id, _value(None, request), turn.limits, topics):
             return KafkaCode.GROUP_MAX_SIZE_REACHED, "the assignments of all members do not fit into one batch"
         return None

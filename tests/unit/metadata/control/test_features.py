@@ -155,7 +155,7 @@ def test_the_transaction_version_may_sink_and_does_not_concern_registrations() -
 def test_a_level_below_the_lowest_is_refused_because_no_node_could_read_it() -> None:
     refused = upgrade_feature(ClusterImage(), TRANSACTION_VERSION, -1, validate_only=False)
     assert (refused.reply.outcome.error, refused.reply.level, refused.records) == ("INVALID_REQUEST", 2, ())
-    assert refused.reply.outcome.message == "the levels of transaction.version begin at 0; -1 does not exist"
+    assert refused.reply.outcome.message == "level -1 of transaction.version is below the lowest one, 0"
     for level in TRANSACTION_VERSIONS:
         records = upgrade_feature(ClusterImage(), TRANSACTION_VERSION, level, validate_only=False).records
         assert not records or codec.decode(codec.encode(records)) == list(records)

@@ -154,4 +154,4 @@ def test_an_error_without_a_next_step_has_that_of_its_code(code: str) -> None:
 
 def test_a_missing_file_has_a_next_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["metadata", "dump", str(tmp_path / "nowhere")]) == 3
-    assert "No such file or directory (next: correct the path" in capsys.readouterr().err
+    assert "No such file or directory (next: give the data directory" in capsys.readouterr().err

@@ -92,7 +92,7 @@ def test_all_problems_are_named_at_once(tmp_path: Path) -> None:
     )  # fmt: skip
     text = "\n".join(found)
     for expected in (
-        f"file {file}: min.insync.replicas is a config of topics or the whole cluster",
+        f"file {file}: min.insync.replicas is not a setting of a node, but a config in the metadata log",
         f"file {file}: quorum.fetch.timeout.ms = 'soon' has the wrong type; expected: a whole number 100..60000",
         f"file {file}: unknown key 'broker.rak'; did you mean broker.rack?",
         "environment QUORUMLOG_LOG_LEVEL: unknown setting; did you mean QUORUMLOG_LOGGING_LEVEL?",
@@ -261,7 +261,7 @@ def test_every_config_is_known_as_a_record(scope: ConfigScope) -> None:
     assert set(TABLES[scope]) <= RECORD_KEYS
     for key in TABLES[scope]:
         (said,) = problems(BROKER, "--standalone", "--set", f"{key}=1")
-        assert "it is a record in the metadata log (kctl configs set" in said
+        assert "a config in the metadata log (next: kctl configs set" in said
 
 
 @pytest.mark.parametrize("role", [QUORUM_NODE, BROKER])

@@ -30,7 +30,7 @@ class Refusing(FrameProtocol):
         (b"\x16\x03\x01\x02\x00\x01", "; the peer seems to speak TLS, which is not supported"),
         (b"GET / HTTP/1.1\r\n", "; the peer seems to speak HTTP: "),
         (b"HTTP/1.1 400 \r\n", "; the peer seems to speak HTTP: this is the address of an HTTP server"),
-        (b"PRI * HTTP/2.0\r\n", "; the peer seems to speak HTTP/2, as gRPC does: it needs a control address"),
+        (b"PRI * HTTP/2.0\r\n", "; the peer seems to speak HTTP/2, as gRPC does: use a control address"),
         (b"\xff\xff\xff\xff", ""),
     ],
 )
