@@ -31,7 +31,7 @@ from uuid import UUID
 
 import msgspec
 
-from broker.log.state import watermark_fact
+from broker.log.state import state_fact, watermark_fact
 from broker.log.types import LOGS, LogKey, parse_folder_name
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.disk import Disk
@@ -130,8 +130,13 @@ async def settle_futures(target: Disk, source_of: Callable[[UUID], Disk | None])
 
 def _is_decided(target: Disk, folder: str, fact: FutureFact, source_of: Callable[[UUID], Disk | None]) -> bool | None:
     """Return whether the move was decided; None if only a directory knows that is offline."""
-    if target.exists(f"{LOGS}/{folder}") and not target.exists(future_path(folder)):
+    has_log = target.exists(f"{LOGS}/{folder}")
+    if has_log and not target.exists(future_path(folder)):
         return True
+    if has_log or state_fact(folder) in target.facts.load(state_fact(folder)):
+        # A move begins only if the target has no such log.  So this one was created after the decision, while the
+        # source was offline: the replica had been taken off the broker, and was assigned to it again.
+        return False
     try:
         source = source_of(fact.source)
     except LookupError:

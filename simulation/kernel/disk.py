@@ -247,6 +247,8 @@ class SimulatedDisk:
 
     def rename(self, old: str, new: str) -> None:
         old, new = old.strip("/"), new.strip("/")
+        taken = [one for one in self._files if one.startswith(new + "/")]
+        assert not taken, f"{old} cannot replace {new}, which is not empty: {taken}"  # as a real file system refuses it
         for path in [one for one in self._files if one == old or one.startswith(old + "/")]:
             file = self._files.pop(path)
             file.path = new + path[len(old) :]

@@ -17,6 +17,20 @@ MOVE_CRASHES = f"{MOVE_TESTS}::test_a_crash_at_any_step_loses_no_acknowledged_re
 
 MUTANTS = (
     Mutant(
+        "an unfinished move replaces a replica that was created after its decision",
+        MOVE_FACTS,
+        "if has_log or state_fact(folder) in target.facts.load(state_fact(folder)):",
+        "if False:",
+        (f"{MOVE_TESTS}::test_a_replica_that_was_created_while_the_source_was_offline_is_not_replaced",),
+    ),
+    Mutant(
+        "an unfinished move replaces a replica without records that was created after its decision",
+        MOVE_FACTS,
+        "if has_log or state_fact(folder) in target.facts.load(state_fact(folder)):",
+        "if has_log:",
+        (f"{MOVE_TESTS}::test_a_replica_that_was_created_while_the_source_was_offline_is_not_replaced",),
+    ),
+    Mutant(
         "a replica is lost because it was once in a directory that was removed, although it has left that",
         MANAGER,
         "(target := self._moved_to.get((key, directory_id)))",

@@ -448,6 +448,34 @@ async def test_an_offline_source_keeps_a_future_that_may_count(rig: MoveRig) -> 
     rig.check_moved()
 
 
+@pytest.mark.parametrize("has_records", [True, False])
+async def test_a_replica_that_was_created_while_the_source_was_offline_is_not_replaced(
+    rig: MoveRig, has_records: bool
+) -> None:
+    """Seed 710004195: it was taken off the broker while its move was decided, and was then assigned to it again."""
+    rig.create()
+    await rig.fill(6)
+    rig.on_operation = lambda: setattr(rig, "is_stopped", rig.operations[-1] == "rename 1")  # the move is decided
+    await rig.move()
+    source, target = rig.disks
+    await rig.end()
+    rig.is_stopped, rig.on_operation = False, lambda: None
+    source.full = True
+    await rig.start()
+    assert target.list("futures") == [FOLDER]
+    new = rig.logs.create(KEY, "topic", rig.ids[1], SMALL)
+    assert await rig.logs.reset_to(new, 40)
+    if has_records:
+        append(new, [b"new"], 0)
+        await rig.logs.flush_all([new])
+    end = new.end_offset
+    source.full = False
+    await rig.restart()
+    assert (rig.log.directory_id, rig.log.start_offset, rig.log.end_offset) == (rig.ids[1], 40, end)
+    assert target.list("futures") == []
+    assert target.facts.load("future/") == source.facts.load("moving/") == {}
+
+
 async def test_a_target_that_is_offline_at_the_start_is_remembered_by_the_source(rig: MoveRig) -> None:
     rig.create()
     await rig.fill(6)
