@@ -250,7 +250,8 @@ class LogMoves:
         except DiskError as error:
             logger.warning("move of a replica ends", folder=log.folder, target=target.id, cause=str(error))
         finally:
-            self._copy = None
+            if self._deciding is None or self._deciding.done():  # else a cancel leaves it to `close`
+                self._copy = None
         has_failed = is_damaged or source.failure is not None or target.failure is not None
         self.failed += not is_moved and (has_failed or copy.is_given_up)
         if is_moved:
