@@ -83,7 +83,7 @@ class Directories:
         self.report_changed(replica)
 
     def _create(self, replica: Replica, assigned: UUID, config: LogConfig) -> PartitionLog | None:
-        """Create the log in the directory that `_choose` returns; None if there is none.
+        """Create the replica's log in the directory that `_choose` returns.  Return None if no directory works.
 
         A directory that fails in the creation goes offline, and the choice is repeated.
         """

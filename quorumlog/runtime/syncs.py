@@ -74,7 +74,7 @@ class SyncThreads:
         self._waiting: dict[int, asyncio.Future[int]] = {}
         self._batches = 0
         self._missed = 0
-        """errno of a failed batch whose caller was cancelled; 0 if there is none."""
+        """The errno of a failed batch whose caller was cancelled; 0 if no such batch failed."""
 
     async def run(self, jobs: Sequence[SyncJob]) -> None:
         if not jobs:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.contract.conftest import run_simulated
-from tests.unit.broker.log.compaction_rig import CompactionRig, read_all
+from tests.unit.broker.log.compaction_rig import SHAPES, CompactionRig, read_all
 
 
 async def live(rig: CompactionRig, steps: int) -> None:
@@ -72,13 +72,7 @@ async def truncated_meanwhile(rig: CompactionRig) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    seed=st.integers(0, 2**32),
-    steps=st.integers(1, 25),
-    torn=st.booleans(),
-    segment_size=st.sampled_from([250, 600, 3_000]),
-    map_entries=st.sampled_from([1, 3, 1_000]),
-)
+@given(steps=st.integers(1, 25), **SHAPES)
 def test_a_compacted_log_keeps_the_latest_value_of_each_key(
     seed: int, steps: int, torn: bool, segment_size: int, map_entries: int
 ) -> None:

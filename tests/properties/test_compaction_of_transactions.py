@@ -15,7 +15,7 @@ from quorumlog.wire.control_records import EndTxnMarker, parse_marker
 from quorumlog.wire.record_batch import TRANSACTIONAL_FLAG, BatchHeader, iter_headers, parse_header, seal
 from tests.contract.conftest import run_simulated
 from tests.unit.broker.core.test_transactions import confirmed
-from tests.unit.broker.log.compaction_rig import RETENTION_MS, CompactionRig, read_all
+from tests.unit.broker.log.compaction_rig import RETENTION_MS, SHAPES, CompactionRig, read_all
 
 
 class Entry(NamedTuple):
@@ -160,13 +160,7 @@ async def live(rig: TransactionRig, steps: int) -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@given(
-    seed=st.integers(0, 2**32),
-    steps=st.integers(1, 40),
-    torn=st.booleans(),
-    segment_size=st.sampled_from([250, 600, 3_000]),
-    map_entries=st.sampled_from([1, 3, 1_000]),
-)
+@given(steps=st.integers(1, 40), **SHAPES)
 def test_compaction_keeps_transactions(seed: int, steps: int, torn: bool, segment_size: int, map_entries: int) -> None:
     rig = TransactionRig(seed, torn=torn, segment_size=segment_size, map_entries=map_entries)
     run_simulated(lambda: live(rig, steps))

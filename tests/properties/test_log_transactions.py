@@ -18,7 +18,7 @@ from quorumlog.wire.control_records import EndTxnMarker, parse_marker
 from quorumlog.wire.record_batch import TRANSACTIONAL_FLAG, iter_headers, parse_header, seal
 from tests.contract.conftest import run_simulated
 from tests.unit.broker.core.test_transactions import confirmed
-from tests.unit.broker.log.compaction_rig import CompactionRig
+from tests.unit.broker.log.compaction_rig import SHAPES, CompactionRig
 
 PRODUCERS = (1, 2, 3)
 
@@ -183,13 +183,7 @@ async def live(rig: CompactionRig, steps: int) -> None:
 
 
 @settings(max_examples=80, deadline=None)
-@given(
-    seed=st.integers(0, 2**32),
-    steps=st.integers(1, 40),
-    torn=st.booleans(),
-    segment_size=st.sampled_from([250, 600, 3_000]),
-    map_entries=st.sampled_from([1, 3, 1_000]),
-)
+@given(steps=st.integers(1, 40), **SHAPES)
 def test_a_reader_sees_exactly_the_committed_records(
     seed: int, steps: int, torn: bool, segment_size: int, map_entries: int
 ) -> None:

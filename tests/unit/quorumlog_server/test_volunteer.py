@@ -131,6 +131,14 @@ async def a_while(seconds: float = 100.0) -> None:
     await settle()
 
 
+async def joining() -> tuple[Rig, asyncio.Event]:
+    """Return a rig whose request to be added is not answered before the event is set."""
+    rig = Rig(1, 2, 3)
+    rig.controller.gate = gate = asyncio.Event()
+    await a_while(1)
+    return rig, gate
+
+
 def test_a_new_node_joins_once_it_is_caught_up() -> None:
     async def test() -> None:
         rig = Rig(1, 2, 3)
@@ -313,9 +321,7 @@ def test_a_new_node_that_stops_before_its_first_answer_asks_again() -> None:
     """It was never a voter, so it must not be treated as one that an operator has removed."""
 
     async def test() -> None:
-        rig = Rig(1, 2, 3)
-        rig.controller.gate = asyncio.Event()
-        await a_while(1)
+        rig, _ = await joining()
         rig.controller.errors = ["VOTER_NOT_FOUND"]
         assert not await rig.volunteer.leave(4000), "it may still be added"
         assert rig.controller.kinds == ["remove"]
@@ -329,9 +335,7 @@ def test_a_new_node_that_stops_before_its_first_answer_asks_again() -> None:
 
 def test_a_node_that_may_have_been_added_while_it_stops_asks_to_be_removed() -> None:
     async def test() -> None:
-        rig = Rig(1, 2, 3)
-        rig.controller.gate = gate = asyncio.Event()
-        await a_while(1)
+        rig, gate = await joining()
         rig.controller.errors = ["OUTCOME_UNKNOWN"]
         asyncio.get_running_loop().call_later(0.5, gate.set)
         assert await rig.volunteer.leave(4000)
@@ -403,13 +407,11 @@ def test_a_node_that_was_added_while_it_stops_counts_as_a_voter(error: str) -> N
     """Its request to be removed was refused, or an operator was faster: in both cases it must not rejoin later."""
 
     async def test() -> None:
-        rig = Rig(1, 2, 3)
-        rig.controller.gate = asyncio.Event()
-        await a_while(1)
+        rig, gate = await joining()
         leaving = asyncio.ensure_future(rig.volunteer.leave(4000))
         await settle()
         rig.controller.errors = ["NONE", error]  # the new voters have not reached this node yet
-        rig.controller.gate.set()
+        gate.set()
         assert await leaving is (error == "VOTER_NOT_FOUND")
         assert (rig.controller.kinds, rig.standing) == (["add", "remove"], Standing.VOTER)
 
@@ -487,13 +489,11 @@ def test_a_voter_that_may_not_leave_stops_as_a_voter(error: str, asked: int, sta
 
 def test_a_node_stopped_while_it_joins_leaves_the_voters_again() -> None:
     async def test() -> None:
-        rig = Rig(1, 2, 3)
-        rig.controller.gate = asyncio.Event()
-        await a_while(1)
+        rig, gate = await joining()
         assert not rig.volunteer.is_voter
         leaving = asyncio.ensure_future(rig.volunteer.leave(4000))
         await settle()
-        rig.controller.gate.set()
+        gate.set()
         assert await leaving
         assert rig.controller.kinds == ["add", "remove"]
         assert (rig.volunteer.is_voter, rig.standing) == (False, Standing.LEAVING)
@@ -503,12 +503,11 @@ def test_a_node_stopped_while_it_joins_leaves_the_voters_again() -> None:
 
 def test_a_refused_request_to_join_needs_no_undo() -> None:
     async def test() -> None:
-        rig = Rig(1, 2, 3)
-        rig.controller.gate, rig.controller.errors = asyncio.Event(), ["CHANGE_PENDING"]
-        await a_while(1)
+        rig, gate = await joining()
+        rig.controller.errors = ["CHANGE_PENDING"]
         leaving = asyncio.ensure_future(rig.volunteer.leave(4000))
         await settle()
-        rig.controller.gate.set()
+        gate.set()
         assert await leaving
         assert rig.controller.kinds == ["add"]
 

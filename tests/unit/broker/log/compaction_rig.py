@@ -6,6 +6,8 @@ import asyncio
 from random import Random
 from uuid import UUID
 
+from hypothesis import strategies as st
+
 from broker.core.cleaning import CleaningPolicy
 from broker.core.producer_state import ProducerState
 from broker.log import Appended, LogConfig, LogKey, LogManager, PartitionLog
@@ -45,6 +47,15 @@ def read_all(log: PartitionLog, offset: int | None = None) -> bytes:
 
 def records_of(log: PartitionLog) -> list[Record]:
     return list(decode_batches(read_all(log)))
+
+
+SHAPES = {
+    "seed": st.integers(0, 2**32),
+    "torn": st.booleans(),
+    "segment_size": st.sampled_from([250, 600, 3_000]),
+    "map_entries": st.sampled_from([1, 3, 1_000]),
+}
+"""The arguments of a rig, for `given`."""
 
 
 class CompactionRig:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -76,6 +76,37 @@ async def test_a_leader_moves_without_a_change_of_its_role(rig: Rig) -> None:
     assert len(reply.records) == rig.log.size
     await rig.fetch(2, 22, 0)
     assert (await before).error_code == 0
+
+
+async def moved_without_a_report(tmp_path: Path, *, strays_deleted: bool = False) -> tuple[Rig, UUID]:
+    """Move the only replica; end the broker before the controller knows of it; return its rig, and the target."""
+    async with running(tmp_path, directories=2) as rig:
+        await rig.register()
+        await rig.create((1,))
+        await rig.write(b"a")
+        await assigned(rig, rig.log.directory_id)
+        target = other(rig)
+        await request(rig, target)
+        await run_moves(rig)
+        assert rig.log.directory_id == target
+        if strays_deleted:
+            await delete_strays(rig)
+    return rig, target
+
+
+@asynccontextmanager
+async def started_again(
+    before: Rig, folders: list[Path], prepare: Callable[[Rig], None] = lambda _: None
+) -> AsyncIterator[Rig]:
+    """The same broker with these directories.  prepare: called before its logs are opened."""
+    rig = Rig(folders)
+    rig.cluster = before.cluster
+    prepare(rig)
+    async with rig.role:
+        await rig.register(1)
+        yield rig
+    for each in rig._disks:
+        each.close()
 
 
 async def delete_strays(rig: Rig) -> None:
@@ -151,43 +182,21 @@ async def test_an_outdated_directory_in_the_metadata_is_corrected(rig: Rig) -> N
 
 async def test_a_moved_replica_does_not_begin_anew_in_its_former_directory(tmp_path: Path) -> None:
     """The broker ended before the controller knew of the move, and the new directory fails at the next start."""
-    async with running(tmp_path, directories=2) as before:
-        await before.register()
-        await before.create((1,))
-        await before.write(b"a")
-        await assigned(before, before.log.directory_id)
-        target = other(before)
-        await request(before, target)
-        await run_moves(before)
-        assert before.log.directory_id == target
-        await delete_strays(before)
-    rig = Rig([tmp_path / f"disk{number}" for number in range(2)])
-    rig.cluster = before.cluster
-    disk = rig._disks[rig.directories.index(target)]
-    disk._set_failure(DiskError("broken"))
-    async with rig.role:
-        await rig.register(1)
+    before, target = await moved_without_a_report(tmp_path, strays_deleted=True)
+
+    def break_target(rig: Rig) -> None:
+        rig._disks[rig.directories.index(target)]._set_failure(DiskError("broken"))
+
+    async with started_again(before, [tmp_path / f"disk{number}" for number in range(2)], break_target) as rig:
         assert rig.hosted().image.isr == (1,)
         assert (rig.hosted().log, rig.hosted().offline) == (None, f"it may be in {target}, which is offline")
         assert rig.unreported == [(0, target)]
-    for each in rig._disks:
-        each.close()
 
 
 async def test_a_moved_replica_does_not_begin_anew_if_its_new_directory_was_removed(tmp_path: Path) -> None:
     """The broker ended before the controller knew of the move, and starts without the new directory."""
-    async with running(tmp_path, directories=2) as before:
-        await before.register()
-        await before.create((1,))
-        await before.write(b"a")
-        await assigned(before, before.log.directory_id)
-        number, target = before.directories.index(other(before)), other(before)
-        await request(before, target)
-        await run_moves(before)
-    rig = Rig([tmp_path / f"disk{1 - number}"])
-    rig.cluster = before.cluster
-    async with rig.role:
-        await rig.register(1)
+    before, target = await moved_without_a_report(tmp_path)
+    async with started_again(before, [tmp_path / f"disk{1 - before.directories.index(target)}"]) as rig:
         assert rig.hosted().image.isr == (1,)
         assert rig.hosted().log is None
         assert rig.hosted().offline == f"it moved to directory {target}, which this broker no longer has"
@@ -195,25 +204,17 @@ async def test_a_moved_replica_does_not_begin_anew_if_its_new_directory_was_remo
         lost = Assignment(rig.hosted().topic_id, 0, LOST)
         rig.cluster.apply(assign_directories(rig.cluster.image, 1, rig.cluster.epoch(1), [lost]).records)
         assert rig.cluster.partition(lost.topic_id).leader == NO_LEADER
-    for each in rig._disks:
-        each.close()
 
 
 async def test_a_replica_whose_directory_was_removed_is_added_again(tmp_path: Path) -> None:
     """It is taken off the broker and assigned again before the broker applies either."""
-    async with running(tmp_path, directories=2) as before:
-        await before.register()
-        await before.create((1,))
-        await before.write(b"a")
-        await assigned(before, before.log.directory_id)
-        number, target = before.directories.index(other(before)), other(before)
-        await request(before, target)
-        await run_moves(before)
-    rig = Rig([tmp_path / f"disk{1 - number}"])
-    rig.cluster = before.cluster
-    rig.role.fetchers.start(cast(asyncio.TaskGroup, NoTasks()))
-    async with rig.role:
-        await rig.register(1)
+    before, target = await moved_without_a_report(tmp_path)
+
+    def start_fetchers(rig: Rig) -> None:
+        rig.role.fetchers.start(cast(asyncio.TaskGroup, NoTasks()))
+
+    folders = [tmp_path / f"disk{1 - before.directories.index(target)}"]
+    async with started_again(before, folders, start_fetchers) as rig:
         await assigned(rig, LOST)
         assert rig.hosted().log is None
         second = Replica(2, rig.cluster.image.brokers[2].directory_ids[0])
@@ -221,8 +222,6 @@ async def test_a_replica_whose_directory_was_removed_is_added_again(tmp_path: Pa
         rig.alter(replicas=(second, Replica(1, UNASSIGNED)), adding=(1,))
         await rig.learn()
         assert rig.log.directory_id == rig.directories[0]
-    for each in rig._disks:
-        each.close()
 
 
 @pytest.mark.parametrize("is_reported", [True, False])

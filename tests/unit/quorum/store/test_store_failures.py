@@ -15,6 +15,7 @@ import pytest
 from quorum.core.types import LogEnd
 from quorum.ports import StoreWrite
 from quorum.snapshot_file import snapshot_name
+from quorum.store import SqliteQuorumStore
 from quorum.store import sqlite as sqlite_store
 from quorum.store.directory import DATABASE, IDENTITY, LOCK, WAL
 from quorumlog.errors import FatalError, StoreRefusedError
@@ -35,6 +36,14 @@ def assert_left(disk: FailingDisk) -> None:
     assert disk.left[LOCK] == f"{os.getpid()} open\n".encode()
 
 
+async def filled(folder: Path) -> SqliteQuorumStore:
+    """Return a new, open store whose log ends at `LOG_END`."""
+    store = make(folder)
+    await store.open(1, None)
+    await write_rounds(store, ROUNDS)
+    return store
+
+
 async def reopened(folder: Path) -> int:
     """The log end that another process finds there: of a copy, since this process holds the lock."""
     copy = folder.with_name("copy")
@@ -45,9 +54,7 @@ async def reopened(folder: Path) -> int:
 
 async def test_after_a_failed_sync_database_wal_and_mark_stay_as_they_are(tmp_path: Path) -> None:
     with failing_disk(tmp_path / "q") as failing:
-        store = make(failing.folder)
-        await store.open(1, None)
-        await write_rounds(store, ROUNDS)
+        store = await filled(failing.folder)
         failing.fails = WAL
         with pytest.raises(FatalError, match=r"disk I/O error \(SQLITE_IOERR_FSYNC\)"):
             await store.write([StoreWrite(state(LOG_END + 1), None, (data(LOG_END),))])
@@ -90,9 +97,7 @@ async def test_a_failed_checkpoint_fails_the_next_write_and_the_close(
 @pytest.mark.parametrize("file", [DATABASE, WAL])
 async def test_a_failed_sync_at_close_is_not_a_clean_stop(tmp_path: Path, file: str) -> None:
     with failing_disk(tmp_path / "q") as failing:
-        store = make(failing.folder)
-        await store.open(1, None)
-        await write_rounds(store, ROUNDS)
+        store = await filled(failing.folder)
         failing.fails = file
         with pytest.raises(FatalError, match="SQLITE_IOERR_FSYNC"):
             await store.close()
@@ -106,9 +111,7 @@ async def test_a_failed_sync_of_the_lock_at_close_is_not_a_clean_stop(
     def fail(descriptor: int) -> None:
         raise OSError(5, os.strerror(5))
 
-    store = make(tmp_path / "q")
-    await store.open(1, None)
-    await write_rounds(store, ROUNDS)
+    store = await filled(tmp_path / "q")
     with monkeypatch.context() as patch:
         patch.setattr("quorum.store.directory.os.fsync", fail)
         with pytest.raises(FatalError, match="EIO"):
@@ -122,9 +125,7 @@ async def test_a_closing_that_is_cancelled_leaves_the_files_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end of the event loop cancels every task.  Without its mark, a closed database would look damaged."""
-    store = make(tmp_path / "q")
-    await store.open(1, None)
-    await write_rounds(store, ROUNDS)
+    store = await filled(tmp_path / "q")
     fold, folding, may_fold = sqlite_store._fold, asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
@@ -152,9 +153,7 @@ async def test_a_write_that_fails_while_the_store_closes_is_not_a_clean_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The checkpoint of the closing waits behind the write, and a second sync may succeed."""
-    store = make(tmp_path / "q")
-    await store.open(1, None)
-    await write_rounds(store, ROUNDS)
+    store = await filled(tmp_path / "q")
     may_fail = threading.Event()
 
     def fail(connection: sqlite3.Connection, writes: object) -> int:
@@ -183,9 +182,7 @@ async def test_a_write_is_synced_before_it_returns(tmp_path: Path) -> None:
         return False
 
     with failing_syncs(sync):
-        store = make(tmp_path)
-        await store.open(1, None)
-        await write_rounds(store, ROUNDS)
+        store = await filled(tmp_path)
         synced.clear()
         writes = [list(synced)]
         for end in range(LOG_END, LOG_END + 3):
@@ -207,9 +204,7 @@ async def test_a_snapshot_is_synced_before_it_gets_its_name(tmp_path: Path, monk
         steps.append("rename")
         rename(source, target)
 
-    store = make(tmp_path / "q")
-    await store.open(1, None)
-    await write_rounds(store, ROUNDS)
+    store = await filled(tmp_path / "q")
     await store.begin_snapshot(END, resume=False)
     await store.extend_snapshot(END, 0, snapshot_bytes(END.offset, b"chunk"))
     with monkeypatch.context() as patch:
@@ -236,9 +231,7 @@ async def test_a_failed_write_of_a_snapshot_leaves_the_directory_unchanged(
     def fail(descriptor: int) -> None:
         raise OSError(5, os.strerror(5))
 
-    store = make(tmp_path / "q")
-    await store.open(1, None)
-    await write_rounds(store, ROUNDS)
+    store = await filled(tmp_path / "q")
     await store.begin_snapshot(END, resume=False)
     monkeypatch.setattr("quorum.store.snapshots.os.fdatasync", fail)
     with pytest.raises(FatalError, match="EIO"):
@@ -266,9 +259,7 @@ async def test_damage_found_by_a_read_leaves_the_directory_unchanged(tmp_path: P
 
 
 async def test_a_directory_stays_unchanged_when_its_disk_failed_elsewhere(tmp_path: Path) -> None:
-    store = make(tmp_path / "q")
-    await store.open(1, None)
-    await write_rounds(store, ROUNDS)
+    store = await filled(tmp_path / "q")
     left = contents(tmp_path / "q")
     await store.close(leave_files=True)
     gc.collect()
