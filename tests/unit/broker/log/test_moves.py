@@ -160,6 +160,32 @@ async def test_a_cancelled_move_leaves_the_log_and_no_copy(rig: MoveRig) -> None
     rig.check_moved(0)
 
 
+async def test_a_move_that_is_being_decided_stays_known_after_a_cancel(
+    rig: MoveRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.create()
+    await rig.fill(6)
+    may_prepare, prepare = asyncio.Event(), moves.LogMoves._prepare
+
+    async def waits(self: moves.LogMoves, copy: LogCopy) -> Any:
+        await may_prepare.wait()
+        return await prepare(self, copy)
+
+    monkeypatch.setattr(moves.LogMoves, "_prepare", waits)
+    await rig.logs.moves.request({KEY: rig.ids[1]})
+    rig.begin()
+    await until(lambda: rig.logs.moves._deciding is not None)
+    assert rig.runner is not None
+    rig.runner.cancel()
+    await asyncio.gather(rig.runner, return_exceptions=True)
+    (future,) = rig.logs.moves.futures()
+    may_prepare.set()
+    await rig.logs.moves.close()
+    assert future.size == rig.log.size, "the copy was complete"
+    assert rig.log.directory_id == rig.ids[1]
+    assert rig.logs.moves.futures() == []
+
+
 async def test_moves_read_no_facts(rig: MoveRig, monkeypatch: pytest.MonkeyPatch) -> None:
     """That takes long with many logs, and stops the event loop while a disk hangs in a commit."""
     rig.create()
