@@ -1,49 +1,24 @@
-"""Configs over the Kafka protocol: read from this broker's image, changed by the active controller.
+"""Changes of configs over the Kafka protocol, which the active controller makes, and the list of their resources.
 
 Kafka's types of resource are topics (2), brokers (4) and groups (32).  A broker without a name means the whole cluster.
-Kafka's other types, loggers of brokers and client metrics, have no configs here.  As in Kafka, the description of this
-broker also contains all values that it uses and that cannot be changed for it alone: its own settings, and the configs
-of the cluster.
+Kafka's other types, loggers of brokers and client metrics, have no configs here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 from broker.kafka.admin import Forwarder, code_of, message_of, whole_failure
-from broker.kafka.api import NodeSetting, SettingType
-from broker.kafka.new_configs import DEFAULT, SOURCES, STARTED_WITH
-from metadata.control.configs import CHANGES_MAX, TABLES, Resource, keys_of, resource_key
+from metadata.control.configs import CHANGES_MAX, TABLES, Resource
 from metadata.control.configs import describe_configs as described
 from metadata.control.errors import Outcome
-from metadata.image import ClusterImage, inherited_key
+from metadata.image import ClusterImage
 from metadata.image.topic_configs import ConfigKey, Kind
 from metadata.records import ConfigScope
 from quorumlog.wire import rpcs
 from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.v1 import controller_pb2 as pb
 
-_CONFIG_TYPES: Final = {
-    Kind.BOOLEAN: 1,
-    Kind.CHOICE: 2,
-    Kind.VERSION: 2,
-    Kind.OFFSET_RESET: 2,
-    Kind.TOPIC: 2,
-    Kind.TOPIC_PREFIX: 2,
-    Kind.INT: 5,
-    Kind.RATIO: 6,
-    Kind.REPLICAS: 7,
-    Kind.POLICIES: 7,
-}
-_SETTING_TYPES: Final = {
-    SettingType.BOOLEAN: 1,
-    SettingType.TEXT: 2,
-    SettingType.INTEGER: 5,
-    SettingType.LIST: 7,
-}
-_KAFKA_NAMES: Final = {"node.id": "broker.id", "data.dirs": "log.dirs"}
-"""Kafka's names of settings, under which tools look for them as well."""
 _SET, _DELETE, _APPEND, _SUBTRACT = 0, 1, 2, 3
 _LISTS: Final = (Kind.POLICIES, Kind.REPLICAS)
 _TOPIC, _BROKER, _BROKER_LOGGER, _CLIENT_METRICS, _GROUP = 2, 4, 8, 16, 32
@@ -54,7 +29,8 @@ _TOO_MANY: Final = pb.Result(
 )
 
 
-def _resource(resource: Any) -> Resource:
+def resource_of(resource: Any) -> Resource:
+    """Return the resource that a request names; its scope is None if its type has no configs."""
     match resource.resource_type:
         case 2:
             return Resource(ConfigScope.TOPIC, resource.resource_name)
@@ -65,109 +41,6 @@ def _resource(resource: Any) -> Resource:
         case 32:
             return Resource(ConfigScope.GROUP, resource.resource_name)
     return Resource(None, resource.resource_name)
-
-
-def describe_configs(
-    request: Any, image: ClusterImage, node_id: int, settings: Sequence[NodeSetting]
-) -> dict[str, Any]:
-    """Return the values of a DescribeConfigs response.  settings: of this broker, whose id is `node_id`.
-
-    A question that the request repeats is answered once, because a resource may have a hundred configs.
-    """
-    synonyms = getattr(request, "include_synonyms", False)
-    own = Resource(ConfigScope.BROKER, str(node_id))
-    results = []
-    questions = {
-        (each.resource_type, each.resource_name, each.configuration_keys or ()): each for each in request.resources
-    }
-    for resource in questions.values():
-        result = _described(resource, image, synonyms)
-        if _resource(resource) == own and not result["error_code"]:
-            wanted = resource.configuration_keys
-            others = [*_of_process(settings, synonyms), *_of_cluster(image, synonyms)]
-            result["configs"] += [each for each in others if not wanted or each["name"] in wanted]
-        results.append(result)
-    return {"results": results}
-
-
-def _of_process(settings: Sequence[NodeSetting], synonyms: bool) -> list[dict[str, Any]]:
-    rows = []
-    for setting in settings:
-        values = [(setting.value, STARTED_WITH)] if setting.is_set else []
-        values.append((setting.default, DEFAULT))
-        names = [setting.name, *([_KAFKA_NAMES[setting.name]] if setting.name in _KAFKA_NAMES else [])]
-        rows += [
-            _fixed_row(name, values, _SETTING_TYPES[setting.type], setting.documentation, synonyms) for name in names
-        ]
-    return rows
-
-
-def _of_cluster(image: ClusterImage, synonyms: bool) -> list[dict[str, Any]]:
-    cluster = image.config(ConfigScope.CLUSTER, "")
-    rows = []
-    for config in TABLES[ConfigScope.CLUSTER].values():
-        values = [(cluster[config.key], SOURCES["cluster"])] if config.key in cluster else []
-        values.append((config.default, DEFAULT))
-        documentation = f"must be {config.allowed}; set for the cluster"
-        rows.append(_fixed_row(config.key, values, _CONFIG_TYPES[config.kind], documentation, synonyms))
-    return rows
-
-
-def _fixed_row(
-    name: str, values: Sequence[tuple[str | None, int]], config_type: int, documentation: str, synonyms: bool
-) -> dict[str, Any]:
-    """Return a config that cannot be changed for one broker.  values: with their sources; the first is in force."""
-    value, source = values[0]
-    known = [{"name": name, "value": each, "source": of} for each, of in values if each is not None]
-    return {
-        "name": name,
-        "value": value,
-        "read_only": True,
-        "config_source": source,
-        "is_default": source == DEFAULT,
-        "synonyms": known if synonyms else [],
-        "config_type": config_type,
-        "documentation": documentation,
-    }
-
-
-def _described(resource: Any, image: ClusterImage, synonyms: bool) -> dict[str, Any]:
-    common = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
-    asked = _resource(resource)
-    found = described(image, asked)
-    if isinstance(found, Outcome):
-        return {**common, "error_code": found.error.kafka, "error_message": found.message}
-    key = resource_key(image, asked)
-    assert not isinstance(key, Outcome), f"{asked} was found"
-    scope, name = key
-    table = keys_of(image, scope)
-    wanted = resource.configuration_keys
-    configs = [
-        {
-            "name": each.key,
-            "value": each.value,
-            "config_source": SOURCES[each.source],
-            "is_default": SOURCES[each.source] == DEFAULT,
-            "synonyms": _synonyms(image, scope, name, table[each.key]) if synonyms else [],
-            "config_type": _CONFIG_TYPES[table[each.key].kind],
-            "documentation": f"must be {each.allowed}",
-        }
-        for each in found
-        if not wanted or each.key in wanted
-    ]
-    return {**common, "error_code": 0, "configs": configs}
-
-
-def _synonyms(image: ClusterImage, scope: ConfigScope, name: str, config: ConfigKey) -> list[dict[str, Any]]:
-    """Return every value that a config has, as records and by default; the first one is in force."""
-    cluster_key = inherited_key(config.key) if scope is ConfigScope.GROUP else config.key
-    values = [(scope, config.key, image.config(scope, name).get(config.key))]
-    if scope in (ConfigScope.TOPIC, ConfigScope.GROUP) and cluster_key is not None:
-        values.append((ConfigScope.CLUSTER, cluster_key, image.config(ConfigScope.CLUSTER, "").get(cluster_key)))
-    found = [(key, value, SOURCES[each.name.lower()]) for each, key, value in values if value is not None]
-    origin = config if cluster_key is None else TABLES[ConfigScope.CLUSTER].get(cluster_key, config)
-    found.append((cluster_key or config.key, origin.default, DEFAULT))
-    return [{"name": key, "value": value, "source": source} for key, value, source in found]
 
 
 def list_config_resources(request: Any, image: ClusterImage) -> dict[str, Any]:
@@ -244,7 +117,7 @@ def _code(error: str, resource_type: int) -> int:
 
 
 def _changes(resource: Any, image: ClusterImage, incremental: bool) -> pb.ConfigChanges | pb.Result:
-    asked = _resource(resource)
+    asked = resource_of(resource)
     if asked.scope is None:
         return pb.Result(
             error=ApiError.INVALID_REQUEST, message="only topics (2), brokers (4) and groups (32) have configs"

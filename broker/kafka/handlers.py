@@ -33,6 +33,7 @@ from broker.kafka import (
 from broker.kafka.api import Groups, Node, Replicas, Shares, Transactions
 from broker.kafka.auto_topics import AutoTopics
 from broker.kafka.clusters import describe_cluster, unregister_broker
+from broker.kafka.config_descriptions import describe_configs
 from broker.kafka.connection import Caller, HangUp, Pending, Reply
 from broker.kafka.deletions import handle_delete_records
 from broker.kafka.features import features, software_problem, update_features
@@ -210,11 +211,10 @@ class Handlers:
             describe_cluster(request, self._replicas.image, caller.listener, self._cluster_id, self._node_id),
         )
 
-    def _on_describe_configs(self, caller: Caller, frame: memoryview) -> Reply:
+    async def _on_describe_configs(self, caller: Caller, frame: memoryview) -> Reply:
         request = codec.decode_request(caller.header, frame)
-        return _encoded(
-            caller, configs.describe_configs(request, self._replicas.image, self._node_id, self._node.settings())
-        )
+        version = caller.header.api_version
+        return (await describe_configs(request, version, self._replicas.image, self._node_id, self._node.settings()),)
 
     def _on_list_config_resources(self, caller: Caller, frame: memoryview) -> Reply:
         request = codec.decode_request(caller.header, frame)

@@ -350,15 +350,18 @@ def describe_configs(image: ClusterImage, resource: Resource) -> tuple[Described
     if isinstance(key, Outcome):
         return key
     scope, name = key
-    own, cluster = image.config(scope, name), image.config(ConfigScope.CLUSTER, "")
-    found = []
-    for config in keys_of(image, scope).values():
-        value, source = config.default, "default"
-        if config.key in own:
-            value, source = own[config.key], scope.name.lower()
-        elif scope is ConfigScope.TOPIC and config.key in cluster:
-            value, source = cluster[config.key], "cluster"
-        elif scope is ConfigScope.GROUP and inherited_key(config.key) in cluster:
-            source = "cluster"
-        found.append(Described(config.key, value, source, config.allowed))
-    return tuple(found)
+    own = image.config(scope, name)
+    return tuple([describe_config(image, scope, own.get(each.key), each) for each in keys_of(image, scope).values()])
+
+
+def describe_config(image: ClusterImage, scope: ConfigScope, own: str | None, config: ConfigKey) -> Described:
+    """Return one config of a resource.  own: the value that is set for the resource itself; None if it is not set."""
+    cluster = image.config(ConfigScope.CLUSTER, "")
+    value, source = config.default, "default"
+    if own is not None:
+        value, source = own, scope.name.lower()
+    elif scope is ConfigScope.TOPIC and config.key in cluster:
+        value, source = cluster[config.key], "cluster"
+    elif scope is ConfigScope.GROUP and inherited_key(config.key) in cluster:
+        source = "cluster"
+    return Described(config.key, value, source, config.allowed)

@@ -201,10 +201,24 @@ MUTANTS = (
     ),
     Mutant(
         "a broker describes its own settings as those of another one",
-        "broker/kafka/configs.py",
-        'if _resource(resource) == own and not result["error_code"]:',
-        'if not result["error_code"]:',
+        "broker/kafka/config_descriptions.py",
+        "            if asked == self._this_broker:\n",
+        "            if True:\n",
         ("tests/unit/broker/kafka/test_admin.py::test_another_broker_is_described_by_its_records_alone",),
+    ),
+    Mutant(
+        "a topic is described with the values of another one",
+        "broker/kafka/config_descriptions.py",
+        "            value = own.get(key)\n",
+        "            value = None\n",
+        ("tests/unit/broker/kafka/test_config_descriptions.py::test_each_resource_has_its_own_values",),
+    ),
+    Mutant(
+        "a request for the configs of many topics holds up everything else",
+        "broker/kafka/config_descriptions.py",
+        "        await turn.passed()\n",
+        "",
+        ("tests/unit/broker/kafka/test_config_descriptions.py::test_other_tasks_run_between_the_resources",),
     ),
     Mutant(
         "the removal of an unknown config is refused",
