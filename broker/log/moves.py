@@ -226,12 +226,13 @@ class LogMoves:
             await self._move(*chosen, wall_ms)
 
     def _next(self) -> tuple[PartitionLog, LogDirectory] | None:
-        """Return the first log that can be moved now, and its target; forget those that cannot be moved."""
+        """Return the first log that can be moved now, and its target; forget those whose directory has failed."""
         for key, target_id in list(self._targets.items()):
             log, target = self._logs.get(key), self._directories[target_id]
             if log is not None and target.failure is None and self._directories[log.directory_id].failure is None:
                 return log, target
             del self._targets[key]
+            self.failed += log is not None  # else it was deleted, or taken offline by its own move
         return None
 
     # -- one move
@@ -253,6 +254,8 @@ class LogMoves:
             if self._deciding is None or self._deciding.done():  # else a cancel leaves it to `close`
                 self._copy = None
         has_failed = is_damaged or source.failure is not None or target.failure is not None
+        if (is_moved or has_failed) and self._targets.get(log.key) == target.id:
+            del self._targets[log.key]
         self.failed += not is_moved and (has_failed or copy.is_given_up)
         if is_moved:
             logger.info("replica moved", folder=log.folder, source=source.id, target=target.id)

@@ -17,6 +17,20 @@ MOVE_CRASHES = f"{MOVE_TESTS}::test_a_crash_at_any_step_loses_no_acknowledged_re
 
 MUTANTS = (
     Mutant(
+        "a move that waits for a failed directory ends without being counted",
+        MOVES,
+        "            self.failed += log is not None  # else it was deleted, or taken offline by its own move\n",
+        "",
+        (f"{MOVE_TESTS}::test_moves_that_wait_for_a_failed_directory_count_as_failed",),
+    ),
+    Mutant(
+        "a move whose directory fails is counted twice",
+        MOVES,
+        "        if (is_moved or has_failed) and self._targets.get(log.key) == target.id:\n",
+        "        if False:\n",
+        (f"{MOVE_TESTS}::test_moves_that_wait_for_a_failed_directory_count_as_failed",),
+    ),
+    Mutant(
         "an unfinished move replaces a replica that was created after its decision",
         MOVE_FACTS,
         "if has_log or state_fact(folder) in target.facts.load(state_fact(folder)):",

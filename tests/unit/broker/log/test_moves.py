@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -355,6 +356,21 @@ async def test_a_move_that_is_given_up_counts_once_although_its_source_fails_as_
     await rig.move()
     assert set(rig.logs.failed_disks) == {rig.ids[0]}
     assert (rig.logs.moves.finished, rig.logs.moves.failed) == (0, 1)
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+async def test_moves_that_wait_for_a_failed_directory_count_as_failed(rig: MoveRig, failing: int) -> None:
+    rig.create()
+    others = [replace(KEY, index=index) for index in (7, 8)]
+    for key in others:
+        rig.logs.create(key, "topic", rig.ids[0], SMALL)
+    await rig.fill(3)
+    await rig.logs.moves.request(dict.fromkeys([KEY, *others], rig.ids[1]))
+    await rig.logs.set_aside([others[1]], 5_000)
+    rig.disks[failing].full = True
+    await rig.run()
+    assert set(rig.logs.failed_disks) == {rig.ids[failing]}
+    assert (rig.logs.moves.finished, rig.logs.moves.failed, rig.logs.moves.targets) == (0, 2, {})
 
 
 async def test_a_full_target_stays_usable_and_the_log_stays(rig: MoveRig, monkeypatch: pytest.MonkeyPatch) -> None:
