@@ -64,7 +64,7 @@ def run_all(peer: Peer, program_text: str, row_text: str) -> Iterator[Outcome]:
     served = served_apis(peer.bootstrap)
     harness = Harness(peer.bootstrap, len(peer.brokers))
     for program in PROGRAMS:
-        wanted = [row for row in rows() if row_text in row.name]
+        wanted = [row for row in rows() if row_text in row.name and program.has(row.name)]
         if program_text not in program.name or not wanted:
             continue
         try:

@@ -23,6 +23,7 @@ SOURCES: Final = Path(__file__).resolve().parent / "programs"
 BUILD_TIMEOUT_S = 1800.0
 SHOWN_LINES = 5
 GENTLY = ("nice", "-n", "10")
+JAVA: Final = ("java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp")
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,17 @@ class Program:
     """prepare: builds it if necessary, and returns its command.  Raises Skipped if that is not possible here.
 
     is_python: it needs nothing that is not installed for the tests, apart from kcat.
+    without: words in the names of rows that it does not have.
     """
 
     name: str
     language: str
     prepare: Callable[[], list[str]]
     is_python: bool = False
+    without: tuple[str, ...] = ()
+
+    def has(self, row: str) -> bool:
+        return not any(word in row for word in self.without)
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,7 @@ def _build(name: str, sources: list[Path], command: list[str], environment: dict
 def java() -> list[str]:
     """Return the beginning of a command that runs a class of Kafka's jars."""
     _needs("java")
-    return ["java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{JARS.folder()}/*"]
+    return [*JAVA, f"{JARS.folder()}/*"]
 
 
 def _python(module: str) -> Callable[[], list[str]]:
@@ -110,12 +116,31 @@ def _kcat() -> list[str]:
 
 
 def _java() -> list[str]:
-    source = SOURCES / "java" / "JavaProgram.java"
-    libraries, classes = JARS.folder(), HOME / "java" / "classes"
-    _build("java-program", [source], ["javac", "-cp", f"{libraries}/*", "-d", str(classes), str(source)])
-    command = java()
-    command[-1] += f":{classes}"
-    return [*command, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "JavaProgram"]
+    sources = [SOURCES / "java" / f"{name}.java" for name in ("JavaProgram", "NewerProgram")]
+    return _java_program("java", JARS.folder(), sources)
+
+
+def _older_java(release: str) -> Callable[[], list[str]]:
+    """Return a function that builds the Java program with an older release of the clients."""
+
+    def prepare() -> list[str]:
+        name, folder = f"java-{release}", SOURCES / "java"
+        libraries, pom = HOME / name / "libs", folder / "older" / "pom.xml"
+        download = ["mvn", "-q", "-B", "-f", str(pom), f"-Dkafka.version={release}", "dependency:copy-dependencies"]
+        _build(name, [pom], [*download, f"-DoutputDirectory={libraries}"])
+        return _java_program(name, libraries, [folder / "JavaProgram.java"])
+
+    return prepare
+
+
+def _java_program(name: str, libraries: Path, sources: list[Path]) -> list[str]:
+    """Compile sources with these libraries; return the command that runs the last one."""
+    _needs("java")
+    classes = HOME / name / "classes"
+    compile_all = ["javac", "-cp", f"{libraries}/*", "-d", str(classes), *map(str, sources)]
+    _build(f"{name}-program", sources, compile_all)
+    command = [*JAVA, f"{libraries}/*:{classes}", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+    return [*command, sources[-1].stem]
 
 
 def _go(name: str) -> Callable[[], list[str]]:
@@ -148,12 +173,17 @@ def _rust() -> list[str]:
     return [str(home / "release" / "rdkafka-program")]
 
 
+OLDER_JAVA: Final = ("2.8.2", "3.4.1", "3.8.1")
+"""Releases of the Java clients that are still in use: 3.4.1 is that of Spark 3.5.  Those before 3.9 read the answer to
+ApiVersions differently."""
+NEWER_ROWS: Final = ("new protocol", "admin", "share groups", "dead letters")
 PROGRAMS: Final = (
     Program("confluent-kafka", "Python", _python("confluent_program"), is_python=True),
     Program("kafka-python", "Python", _python("kafka_python_program"), is_python=True),
     Program("aiokafka", "Python", _python("aiokafka_program"), is_python=True),
     Program("kcat", "C", _kcat, is_python=True),
     Program("kafka-clients", "Java", _java),
+    *(Program(f"kafka-clients {release}", "Java", _older_java(release), without=NEWER_ROWS) for release in OLDER_JAVA),
     Program("franz-go", "Go", _go("franzgo")),
     Program("sarama", "Go", _go("sarama")),
     Program("kafkajs", "JavaScript", _node),

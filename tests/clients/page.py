@@ -39,8 +39,9 @@ Cargo with CMake and a C compiler, and kcat. A program whose tools are missing i
 Each check compares data: another client reads the records that a client produces, and the reverse. The checks of groups
 have two members that share four partitions. One leaves, and a successor resumes at the committed offsets.
 
-`yes`: passed. `-`: the client does not have this feature. `not served`: the brokers do not advertise the requests that
-the check needs. `not run`: see [Differences](#differences).
+`yes`: passed. `-`: the client does not have this feature. An empty cell: the check is not made with this release.
+`not served`: the brokers do not advertise the requests that the check needs. `not run`: see
+[Differences](#differences).
 """
 
 

@@ -59,7 +59,7 @@ class Run:
 
     def new_name(self, kind: str) -> str:
         """Return a name for a topic or a group that no other row has."""
-        return f"{self.name}-{kind}-{next(_numbers)}"
+        return f"{self.name.replace(' ', '-')}-{kind}-{next(_numbers)}"
 
     def start(self, action: str, **fields: Any) -> Program:
         options = {"action": action, "bootstrap": self.harness.bootstrap, "base_ms": BASE_MS, **fields}

@@ -2,42 +2,27 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.time.Duration;
 import java.util.ArrayList;
-import java.util.Collection;
 import java.util.List;
 import java.util.Map;
-import java.util.Objects;
 import java.util.Properties;
 import java.util.Random;
 import java.util.Set;
 import java.util.TreeSet;
-import java.util.concurrent.Callable;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
-import org.apache.kafka.clients.admin.Admin;
-import org.apache.kafka.clients.admin.AlterConfigOp;
-import org.apache.kafka.clients.admin.ConfigEntry;
-import org.apache.kafka.clients.admin.NewPartitions;
-import org.apache.kafka.clients.admin.NewTopic;
-import org.apache.kafka.clients.admin.OffsetSpec;
-import org.apache.kafka.clients.admin.RecordsToDelete;
 import org.apache.kafka.clients.consumer.CommitFailedException;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
-import org.apache.kafka.clients.consumer.AcknowledgeType;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
-import org.apache.kafka.clients.consumer.KafkaShareConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.KafkaException;
-import org.apache.kafka.common.TopicIdPartition;
 import org.apache.kafka.common.TopicPartition;
-import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.errors.RebalanceInProgressException;
 import org.apache.kafka.common.errors.TimeoutException;
-import org.apache.kafka.common.errors.TopicExistsException;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.header.internals.RecordHeader;
 import org.apache.kafka.common.serialization.StringDeserializer;
@@ -46,49 +31,50 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 
-/** The Java clients: producer, consumer and admin. */
+/** Producers and consumers of Java, with what releases since 2.8 have in common. */
 public final class JavaProgram {
     private static final ObjectMapper JSON = new ObjectMapper();
-    private static final long TIMEOUT_S = 30;
-    private static final long SETTLE_MS = 5_000;
-    private static final Duration POLL = Duration.ofMillis(100);
+    static final long TIMEOUT_S = 30;
+    static final Duration POLL = Duration.ofMillis(100);
 
-    private final JsonNode action;
+    final JsonNode action;
 
-    private JavaProgram(JsonNode action) {
+    JavaProgram(JsonNode action) {
         this.action = action;
     }
 
     public static void main(String[] arguments) throws Exception {
+        start(arguments[0]).run();
+    }
+
+    /** Reports the release of the clients; returns the program for an action in JSON. */
+    static JavaProgram start(String action) throws IOException {
         Properties release = new Properties();
-        try (InputStream stream = Admin.class.getResourceAsStream("/kafka/kafka-version.properties")) {
+        try (InputStream stream = KafkaProducer.class.getResourceAsStream("/kafka/kafka-version.properties")) {
             release.load(stream);
         }
         report("version", Map.of("value", release.getProperty("version")));
-        JavaProgram program = new JavaProgram(JSON.readTree(arguments[0]));
-        switch (program.text("action")) {
-            case "produce" -> program.produce();
-            case "consume" -> program.consume();
-            case "member" -> program.member();
-            case "admin" -> program.admin();
-            case "transact" -> program.transact();
-            case "share" -> program.share();
-            case "transactions" -> program.transactions();
-            default -> throw new IllegalArgumentException(arguments[0]);
+        return new JavaProgram(JSON.readTree(action));
+    }
+
+    void run() throws Exception {
+        switch (text("action")) {
+            case "produce" -> produce();
+            case "consume" -> consume();
+            case "member" -> member();
+            case "transact" -> transact();
+            case "transactions" -> transactions();
+            default -> throw new IllegalArgumentException(text("action"));
         }
     }
 
-    private static synchronized void report(String event, Map<String, ?> fields) {
+    static synchronized void report(String event, Map<String, ?> fields) {
         ObjectNode node = JSON.createObjectNode().put("event", event);
         fields.forEach((name, value) -> node.set(name, JSON.valueToTree(value)));
         System.out.println(node);
     }
 
-    private static void saw(String aspect, Object value) {
-        report("saw", Map.of("aspect", aspect, "value", value));
-    }
-
-    private static <T> T wait(Future<T> future) throws Exception {
+    static <T> T wait(Future<T> future) throws Exception {
         try {
             return future.get(TIMEOUT_S, TimeUnit.SECONDS);
         } catch (ExecutionException error) {
@@ -96,22 +82,11 @@ public final class JavaProgram {
         }
     }
 
-    /** Returns what {@code look} returns: {@code wanted} as soon as it does. */
-    private static <T> T settled(Callable<T> look, T wanted) throws Exception {
-        long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(SETTLE_MS);
-        T found = look.call();
-        while (!Objects.equals(found, wanted) && System.nanoTime() < deadline) {
-            Thread.sleep(POLL.toMillis());
-            found = look.call();
-        }
-        return found;
-    }
-
-    private String text(String name) {
+    String text(String name) {
         return action.get(name).asText();
     }
 
-    private Properties settings(String... pairs) {
+    Properties settings(String... pairs) {
         Properties settings = new Properties();
         settings.put("bootstrap.servers", text("bootstrap"));
         for (int i = 0; i < pairs.length; i += 2) {
@@ -177,7 +152,7 @@ public final class JavaProgram {
     }
 
     /** Returns a thread that ends with the standard input. */
-    private static Thread input() {
+    static Thread input() {
         Thread input = new Thread(() -> {
             try {
                 System.in.readAllBytes();
@@ -233,114 +208,6 @@ public final class JavaProgram {
             }
         }
         report("closed", Map.of());
-    }
-
-    /** Gives a share group a dead-letter topic, and lets it begin with the oldest records. */
-    private void prepareLetters(String topic) throws Exception {
-        ConfigResource group = new ConfigResource(ConfigResource.Type.GROUP, text("group"));
-        Map<String, String> wanted = Map.of(
-                "share.auto.offset.reset", "earliest",
-                "errors.deadletterqueue.topic.name", topic,
-                "errors.deadletterqueue.copy.record.enable", "true");
-        List<AlterConfigOp> changes = wanted.entrySet().stream()
-                .map(each -> new ConfigEntry(each.getKey(), each.getValue()))
-                .map(each -> new AlterConfigOp(each, AlterConfigOp.OpType.SET))
-                .toList();
-        try (Admin admin = Admin.create(settings())) {
-            NewTopic letters = new NewTopic(topic, java.util.Optional.of(1), java.util.Optional.empty())
-                    .configs(Map.of("errors.deadletterqueue.group.enable", "true"));
-            wait(admin.createTopics(List.of(letters)).all());
-            wait(admin.incrementalAlterConfigs(Map.of(group, changes)).all());
-        }
-    }
-
-    /** Releases each record whose value begins with "retry" at its first delivery, and rejects those with "bad". */
-    private void share() throws Exception {
-        boolean holds = text("mode").equals("hold");
-        if (action.has("letters")) {
-            prepareLetters(text("letters"));
-        }
-        Thread input = input();
-        Properties settings = settings("group.id", text("group"), "share.acknowledgement.mode", "explicit");
-        try (KafkaShareConsumer<String, String> consumer =
-                new KafkaShareConsumer<>(settings, new StringDeserializer(), new StringDeserializer())) {
-            consumer.subscribe(List.of(text("topic")));
-            while (input.isAlive()) {
-                ConsumerRecords<String, String> records = consumer.poll(POLL);
-                for (ConsumerRecord<String, String> record : records) {
-                    int deliveries = record.deliveryCount().get();
-                    report("record", Map.of(
-                            "offset", record.offset(), "value", record.value(), "deliveries", deliveries));
-                    if (!holds) {
-                        boolean again = record.value().startsWith("retry") && deliveries == 1;
-                        boolean bad = record.value().startsWith("bad");
-                        consumer.acknowledge(record, again ? AcknowledgeType.RELEASE
-                                : bad ? AcknowledgeType.REJECT : AcknowledgeType.ACCEPT);
-                    }
-                }
-                if (holds && !records.isEmpty()) {
-                    input.join();
-                } else if (!records.isEmpty()) {
-                    Map<TopicIdPartition, java.util.Optional<KafkaException>> outcome =
-                            consumer.commitSync(Duration.ofSeconds(TIMEOUT_S));
-                    for (var each : outcome.entrySet()) {
-                        report("committed", Map.of(
-                                "partition", each.getKey().partition(),
-                                "error", each.getValue().map(Object::toString).orElse("")));
-                    }
-                }
-            }
-        }
-        report("closed", Map.of());
-    }
-
-    private void admin() throws Exception {
-        String topic = text("topic");
-        String group = text("group");
-        TopicPartition data = new TopicPartition(text("data"), 0);
-        ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, topic);
-        try (Admin admin = Admin.create(settings())) {
-            Callable<Integer> partitions = () ->
-                    wait(admin.describeTopics(List.of(topic)).allTopicNames()).get(topic).partitions().size();
-            Callable<String> retention = () ->
-                    wait(admin.describeConfigs(List.of(resource)).all()).get(resource).get("retention.ms").value();
-            Callable<Long> committed = () ->
-                    wait(admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata()).get(data).offset();
-            Callable<Boolean> listed = () ->
-                    wait(admin.listGroups().all()).stream().anyMatch(each -> each.groupId().equals(group));
-            saw("brokers", wait(admin.describeCluster().nodes()).size());
-            NewTopic fresh = new NewTopic(topic, 3, (short) 1).configs(Map.of("retention.ms", "60000000"));
-            wait(admin.createTopics(List.of(fresh)).all());
-            try {
-                wait(admin.createTopics(List.of(fresh)).all());
-            } catch (TopicExistsException error) {
-                saw("duplicate", "TOPIC_ALREADY_EXISTS");
-            }
-            saw("partitions", settled(partitions, 3));
-            saw("config", settled(retention, "60000000"));
-            Collection<AlterConfigOp> changes = List.of(
-                    new AlterConfigOp(new ConfigEntry("retention.ms", "70000000"), AlterConfigOp.OpType.SET));
-            wait(admin.incrementalAlterConfigs(Map.of(resource, changes)).all());
-            saw("altered config", settled(retention, "70000000"));
-            wait(admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(5))).all());
-            saw("more partitions", settled(partitions, 5));
-            saw("offsets", List.of(
-                    wait(admin.listOffsets(Map.of(data, OffsetSpec.earliest())).partitionResult(data)).offset(),
-                    wait(admin.listOffsets(Map.of(data, OffsetSpec.latest())).partitionResult(data)).offset()));
-            saw("deleted records", wait(
-                    admin.deleteRecords(Map.of(data, RecordsToDelete.beforeOffset(4))).lowWatermarks().get(data))
-                    .lowWatermark());
-            saw("group listed", listed.call());
-            saw("group state", wait(admin.describeConsumerGroups(List.of(group)).all()).get(group).groupState()
-                    .toString());
-            saw("group offset", committed.call());
-            wait(admin.alterConsumerGroupOffsets(group, Map.of(data, new OffsetAndMetadata(5))).all());
-            saw("altered group offset", committed.call());
-            wait(admin.deleteConsumerGroups(List.of(group)).all());
-            saw("group deleted", !listed.call());
-            wait(admin.deleteTopics(List.of(topic)).all());
-            saw("topic deleted", true);
-        }
     }
 
     private void transact() {
