@@ -18,11 +18,11 @@ from crc32c import crc32c
 from broker.core.producer_state import CorruptSnapshotError, ProducerState
 from broker.log.durability import Durability
 from broker.log.marks import LogMarks
-from broker.log.segment import Segment, segment_path
+from broker.log.segment import segment_path
 from broker.log.segments import LogSegments
 from quorumlog.runtime.disk import Disk
 from quorumlog.runtime.logging import get_logger
-from quorumlog.wire.control_records import EndTxnMarker, parse_marker
+from quorumlog.wire.control_records import parse_marker
 from quorumlog.wire.record_batch import BatchHeader
 
 KEPT = 3
@@ -74,8 +74,10 @@ class LogProducers:
         for segment in self._segments.all:
             if segment.end_offset <= offset:
                 continue
-            for position, header in segment.walk(segment.position_of(max(offset, segment.base_offset))):
-                marker = _marker_at(segment, position, header) if header.is_control else None
+            start = segment.position_of(max(offset, segment.base_offset))
+            # A damaged header would make this leader take new batches for repeated ones, or report a loss.
+            for header, batch in segment.batches(start, self._marks.epochs.epoch_of):
+                marker = parse_marker(batch, header) if header.is_control else None
                 producers.apply(header, header.base_offset, header.end_offset, marker)
         self._read_times(producers)
         return producers
@@ -85,8 +87,12 @@ class LogProducers:
         for producer_id, first_offset in producers.transactions.open.items():
             producer = producers.get(producer_id)
             if producer is not None and producer.last_timestamp_ms < 0 and first_offset >= self._marks.start_offset:
-                segment = self._segments.at(first_offset)
-                producer.last_timestamp_ms = segment.header_at(segment.position_of(first_offset)).max_timestamp
+                producer.last_timestamp_ms = self._header_of(first_offset).max_timestamp
+
+    def _header_of(self, offset: int) -> BatchHeader:
+        """Return the header of the batch that holds `offset`, checked."""
+        segment = self._segments.at(offset)
+        return next(segment.batches(segment.position_of(offset), self._marks.epochs.epoch_of))[0]
 
     def _drop_removed_markers(self, producers: ProducerState, end_offset: int) -> None:
         """Drop the aborted transactions whose markers are below the start, or that compaction has removed."""
@@ -99,8 +105,7 @@ class LogProducers:
         present = set()
         for row in rows:
             if row.last_offset < compacted_end:
-                segment = self._segments.at(row.last_offset)
-                header = segment.header_at(segment.position_of(row.last_offset))
+                header = self._header_of(row.last_offset)
                 if header.is_control and header.base_offset == row.last_offset:
                     present.add(row.last_offset)
         transactions.keep_markers(start, compacted_end, present)
@@ -197,7 +202,3 @@ class LogProducers:
         state = ProducerState()
         state.has_expired = has_expired
         return state, self.producerless_offset if self.producerless_offset <= end_offset else -1
-
-
-def _marker_at(segment: Segment, position: int, header: BatchHeader) -> EndTxnMarker | None:
-    return parse_marker(segment.file.pread(position, header.size), header)

@@ -33,6 +33,7 @@ from quorumlog.wire.record_batch import (
 
 RECENT_BATCHES = 64
 WALK_CHUNK = 8192
+READ_CHUNK = 1 << 20
 
 logger = get_logger("log")
 
@@ -325,6 +326,18 @@ class Segment:
             adjacent = start <= high and low <= end
             self._checked = (min(start, low), max(end, high)) if adjacent and high > low else (start, end)
         return data
+
+    def batches(self, position: int, epoch_of: Callable[[int], int]) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """Yield the header and the bytes of each batch from the one at `position` on, checked as by `read`."""
+        while position < self.size:
+            first_end = position + self.header_at(position).size
+            end = self.boundary_before(max(first_end, position + READ_CHUNK), first_end)
+            data = memoryview(self.read(position, end, epoch_of))
+            position, at = end, 0
+            while at < len(data):
+                header = parse_header(data, at)
+                yield header, data[at : at + header.size]
+                at += header.size
 
     def _check(self, data: bytes, start: int, epoch_of: Callable[[int], int]) -> None:
         """Check batches that were read at `start`: checksums, and the offsets and epochs, which those do not cover."""

@@ -174,6 +174,13 @@ MUTANTS = (
         (f"{DURABILITY_TESTS}::test_after_a_crash_the_stored_watermark_counts_as_committed",),
     ),
     Mutant(
+        "the state of the producers is read from headers whose checksums are not compared",
+        "broker/log/segment.py",
+        "            data = memoryview(self.read(position, end, epoch_of))\n",
+        "            data = memoryview(self.file.pread(position, end - position))\n",
+        (f"{UNIT}/test_damage.py::test_every_flipped_byte_of_a_header_is_found_when_the_producers_are_read_from_it",),
+    ),
+    Mutant(
         "producer snapshots above a truncation are kept",
         PRODUCERS,
         "        self._remove_snapshots(above=end_offset)\n",

@@ -14,6 +14,9 @@ from quorumlog.wire.record_batch import HEADER_SIZE, parse_header
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.log.rig import KEY, ONE_SEGMENT, SMALL, Rig, append, batches_of, fill
 
+CRC_END = 21
+"""The checksum of a batch covers all bytes from here on."""
+
 
 async def test_damage_after_a_clean_stop_is_found_when_it_is_read(rig: Rig) -> None:
     log = rig.create(ONE_SEGMENT)
@@ -53,6 +56,27 @@ async def test_every_flipped_byte_is_found_when_it_is_read_after_a_clean_stop(ri
         await rig.start()
         with pytest.raises(CorruptStoreError, match=path.name):
             batches_of(rig.log)
+        await rig.stop()
+
+
+async def test_every_flipped_byte_of_a_header_is_found_when_the_producers_are_read_from_it(rig: Rig) -> None:
+    """A wrong producer id or sequence would make a leader take a new batch for a repeated one, or report a loss."""
+    log = rig.create(ONE_SEGMENT)
+    for sequence in range(3):
+        append(log, [b"a" * 20], producer=(5, 0, sequence))
+    (path,) = rig.files(log)
+    await rig.stop()
+    good = path.read_bytes()
+    for snapshot in path.parent.glob("*.producers"):
+        snapshot.unlink()  # a log whose segments compaction has replaced may also end after its last snapshot
+    size = len(good) // 3
+    for position in range(size + CRC_END, size + HEADER_SIZE):
+        damaged = bytearray(good)
+        damaged[position] ^= 0x10
+        path.write_bytes(bytes(damaged))
+        await rig.start()
+        with pytest.raises(CorruptStoreError, match=path.name):
+            _ = rig.log.producers
         await rig.stop()
 
 
