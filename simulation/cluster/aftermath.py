@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from metadata.image.internal_topics import TRANSACTION_STATE
 from metadata.records import METADATA_VERSION, METADATA_VERSION_MAX
 from quorumlog.client.consumer import EARLIEST, LATEST, Consumer, OffsetOutOfRangeError
 from quorumlog.errors import ClusterError
@@ -148,6 +149,8 @@ class Aftermath:
         transactions.stop.set()
         _, late = await asyncio.wait(transactions.tasks, timeout=TRANSACTIONS_S)
         self._check_finished(late, "L10: transactional producers have not finished", TRANSACTIONS_S)
+        if self._coordinators_have_lost():
+            return
         unsettled = transactions.ledger.unsettled
         await self.world.wait(lambda: not unsettled(), "L10: all transactions have ended", TRANSACTIONS_S, unsettled)
         try:
@@ -163,6 +166,8 @@ class Aftermath:
         _, late = await asyncio.wait(scopes.tasks, timeout=TRANSACTIONS_S)
         self._check_finished(late, "L13: drivers of scopes have not finished", TRANSACTIONS_S)
         scopes.end_producers()
+        if self._coordinators_have_lost():
+            return
         unsettled = scopes.ledger.unsettled
         await self.world.wait(lambda: not unsettled(), "L13: all producers of scopes end", TRANSACTIONS_S, unsettled)
         try:
@@ -170,6 +175,13 @@ class Aftermath:
                 await scopes.check_all()
         except (TimeoutError, ClusterError) as error:
             raise Violation(f"L13: results cannot be read in {HANGING_S} s: {error}") from None
+
+    def _coordinators_have_lost(self) -> bool:
+        """Return whether coordinators lost transactions, with a disk that was restored from a backup.
+
+        Such transactions hang until an operator aborts them, so their records cannot be read back.
+        """
+        return self.world.watch.answers.has_lost(TRANSACTION_STATE)
 
     async def _write_letters(self, *, refused: bool) -> None:
         """L15: wait until no dead letter is missing, although no worker fetches; then the workers continue."""

@@ -292,6 +292,7 @@ FAILED = {
     "the last driver of a scope is fenced by an earlier one": (330000116, {0, 1, 2, 3, 4, 5, 6}),
     "a replica without a tombstone coordinates a scope": (600000031, {0, 2, 4, 6}),
     "a replica has left a directory whose failure is reported first": (710000449, {1}),
+    "a changed producer id is read after a clean stop": (720000692, {0, 1, 5, 9}),
 }
 
 
