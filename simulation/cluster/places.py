@@ -58,7 +58,10 @@ class PlaceWatch:
         copy = logs.moves._copy
         before, places = self._places.get(run.node_id, {}), {}
         for key in {*before, *logs.logs}:
-            found = before.get(key, frozenset()) & logs.failed_disks.keys()
+            found = before.get(key, frozenset())
+            offline = found & logs.failed_disks.keys()
+            if key in logs.logs or not offline:  # else the process did not learn which directory has the replica
+                found = offline
             if key in unknown:
                 found |= {unknown[key]}
             if (log := logs.get(key)) is not None:
