@@ -100,6 +100,7 @@ class FileDisk:
         Raises:
             StoreRefusedError: it belongs to another node or cluster, is in use, has a newer format, or is not writable.
             CorruptStoreError: a file in it is missing or damaged.
+            FatalError: its disk is full, read-only or failing.
         """
         root = Path(root).absolute()
         lock_fd = _lock(root, node_id)

@@ -13,11 +13,12 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from crc32c import crc32c
 
-from quorumlog.errors import CorruptStoreError, StoreRefusedError
+from quorumlog.errors import CorruptStoreError, FatalError, QuorumlogError, StoreRefusedError
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.sqlite_end import abandon
 from quorumlog.runtime.stall import STALL_S, no_longer_than
@@ -40,7 +41,8 @@ class SqliteFacts:
 
         Raises:
             CorruptStoreError: missing or damaged.
-            StoreRefusedError: of a newer format.
+            FatalError: the disk is full, read-only or failing.
+            StoreRefusedError: of a newer format, or open in another program.
         """
         if not path.is_file():
             raise CorruptStoreError(f"{path} is missing from a formatted data directory", NEXT_STEP)
@@ -51,7 +53,10 @@ class SqliteFacts:
         self._turn = asyncio.Lock()
         self._connection_lock = threading.Lock()  # a cancelled commit may still run in the executor
         self._is_whole = True  # guarded by the lock: every commit that began has succeeded
-        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        try:
+            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        except sqlite3.Error as error:
+            raise _named(path, error) from error
         try:
             damage = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
             version = self._connection.execute("PRAGMA user_version").fetchone()[0]
@@ -60,7 +65,7 @@ class SqliteFacts:
                 _prepare(self._connection)
         except sqlite3.Error as error:
             abandon(self._connection)
-            raise CorruptStoreError(f"{path} is damaged: {error}", NEXT_STEP) from error
+            raise _named(path, error) from error
         if damage != "ok":
             abandon(self._connection)
             raise CorruptStoreError(f"{path} is damaged: {damage}", NEXT_STEP)
@@ -73,29 +78,34 @@ class SqliteFacts:
 
     @staticmethod
     def create(path: Path) -> None:
-        """Create an empty file of facts; replace the remains of an earlier attempt."""
+        """Create an empty file of facts; replace the remains of an earlier attempt.
+
+        Raises:
+            FatalError: the disk is full, read-only or failing.
+        """
         for leftover in (path, path.with_name(path.name + "-wal"), path.with_name(path.name + "-shm")):
             leftover.unlink(missing_ok=True)
-        connection = sqlite3.connect(path, isolation_level=None)
         try:
-            _prepare(connection)
-            connection.execute(f"PRAGMA user_version = {FACTS_VERSION}")
-            connection.execute(_CREATE)
-        finally:
-            connection.close()
+            with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+                _prepare(connection)
+                connection.execute(f"PRAGMA user_version = {FACTS_VERSION}")
+                connection.execute(_CREATE)
+        except sqlite3.Error as error:
+            raise _named(path, error) from error
 
     def load(self, prefix: str = "") -> dict[str, bytes]:
         """See `Facts.load`.
 
         Raises:
             CorruptStoreError: a row's checksum does not match.
+            FatalError: the disk fails.
         """
         query = "SELECT key, value, crc FROM facts WHERE substr(key, 1, ?) = ? ORDER BY key"
         with self._connection_lock:
             try:
                 rows = self._connection.execute(query, (len(prefix), prefix)).fetchall()
             except sqlite3.Error as error:
-                raise CorruptStoreError(f"{self._path} is damaged: {error}", NEXT_STEP) from error
+                raise _named(self._path, error) from error
         facts: dict[str, bytes] = {}
         for key, value, crc in rows:
             if _crc(key, value) != crc:
@@ -162,6 +172,24 @@ def _prepare(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # needs no shared-memory file; the directory is locked anyway
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
+
+
+def _named(path: Path, error: sqlite3.Error) -> QuorumlogError:
+    """Return the error to raise if the file cannot be opened or read.
+
+    Only damage has the next step to move the directory away: its data is intact if the disk is merely full.
+    """
+    name = getattr(error, "sqlite_errorname", type(error).__name__)
+    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "no such " in str(error):  # a table or column
+        return CorruptStoreError(f"{path} is damaged: {error} ({name})", NEXT_STEP)
+    if name.startswith("SQLITE_BUSY"):
+        return StoreRefusedError(
+            f"{path} is open in another program", next_step="stop that program, then start the broker again"
+        )
+    return FatalError(
+        f"cannot use {path}: {error} ({name})",
+        "check the disk (full, read-only or failing) and the permissions of the file, then start the broker again",
+    )
 
 
 def _crc(key: str, value: bytes) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants import Mutant
 
 FILE_DISK = "quorumlog/runtime/file_disk.py"
+SQLITE_FACTS = "quorumlog/runtime/sqlite_facts.py"
 SYNCS = "quorumlog/runtime/syncs.py"
 LOGGING = "quorumlog/runtime/logging.py"
 UNIT = "tests/unit/quorumlog/runtime"
@@ -44,6 +45,13 @@ MUTANTS = (
         ">= (5, 8)",
         ">= (5, 7)",
         (f"{UNIT}/test_syncs.py::test_a_sync_of_the_system_that_hides_lost_writes_is_not_used",),
+    ),
+    Mutant(
+        "a full disk counts as damage",
+        SQLITE_FACTS,
+        'if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "no such " in str(error):',
+        "if name:",
+        (f"{UNIT}/test_sqlite_facts.py::test_a_full_disk_is_not_reported_as_damage",),
     ),
     Mutant(
         "a file that cannot be examined counts as missing",

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import gc
+import resource
+import sqlite3
 import uuid
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
-from quorumlog.errors import CorruptStoreError, StoreRefusedError
+from quorumlog.errors import CorruptStoreError, FatalError, StoreRefusedError
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.file_disk import FileDisk
 from tests.failing_syncs import contents, failing_disk
 
 FACTS, WAL = "facts.db", "facts.db-wal"
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Files do not grow above 4 KiB: enough for the lock and the identity, not for a file that SQLite writes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def acquire(root: Path) -> FileDisk:
@@ -61,3 +76,34 @@ async def test_damaged_facts_are_refused_and_not_changed(tmp_path: Path) -> None
     gc.collect()
     assert contents(tmp_path).keys() == left.keys()
     assert contents(tmp_path)[FACTS] == left[FACTS]
+
+
+async def test_a_full_disk_is_not_reported_as_damage(tmp_path: Path) -> None:
+    """Nothing is wrong with the data, so the next step must not be to move it away."""
+    disk = acquire(tmp_path)
+    await disk.facts.commit({"first": b"1"})
+    disk.close()
+    with full_disk(), pytest.raises(FatalError, match=r"cannot use .*facts\.db: .*SQLITE_") as full:
+        acquire(tmp_path)
+    assert not isinstance(full.value, CorruptStoreError)
+    assert full.value.next_step.startswith("check the disk (full, read-only or failing)")
+    gc.collect()
+
+
+def test_formatting_a_full_disk_names_the_disk(tmp_path: Path) -> None:
+    with full_disk(), pytest.raises(FatalError, match=r"cannot use .*facts\.db: .*SQLITE_"):
+        acquire(tmp_path)
+    acquire(tmp_path).close()
+
+
+async def test_facts_that_another_program_has_open_are_not_reported_as_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acquire(tmp_path).close()
+    connect = sqlite3.connect
+    with closing(connect(tmp_path / FACTS, isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN IMMEDIATE")
+        monkeypatch.setattr(sqlite3, "connect", lambda path, **options: connect(path, timeout=0, **options))
+        with pytest.raises(StoreRefusedError, match="open in another program"):
+            acquire(tmp_path)
