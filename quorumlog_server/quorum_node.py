@@ -92,7 +92,8 @@ def _new_id() -> int:
 
 
 def _format(parsed: argparse.Namespace) -> int:
-    arguments = ["run", "--data-dir", parsed.data_dir, "--node-id", parsed.node_id, "--cluster-id", parsed.cluster_id]
+    given = {"--data-dir": parsed.data_dir, "--node-id": parsed.node_id, "--cluster-id": parsed.cluster_id}
+    arguments = ["run", *(f"{flag}={value}" for flag, value in given.items())]  # a value may begin with a dash
     config = server_cli.prepare(QUORUM_NODE, make_parser().parse_args(arguments), {})  # with the checks of `run`
     if isinstance(config, int):
         return config

@@ -47,6 +47,7 @@ BROKER = "broker"
 BOTH = (QUORUM_NODE, BROKER)
 
 STANDALONE_NODE_ID = 1
+MISSING_ID, REFUSED_ID = -1, -2  # no ids: only while all problems of a configuration are collected
 DEFAULT_CONTROL = Address("127.0.0.1", 9093)
 DEFAULT_KAFKA = Address("127.0.0.1", 9092)
 DEFAULT_HTTP = Address("127.0.0.1", 9644)
@@ -466,7 +467,7 @@ def _cross_checks(config: NodeConfig) -> Iterator[str]:
 
 
 def _check_identity(config: NodeConfig) -> Iterator[str]:
-    if config.node_id < 0:
+    if config.node_id == MISSING_ID:
         yield "--node-id is missing"
     if not config.data_dirs:
         yield "--data-dir is missing"
@@ -612,7 +613,11 @@ def _fill_standalone(settings: Settings, role: str, environ: Mapping[str, str]) 
     if role != BROKER or not values["quorum.standalone"].value:
         return
     if not values["data.dirs"].value:
-        values["data.dirs"] = Setting((str(paths.standalone_dir(environ)),), "default of --standalone")
+        try:
+            values["data.dirs"] = Setting((str(paths.standalone_dir(environ)),), "default of --standalone")
+        except ConfigError as error:
+            settings.refused.add("data.dirs")
+            settings.problems.append(f"--data-dir is missing: {error.message}; {error.next_step}")
     if values["node.id"].value is None:
         values["node.id"] = Setting(STANDALONE_NODE_ID, "default of --standalone")
 
@@ -644,14 +649,14 @@ def _build(role: str, settings: Settings, listeners: tuple[KafkaListener, ...]) 
     inter_broker = values.get("kafka.inter.broker") or (listeners[0].name if listeners else DEFAULT_LISTENER)
     data_dirs = values["data.dirs"]
     if values["node.id"] is None and "node.id" in settings.refused:  # already reported, so not also "missing"
-        values["node.id"] = 0
+        values["node.id"] = REFUSED_ID
     if not data_dirs and "data.dirs" in settings.refused:
         data_dirs = (".",)
     if values.get("quorum.controllers") and values["quorum.join"]:
         settings.problems.append("give only one of --controllers and --join")
     return NodeConfig(
         role=role,
-        node_id=-1 if values["node.id"] is None else values["node.id"],
+        node_id=MISSING_ID if values["node.id"] is None else values["node.id"],
         data_dirs=data_dirs,
         cluster_id=values["cluster.id"],
         standalone=values["quorum.standalone"],

@@ -5,12 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from quorumlog.errors import ConfigError
+
 
 def data_home(environ: Mapping[str, str]) -> Path:
-    """Return `$XDG_DATA_HOME/quorumlog`; relative values are ignored, as the XDG specification requires."""
+    """Return `$XDG_DATA_HOME/quorumlog`; relative values are ignored, as the XDG specification requires.
+
+    Raises:
+        ConfigError: this user has no home directory.
+    """
     base = environ.get("XDG_DATA_HOME", "")
     if not base.startswith("/"):
-        base = str(Path(environ.get("HOME") or "~").expanduser() / ".local" / "share")
+        try:
+            home = Path(environ.get("HOME") or "~").expanduser()
+        except RuntimeError as error:  # a container may run as a user that does not exist
+            raise ConfigError(
+                "the default directory is unknown: this user has no home directory, and HOME is not set",
+                next_step="name a directory, or set HOME or XDG_DATA_HOME",
+            ) from error
+        base = str(home / ".local" / "share")
     return Path(base) / "quorumlog"
 
 

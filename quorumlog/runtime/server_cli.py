@@ -48,8 +48,10 @@ def print_config(program: str, arguments: argparse.Namespace, environ: Mapping[s
     lines = [render_toml(key, settings.values[key.name]) for key in configuration.KEYS if program in key.roles]
     try:
         print("\n".join(lines), flush=True)
-    except BrokenPipeError:  # the reader closed the pipe; keep Python silent when it flushes at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # keep Python silent when it flushes at exit
+        if not isinstance(error, BrokenPipeError):  # it only means that the reader closed the pipe
+            return fail(program, QuorumlogError(f"cannot write the settings: {error.strerror}", "check the output"))
     return report_problems(program, ConfigError(*settings.problems)) if settings.problems else 0
 
 

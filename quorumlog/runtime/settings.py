@@ -249,7 +249,7 @@ class Settings:
 
     def _set_text(self, key: Key, text: str, source: str) -> None:
         try:
-            value = key.kind.parse(text)
+            value = key.kind.parse(_text(text))
         except ValueError as error:
             self.refused.add(key.name)
             self.problems.append(f"{source}: {key.name}: {error}; expected: {key.allowed}")
@@ -273,6 +273,19 @@ class Settings:
             raise ConfigError(
                 *self.problems, next_step=f"correct the above; `{self._role} config` prints every setting"
             )
+
+
+def _text(text: str) -> str:
+    """Return `text`, which can be printed and sent.
+
+    Raises:
+        ValueError: it had bytes that are not UTF-8; Python keeps those of arguments and variables as surrogates.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{text!r} is not valid UTF-8") from None
+    return text
 
 
 def _flatten(table: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:

@@ -149,6 +149,15 @@ def test_config_with_a_closed_output_is_not_an_error() -> None:
     assert process.wait(30) == 0
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_config_that_cannot_be_written_is_one_line_of_error() -> None:
+    command = [sys.executable, "-P", "-m", "broker.cli", "config", "--standalone", "--data-dir", "d"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=environment(), check=False)
+    said = "broker: cannot write the settings: No space left on device (next: check the output)\n"
+    assert (done.returncode, done.stderr) == (1, said)
+
+
 def test_servers_import_only_modules_that_they_need() -> None:
     code = "import broker.cli, broker.server.process, quorumlog_server.quorum_node, sys; print(*sys.modules)"
     done = subprocess.run(

@@ -11,7 +11,7 @@ import pytest
 
 from quorumlog.runtime.config import NodeConfig
 from quorumlog_server.control_plane import QUORUM_FOLDER
-from quorumlog_server.quorum_node import _is_formatted
+from quorumlog_server.quorum_node import _is_formatted, run
 
 
 def formatted(data_dir: Path) -> bool:
@@ -27,6 +27,12 @@ def test_a_directory_of_another_user_counts_as_formatted(tmp_path: Path, monkeyp
     (tmp_path / QUORUM_FOLDER).mkdir()
     monkeypatch.setattr(os, "listdir", refuse)
     assert formatted(tmp_path)
+
+
+def test_ids_and_directories_may_begin_with_a_dash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["format", "--data-dir=-d", "--node-id", "1", "--cluster-id=-c"], {}) == 0
+    assert (tmp_path / "-d" / QUORUM_FOLDER).is_dir()
 
 
 def test_a_directory_without_files_is_not_formatted(tmp_path: Path) -> None:

@@ -159,6 +159,35 @@ def test_the_ends_of_a_range_are_permitted_as_text(key: Key) -> None:
         assert (settings.problems, settings.values[key.name].value) == ([], value)
 
 
+def test_a_refused_node_id_is_the_only_problem() -> None:
+    """No other id takes its place: node 0 would not be among the voters, and would advertise another address."""
+    arguments = ("--data-dir", "d", "--node-id", "x", "--initial-voters", "1@127.0.0.1:1,2@127.0.0.1:2")
+    (said,) = problems(QUORUM_NODE, *arguments)
+    assert said.startswith("--node-id: node.id: 'x' is not a whole number")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--data-dir", "d\udcff"), ("--rack", "r\udcff"), ("--set", "broker.rack=\udcff")]
+)
+def test_a_value_that_is_not_utf8_is_refused(arguments: tuple[str, ...]) -> None:
+    """It can be neither printed nor sent."""
+    (said,) = problems(BROKER, "--standalone", *arguments, environ={"HOME": "/h"})
+    assert said.isprintable()
+    assert "\\udcff' is not valid UTF-8" in said
+
+
+def test_a_user_without_a_home_directory_must_name_the_data_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", unknown)
+    assert problems(BROKER, "--standalone") == [
+        "--data-dir is missing: the default directory is unknown: this user has no home directory, and HOME is not "
+        "set; name a directory, or set HOME or XDG_DATA_HOME"
+    ]
+    assert load(BROKER, "--standalone", "--data-dir", "d").data_dirs == ("d",)
+
+
 def test_a_cleaner_without_bytes_is_refused() -> None:
     said = problems(BROKER, "--standalone", "--set", "log.cleaner.io.max.bytes.per.second=0")
     assert said == ["log.cleaner.io.max.bytes.per.second = 0 would stop compaction; -1 means no limit"]
