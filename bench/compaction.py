@@ -111,7 +111,7 @@ def _figures(alone: Sequence[float], beside: Sequence[float], size: Size, spent_
 
 def _produce(cluster: Cluster, topic: str, size: Size, seconds: float, has_ended: Callable[[], bool]) -> list[Sample]:
     """Send records at the rate until the time is over or `has_ended`; return a sample of each record."""
-    sender, value = producer(cluster, 0), values_of(RECORD_BYTES)[0]
+    sender, value = producer(cluster, 0, delivery_report_only_error=False), values_of(RECORD_BYTES)[0]
     samples: list[Sample] = []
 
     def acknowledged(sent: float) -> Callable[[Any, Any], None]:

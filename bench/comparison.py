@@ -132,6 +132,7 @@ def _latency(cluster: Cluster, number: int, mode: str, rate: int, seconds: float
     spent, took = cluster.processor_s() - before, time.monotonic() - began
     taken = answers.get(timeout=DEADLINE_S)
     reader.join()
+    assert len(taken) == expected, f"{len(taken)} of {expected} records of {topic} arrived within {DEADLINE_S:g} s"
     cluster.delete(topic)
     counted = sorted(taken[expected // 3 :])
     shares = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}

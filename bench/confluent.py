@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from bench.clusters import Cluster
 
@@ -31,7 +31,10 @@ def count_of(count: int, noun: str) -> str:
 
 
 def producer(cluster: Cluster, linger_ms: int, codec: str = "none", **more: Any) -> Producer:
-    """Return an idempotent producer with acks=all.  more: further settings, with underscores for dots."""
+    """Return an idempotent producer with acks=all.  more: further settings, with underscores for dots.
+
+    If a record is refused or given up, the next `poll` or `flush` raises: it must not count as acknowledged.
+    """
     settings = {
         "bootstrap.servers": cluster.bootstrap,
         "acks": "all",
@@ -41,8 +44,15 @@ def producer(cluster: Cluster, linger_ms: int, codec: str = "none", **more: Any)
         "queue.buffering.max.messages": 500_000,
         "queue.buffering.max.kbytes": 65_536,
         "log_level": 0,
+        "delivery.report.only.error": True,
+        "on_delivery": _fail,
     }
     return Producer(settings | {name.replace("_", "."): value for name, value in more.items()})
+
+
+def _fail(error: KafkaError | None, message: Message) -> None:
+    if error is not None:
+        raise RuntimeError(f"a record of {message.topic()} was not acknowledged: {error}")
 
 
 def consumer(cluster: Cluster, **more: Any) -> Consumer:
@@ -93,6 +103,7 @@ def send(
 
 
 def flush(sender: Producer, topic: str) -> None:
+    """Return once every record is acknowledged; raise if one is not."""
     left = sender.flush(DEADLINE_S)
     assert left == 0, f"{left} records of {topic} were not acknowledged within {DEADLINE_S:g} s"
 
