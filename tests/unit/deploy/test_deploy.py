@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import configparser
+import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -121,3 +126,35 @@ def test_the_image() -> None:
         for name in source.split():
             assert (DEPLOY.parent / name).exists()
             assert f"!{name}" in ignored
+
+
+class _Livez(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/livez" else 404)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_the_health_check_of_the_image_uses_no_proxy() -> None:
+    """Docker sets the proxies of its client's configuration in every container."""
+    text = (DEPLOY / "docker" / "Dockerfile").read_text().replace("\\\n", " ")
+    found = re.search(r"^HEALTHCHECK .*?CMD (\[.*\])$", text, re.MULTILINE)
+    assert found is not None
+    _, *arguments = json.loads(found[1])
+    proxies = dict.fromkeys(("http_proxy", "HTTP_PROXY"), "http://127.0.0.1:1")
+    environ = {name: value for name, value in os.environ.items() if name.lower() != "no_proxy"} | proxies
+
+    def status(port: int) -> int:
+        command = [sys.executable, *(each.replace("9644", str(port)) for each in arguments)]
+        return subprocess.run(command, env=environ, capture_output=True, check=False, timeout=60).returncode
+
+    with HTTPServer(("127.0.0.1", 0), _Livez) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            assert status(server.server_port) == 0
+        finally:
+            server.shutdown()
+            thread.join()
+    assert status(server.server_port) != 0
