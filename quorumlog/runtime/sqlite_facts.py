@@ -51,6 +51,9 @@ class SqliteFacts:
         self._stall_s = stall_s
         self._failure: DiskError | None = None
         self._turn = asyncio.Lock()
+        self._running: asyncio.Future[None] | None = None
+        """The last transaction that has begun, which a cancel of its caller does not stop."""
+        self._is_closed = False
         self._connection_lock = threading.Lock()  # a cancelled commit may still run in the executor
         self._is_whole = True  # guarded by the lock: every commit that began has succeeded
         try:
@@ -114,7 +117,7 @@ class SqliteFacts:
         return facts
 
     async def commit(self, changes: dict[str, bytes | None]) -> None:
-        """See `Facts.commit`.  After a cancel the transaction continues; the next commit raises its failure."""
+        """See `Facts.commit`.  After a cancel the transaction continues, and later ones wait for it."""
         if self._failure is not None:
             raise self._failure
         if not changes:
@@ -122,19 +125,34 @@ class SqliteFacts:
         async with self._turn:
             if self._failure is not None:
                 raise self._failure
-            loop = asyncio.get_running_loop()
             try:
                 async with no_longer_than(self._stall_s):
-                    await loop.run_in_executor(None, self._commit, dict(changes))
+                    if self._running is not None and not self._running.done():
+                        # Its caller was cancelled, and its thread may not have the lock yet: it must not come second.
+                        await asyncio.wait((self._running,))
+                    if self._failure is None:
+                        self._running = asyncio.get_running_loop().run_in_executor(None, self._commit, dict(changes))
+                        self._running.add_done_callback(self._note)
+                        await asyncio.shield(self._running)
             except (sqlite3.Error, OSError) as error:
                 self._fail(error)
+            if self._failure is not None:
+                raise self._failure
+
+    def _note(self, running: asyncio.Future[None]) -> None:
+        """Note the failure of a transaction, also if its caller was cancelled."""
+        if (
+            not self._is_closed
+            and not running.cancelled()
+            and isinstance(error := running.exception(), sqlite3.Error | OSError)
+        ):
+            self._fail(error)
 
     def _fail(self, error: Exception) -> None:
         if self._failure is None:
             self._failure = DiskError(f"{self._path}: {error}")
             self._failure.__cause__ = error
             self._on_failure(self._failure)
-        raise self._failure
 
     def _commit(self, changes: dict[str, bytes | None]) -> None:
         sets = [(key, value, _crc(key, value)) for key, value in changes.items() if value is not None]
@@ -157,6 +175,7 @@ class SqliteFacts:
         After a failed commit, while one hangs, or with `leave_files` (the disk is known to fail), no file is changed
         any more, and the connection stays open until the process ends.
         """
+        self._is_closed = True
         if not leave_files and self._connection_lock.acquire(timeout=CLOSE_WAIT_S):
             try:
                 if self._is_whole:

@@ -47,6 +47,20 @@ MUTANTS = (
         (f"{UNIT}/test_syncs.py::test_a_sync_of_the_system_that_hides_lost_writes_is_not_used",),
     ),
     Mutant(
+        "facts overtake the transaction of a cancelled commit",
+        SQLITE_FACTS,
+        "if self._running is not None and not self._running.done():",
+        "if False:",
+        (f"{UNIT}/test_file_disk.py::test_facts_have_the_newest_value_after_an_earlier_commit_was_cancelled",),
+    ),
+    Mutant(
+        "a cancelled commit of facts that has not begun is dropped",
+        SQLITE_FACTS,
+        "await asyncio.shield(self._running)",
+        "await self._running",
+        (f"{UNIT}/test_file_disk.py::test_a_cancelled_commit_of_facts_that_waits_for_a_thread_is_executed",),
+    ),
+    Mutant(
         "a full disk counts as damage",
         SQLITE_FACTS,
         'if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "no such " in str(error):',

@@ -458,6 +458,51 @@ async def test_facts_are_not_written_after_a_commit_that_failed(
     assert disk.facts.load() == {}
 
 
+async def test_facts_have_the_newest_value_after_an_earlier_commit_was_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread of the cancelled commit may not have reached the database yet."""
+    disk = acquire(tmp_path)
+    commit, began, goes_on, ended = disk.facts._commit, threading.Event(), threading.Event(), threading.Event()
+
+    def slow_if_old(changes: dict[str, bytes | None]) -> None:
+        is_old = changes["key"] == b"old"
+        if is_old:
+            began.set()
+            assert goes_on.wait(60)
+        commit(changes)
+        if is_old:
+            ended.set()
+
+    monkeypatch.setattr(disk.facts, "_commit", slow_if_old)
+    old = asyncio.create_task(disk.facts.commit({"key": b"old"}))
+    await asyncio.to_thread(began.wait, 60)
+    old.cancel()
+    await asyncio.wait([old])
+    new = asyncio.create_task(disk.facts.commit({"key": b"new"}))
+    await asyncio.wait([new], timeout=0.05)  # in which it would reach the database first
+    goes_on.set()
+    await new
+    await asyncio.to_thread(ended.wait, 60)
+    assert old.cancelled()
+    assert disk.facts.load() == {"key": b"new"}
+    disk.close()
+
+
+async def test_a_cancelled_commit_of_facts_that_waits_for_a_thread_is_executed(tmp_path: Path) -> None:
+    asyncio.get_running_loop().set_default_executor(executor := ThreadPoolExecutor(1))
+    disk, released = acquire(tmp_path), threading.Event()
+    executor.submit(released.wait, 60)
+    commit = asyncio.create_task(disk.facts.commit({"key": b"value"}))
+    await asyncio.wait([commit], timeout=0.01)  # it waits for the only thread
+    commit.cancel()
+    await asyncio.wait([commit])
+    released.set()
+    await disk.facts.commit({"other": b"value"})
+    assert disk.facts.load() == {"key": b"value", "other": b"value"}
+    disk.close()
+
+
 async def test_a_failed_sync_fails_concurrent_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The system reports a failed write-back only once: another sync of the same file then succeeds."""
     disk = acquire(tmp_path)
