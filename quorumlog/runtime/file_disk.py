@@ -16,9 +16,10 @@ the file open.  If the process has no descriptor left, the LRU closes some files
 
 **Flush**: a few files with `fdatasync` in parallel, more with one `syncfs`, which also covers new names (the limit
 was measured).  Both use duplicated descriptors in threads (`runtime.syncs`), so the LRU may close a file meanwhile.
-`syncfs` reports errors through the descriptor of the directory, which is open from the start.  Linux before 5.8 does
-not report them at all, so there each file is synced on its own.  Each directory has its own threads, so one that hangs
-does not delay the others.
+`syncfs` reports errors through the descriptor of the directory, which is open from the start.  Linux before 5.8 and
+some file systems do not report them at all (`syncs.FULLY_SYNCED`), and `syncfs` does not reach a folder on which
+another file system is mounted.  There each file is synced on its own.  Each directory has its own threads, so one that
+hangs does not delay the others.
 
 **Failure**: after a failed write or sync it is unknown which data is durable, and a second sync would falsely succeed.
 From then on `failure` is set, and every write raises it.  A directory that makes nothing durable for `stall_s` has
@@ -49,7 +50,7 @@ from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.space import space_of
 from quorumlog.runtime.sqlite_facts import NEXT_STEP, SqliteFacts
 from quorumlog.runtime.stall import STALL_S, no_longer_than
-from quorumlog.runtime.syncs import HAS_SYNC_SYSTEM, Sync, SyncJob, Syncs, SyncThreads, close_all
+from quorumlog.runtime.syncs import Sync, SyncJob, Syncs, SyncThreads, close_all, is_fully_synced
 
 FORMAT_VERSION = 1
 SYNC_ONE_BY_ONE_MAX = 8  # more files and folders than this share one syncfs
@@ -73,6 +74,8 @@ class FileDisk:
         self._meta = meta
         self._directory_id = UUID(meta["directory_id"])
         self._root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        self._device = os.fstat(self._root_fd).st_dev
+        self._is_fully_synced = is_fully_synced(str(root))
         self._open_files_max = max(OPEN_FILES_MIN, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
         self._clean: OrderedDict[str, _File] = OrderedDict()  # with a descriptor; least recently used first
         self._dirty: OrderedDict[str, _File] = OrderedDict()  # the same, with unflushed bytes
@@ -283,7 +286,7 @@ class FileDisk:
         self._check_writable()  # of two parallel syncs the system may report a failure to only one
 
     async def _sync(self, dirty: Sequence[_File], folders: Sequence[str]) -> None:
-        if HAS_SYNC_SYSTEM and len(dirty) + len(folders) > SYNC_ONE_BY_ONE_MAX:
+        if self._is_fully_synced and len(dirty) + len(folders) > SYNC_ONE_BY_ONE_MAX:
             await self._syncs.run([SyncJob(Sync.SYSTEM, self._new_fd(lambda: os.dup(self._root_fd)))])
             return
         for start in range(0, len(dirty) + len(folders), SYNC_JOBS_MAX):
@@ -312,7 +315,10 @@ class FileDisk:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         fd = self._new_fd(lambda: os.open(self._locate(file.path), flags, 0o640))
         if file.known_size is None:
-            file.known_size = os.fstat(fd).st_size
+            status = os.fstat(fd)
+            file.known_size = status.st_size
+            if status.st_dev != self._device:  # a link or a mount leads to another file system
+                self._is_fully_synced = False
         file.raw_fd = fd
         self._open_as(file)[file.path] = file
         return fd

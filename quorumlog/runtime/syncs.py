@@ -27,13 +27,43 @@ def reports_lost_writes(release: str) -> bool:
 HAS_SYNC_SYSTEM = bool(_sync_threads.HAS_SYNC_SYSTEM) and reports_lost_writes(os.uname().release)
 """Whether the system has a `syncfs` that reports lost writes."""
 
+FULLY_SYNCED = frozenset({"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2", "tmpfs", "xfs", "zfs"})
+"""The types of file systems whose `syncfs` makes everything durable and reports lost writes.
+
+Elsewhere it may succeed without effect: FUSE does not pass it on to the program that stores the data, network file
+systems need not ask their server, and overlay does not report the lost writes of the layer below.
+"""
+
+
+def is_fully_synced(path: str) -> bool:
+    """Return whether one `syncfs` is enough for many files below this folder, on the file system that it is on."""
+    if not HAS_SYNC_SYSTEM:
+        return False
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as mounts:
+            return type_of_file_system(os.path.realpath(path), mounts) in FULLY_SYNCED
+    except OSError:
+        return False  # unknown
+
+
+def type_of_file_system(path: str, mounts: Iterable[str]) -> str | None:
+    """Return the type of the file system that has an absolute path.  mounts: the lines of mountinfo, see proc(5)."""
+    longest, found = -1, None
+    for mount in mounts:
+        fields, _, system = mount.partition(" - ")
+        place = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields.split(" ")[4])
+        is_below = path == place or path.startswith(place.rstrip("/") + "/")
+        if is_below and len(place) >= longest:  # a later mount hides an earlier one at the same place
+            longest, found = len(place), system.split(" ")[0]
+    return found
+
 
 class Sync(IntEnum):
     """What a job makes durable.
 
     DATA: the data of a file, and the metadata without which it could not be read.
     ALL: a file or folder, with all metadata.
-    SYSTEM: everything in the file system of the descriptor; only where `HAS_SYNC_SYSTEM`.
+    SYSTEM: everything in the file system of the descriptor; only where `is_fully_synced`.
     """
 
     DATA = _sync_threads.SYNC_DATA

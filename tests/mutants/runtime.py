@@ -103,6 +103,20 @@ MUTANTS = (
         (f"{UNIT}/test_file_disk.py::test_a_failed_sync_is_not_retried",),
     ),
     Mutant(
+        "files on another file system are flushed by the sync of the directory's own one",
+        FILE_DISK,
+        "if status.st_dev != self._device:",
+        "if False:",
+        (f"{UNIT}/test_file_disk.py::test_files_on_another_file_system_are_synced_one_by_one",),
+    ),
+    Mutant(
+        "a file system that hides lost writes is synced as a whole",
+        SYNCS,
+        "mounts) in FULLY_SYNCED",
+        "mounts) is not None",
+        (f"{UNIT}/test_syncs.py::test_file_systems_without_a_full_sync_are_known",),
+    ),
+    Mutant(
         "a log file on a full disk fails the work that is logged",
         LOGGING,
         "with contextlib.suppress(OSError, ValueError):",

@@ -11,6 +11,7 @@ import resource
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -214,6 +215,7 @@ async def test_after_a_failed_write_nothing_is_written(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("count", [1, 20])
 async def test_a_failed_sync_is_not_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(file_disk, "is_fully_synced", lambda _: True)
     disk = acquire(tmp_path)
     files = [disk.open(str(number), create=True) for number in range(count)]
     for file in files:
@@ -255,6 +257,7 @@ async def test_a_few_files_and_folders_are_synced_one_by_one(tmp_path: Path, mon
 async def test_without_a_sync_of_the_system_each_file_and_folder_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(file_disk, "is_fully_synced", lambda _: False)
     disk = acquire(tmp_path)
     files = [disk.open(str(number), create=True) for number in range(100)]
     for folder in ("c", "d"):
@@ -265,7 +268,6 @@ async def test_without_a_sync_of_the_system_each_file_and_folder_is_synced(
         synced.extend(jobs)
         close_all(jobs)
 
-    monkeypatch.setattr(file_disk, "HAS_SYNC_SYSTEM", False)
     monkeypatch.setattr(SyncThreads, "run", sync)
     for count in (20, 63, 64, 65, 100):
         synced.clear()
@@ -274,8 +276,31 @@ async def test_without_a_sync_of_the_system_each_file_and_folder_is_synced(
     disk.close()
 
 
+@pytest.mark.skipif(not os.path.ismount("/dev/shm"), reason="no second file system")
+async def test_files_on_another_file_system_are_synced_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sync of the directory's own file system does not reach them."""
+    monkeypatch.setattr(file_disk, "is_fully_synced", lambda _: True)
+    synced: list[Sync] = []
+
+    async def sync(_: SyncThreads, jobs: Sequence[SyncJob]) -> None:
+        synced.extend(job.operation for job in jobs)
+        close_all(jobs)
+
+    monkeypatch.setattr(SyncThreads, "run", sync)
+    disk = acquire(tmp_path)
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
+        (tmp_path / "logs").symlink_to(other)
+        assert os.stat(other).st_dev != os.stat(tmp_path).st_dev
+        await disk.flush([disk.open(f"{number:02}", create=True) for number in range(20)])
+        await disk.flush([disk.open(f"logs/{number:02}", create=True) for number in range(20)])
+        disk.close()
+    assert synced == [Sync.SYSTEM, *[Sync.DATA] * 20]
+
+
 async def test_a_flush_of_many_files_needs_few_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_disk, "HAS_SYNC_SYSTEM", False)
+    monkeypatch.setattr(file_disk, "is_fully_synced", lambda _: False)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 100, limits[1]))
     try:

@@ -13,7 +13,15 @@ import pytest
 
 from quorumlog.runtime import syncs
 from quorumlog.runtime._sync_threads import SyncThreads as NativeThreads
-from quorumlog.runtime.syncs import HAS_SYNC_SYSTEM, Sync, SyncJob, SyncThreads, reports_lost_writes
+from quorumlog.runtime.syncs import (
+    HAS_SYNC_SYSTEM,
+    Sync,
+    SyncJob,
+    SyncThreads,
+    is_fully_synced,
+    reports_lost_writes,
+    type_of_file_system,
+)
 from tests.fuzz.native import compile_c
 
 NATIVE_TESTS = Path(__file__).parent / "native"
@@ -136,6 +144,39 @@ def test_a_sync_of_the_system_is_used_if_it_reports_lost_writes(release: str) ->
 @pytest.mark.parametrize("release", ["5.7.19", "5.4.0-150-generic", "4.18.0-553.el8", "2.6", "unknown"])
 def test_a_sync_of_the_system_that_hides_lost_writes_is_not_used(release: str) -> None:
     assert not reports_lost_writes(release)
+
+
+MOUNTS = (
+    "26 1 254:1 / / rw,relatime shared:1 - overlay overlay rw\n",
+    "27 26 254:0 / /data rw,relatime - ext4 /dev/vda rw\n",
+    "28 27 0:40 / /data/a\\040b rw - fuse.sshfs host:/ rw\n",
+    "29 27 0:41 / /data/c rw - ext4 /dev/vdb rw\n",
+    "30 29 0:42 / /data/c rw - cifs //host/c rw\n",
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "system"),
+    [
+        ("/", "overlay"),
+        ("/data2", "overlay"),
+        ("/data", "ext4"),
+        ("/data/broker", "ext4"),
+        ("/data/a b/broker", "fuse.sshfs"),
+        ("/data/c/broker", "cifs"),  # the later mount hides the earlier one
+    ],
+)
+def test_the_innermost_mount_has_the_type_of_the_file_system(path: str, system: str) -> None:
+    assert type_of_file_system(path, MOUNTS) == system
+
+
+@pytest.mark.parametrize("system", ["ext4", "overlay"])
+def test_file_systems_without_a_full_sync_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, system: str
+) -> None:
+    monkeypatch.setattr(syncs, "type_of_file_system", lambda path, _: system if path == str(tmp_path) else None)
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert is_fully_synced(str(tmp_path / "link")) is (HAS_SYNC_SYSTEM and system == "ext4")
 
 
 async def test_nothing_to_do_needs_no_thread() -> None:
