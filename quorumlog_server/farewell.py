@@ -66,14 +66,15 @@ class Farewell:
     async def end(self, status: int, cause: BaseException | None) -> None:
         """Record and report the end.
 
-        A refused configuration is not recorded: the directories may belong to another process, and the error is on the
-        terminal from which this one was started.
+        A refused configuration is not reported, because the error is on the terminal from which this process was
+        started.  It is recorded only after `begin`: before that, the directories may belong to another process.
         """
-        if isinstance(cause, ConfigError):
+        is_refused = isinstance(cause, ConfigError)
+        if is_refused and not self._note.has_begun:
             return
         end = self._note.ended(status, *(("", "") if cause is None else in_words(cause)))
         noting = asyncio.ensure_future(self._note.write(end))
-        if status:
+        if status and not is_refused:
             await self._report(end)
         await noting
 

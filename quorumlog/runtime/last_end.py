@@ -60,6 +60,11 @@ class LastEnd:
                 os.pwrite(file, data, 0)
         return True
 
+    @property
+    def has_begun(self) -> bool:
+        """Return whether `begin` has recorded that this process runs.  Not valid after `write`."""
+        return bool(self._files)
+
     def _open(self) -> None:
         for path in self._paths:
             with contextlib.suppress(OSError):

@@ -1,0 +1,39 @@
+"""How a process notes its end in its directories."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+from quorumlog.errors import ConfigError
+from quorumlog.runtime.clock import Sources
+from quorumlog.runtime.config import NodeConfig
+from quorumlog.runtime.last_end import FAILED, RUNNING, End, LastEnd
+from quorumlog_server.farewell import Farewell
+
+
+def farewell(folder: Path) -> Farewell:
+    config = cast(NodeConfig, SimpleNamespace(data_dirs=(str(folder),), node_id=1))
+    return Farewell(config, Sources.seeded(1, lambda: 5))
+
+
+def noted(folder: Path) -> End | None:
+    """Return the end that the next process reads."""
+    next_one = LastEnd([str(folder)], lambda: 9)
+    next_one.begin()
+    return next_one.before
+
+
+async def test_a_refusal_after_the_beginning_is_noted(tmp_path: Path) -> None:
+    """A broker locks its directories before its ports; without a note it would count as killed."""
+    one = farewell(tmp_path)
+    one.begin()
+    await one.end(2, ConfigError("cannot listen", next_step="stop the other process"))
+    assert noted(tmp_path) == End(FAILED, 5, 2, "cannot listen", "stop the other process")
+
+
+async def test_a_refusal_before_the_beginning_leaves_the_note_of_the_process_that_runs(tmp_path: Path) -> None:
+    farewell(tmp_path).begin()
+    await farewell(tmp_path).end(2, ConfigError("in use"))
+    assert noted(tmp_path) == End(RUNNING, 5)
