@@ -117,6 +117,7 @@ async def down(context: Context, directory: str | None) -> None:
     cluster = dev_cluster.load(home) if home.is_dir() else None
     if cluster is not None:
         with dev_cluster.locked(home):
+            cluster = dev_cluster.load(home) or cluster  # an `up` that has just ended may have started more nodes
             stopped = [node.name for node in cluster.nodes if node.is_running]
             await dev_cluster.stop_nodes(cluster.nodes, context.output.message)
             dev_cluster.remove(cluster)

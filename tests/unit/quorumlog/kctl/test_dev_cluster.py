@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -139,6 +140,33 @@ def test_two_commands_on_one_folder_exclude_each_other(tmp_path: Path) -> None:
     ):
         pass
     assert caught.value.retriable
+
+
+def test_down_stops_nodes_that_were_started_just_before_it_had_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "cluster"
+    home.mkdir()
+    cluster = dev_cluster.plan(home, 1, 1, 23_000, made_dir=True)
+    cluster.save()
+    locked = dev_cluster.locked
+    stopped: list[int] = []
+
+    @contextmanager
+    def late(directory: Path) -> Iterator[None]:
+        with locked(directory):
+            cluster.nodes[1].pid = 12345
+            cluster.save()
+            yield
+
+    async def stop_nodes(nodes: list[Node], *_: object) -> None:
+        stopped.extend(one.pid for one in nodes)
+
+    monkeypatch.setattr(dev_cluster, "locked", late)
+    monkeypatch.setattr(dev_cluster, "stop_nodes", stop_nodes)
+    assert kctl(["dev", "down", "--dir", str(home)]) == 0
+    assert stopped == [0, 12345]
+    assert not home.exists()
 
 
 @pytest.fixture
