@@ -44,7 +44,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
 
-from quorumlog.errors import CorruptStoreError, StoreRefusedError
+from quorumlog.errors import CorruptStoreError, FatalError, QuorumlogError, StoreRefusedError
 from quorumlog.runtime.disk import Disk, DiskError, DiskFile
 from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.space import space_of
@@ -56,6 +56,7 @@ FORMAT_VERSION = 1
 SYNC_ONE_BY_ONE_MAX = 8  # more files and folders than this share one syncfs
 OPEN_FILES_MIN = 16
 SYNC_JOBS_MAX = 64  # files and folders that are synced one by one at the same time; each needs a descriptor
+DISK_ERRNOS = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 GIVEN_UP_MAX = 16  # files to close for one new descriptor, when the process has none left
 
 logger = get_logger("disk")
@@ -142,6 +143,7 @@ class FileDisk:
 
         Raises:
             StoreRefusedError: it belongs to another one, or is not writable.
+            FatalError: its disk is full or failing.
         """
         _check_meta(self.root, self._meta, self._meta["node_id"], cluster_id)
         if self._meta["cluster_id"] is None:
@@ -532,8 +534,8 @@ def _load_meta(root: Path) -> dict[str, Any] | None:
     """Return the identity of a formatted directory; None if it was never formatted."""
     path = root / "meta.json"
     (root / "meta.json.tmp").unlink(missing_ok=True)
-    if not path.exists():
-        if (root / "logs").exists():
+    if not _exists(path):
+        if _exists(root / "logs"):
             raise CorruptStoreError(f"{path} is missing, but {root} holds logs", NEXT_STEP)
         return None
     try:
@@ -548,6 +550,15 @@ def _load_meta(root: Path) -> dict[str, Any] | None:
         raise CorruptStoreError(f"{path} is damaged: {error}", NEXT_STEP) from error
     assert isinstance(meta, dict)
     return meta
+
+
+def _exists(path: Path) -> bool:
+    """`Path.exists` returns False, in Python 3.14, also if the disk fails.  Then the directory would be formatted."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _check_meta(root: Path, meta: dict[str, Any], node_id: int, cluster_id: str | None) -> None:
@@ -591,12 +602,13 @@ def _save_meta(root: Path, meta: dict[str, Any]) -> None:
     _sync_folder(str(root))
 
 
-def _refuse_access(root: Path, error: OSError) -> StoreRefusedError:
+def _refuse_access(root: Path, error: OSError) -> QuorumlogError:
+    """Return the error to raise for an OSError: the disk fails, or this process cannot use the directory."""
     name = errno.errorcode.get(error.errno or 0, "?")
-    return StoreRefusedError(
-        f"cannot use data directory {root}: {error.strerror} ({name}) at {error.filename or root}",
-        next_step="correct the path or its permissions, or give another data dir",
-    )
+    message = f"cannot use data directory {root}: {error.strerror} ({name}) at {error.filename or root}"
+    if error.errno in DISK_ERRNOS:
+        return FatalError(message, "check the disk (full or failing), then start the broker again")
+    return StoreRefusedError(message, next_step="correct the path or its permissions, or give another data dir")
 
 
 def _is_a_disk(disk: FileDisk) -> Disk:

@@ -21,7 +21,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from quorumlog.errors import CorruptStoreError, StoreRefusedError
+from quorumlog.errors import CorruptStoreError, FatalError, StoreRefusedError
 from quorumlog.runtime import file_disk, sqlite_facts, stall
 from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.file_disk import FileDisk
@@ -91,7 +91,7 @@ def test_the_cluster_id_may_be_learned_later(tmp_path: Path) -> None:
     disk.close()
 
 
-def test_a_cluster_id_that_cannot_be_stored_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_id_that_cannot_be_stored_names_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     acquire(tmp_path, cluster_id=None).close()
 
     def full(root: Path, meta: object) -> None:
@@ -99,10 +99,10 @@ def test_a_cluster_id_that_cannot_be_stored_is_refused(tmp_path: Path, monkeypat
 
     with monkeypatch.context() as patch:
         patch.setattr(file_disk, "_save_meta", full)
-        with pytest.raises(StoreRefusedError, match="No space left on device"):
+        with pytest.raises(FatalError, match="No space left on device"):
             acquire(tmp_path)
         disk = acquire(tmp_path, cluster_id=None)  # the lock of the one that was refused is free again
-        with pytest.raises(StoreRefusedError, match="No space left on device"):
+        with pytest.raises(FatalError, match="No space left on device"):
             disk.bind_cluster("mine")
         assert disk.cluster_id is None
     disk.bind_cluster("mine")
@@ -139,6 +139,26 @@ def test_no_missing_file_is_recreated(tmp_path: Path) -> None:
     with pytest.raises(CorruptStoreError, match=r"meta.json is missing, but .* holds logs"):
         acquire(tmp_path)
     assert not (tmp_path / "meta.json").exists()
+
+
+def test_a_directory_whose_disk_fails_is_not_formatted_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path)
+    facts, stat = (tmp_path / "facts.db").read_bytes(), Path.stat
+
+    def failing(path: Path, **options: bool) -> os.stat_result:
+        if path == tmp_path / "meta.json":
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return stat(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "exists", lambda path: os.path.exists(path) and path.name not in ("meta.json", "logs"))
+        patch.setattr(Path, "stat", failing)
+        with pytest.raises(FatalError, match=r"cannot use .*Input/output error \(EIO\) at .*meta\.json") as refused:
+            acquire(tmp_path)
+    assert refused.value.exit_status == 7
+    assert refused.value.next_step.startswith("check the disk")
+    assert (tmp_path / "facts.db").read_bytes() == facts
+    acquire(tmp_path).close()
 
 
 def test_an_interrupted_formatting_starts_over(tmp_path: Path) -> None:
