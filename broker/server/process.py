@@ -62,7 +62,16 @@ def make_disks(config: NodeConfig, sources: Sources) -> list[FileDisk]:
     stall_s = config.log_dir_stall_timeout_ms / 1000
     try:
         for root in config.data_dirs:
-            disks.append(FileDisk.acquire(root, config.node_id, config.cluster_id, sources.uuid4, stall_s))
+            disks.append(
+                FileDisk.acquire(
+                    root,
+                    config.node_id,
+                    config.cluster_id,
+                    sources.uuid4,
+                    stall_s,
+                    directories=len(config.data_dirs),
+                )
+            )
             for other in disks[:-1]:
                 if other.directory_id == disks[-1].directory_id:
                     raise StoreRefusedError(

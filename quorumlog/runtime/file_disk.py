@@ -10,9 +10,10 @@ Layout of a directory:
 Formatting writes facts.db first and meta.json last, by rename.  So a directory without meta.json and without logs was
 never in use.  If there are logs but no meta.json, a file was lost, and it is not recreated.
 
-**Open files** are kept in an LRU within a quarter of RLIMIT_NOFILE; a file that was closed is reopened when it is
-used.  Files with unflushed bytes are closed last, since Linux reports a failed write-back only to processes that have
-the file open.  If the process has no descriptor left, the LRU closes some files; that is not a failure of a disk.
+**Open files** are kept in an LRU; those of all data directories within a quarter of RLIMIT_NOFILE, since connections
+need the rest.  A file that was closed is reopened when it is used.  Files with unflushed bytes are closed last, since
+Linux reports a failed write-back only to processes that have the file open.  If the process has no descriptor left, the
+LRU closes some files; that is not a failure of a disk.
 
 **Flush**: a few files with `fdatasync` in parallel, more with one `syncfs`, which also covers new names (the limit
 was measured).  Both use duplicated descriptors in threads (`runtime.syncs`), so the LRU may close a file meanwhile.
@@ -67,7 +68,15 @@ _T = TypeVar("_T")
 class FileDisk:
     """A data directory, locked by this process.  Created by `FileDisk.acquire`."""
 
-    def __init__(self, root: Path, lock_fd: int, meta: dict[str, Any], stall_s: float, syncs: Syncs | None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        lock_fd: int,
+        meta: dict[str, Any],
+        stall_s: float,
+        syncs: Syncs | None,
+        directories: int,
+    ) -> None:
         self.root = root
         self._stall_s = stall_s
         self.failure: DiskError | None = None
@@ -77,7 +86,8 @@ class FileDisk:
         self._root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
         self._device = os.fstat(self._root_fd).st_dev
         self._is_fully_synced = is_fully_synced(str(root))
-        self._open_files_max = max(OPEN_FILES_MIN, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
+        descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._open_files_max = max(OPEN_FILES_MIN, descriptors // 4 // directories)
         self._clean: OrderedDict[str, _File] = OrderedDict()  # with a descriptor; least recently used first
         self._dirty: OrderedDict[str, _File] = OrderedDict()  # the same, with unflushed bytes
         self._handles: dict[str, _File] = {}
@@ -93,6 +103,7 @@ class FileDisk:
         new_directory_id: Callable[[], UUID],
         stall_s: float = STALL_S,
         syncs: Syncs | None = None,
+        directories: int = 1,
     ) -> FileDisk:
         """Lock the directory, format it if it is new, and check that it belongs to this node.
 
@@ -100,6 +111,7 @@ class FileDisk:
             cluster_id: None if this node does not know it yet; see `bind_cluster`.
             stall_s: a flush or commit that takes longer counts as failed.
             syncs: makes the files durable; None: threads of this directory.
+            directories: the number of data directories that share the descriptors of this process.
 
         Raises:
             StoreRefusedError: it belongs to another node or cluster, is in use, has a newer format, or is not writable.
@@ -111,7 +123,7 @@ class FileDisk:
         try:
             meta = _load_meta(root) or _format(root, node_id, cluster_id, new_directory_id())
             _check_meta(root, meta, node_id, cluster_id)
-            disk = cls(root, lock_fd, meta, stall_s, syncs)
+            disk = cls(root, lock_fd, meta, stall_s, syncs, directories)
         except OSError as error:
             os.close(lock_fd)
             raise _refuse_access(root, error) from error

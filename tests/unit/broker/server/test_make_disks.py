@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import shutil
 from pathlib import Path
 
@@ -33,3 +35,19 @@ def test_a_copied_directory_is_refused_and_both_locks_are_released(tmp_path: Pat
     assert len({disk.directory_id for disk in disks}) == 2
     for disk in disks:
         disk.close()
+
+
+def test_all_directories_together_leave_descriptors_for_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections may use half of the descriptors, and those of the control plane an eighth."""
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (400, 400))
+    disks = make_disks(config(*(tmp_path / name for name in "abcd")), SOURCES)
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(100):
+        for disk in disks:
+            disk.open(str(number), create=True)
+    opened = len(os.listdir("/proc/self/fd")) - before
+    for disk in disks:
+        disk.close()
+    assert opened == 100
