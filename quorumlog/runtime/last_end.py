@@ -21,6 +21,8 @@ FILE = "last_end.json"
 SIZE = 4096
 TEXT_MAX = 600
 """Maximum number of characters of a cause or next step; both fit the file even when escaped."""
+AT_MAX_MS = 253_402_300_799_999
+"""The end of the year 9999: a later time cannot be shown."""
 RUNNING, STOPPED, FAILED = "running", "stopped", "failed"
 
 
@@ -108,9 +110,9 @@ def _read(path: str) -> End | None:
         with open(path, "rb") as file:
             found = json.loads(file.read(SIZE))
         end = End(**found)
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
     sound = end.state in (RUNNING, STOPPED, FAILED) and all(
         isinstance(value, int if name in ("at_ms", "exit_status") else str) for name, value in end._asdict().items()
     )
-    return end if sound else None
+    return end if sound and 0 <= end.at_ms <= AT_MAX_MS else None

@@ -82,7 +82,19 @@ def test_the_latest_note_of_several_directories_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b"null", b'{"state": "failed"}', b'{"state": 3, "at_ms": 5}', b"\xff" * 9000]
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'{"state": "failed"}',
+        b'{"state": 3, "at_ms": 5}',
+        b'{"state": "failed", "at_ms": -1}',
+        b'{"state": "failed", "at_ms": 253402300800000}',
+        b"[" * 4000,
+        b"\xff" * 9000,
+    ],
 )
 def test_a_damaged_note_is_ignored(tmp_path: Path, content: bytes) -> None:
     (tmp_path / FILE).write_bytes(content)
