@@ -20,7 +20,8 @@ was measured).  Both use duplicated descriptors in threads (`runtime.syncs`), so
 `syncfs` reports errors through the descriptor of the directory, which is open from the start.  Linux before 5.8 and
 some file systems do not report them at all (`syncs.FULLY_SYNCED`), and `syncfs` does not reach a folder on which
 another file system is mounted.  There each file is synced on its own.  Each directory has its own threads, so one that
-hangs does not delay the others.
+hangs does not delay the others.  The same holds for facts and copies: in the loop's executor, directories that hang
+could occupy all threads, and the work of the others would count as stalled.
 
 **Failure**: after a failed write or sync it is unknown which data is durable, and a second sync would falsely succeed.
 From then on `failure` is set, and every write raises it.  A directory that makes nothing durable for `stall_s` has
@@ -39,6 +40,7 @@ import shutil
 import socket
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -57,6 +59,7 @@ FORMAT_VERSION = 1
 SYNC_ONE_BY_ONE_MAX = 8  # more files and folders than this share one syncfs
 OPEN_FILES_MIN = 16
 SYNC_JOBS_MAX = 64  # files and folders that are synced one by one at the same time; each needs a descriptor
+THREADS_MAX = 4  # of a directory, beside those for syncs: for facts, for copies and for the free space
 DISK_ERRNOS = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 GIVEN_UP_MAX = 16  # files to close for one new descriptor, when the process has none left
 
@@ -91,7 +94,8 @@ class FileDisk:
         self._clean: OrderedDict[str, _File] = OrderedDict()  # with a descriptor; least recently used first
         self._dirty: OrderedDict[str, _File] = OrderedDict()  # the same, with unflushed bytes
         self._handles: dict[str, _File] = {}
-        self._facts = SqliteFacts(root / "facts.db", self._set_failure, stall_s)
+        self._threads = ThreadPoolExecutor(THREADS_MAX, "disk")  # started when needed
+        self._facts = SqliteFacts(root / "facts.db", self._set_failure, stall_s, self._threads)
         self._syncs = syncs or SyncThreads(SYNC_ONE_BY_ONE_MAX)
 
     @classmethod
@@ -175,6 +179,7 @@ class FileDisk:
             file.close()
         self._syncs.close()
         os.close(self._root_fd)
+        self._threads.shutdown(wait=False)  # one that hangs stays
         if self._facts.close(leave_files=self.failure is not None):
             os.close(self._lock_fd)
 
@@ -270,14 +275,14 @@ class FileDisk:
         try:
             fd = self._duplicate(file)
             async with no_longer_than(self._stall_s):
-                return await asyncio.get_running_loop().run_in_executor(None, work, fd)
+                return await asyncio.get_running_loop().run_in_executor(self._threads, work, fd)
         except OSError as error:
             raise self._fail(file.path, error) from error
 
     async def free_bytes(self) -> int:
         try:
             async with no_longer_than(self._stall_s):
-                space = await asyncio.get_running_loop().run_in_executor(None, space_of, str(self.root))
+                space = await asyncio.get_running_loop().run_in_executor(self._threads, space_of, str(self.root))
         except OSError as error:
             raise self._fail("statvfs", error) from error
         return 0 if space is None else space.free_bytes
@@ -478,7 +483,7 @@ class _File:
         self._disk._drop_handle(self)
 
 
-# -- in the executor; each function owns and closes the descriptor that it gets
+# -- in a thread; each function owns and closes the descriptor that it gets
 
 
 def _read(fd: int, position: int, size: int) -> bytes:

@@ -13,6 +13,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable
+from concurrent.futures import Executor
 from contextlib import closing
 from pathlib import Path
 
@@ -34,9 +35,19 @@ _CREATE = "CREATE TABLE facts (key TEXT PRIMARY KEY, value BLOB NOT NULL, crc IN
 
 
 class SqliteFacts:
-    """The facts of one directory.  on_failure: called at the first failed commit, before `commit` raises."""
+    """The facts of one directory.
 
-    def __init__(self, path: Path, on_failure: Callable[[DiskError], None], stall_s: float = STALL_S) -> None:
+    on_failure: called at the first failed commit, before `commit` raises.
+    threads: in which the transactions run; None: the loop's executor.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        on_failure: Callable[[DiskError], None],
+        stall_s: float = STALL_S,
+        threads: Executor | None = None,
+    ) -> None:
         """Open the file at `path`, which `create` created.
 
         Raises:
@@ -49,6 +60,7 @@ class SqliteFacts:
         self._path = path
         self._on_failure = on_failure
         self._stall_s = stall_s
+        self._threads = threads
         self._failure: DiskError | None = None
         self._turn = asyncio.Lock()
         self._running: asyncio.Future[None] | None = None
@@ -125,13 +137,16 @@ class SqliteFacts:
         async with self._turn:
             if self._failure is not None:
                 raise self._failure
+            if self._is_closed:
+                raise DiskError(f"{self._path} is closed")
             try:
                 async with no_longer_than(self._stall_s):
                     if self._running is not None and not self._running.done():
                         # Its caller was cancelled, and its thread may not have the lock yet: it must not come second.
                         await asyncio.wait((self._running,))
                     if self._failure is None:
-                        self._running = asyncio.get_running_loop().run_in_executor(None, self._commit, dict(changes))
+                        loop = asyncio.get_running_loop()
+                        self._running = loop.run_in_executor(self._threads, self._commit, dict(changes))
                         self._running.add_done_callback(self._note)
                         await asyncio.shield(self._running)
             except (sqlite3.Error, OSError) as error:

@@ -47,6 +47,13 @@ MUTANTS = (
         (f"{UNIT}/test_syncs.py::test_a_sync_of_the_system_that_hides_lost_writes_is_not_used",),
     ),
     Mutant(
+        "facts wait for threads that directories which hang may occupy",
+        FILE_DISK,
+        "self._set_failure, stall_s, self._threads)",
+        "self._set_failure, stall_s)",
+        (f"{UNIT}/test_file_disk.py::test_directories_that_hang_do_not_delay_the_facts_and_copies_of_another_one",),
+    ),
+    Mutant(
         "facts overtake the transaction of a cancelled commit",
         SQLITE_FACTS,
         "if self._running is not None and not self._running.done():",

@@ -535,17 +535,35 @@ async def test_facts_have_the_newest_value_after_an_earlier_commit_was_cancelled
 
 
 async def test_a_cancelled_commit_of_facts_that_waits_for_a_thread_is_executed(tmp_path: Path) -> None:
-    asyncio.get_running_loop().set_default_executor(executor := ThreadPoolExecutor(1))
     disk, released = acquire(tmp_path), threading.Event()
-    executor.submit(released.wait, 60)
+    for _ in range(file_disk.THREADS_MAX):
+        disk._threads.submit(released.wait, 60)
     commit = asyncio.create_task(disk.facts.commit({"key": b"value"}))
-    await asyncio.wait([commit], timeout=0.01)  # it waits for the only thread
+    await asyncio.wait([commit], timeout=0.01)  # it waits for a thread
     commit.cancel()
     await asyncio.wait([commit])
     released.set()
     await disk.facts.commit({"other": b"value"})
     assert disk.facts.load() == {"key": b"value", "other": b"value"}
     disk.close()
+
+
+async def test_directories_that_hang_do_not_delay_the_facts_and_copies_of_another_one(tmp_path: Path) -> None:
+    """Their work occupies all threads of the loop's executor."""
+    asyncio.get_running_loop().set_default_executor(executor := ThreadPoolExecutor(1))
+    released = threading.Event()
+    executor.submit(released.wait, 60)
+    disk = FileDisk.acquire(tmp_path, 1, "mine", uuid4, stall_s=20.0)
+    try:
+        await disk.facts.commit({"key": b"value"})
+        file = disk.open("a", create=True)
+        await disk.write(file, b"data")
+        assert await disk.read(file, 0, 10) == b"data"
+        assert await disk.free_bytes() > 0
+    finally:
+        released.set()
+        disk.close()
+    assert disk.failure is None
 
 
 async def test_a_failed_sync_fails_concurrent_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,14 @@ async def test_facts_and_wal_stay_unchanged_after_a_failed_sync(tmp_path: Path, 
         acquire(failing.folder)
 
 
+async def test_a_commit_after_the_close_is_refused(tmp_path: Path) -> None:
+    disk = acquire(tmp_path)
+    disk.close()
+    with pytest.raises(DiskError, match=r"facts\.db is closed"):
+        await disk.facts.commit({"first": b"1"})
+    assert disk.failure is None
+
+
 async def test_facts_stay_unchanged_when_another_file_fails(tmp_path: Path) -> None:
     disk = acquire(tmp_path)
     await disk.facts.commit({"first": b"1"})
