@@ -48,6 +48,9 @@ KILL_GRACE_S = 5.0
 FAREWELL_S = 2.0
 """Seconds for saving and reporting why the process ends."""
 
+NOTIFY_AGAIN_S = 0.5
+"""Time until a notification that found no room is sent again."""
+
 _CONFIG_ERRNOS = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM)
 
 
@@ -113,8 +116,9 @@ class Process:
         with contextlib.suppress(OSError):  # standard output may be closed
             print(line, flush=True)
         keep_loaded()
-        self._notifier.send("READY=1", f"STATUS={line}")
-        self._notifier.start_watchdog(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        self._notifier.send_surely(loop, "READY=1", f"STATUS={line}")
+        self._notifier.start_watchdog(loop)
 
 
 def _plain(value: object) -> object:
@@ -130,14 +134,25 @@ class Notifier:
         wanted = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
         self._interval_s = int(microseconds) / 2e6 if microseconds.isdigit() and wanted else 0.0
 
-    def send(self, *lines: str) -> None:
-        """Send state lines.  Without a socket or a receiver, do nothing."""
+    def send(self, *lines: str) -> bool:
+        """Send state lines; return False if the receiver has no room.  Without a socket or a receiver, do nothing."""
         if not self._path.startswith(("/", "@")):
-            return
+            return True
         address = "\0" + self._path[1:] if self._path.startswith("@") else self._path
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.setblocking(False)
-            sender.sendto("\n".join(lines).encode(), address)
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                sender.setblocking(False)
+                sender.sendto("\n".join(lines).encode(), address)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    def send_surely(self, loop: asyncio.AbstractEventLoop, *lines: str) -> None:
+        """Send state lines for which the receiver waits; again later if it has no room."""
+        if not self.send(*lines):
+            loop.call_later(NOTIFY_AGAIN_S, self.send_surely, loop, *lines)
 
     def start_watchdog(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start to report that the loop runs, at twice the requested rate."""

@@ -280,6 +280,30 @@ def test_systemd_is_notified(tmp_path: Path, abstract: bool) -> None:
     assert any(text.startswith("STOPPING=1") for text in received)
 
 
+def test_the_notification_that_it_is_ready_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """systemd may be busy; if the notification was lost, the unit would never be active."""
+    monkeypatch.setattr(runtime, "NOTIFY_AGAIN_S", 0.01)
+    name = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(name)
+        receiver.settimeout(5)
+
+        async def body(process: Process) -> None:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
+                other.setblocking(False)
+                try:
+                    while True:
+                        other.sendto(b"from another service", name)
+                except BlockingIOError:
+                    pass
+            process.ready(node_id=1)
+            loop = asyncio.get_running_loop()
+            while (await loop.run_in_executor(None, receiver.recv, 4096)).startswith(b"from another"):
+                continue
+
+        assert run(body, environ={"NOTIFY_SOCKET": name}) == 0
+
+
 def test_no_watchdog_for_another_process(tmp_path: Path) -> None:
     async def body(process: Process) -> None:
         process.ready(node_id=1)
