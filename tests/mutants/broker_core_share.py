@@ -219,6 +219,20 @@ MUTANTS = (
         (f"{REMINDER_TESTS}::test_every_share_partition_has_its_turn_within_the_limit",),
     ),
     Mutant(
+        "a share partition with very many changes ends the broker",
+        MACHINE,
+        "0 if changed.snapshot_epoch == INT32_MAX else changed.snapshot_epoch + 1",
+        "changed.snapshot_epoch + 1",
+        (f"{STATE_TESTS}::test_the_number_of_changes_begins_again_after_its_maximum",),
+    ),
+    Mutant(
+        "a write of very many complete deliveries ends the broker",
+        MACHINE,
+        "if changed.done_count > INT32_MAX:",
+        "if changed.done_count > OFFSET_MAX:",
+        (f"{STATE_TESTS}::test_invalid_requests_change_nothing",),
+    ),
+    Mutant(
         "a share coordinator does not know which letters are missing",
         MACHINE,
         "            self._archiving[key] = state\n",

@@ -20,8 +20,10 @@ from msgspec.structs import replace
 from broker.core.coordinator.fields import BadRecord
 from broker.core.coordinator.machine import Answer, Record, Step, replay_each
 from broker.core.coordinator.share.states import (
+    INT32_MAX,
     NO_EPOCH,
     NO_START,
+    OFFSET_MAX,
     DeleteState,
     InitializeState,
     ReadState,
@@ -125,6 +127,8 @@ class ShareStateMachine:
                     changed = _written(known, request)
                     if len(changed.batches) > self._limits.batches_max:
                         return _refused(call, KafkaCode.INVALID_REQUEST, "the state has too many batches")
+                    if changed.done_count > INT32_MAX:
+                        return _refused(call, KafkaCode.INVALID_REQUEST, "too many deliveries are complete")
                 case InitializeState() if known is not None and _is_repeated(request, known):
                     pass
                 case InitializeState():
@@ -143,7 +147,8 @@ class ShareStateMachine:
             return ()
         value = None
         if changed is not None:
-            snapshot_epoch = changed.snapshot_epoch + 1
+            # A busy share partition has hundreds of changes a second, so its number can reach the maximum in months.
+            snapshot_epoch = 0 if changed.snapshot_epoch == INT32_MAX else changed.snapshot_epoch + 1
             value = write_snapshot(replace(changed, snapshot_epoch=snapshot_epoch, written_ms=self._wall_ms()))
         record = Record(write_key(key), value)
         self.replay(record)
@@ -216,8 +221,8 @@ def _state_epoch(known: ShareState | None) -> int:
 
 
 def _first_bad(batches: tuple[tuple[int, int, object, int], ...]) -> bool:
-    """Return whether a batch is empty or has a negative number."""
-    return any(not 0 <= first < end or deliveries < 0 for first, end, _, deliveries in batches)
+    """Return whether a batch is empty, has a negative number, or leaves no offset for the next record."""
+    return any(not 0 <= first < end <= OFFSET_MAX or deliveries < 0 for first, end, _, deliveries in batches)
 
 
 def _written(known: ShareState, request: WriteState) -> ShareState:

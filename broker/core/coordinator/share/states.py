@@ -31,6 +31,9 @@ from quorumlog.wire.errors import KafkaCode
 NO_START: Final = -1
 """The start offset of a share partition whose leader has not yet chosen one."""
 NO_EPOCH: Final = -1
+INT32_MAX: Final = 2**31 - 1
+"""The largest snapshot epoch, and the largest number of complete deliveries, for which a record has room."""
+OFFSET_MAX: Final = 2**63 - 1
 _SNAPSHOT: Final = 0
 _UPDATE: Final = 1
 _VERSION: Final = 0

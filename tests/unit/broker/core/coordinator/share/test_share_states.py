@@ -5,12 +5,15 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from broker.core.coordinator.fields import BadRecord, int8, int16, int32, int64, tagged, uvarint
 from broker.core.coordinator.machine import Record, Step
 from broker.core.coordinator.share.state_machine import ShareStateMachine
 from broker.core.coordinator.share.states import (
+    INT32_MAX,
     NO_START,
+    OFFSET_MAX,
     DeleteState,
     InitializeState,
     ReadState,
@@ -22,6 +25,7 @@ from broker.core.coordinator.share.states import (
     SummarizeState,
     WriteState,
     merged,
+    write_snapshot,
 )
 from broker.core.share.partition import Delivery, StateBatch
 from quorumlog.wire.errors import KafkaCode
@@ -170,6 +174,8 @@ def test_a_deleted_state_is_no_longer_known(driver: Driver) -> None:
         WriteState(KEY, 1, 5, -2, ()),
         WriteState(KEY, 1, 5, 10, (StateBatch(5, 5, ACCEPTED, 1),)),
         WriteState(KEY, 1, 5, 10, (StateBatch(-1, 5, ACCEPTED, 1),)),
+        WriteState(KEY, 1, 5, 10, (StateBatch(10, OFFSET_MAX + 1, ACCEPTED, 1),)),
+        WriteState(KEY, 1, 5, 10, (StateBatch(11, 12 + INT32_MAX, ACCEPTED, 1),)),
         WriteState(KEY, 1, 5, 10, tuple(StateBatch(2 * at, 2 * at + 1, AVAILABLE, 1) for at in range(5, 20))),
         InitializeState(KEY, 1, -2),
         InitializeState(ShareKey("", KEY.topic_id, 0), 1, 0),
@@ -195,6 +201,21 @@ def test_a_repeated_read_of_one_leader_writes_nothing(driver: Driver) -> None:
     before = len(driver.log)
     driver.ask(ReadState(KEY, 6))
     assert len(driver.log) == before
+
+
+def test_the_largest_numbers_fit_into_a_record(driver: Driver) -> None:
+    assert driver.error(WriteState(KEY, 1, 5, 10, (StateBatch(11, 11 + INT32_MAX, ACCEPTED, 1),))) is KafkaCode.NONE
+    assert driver.error(WriteState(KEY, 1, 5, 10, (StateBatch(10, OFFSET_MAX, ACCEPTED, 1),))) is KafkaCode.NONE
+    driver.fail_over()
+    assert driver.state().start_offset == OFFSET_MAX
+
+
+def test_the_number_of_changes_begins_again_after_its_maximum(driver: Driver) -> None:
+    last = driver.log[-1]
+    driver.machine.replay(Record(last.key, write_snapshot(replace(driver.state(), snapshot_epoch=INT32_MAX))))
+    assert driver.error(WriteState(KEY, 1, 5, 11, ())) is KafkaCode.NONE
+    driver.fail_over()
+    assert (driver.state().snapshot_epoch, driver.state().start_offset) == (0, 11)
 
 
 def test_updates_of_kafka_are_read(driver: Driver) -> None:
