@@ -532,6 +532,15 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a client continues with the epoch that only markers have",
+        "broker/core/coordinator/transaction_machine.py",
+        "if value.producer_epoch > EPOCH_MAX:\n",
+        "if value.producer_epoch > EPOCH_MAX + 1:\n",
+        (
+            "tests/unit/broker/core/coordinator/test_transaction_version_2.py::test_nobody_continues_with_the_epoch_after_the_last_one",
+        ),
+    ),
+    Mutant(
         "an epoch runs past its last value",
         "broker/core/coordinator/transaction_machine.py",
         "if value.producer_epoch >= EPOCH_MAX:",

@@ -246,6 +246,8 @@ class TransactionMachine:
     def _producer_error(self, value: TransactionValue | None, producer: tuple[int, int]) -> KafkaCode:
         if value is None or value.producer_id != producer[0]:
             return KafkaCode.INVALID_PRODUCER_ID_MAPPING
+        if value.producer_epoch > EPOCH_MAX:
+            return KafkaCode.PRODUCER_FENCED  # no client has this epoch, and the next one has no room in a record
         return KafkaCode.NONE if value.producer_epoch == producer[1] else KafkaCode.PRODUCER_FENCED
 
     def _add(self, turn: _Turn, request: AddPartitions) -> tuple[KafkaCode, ...]:

@@ -191,3 +191,18 @@ def test_clients_of_both_versions_take_turns(rig: Newer) -> None:
     assert rig.finish(bumped(following), version=0).error is KafkaCode.PRODUCER_FENCED
     rig.add(following, T0)
     assert rig.ended(following, commit=False) == bumped(following)
+
+
+@pytest.mark.parametrize("version", [0, EPOCH_RISES])
+def test_nobody_continues_with_the_epoch_after_the_last_one(rig: Newer, version: int) -> None:
+    """Only the markers of an aborted transaction have it.  A further rise of the epoch would exceed its 16 bits."""
+    producer = rig.at_last_epoch()
+    rig.add(producer, T0)
+    rig.pass_time(LIMITS.timeout_max_ms)
+    rig.mark()
+    exhausted = rig.described().producer
+    assert exhausted == bumped(producer)
+    assert rig.add(exhausted, T0) == [KafkaCode.PRODUCER_FENCED]
+    assert rig.finish(exhausted, commit=False, version=version).error is KafkaCode.PRODUCER_FENCED
+    assert rig.state == "CompleteAbort"
+    assert rig.begin() == (rig.next_id, 0)
