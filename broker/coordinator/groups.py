@@ -277,11 +277,13 @@ class GroupCoordinators:
         token = producers.start_verification(producer_id, epoch, NO_SEQUENCE)
         if token is not None and not token.is_confirmed:
             code = KafkaCode.COORDINATOR_NOT_AVAILABLE
+            token.waiting += 1
             try:
                 code = await verify(transactional_id, request.producer, (CONSUMER_OFFSETS, partition), support)
                 token.is_confirmed = token.is_confirmed or code is KafkaCode.NONE
             finally:
-                if not token.is_confirmed:
+                token.waiting -= 1
+                if not (token.is_confirmed or token.waiting):  # a repetition of the request may wait with this token
                     producers.end_verification(producer_id, token)
             if not token.is_confirmed:
                 is_unavailable = code is KafkaCode.NOT_ENOUGH_REPLICAS

@@ -145,14 +145,16 @@ class Verification:
     lowest_sequence: the lowest sequence of the batches that wait for the answer.  The transaction must begin with it.
         If it began with a later batch, the earlier batch would count as a duplicate when it is sent again, and would be
         lost (KIP-890).
+    waiting: calls that share the token and wait for an answer.  Only the caller that ends verifications counts them.
     """
 
-    __slots__ = ("is_confirmed", "lowest_sequence", "producer_epoch")
+    __slots__ = ("is_confirmed", "lowest_sequence", "producer_epoch", "waiting")
 
     def __init__(self, producer_epoch: int, lowest_sequence: int) -> None:
         self.producer_epoch = producer_epoch
         self.lowest_sequence = lowest_sequence
         self.is_confirmed = False
+        self.waiting = 0
 
 
 class CorruptSnapshotError(ValueError):

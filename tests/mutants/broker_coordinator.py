@@ -20,6 +20,13 @@ GROUP_CONFIG_TESTS = "tests/unit/broker/coordinator/test_group_configs.py"
 
 MUTANTS = (
     Mutant(
+        "a failed offset commit makes the answer to its repetition void",
+        GROUPS,
+        "if not (token.is_confirmed or token.waiting):",
+        "if not token.is_confirmed:",
+        (f"{GROUP_TESTS}::test_a_repeated_offset_commit_outlives_the_first_one",),
+    ),
+    Mutant(
         "a coordinator that fails leaves its calls waiting",
         PARTITION,
         "            self._drop(KafkaCode.COORDINATOR_NOT_AVAILABLE)  # calls wait",

@@ -230,3 +230,28 @@ async def test_an_offset_commit_that_is_cancelled_while_it_is_verified_leaves_no
     waiting.cancel()
     await asyncio.wait([waiting])
     assert producers._verifying == {}
+
+
+async def test_a_repeated_offset_commit_outlives_the_first_one(bench: Bench) -> None:
+    """The first one ends with its connection, while the repetition on another connection waits for the coordinator."""
+    loop = asyncio.get_running_loop()
+    answers: list[asyncio.Future[KafkaCode]] = []
+
+    async def verify(*_: Any) -> KafkaCode:
+        answers.append(loop.create_future())
+        return await answers[-1]
+
+    def commit() -> asyncio.Task[Any]:
+        request = TxnOffsetCommit(OffsetCommit("g", "", None, -1, ALL), (7, 0))
+        return asyncio.create_task(
+            bench.groups.commit_in_transaction("x", request, verify, TransactionSupport.ADDS, 10)
+        )
+
+    first, repeated = commit(), commit()
+    await until(lambda: len(answers) == 2)
+    first.cancel()
+    await asyncio.wait([first])
+    answers[1].set_result(KafkaCode.NONE)
+    found = await repeated
+    assert not isinstance(found, KafkaCode), "INVALID_TXN_STATE would end the producer"
+    assert [each.error for each in found.results] == [KafkaCode.NONE] * 3
