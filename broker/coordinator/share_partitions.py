@@ -55,6 +55,7 @@ _UNAVAILABLE: Final = frozenset(
         KafkaCode.NOT_COORDINATOR,
     }
 )
+_OF_LOADS: Final = frozenset({KafkaCode.NOT_LEADER_OR_FOLLOWER, KafkaCode.KAFKA_STORAGE_ERROR})
 
 
 class ShareConfig(msgspec.Struct, frozen=True):
@@ -198,9 +199,13 @@ class LedShare:
         return KafkaCode.NONE
 
     def _fail_load(self, code: KafkaCode) -> KafkaCode:
-        """End after a failed load, so that the next request loads again.  Return the error for a client."""
+        """End after a failed load, so that the next request loads again.  Return the error for a client.
+
+        A Java client fails at an error that it does not expect in a fetch, such as INVALID_REQUEST for a missing state.
+        """
         self.has_ended = True
-        return KafkaCode.REPLICA_NOT_AVAILABLE if code in _UNAVAILABLE else _for_client(code)
+        code = _for_client(code)
+        return code if code in _OF_LOADS else KafkaCode.REPLICA_NOT_AVAILABLE
 
     # -- fetches
 
@@ -586,7 +591,8 @@ class SharePartitions:
 
 def _for_client(code: KafkaCode) -> KafkaCode:
     """Return the error that a client gets for an error of the share coordinator."""
-    return KafkaCode.NOT_LEADER_OR_FOLLOWER if code is KafkaCode.FENCED_LEADER_EPOCH else code
+    is_fenced = code in (KafkaCode.FENCED_LEADER_EPOCH, KafkaCode.FENCED_STATE_EPOCH)
+    return KafkaCode.NOT_LEADER_OR_FOLLOWER if is_fenced else code
 
 
 def _has_nothing_for_members(header: BatchHeader, aborted: Sequence[AbortedTransaction]) -> bool:

@@ -233,6 +233,27 @@ MUTANTS = (
         (f"{STATE_TESTS}::test_invalid_requests_change_nothing",),
     ),
     Mutant(
+        "states of an interrupted deletion stay missing",
+        SERVICE,
+        "            known = noted & group.verified.get(topic.topic_id, frozenset())\n",
+        "            known = noted\n",
+        (f"{GROUP_TESTS}::test_the_first_member_restores_states_of_an_interrupted_deletion",),
+    ),
+    Mutant(
+        "a failover initializes all states again",
+        "broker/core/coordinator/share/groups.py",
+        "        if self.members:\n            self.verified =",
+        "        if False:\n            self.verified =",
+        (f"{GROUP_TESTS}::test_a_failover_with_members_initializes_no_state_again",),
+    ),
+    Mutant(
+        "a missing state ends Java clients",
+        SHELL,
+        "return code if code in _OF_LOADS else KafkaCode.REPLICA_NOT_AVAILABLE",
+        "return KafkaCode.REPLICA_NOT_AVAILABLE if code in _UNAVAILABLE else code",
+        (f"{USE_TESTS}::test_a_fetch_reports_a_state_that_it_could_not_read",),
+    ),
+    Mutant(
         "a share coordinator does not know which letters are missing",
         MACHINE,
         "            self._archiving[key] = state\n",

@@ -105,8 +105,12 @@ class ShareGroup:
     """The state of one group.
 
     initialized: the share partitions that have a state, by topic id.  deleting: topics whose states are being deleted.
-    initializing_until_ms: while states are being initialized, when to try again.  is_outdated: topics may have changed
-    since the last target.  These two are soft state.
+    verified: those of `initialized` that certainly have one.  An administrator may delete the states of a group without
+        members, and fail before the group notes that.  So the first member lets all of them be initialized again, which
+        changes no existing state.
+    initializing_until_ms: while states are being initialized, when to try again.
+    is_outdated: topics may have changed since the last target.
+    `verified` and what follows is soft state.
     """
 
     def __init__(self, name: str) -> None:
@@ -117,6 +121,7 @@ class ShareGroup:
         self.members: Final[dict[str, ShareMember]] = {}
         self.initialized: dict[UUID, StateTopic] = {}
         self.deleting: dict[UUID, str] = {}
+        self.verified: dict[UUID, frozenset[int]] = {}
         self.initializing_until_ms = 0
         self.is_outdated = True
         self._kinds: set[Kind] = set()
@@ -174,6 +179,8 @@ class ShareGroup:
         if not has_record:
             stale += self.record_keys()
             self._kinds.clear()
+        if self.members:
+            self.verified = {topic: state.partitions for topic, state in self.initialized.items()}
         return stale
 
     @property

@@ -168,7 +168,8 @@ class ShareService:
         metadata_hash = hash_of(existing)
         missing = []
         for name, topic in existing.items():
-            known = group.initialized.get(topic.topic_id, StateTopic(name, frozenset())).partitions
+            noted = group.initialized.get(topic.topic_id, StateTopic(name, frozenset())).partitions
+            known = noted & group.verified.get(topic.topic_id, frozenset())
             indexes = tuple(index for index in range(topic.partitions) if index not in known)
             if indexes:
                 missing.append(NamedPartitions(topic.topic_id, name, indexes))
@@ -213,6 +214,7 @@ class ShareService:
         for topic_id, topic, indexes in done:
             known = states.get(topic_id, StateTopic(topic, frozenset()))
             states[topic_id] = StateTopic(topic, known.partitions | frozenset(indexes))
+            group.verified[topic_id] = group.verified.get(topic_id, frozenset()) | frozenset(indexes)
         if states != group.initialized:
             self._put_states(turn, group, states)
             self._settle(turn, group, "share partitions were initialized")
@@ -233,6 +235,8 @@ class ShareService:
         for member in members:
             for key in member_keys(group.name, member.member_id):
                 turn.append(write_key(key), None)
+        if not group.members:
+            group.verified.clear()
         self._settle(turn, group, cause)
 
     def tick(self, turn: Turn) -> None:

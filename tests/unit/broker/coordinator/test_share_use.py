@@ -192,13 +192,32 @@ async def test_a_fetch_without_records_does_not_wait_for_loads_beside_a_loaded_s
     assert fetch.result().fetched == ()
 
 
-async def test_a_fetch_reports_a_state_that_it_could_not_read(wide: Place) -> None:
+@pytest.mark.parametrize(
+    ("code", "reported"),
+    [
+        (KafkaCode.COORDINATOR_NOT_AVAILABLE, KafkaCode.REPLICA_NOT_AVAILABLE),
+        (KafkaCode.INVALID_REQUEST, KafkaCode.REPLICA_NOT_AVAILABLE),  # the state is missing
+        (KafkaCode.FENCED_LEADER_EPOCH, KafkaCode.NOT_LEADER_OR_FOLLOWER),
+        (KafkaCode.FENCED_STATE_EPOCH, KafkaCode.NOT_LEADER_OR_FOLLOWER),
+    ],
+)
+async def test_a_fetch_reports_a_state_that_it_could_not_read(
+    wide: Place, code: KafkaCode, reported: KafkaCode
+) -> None:
+    """A Java client fails at any error in a fetch that it does not expect there."""
     slow = Slow(wide)
     fetch = asyncio.create_task(ask(wide, NEW_SESSION, places(wide, 1), wait_ms=60_000))
     await wide.until(lambda: slow.asked)
-    slow.let(KafkaCode.COORDINATOR_NOT_AVAILABLE)
+    slow.let(code)
     (refused,) = (await fetch).fetched
-    assert refused.error is KafkaCode.REPLICA_NOT_AVAILABLE
+    assert refused.error is reported
+
+
+async def test_an_acknowledgement_of_a_state_from_before_a_reset_is_refused(fetched: Place) -> None:
+    fetched.state = ShareState(0, 4, 0, 1)
+    accepted = (Acknowledgement(0, 2, (AckType.ACCEPT,)),)
+    (result,) = (await ask(fetched, 1, acknowledged=accepted)).acknowledged
+    assert result.error is KafkaCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_one_fetch_loads_a_bounded_number_of_states_at_a_time(wide: Place) -> None:

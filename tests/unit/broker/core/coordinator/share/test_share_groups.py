@@ -351,7 +351,39 @@ def test_a_reset_creates_a_missing_group_whose_first_member_finds_its_states(dri
     assert driver.ask(DescribeShareGroups(("work",))).groups[0].state == "Empty"
     assert driver.ask(ListShareStates("work")).partitions == partitions
     assert driver.beat("a").assignment == {ORDERS: frozenset({0, 1, 2, 3})}
-    assert driver.effects == [], "nothing is initialized again"
+
+
+@pytest.mark.parametrize("fails_over", [False, True])
+def test_the_first_member_restores_states_of_an_interrupted_deletion(driver: Driver, fails_over: bool) -> None:
+    """The states were deleted, and the group did not note that.  An initialization changes no existing state."""
+    everything = (NamedPartitions(ORDERS, "orders", (0, 1, 2, 3)),)
+    joined(driver, "a")
+    driver.beat("a", -1)
+    if fails_over:
+        driver.fail_over()
+    assert driver.ask(ListShareStates("work")).partitions == everything
+    first = driver.beat("b")
+    assert first.assignment == {ORDERS: frozenset({0, 1, 2, 3})}
+    (effect,) = driver.effects
+    assert isinstance(effect, InitializeShareStates)
+    assert effect.partitions == everything
+    driver.wait(LIMITS.share.initialization_retry_ms)
+    driver.beat("b", first.epoch)
+    assert len(driver.effects) == 2, "the first one may have failed"
+    driver.initialize()
+    epoch = driver.beat("b", first.epoch).epoch
+    driver.wait(LIMITS.share.initialization_retry_ms)
+    assert driver.beat("b", epoch).error is NONE
+    driver.beat("c")
+    assert len(driver.effects) == 1, "each state exists"
+
+
+def test_a_failover_with_members_initializes_no_state_again(driver: Driver) -> None:
+    epochs = joined(driver, "a")
+    driver.fail_over()
+    driver.beat("a", epochs["a"])
+    driver.beat("b")
+    assert driver.effects == []
 
 
 def test_a_share_partition_is_not_listed_before_it_has_a_state(driver: Driver) -> None:
