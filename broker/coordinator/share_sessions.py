@@ -97,6 +97,10 @@ class ShareSessions:
             self._by_peer.setdefault(peer, set()).add(key)
         return session
 
+    def is_current(self, session: ShareSession) -> bool:
+        """Return whether a session has not ended, and no newer one of the same member has replaced it."""
+        return self._sessions.get(session.key) is session
+
     def disconnected(self, peer: str) -> None:
         """End the sessions whose last request came from this connection."""
         for key in sorted(self._by_peer.get(peer, ())):
@@ -110,7 +114,7 @@ class ShareSessions:
 
     def end(self, session: ShareSession) -> None:
         """End a session, unless a newer session of the same member has replaced it."""
-        if self._sessions.get(session.key) is session:
+        if self.is_current(session):
             del self._sessions[session.key]
             self._leave_peer(session)
             self._on_end(session)

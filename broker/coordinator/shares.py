@@ -292,7 +292,11 @@ class ShareGroups:
     async def _fetch(
         self, session: ShareSession, plan: ShareFetchPlan, wait_ms: int, load_wait_ms: int
     ) -> tuple[ShareFetched, ...]:
-        """Acquire records; wait `wait_ms` for them, and at least `load_wait_ms` while all states are being loaded."""
+        """Acquire records; wait `wait_ms` for them, and at least `load_wait_ms` while all states are being loaded.
+
+        A session that ends or is replaced meanwhile gets no records: its client may wait on another connection, and
+        nobody would release these records before their locks expire.
+        """
         loop = asyncio.get_running_loop()
         begun = loop.time()
         deadline = begun + wait_ms / 1000
@@ -301,7 +305,7 @@ class ShareGroups:
         loading: dict[Place, LedShare] = {}
         self.partitions.watch(places, event)
         try:
-            while True:
+            while self.sessions.is_current(session):
                 event.clear()
                 fetched, is_any_loaded = await self._acquire(session, plan, loading)
                 is_first_load = bool(loading) and not is_any_loaded
@@ -313,6 +317,7 @@ class ShareGroups:
                         await event.wait()
                 except TimeoutError:
                     return ()
+            return ()
         finally:
             self.partitions.unwatch(places, event)
 

@@ -233,6 +233,13 @@ MUTANTS = (
         (f"{STATE_TESTS}::test_invalid_requests_change_nothing",),
     ),
     Mutant(
+        "a fetch on a connection that was cut takes records from the next session",
+        "broker/coordinator/shares.py",
+        "            while self.sessions.is_current(session):\n",
+        "            while True:\n",
+        (f"{USE_TESTS}::test_a_fetch_whose_session_has_ended_acquires_nothing",),
+    ),
+    Mutant(
         "states of an interrupted deletion stay missing",
         SERVICE,
         "            known = noted & group.verified.get(topic.topic_id, frozenset())\n",

@@ -120,6 +120,20 @@ async def test_the_forgotten_partitions_of_a_session_are_bounded_by_those_that_a
     assert not session.former
 
 
+@pytest.mark.parametrize("epoch", [NEW_SESSION, END_SESSION])
+async def test_a_fetch_whose_session_has_ended_acquires_nothing(bare: Place, epoch: int) -> None:
+    """Its connection may be cut, unnoticed by this broker.  The client has begun another session, or has left."""
+    old = asyncio.create_task(ask(bare, NEW_SESSION, (here(bare),), wait_ms=3_600_000))
+    await bare.until(lambda: bare.shares.partitions.is_loaded(bare.key))
+    await ask(bare, epoch, (here(bare),) if epoch == NEW_SESSION else ())
+    await bare.write(make_batch((b"a",)))
+    assert (await old).fetched == ()
+    if epoch == NEW_SESSION:
+        assert acquired(await ask(bare, 1)) == [(0, 1)]
+        await ask(bare, END_SESSION)
+    await dropped(bare)
+
+
 class Slow:
     """A share coordinator that does not answer requests about partitions from 1 on, until it is `let`.
 
