@@ -247,6 +247,13 @@ MUTANTS = (
         (f"{GROUP_TESTS}::test_the_first_member_restores_states_of_an_interrupted_deletion",),
     ),
     Mutant(
+        "a late report hides that states were deleted",
+        SERVICE,
+        "            group.verified.clear()  # a report",
+        "            pass  # a report",
+        (f"{GROUP_TESTS}::test_a_late_report_does_not_hide_that_states_were_deleted",),
+    ),
+    Mutant(
         "a failover initializes all states again",
         "broker/core/coordinator/share/groups.py",
         "        if self.members:\n            self.verified =",

@@ -136,6 +136,8 @@ class ShareService:
             request.client.host,
             tuple(sorted(set(request.topics))) if request.topics is not None else () if old is None else old.topics,
         )
+        if not group.members:
+            group.verified.clear()  # a report of states that were deleted since may have arrived late
         if value != old:
             self._put(turn, Kind.MEMBER, group.name, write_member(value), request.member_id)
             group = self.groups[group.name]
@@ -235,8 +237,6 @@ class ShareService:
         for member in members:
             for key in member_keys(group.name, member.member_id):
                 turn.append(write_key(key), None)
-        if not group.members:
-            group.verified.clear()
         self._settle(turn, group, cause)
 
     def tick(self, turn: Turn) -> None:

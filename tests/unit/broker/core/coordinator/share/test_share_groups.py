@@ -378,6 +378,18 @@ def test_the_first_member_restores_states_of_an_interrupted_deletion(driver: Dri
     assert len(driver.effects) == 1, "each state exists"
 
 
+def test_a_late_report_does_not_hide_that_states_were_deleted(driver: Driver) -> None:
+    """The states were initialized, then deleted, and the report of the initialization arrives last."""
+    joined(driver, "a")
+    driver.beat("a", -1)
+    driver.beat("b")
+    driver.beat("b", -1)
+    driver.ask(ForgetShareStates("work", driver.ask(ListShareStates("work")).partitions))
+    driver.initialize()
+    driver.beat("c")
+    assert driver.effects[-1].partitions == (NamedPartitions(ORDERS, "orders", (0, 1, 2, 3)),)
+
+
 def test_a_failover_with_members_initializes_no_state_again(driver: Driver) -> None:
     epochs = joined(driver, "a")
     driver.fail_over()
