@@ -396,7 +396,12 @@ class ShareGroups:
             )
 
     async def _delete(self, effect: DeleteShareStates) -> None:
-        await self.states.ask_all([DeleteState(key) for key in _keys(effect.group, effect.partitions)])
+        """Delete states, and report the deleted ones to the group, which requests the others again."""
+        keys = _keys(effect.group, effect.partitions)
+        found = await self.states.ask_all([DeleteState(key) for key in keys])
+        done = {key for key, response in zip(keys, found, strict=True) if response.error is KafkaCode.NONE}
+        if deleted := _of(effect.group, effect.partitions, done):
+            self._groups.tell(effect.group, lambda machine, now: machine.share_deleted(effect.group, deleted, now))
 
     async def clear_group(self, group: str) -> KafkaCode:
         """Delete the states of a share group that will be deleted.  A group of another type is not changed."""

@@ -240,6 +240,22 @@ MUTANTS = (
         (f"{USE_TESTS}::test_a_fetch_whose_session_has_ended_acquires_nothing",),
     ),
     Mutant(
+        "the deletion of states of a deleted topic is not repeated",
+        SERVICE,
+        "        if not (missing or gone):\n",
+        "        if not missing:\n",
+        (f"{GROUP_TESTS}::test_the_states_of_a_deleted_topic_are_deleted",),
+    ),
+    Mutant(
+        "a group forgets states that were not deleted",
+        "broker/coordinator/shares.py",
+        "        if deleted := _of(effect.group, effect.partitions, done):\n",
+        "        if deleted := effect.partitions:\n",
+        (
+            "tests/unit/broker/coordinator/test_shares.py::test_the_group_forgets_those_states_of_a_deleted_topic_that_are_deleted",
+        ),
+    ),
+    Mutant(
         "states of an interrupted deletion stay missing",
         SERVICE,
         "            known = noted & group.verified.get(topic.topic_id, frozenset())\n",

@@ -516,6 +516,12 @@ class GroupMachine:
         self._shares.initialized(turn, group, partitions)
         return turn.step()
 
+    def share_deleted(self, group: str, partitions: Sequence[NamedPartitions], now_ms: int) -> Step:
+        """Note that the states of share partitions whose topics no longer exist are deleted."""
+        turn = self._turn(now_ms)
+        self._shares.deleted(turn, group, partitions)
+        return turn.step()
+
     def close(self) -> None:
         """End; see `Machine.close`."""
         self._sweeper.close()

@@ -24,7 +24,7 @@ class ShareGroupLimits(msgspec.Struct, frozen=True):
     heartbeat_interval_ms: the interval that the coordinator sends to members.
     members_max: `group.share.max.size`; a member beyond it gets GROUP_MAX_SIZE_REACHED.
     topics_max: names in the subscription of a member; a longer subscription gets INVALID_REQUEST.
-    initialization_retry_ms: time before states that could not be initialized are tried again.
+    initialization_retry_ms: time before states that could not be initialized or deleted are tried again.
     """
 
     session_timeout_ms: int = 45_000
@@ -144,7 +144,7 @@ class InitializeShareStates(msgspec.Struct, frozen=True):
 
 
 class DeleteShareStates(msgspec.Struct, frozen=True):
-    """An effect: delete the states of topics that no longer exist."""
+    """An effect: delete the states of topics that no longer exist, and report it by `share_deleted`."""
 
     group: str
     partitions: tuple[NamedPartitions, ...]

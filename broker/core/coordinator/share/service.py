@@ -162,10 +162,13 @@ class ShareService:
     def _settle(self, turn: Turn, group: ShareGroup, cause: str | None) -> None:
         """Begin the next epoch with new targets if something has changed, and initialize the states that are missing.
 
+        Delete the states of topics that no longer exist.  They stay noted until they are deleted, so that a later
+        coordinator deletes them if this one fails.
+
         cause: why members or subscriptions changed, as a clause; None if only topics may have changed.
         """
         group.is_outdated = False
-        self._drop_missing(turn, group)
+        gone = {topic: state for topic, state in group.initialized.items() if self._topics.topic_name(topic) is None}
         existing = {name: topic for name in sorted(group.subscribed_topics()) if (topic := self._topics.topic(name))}
         metadata_hash = hash_of(existing)
         missing = []
@@ -177,11 +180,14 @@ class ShareService:
                 missing.append(NamedPartitions(topic.topic_id, name, indexes))
         if cause is not None or metadata_hash != group.metadata_hash:
             self._begin_epoch(turn, group, metadata_hash, cause or "the subscribed topics or their partitions changed")
-        if not missing:
+        if not (missing or gone):
             group.initializing_until_ms = 0
         elif turn.now_ms >= group.initializing_until_ms:
             group.initializing_until_ms = turn.now_ms + turn.limits.share.initialization_retry_ms
-            turn.order(InitializeShareStates(group.name, group.epoch, tuple(missing)))
+            if missing:
+                turn.order(InitializeShareStates(group.name, group.epoch, tuple(missing)))
+            if gone:
+                turn.order(DeleteShareStates(group.name, _named(gone)))
 
     def _begin_epoch(self, turn: Turn, group: ShareGroup, metadata_hash: int, cause: str) -> None:
         epoch = group.epoch + 1
@@ -200,13 +206,6 @@ class ShareService:
         self._put(turn, Kind.TARGET, group.name, write_target(epoch))
         turn.note(f"group={group.name!r} state={group.state} epoch={epoch} event={cause}")
 
-    def _drop_missing(self, turn: Turn, group: ShareGroup) -> None:
-        """Delete the states of topics that no longer exist."""
-        gone = {topic: state for topic, state in group.initialized.items() if self._topics.topic_name(topic) is None}
-        if gone:
-            turn.order(DeleteShareStates(group.name, _named(gone)))
-            self._put_states(turn, group, {each: kept for each, kept in group.initialized.items() if each not in gone})
-
     def initialized(self, turn: Turn, name: str, done: Iterable[NamedPartitions]) -> None:
         """Note that share partitions have a state now, and assign them."""
         group = self.groups.get(name)
@@ -220,6 +219,20 @@ class ShareService:
         if states != group.initialized:
             self._put_states(turn, group, states)
             self._settle(turn, group, "share partitions were initialized")
+
+    def deleted(self, turn: Turn, name: str, done: Iterable[NamedPartitions]) -> None:
+        """Note that the states of topics that no longer exist are deleted."""
+        group = self.groups.get(name)
+        if group is None:
+            return
+        states = dict(group.initialized)
+        for topic_id, _, indexes in done:
+            known = states.pop(topic_id, None)
+            if known is not None and (left := known.partitions - frozenset(indexes)):
+                states[topic_id] = known._replace(partitions=left)
+        if states != group.initialized:
+            self._put_states(turn, group, states)
+            group.is_outdated = True
 
     def _put_states(self, turn: Turn, group: ShareGroup, states: dict[UUID, StateTopic]) -> None:
         value = write_state_partitions(states, {}, turn.wall_ms)

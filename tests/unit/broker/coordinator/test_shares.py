@@ -9,11 +9,13 @@ from typing import Any, cast
 import pytest
 
 from broker.coordinator.groups import GroupCoordinators
+from broker.coordinator.partition import Operation
 from broker.coordinator.shares import ShareGroups
 from broker.core.coordinator.consumer.requests import NamedPartitions
+from broker.core.coordinator.group_machine import GroupMachine
 from broker.core.coordinator.group_requests import GroupRequest
-from broker.core.coordinator.share.requests import ListShareStates, NoteShareStates
-from broker.core.coordinator.share.states import InitializeState, StateRequest, StateResponse
+from broker.core.coordinator.share.requests import DeleteShareStates, ListShareStates, NoteShareStates
+from broker.core.coordinator.share.states import DeleteState, InitializeState, StateRequest, StateResponse
 from quorumlog.runtime.clock import Sources
 from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.core.coordinator.driver import Cluster, Coordinator, topic_id
@@ -60,6 +62,9 @@ class Place:
         future.set_result(self.refusal if is_refused else self.machine.ask(request))
         return future
 
+    def tell(self, group: str, operation: Operation[GroupMachine]) -> None:
+        self.machine.take(operation(self.machine.machine, self.machine.now_ms))
+
     def listed(self) -> list[tuple[int, ...]]:
         return [each.partitions for each in self.machine.ask(ListShareStates("work")).partitions]
 
@@ -89,6 +94,14 @@ async def test_states_that_the_group_cannot_note_are_an_error(place: Place) -> N
     place.refusal = KafkaCode.NOT_COORDINATOR
     reset, states = await place.shares.alter_offsets("work", [(BOTH, [5, 7])])
     assert (reset.error, states) == (KafkaCode.NOT_COORDINATOR, [])
+
+
+async def test_the_group_forgets_those_states_of_a_deleted_topic_that_are_deleted(place: Place) -> None:
+    await place.shares.alter_offsets("work", [(BOTH, [5, 7])])
+    place.failing.add(1)
+    await place.shares._delete(DeleteShareStates("work", (BOTH,)))
+    assert [type(each) for each in place.asked[-2:]] == [DeleteState, DeleteState]
+    assert place.listed() == [(1,)]
 
 
 async def test_an_alteration_without_offsets_creates_nothing(place: Place) -> None:

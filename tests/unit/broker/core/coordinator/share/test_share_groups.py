@@ -115,6 +115,12 @@ class Driver:
         self._take(self.machine.share_initialized(effect.group, effect.partitions, self.now_ms))
         self.machine.check()
 
+    def delete(self, *indexes: int) -> None:
+        """Report that states of a deleted topic are deleted."""
+        partitions = (NamedPartitions(ORDERS, "orders", indexes),)
+        self._take(self.machine.share_deleted("work", partitions, self.now_ms))
+        self.machine.check()
+
     def wait(self, ms: int) -> None:
         self.now_ms += ms
         while self.machine.deadline_ms is not None and self.machine.deadline_ms <= self.now_ms:
@@ -213,12 +219,33 @@ def test_new_partitions_of_a_topic_are_initialized_and_assigned(driver: Driver) 
     assert driver.beat("a", epochs["a"] + 1).assignment == {ORDERS: frozenset(range(5))}
 
 
-def test_the_states_of_a_deleted_topic_are_deleted(driver: Driver) -> None:
-    epochs = joined(driver, "a")
+@pytest.mark.parametrize("fails_over", [False, True])
+def test_the_states_of_a_deleted_topic_are_deleted(driver: Driver, fails_over: bool) -> None:
+    epoch = joined(driver, "a")["a"]
     del driver.image.topics["orders"]
     driver.machine.topics_changed(["orders"], driver.now_ms)
-    assert driver.beat("a", epochs["a"]).assignment == {}
-    assert driver.effects == [DeleteShareStates("work", (NamedPartitions(ORDERS, "orders", (0, 1, 2, 3)),))]
+    deletion = DeleteShareStates("work", (NamedPartitions(ORDERS, "orders", (0, 1, 2, 3)),))
+    found = driver.beat("a", epoch)
+    assert (found.assignment, driver.effects) == ({}, [deletion])
+    if fails_over:  # before the states were deleted
+        driver.effects.clear()
+        driver.fail_over()
+    else:
+        driver.beat("a", found.epoch)
+        assert driver.effects == [deletion], "it is in progress"
+        driver.wait(LIMITS.share.initialization_retry_ms)
+        driver.effects.clear()
+    driver.beat("a", found.epoch)
+    assert driver.effects == [deletion]
+    driver.delete(0, 1, 2)
+    driver.wait(LIMITS.share.initialization_retry_ms)
+    driver.beat("a", found.epoch)
+    assert driver.effects.pop().partitions == (NamedPartitions(ORDERS, "orders", (3,)),)
+    driver.delete(3)
+    assert driver.ask(ListShareStates("work")).partitions == ()
+    driver.wait(LIMITS.share.initialization_retry_ms)
+    driver.beat("a", found.epoch)
+    assert driver.effects == [deletion]
 
 
 @pytest.mark.parametrize(
