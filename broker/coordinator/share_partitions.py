@@ -276,7 +276,8 @@ class LedShare:
         return self._is_unused and self._letter_task is not None
 
     def _report_idle(self) -> None:
-        if self._is_unused and self._saving is None and self._letter_task is None:
+        is_working = self._saving is not None or self._letter_task is not None
+        if self._is_unused and (self.has_ended or not is_working):
             self._on_idle()
 
     # -- saves and locks
@@ -327,6 +328,7 @@ class LedShare:
                 if code not in _UNAVAILABLE:
                     self._saving = None
                     self.end()  # another leader owns the state, or the state was initialized again
+                    self._report_idle()
                     return
         finally:
             self._saving = None
@@ -369,6 +371,7 @@ class LedShare:
                 if await self._is_state_lost():
                     self._letter_task = None
                     self.end()
+                    self._report_idle()
                     return
         finally:
             self._letter_task = None

@@ -151,8 +151,8 @@ MUTANTS = (
     Mutant(
         "a share partition is dropped while dead letters are missing",
         SHELL,
-        "if self._is_unused and self._saving is None and self._letter_task is None:",
-        "if self._is_unused and self._saving is None:",
+        "is_working = self._saving is not None or self._letter_task is not None",
+        "is_working = self._saving is not None",
         (f"{LETTER_TESTS}::test_a_share_partition_without_sessions_is_kept_until_its_letters_are_written",),
     ),
     Mutant(
@@ -238,6 +238,22 @@ MUTANTS = (
         "            while self.sessions.is_current(session):\n",
         "            while True:\n",
         (f"{USE_TESTS}::test_a_fetch_whose_session_has_ended_acquires_nothing",),
+    ),
+    Mutant(
+        "a share partition whose state is no longer its own stays loaded",
+        SHELL,
+        "                    self.end()  # another leader owns the state, or the state was initialized again\n"
+        "                    self._report_idle()\n",
+        "                    self.end()  # another leader owns the state, or the state was initialized again\n",
+        (f"{USE_TESTS}::test_a_save_that_is_refused_after_the_session_leaves_nothing_loaded",),
+    ),
+    Mutant(
+        "a share partition without a state stays loaded for its letters",
+        SHELL,
+        "                    self._letter_task = None\n                    self.end()\n"
+        "                    self._report_idle()\n",
+        "                    self._letter_task = None\n                    self.end()\n",
+        (f"{LETTER_TESTS}::test_letters_of_a_deleted_group_leave_nothing_loaded",),
     ),
     Mutant(
         "the deletion of states of a deleted topic is not repeated",

@@ -375,6 +375,16 @@ async def test_letters_of_a_deleted_group_are_no_longer_tried(place: Place) -> N
     assert place.batches == []
 
 
+async def test_letters_of_a_deleted_group_leave_nothing_loaded(place: Place) -> None:
+    await place.write(make_batch((b"a",)))
+    await place.fetch()
+    await place.reject(0, 1)
+    await place.until(lambda: place.cause)
+    (await place.led()).release("m", is_unused=True)
+    place.state = None
+    await place.until(lambda: len(place.shares.partitions) == 0)
+
+
 # -- leaders
 
 

@@ -113,6 +113,17 @@ async def test_a_share_partition_that_could_not_be_loaded_is_dropped_with_the_se
     await dropped(bare)
 
 
+async def test_a_save_that_is_refused_after_the_session_leaves_nothing_loaded(fetched: Place) -> None:
+    fetched.state = ShareState(0, 4, 0, 1)  # an administrator has set another start
+    led = fetched.shares.partitions.known(fetched.key)
+    assert led is not None
+    refused = led.acknowledge("m", (Acknowledgement(0, 2, (AckType.ACCEPT,)),))
+    await ask(fetched, END_SESSION)
+    assert not refused.done()
+    assert await refused is KafkaCode.NOT_LEADER_OR_FOLLOWER
+    await dropped(fetched)
+
+
 async def test_the_forgotten_partitions_of_a_session_are_bounded_by_those_that_are_loaded(fetched: Place) -> None:
     fetched.shares.partitions.drop(fetched.key)
     await ask(fetched, 1, forgotten=(here(fetched),))
