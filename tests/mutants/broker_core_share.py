@@ -256,6 +256,13 @@ MUTANTS = (
         (f"{LETTER_TESTS}::test_letters_of_a_deleted_group_leave_nothing_loaded",),
     ),
     Mutant(
+        "a lock that ended with the leadership counts as an invalid request",
+        PARTITION,
+        "                if first >= self.end_offset:\n",
+        "                if first < 0:\n",
+        (f"{UNIT}::test_a_member_has_lost_the_records_that_an_earlier_leader_delivered",),
+    ),
+    Mutant(
         "the deletion of states of a deleted topic is not repeated",
         SERVICE,
         "        if not (missing or gone):\n",

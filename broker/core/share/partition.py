@@ -269,8 +269,10 @@ class SharePartition:
                 first = max(first, self.start_offset)
                 if first >= end:
                     continue
+                if first >= self.end_offset:
+                    return KafkaCode.INVALID_RECORD_STATE  # an earlier leader may have delivered these records
                 if end > self.end_offset:
-                    return KafkaCode.INVALID_REQUEST  # nobody has fetched these records
+                    return KafkaCode.INVALID_REQUEST  # nobody has fetched all of these records
                 found = self._runs.within(first, end)
                 if kind is AckType.RENEW and not self.limits.may_renew:
                     return KafkaCode.INVALID_RECORD_STATE

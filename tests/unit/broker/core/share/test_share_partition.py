@@ -174,6 +174,14 @@ def test_acknowledgements_of_strangers_change_nothing() -> None:
     assert refused(share, "a", 5, 5, AckType.ACCEPT) is KafkaCode.INVALID_RECORD_STATE
 
 
+def test_a_member_has_lost_the_records_that_an_earlier_leader_delivered() -> None:
+    """For a client, that is no invalid request: its locks have ended with the leadership."""
+    share = partition()
+    assert refused(share, "a", 0, 9, AckType.ACCEPT) is KafkaCode.INVALID_RECORD_STATE
+    share.acquire("b", [(0, 5)], MANY, NOW)
+    assert refused(share, "a", 5, 9, AckType.ACCEPT) is KafkaCode.INVALID_RECORD_STATE
+
+
 def test_an_acknowledgement_below_the_start_is_ignored() -> None:
     share = partition()
     share.acquire("a", [(0, 10)], MANY, NOW)
