@@ -311,8 +311,8 @@ MUTANTS = (
     Mutant(
         "a share partition without a state is noted, so it never gets one",
         "broker/coordinator/shares.py",
-        "strict=True) if response.error is KafkaCode.NONE}",
-        "strict=True)}",
+        "strict=True) if response.error is KafkaCode.NONE}\n        partitions = _of(",
+        "strict=True)}\n        partitions = _of(",
         ("tests/unit/broker/coordinator/test_shares.py::test_a_share_partition_that_has_no_state_is_not_noted",),
     ),
     Mutant(
