@@ -256,6 +256,13 @@ MUTANTS = (
         (f"{LETTER_TESTS}::test_letters_of_a_deleted_group_leave_nothing_loaded",),
     ),
     Mutant(
+        "new partitions wait after states were verified",
+        SERVICE,
+        "        elif group.initializing_until_ms:\n",
+        "        elif False:\n",
+        (f"{GROUP_TESTS}::test_verified_states_delay_no_new_partitions",),
+    ),
+    Mutant(
         "a lock that ended with the leadership counts as an invalid request",
         PARTITION,
         "                if first >= self.end_offset:\n",
@@ -265,8 +272,8 @@ MUTANTS = (
     Mutant(
         "the deletion of states of a deleted topic is not repeated",
         SERVICE,
-        "        if not (missing or gone):\n",
-        "        if not missing:\n",
+        "or group.initializing_until_ms or group.deleting_until_ms:",
+        "or group.initializing_until_ms:",
         (f"{GROUP_TESTS}::test_the_states_of_a_deleted_topic_are_deleted",),
     ),
     Mutant(

@@ -108,7 +108,7 @@ class ShareGroup:
     verified: those of `initialized` that certainly have one.  An administrator may delete the states of a group without
         members, and fail before the group notes that.  So the first member lets all of them be initialized again, which
         changes no existing state.
-    initializing_until_ms: while states are being initialized or deleted, when to try again.
+    initializing_until_ms, deleting_until_ms: while states are being initialized or deleted, when to try again.
     is_outdated: topics may have changed since the last target.
     `verified` and what follows is soft state.
     """
@@ -123,6 +123,7 @@ class ShareGroup:
         self.deleting: dict[UUID, str] = {}
         self.verified: dict[UUID, frozenset[int]] = {}
         self.initializing_until_ms = 0
+        self.deleting_until_ms = 0
         self.is_outdated = True
         self._kinds: set[Kind] = set()
 

@@ -146,7 +146,7 @@ class ShareService:
         if old is None or old.topics != value.topics:
             what = "joined" if old is None else "changed its subscription"
             self._settle(turn, group, f"member {request.member_id!r} {what}")
-        elif group.is_outdated or group.initializing_until_ms:
+        elif group.is_outdated or group.initializing_until_ms or group.deleting_until_ms:
             self._settle(turn, group, None)
         has_changed = member.assigned != member.target
         if has_changed or member.epoch != group.assignment_epoch:
@@ -180,14 +180,17 @@ class ShareService:
                 missing.append(NamedPartitions(topic.topic_id, name, indexes))
         if cause is not None or metadata_hash != group.metadata_hash:
             self._begin_epoch(turn, group, metadata_hash, cause or "the subscribed topics or their partitions changed")
-        if not (missing or gone):
+        again_ms = turn.now_ms + turn.limits.share.initialization_retry_ms
+        if not missing:
             group.initializing_until_ms = 0
         elif turn.now_ms >= group.initializing_until_ms:
-            group.initializing_until_ms = turn.now_ms + turn.limits.share.initialization_retry_ms
-            if missing:
-                turn.order(InitializeShareStates(group.name, group.epoch, tuple(missing)))
-            if gone:
-                turn.order(DeleteShareStates(group.name, _named(gone)))
+            group.initializing_until_ms = again_ms
+            turn.order(InitializeShareStates(group.name, group.epoch, tuple(missing)))
+        if not gone:
+            group.deleting_until_ms = 0
+        elif turn.now_ms >= group.deleting_until_ms:
+            group.deleting_until_ms = again_ms
+            turn.order(DeleteShareStates(group.name, _named(gone)))
 
     def _begin_epoch(self, turn: Turn, group: ShareGroup, metadata_hash: int, cause: str) -> None:
         epoch = group.epoch + 1
@@ -219,6 +222,8 @@ class ShareService:
         if states != group.initialized:
             self._put_states(turn, group, states)
             self._settle(turn, group, "share partitions were initialized")
+        elif group.initializing_until_ms:
+            self._settle(turn, group, None)  # others need not wait until the states would be initialized again
 
     def deleted(self, turn: Turn, name: str, done: Iterable[NamedPartitions]) -> None:
         """Note that the states of topics that no longer exist are deleted."""

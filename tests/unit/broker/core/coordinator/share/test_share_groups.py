@@ -405,6 +405,23 @@ def test_the_first_member_restores_states_of_an_interrupted_deletion(driver: Dri
     assert len(driver.effects) == 1, "each state exists"
 
 
+def test_a_deletion_of_states_delays_no_new_partitions(driver: Driver) -> None:
+    joined(driver, "a")
+    driver.beat("a", -1)
+    epoch = driver.beat("b", 0, ("events", "orders")).epoch
+    driver.initialize()
+    del driver.image.topics["events"]
+    driver.machine.topics_changed(["events"], driver.now_ms)
+    epoch = driver.beat("b", epoch).epoch
+    deletion = driver.effects.pop()
+    assert isinstance(deletion, DeleteShareStates)
+    driver.image.topics["orders"] = Topic(ORDERS, 5)
+    driver.machine.topics_changed(["orders"], driver.now_ms)
+    driver.beat("b", epoch)
+    (effect,) = driver.effects
+    assert effect.partitions == (NamedPartitions(ORDERS, "orders", (4,)),)
+
+
 def test_a_late_report_does_not_hide_that_states_were_deleted(driver: Driver) -> None:
     """The states were initialized, then deleted, and the report of the initialization arrives last."""
     joined(driver, "a")
@@ -415,6 +432,18 @@ def test_a_late_report_does_not_hide_that_states_were_deleted(driver: Driver) ->
     driver.initialize()
     driver.beat("c")
     assert driver.effects[-1].partitions == (NamedPartitions(ORDERS, "orders", (0, 1, 2, 3)),)
+
+
+def test_verified_states_delay_no_new_partitions(driver: Driver) -> None:
+    joined(driver, "a")
+    driver.beat("a", -1)
+    epoch = driver.beat("b").epoch
+    driver.initialize()
+    driver.image.topics["orders"] = Topic(ORDERS, 5)
+    driver.machine.topics_changed(["orders"], driver.now_ms)
+    driver.beat("b", epoch)
+    (effect,) = driver.effects
+    assert effect.partitions == (NamedPartitions(ORDERS, "orders", (4,)),)
 
 
 def test_a_failover_with_members_initializes_no_state_again(driver: Driver) -> None:
