@@ -267,8 +267,13 @@ class Fetcher:
         )
         timeout = (wait_ms + self._limits.fetcher_timeout_ms) / 1000
         reply = asyncio.ensure_future(connection.call(int(Api.FETCH), wire.FOLLOWER_VERSION, body, timeout))
-        reply.add_done_callback(lambda _: self._news.set())
+        reply.add_done_callback(self._on_end_of_reply)
         self._rounds.append(_Round(request, reply, line))
+
+    def _on_end_of_reply(self, reply: asyncio.Future[memoryview]) -> None:
+        if not reply.cancelled():
+            reply.exception()  # read it: nobody awaits a reply whose connection breaks after `run` was cancelled
+        self._news.set()
 
     # -- replies
 

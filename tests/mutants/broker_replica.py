@@ -288,6 +288,13 @@ MUTANTS = (
         (f"{FETCHER_TESTS}::test_a_broker_that_registers_again_reports_all_its_positions_again",),
     ),
     Mutant(
+        "nobody reads the error of a reply after the fetcher was cancelled",
+        FETCHER,
+        "            reply.exception()  # read it: nobody",
+        "            pass  # read it: nobody",
+        (f"{FETCHER_TESTS}::test_a_reply_that_fails_after_the_fetcher_was_cancelled_is_not_reported",),
+    ),
+    Mutant(
         "a watermark counts as sent with a divergence",
         FETCH,
         "if is_news or (is_follower and entry.is_named_again):",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -11,8 +13,9 @@ from broker.core.fetch_session import FULL_FETCH_NEW_SESSION
 from broker.kafka.api import FetchPartition, ForgottenPartition
 from broker.log import PartitionLog
 from broker.replica.replica import Replica
+from quorumlog.errors import ClusterError
 from quorumlog.runtime.disk import DiskFile
-from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka import fetch as wire
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.replica.rig import Rig
@@ -261,3 +264,30 @@ async def test_a_broker_that_registers_again_reports_all_its_positions_again(
     assert again.broker_epoch == rig.cluster.epoch(1)
     running.cancel()
     await asyncio.wait({running})
+
+
+async def test_a_reply_that_fails_after_the_fetcher_was_cancelled_is_not_reported(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that stops cancels its fetchers, and then closes its connections, which ends the replies."""
+    await rig.create((2, 1))
+    fetcher, line = rig.fetcher(2), Line()
+
+    async def connected(_: int) -> Line:
+        return line
+
+    monkeypatch.setattr(fetcher, "_connection", connected)
+    unheard: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+    running = asyncio.create_task(fetcher.run())
+    _, answer = await line.asked.get()
+    answer.set_result(nothing_new(7))
+    _, parked = await line.asked.get()  # in the wait for this one, it waits for news as well
+    running.cancel()
+    await asyncio.wait({running})
+    parked.set_exception(ClusterError(ApiError.BROKER_UNAVAILABLE, "closed", retriable=True))
+    await asyncio.wait({fetcher._rounds[0].reply})
+    fetcher._rounds.clear()
+    del running  # its traceback refers to the reply
+    gc.collect()
+    assert unheard == []
