@@ -186,7 +186,8 @@ class Producer:
                     await asyncio.sleep(self._until_next_s())
         finally:
             for _, sent in flying:
-                sent.cancel()
+                if not sent.cancel() and not sent.cancelled():
+                    sent.exception()  # its answer came together with the cancel of this method
         raise failure
 
     def _until_next_s(self) -> float:

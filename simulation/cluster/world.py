@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import traceback
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -22,7 +21,6 @@ from typing import Any
 from unittest.mock import patch
 from uuid import UUID
 
-import structlog
 from msgspec.structs import replace
 
 from broker.log.state import CLEAN_EPOCH
@@ -43,6 +41,7 @@ from simulation.cluster.retention import Kept, Retention, StrayWatch
 from simulation.kernel import real_store
 from simulation.kernel.cpu_limit import HangError, cpu_limited
 from simulation.kernel.loop import BusyError, Process
+from simulation.kernel.mishaps import described, reported
 from simulation.kernel.real_disk import Folders
 from simulation.kernel.store import QuorumDisk
 from simulation.kernel.trace import Trace
@@ -229,7 +228,7 @@ class ClusterWorld(World):
         is_known = isinstance(failure, QuorumlogError) and self.is_expected(host, failure)
         is_outlived = self._is_outlived(host, failure)
         if failure is not None and not (is_known or is_outlived or foreseen):
-            self._report_violation(f"{host.name} fails: {_described(failure)}")
+            self._report_violation(f"{host.name} fails: {described(failure)}")
         if process is not None and host.process is process:
             process.kill()
             self._ended(host, power=False)
@@ -265,7 +264,7 @@ class ClusterWorld(World):
             except Violation:
                 pass  # the watch has already reported it
             except Exception as error:
-                self._report_violation(f"client {name} fails: {_described(error)}")
+                self._report_violation(f"client {name} fails: {described(error)}")
 
         process = Process(self.loop, name)
         return process, process.start(guarded())
@@ -328,24 +327,22 @@ class ClusterWorld(World):
 
     def play(self, course: Course) -> ClusterResult:
         """Run the plan to its end, or to the first violation."""
-        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
         silenced = logging.root.manager.disable
         logging.disable()
         try:
             with (
+                reported(self.loop, self._report_violation),
                 early_fencing_watched(self),
                 nullcontext() if self._stores is None else self._stores.in_use(),
                 cpu_limited(self.loop),
             ):
                 self.loop.run_until_complete(Process(self.loop, "admin").start(self._guarded(course)))
-            for broken in self.loop.broken_invariants():
-                self._report_violation(_described(broken))
         except BusyError as error:
             self._report_violation(f"L6: {error}")
         except HangError as hang:
             self._report_violation(f"{hang}")
         except AssertionError as error:
-            self._report_violation(_described(error))
+            self._report_violation(described(error))
         finally:
             logging.disable(silenced)
             self.watch.evidence.closed = True
@@ -375,7 +372,7 @@ class ClusterWorld(World):
         broken = asyncio.get_running_loop().create_task(self.broken.wait())
         await asyncio.wait({play, broken}, return_when=asyncio.FIRST_COMPLETED)
         if play.done() and (error := play.exception()) is not None:
-            self._report_violation(f"{error}" if isinstance(error, Violation) else _described(error))
+            self._report_violation(f"{error}" if isinstance(error, Violation) else described(error))
         with suppress(asyncio.CancelledError):
             broken.cancel()
 
@@ -439,15 +436,6 @@ def early_fencing_watched(world: ClusterWorld) -> Iterator[None]:
 
     with patch.object(Fencing, "process_ended", process_ended):
         yield
-
-
-def _described(error: BaseException) -> str:
-    """Return the error and the place where it was raised."""
-    if isinstance(error, BaseExceptionGroup):
-        return "; ".join(_described(one) for one in error.exceptions)
-    at = traceback.extract_tb(error.__traceback__)[-3:]
-    where = " < ".join(f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in reversed(at))
-    return f"{type(error).__name__}: {error} ({where})"
 
 
 Course = Callable[[ClusterWorld], Coroutine[Any, Any, None]]

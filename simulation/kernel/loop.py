@@ -116,6 +116,7 @@ class BusyError(RuntimeError):
 
 
 class _NumberedTask(asyncio.Task[Any]):
+    process: Process | None
     _numbers = count()
     _number: int
 
@@ -177,22 +178,23 @@ class SimulatedLoop(base_events.BaseEventLoop):
         self.events = 0
         self.events_max: float = inf
         """The run fails after this number of events, because the program probably loops forever."""
-        self.graveyard: list[asyncio.Task[Any]] = []
+        self.graveyard: list[_NumberedTask] = []
         self._prune_at = _GRAVEYARD_MIN
         self._buried = False
 
     def create_task(self, coro: Any, *, name: object = None, context: Context | None = None) -> asyncio.Task[Any]:
         task = _NumberedTask(coro, loop=self, name="" if name is None else str(name), context=context)
+        task.process = PROCESS.get() if context is None else context.get(PROCESS)
         self.graveyard.append(task)
         if len(self.graveyard) > self._prune_at:
             self.graveyard = [one for one in self.graveyard if not one.done() or _is_unheard(one)]
             self._prune_at = max(_GRAVEYARD_MIN, 2 * len(self.graveyard))
         return task
 
-    def broken_invariants(self) -> list[AssertionError]:
-        """Return the AssertionErrors that ended tasks and were never retrieved.  They also end a production process."""
-        failures = [task.exception() for task in self.graveyard if _is_unheard(task)]
-        return [one for one in failures if isinstance(one, AssertionError)]
+    def unheard_errors(self) -> list[tuple[Process | None, Exception]]:
+        """Return the errors that ended tasks and were never retrieved, each with the process of its task."""
+        ended = [(task.process, task.exception()) for task in self.graveyard if _is_unheard(task)]
+        return [(process, error) for process, error in ended if isinstance(error, Exception)]
 
     def create_future(self) -> asyncio.Future[Any]:
         return _NumberedFuture(loop=self)

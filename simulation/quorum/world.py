@@ -11,7 +11,6 @@ nodes must be quiet; and the clients' history must be linearizable.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
@@ -22,7 +21,6 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-import structlog
 from msgspec.structs import replace
 
 from metadata.control.decision import Decision
@@ -44,6 +42,7 @@ from quorumlog.wire.errors import ApiError
 from quorumlog_server.volunteer import Volunteer
 from simulation.kernel.cpu_limit import HangError, cpu_limited
 from simulation.kernel.loop import EPOCH_MS, Process, SimulatedLoop
+from simulation.kernel.mishaps import reported
 from simulation.kernel.network import CONTROL_PORT, Network, SimulatedTransport
 from simulation.kernel.real_store import Folders
 from simulation.kernel.store import Latency, QuorumDisk
@@ -521,12 +520,13 @@ class QuorumWorld:
 
     def play(self, course: Course) -> Result:
         """Run the plan to its end, or to the first violation."""
-        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
         try:
-            with nullcontext() if self._folders is None else self._folders.in_use(), cpu_limited(self.loop):
+            with (
+                reported(self.loop, self._break),
+                nullcontext() if self._folders is None else self._folders.in_use(),
+                cpu_limited(self.loop),
+            ):
                 self.loop.run_until_complete(Process(self.loop, "world").start(self._guarded(course)))
-            for broken in self.loop.broken_invariants():
-                self._break(f"{type(broken).__name__}: {broken}")
         except HangError as hang:
             self._break(f"{hang}")
         except AssertionError as error:

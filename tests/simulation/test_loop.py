@@ -49,18 +49,21 @@ def test_other_exceptions_in_a_callback_are_only_reported(loop: SimulatedLoop) -
     assert len(seen) == 1
 
 
-def test_an_assertion_in_a_task_without_a_waiter_is_reported(loop: SimulatedLoop) -> None:
+def test_an_error_of_a_task_without_a_waiter_is_reported(loop: SimulatedLoop) -> None:
     async def fails(error: Exception) -> None:
         raise error
 
     async def main() -> None:
-        errors = (AssertionError("unheard"), AssertionError("heard"), ValueError("no invariant"))
+        errors = (AssertionError("unheard"), AssertionError("heard"), ValueError("unheard as well"))
         tasks = [loop.create_task(fails(error)) for error in errors]
         await asyncio.wait(tasks)
         assert str(tasks[1].exception()) == "heard"
 
     loop.run_until_complete(main())
-    assert [str(one) for one in loop.broken_invariants()] == ["unheard"]
+    assert [(process, str(one)) for process, one in loop.unheard_errors()] == [
+        (None, "unheard"),
+        (None, "unheard as well"),
+    ]
 
 
 def test_a_broken_invariant_is_a_violation_of_either_kind_of_run() -> None:
