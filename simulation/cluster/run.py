@@ -41,7 +41,7 @@ async def attack(world: ClusterWorld, releases: Releases) -> None:
     operator.start()
     await injector.inject()
     await injector.heal()
-    if not injector.voters.is_majority_left():
+    if not await injector.voters.is_majority_left():
         world.watch.seen["majority of the voters lost"] += 1
         return
     await injector.voters.settle()

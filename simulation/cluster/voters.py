@@ -28,6 +28,8 @@ _WEIGHED = (*KINDS, "add voter", "add voter", "remove voter", "target voters")
 TARGET_MAX = 5
 REPLACED_S = 8.0
 """How long an administrator repeats the request to replace a lost disk; this is longer than the faults last."""
+OPEN_S = 10.0
+"""How long the end of a run waits for nodes that start, before it decides whether a majority of the voters is left."""
 CANCELLED_S = 10.0
 """How long the end of a run waits for a target before it cancels it."""
 
@@ -126,7 +128,21 @@ class VoterOrders:
 
     # The end of the run
 
-    def is_majority_left(self) -> bool:
+    async def is_majority_left(self) -> bool:
+        """Return False if no leader can be elected, because the run has lost the disk of a voter.
+
+        The answer follows from the logs of the nodes, so it waits for those that are starting.  At the end of the
+        faults that may be all of them.
+        """
+        if not self._has_lost_one:
+            return True
+        loop = asyncio.get_running_loop()
+        end = loop.time() + OPEN_S
+        while any(host.plane is None for host in self._world.hosts.values()) and loop.time() < end:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)  # of virtual time: a node that has opened its disk reports no event
+        return self.has_candidate()
+
+    def has_candidate(self) -> bool:
         """Return False if the loss of a disk, together with a removal, has left no node that can be elected.
 
         The leader may accept a removal until it misses the fetches of the voter whose disk was lost.  Without a
