@@ -37,10 +37,18 @@ class AnswerWatch:
     def consumed(self, client: str, spot: Spot, offset: int, marks: Sequence[Mark | None]) -> None:
         """Check the records from `offset` on that a consumer has received."""
         self._evidence.check(
-            self._is_committed(spot, offset, marks),
+            bool(marks) and self._is_committed(spot, offset, marks),
             lambda: f"I21: a consumer sees {marks} of {spot} at {offset}, which is not committed",
         )
         self._raise_latest(client, spot, offset + len(marks))
+
+    def consumed_batch(self, client: str, spot: Spot, batch: Committed) -> None:
+        """Check a batch that a consumer has received: also its checksum, its leader epoch and the number of records."""
+        self._evidence.check(
+            any(history.has(batch) or history.unclean_epoch >= 0 for history in self._evidence.named(spot)),
+            lambda: f"I21: {client} receives {batch} of {spot}, which is not committed",
+        )
+        self._raise_latest(client, spot, batch.end_offset)
 
     def skipped(self, client: str, spot: Spot, batch: Committed, now_s: float, wall_ms: int) -> None:
         """I32: check the records that are missing in a batch that a consumer has received."""
@@ -49,16 +57,19 @@ class AnswerWatch:
             self._evidence.check(problem is None, lambda: f"I32: a consumer of {spot} receives {batch}: {problem}")
 
     def listed_latest(self, client: str, spot: Spot, offset: int) -> None:
-        """Check an answer to ListOffsets(latest).
+        """Check an answer to ListOffsets(latest), which is never above the committed records.
 
         A deposed leader that does not know its successor yet may report a lower offset than the successor.  Therefore
         each client is checked separately.  Its offset must not decrease, since a client never returns to a leader of an
         older epoch.
         """
         if not self._may_lose(spot):
-            least = self._latest.get((client, spot), 0)
+            least, end = self._latest.get((client, spot), 0), self._evidence.named(spot)[0].end
             self._evidence.check(
                 offset >= least, lambda: f"I21: the latest offset of {spot} is {offset} for {client}, was {least}"
+            )
+            self._evidence.check(
+                offset <= end, lambda: f"I21: the latest offset of {spot} is {offset} for {client}, committed is {end}"
             )
         self._raise_latest(client, spot, offset)
 

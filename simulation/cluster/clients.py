@@ -106,10 +106,12 @@ class Clients:
             return
         self.world.acknowledged += 1
         offset = sent.result()
-        if acks == ACKS_ALL and offset >= 0:
-            self.world.watch.answers.acknowledged(spot, offset, marks)
-        elif acks == ACKS_LEADER:
+        if acks == ACKS_LEADER:
             self.world.by_leader_only.append((spot, offset, marks))
+        elif offset >= 0:
+            self.world.watch.answers.acknowledged(spot, offset, marks)
+        else:  # a leader no longer knows the offset of a batch that it had before
+            self.world.watch.answers.acknowledged_somewhere(spot, marks)
 
     # Reading
 
@@ -148,7 +150,7 @@ class Clients:
         answers, world = self.world.watch.answers, self.world
         for batch in batches_in(bytes(fetched.records), answers.is_keyed(spot)):
             world.consumed += len(batch.marks)
-            answers.consumed(name, spot, batch.base_offset, batch.marks)
+            answers.consumed_batch(name, spot, batch)
             answers.skipped(name, spot, batch, world.loop.true_time(), world.wall_ms())
             self.world.watch.check(
                 batch.base_offset <= offset < batch.end_offset,

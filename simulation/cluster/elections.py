@@ -8,7 +8,7 @@ from simulation.cluster.answers import AnswerWatch
 from simulation.cluster.disks import DiskWatch
 from simulation.cluster.evidence import Copy, Evidence
 from simulation.cluster.history import History, batches_of
-from simulation.cluster.metadata import Election, Spot
+from simulation.cluster.metadata import Election, Spot, can_lead
 
 
 class ElectionWatch:
@@ -83,7 +83,7 @@ class ElectionWatch:
         where = (new.leader, election.key)
         if where not in evidence.stale or not evidence.is_registered(new.leader):
             return  # a broker elected before its new process has registered never leads in that epoch
-        others = [each for each in old.isr if each != new.leader and self._can_lead(old, each)]
+        others = [each for each in old.isr if each != new.leader and can_lead(evidence.metadata.image, old, each)]
         evidence.check(
             not others,
             lambda: f"I20: {new.leader} leads with its backup, but {others} of the isr can lead: {old} to {new}",
@@ -107,15 +107,6 @@ class ElectionWatch:
             )
             evidence.stale.discard((broker_id, key))
             evidence.unsynced.discard((broker_id, key))
-
-    def _can_lead(self, partition: PartitionImage, broker_id: int) -> bool:
-        broker, replica = self._evidence.metadata.image.brokers.get(broker_id), partition.replica(broker_id)
-        return (
-            broker is not None
-            and broker.active
-            and replica is not None
-            and broker.directory_online(replica.directory_id)
-        )
 
 
 def only_settled(partition: PartitionImage) -> int | None:

@@ -210,6 +210,7 @@ class Ledger:
         self.check(offset >= least, lambda: f"I36: the end of {spot} falls from {least} to {offset} for {client}")
         self._listed[client, spot] = offset
         if (history := self._evidence.current(spot)) is not None:
+            self.check(offset <= history.end, lambda: f"I36: {spot} ends at {offset}, committed is {history.end}")
             self._check_decided(history, offset)
 
     def read(self, client: str, spot: Spot, start: int, end: int, records: Sequence[tuple[int, Mark]]) -> None:

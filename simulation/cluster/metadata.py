@@ -102,6 +102,8 @@ class MetadataWatch:
     on_image: Callable[[ClusterImage], None] = lambda _: None
     """Called with the image after each committed batch."""
     voters: VotersWatch = field(init=False)
+    _min_isrs: dict[UUID, list[tuple[int, int]]] = field(default_factory=dict)
+    """By topic: each value of min.insync.replicas, with the end of the metadata from which on it is in force."""
     _digests: dict[int, str] = field(default_factory=dict)
     _batches: dict[int, Batch] = field(default_factory=dict)
     _epochs: dict[Spot, int] = field(default_factory=dict)
@@ -169,11 +171,24 @@ class MetadataWatch:
         else:
             new = old.advance(batch.end_offset, batch.epoch)
         self.image = new
+        self._note_min_isrs(new)
         self._batches[batch.base_offset] = batch
         self._digests[new.end_offset] = new.digest()
         if records:
             self._judge(old, new, records)
         self.on_image(new)
+
+    def _note_min_isrs(self, image: ClusterImage) -> None:
+        for topic_id in image.topics:
+            known, value = self._min_isrs.setdefault(topic_id, []), min_isr_of(image, topic_id)
+            if not known or known[-1][1] != value:
+                known.append((image.end_offset, value))
+
+    def least_min_isr(self, topic_id: UUID, first: int, last: int) -> int:
+        """Return the lowest min.insync.replicas of a topic from one end of the metadata to another, both included."""
+        known = self._min_isrs.get(topic_id, [])
+        at_first = [value for end, value in known if end <= first][-1:]
+        return min([*at_first, *(value for end, value in known if first < end <= last)], default=1)
 
     # A quorum that is rebuilt
 
@@ -199,6 +214,8 @@ class MetadataWatch:
         """Return the watch of the next generation, whose log has only the committed batches below `offset`."""
         watch = MetadataWatch(self.check, self.unclean, self.seen, identities=self.identities, names=self.names)
         watch.on_unclean, watch.on_epoch, watch.on_change = self.on_unclean, self.on_epoch, self.on_change
+        watch.on_elected, watch.on_joined, watch.has_crashed = self.on_elected, self.on_joined, self.has_crashed
+        watch.caching, watch.asked_uncleanly = self.caching, self.asked_uncleanly
         watch.supported_by, watch.proposals = self.supported_by, self.proposals
         for base, batch in sorted(self._batches.items()):
             if base < offset:
@@ -209,6 +226,7 @@ class MetadataWatch:
         """Add a batch that was already checked in an earlier generation."""
         self.voters.committed(batch)
         self.image = image = _after(self.image, batch)
+        self._note_min_isrs(image)
         self._batches[batch.base_offset], self._digests[batch.end_offset] = batch, digest
         self.topic_ids.update(image.topics)
         self._broker_epochs.update({broker.broker_id: broker.epoch for broker in image.brokers.values()})
@@ -236,7 +254,8 @@ class MetadataWatch:
                 if former is not None and former.created == partition.created:
                     change = changes.get((topic.topic_id, index)) or changes.get((before.topic_id, index))  # type: ignore[union-attr]
                     self._judge_change(new, topic, former, partition, change, key)
-                    self._judge_last(old, new, topic, former, partition)
+                    assert before is not None
+                    self._judge_last(old, new, before.topic_id, topic, former, partition)
                 else:
                     self._judge_new(topic, partition, key)
                 self._epochs[Spot(topic.name, index)] = partition.leader_epoch
@@ -333,7 +352,8 @@ class MetadataWatch:
         if reason in (Reason.ISR_EXPAND, Reason.REASSIGNMENT_COMPLETED):
             self.on_joined(key, frozenset(new.isr) - frozenset(old.isr))
         if new.leader not in (NO_LEADER, old.leader):
-            self._judge_election(topic, old, new, reason, key)
+            self._judge_election(image, topic, old, new, reason, key)
+        self._judge_growth(name, old, new, reason)
         if reason is Reason.REASSIGNMENT_COMPLETED:
             arrived = set(new.replica_ids) - (set(old.replica_ids) - set(old.adding))
             self.check(
@@ -351,15 +371,23 @@ class MetadataWatch:
         )
 
     def _judge_last(
-        self, before: ClusterImage, image: ClusterImage, topic: TopicImage, old: PartitionImage, new: PartitionImage
+        self,
+        before: ClusterImage,
+        image: ClusterImage,
+        old_topic: UUID,
+        topic: TopicImage,
+        old: PartitionImage,
+        new: PartitionImage,
     ) -> None:
         """I18: the last replicas that hold all committed records stay in ISR or ELR until their disk is lost.
 
         With write.caching, they stay until they stop uncleanly.
         """
-        if not old.isr or new.isr or new.elr:
+        if new.isr or new.elr or new.partition_epoch == old.partition_epoch:
             return
-        for broker_id in old.isr:
+        # A change of min.insync.replicas empties the ELR, which was filled under another rule.
+        is_same_rule = min_isr_of(before, old_topic) == min_isr_of(image, topic.topic_id)
+        for broker_id in (*old.isr, *(old.elr if is_same_rule else ())):
             was, now, replica = before.brokers.get(broker_id), image.brokers.get(broker_id), new.replica(broker_id)
             here = now is not None and replica is not None and replica.directory_id in now.directory_ids
             crashed = topic.name in self.caching and was is not None and self.has_crashed(was.incarnation_id)
@@ -371,12 +399,30 @@ class MetadataWatch:
             )
             self.seen["last replica dropped after a crash"] += crashed
 
+    def _judge_growth(self, name: str, old: PartitionImage, new: PartitionImage, reason: Reason | None) -> None:
+        """I18: only its leader's request, or its own election, brings a replica back into the ISR."""
+        if reason in (Reason.ISR_EXPAND, Reason.REASSIGNMENT_COMPLETED, None):
+            return
+        joined = set(new.isr) - set(old.isr)
+        self.check(
+            joined <= {new.leader},
+            lambda: f"I18: {sorted(joined)} join the isr of {name}, and no leader asked for it: {old} to {new}",
+        )
+
     def _judge_election(
-        self, topic: TopicImage, old: PartitionImage, new: PartitionImage, reason: Reason | None, key: LogKey
+        self,
+        image: ClusterImage,
+        topic: TopicImage,
+        old: PartitionImage,
+        new: PartitionImage,
+        reason: Reason | None,
+        key: LogKey,
     ) -> None:
         name = f"{topic.name}-{new.index}"
         if reason is Reason.UNCLEAN_ELECTION:
             self.seen["unclean"] += 1
+            able = [one for one in (*old.isr, *old.elr) if can_lead(image, new, one)]
+            self.check(not able, lambda: f"I20: an unclean election of {name}, but {able} can lead: {old} to {new}")
             # With write.caching, any replica may be elected once none is known to hold all committed records.
             given_up = (not old.isr and not old.elr) or Spot(topic.name, new.index) in self.asked_uncleanly
             allowed = topic.name in self.unclean or (topic.name in self.caching and given_up)
@@ -390,6 +436,14 @@ class MetadataWatch:
         if new.leader not in old.isr and new.leader in old.elr:
             self.seen["elected out of the elr"] += 1
         self.on_elected(Election(key, new.leader_epoch), old, new)
+
+
+def can_lead(image: ClusterImage, partition: PartitionImage, broker_id: int) -> bool:
+    """Return whether the broker is active, and its replica is in a working directory."""
+    broker, replica = image.brokers.get(broker_id), partition.replica(broker_id)
+    return (
+        broker is not None and broker.active and replica is not None and broker.directory_online(replica.directory_id)
+    )
 
 
 def _after(image: ClusterImage, batch: Batch) -> ClusterImage:

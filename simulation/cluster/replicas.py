@@ -12,7 +12,6 @@ from typing import Any
 from broker.core.partition import LeaderState
 from broker.log import LogKey, PartitionLog
 from broker.replica.replica import Replica
-from metadata.control.election import min_isr_of
 from quorumlog.errors import CorruptStoreError
 from simulation.cluster.compactions import CompactionWatch
 from simulation.cluster.deletions import DeletionWatch
@@ -256,9 +255,9 @@ class ReplicaWatch:
     def _check_replicated(self, run: BrokerRun, replica: Replica, leader: LeaderState, history: History) -> None:
         """I19: records become committed only when they are on the disk of each member of a large enough ISR."""
         self._check_on_disks(run, replica, leader, history)
-        images = (run.context.cluster.applied, run.context.cluster.newest)
-        least = min(min_isr_of(image, replica.topic_id) if replica.topic_id in image.topics else 1 for image in images)
-        wanted = min(least, leader.limits.min_isr, replica.image.settled_count)
+        cluster, metadata = run.context.cluster, self._evidence.metadata
+        least = metadata.least_min_isr(replica.topic_id, cluster.applied.end_offset, cluster.newest.end_offset)
+        wanted = min(least, replica.image.settled_count)
         self._evidence.check(
             len(leader.isr) >= wanted,
             lambda: (

@@ -19,10 +19,12 @@ from metadata.records import Config, ConfigScope, Replica
 from quorum.core import messages
 from quorum.core.types import Batch, LogEnd, ReplicaKey, Voter, VoterSet
 from quorum.transport import convert
+from quorumlog.client.producer import ACKS_ALL
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.wire.record_batch import Codec, patch
 from simulation.cluster import compactions, deletions
 from simulation.cluster.answers import AnswerWatch
+from simulation.cluster.clients import Clients
 from simulation.cluster.compaction import Compaction, Entry, KeyedRecords
 from simulation.cluster.disks import DiskWatch
 from simulation.cluster.elections import only_settled
@@ -74,6 +76,48 @@ def test_records_acknowledged_without_an_offset_must_be_committed(
         answers.acknowledged_somewhere(history.spot, (Mark(1, 1), Mark(1, 2)))
     history.unclean_epoch = 1
     answers.acknowledged_somewhere(history.spot, (Mark(1, 2),))
+
+
+def answers_about(history: History, monkeypatch: pytest.MonkeyPatch) -> AnswerWatch:
+    evidence = Evidence(frozenset(), {})
+    monkeypatch.setattr(evidence, "named", lambda spot: [history])
+    return AnswerWatch(evidence)
+
+
+def test_an_acknowledgement_without_an_offset_is_checked_as_well(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader gives no offset for a batch that it had before and of which it has forgotten where it is."""
+    answers = answers_about(history, monkeypatch)
+    world = SimpleNamespace(watch=SimpleNamespace(answers=answers), acknowledged=0, by_leader_only=[])
+    clients = cast(Clients, SimpleNamespace(world=world))
+
+    def sent(offset: int) -> asyncio.Future[int]:
+        found: Any = SimpleNamespace(cancelled=lambda: False, exception=lambda: None, result=lambda: offset)
+        return cast("asyncio.Future[int]", found)
+
+    Clients._on_sent(clients, sent(-1), history.spot, (Mark(1, 1),), ACKS_ALL)
+    with pytest.raises(Violation, match=r"^I20: .* without an offset"):
+        Clients._on_sent(clients, sent(-1), history.spot, (Mark(1, 2),), ACKS_ALL)
+
+
+@pytest.mark.parametrize("change", [{"marks": ()}, {"marks": (Mark(1, 0),)}, {"crc": 1}, {"leader_epoch": 1}])
+def test_a_consumer_gets_each_batch_as_it_was_committed(
+    history: History, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
+) -> None:
+    answers = answers_about(history, monkeypatch)
+    answers.consumed_batch("r0", history.spot, batch(0, 0, 1))
+    with pytest.raises(Violation, match=r"^I21: r0 receives .* which is not committed"):
+        answers.consumed_batch("r0", history.spot, batch(0, 0, 1)._replace(**change))
+
+
+def test_the_latest_offset_is_not_above_the_committed_records(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = answers_about(history, monkeypatch)
+    answers.listed_latest("r0", history.spot, 2)
+    with pytest.raises(Violation, match=r"^I21: the latest offset of .* is 3 for r0, committed is 2"):
+        answers.listed_latest("r0", history.spot, 3)
 
 
 def test_an_unclean_leader_may_start_above_its_shared_history(history: History) -> None:
