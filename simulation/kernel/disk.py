@@ -1,8 +1,9 @@
 """The simulated `Disk`: each file has a current and a flushed content, and `crash` returns to the flushed one.
 
 Names are durable after `sync_dir` of their folder, as on ext4 (a power cut undid a rename without it).  With `torn`, a
-power failure keeps a random part of the data that was not durable yet: some names, and the beginning of appended data,
-sometimes with zeros in place of its end.  A disk that has failed once refuses every write until it is `repaired`.
+power failure keeps a random part of the data that was not durable yet: all changes of names, none, or the first ones,
+as a file system with a journal does; and the beginning of appended data, sometimes with zeros in place of its end.  A
+disk that has failed once refuses every change until it is `repaired`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from simulation.kernel.loop import device_wait
 
 HANG_LOOK_S = 0.05
 FREE_BYTES = 1 << 40
+
+NO_NAMES, SOME_NAMES = 0.35, 0.6
+"""Below the first number, a random number loses all changes of names that were not synced; below the second, some."""
 
 
 def _folder(path: str) -> str:
@@ -59,6 +63,7 @@ class SimulatedFile:
         return bytes(self.content[position : position + size])
 
     def truncate(self, size: int) -> None:
+        self._disk.check_not_broken(self.path)
         del self.content[size:]
 
     def close(self) -> None:
@@ -84,6 +89,14 @@ class SimulatedFile:
                 flushed = content[:kept]
         self.content = bytearray(flushed)
         self.flushed = flushed
+
+
+class _Change(NamedTuple):
+    """A change of a name.  A file exists if `now` is one, and a folder if `now` is true."""
+
+    path: str
+    now: SimulatedFile | bool | None
+    is_folder: bool
 
 
 class DiskImage(NamedTuple):
@@ -154,6 +167,8 @@ class SimulatedDisk:
         self._dirs: set[str] = {""}
         self._durable_files: dict[str, SimulatedFile] = {}
         self._durable_dirs: set[str] = {""}
+        self._journal: list[list[_Change]] = []
+        """The changes of names that are not durable yet; each list takes effect as a whole."""
         self.sync_ms = (0.2, 2.0)
         self.fails = False  # whether the next sync fails
         self.hangs = False
@@ -173,6 +188,20 @@ class SimulatedDisk:
     def takes_writes(self) -> bool:
         self._broken = self._broken or self.full
         return not self._broken
+
+    def check_not_broken(self, path: str) -> None:
+        """Refuse every change after a failure, as a real directory does.
+
+        Raises:
+            DiskError: the disk has failed in this process.
+        """
+        if self._broken:
+            raise DiskError(f"{path}: the disk has failed")
+
+    def _check_has_room(self, path: str) -> None:
+        """As `check_not_broken`, for changes that need space."""
+        if not self.takes_writes():
+            raise DiskError(f"{path}: no space left")
 
     def room(self, size: int) -> int:
         """Return how many bytes of a failing write of this size are written: by chance, if the disk is full."""
@@ -213,6 +242,7 @@ class SimulatedDisk:
             file.content, file.flushed = bytearray(content), content
         self._facts.replace(image.facts)
         self._durable_files, self._durable_dirs = dict(self._files), set(self._dirs)
+        self._journal = []
 
     def files_in(self, folder: str) -> list[SimulatedFile]:
         """Return the files below a folder, by path."""
@@ -231,7 +261,9 @@ class SimulatedDisk:
         if file is None:
             if not create:
                 raise FileNotFoundError(path)
+            self._check_has_room(path)
             file = self._files[path] = SimulatedFile(path, self)
+            self._journal.append([_Change(path, file, is_folder=False)])
         return file
 
     def exists(self, path: str) -> bool:
@@ -243,28 +275,41 @@ class SimulatedDisk:
         return sorted({name.split("/")[0] for name in names if name})
 
     def make_dir(self, path: str) -> None:
+        self._check_has_room(path)
         self._dirs.add(path.strip("/"))
+        self._journal.append([_Change(path.strip("/"), now=True, is_folder=True)])
 
     def rename(self, old: str, new: str) -> None:
+        self._check_has_room(old)
         old, new = old.strip("/"), new.strip("/")
         taken = [one for one in self._files if one.startswith(new + "/")]
         assert not taken, f"{old} cannot replace {new}, which is not empty: {taken}"  # as a real file system refuses it
+        changes: list[_Change] = []
         for path in [one for one in self._files if one == old or one.startswith(old + "/")]:
             file = self._files.pop(path)
             file.path = new + path[len(old) :]
             self._files[file.path] = file
+            changes += [_Change(path, None, is_folder=False), _Change(file.path, file, is_folder=False)]
         for path in [one for one in sorted(self._dirs) if one == old or one.startswith(old + "/")]:
             self._dirs.discard(path)
             self._dirs.add(new + path[len(old) :])
+            changes += [_Change(path, now=False, is_folder=True), _Change(new + path[len(old) :], True, is_folder=True)]
+        self._journal.append(changes)
 
     def remove(self, path: str) -> None:
-        self._files.pop(path, None)
+        self.check_not_broken(path)
+        if self._files.pop(path, None) is not None:
+            self._journal.append([_Change(path, None, is_folder=False)])
 
     def remove_tree(self, path: str) -> None:
+        self.check_not_broken(path)
         path = path.strip("/")
         for one in [name for name in self._files if name.startswith(path + "/")]:
             del self._files[one]
-        self._dirs = {one for one in self._dirs if one != path and not one.startswith(path + "/")}
+            self._journal.append([_Change(one, None, is_folder=False)])
+        for one in sorted((name for name in self._dirs if name == path or name.startswith(path + "/")), reverse=True):
+            self._dirs.discard(one)
+            self._journal.append([_Change(one, now=False, is_folder=True)])
 
     async def read(self, file: DiskFile, position: int, size: int) -> bytes:
         await device_wait(self._random.uniform(*self.sync_ms) / 1000)
@@ -300,6 +345,8 @@ class SimulatedDisk:
             self._durable_files[one] = self._files[one]
         self._durable_dirs.difference_update(_directly_in(path, self._durable_dirs))
         self._durable_dirs.update(_directly_in(path, self._dirs), {""} & self._dirs)
+        left = ([one for one in changes if _folder(one.path) != path] for changes in self._journal)
+        self._journal = [changes for changes in left if changes]
 
     def process_ends(self) -> None:
         """End the process as kill -9 does: written data stays, because it is in the page cache."""
@@ -308,18 +355,27 @@ class SimulatedDisk:
     def crash(self) -> None:
         """Lose power: files, names and folders lose everything that was not flushed or not synced."""
         self.process_ends()
-        if not self._torn or self._random.random() < 0.5:
-            self._forget_names()
+        chance = self._random.random() if self._torn else 0.0
+        if chance < SOME_NAMES:
+            self._forget_names(0 if chance < NO_NAMES else self._random.randint(0, len(self._journal)))
         self._durable_files, self._durable_dirs = dict(self._files), set(self._dirs)
+        self._journal = []
         for _, file in sorted(self._files.items()):
             file.lose_power(self._random, self._torn)
 
-    def _forget_names(self) -> None:
-        self._dirs = {
-            one for one in self._durable_dirs if not one or _folder(one) in self._durable_dirs or not _folder(one)
-        }
+    def _forget_names(self, kept: int) -> None:
+        """Return to the durable names, and to the first `kept` changes after them."""
+        files, dirs = dict(self._durable_files), set(self._durable_dirs)
+        for change in (one for changes in self._journal[:kept] for one in changes):
+            if change.is_folder:
+                (dirs.add if change.now else dirs.discard)(change.path)
+            elif isinstance(change.now, SimulatedFile):
+                files[change.path] = change.now
+            else:
+                files.pop(change.path, None)
+        self._dirs = {one for one in dirs if not one or _folder(one) in dirs or not _folder(one)}
         self._files = {}
-        for path, file in sorted(self._durable_files.items()):
+        for path, file in sorted(files.items()):
             if _folder(path) in self._dirs:
                 file.path = path
                 self._files[path] = file
