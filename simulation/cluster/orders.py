@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
+from metadata.image import PartitionImage
 from quorum.ports import UnreachableError
 from quorumlog.wire import rpcs
 from quorumlog.wire.errors import ApiError
@@ -68,6 +69,12 @@ PAUSE_S = 0.1
 MORE_PARTITIONS = 3
 FENCED_AFTER_S = 2.5
 THROTTLE = 20_000
+FACTOR_MAX = 3
+"""No topic has more replicas, except during a reassignment."""
+EMPTY_S = 3.0
+"""How long to wait until a broker that is to be unregistered has no replicas."""
+CANCEL_S = 0.2
+"""The longest time from the start of a reassignment to its cancellation."""
 
 
 class Orders:
@@ -234,23 +241,52 @@ class Orders:
         await self.ask(rpcs.ALTER_REASSIGNMENTS, request, fault.length_s, random)
 
     async def _cancel(self, fault: Fault) -> None:
-        """Cancel all reassignments that are in progress."""
+        """Cancel all reassignments that are in progress.  If there are none, start some first: most complete soon."""
         random = self._random(fault)
-        image = self.world.watch.metadata.image
+        if not self._reassigning():
+            await self._reassign(fault)
+            await asyncio.sleep(random.uniform(0, CANCEL_S))
         request = pb.AlterReassignmentsRequest()
-        for topic in image.topics.values():
-            for partition in topic.partitions:
-                if partition is not None and partition.reassigning:
-                    request.partitions.add(topic=topic.name, index=partition.index)
+        for name, partition in self._reassigning():
+            request.partitions.add(topic=name, index=partition.index)
         if request.partitions:
             await self.ask(rpcs.ALTER_REASSIGNMENTS, request, fault.length_s, random)
+
+    def _reassigning(self) -> list[tuple[str, PartitionImage]]:
+        return [(name, one) for name, one in self._partitions() if one.reassigning]
+
+    def _partitions(self) -> list[tuple[str, PartitionImage]]:
+        """Return all partitions, each with the name of its topic."""
+        topics = self.world.watch.metadata.image.topics.values()
+        return [(topic.name, one) for topic in topics for one in topic.partitions if one is not None]
+
+    async def _empty(self, node_id: int, random: Random) -> None:
+        """Move all replicas of a broker to other brokers, also those that it gets meanwhile, and wait for a while."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + EMPTY_S
+        while loop.time() < end and any(node_id in one.replica_ids for _, one in self._partitions()):
+            request = pb.AlterReassignmentsRequest()
+            for name, partition in self._partitions():
+                ids = partition.replica_ids
+                others = [one for one in self.world.plan.broker_ids if one not in ids]
+                if node_id in ids and others and not partition.reassigning:
+                    replicas = [random.choice(others) if one == node_id else one for one in ids]
+                    request.partitions.add(topic=name, index=partition.index, replicas=replicas)
+            if request.partitions:
+                await self.ask(rpcs.ALTER_REASSIGNMENTS, request, PAUSE_S, random)
+            await asyncio.sleep(PAUSE_S)
 
     # Nodes
 
     async def _unregister(self, fault: Fault) -> None:
-        """Stop a broker, unregister it if it has no replicas, and start it again."""
+        """Stop a broker, unregister it if it has no replicas, and start it again.
+
+        Its replicas are moved away before, if there are enough brokers and no disk loses its data.
+        """
         random = self._random(fault)
         world, node_id = self.world, fault.nodes[0]
+        if world.plan.brokers > FACTOR_MAX and not world.plan.wipes:
+            await self._empty(node_id, random)
         host = world.hosts[node_id]
         host.down += 1
         world.bring_down(node_id)
