@@ -73,7 +73,7 @@ FACTOR_MAX = 3
 """No topic has more replicas, except during a reassignment."""
 EMPTY_S = 3.0
 """How long to wait until a broker that is to be unregistered has no replicas."""
-CANCEL_S = 0.2
+CANCEL_S = 0.03
 """The longest time from the start of a reassignment to its cancellation."""
 
 
