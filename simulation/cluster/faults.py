@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 
 from simulation.cluster.bad_disks import BadDisks
 from simulation.cluster.disaster import Disaster
@@ -17,6 +18,8 @@ from simulation.cluster.voters import VoterOrders
 from simulation.cluster.world import ClusterWorld
 from simulation.kernel.faults import ALL_LINKS, Fault, FaultInjector
 
+ALL_JUMP = 0.5
+"""The share of the jumps that concern all hosts."""
 ORDERLY_S = 3.0
 BOUNCE_S = 0.02
 OUT_OF_SYNC_S = 2.3
@@ -95,6 +98,7 @@ class ClusterFaults(FaultInjector):
         world.wall_offset_s = 0.0
         world.healed = True
         for node_id in world.hosts:
+            world.hosts[node_id].wall_offset_s = 0.0
             world.at_usual_speed(world.hosts[node_id])
             world.bring_up(node_id)
         world.note("HEALED")
@@ -205,10 +209,18 @@ class ClusterFaults(FaultInjector):
             process.set_clock_rate(1.0)
 
     async def _jump(self, fault: Fault) -> None:
-        """Make the wall clocks of all hosts jump, and later jump back."""
-        self.world.wall_offset_s += fault.amount
+        """Make the wall clocks of all hosts jump, or that of one broker, and later jump back."""
+        world, random = self.world, Random(f"jump {self.world.plan.seed} {fault.number}")
+        if random.random() < ALL_JUMP:
+            world.wall_offset_s += fault.amount
+            await self.wait(fault.length_s)
+            world.wall_offset_s -= fault.amount
+            return
+        host = random.choice(world.brokers)
+        world.watch.seen["wall clock of one broker jumped"] += 1
+        host.wall_offset_s += fault.amount
         await self.wait(fault.length_s)
-        self.world.wall_offset_s -= fault.amount
+        host.wall_offset_s -= fault.amount
 
     async def _zombie(self, fault: Fault) -> None:
         """Disconnect a node from other nodes but not from clients, so that it still leads when others are elected."""

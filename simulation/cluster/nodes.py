@@ -41,6 +41,7 @@ class Host:
     broker: BrokerProcess | None = None
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     down: int = 0  # number of faults that prevent its start
+    wall_offset_s: float = 0.0  # of its wall clock, from that of the others
     failure: BaseException | None = None
 
     @property
@@ -168,7 +169,7 @@ class World:
             disk.crash()
 
     async def _main(self, host: Host) -> None:
-        sources = Sources.seeded(self.random.getrandbits(64), self.wall_ms)
+        sources = Sources.seeded(self.random.getrandbits(64), lambda: self.wall_ms(host))
         transport = SimulatedTransport(self.network, str(host.config.control_listen))
         store = host.quorum_disk.store()
         try:
@@ -191,8 +192,10 @@ class World:
     def opening(self, host: Host, plane: ControlPlane, broker: BrokerProcess | None) -> None:
         """Called in a process before any part of it runs, so that a subclass can attach checks."""
 
-    def wall_ms(self) -> int:
-        return EPOCH_MS + int((self.loop.time() + self.wall_offset_s) * 1000)
+    def wall_ms(self, host: Host | None = None) -> int:
+        """Return the time of the wall clock of a host, or of a client."""
+        offset_s = self.wall_offset_s + (0.0 if host is None else host.wall_offset_s)
+        return EPOCH_MS + int((self.loop.time() + offset_s) * 1000)
 
     # Waiting
 

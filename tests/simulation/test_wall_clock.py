@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -14,8 +15,12 @@ from quorumlog.client.producer import Producer
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
+from simulation.cluster.draw import draw
+from simulation.cluster.faults import ClusterFaults
 from simulation.cluster.nodes import World
-from simulation.cluster.world import QUICK
+from simulation.cluster.releases import Releases
+from simulation.cluster.world import QUICK, ClusterWorld
+from simulation.kernel.faults import Fault
 from simulation.kernel.loop import EPOCH_MS
 from simulation.smoke import all_ready, quiet
 
@@ -104,3 +109,23 @@ def test_a_wall_clock_that_jumps_ahead_deletes_no_metadata_history(
         assert disk.log_start == 0
 
     world.run(story())
+
+
+def test_some_jumps_concern_one_broker_and_end_with_the_faults() -> None:
+    def offsets(number: int) -> tuple[float, set[float]]:
+        world = ClusterWorld(draw(0))
+        faults = ClusterFaults(world, Releases(world, ()))
+        jump = faults._jump(Fault(number, "jump", 0.0, 1.0, (), 30.0))
+        asyncio.run(_until_it_waits(jump))
+        return world.wall_offset_s, {host.wall_offset_s for host in world.hosts.values()}
+
+    found = [offsets(number) for number in range(8)]
+    assert (30.0, {0.0}) in found
+    assert (0.0, {0.0, 30.0}) in found
+
+
+async def _until_it_waits(work: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.ensure_future(work)
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait({task})
