@@ -161,6 +161,13 @@ class ClusterWorld(World):
         disk = host.quorum_disk
         generation = disk.state.generation if disk.log_end > 0 else None
         self.watch.opening(host.config.node_id, plane, broker, generation)
+        if broker is not None:
+            broker.role.logs.events.directory_failed.subscribe(lambda where, error: self._gave_up(host, where, error))
+
+    def _gave_up(self, host: Host, directory_id: UUID, error: object) -> None:
+        """L7: a broker gives up only a disk that has failed."""
+        has_failed = any(disk.is_broken for disk in host.disks if disk.directory_id == directory_id)
+        self.watch.check(has_failed, lambda: f"L7: {host.name} gives up {directory_id}, whose disk works: {error}")
 
     def bring_up(self, node_id: int) -> None:
         """Start the node's process, unless it runs or a fault keeps it down."""
@@ -222,8 +229,11 @@ class ClusterWorld(World):
         await super()._main(host)
         failure, host.failure = host.failure, None
         causes = [] if failure is None else causes_of(failure)
-        foreseen = all(isinstance(cause, (FatalError, Violation)) for cause in causes) and not any(
-            isinstance(cause, CorruptStoreError) for cause in causes
+        has_bad_disk = host.quorum_disk.has_failed or any(disk.is_broken for disk in host.disks)
+        foreseen = all(
+            isinstance(cause, Violation)
+            or (has_bad_disk and isinstance(cause, FatalError) and not isinstance(cause, CorruptStoreError))
+            for cause in causes
         )
         is_known = isinstance(failure, QuorumlogError) and self.is_expected(host, failure)
         is_outlived = self._is_outlived(host, failure)

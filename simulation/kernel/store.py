@@ -58,6 +58,7 @@ class QuorumDisk:
     hangs: bool = False  # no write ends
     full: bool = False  # each write fails, and none of it is kept
     fails: bool = False  # the next write fails; chance decides whether it is kept
+    has_failed: bool = False  # in the current process
     watch: Callable[[StoreWrite], None] | None = None  # called with each write that has become durable
     in_flight: Sequence[StoreWrite] = ()
     on_write: Callable[[], None] | None = None  # called when a write begins
@@ -148,7 +149,7 @@ class SimulatedStore:
             raise StoreRefusedError(f"the disk belongs to node {disk.node_id}, not to node {node_id}")
         if cluster_id is not None and disk.state.cluster_id not in (None, cluster_id):
             raise StoreRefusedError(f"the disk belongs to cluster {disk.state.cluster_id}, not to {cluster_id}")
-        disk.locked_by = self
+        disk.locked_by, disk.has_failed = self, False
         kept = max(disk.parts, key=lambda end: end.offset, default=None)
         disk.parts = {kept: disk.parts[kept]} if kept is not None and kept.offset > disk.log_end else {}
         epochs: list[tuple[int, int]] = []
@@ -195,8 +196,10 @@ class SimulatedStore:
         """Return whether this sync fails.  On a full disk there is nothing to sync."""
         disk = self._disk
         if disk.full:
+            disk.has_failed = True
             raise FatalError("the disk is full")
         fails, disk.fails = disk.fails, False
+        disk.has_failed = disk.has_failed or fails
         return fails
 
     async def read(self, start: int, end: int, max_bytes: int) -> tuple[Batch, ...]:
@@ -225,6 +228,7 @@ class SimulatedStore:
         part = self._disk.parts[end]
         assert len(part) == position, f"{len(data)} bytes at {position} of a snapshot of {len(part)} bytes so far"
         if self._disk.full:
+            self._disk.has_failed = True
             raise FatalError("the disk is full")
         self._disk.parts[end] = part + data
         if self._disk.on_part is not None:

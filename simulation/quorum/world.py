@@ -36,7 +36,7 @@ from quorum.core.types import Batch, Role, VoterSet
 from quorum.node import QuorumNode
 from quorum.ports import NotLeaderError, OutlivedError, UnreachableError
 from quorum.snapshots import SnapshotPolicy
-from quorumlog.errors import FatalError
+from quorumlog.errors import CorruptStoreError, FatalError
 from quorumlog.runtime.clock import Sources, now_ms
 from quorumlog.wire.errors import ApiError
 from quorumlog_server.volunteer import Volunteer
@@ -298,7 +298,7 @@ class QuorumWorld:
         except OutlivedError as failure:
             self._outlive(host, failure)
         except Exception as failure:
-            if all(isinstance(cause, FatalError) for cause in causes_of(failure)):
+            if host.disk.has_failed and all(_is_of_a_disk(cause) for cause in causes_of(failure)):
                 self.note(f"{host.name} ends: {failure}")
             else:
                 self._break(f"{host.name} fails: {type(failure).__name__}: {failure}")
@@ -571,6 +571,10 @@ def _decide(image: ClusterImage, request: ClientRequest) -> Decision[tuple[Any]]
     keys = (request.key, request.key + TWIN) if sets else ("mark",)
     found: Any = value if request.kind == "read" else sets
     return Decision((found,), tuple(Config(ConfigScope.CLUSTER, "", key, request.value) for key in keys))
+
+
+def _is_of_a_disk(cause: BaseException) -> bool:
+    return isinstance(cause, FatalError) and not isinstance(cause, CorruptStoreError)
 
 
 def _state(node: QuorumNode) -> str:

@@ -10,10 +10,14 @@ from unittest.mock import patch
 
 import pytest
 
+from broker.replica.image import ImageFollower
 from broker.replica.service import ReplicaService
 from metadata.controller.active import ActiveController
+from quorumlog.errors import FatalError
+from quorumlog.runtime.disk import DiskError
 from quorumlog.runtime.logging import get_logger
 from simulation.__main__ import attack_cluster_seed
+from simulation.kernel.disk import SimulatedDisk
 from simulation.kernel.loop import Process, SimulatedLoop
 from simulation.kernel.mishaps import reported
 from simulation.kernel.violation import Violation
@@ -52,6 +56,24 @@ def test_a_controller_that_sometimes_fails_is_a_violation(attack: Callable[[int]
 
     with patch.object(ActiveController, "execute", fails):
         assert "LookupError: planted" in str(attack(SEED))
+
+
+def test_a_process_that_ends_without_a_failed_disk_is_a_violation() -> None:
+    async def fails(*_: object, **__: object) -> None:
+        raise FatalError("planted")
+
+    with patch.object(ImageFollower, "_refresh_configs", fails):
+        assert "fails: FatalError: planted" in str(attack_cluster_seed(SEED))
+
+
+def test_a_broker_that_gives_up_a_disk_that_works_is_a_violation() -> None:
+    async def fails(*_: object, **__: object) -> None:
+        raise DiskError("planted")
+
+    with patch.object(SimulatedDisk, "flush", fails):
+        found = str(attack_cluster_seed(SEED))
+    assert "L7: b" in found
+    assert "whose disk works: planted" in found
 
 
 def test_each_kind_of_error_is_reported_with_its_host(loop: SimulatedLoop) -> None:
