@@ -184,7 +184,7 @@ class ClusterWorld(World):
         if host.process is None:
             return
         self.note(f"{'power of' if power else 'kill'} {host.name}")
-        host.process.kill()
+        host.process.kill(power=power)
         self._ended(host, power=power)
 
     def _ended(self, host: Host, *, power: bool) -> None:

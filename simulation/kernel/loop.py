@@ -42,7 +42,7 @@ class Connector(Protocol):
 
     def listen(self, factory: Callable[[], Any], host: Any, port: int) -> Any: ...
 
-    def reset_process(self, process: Process) -> None: ...
+    def reset_process(self, process: Process, *, power: bool = False) -> None: ...
 
 
 class Process:
@@ -67,11 +67,14 @@ class Process:
         context.run(PROCESS.set, self)
         return self.loop.create_task(main, context=context)
 
-    def kill(self) -> None:
-        """End the process as SIGKILL does: none of its callbacks runs any more, and its connections are reset."""
+    def kill(self, *, power: bool = False) -> None:
+        """End the process as SIGKILL does: none of its callbacks runs any more, and its connections are reset.
+
+        power: its host loses power, so that nobody is told.
+        """
         self.alive = False
         self._waiting.clear()
-        self.loop.network.reset_process(self)
+        self.loop.network.reset_process(self, power=power)
 
     def pause(self) -> None:
         """Stop the process as SIGSTOP does: timers and arriving messages wait."""

@@ -2,8 +2,10 @@
 
 Hosts are names.  A message takes `latency()` seconds, drawn from the seed.  `cut(a, b)` drops messages from a to b (one
 direction), and `cut_replies(a, b)` only the replies of a to b.  Data of a stream across a cut is delayed, as by TCP,
-and delivered after the cut heals.  Requests and replies can also be lost, sent twice or delayed by chance (`loss`,
-`duplicates`, `late`).  Overlapping cuts are counted, so a link works again when all cuts have healed.
+and delivered after the cut heals.  A host that loses power tells nobody: the other end of a stream learns of it from
+the reset that answers its next data, once the host is up again.  So does the end behind a cut, if a process is killed.
+Requests and replies can also be lost, sent twice or delayed by chance (`loss`, `duplicates`, `late`).  Overlapping cuts
+are counted, so a link works again when all cuts have healed.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from quorumlog.wire.rpcs import ReplyT, RequestT, Rpc
 from simulation.kernel.loop import PROCESS, Process, SimulatedLoop
 
 CONTROL_PORT = 9093
+
+RESEND_S = 0.2
 
 _FIRST_PORT = 30_000
 
@@ -117,7 +121,7 @@ class Network:
         process = current_process()
         await asyncio.sleep(self.latency())
         while self.is_cut(process.host, host) or self.is_cut(host, process.host):  # noqa: ASYNC110
-            await asyncio.sleep(0.2)  # send the SYN again, as TCP does
+            await asyncio.sleep(RESEND_S)  # send the SYN again, as TCP does
         listener = self._listeners.get((host, port)) or self._door((host, port))
         if listener is None or not listener.process.alive:
             raise ConnectionRefusedError(111, f"nobody listens at {host}:{port}")
@@ -142,16 +146,32 @@ class Network:
         if stream in self._streams:
             self._streams.remove(stream)
 
-    def reset_process(self, process: Process) -> None:
-        """Remove the listeners and transports of a process that has ended; each peer sees a reset."""
+    def reset_process(self, process: Process, *, power: bool = False) -> None:
+        """Remove the listeners and transports of a process that has ended.
+
+        Each peer sees a reset.  After a loss of power, or behind a cut, a peer sees it only when it sends data.
+        """
         for listener in [one for one in self._listeners.values() if one.process is process]:
             self.unlisten(listener)
         for address in [at for at, one in self._transports.items() if one.process is process]:
             del self._transports[address]
         for stream in [one for one in self._streams if one.process is process]:
             self.forget(stream)
-            if stream.peer is not None:
-                stream.peer.lose_later(ConnectionResetError(104, f"the process on {process.host} has ended"))
+            if stream.peer is None:
+                continue
+            error = ConnectionResetError(104, f"the process on {process.host} has ended")
+            if power or self.is_cut(process.host, stream.peer.name[0]):
+                stream.peer.orphan(error, is_host_down=power)
+            else:
+                stream.peer.lose_later(error)
+
+    def is_up(self, host: str) -> bool:
+        """Return whether a process on the host listens, so that the host answers."""
+        processes = [
+            *(one.process for one in self._listeners.values()),
+            *(one.process for one in self._transports.values()),
+        ]
+        return any(one.host == host and one.alive for one in processes)
 
     def reset_host(self, host: str) -> None:
         """Break every stream from the host or to it, at both ends."""
@@ -238,6 +258,8 @@ class Stream(asyncio.Transport):
         self._closing = False
         self._lost = False
         self._reset: Exception | None = None  # what ended the connection before it was accepted
+        self._orphaned: Exception | None = None  # the error with which the host of the other end will answer data
+        self._is_peer_down = False
         self._pumping = False
 
     def open(self, factory: Callable[[], Any]) -> Any:
@@ -331,6 +353,9 @@ class Stream(asyncio.Transport):
         self._pumping = False
         if self.peer is None or self.network.is_cut(self.name[0], self.peer.name[0]):
             return
+        if self._orphaned is not None:
+            self._send_to_nobody(self.peer.name[0], self._orphaned)
+            return
         now = self.network.loop.true_time()
         while self._outgoing and self._outgoing[0][0] <= now:
             data = self._outgoing.popleft()[1]
@@ -341,6 +366,20 @@ class Stream(asyncio.Transport):
                 self.peer._incoming.append(data)
         self.network.loop.call_soon(self.peer._drain, context=self.peer.context.copy())
         self.pump()
+
+    def orphan(self, error: Exception, *, is_host_down: bool) -> None:
+        """Note that the other end has gone without a word."""
+        self._orphaned, self._is_peer_down = error, is_host_down
+        self.pump()
+
+    def _send_to_nobody(self, host: str, error: Exception) -> None:
+        """Send data again until the host of the other end answers with a reset, as TCP does."""
+        if self._is_peer_down and not self.network.is_up(host):
+            self.network.loop.call_later(RESEND_S, self.pump, context=Context())
+            return
+        self._outgoing.clear()
+        self.network.forget(self)
+        self.lose_later(error)
 
     def _drain(self) -> None:
         while self._incoming and self._reading and not self._lost and self._protocol is not None:

@@ -1,9 +1,16 @@
-"""The streams of the simulated network: both protocols learn of the end of a connection, for every cause."""
+"""The streams of the simulated network: both protocols learn of the end of a connection, for every cause.
+
+After a loss of power, and behind a cut, they learn of it only when they send data.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from random import Random
+from typing import Any
+
+import pytest
 
 from simulation.kernel.loop import Process, SimulatedLoop
 from simulation.kernel.network import Network
@@ -49,3 +56,71 @@ def test_connection_that_is_reset_before_it_is_accepted_is_reported_as_lost() ->
     loop.close()
     assert at_client == ["made", "lost: ConnectionResetError"]
     assert at_server == ["made", "lost: ConnectionResetError"]
+
+
+def connected(story: Callable[[Network, Process, asyncio.Transport, list[str]], Coroutine[Any, Any, None]]) -> None:
+    """Run a story with a connection from c1 to the process on b1.  It gets the calls of the client's protocol."""
+    loop = SimulatedLoop()
+    network = Network(loop, Random(1), None)
+    calls: list[str] = []
+
+    async def server() -> None:
+        await loop.create_server(lambda: Noted([]), "b1", 9092)
+
+    async def client(process: Process) -> None:
+        transport, _ = await loop.create_connection(lambda: Noted(calls), "b1", 9092)
+        await story(network, process, transport, calls)
+
+    async def both() -> None:
+        listening = Process(loop, "b1")
+        await listening.start(server())
+        await Process(loop, "c1").start(client(listening))
+
+    loop.run_until_complete(both())
+    loop.bury()
+    loop.close()
+
+
+def test_the_peer_of_a_killed_process_is_told() -> None:
+    async def story(network: Network, process: Process, transport: asyncio.Transport, calls: list[str]) -> None:
+        process.kill()
+        await asyncio.sleep(0.1)
+        assert calls == ["made", "lost: ConnectionResetError"]
+
+    connected(story)
+
+
+def test_the_peer_of_a_host_without_power_learns_of_it_from_the_answer_to_its_data() -> None:
+    async def story(network: Network, process: Process, transport: asyncio.Transport, calls: list[str]) -> None:
+        process.kill(power=True)
+        await asyncio.sleep(10.0)
+        transport.write(b"x")
+        await asyncio.sleep(10.0)
+        assert calls == ["made"], "the host is still down"
+
+        async def server() -> None:
+            await network.loop.create_server(lambda: Noted([]), "b1", 9092)
+
+        await Process(network.loop, "b1").start(server())
+        await asyncio.sleep(1.0)
+        assert calls == ["made", "lost: ConnectionResetError"]
+
+    connected(story)
+
+
+@pytest.mark.parametrize("sends", [False, True])
+def test_the_peer_of_a_process_killed_behind_a_cut_learns_of_it_after_the_cut(sends: bool) -> None:
+    async def story(network: Network, process: Process, transport: asyncio.Transport, calls: list[str]) -> None:
+        for link in (("b1", "c1"), ("c1", "b1")):
+            network.cut(*link)
+        process.kill()
+        if sends:
+            transport.write(b"x")
+        await asyncio.sleep(10.0)
+        assert calls == ["made"]
+        for link in (("b1", "c1"), ("c1", "b1")):
+            network.heal(*link)
+        await asyncio.sleep(10.0)
+        assert (calls == ["made"]) is not sends
+
+    connected(story)
