@@ -365,6 +365,11 @@ def _below_min_isr() -> list[Any]:
     return [patch.object(LeaderState, "min_isr", property(lambda self: 1))]
 
 
+@_mutant("a leader ignores a new min.insync.replicas")
+def _old_limits() -> list[Any]:
+    return [patch.object(Replica, "set_limits", lambda self, limits: None)]
+
+
 @_mutant("a duplicate is acknowledged before the watermark")
 def _duplicates_at_once() -> list[Any]:
     append = PartitionLog.append_as_leader
