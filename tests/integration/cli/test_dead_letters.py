@@ -11,6 +11,7 @@ import pytest
 from quorumlog.client import Consumer, Producer, ShareConsumer
 from quorumlog.kctl.context import wait_until
 from quorumlog.kctl.dev_cluster import DevCluster
+from tests.integration.cli.test_doctor import examined
 from tests.integration.cli.test_doctor_commands import shell
 from tests.integration.cli.test_doctor_groups import shown
 from tests.integration.quorum.clusters import done, kill, node_of, running
@@ -103,3 +104,44 @@ async def test_letters_survive_a_leader_and_wait_for_their_topic(tmp_path: Path)
                 assert (record.key, record.value) == (b"k%d" % number, b"%d" % number)
                 count = dict(record.headers)["__dlq.errors.delivery.count"]
                 assert count == (b"1" if offset == REJECTED else b"2")
+
+
+async def test_each_cause_of_failing_letters_is_removed(tmp_path: Path) -> None:
+    """Each command that the finding prints runs as printed, and removes the finding."""
+    async with running(tmp_path, voters=1, brokers=1, **FAST) as cluster:
+        await done(cluster, "configs", "set", "--cluster", "share.auto.offset.reset=earliest",
+                   "share.coordinator.state.topic.num.partitions=1")  # fmt: skip
+        await done(cluster, "features", "upgrade")
+        await done(cluster, "configs", "set", f"errors.deadletterqueue.topic.name={LETTERS}", "--group", GROUP)
+        await done(cluster, "topics", "create", TOPIC, "--replication-factor", "1", "--wait")
+        refuse = ("configs", "set", "errors.deadletterqueue.group.enable=false", "--topic", LETTERS)
+        causes = [
+            (None, "for a missing topic: ", "does not exist"),
+            (refuse, "for one that does not admit letters: ", "errors.deadletterqueue.group.enable"),
+            (refuse, "to do without letters: ", "errors.deadletterqueue.group.enable"),
+        ]
+        for number, (cause, word, text) in enumerate(causes):
+            if cause is not None:
+                await done(cluster, *cause)
+            await reject_one(cluster)
+            found = await shown(cluster, "DEAD_LETTERS_FAIL")
+            assert text in found["cause"]
+            commands = dict(step.split(": ", 1) for step in found["next"].split("; ") if ": kctl " in step)
+            await shell(cluster, commands[word.removesuffix(": ")])
+
+            async def is_done(rejected: int = number + 1) -> bool:
+                _, findings, _ = await examined(cluster)
+                [row] = await done(cluster, "groups", "lag", GROUP)
+                return "DEAD_LETTERS_FAIL" not in findings and row["start_offset"] == rejected
+
+            await wait_until(is_done, WAIT_S, f"the record is done after: {commands[word.removesuffix(': ')]}")
+
+
+async def reject_one(cluster: DevCluster) -> None:
+    """Write a record, and reject it."""
+    async with Producer(cluster.bootstrap) as producer:
+        await producer.send(TOPIC, b"bad", partition=0)
+    async with asyncio.timeout(WAIT_S), ShareConsumer(cluster.bootstrap, GROUP, topics=[TOPIC]) as consumer:
+        while (record := await consumer.get(1.0)) is None:
+            continue
+        await consumer.reject(record)

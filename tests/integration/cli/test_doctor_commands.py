@@ -388,3 +388,50 @@ async def test_the_first_broker_is_started(tmp_path: Path) -> None:
             broker.terminate()
             await broker.wait()
         assert broker.returncode == 0
+
+
+async def test_the_remaining_founders_are_started(tmp_path: Path) -> None:
+    cluster = clusters.plan(tmp_path, **FAST)
+    first = cluster.nodes[0]
+    try:
+        Path(first.data_dir).parent.mkdir(parents=True)
+        await clusters.spawn(cluster, first)
+        finding = (await until(cluster, {"NO_CLUSTER"}))["NO_CLUSTER"][0]
+        assert finding["next"].startswith("start every node of --initial-voters, each with the same list; ")
+        await clusters.start(cluster)
+        await until(cluster, {"NO_BROKERS"})
+    finally:
+        for node in cluster.nodes:
+            if node.is_running:
+                await clusters.kill(node)
+
+
+async def test_wrong_addresses_and_ids_are_corrected(tmp_path: Path) -> None:
+    async with running(tmp_path, voters=1, **FAST) as cluster:
+        (voter,) = cluster.nodes
+        ours = ("--controllers", voter.control)
+        stranger = clusters.another_node(cluster, 7)
+        stranger.command += ["--initial-voters", f"7@{stranger.control}"]
+        await start(cluster, stranger)
+        assert "DIFFERENT_CLUSTERS" in await _words(cluster)
+        assert await _words(cluster, *ours) == ALWAYS | {"NO_BROKERS"}
+
+        await clusters.stop(stranger)
+        await until(cluster, ALWAYS | {"NO_BROKERS", "UNKNOWN_ADDRESS"})
+        assert await _words(cluster, *ours) == ALWAYS | {"NO_BROKERS"}
+        cluster.nodes.remove(stranger)
+
+        double = clusters.another_node(cluster, voter.id, "--join", voter.control)
+        await clusters.spawn(cluster, double)
+        finding = (await until(cluster, ALWAYS | {"NO_BROKERS", "SAME_ID"}))["SAME_ID"][0]
+        assert finding["next"].startswith("stop the wrong one, or start it with another --node-id and an empty data ")
+        await clusters.kill(double)
+        shutil.rmtree(Path(double.data_dir).parent)
+        cluster.nodes.remove(double)
+        await start(cluster, clusters.another_node(cluster, 2, "--join", voter.control))
+        await until(cluster, ALWAYS | {"NO_BROKERS"})
+
+
+async def _words(cluster: DevCluster, *arguments: str) -> set[str]:
+    _, findings, _ = await examined(cluster, *arguments)
+    return set(findings)
