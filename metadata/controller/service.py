@@ -2,8 +2,10 @@
 
 Every call ends shortly before the caller's timeout (`header.timeout_ms`), so that the caller gets a named outcome
 instead of its own timeout.  While no leader is known, or this node has won an election but is not active yet, a call
-waits for that within its deadline.  A forwarded request is not forwarded again: a node that is not the leader then
-answers NOT_CONTROLLER, and the caller looks for the new leader itself.
+waits for that within its deadline.  Only a transfer of leadership does not wait: a leader hands over although it is not
+active yet, since it may never become active, for example because its disk does not read the log.  A forwarded request
+is not forwarded again: a node that is not the leader then answers NOT_CONTROLLER, and the caller looks for the new
+leader itself.
 
 A read with `unconfirmed` in its header needs no controller: this node answers it from the metadata that it has applied.
 The reply says so, with the offset, the generation of the quorum and the epoch.
@@ -87,11 +89,13 @@ class _Method(NamedTuple):
     handle: Handle[Any, Any]
     describe: Describe[Any, Any] | None = None
     """None for a change."""
+    needs_controller: bool = True
+    """Whether only an active controller answers.  Otherwise any leader of the quorum does."""
 
 
-def _change(rpc: Rpc[RequestT, ReplyT], handle: Handle[RequestT, ReplyT]) -> _Method:
+def _change(rpc: Rpc[RequestT, ReplyT], handle: Handle[RequestT, ReplyT], *, needs_controller: bool = True) -> _Method:
     assert not rpc.reads_only, rpc
-    return _Method(rpc, handle)
+    return _Method(rpc, handle, needs_controller=needs_controller)
 
 
 def _read(rpc: Rpc[RequestT, ReplyT], describe: Describe[RequestT, ReplyT]) -> _Method:
@@ -181,10 +185,10 @@ class ControllerService:
             remaining_ms = (deadline - loop.time()) * 1000
             if remaining_ms <= 0:
                 return TIMED_OUT if self.controller.active else NOT_CONTROLLER
-            if self.controller.active:
+            leader_id, address = self._node.leader_id, self._node.leader_address
+            if self.controller.active or (leader_id == self._node.node_id and not method.needs_controller):
                 answered = await method.handle(self, request, remaining_ms)
                 return PAUSED if answered == NOT_CONTROLLER and self._node.paused else answered
-            leader_id, address = self._node.leader_id, self._node.leader_address
             if leader_id is not None and leader_id != self._node.node_id:
                 if header.forwarded:
                     return NOT_CONTROLLER
@@ -435,7 +439,8 @@ METHODS: dict[AnyRpc, _Method] = {
         _change(rpcs.ALTER_REASSIGNMENTS, _by_controller(reassignments.alter_reassignments)),
         _read(rpcs.LIST_REASSIGNMENTS, _by_image(reassignments.describe_reassignments)),
         _change(rpcs.CHANGE_VOTERS, ControllerService._change_voters),
-        _change(rpcs.TRANSFER_LEADER, ControllerService._transfer_leader),
+        # A leader that cannot become the active controller must be able to hand over.
+        _change(rpcs.TRANSFER_LEADER, ControllerService._transfer_leader, needs_controller=False),
         _change(rpcs.SET_PREFERRED_CONTROLLERS, ControllerService._set_preferred),
         _read(rpcs.DESCRIBE_PREFERRED_CONTROLLERS, ControllerService._describe_preferred),
         _read(rpcs.DESCRIBE_FEATURES, _by_image(features.describe_features)),

@@ -11,6 +11,8 @@ from quorumlog.words import counted, listed
 
 CLOCK_DIFFERENCE_MS = 5_000
 SLOW_FSYNC_US = 100_000
+CAUGHT_UP_MS = 2_000
+"""A leader hands over only to a voter that was caught up within this time (`quorum.fetch.timeout.ms`)."""
 
 
 def node_findings(cluster: ObservedCluster) -> Iterator[Finding]:
@@ -22,12 +24,21 @@ def node_findings(cluster: ObservedCluster) -> Iterator[Finding]:
 
 
 def transfer_command(cluster: ObservedCluster, leader: ObservedNode) -> str:
-    """Return the command that hands leadership to the answering voter with the fastest disk; empty without one."""
+    """Return the command that hands leadership to the answering voter with the fastest disk; empty without one.
+
+    Only voters that are caught up count, because the leader refuses to hand over to any other.
+    """
+    statuses = [] if leader.quorum is None else leader.quorum.voters
+    caught_up = {
+        status.replica.key.node_id
+        for status in statuses
+        if status.HasField("last_caught_up_ms") and status.last_caught_up_ms <= CAUGHT_UP_MS
+    }
     others = [
         (node.described.fsync_p99_us, node.node_id)
         for node in cluster.nodes
         if node.described is not None and node is not leader
-        and node.node_id in cluster.voters and node.node_id not in cluster.replaced_voters
+        and node.node_id in caught_up and node.node_id not in cluster.replaced_voters
     ]  # fmt: skip
     return f"kctl transfer-leader --to {min(others)[1]}" if others else ""
 

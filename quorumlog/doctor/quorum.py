@@ -208,22 +208,51 @@ def _leader(cluster: ObservedCluster, leader: ObservedNode) -> Iterator[Finding]
         )
     if described is not None and not is_active and described.leading_ms > SERVING_MAX_MS:
         behind = described.high_watermark - described.applied_offset
+        if behind > 0:
+            cause = f"it has not applied {counted(behind, 'committed record')} yet"
+        else:
+            cause = "the first record of its epoch is not committed: no majority of the voters acknowledges it"
+            cause += "".join(f"; {each}" for each in _lags(cluster, leader))
         command = transfer_command(cluster, leader)
-        steps = "kctl quorum replication shows which voter lags"
-        if command:
-            steps += f"; to let another voter lead: {command}; if that hangs, restart the node"
         yield Finding(
             CRITICAL,
             "NOT_SERVING",
             what=f"node {leader.node_id} was elected {described.leading_ms // 1000} s ago, but does not serve as the "
             "controller",
-            cause=f"it has not applied {counted(behind, 'committed record')} yet"
-            if behind > 0
-            else "the first record of its epoch is not committed: no majority of the voters acknowledges it",
-            next=steps,
+            cause=cause,
+            next=_until_it_serves(cluster, leader, command, is_committed=behind > 0),
             nodes=(leader.node_id or 0,),
             commands=(command,) if command else (),
         )
+
+
+def _followers(cluster: ObservedCluster, leader: ObservedNode) -> list[ReplicaStatus]:
+    voters = [] if leader.quorum is None else leader.quorum.voters
+    return [each for each in voters if each.replica.key.node_id != leader.node_id]
+
+
+def _lags(cluster: ObservedCluster, leader: ObservedNode) -> Iterator[str]:
+    """Yield how far the voters that fetch from the leader are behind it."""
+    for each in _followers(cluster, leader):
+        if each.lag > 0 and not _is_silent(each):
+            yield f"voter {each.replica.key.node_id} lags by {counted(each.lag, 'record')}"
+
+
+def _until_it_serves(cluster: ObservedCluster, leader: ObservedNode, command: str, *, is_committed: bool) -> str:
+    """Return the step for a leader that does not serve.
+
+    command: hands leadership over; empty if no other voter has the leader's whole log.  is_committed: the first record
+    of its epoch is.
+    """
+    node_id = leader.node_id
+    if command:
+        return f"let another voter lead: {command}; then look at the disk, the load and the log of node {node_id}"
+    if is_committed:
+        return f"look at the disk, the load and the log of node {node_id}; if it applies no further records, restart it"
+    step = "wait until a majority of the voters has caught up: kctl quorum replication shows how far they are"
+    absent = [each.replica.key.node_id for each in _followers(cluster, leader) if _is_silent(each)]
+    down = [voter for voter in absent if cluster.silence_of(voter) is not None]
+    return f"{step}; or {start(cluster, down, needed=1)}" if down else step
 
 
 def _paused(cluster: ObservedCluster, leader: ObservedNode, quorum: DescribeQuorumReply) -> Finding:

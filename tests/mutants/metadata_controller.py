@@ -19,9 +19,17 @@ ADMIN_TESTS = "tests/unit/metadata/controller/test_admin_service.py"
 BALANCE_TESTS = "tests/unit/metadata/control/test_balance.py"
 BACKGROUND_TESTS = "tests/unit/metadata/controller/test_background.py"
 REFUSAL_TESTS = "tests/unit/metadata/controller/test_refusals.py"
+VOTER_TESTS = "tests/unit/metadata/controller/test_service_voters.py"
 CLIENT_TESTS = "tests/unit/quorumlog/client/test_controller_client.py"
 
 MUTANTS = (
+    Mutant(
+        "a leader that cannot become active does not hand over",
+        SERVICE,
+        "ControllerService._transfer_leader, needs_controller=False)",
+        "ControllerService._transfer_leader)",
+        (f"{VOTER_TESTS}::test_a_leader_that_is_not_active_hands_over",),
+    ),
     Mutant(
         "a day's deleted topics are forgotten in batches hours apart, more slowly than others are deleted",
         ACTIVE,

@@ -5,8 +5,10 @@ from __future__ import annotations
 from tests.mutants import Mutant
 
 BROKERS = "quorumlog/doctor/brokers.py"
+NODES = "quorumlog/doctor/nodes.py"
 STEPS = "quorumlog/doctor/steps.py"
 PARTITION_TESTS = "tests/unit/quorumlog/doctor/test_doctor_partitions.py"
+QUORUM_TESTS = "tests/unit/quorumlog/doctor/test_doctor_quorum.py"
 
 MUTANTS = (
     Mutant(
@@ -29,5 +31,12 @@ MUTANTS = (
         "layout.factor([key for key in keys if key[0] == topic])",
         "layout.factor(keys)",
         (f"{PARTITION_TESTS}::test_topics_keep_their_replication_factors_when_lost_replicas_are_copied_again",),
+    ),
+    Mutant(
+        "doctor hands leadership to a voter that is not caught up",
+        NODES,
+        'if status.HasField("last_caught_up_ms") and status.last_caught_up_ms <= CAUGHT_UP_MS\n',
+        "",
+        (f"{QUORUM_TESTS}::test_leadership_is_handed_only_to_a_voter_that_is_caught_up",),
     ),
 )

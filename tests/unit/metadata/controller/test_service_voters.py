@@ -19,7 +19,7 @@ from quorum.core.types import ReplicaKey, VoterSet
 from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import controller_pb2 as pb
 from tests.unit.metadata.controller.test_controller import started
-from tests.unit.metadata.fake_node import run
+from tests.unit.metadata.fake_node import Plane, run
 
 DISK = UUID(int=44)
 
@@ -102,6 +102,23 @@ def test_a_transfer_to_the_present_leader_succeeds() -> None:
         assert (await plane.call(rpcs.TRANSFER_LEADER, pb.TransferLeaderRequest(to=1))).result.error == "NONE"
         assert plane.node.asked == []
         assert (await plane.call(rpcs.TRANSFER_LEADER, pb.TransferLeaderRequest(to=2))).result.error == "NONE"
+        assert plane.node.asked == [(2, False)]
+
+    run(test())
+
+
+def test_a_leader_that_is_not_active_hands_over() -> None:
+    """It may never become active: it does not apply the log, for example because its disk does not read it."""
+
+    async def test() -> None:
+        plane = Plane()
+        plane.node.win(commit=False)
+        assert not plane.controller.active
+        assert (await plane.call(rpcs.TRANSFER_LEADER, pb.TransferLeaderRequest(to=2))).result.error == "NONE"
+        assert plane.node.asked == [(2, False)]
+        removal = pb.ChangeVotersRequest(remove=pb.RemoveVoter(node_id=2))
+        waited = await plane.call(rpcs.CHANGE_VOTERS, removal, timeout_ms=100)
+        assert waited.result.error == "NOT_CONTROLLER", "any other request waits until it is active"
         assert plane.node.asked == [(2, False)]
 
     run(test())

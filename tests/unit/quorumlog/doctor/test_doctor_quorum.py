@@ -143,10 +143,41 @@ def test_elected_but_not_serving(clinic: Clinic, diagnose: Diagnose, behind: int
     assert findings["NOT_SERVING"]["severity"] == "critical"
     assert "elected 10 s ago" in findings["NOT_SERVING"]["what"]
     assert cause in findings["NOT_SERVING"]["cause"]
-    assert "kctl transfer-leader --to 2" in findings["NOT_SERVING"]["next"]
+    assert findings["NOT_SERVING"]["next"].startswith("let another voter lead: kctl transfer-leader --to 2; ")
+    assert findings["NOT_SERVING"]["commands"] == ["kctl transfer-leader --to 2"]
     leader.leading_ms = 10_000
     findings, _ = diagnose()
     assert "NOT_SERVING" not in findings, "a new leader has a short time to begin"
+
+
+def test_leadership_is_handed_only_to_a_voter_that_is_caught_up(clinic: Clinic, diagnose: Diagnose) -> None:
+    """The leader refuses to hand over to any other."""
+    leader = clinic.described[1]
+    leader.controller_active, leader.leading_ms = False, 10_001
+    clinic.statuses[2].ClearField("last_caught_up_ms")
+    clinic.statuses[2].lag = 30
+    findings, _ = diagnose()
+    assert findings["NOT_SERVING"]["commands"] == ["kctl transfer-leader --to 3"]
+
+    # The voters with the leader's epoch cannot commit its first record before they have the whole log.
+    clinic.statuses[3].last_caught_up_ms = 60_000
+    clinic.silence_voter(3)
+    findings, _ = diagnose()
+    found = findings["NOT_SERVING"]
+    assert found["cause"].endswith("no majority of the voters acknowledges it; voter 2 lags by 30 records")
+    assert found["next"] == (
+        "wait until a majority of the voters has caught up: kctl quorum replication shows how far they are; "
+        "or start node 3"
+    )
+    assert found["commands"] == []
+
+    # If it is committed, the leader itself is the reason.
+    leader.applied_offset = leader.high_watermark - 40
+    findings, _ = diagnose()
+    assert findings["NOT_SERVING"]["next"] == (
+        "look at the disk, the load and the log of node 1; if it applies no further records, restart it"
+    )
+    assert findings["NOT_SERVING"]["commands"] == []
 
 
 def test_a_controller_that_does_not_answer(clinic: Clinic, diagnose: Diagnose) -> None:

@@ -1,4 +1,4 @@
-"""Every finding of doctor is in one of these tables: its next step is run by a test, or a reason says why not."""
+"""Every finding of doctor is in one of two tables: a test runs its next step, or a reason says why no test does."""
 
 from __future__ import annotations
 
@@ -18,12 +18,18 @@ ADVICE_RUNS = f"{COMMANDS}::test_commands_of_advice_run_as_printed"
 BROKERS_ARE_REPLACED = f"{COMMANDS}::test_brokers_that_are_lost_are_replaced"
 VOTERS_FAIL = f"{FAILURES}::test_voters_that_fail_one_after_the_other"
 
+WRONG_ADDRESSES = f"{COMMANDS}::test_wrong_addresses_and_ids_are_corrected"
+
+DISKS = "tests/integration/cli/test_doctor_disks.py"
 GROUPS = "tests/integration/cli/test_doctor_groups.py"
+LETTERS = "tests/integration/cli/test_dead_letters.py"
 TRANSACTIONS = "tests/integration/cli/test_transactions.py"
 
 RUN: dict[str, tuple[str, ...]] = {
     "BELOW_MIN_ISR": (f"{COMMANDS}::test_a_partition_below_its_minimum_is_writable_again",),
     "CORDONED": (ADVICE_RUNS,),
+    "DEAD_LETTERS_FAIL": (f"{LETTERS}::test_each_cause_of_failing_letters_is_removed",),
+    "DIFFERENT_CLUSTERS": (WRONG_ADDRESSES,),
     "EVEN_VOTERS": (
         f"{COMMANDS}::test_voters_are_made_and_replaced",
         f"{COMMANDS}::test_one_of_four_voters_is_removed",
@@ -32,7 +38,9 @@ RUN: dict[str, tuple[str, ...]] = {
     "HANGING_TRANSACTION": (f"{TRANSACTIONS}::test_a_transaction_that_lost_its_marker_is_found_and_aborted",),
     "LOST_REPLICA": (f"{COMMANDS}::test_lost_replicas_are_recreated",),
     "MIN_ISR_IS_ALL": (ADVICE_RUNS, f"{COMMANDS}::test_without_another_broker_the_minimum_is_lowered"),
+    "NOT_SERVING": (f"{DISKS}::test_a_leader_whose_disk_reads_nothing_hands_over",),
     "NO_BROKERS": (f"{COMMANDS}::test_the_first_broker_is_started",),
+    "NO_CLUSTER": (f"{COMMANDS}::test_the_remaining_founders_are_started",),
     "NO_QUORUM": (VOTERS_FAIL,),
     "OFFSETS_UNDER_REPLICATED": (f"{GROUPS}::test_findings_about_groups",),
     "OFFLINE": (
@@ -48,9 +56,12 @@ RUN: dict[str, tuple[str, ...]] = {
         f"{COMMANDS}::test_a_reassignment_to_a_broker_that_is_down_continues_or_is_cancelled",
     ),
     "REPLICATION_FACTOR_1": (ADVICE_RUNS,),
+    "SAME_ID": (WRONG_ADDRESSES,),
+    "SLOW_DISK": (f"{DISKS}::test_a_leader_with_a_slow_disk_hands_over",),
     "STRAYS": (f"{COMMANDS}::test_replicas_that_a_rebuilt_quorum_does_not_know_are_purged",),
     "TARGET_NOT_REACHED": (f"{COMMANDS}::test_a_target_that_is_not_reached_continues_or_is_cancelled",),
     "UNDER_REPLICATED": (BROKERS_ARE_REPLACED,),
+    "UNKNOWN_ADDRESS": (WRONG_ADDRESSES,),
     "UNREACHABLE": (VOTERS_FAIL,),
     "VOTER_DOWN": (f"{COMMANDS}::test_a_voter_that_is_down_is_started_or_replaced",),
     "VOTER_NEW_DISK": (f"{COMMANDS}::test_voters_are_made_and_replaced",),
@@ -59,7 +70,6 @@ RUN: dict[str, tuple[str, ...]] = {
 
 LOOK_AGAIN = "the step is to run doctor again, which every test on a real cluster does"
 LOOK_AT_THE_NODE = "the step is to look at a log, a disk, the load or the network; what it shows decides"
-OTHER_ADDRESSES = "the step is to give other addresses, or another id, to a command"
 
 SHOWN = "tests/integration/cli/test_doctor_groups.py runs the command that shows more"
 
@@ -69,14 +79,12 @@ NO_COMMAND: dict[str, str] = {
     "CLOCKS": "the step is to set the clock of a machine",
     "COMPACTION_BEHIND": "found after an hour of waiting; the step is to raise a limit and restart",
     "CONTROLLER_SILENT": LOOK_AT_THE_NODE,
-    "DEAD_LETTERS_FAIL": "the step is to remove the cause that the finding names; "
-    "tests/integration/cli/test_dead_letters.py runs the commands",
-    "DIFFERENT_CLUSTERS": OTHER_ADDRESSES,
     "DIRECTORY_OFFLINE": "the step is to repair or replace a disk",
     "GROUPS_UNKNOWN": LOOK_AT_THE_NODE,
     "GROUP_FLAPS": f"the step is to look at members, which are clients; {SHOWN}",
     "GROUP_STUCK": f"the step is to look at members, which are clients; {SHOWN}",
-    "GROUP_UNUSED": f"the step deletes offsets, and only their owner knows whether they are needed; {SHOWN}",
+    "GROUP_UNUSED": "found after three days without members; only the owner of the group knows whether its offsets are "
+    "needed; other tests run `kctl groups delete`",
     "LAGGING": LOOK_AT_THE_NODE,
     "LAG_GROWS": f"the step is to start members, which are clients; {SHOWN}",
     "LEADER_UNREACHABLE": "the step is to make an address reachable, or to use another machine",
@@ -86,30 +94,19 @@ NO_COMMAND: dict[str, str] = {
     "METADATA_UNREADABLE": LOOK_AT_THE_NODE,
     "NOT_READY": LOOK_AT_THE_NODE,
     "NOT_REGISTERED": LOOK_AT_THE_NODE,
-    "NO_CLUSTER": "the step is to start the remaining nodes with their own options",
     "NO_COORDINATOR": "the step is that of OFFLINE, which is found with it",
     "NO_TRANSACTION_COORDINATOR": "the step is that of OFFLINE, which is found with it",
     "NO_LEADER": LOOK_AT_THE_NODE,
     "OLD_GENERATION": "the step is a chapter of docs/recovery.md; tests/integration/quorum/test_disaster.py follows it",
-    "SAME_ID": OTHER_ADDRESSES,
     "SHUTTING_DOWN": "found only while a broker stops; the step is to start it afterwards",
-    "SLOW_DISK": LOOK_AT_THE_NODE,
     "TARGET_IN_PROGRESS": "nothing has to be done: the change ends by itself",
     "TRANSACTIONS_UNKNOWN": LOOK_AT_THE_NODE,
     "UNCLEANABLE": "the step is to remove the cause that the finding names",
-    "UNKNOWN_ADDRESS": OTHER_ADDRESSES,
     "VOTER_CUT_OFF": LOOK_AT_THE_NODE,
     "VOTER_LAGGING": LOOK_AT_THE_NODE,
     "VOTER_UNREACHABLE": LOOK_AGAIN,
 }
 """Findings without a command that repairs them, and what their step is instead."""
-
-NOT_RUN: dict[str, str] = {
-    "NOT_SERVING": "a majority must fetch from a leader for more than 10 s, so that it is not paused, but acknowledge "
-    "nothing, or the leader must take more than 10 s to apply its log; a killed or stopped process pauses the leader "
-    "instead, and a log of that size takes too long to write.  Other tests run `kctl transfer-leader`.",
-}
-"""Findings that print a command which no test on a real cluster runs, and why."""
 
 
 class Site(NamedTuple):
@@ -146,13 +143,13 @@ def body_of(test: str) -> str:
 
 
 def test_every_finding_is_in_one_table() -> None:
-    known = Counter(word for table in (RUN, NO_COMMAND, NOT_RUN) for word in table)
+    known = Counter(word for table in (RUN, NO_COMMAND) for word in table)
     assert known == Counter({site.finding for site in sites()})
 
 
 def test_a_finding_with_commands_is_run() -> None:
     with_commands = {site.finding for site in sites() if site.has_commands}
-    assert with_commands <= RUN.keys() | NOT_RUN.keys()
+    assert with_commands <= RUN.keys()
 
 
 def test_each_place_that_makes_a_finding_has_a_test() -> None:
@@ -166,4 +163,4 @@ def test_the_tests_exist_and_contain_the_finding() -> None:
 
 
 def test_a_reason_is_given() -> None:
-    assert all(reason.strip() for table in (NO_COMMAND, NOT_RUN) for reason in table.values())
+    assert all(reason.strip() for reason in NO_COMMAND.values())
