@@ -1,9 +1,10 @@
 """The simulated `Disk`: each file has a current and a flushed content, and `crash` returns to the flushed one.
 
-Names are durable after `sync_dir` of their folder, as on ext4 (a power cut undid a rename without it).  With `torn`, a
-power failure keeps a random part of the data that was not durable yet: all changes of names, none, or the first ones,
-as a file system with a journal does; and the beginning of appended data, sometimes with zeros in place of its end.  A
-disk that has failed once refuses every change until it is `repaired`.
+Names are durable after `sync_dir` of their folder, as on ext4 (a power cut undid a rename without it).  As on any file
+system with a journal, a rename from one folder to another is durable as a whole once either is synced.  With `torn`, a
+power failure keeps a random part of the data that was not durable yet: all changes of names, none, or the first ones;
+and the beginning of appended data, sometimes with zeros in place of its end.  A disk that has failed once refuses every
+change until it is `repaired`.
 """
 
 from __future__ import annotations
@@ -27,14 +28,6 @@ NO_NAMES, SOME_NAMES = 0.35, 0.6
 def _folder(path: str) -> str:
     """Return the folder of a path as this disk spells it: without slashes at its ends."""
     return path.rpartition("/")[0]
-
-
-def _directly_in(folder: str, paths: Iterable[str]) -> list[str]:
-    """Return the paths of this folder, without those of its subfolders."""
-    prefix = folder + "/" if folder else ""
-    begin = len(prefix)
-    # A disk has hundreds of paths and is synced thousands of times, so the test that most of them fail comes first.
-    return [one for one in paths if one.startswith(prefix) and one.find("/", begin) < 0]
 
 
 class SimulatedFile:
@@ -337,16 +330,24 @@ class SimulatedDisk:
         await device_wait(self._random.uniform(low / 2, high / 4) / 1000)
         if not self.takes_writes():
             raise DiskError("fsync failed")
-        inside = _directly_in(path, self._files)
-        for gone in _directly_in(path, self._durable_files):
-            if gone not in self._files:
-                del self._durable_files[gone]
-        for one in sorted(inside):
-            self._durable_files[one] = self._files[one]
-        self._durable_dirs.difference_update(_directly_in(path, self._durable_dirs))
-        self._durable_dirs.update(_directly_in(path, self._dirs), {""} & self._dirs)
-        left = ([one for one in changes if _folder(one.path) != path] for changes in self._journal)
-        self._journal = [changes for changes in left if changes]
+        left = []
+        for changes in self._journal:
+            if any(_folder(one.path) == path for one in changes):
+                for one in changes:  # a rename between two folders becomes durable as a whole
+                    self._make_durable(one)
+            else:
+                left.append(changes)
+        self._journal = left
+
+    def _make_durable(self, change: _Change) -> None:
+        """Make the present state of this name durable."""
+        path = change.path
+        if change.is_folder:
+            (self._durable_dirs.add if path in self._dirs else self._durable_dirs.discard)(path)
+        elif (file := self._files.get(path)) is not None:
+            self._durable_files[path] = file
+        else:
+            self._durable_files.pop(path, None)
 
     def process_ends(self) -> None:
         """End the process as kill -9 does: written data stays, because it is in the page cache."""

@@ -76,6 +76,24 @@ def test_a_power_failure_may_keep_the_first_changes_of_names() -> None:
     assert found == {"a", "b", "bc", "c"}
 
 
+@pytest.mark.parametrize("synced", ["old", "new", "new/f"])
+def test_a_rename_between_folders_is_durable_as_a_whole(synced: str) -> None:
+    disk = SimulatedDisk(Random(1))
+
+    async def change() -> None:
+        for folder in ("old", "new", "old/f"):
+            disk.make_dir(folder)
+        disk.open("old/f/a", create=True)
+        for folder in ("", "old", "new", "old/f"):
+            await disk.sync_dir(folder)
+        disk.rename("old/f", "new/f")
+        await disk.sync_dir(synced)
+
+    run_simulated(change)
+    disk.crash()
+    assert (disk.list("old"), disk.list("new"), disk.list("new/f")) == ([], ["f"], ["a"])
+
+
 def test_a_power_failure_does_not_undo_a_synced_name() -> None:
     for seed in range(60):
         disk = SimulatedDisk(Random(seed), torn=True)
