@@ -31,6 +31,8 @@ from simulation.kernel.loop import PROCESS, Process, SimulatedLoop
 CONTROL_PORT = 9093
 
 RESEND_S = 0.2
+JOINED, CUT = 0.5, 0.2
+"""How often data that arrives is joined with data that waits, and how often it is cut in two."""
 
 _FIRST_PORT = 30_000
 
@@ -48,6 +50,7 @@ class Network:
         self.loop = loop
         self.random = random
         self.trace = trace
+        self.pieces = Random(0)  # its own, so that the pieces change nothing else in a run
         self.delay_ms = (0.1, 2.0)  # uniform
         self.loss = self.duplicates = 0.0  # chance that a request or reply is lost; that it is sent twice
         self.late = (0.0, 0.0)  # chance that a request or reply is delayed, and the longest delay in seconds
@@ -363,9 +366,25 @@ class Stream(asyncio.Transport):
                 what = "end" if data is None else f"{len(data)} bytes {crc32(data):08x}"
                 self.network.trace(f"{what} {_name(self)} -> {_name(self.peer)}")
             if not self.peer._lost:
-                self.peer._incoming.append(data)
+                self.peer._arrives(data)
         self.network.loop.call_soon(self.peer._drain, context=self.peer.context.copy())
         self.pump()
+
+    def _arrives(self, data: bytes | None) -> None:
+        """Keep data for the protocol.  A stream has no messages: it may join what was written, or cut it anywhere."""
+        random, waiting = self.network.pieces, self._incoming
+        if data is None:
+            waiting.append(None)
+            return
+        last = waiting[-1] if waiting else None
+        if last is not None and random.random() < JOINED:
+            waiting.pop()
+            data = last + data
+        if len(data) > 1 and random.random() < CUT:
+            place = random.randrange(1, len(data))
+            waiting.append(data[:place])
+            data = data[place:]
+        waiting.append(data)
 
     def orphan(self, error: Exception, *, is_host_down: bool) -> None:
         """Note that the other end has gone without a word."""

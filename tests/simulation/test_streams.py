@@ -81,6 +81,31 @@ def connected(story: Callable[[Network, Process, asyncio.Transport, list[str]], 
     loop.close()
 
 
+def test_a_stream_keeps_the_order_of_the_bytes_and_not_the_messages() -> None:
+    """Otherwise no program in the simulation would ever receive a part of a request."""
+    pieces: list[bytes] = []
+
+    class Server(asyncio.Protocol):
+        def data_received(self, data: bytes) -> None:
+            pieces.append(data)
+
+    async def story(network: Network, process: Process, transport: asyncio.Transport, calls: list[str]) -> None:
+        async def server() -> None:
+            await network.loop.create_server(Server, "b2", 9092)
+
+        await Process(network.loop, "b2").start(server())
+        line, _ = await network.loop.create_connection(lambda: Noted([]), "b2", 9092)
+        for number in range(100):
+            line.write(b"<%d>" % number)
+            await asyncio.sleep(0.0005)
+        await asyncio.sleep(0.1)
+
+    connected(story)
+    assert b"".join(pieces) == b"".join(b"<%d>" % number for number in range(100))
+    assert any(not one.startswith(b"<") for one in pieces)
+    assert any(one.count(b"<") > 1 for one in pieces)
+
+
 def test_the_peer_of_a_killed_process_is_told() -> None:
     async def story(network: Network, process: Process, transport: asyncio.Transport, calls: list[str]) -> None:
         process.kill()
