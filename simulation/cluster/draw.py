@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 from quorumlog.wire.record_batch import Codec
-from simulation.cluster import disaster, moves, record_deletions, releases, rests, voters
+from simulation.cluster import disaster, late_batches, moves, record_deletions, releases, rests, voters
 from simulation.cluster.compaction import Compaction
 from simulation.cluster.plan import (
     CONTROLLER,
@@ -79,6 +79,7 @@ KINDS = (
     IN_SWAP,
     ALL_LINKS,
     record_deletions.DELETE_RECORDS,
+    late_batches.LATE_BATCH,
     *moves.KINDS,
     *releases.KINDS,
     *voters.KINDS,
@@ -154,7 +155,8 @@ def draw(seed: int) -> ClusterPlan:
     plan = _with_recompression(Random(f"cluster recompression {seed}"), plan)
     plan = record_deletions.drawn(Random(f"cluster record deletions {seed}"), plan)
     plan = moves.drawn(Random(f"cluster places {seed}"), plan)
-    return _with_pipelines(Random(f"cluster pipelines {seed}"), plan)
+    plan = _with_pipelines(Random(f"cluster pipelines {seed}"), plan)
+    return late_batches.drawn(Random(f"cluster late batches {seed}"), plan)
 
 
 def _with_compaction(random: Random, plan: ClusterPlan) -> ClusterPlan:

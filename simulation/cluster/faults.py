@@ -7,6 +7,7 @@ from random import Random
 
 from simulation.cluster.bad_disks import BadDisks
 from simulation.cluster.disaster import Disaster
+from simulation.cluster.late_batches import LateBatches
 from simulation.cluster.metadata import Spot
 from simulation.cluster.moves import DirectoryMoves
 from simulation.cluster.nodes import Host
@@ -89,6 +90,7 @@ class ClusterFaults(FaultInjector):
             **Disaster(world, orders).actions,
             **BadDisks(world, self).actions,
             **DirectoryMoves(world, self).actions,
+            **LateBatches(world, self).actions,
         }
 
     async def heal(self) -> None:

@@ -3,12 +3,12 @@
 I33: A reader of committed records gets exactly the records of committed transactions, at their offsets: none of an
 aborted and none of an undecided transaction, and it skips none.  I34: A transaction ends in the same way in every
 partition, and in the way that was acknowledged.  It commits only if its producer asked for that, and then it has all
-its acknowledged records.  None of its records comes after its end.  I35: Once a producer has begun, no
-record of an earlier producer with the same transactional id becomes committed, and no two producers have the same id
-and epoch.  I36: The last stable offset does not decrease within a leader epoch, nor for a client that asks for it;
-every record below it is decided.  I37: The offsets of a transaction become visible if it commits, and never if it
-aborts; at the end of a run, the newest committed offset is visible.  L10: After healing, every transactional id commits
-a transaction, and no transaction remains open.
+its acknowledged records.  None of its records comes after its end, even if it had none there before.  I35: Once a
+producer has begun, no record of an earlier producer with the same transactional id becomes committed, and no two
+producers have the same id and epoch.  I36: The last stable offset does not decrease within a leader epoch, nor for a
+client that asks for it; every record below it is decided.  I37: The offsets of a transaction become visible if it
+commits, and never if it aborts; at the end of a run, the newest committed offset is visible.  L10: After healing,
+every transactional id commits a transaction, and no transaction remains open.
 
 Theory of operation.  A record's mark names its transaction.  `committed` sees each batch as it becomes committed, so
 for each partition it knows the open transactions and, from the markers, how the others ended.  The ledger compares this
@@ -17,6 +17,7 @@ with the requests and answers of the producers (`Transaction`), and with the rec
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -39,6 +40,8 @@ class Transaction:
     acknowledged: its acknowledged records, by partition.
     has_asked: a request to commit it was sent.  outcome: whether it was committed, once its end was acknowledged.
     ends: by partition, whether its marker commits it.
+    markers_before: by partition, the number of its producer's markers there when the partition was added to it.  Once
+        there are more, it has ended in this partition, even if none of its records had arrived.
     """
 
     number: int
@@ -49,6 +52,7 @@ class Transaction:
     has_asked: bool = False
     outcome: bool | None = None
     ends: dict[Spot, bool] = field(default_factory=dict)
+    markers_before: dict[Spot, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"transaction {self.number} of producer {self.producer}"
@@ -63,11 +67,13 @@ class Transaction:
 class _Partition:
     """open: the offsets and marks of undecided records, by producer id.  ended: by offset, and whether it is committed.
 
-    An open transaction whose producer is not in `open` has no records here.
+    markers: the number of markers, by producer id.  An open transaction whose producer is not in `open` has no records
+    here.
     """
 
     open: dict[int, list[tuple[int, Mark]]] = field(default_factory=dict)
     ended: dict[int, tuple[Mark, bool]] = field(default_factory=dict)
+    markers: Counter[int] = field(default_factory=Counter)
 
     @property
     def undecided(self) -> int | None:
@@ -114,6 +120,16 @@ class Ledger:
         self._transactions.append(transaction)
         return transaction
 
+    def added(self, transaction: Transaction, spots: Sequence[Spot]) -> None:
+        """Note that the addition of partitions to a transaction was acknowledged.
+
+        All markers of the transaction before it are then committed.
+        """
+        for spot in spots:
+            if (history := self._evidence.current(spot)) is not None:
+                markers = self._partitions.setdefault(history.key, _Partition()).markers
+                transaction.markers_before[spot] = markers[transaction.producer[0]]
+
     def sends(self, transaction: Transaction, marks: Sequence[Mark]) -> None:
         """Note that the producer will send these records."""
         for mark in marks:
@@ -153,14 +169,17 @@ class Ledger:
         for place, mark in enumerate(batch.marks):
             assert mark is not None, batch
             transaction = self._by_mark[mark]
+            markers = partition.markers[producer_id]
+            has_ended = spot in transaction.ends or markers > transaction.markers_before.get(spot, markers)
             self.check(
-                spot not in transaction.ends,
+                not has_ended,
                 lambda transaction=transaction: f"I34: {batch} of {spot} comes after the end of {transaction}",  # type: ignore[misc]
             )
             partition.open.setdefault(producer_id, []).append((batch.base_offset + place, mark))
 
     def _on_marker(self, spot: Spot, partition: _Partition, producer_id: int, commits: bool) -> None:
         records = partition.open.pop(producer_id, [])
+        partition.markers[producer_id] += 1
         partition.ended.update({offset: (mark, commits) for offset, mark in records})
         found = {self._by_mark[mark] for _, mark in records}
         self.check(len(found) <= 1, lambda: f"I34: one marker of {spot} ends several: {[str(each) for each in found]}")

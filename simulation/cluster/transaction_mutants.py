@@ -14,6 +14,7 @@ from broker.core.coordinator.transaction_machine import TransactionMachine
 from broker.core.coordinator.transaction_records import TransactionState
 from broker.core.producer_state import ACCEPT, ProducerState
 from broker.core.transactions import Transactions
+from broker.replica.produce import ProduceService
 from quorumlog.wire.errors import KafkaCode
 from simulation.kernel.mutation import Mutant, mutant_of
 
@@ -55,8 +56,15 @@ def _aborted_are_forgotten() -> list[Any]:
 
 @_mutant("a transaction begins without a verification")
 def _unverified() -> list[Any]:
-    """As before KIP-890."""
-    return [patch.object(ProducerState, "is_verified", lambda self, producer_id, producer_epoch, token: True)]
+    """As before KIP-890: the leader does not ask the coordinator, and does not need its answer.
+
+    To ignore the answer alone changes nothing, except if a marker arrives between the answer and the append: the leader
+    refuses a batch as soon as the coordinator does not confirm its transaction.
+    """
+    return [
+        patch.object(ProduceService, "_verify", lambda self, produce, replica, transactional_id, support: None),
+        patch.object(ProducerState, "is_verified", lambda self, producer_id, producer_epoch, token: True),
+    ]
 
 
 @_mutant("a marker does not end the transaction for its producer's epoch")

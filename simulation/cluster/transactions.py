@@ -134,6 +134,7 @@ class _Producer:
     def __init__(self, transactions: Transactions, name: str, random: Random) -> None:
         self._transactions = transactions
         self._ledger = transactions.ledger
+        self._name = name
         self._place = int(name[1:-1])
         self._id = f"id{self._place}"
         self._finishes = name.endswith("a")
@@ -221,11 +222,11 @@ class _Producer:
         wanted = random.random()
         try:
             if random.random() < 0.6:
-                await self._add(spots)
+                await self._add(transaction, spots)
                 await asyncio.gather(*(self._write_all(transaction, spot) for spot in spots))
             else:
                 for spot in spots:
-                    await self._add([spot])
+                    await self._add(transaction, [spot])
                     await self._write_all(transaction, spot)
                     await self._pause()
             if random.random() < 0.5:
@@ -249,12 +250,13 @@ class _Producer:
         if kind < 0.3:
             await asyncio.sleep(LATE_S if kind < 0.02 else self._random.uniform(0, 0.4))
 
-    async def _add(self, spots: list[Spot]) -> None:
+    async def _add(self, transaction: Transaction, spots: list[Spot]) -> None:
         """Add partitions to the transaction."""
         values = {f"v3_and_below_{name}": value for name, value in self._named.items()}
         topic = {"name": LEDGER, "partitions": [spot.index for spot in spots]}
         reply = await self._ask(Api.ADD_PARTITIONS_TO_TXN, {**values, "v3_and_below_topics": [topic]}, _UNKNOWN)
         self._refuse(_code_of(reply))
+        self._ledger.added(transaction, spots)
 
     async def _write_all(self, transaction: Transaction, spot: Spot) -> None:
         for _ in range(self._random.randint(1, BATCHES)):
@@ -289,8 +291,10 @@ class _Producer:
             if code not in (KafkaCode.NONE, KafkaCode.DUPLICATE_SEQUENCE_NUMBER):
                 raise refusal(code, spot.topic, spot.index, "a batch of a transaction")
 
+        late_s = self._transactions.world.late_batch(self._name, self._id, spot)
+        patience_s = self._patience_s if late_s is None else min(late_s, self._patience_s)
         try:
-            await self._calls.call(spot.topic, spot.index, self._patience_s, attempt)
+            await self._calls.call(spot.topic, spot.index, patience_s, attempt)
         except ClusterError as error:
             self._link.is_in_doubt = True
             if not error.retriable:

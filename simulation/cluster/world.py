@@ -122,6 +122,8 @@ class ClusterWorld(World):
         self.watch.evidence.on_violation = self._report_violation
         self.watch.evidence.note = self.show if traced else None
         self.healed = False
+        self.late_batch: Callable[[str, str, Spot], float | None] = lambda producer, transactional_id, spot: None
+        """Returns how long a transactional producer waits for its next batch if that is late; see `late_batches.py`."""
         self.violation: str | None = None
         self.broken = asyncio.Event()
         self.written = self.acknowledged = self.consumed = 0

@@ -45,6 +45,7 @@ QUICKLY_CAUGHT = {
     "a damaged replica is silently replaced by an empty one",
     "a new coordinator does not read its partition",
     "the last stable offset ignores open transactions",
+    "a transaction begins without a verification",
     "aborted transactions are missing in the snapshots of producers",
     "an end commits the losing producers of a scope as well",
     "a fenced run of a scope continues",
@@ -72,6 +73,7 @@ MUTANT_FIRST_SEED = {
     "nobody reminds a new leader of missing dead letters": 10,
     "a batch behind one that was refused for the moment is reported as a loss": 8,
     "a timeout does not raise the epoch": 63,
+    "a transaction begins without a verification": 13,
 }
 """The first seed of the search for a mutant, if not 0.  About one seed in 200 catches the one of the wall clock, one in
 20 the others."""
@@ -123,6 +125,7 @@ def test_rare_faults_occur() -> None:
         "transaction committed",
         "transaction aborted",
         "transaction abandoned",
+        "batch of a transaction delayed",
         "transactional producer fenced",
         "offset committed in a transaction",
         "record of a transaction read",
