@@ -107,8 +107,11 @@ class LogCleaner:
 
     async def close(self) -> None:
         """Wait until the last swap has ended, after `run` was cancelled.  The caller sets the deadline."""
-        if self._swap is not None:
-            await asyncio.wait([self._swap])
+        if self._swap is None:
+            return
+        await asyncio.wait([self._swap])
+        if not self._swap.cancelled() and (error := self._swap.exception()) is not None:  # read it: nobody else does
+            logger.warning("swap of compacted segments ends", cause=str(error))
 
     async def clean_next(self) -> bool:
         """Clean the log that is due and has the largest share of dirty bytes; return whether there was one."""

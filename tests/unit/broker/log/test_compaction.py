@@ -33,6 +33,7 @@ from quorumlog.wire.record_batch import (
     seal,
 )
 from simulation.kernel.disk import DiskImage
+from simulation.kernel.loop import SimulatedLoop
 from tests.contract.conftest import run_simulated
 from tests.unit.broker.core.test_transactions import confirmed
 from tests.unit.broker.log.compaction_rig import RETENTION_MS, CompactionRig, read_all, records_of
@@ -663,3 +664,27 @@ def test_a_log_that_was_reset_since_it_was_chosen_is_not_cleaned() -> None:
         assert (rig.cleaner.failed_jobs, rig.log.start_offset) == (0, 10_000)
 
     simulated()(scenario)
+
+
+def test_the_error_of_a_swap_that_goes_on_after_a_cancel_is_read() -> None:
+    """Otherwise a broker that stops beside a failing disk logs a traceback.  Seed 720100096."""
+
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimulatedLoop)
+        rig = CompactionRig(1)
+        await rig.start()
+        for _ in range(40):
+            rig.append_random()
+        await rig.settle()
+        cleaning = asyncio.ensure_future(rig.cleaner.clean_next())
+        while rig.cleaner._swap is None:  # noqa: ASYNC110 -- nothing reports it
+            await asyncio.sleep(0.0001)
+        rig.disk.fails = True
+        cleaning.cancel()
+        await asyncio.gather(cleaning, return_exceptions=True)
+        await rig.cleaner.close()
+        assert list(rig.logs.failed_disks) == [rig.disk.directory_id]
+        assert not loop.unheard_errors()
+
+    run_simulated(test)
