@@ -209,8 +209,19 @@ class LedShare:
 
     # -- fetches
 
-    async def fetch(self, member: str, max_bytes: int, max_records: int, *, is_exact: bool) -> Fetched | KafkaCode:
-        """Acquire the records that are available now, which may be none, for a member."""
+    async def fetch(
+        self,
+        member: str,
+        max_bytes: int,
+        max_records: int,
+        *,
+        is_exact: bool,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> Fetched | KafkaCode:
+        """Acquire the records that are available now, which may be none, for a member.
+
+        is_wanted: returns whether somebody still waits for the records, which are acquired only then.
+        """
         async with self._read_lock:
             log, core = self._replica.log, self.core
             if log is None or core is None or self._replica.leader is not self.leader or self.has_ended:
@@ -229,6 +240,8 @@ class LedShare:
                 return KafkaCode.KAFKA_STORAGE_ERROR
             if self._replica.leader is not self.leader or self.has_ended:
                 return KafkaCode.NOT_LEADER_OR_FOLLOWER  # it resigned during the read
+            if not is_wanted():
+                return Fetched([], b"")
             headers = list(iter_headers(records))
             ranges = []
             for _, header in headers:

@@ -97,6 +97,10 @@ class ShareSessions:
             self._by_peer.setdefault(peer, set()).add(key)
         return session
 
+    def of(self, key: SessionKey) -> ShareSession | None:
+        """Return the session that a member has now."""
+        return self._sessions.get(key)
+
     def is_current(self, session: ShareSession) -> bool:
         """Return whether a session has not ended, and no newer one of the same member has replaced it."""
         return self._sessions.get(session.key) is session

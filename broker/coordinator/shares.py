@@ -268,6 +268,11 @@ class ShareGroups:
         """Begin all acknowledgements, then wait until they are durable."""
         begun: list[tuple[Place, asyncio.Future[KafkaCode] | KafkaCode]] = []
         for place, batches in acknowledgements.items():
+            current = self.sessions.of(session.key)  # a newer session of the member has the same locks
+            if current is None:  # its end has released the locks, and no session would drop what is loaded now
+                begun.append((place, KafkaCode.INVALID_RECORD_STATE))
+                continue
+            session = current
             if place not in session.places:
                 session.former[place] = None
             led = await self.partitions.get(ShareKey(session.key.group, *place))
@@ -334,6 +339,8 @@ class ShareGroups:
         records_left, bytes_left = plan.max_records, plan.max_bytes
         group, member_id = session.key
         for place in list(session.places)[: self._limits.share_partitions_max]:
+            if not self.sessions.is_current(session):
+                return (), is_any_loaded  # no session would drop what is loaded now
             if records_left <= 0 or bytes_left <= 0 or len(fetched) >= self._limits.share_partitions_per_fetch:
                 break
             key = ShareKey(group, *place)
@@ -353,7 +360,13 @@ class ShareGroups:
             else:
                 is_any_loaded = True
                 size = min(bytes_left, self._limits.share_read_max_bytes)
-                found = await led.fetch(member_id, size, records_left, is_exact=plan.is_exact)
+                found = await led.fetch(
+                    member_id,
+                    size,
+                    records_left,
+                    is_exact=plan.is_exact,
+                    is_wanted=lambda: self.sessions.is_current(session),
+                )
             if isinstance(found, KafkaCode):
                 fetched.append(ShareFetched(place, found))
                 session.rotate(place)
@@ -362,7 +375,7 @@ class ShareGroups:
                 records_left -= sum(each.end - each.first for each in found.acquired)
                 bytes_left -= len(found.records)
                 session.rotate(place)
-        return tuple(fetched), is_any_loaded
+        return tuple(fetched) if self.sessions.is_current(session) else (), is_any_loaded
 
     def _on_session_end(self, session: ShareSession) -> None:
         """Release the records of a member, and drop share partitions that no other session uses."""

@@ -233,11 +233,32 @@ MUTANTS = (
         (f"{STATE_TESTS}::test_invalid_requests_change_nothing",),
     ),
     Mutant(
-        "a fetch on a connection that was cut takes records from the next session",
+        "a fetch on a connection that was cut waits on after the end of its session",
         "broker/coordinator/shares.py",
         "            while self.sessions.is_current(session):\n",
         "            while True:\n",
         (f"{USE_TESTS}::test_a_fetch_whose_session_has_ended_acquires_nothing",),
+    ),
+    Mutant(
+        "a fetch acquires what it has read for a session that was replaced meanwhile",
+        SHELL,
+        "            if not is_wanted():\n",
+        "            if False:\n",
+        (f"{USE_TESTS}::test_a_fetch_whose_session_is_replaced_while_it_reads_acquires_nothing",),
+    ),
+    Mutant(
+        "a fetch loads share partitions for a session that ended while it read",
+        "broker/coordinator/shares.py",
+        "            if not self.sessions.is_current(session):\n                return (), is_any_loaded",
+        "            if False:\n                return (), is_any_loaded",
+        (f"{USE_TESTS}::test_a_fetch_whose_session_ends_while_it_reads_loads_nothing",),
+    ),
+    Mutant(
+        "acknowledgements load share partitions after the end of their session",
+        "broker/coordinator/shares.py",
+        "self.sessions.of(session.key)  # a newer",
+        "self.sessions.of(session.key) or session  # a newer",
+        (f"{USE_TESTS}::test_an_acknowledgement_whose_session_ends_meanwhile_loads_nothing",),
     ),
     Mutant(
         "a share partition whose state is no longer its own stays loaded",

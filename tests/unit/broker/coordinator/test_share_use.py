@@ -14,7 +14,8 @@ from msgspec import structs
 from broker.coordinator.share_sessions import END_SESSION, NEW_SESSION
 from broker.core.coordinator.share.states import ReadState, ShareKey, ShareState, StateRequest, StateResponse
 from broker.core.share.partition import Acknowledgement, AckType
-from broker.core.share.requests import ShareFetchPlan, SharePlace, ShareReply
+from broker.core.share.requests import ShareAcknowledgePlan, ShareFetchPlan, SharePlace, ShareReply
+from broker.replica.replica import Replica
 from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.coordinator.dead_letter_rig import GROUP, LIMITS, Place, bare, serving
 from tests.unit.broker.log.batches import make_batch
@@ -138,11 +139,70 @@ async def test_a_fetch_whose_session_has_ended_acquires_nothing(bare: Place, epo
     await bare.until(lambda: bare.shares.partitions.is_loaded(bare.key))
     await ask(bare, epoch, (here(bare),) if epoch == NEW_SESSION else ())
     await bare.write(make_batch((b"a",)))
-    assert (await old).fetched == ()
+    await bare.until(old.done)
+    assert old.result().fetched == ()
     if epoch == NEW_SESSION:
         assert acquired(await ask(bare, 1)) == [(0, 1)]
         await ask(bare, END_SESSION)
     await dropped(bare)
+
+
+class SlowDisk:
+    """Reads of the log do not end until they are `let`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reads = 0
+        self.let = asyncio.Event()
+        read = Replica.read
+
+        async def wait(replica: Replica, offset: int, max_bytes: int, end: int) -> bytes | memoryview:
+            self.reads += 1
+            await self.let.wait()
+            return await read(replica, offset, max_bytes, end)
+
+        monkeypatch.setattr(Replica, "read", wait)
+
+
+async def test_a_fetch_whose_session_is_replaced_while_it_reads_acquires_nothing(
+    bare: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bare.write(make_batch((b"a",)))
+    disk = SlowDisk(monkeypatch)
+    old = asyncio.create_task(ask(bare, NEW_SESSION, (here(bare),)))
+    await bare.until(lambda: disk.reads)
+    await ask(bare, NEW_SESSION)
+    disk.let.set()
+    assert (await old).fetched == ()
+    assert acquired(await ask(bare, 1, (here(bare),))) == [(0, 1)]
+
+
+async def test_a_fetch_whose_session_ends_while_it_reads_loads_nothing(
+    wide: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No session would drop what it loads."""
+    await wide.led()
+    await wide.write(make_batch((b"a",)))
+    disk = SlowDisk(monkeypatch)
+    old = asyncio.create_task(ask(wide, NEW_SESSION, places(wide, 0, 1)))
+    await wide.until(lambda: disk.reads)
+    await ask(wide, END_SESSION)
+    disk.let.set()
+    assert (await old).fetched == ()
+    await dropped(wide)
+
+
+async def test_an_acknowledgement_whose_session_ends_meanwhile_loads_nothing(wide: Place) -> None:
+    """The end of the session has released the records of the member."""
+    slow = Slow(wide)
+    await ask(wide, NEW_SESSION)
+    accepted = (Acknowledgement(0, 1, (AckType.ACCEPT,)),)
+    plan = ShareAcknowledgePlan(GROUP, "m", 1, False, {each: accepted for each in places(wide, 1, 2)}, "host:m")
+    old = asyncio.create_task(wide.shares.acknowledge(plan))
+    await wide.until(lambda: slow.asked)
+    await ask(wide, END_SESSION)
+    slow.let()
+    assert [each.error for each in (await old).acknowledged][1] is KafkaCode.INVALID_RECORD_STATE
+    await dropped(wide)
 
 
 class Slow:
