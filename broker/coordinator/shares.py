@@ -436,11 +436,16 @@ class ShareGroups:
     async def describe_offsets(
         self, group: str, wanted: Sequence[NamedPartitions] | None
     ) -> tuple[ListShareStatesResponse, list[tuple[NamedPartitions, list[StateResponse]]]]:
-        """Return the states of a group, by topic.  wanted: partitions to describe; None for all that have a state."""
+        """Return the states of a group, by topic.  wanted: partitions to describe; None for all that have a state.
+
+        The states of a former topic are not shown if another one has its name now: clients take them for those of that.
+        """
         listed = await self._ask_group(group, ListShareStates(group))
         if listed.error is not KafkaCode.NONE:
             return listed, []
-        topics = list(listed.partitions if wanted is None else wanted)
+        ids = self._cluster.newest.topic_ids
+        known = [each for each in listed.partitions if ids.get(each.topic, each.topic_id) == each.topic_id]
+        topics = known if wanted is None else list(wanted)
         found = iter(await self.states.ask_all([SummarizeState(key) for key in _keys(group, topics)]))
         return listed, [(topic, [next(found) for _ in topic.partitions]) for topic in topics]
 
@@ -475,11 +480,13 @@ class ShareGroups:
         listed = await self._ask_group(group, ListShareStates(group, must_be_empty=True))
         if listed.error is not KafkaCode.NONE:
             return listed
-        known = {each.topic: each for each in listed.partitions}
+        known: dict[str, list[NamedPartitions]] = {}
+        for each in listed.partitions:  # those of a former topic with the same name may not be deleted yet
+            known.setdefault(each.topic, []).append(each)
         results = {}
         for topic in topics:
             if topic in known:
-                results[topic] = await self._forget(group, (known[topic],))
+                results[topic] = await self._forget(group, tuple(known[topic]))
             else:
                 results[topic] = KafkaCode.UNKNOWN_TOPIC_OR_PARTITION
         return results

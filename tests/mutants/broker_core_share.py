@@ -307,6 +307,24 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "the deletion of the offsets of a topic deletes those of a former topic instead",
+        "broker/coordinator/shares.py",
+        "self._forget(group, tuple(known[topic]))",
+        "self._forget(group, tuple(known[topic][-1:]))",
+        (
+            "tests/unit/broker/coordinator/test_shares.py::test_the_offsets_of_a_topic_are_deleted_beside_those_of_former_topics",
+        ),
+    ),
+    Mutant(
+        "the offsets of a former topic hide those of a topic",
+        "broker/coordinator/shares.py",
+        "        topics = known if wanted is None",
+        "        topics = list(listed.partitions) if wanted is None",
+        (
+            "tests/unit/broker/coordinator/test_shares.py::test_the_offsets_of_former_topics_do_not_hide_those_of_a_topic",
+        ),
+    ),
+    Mutant(
         "states of an interrupted deletion stay missing",
         SERVICE,
         "            known = noted & group.verified.get(topic.topic_id, frozenset())\n",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
@@ -19,7 +20,7 @@ from broker.core.coordinator.share.states import DeleteState, InitializeState, S
 from quorumlog.runtime.clock import Sources
 from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.core.coordinator.driver import Cluster, Coordinator, topic_id
-from tests.unit.broker.replica.rig import Rig
+from tests.unit.broker.replica.rig import TOPIC, Rig
 
 ORDERS = topic_id("orders")
 BOTH = NamedPartitions(ORDERS, "orders", (0, 1))
@@ -107,3 +108,25 @@ async def test_the_group_forgets_those_states_of_a_deleted_topic_that_are_delete
 async def test_an_alteration_without_offsets_creates_nothing(place: Place) -> None:
     reset, states = await place.shares.alter_offsets("work", [])
     assert (reset.error, states, place.asked, place.machine.log) == (KafkaCode.NONE, [], [], [])
+
+
+async def former_topics(place: Place, topic: NamedPartitions) -> None:
+    """Note states of a topic, and of two deleted topics of the same name, whose states are not deleted yet."""
+    for each in (UUID(int=1), topic.topic_id, UUID(int=2**128 - 1)):
+        await place.shares.alter_offsets("work", [(topic._replace(topic_id=each), [5] * len(topic.partitions))])
+    assert place.listed() == [topic.partitions] * 3
+
+
+async def test_the_offsets_of_a_topic_are_deleted_beside_those_of_former_topics(place: Place) -> None:
+    await former_topics(place, BOTH)
+    assert await place.shares.delete_offsets("work", ["orders"]) == {"orders": KafkaCode.NONE}
+    assert place.listed() == []
+
+
+async def test_the_offsets_of_former_topics_do_not_hide_those_of_a_topic(rig: Rig, place: Place) -> None:
+    """A client knows the offsets by the name of their topic."""
+    await rig.create((1,))
+    topic = NamedPartitions(rig.hosted().topic_id, TOPIC, (0,))
+    await former_topics(place, topic)
+    _, described = await place.shares.describe_offsets("work", None)
+    assert [each for each, _ in described] == [topic]
