@@ -325,6 +325,13 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "a share group remembers all topics that it ever had",
+        SERVICE,
+        "                group.verified.pop(topic_id, None)\n",
+        "                pass\n",
+        (f"{GROUP_TESTS}::test_the_states_of_a_deleted_topic_are_deleted",),
+    ),
+    Mutant(
         "states of an interrupted deletion stay missing",
         SERVICE,
         "            known = noted & group.verified.get(topic.topic_id, frozenset())\n",

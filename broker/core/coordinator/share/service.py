@@ -235,6 +235,8 @@ class ShareService:
             known = states.pop(topic_id, None)
             if known is not None and (left := known.partitions - frozenset(indexes)):
                 states[topic_id] = known._replace(partitions=left)
+            else:
+                group.verified.pop(topic_id, None)
         if states != group.initialized:
             self._put_states(turn, group, states)
             group.is_outdated = True

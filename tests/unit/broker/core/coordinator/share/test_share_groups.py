@@ -243,6 +243,7 @@ def test_the_states_of_a_deleted_topic_are_deleted(driver: Driver, fails_over: b
     assert driver.effects.pop().partitions == (NamedPartitions(ORDERS, "orders", (3,)),)
     driver.delete(3)
     assert driver.ask(ListShareStates("work")).partitions == ()
+    assert driver.machine._shares.groups["work"].verified == {}, "a group whose topics come and go does not grow"
     driver.wait(LIMITS.share.initialization_retry_ms)
     driver.beat("a", found.epoch)
     assert driver.effects == [deletion]
