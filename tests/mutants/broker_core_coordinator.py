@@ -516,7 +516,7 @@ MUTANTS = (
     Mutant(
         "an aborted producer is not fenced",
         "broker/core/coordinator/transaction_machine.py",
-        "            producer_epoch=value.producer_epoch + 1,\n            state=_State.PREPARE_ABORT,",
+        "            producer_epoch=epoch,\n            state=_State.PREPARE_ABORT,",
         "            state=_State.PREPARE_ABORT,",
         (
             "tests/unit/broker/core/coordinator/test_transaction_machine.py::test_a_new_producer_aborts_the_open_transaction_and_fences_the_old_one",
@@ -538,6 +538,15 @@ MUTANTS = (
         "if value.producer_epoch > EPOCH_MAX + 1:\n",
         (
             "tests/unit/broker/core/coordinator/test_transaction_version_2.py::test_nobody_continues_with_the_epoch_after_the_last_one",
+        ),
+    ),
+    Mutant(
+        "an open transaction with the epoch that only markers have ends the broker",
+        "broker/core/coordinator/transaction_machine.py",
+        "        if epoch > EPOCH_MAX + 1:  # an earlier",
+        "        if epoch > EPOCH_MAX + 2:  # an earlier",
+        (
+            "tests/unit/broker/core/coordinator/test_transaction_version_2.py::test_a_transaction_that_has_the_epoch_after_the_last_one_is_aborted",
         ),
     ),
     Mutant(

@@ -325,9 +325,12 @@ class TransactionMachine:
         client_version: below `EPOCH_RISES`, the producer cannot continue by an abort of its own.
         """
         turn.note(f"transaction of {name} aborted by {cause}, producer {value.producer_id}")
+        epoch = value.producer_epoch + 1
+        if epoch > EPOCH_MAX + 1:  # an earlier version has accepted the epoch that only markers have
+            epoch, client_version = EPOCH_MAX + 1, 0
         fenced = replace(
             value,
-            producer_epoch=value.producer_epoch + 1,
+            producer_epoch=epoch,
             state=_State.PREPARE_ABORT,
             updated_ms=turn.wall_ms,
             client_version=client_version,

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from broker.core.coordinator.transaction_records import EPOCH_MAX, EPOCH_RISES, Partition
+from broker.core.coordinator.machine import Record
+from broker.core.coordinator.transaction_records import (
+    EPOCH_MAX,
+    EPOCH_RISES,
+    Partition,
+    read_transaction,
+    write_transaction,
+)
 from broker.core.coordinator.transaction_requests import (
     AddPartitions,
     EndTransaction,
@@ -205,4 +213,19 @@ def test_nobody_continues_with_the_epoch_after_the_last_one(rig: Newer, version:
     assert rig.add(exhausted, T0) == [KafkaCode.PRODUCER_FENCED]
     assert rig.finish(exhausted, commit=False, version=version).error is KafkaCode.PRODUCER_FENCED
     assert rig.state == "CompleteAbort"
+    assert rig.begin() == (rig.next_id, 0)
+
+
+def test_a_transaction_that_has_the_epoch_after_the_last_one_is_aborted(rig: Newer) -> None:
+    """An earlier version accepted this epoch from a client.  Each coordinator would end at the time-out."""
+    rig.add(rig.at_last_epoch(), T0)
+    last = rig.log[-1]
+    assert last.value is not None
+    value = read_transaction(last.value)
+    exhausted = replace(value, producer_epoch=EPOCH_MAX + 1)
+    rig.log.append(Record(last.key, write_transaction(exhausted)))
+    rig.fail_over()
+    rig.pass_time(LIMITS.timeout_max_ms)
+    assert rig.effects == [WriteMarkers(ID, exhausted.producer, False, (T0,), 0)], "the abort has not raised the epoch"
+    rig.mark()
     assert rig.begin() == (rig.next_id, 0)
