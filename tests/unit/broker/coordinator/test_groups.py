@@ -232,13 +232,13 @@ async def test_an_offset_commit_that_is_cancelled_while_it_is_verified_leaves_no
     assert producers._verifying == {}
 
 
-async def test_a_repeated_offset_commit_outlives_the_first_one(bench: Bench) -> None:
-    """The first one ends with its connection, while the repetition on another connection waits for the coordinator."""
-    loop = asyncio.get_running_loop()
-    answers: list[asyncio.Future[KafkaCode]] = []
+async def commits(
+    bench: Bench, answers: list[asyncio.Future[KafkaCode]]
+) -> tuple[asyncio.Task[Any], asyncio.Task[Any]]:
+    """Send an offset commit twice; both wait for the coordinator of the transaction, for an answer of their own."""
 
     async def verify(*_: Any) -> KafkaCode:
-        answers.append(loop.create_future())
+        answers.append(asyncio.get_running_loop().create_future())
         return await answers[-1]
 
     def commit() -> asyncio.Task[Any]:
@@ -249,6 +249,22 @@ async def test_a_repeated_offset_commit_outlives_the_first_one(bench: Bench) -> 
 
     first, repeated = commit(), commit()
     await until(lambda: len(answers) == 2)
+    return first, repeated
+
+
+async def test_a_confirmed_offset_commit_confirms_its_repetition(bench: Bench) -> None:
+    answers: list[asyncio.Future[KafkaCode]] = []
+    sent = await commits(bench, answers)
+    for task, answer, code in zip(sent, answers, (KafkaCode.NONE, KafkaCode.NOT_ENOUGH_REPLICAS), strict=True):
+        answer.set_result(code)
+        found = await task
+        assert not isinstance(found, KafkaCode), found
+
+
+async def test_a_repeated_offset_commit_outlives_the_first_one(bench: Bench) -> None:
+    """The first one ends with its connection, while the repetition on another connection waits for the coordinator."""
+    answers: list[asyncio.Future[KafkaCode]] = []
+    first, repeated = await commits(bench, answers)
     first.cancel()
     await asyncio.wait([first])
     answers[1].set_result(KafkaCode.NONE)

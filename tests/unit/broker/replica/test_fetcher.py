@@ -266,8 +266,9 @@ async def test_a_broker_that_registers_again_reports_all_its_positions_again(
     await asyncio.wait({running})
 
 
+@pytest.mark.parametrize("is_cancelled", [False, True])
 async def test_a_reply_that_fails_after_the_fetcher_was_cancelled_is_not_reported(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
 ) -> None:
     """A broker that stops cancels its fetchers, and then closes its connections, which ends the replies."""
     await rig.create((2, 1))
@@ -285,7 +286,10 @@ async def test_a_reply_that_fails_after_the_fetcher_was_cancelled_is_not_reporte
     _, parked = await line.asked.get()  # in the wait for this one, it waits for news as well
     running.cancel()
     await asyncio.wait({running})
-    parked.set_exception(ClusterError(ApiError.BROKER_UNAVAILABLE, "closed", retriable=True))
+    if is_cancelled:
+        fetcher._rounds[0].reply.cancel()
+    else:
+        parked.set_exception(ClusterError(ApiError.BROKER_UNAVAILABLE, "closed", retriable=True))
     await asyncio.wait({fetcher._rounds[0].reply})
     fetcher._rounds.clear()
     del running  # its traceback refers to the reply

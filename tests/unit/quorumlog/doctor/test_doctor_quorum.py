@@ -161,6 +161,8 @@ def test_leadership_is_handed_only_to_a_voter_that_is_caught_up(clinic: Clinic, 
 
     # The voters with the leader's epoch cannot commit its first record before they have the whole log.
     clinic.statuses[3].last_caught_up_ms = 60_000
+    findings, _ = diagnose()
+    assert findings["NOT_SERVING"]["commands"] == []
     clinic.silence_voter(3)
     findings, _ = diagnose()
     found = findings["NOT_SERVING"]
