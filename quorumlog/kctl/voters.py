@@ -1,7 +1,8 @@
 """kctl add-voter, remove-voter, alter-quorum, transfer-leader, preferred-controllers: change voters and leader.
 
-The active controller decides; other nodes forward requests to it.  Repeating a request that is already satisfied
-succeeds and reports that nothing changed.  A refusal names its reason and the next step.
+The active controller decides, and any leader of the quorum about a transfer; other nodes forward requests to it.
+Repeating a request that is already satisfied succeeds and reports that nothing changed.  A refusal names its reason and
+the next step.
 """
 
 from __future__ import annotations
