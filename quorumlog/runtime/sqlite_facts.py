@@ -32,6 +32,9 @@ NEXT_STEP = (
 """Next step for a data directory that cannot be used."""
 CLOSE_WAIT_S = 1.0  # for a commit that was cancelled while it ran
 _CREATE = "CREATE TABLE facts (key TEXT PRIMARY KEY, value BLOB NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID"
+_WRONG_TYPES = """SELECT count(*) FROM facts
+    WHERE typeof(key) <> 'text' OR typeof(value) <> 'blob' OR typeof(crc) <> 'integer'"""
+"""One flipped bit turns a text into a blob.  No search for the key would find the fact then."""
 
 
 class SqliteFacts:
@@ -75,7 +78,8 @@ class SqliteFacts:
         try:
             damage = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
             version = self._connection.execute("PRAGMA user_version").fetchone()[0]
-            self._connection.execute("SELECT count(*), min(crc) FROM facts").fetchone()
+            if damage == "ok" and self._connection.execute(_WRONG_TYPES).fetchone()[0]:
+                damage = "a fact has values of wrong types"
             if (damage, version) == ("ok", FACTS_VERSION):  # the file is sound: writing is safe
                 _prepare(self._connection)
         except sqlite3.Error as error:
@@ -214,7 +218,9 @@ def _named(path: Path, error: sqlite3.Error) -> QuorumlogError:
     Only damage has the next step to move the directory away: its data is intact if the disk is merely full.
     """
     name = getattr(error, "sqlite_errorname", type(error).__name__)
-    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "no such " in str(error):  # a table or column
+    text = str(error)
+    is_foreign = "no such " in text or "Could not decode" in text  # a table or column; a text that is not UTF-8
+    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or is_foreign:
         return CorruptStoreError(f"{path} is damaged: {error} ({name})", NEXT_STEP)
     if name.startswith("SQLITE_BUSY"):
         return StoreRefusedError(

@@ -70,7 +70,7 @@ MUTANTS = (
     Mutant(
         "a full disk counts as damage",
         SQLITE_FACTS,
-        'if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "no such " in str(error):',
+        'if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or is_foreign:',
         "if name:",
         (f"{UNIT}/test_sqlite_facts.py::test_a_full_disk_is_not_reported_as_damage",),
     ),

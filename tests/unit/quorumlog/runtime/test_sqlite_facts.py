@@ -86,6 +86,27 @@ async def test_damaged_facts_are_refused_and_not_changed(tmp_path: Path) -> None
     assert contents(tmp_path)[FACTS] == left[FACTS]
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "key = CAST(x'ff' AS TEXT)",  # Python cannot decode it
+        "key = CAST(key AS BLOB)",
+        "value = CAST(value AS TEXT)",
+        "crc = CAST(crc AS BLOB)",
+    ],
+)
+async def test_damaged_texts_and_types_are_damage(tmp_path: Path, damage: str) -> None:
+    """One flipped bit is enough, and SQLite notices none of them."""
+    disk = acquire(tmp_path)
+    await disk.facts.commit({"first": b"\xff"})
+    disk.close()
+    with closing(sqlite3.connect(tmp_path / FACTS, isolation_level=None)) as connection:
+        connection.execute(f"UPDATE facts SET {damage}")
+    with pytest.raises(CorruptStoreError, match=r"facts\.db is damaged") as refused:
+        acquire(tmp_path).facts.load()
+    assert refused.value.next_step.startswith("restore the whole directory")
+
+
 async def test_a_full_disk_is_not_reported_as_damage(tmp_path: Path) -> None:
     """Nothing is wrong with the data, so the next step must not be to move it away."""
     disk = acquire(tmp_path)
