@@ -92,7 +92,7 @@ class LogProducers:
     def _header_of(self, offset: int) -> BatchHeader:
         """Return the header of the batch that holds `offset`, checked."""
         segment = self._segments.at(offset)
-        return next(segment.batches(segment.position_of(offset), self._marks.epochs.epoch_of))[0]
+        return segment.checked_header_at(segment.position_of(offset), self._marks.epochs.epoch_of)
 
     def _drop_removed_markers(self, producers: ProducerState, end_offset: int) -> None:
         """Drop the aborted transactions whose markers are below the start, or that compaction has removed."""

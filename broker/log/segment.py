@@ -339,6 +339,10 @@ class Segment:
                 yield header, data[at : at + header.size]
                 at += header.size
 
+    def checked_header_at(self, position: int, epoch_of: Callable[[int], int]) -> BatchHeader:
+        """Return the header of the batch at `position`, checked as by `read`.  Only this batch is read."""
+        return parse_header(self.read(position, position + self.header_at(position).size, epoch_of))
+
     def _check(self, data: bytes, start: int, epoch_of: Callable[[int], int]) -> None:
         """Check batches that were read at `start`: checksums, and the offsets and epochs, which those do not cover."""
         headers = check_batches(data)

@@ -8,6 +8,7 @@ import pytest
 
 from broker.log import Appended, LogConfig, PartitionLog, Refused
 from broker.log.segment import segment_path
+from quorumlog.runtime.file_disk import _File
 from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import TRANSACTIONAL_FLAG, parse_header
@@ -119,6 +120,28 @@ async def test_the_last_stable_offset_is_never_below_the_start(rig: Rig) -> None
     end(log, 1, commit=False)
     await rig.settle(log)
     assert log.last_stable_offset == 3
+
+
+async def test_the_time_of_an_open_transaction_is_read_from_its_first_batch_alone(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log may have many open or aborted transactions, and the loop waits while their batches are read."""
+    log = rig.create(LogConfig())
+    for producer_id in (1, 2, 3):
+        write(log, producer_id, timestamps=[producer_id])
+        append(log, [b"v" * 100_000])
+    await rig.restart(clean=True)
+    sizes: list[int] = []
+    pread = _File.pread
+
+    def counting(file: _File, position: int, size: int) -> bytes:
+        data = pread(file, position, size)
+        sizes.append(len(data))
+        return data
+
+    monkeypatch.setattr(_File, "pread", counting)
+    assert [producer.last_timestamp_ms for _, producer in rig.log.producers] == [1, 2, 3]
+    assert sum(sizes) < 100_000
 
 
 async def test_retention_drops_the_aborted_transactions_below_the_start(rig: Rig) -> None:
