@@ -29,6 +29,8 @@ from broker.replica.offsets import OffsetService
 from broker.replica.produce import ProduceService
 from broker.replica.table import ReplicaTable
 from metadata.image import ClusterImage
+from quorumlog.errors import CorruptStoreError
+from quorumlog.runtime.disk import DiskError
 from quorumlog.wire.errors import KafkaCode
 
 
@@ -116,7 +118,12 @@ class ReplicaService:
         found = replica.in_sync_log()
         if isinstance(found, KafkaCode):
             return int(found)
-        opened = found.producers.transactions.open
+        try:
+            producers = found.producers
+        except (DiskError, CorruptStoreError) as error:
+            replica.take_offline(error)
+            return int(KafkaCode.KAFKA_STORAGE_ERROR)
+        opened = producers.transactions.open
         return [
             ActiveProducer(
                 id_,
@@ -126,7 +133,7 @@ class ReplicaService:
                 each.coordinator_epoch,
                 opened.get(id_, NO_OFFSET),
             )
-            for id_, each in found.producers
+            for id_, each in producers
         ]
 
     async def allocate_producer_id(self) -> ProducerIdResult:

@@ -99,6 +99,21 @@ async def test_producers_that_cannot_be_read_take_the_replica_offline(
     assert rig.hosted().log is None
 
 
+@pytest.mark.parametrize("error", [DiskError("I/O error"), CorruptStoreError("a checksum does not match")])
+async def test_a_replica_whose_producers_cannot_be_described_goes_offline(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """The first one who reads them may be a request that only describes them."""
+
+    def fail(_: Any) -> Any:
+        raise error
+
+    await rig.create()
+    monkeypatch.setattr(LogProducers, "state", property(fail))
+    assert rig.replicas.active_producers(TOPIC, 0) == KafkaCode.KAFKA_STORAGE_ERROR
+    assert rig.hosted().log is None
+
+
 async def test_the_next_transaction_waits_for_the_marker_of_the_one_before(rig: Rig, coordinator: Coordinator) -> None:
     coordinator.answer(7)
     await produce_and_flush(rig, 7)
