@@ -42,7 +42,9 @@ from broker.replica.table import ReplicaTable
 from metadata.image import ClusterImage, TopicImage
 from metadata.image.internal_topics import CONSUMER_OFFSETS
 from metadata.records import Partition, Record, RemovePartition, RemoveTopic, RenewTopic, Topic
+from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.clock import Sources, now_ms
+from quorumlog.runtime.disk import DiskError
 from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import HEADER_SIZE
@@ -271,7 +273,11 @@ class GroupCoordinators:
         Return an OffsetCommitResponse, or the `KafkaCode` of a refusal.
         """
         partition, (producer_id, epoch) = self.partition(request.group), request.producer
-        producers = self.shell.producers(partition)
+        try:
+            producers = self.shell.producers(partition)
+        except (DiskError, CorruptStoreError) as error:
+            self.shell.take_offline(partition, error)
+            producers = None
         if producers is None:
             return KafkaCode.NOT_COORDINATOR
         token = producers.start_verification(producer_id, epoch, NO_SEQUENCE)

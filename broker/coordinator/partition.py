@@ -273,7 +273,11 @@ class Coordinator(Generic[M]):
             logger.error("coordinator not loaded", partition=repr(self), cause=str(error))
         except (DiskError, CorruptStoreError) as error:
             self._counters.load_failures += 1
-            self._replica.take_offline(error)  # this also ends the coordinator
+            self.take_offline(error)
+
+    def take_offline(self, error: Exception) -> None:
+        """Take the replica offline, whose log failed with `error`.  This also ends the coordinator."""
+        self._replica.take_offline(error)
 
     def end(self) -> None:
         """End with the leadership: refuse all calls, and stop the task."""

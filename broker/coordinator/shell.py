@@ -134,6 +134,11 @@ class CoordinatorShell(Generic[M]):
         log = None if found is None else found.log
         return None if log is None else log.producers
 
+    def take_offline(self, partition: int, error: Exception) -> None:
+        """Neither read nor write the log of a partition any more, because it failed with `error`."""
+        if (found := self._by_index.get(partition)) is not None:
+            found.take_offline(error)
+
     def tell(self, partition: int, operation: Operation[M]) -> None:
         """Queue an operation in a partition, as `Coordinator.tell` does, if this broker coordinates it."""
         found = self._by_index.get(partition)

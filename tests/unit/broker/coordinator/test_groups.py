@@ -24,11 +24,13 @@ from broker.core.coordinator.group_requests import (
     TxnOffsetCommit,
 )
 from broker.core.coordinator.transaction_requests import TransactionSupport
+from broker.log.producers import LogProducers
 from metadata.control.partitions_count import remove_partitions
 from metadata.control.topics import delete_topics
 from metadata.image import ClusterImage
 from metadata.image.internal_topics import CONSUMER_OFFSETS
 from metadata.records import Config, ConfigScope
+from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.clock import Sources
 from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.coordinator.counting import WAIT_S, until
@@ -230,6 +232,25 @@ async def test_an_offset_commit_that_is_cancelled_while_it_is_verified_leaves_no
     waiting.cancel()
     await asyncio.wait([waiting])
     assert producers._verifying == {}
+
+
+async def test_an_offset_commit_takes_a_log_offline_whose_producers_are_damaged(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be the first that reads them; its client finds the next coordinator."""
+
+    def fail(_: Any) -> Any:
+        raise CorruptStoreError("a checksum does not match")
+
+    async def verify(*_: Any) -> KafkaCode:
+        return KafkaCode.NONE
+
+    await bench.serving()
+    monkeypatch.setattr(LogProducers, "state", property(fail))
+    request = TxnOffsetCommit(OffsetCommit("g", "", None, -1, ALL), (7, 0))
+    found = await bench.groups.commit_in_transaction("x", request, verify, TransactionSupport.ADDS, 10)
+    assert found is KafkaCode.NOT_COORDINATOR
+    assert bench.groups.shell.led() == []
 
 
 async def commits(
