@@ -12,7 +12,7 @@ def data_home(environ: Mapping[str, str]) -> Path:
     """Return `$XDG_DATA_HOME/quorumlog`; relative values are ignored, as the XDG specification requires.
 
     Raises:
-        ConfigError: this user has no home directory.
+        ConfigError: this user has no home directory, or its name is not valid UTF-8.
     """
     base = environ.get("XDG_DATA_HOME", "")
     if not base.startswith("/"):
@@ -24,6 +24,13 @@ def data_home(environ: Mapping[str, str]) -> Path:
                 next_step="name a directory, or set HOME or XDG_DATA_HOME",
             ) from error
         base = str(home / ".local" / "share")
+    try:
+        base.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"the default directory is unusable: {base!r} is not valid UTF-8",
+            next_step="name a directory, or set HOME or XDG_DATA_HOME",
+        ) from error
     return Path(base) / "quorumlog"
 
 

@@ -188,6 +188,14 @@ def test_a_user_without_a_home_directory_must_name_the_data_directory(monkeypatc
     assert load(BROKER, "--standalone", "--data-dir", "d").data_dirs == ("d",)
 
 
+@pytest.mark.parametrize("variable", ["HOME", "XDG_DATA_HOME"])
+def test_a_home_directory_that_is_not_utf8_is_refused(variable: str) -> None:
+    (said,) = problems(BROKER, "--standalone", environ={variable: "/h\udcff"})
+    assert said.isprintable()
+    assert "\\udcff" in said
+    assert said.endswith("is not valid UTF-8; name a directory, or set HOME or XDG_DATA_HOME")
+
+
 def test_a_cleaner_without_bytes_is_refused() -> None:
     said = problems(BROKER, "--standalone", "--set", "log.cleaner.io.max.bytes.per.second=0")
     assert said == ["log.cleaner.io.max.bytes.per.second = 0 would stop compaction; -1 means no limit"]
