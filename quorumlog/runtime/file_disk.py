@@ -534,16 +534,21 @@ def _lock(root: Path, node_id: int) -> int:
         raise _refuse_access(root, error) from error
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"pid={os.getpid()} host={socket.gethostname()} node_id={node_id}\n".encode(), 0)
     except OSError as error:
-        holder = os.pread(fd, 200, 0).decode(errors="replace").strip()
-        os.close(fd)
+        holder = ""
+        with os.fdopen(fd, "rb") as file, suppress(OSError):
+            holder = file.read(200).decode(errors="replace").strip()
         if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
             raise _refuse_access(root, error) from error
         raise StoreRefusedError(
             f"{root} is in use by {holder or 'another process'}", next_step="stop that process or use another data dir"
         ) from error
+    try:
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"pid={os.getpid()} host={socket.gethostname()} node_id={node_id}\n".encode(), 0)
+    except OSError as error:
+        os.close(fd)
+        raise _refuse_access(root, error) from error
     return fd
 
 

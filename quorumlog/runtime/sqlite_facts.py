@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import stat
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -56,9 +57,10 @@ class SqliteFacts:
         Raises:
             CorruptStoreError: missing or damaged.
             FatalError: the disk is full, read-only or failing.
+            OSError: the file cannot be examined.
             StoreRefusedError: of a newer format, or open in another program.
         """
-        if not path.is_file():
+        if not _is_file(path):
             raise CorruptStoreError(f"{path} is missing from a formatted data directory", NEXT_STEP)
         self._path = path
         self._on_failure = on_failure
@@ -203,6 +205,14 @@ class SqliteFacts:
             finally:
                 self._connection_lock.release()
         abandon(self._connection)
+        return False
+
+
+def _is_file(path: Path) -> bool:
+    """`Path.is_file` returns False, in Python 3.14, also if the disk fails.  Then the file would count as missing."""
+    try:
+        return stat.S_ISREG(path.stat().st_mode)
+    except FileNotFoundError:
         return False
 
 

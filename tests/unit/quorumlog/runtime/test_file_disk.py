@@ -503,6 +503,41 @@ async def test_facts_are_not_written_after_a_commit_that_failed(
     assert disk.facts.load() == {}
 
 
+def test_facts_that_cannot_be_examined_do_not_count_as_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path)
+    examine = Path.stat
+
+    def failing(path: Path, **options: bool) -> os.stat_result:
+        if path == tmp_path / "facts.db":
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return examine(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "is_file", lambda path: os.path.isfile(path) and path.name != "facts.db")
+        patch.setattr(Path, "stat", failing)
+        with pytest.raises(FatalError, match=r"Input/output error \(EIO\) at .*facts\.db") as refused:
+            acquire(tmp_path)
+    assert not isinstance(refused.value, CorruptStoreError), "its next step is to move the directory away"
+    acquire(tmp_path).close()
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_a_lock_that_cannot_be_written_names_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    make(tmp_path)
+
+    def failing(fd: int, *_: object) -> bytes:
+        raise OSError(error, os.strerror(error))
+
+    with monkeypatch.context() as patch:
+        for name in ("pread", "pwrite"):
+            patch.setattr(os, name, failing)
+        with pytest.raises(FatalError, match=os.strerror(error)):
+            acquire(tmp_path)
+    acquire(tmp_path).close()  # the lock is free again
+
+
 async def test_facts_have_the_newest_value_after_an_earlier_commit_was_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
