@@ -88,7 +88,7 @@ class FileDisk:
         self._directory_id = UUID(meta["directory_id"])
         self._root_fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
         self._device = os.fstat(self._root_fd).st_dev
-        self._is_fully_synced = is_fully_synced(str(root))
+        self._is_fully_synced = is_fully_synced(str(root)) and _is_one_file_system(root, self._device)
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._open_files_max = max(OPEN_FILES_MIN, descriptors // 4 // directories)
         self._clean: OrderedDict[str, _File] = OrderedDict()  # with a descriptor; least recently used first
@@ -296,17 +296,16 @@ class FileDisk:
         if not dirty and not folders:
             return
         try:
-            for file in dirty:
-                self._set_dirty(file, False)
-            async with no_longer_than(self._stall_s):
-                await self._sync(dirty, folders)
+            await self._sync(dirty, folders)
         except OSError as error:
             raise self._fail("flush", error) from error
         self._check_writable()  # of two parallel syncs the system may report a failure to only one
 
     async def _sync(self, dirty: Sequence[_File], folders: Sequence[str]) -> None:
         if self._is_fully_synced and len(dirty) + len(folders) > SYNC_ONE_BY_ONE_MAX:
-            await self._syncs.run([SyncJob(Sync.SYSTEM, self._new_fd(lambda: os.dup(self._root_fd)))])
+            for file in dirty:
+                self._set_dirty(file, False)
+            await self._run([SyncJob(Sync.SYSTEM, self._new_fd(lambda: os.dup(self._root_fd)))])
             return
         for start in range(0, len(dirty) + len(folders), SYNC_JOBS_MAX):
             jobs: list[SyncJob] = []
@@ -315,12 +314,17 @@ class FileDisk:
                 for file in dirty[start:end]:
                     if not file.is_closed:  # it was deleted or replaced while others were synced
                         jobs.append(SyncJob(Sync.DATA, self._duplicate(file)))
+                        self._set_dirty(file, False)  # not earlier: files with unflushed bytes are closed last
                 for folder in folders[max(0, start - len(dirty)) : max(0, end - len(dirty))]:
                     with suppress(FileNotFoundError):  # removed or renamed meanwhile: nothing to make durable
                         jobs.append(SyncJob(Sync.ALL, self._new_fd(partial(_open_folder, self._locate(folder)))))
             except BaseException:
                 close_all(jobs)
                 raise
+            await self._run(jobs)
+
+    async def _run(self, jobs: Sequence[SyncJob]) -> None:
+        async with no_longer_than(self._stall_s):  # for each part of a flush: a slow disk does not hang
             await self._syncs.run(jobs)
 
     async def sync_dir(self, path: str) -> None:
@@ -520,6 +524,15 @@ def _sync_folder(path: str) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _is_one_file_system(root: Path, device: int) -> bool:
+    """Return whether no link or mount in `root` leads to another file system than `device`."""
+    for entry in root.iterdir():
+        with suppress(FileNotFoundError):  # a link to nothing
+            if entry.stat().st_dev != device:
+                return False
+    return True
 
 
 # -- lock and identity

@@ -117,6 +117,20 @@ MUTANTS = (
         (f"{UNIT}/test_file_disk.py::test_files_on_another_file_system_are_synced_one_by_one",),
     ),
     Mutant(
+        "folders on another file system are flushed by the sync of the directory's own one",
+        FILE_DISK,
+        "if entry.stat().st_dev != device:",
+        "if False:",
+        (f"{UNIT}/test_file_disk.py::test_folders_on_another_file_system_are_synced_one_by_one",),
+    ),
+    Mutant(
+        "a file whose sync has not begun counts as clean",
+        FILE_DISK,
+        "            await self._run(jobs)\n",
+        "            [self._set_dirty(file, False) for file in dirty]\n            await self._run(jobs)\n",
+        (f"{UNIT}/test_file_disk.py::test_a_flush_in_parts_may_take_longer_than_one_sync_that_hangs",),
+    ),
+    Mutant(
         "a file system that hides lost writes is synced as a whole",
         SYNCS,
         "mounts) in FULLY_SYNCED",

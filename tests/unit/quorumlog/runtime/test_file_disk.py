@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -317,6 +318,62 @@ async def test_files_on_another_file_system_are_synced_one_by_one(
         await disk.flush([disk.open(f"logs/{number:02}", create=True) for number in range(20)])
         disk.close()
     assert synced == [Sync.SYSTEM, *[Sync.DATA] * 20]
+
+
+@pytest.mark.skipif(not os.path.ismount("/dev/shm"), reason="no second file system")
+async def test_folders_on_another_file_system_are_synced_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deletion after a start may be durable before any file is opened there."""
+    monkeypatch.setattr(file_disk, "is_fully_synced", lambda _: True)
+    synced: list[Sync] = []
+
+    async def sync(_: SyncThreads, jobs: Sequence[SyncJob]) -> None:
+        synced.extend(job.operation for job in jobs)
+        close_all(jobs)
+
+    monkeypatch.setattr(SyncThreads, "run", sync)
+    folders = [f"logs/{number:02}" for number in range(20)]
+    acquire(tmp_path).close()
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
+        (tmp_path / "logs").symlink_to(other)
+        (tmp_path / "dangling").symlink_to(tmp_path / "missing")
+        disk = acquire(tmp_path)
+        for folder in folders:
+            disk.make_dir(folder)
+        await disk.flush((), folders)
+        disk.close()
+    assert synced == [Sync.ALL] * 20
+
+
+async def test_a_flush_in_parts_may_take_longer_than_one_sync_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow disk with many files makes something durable all the time."""
+    monkeypatch.setattr(file_disk, "is_fully_synced", lambda _: False)
+    limits: list[float] = []
+    limit, run = stall.no_longer_than, SyncThreads.run
+
+    def counting(stall_s: float) -> AbstractAsyncContextManager[None]:
+        limits.append(stall_s)
+        return limit(stall_s)
+
+    monkeypatch.setattr(file_disk, "no_longer_than", counting)
+    disk = acquire(tmp_path)
+    files = [disk.open(str(number), create=True) for number in range(100)]
+    for file in files:
+        file.append(b"x")
+    dirty: list[int] = []
+
+    async def sync(threads: SyncThreads, jobs: Sequence[SyncJob]) -> None:
+        dirty.append(len(disk._dirty))
+        await run(threads, jobs)
+
+    monkeypatch.setattr(SyncThreads, "run", sync)
+    await disk.flush(files)
+    disk.close()
+    assert len(limits) == 2
+    assert dirty == [36, 0], "files whose sync has not begun must be closed last"
 
 
 async def test_a_flush_of_many_files_needs_few_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
