@@ -162,11 +162,8 @@ class SqliteFacts:
 
     def _note(self, running: asyncio.Future[None]) -> None:
         """Note the failure of a transaction, also if its caller was cancelled."""
-        if (
-            not self._is_closed
-            and not running.cancelled()
-            and isinstance(error := running.exception(), sqlite3.Error | OSError)
-        ):
+        error = None if running.cancelled() else running.exception()  # also after the end, else it counts as unhandled
+        if isinstance(error, sqlite3.Error | OSError) and not self._is_closed:
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:

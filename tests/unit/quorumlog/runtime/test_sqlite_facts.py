@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import resource
 import sqlite3
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -60,6 +63,38 @@ async def test_a_commit_after_the_close_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DiskError, match=r"facts\.db is closed"):
         await disk.facts.commit({"first": b"1"})
     assert disk.failure is None
+
+
+async def test_a_transaction_that_fails_after_the_close_is_not_an_unhandled_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its caller was cancelled, so nobody awaits it."""
+    unhandled: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: unhandled.append(context))
+    disk, began, goes_on = acquire(tmp_path), threading.Event(), threading.Event()
+
+    def failing(_: object) -> None:
+        began.set()
+        assert goes_on.wait(60)
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(disk.facts, "_commit", failing)
+    commit = asyncio.create_task(disk.facts.commit({"first": b"1"}))
+    await asyncio.to_thread(began.wait, 60)
+    commit.cancel()
+    await asyncio.wait([commit])
+    running = disk.facts._running
+    assert running is not None
+    disk.close()
+    goes_on.set()
+    await asyncio.wait([running])
+    await asyncio.sleep(0)  # its callbacks
+    assert disk.failure is None
+    disk.facts._running = None
+    del commit, running
+    gc.collect()
+    assert unhandled == []
 
 
 async def test_facts_stay_unchanged_when_another_file_fails(tmp_path: Path) -> None:
