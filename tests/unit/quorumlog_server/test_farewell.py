@@ -6,7 +6,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-from quorumlog.errors import ConfigError
+import pytest
+
+from quorumlog.errors import ConfigError, FatalError
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.config import NodeConfig
 from quorumlog.runtime.last_end import FAILED, RUNNING, End, LastEnd
@@ -31,6 +33,21 @@ async def test_a_refusal_after_the_beginning_is_noted(tmp_path: Path) -> None:
     one.begin()
     await one.end(2, ConfigError("cannot listen", next_step="stop the other process"))
     assert noted(tmp_path) == End(FAILED, 5, 2, "cannot listen", "stop the other process")
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+async def test_only_a_failure_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_refused: bool) -> None:
+    """A refusal is on the terminal from which the process was started, and no other node can do anything about it."""
+    reported: list[End | None] = []
+
+    async def report(_: Farewell, end: End | None) -> None:
+        reported.append(end)
+
+    monkeypatch.setattr(Farewell, "_report", report)
+    one = farewell(tmp_path)
+    one.begin()
+    await one.end(*((2, ConfigError("cannot listen")) if is_refused else (7, FatalError("disk full"))))
+    assert [None if end is None else end.cause for end in reported] == ([] if is_refused else ["disk full"])
 
 
 async def test_a_refusal_before_the_beginning_leaves_the_note_of_the_process_that_runs(tmp_path: Path) -> None:

@@ -82,6 +82,22 @@ async def test_a_refusal_stands_between_descriptions(version: int) -> None:
     assert len(response.results[0].configs) == len(TOPIC_CONFIGS)
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+async def test_synonyms_stand_between_descriptions_if_they_are_requested(version: int) -> None:
+    replicas = cluster_with({"a": {"segment.ms": "9"}, "b": {}}, segment_ms="60000")
+    resources = [asked(TOPIC, name, "segment.ms", "retention.ms") for name in ("a", "b")]
+    response = await answer(replicas, version, resources, include_synonyms=True)
+    found = [
+        [(one.name, [(each.value, int(each.source)) for each in one.synonyms]) for one in result.configs]
+        for result in response.results
+    ]
+    of_cluster, default, retention = ("60000", 3), ("604800000", 5), ("retention.ms", [("604800000", 5)])
+    assert [sorted(each) for each in found] == [
+        [retention, ("segment.ms", [("9", 1), of_cluster, default])],
+        [retention, ("segment.ms", [of_cluster, default])],
+    ]
+
+
 @pytest.mark.parametrize("version", [3, 4])
 async def test_documentation_is_sent_only_if_it_is_requested(version: int) -> None:
     replicas = cluster_with({"a": {}})

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -17,7 +18,7 @@ from broker.log.cleaning.ports import LocalWorker
 from broker.log.copying import LogCopy
 from broker.log.types import LogConfig
 from quorumlog.client.records import NewRecord, build_batch
-from quorumlog.runtime.disk import DiskFile
+from quorumlog.runtime.disk import DiskError, DiskFile
 from tests.unit.broker.log.move_rig import FOLDER, MoveRig, StoppedError, until
 from tests.unit.broker.log.rig import CACHING, KEY, ONE_SEGMENT, SMALL, append, batches_of
 
@@ -371,6 +372,25 @@ async def test_moves_that_wait_for_a_failed_directory_count_as_failed(rig: MoveR
     await rig.run()
     assert set(rig.logs.failed_disks) == {rig.ids[failing]}
     assert (rig.logs.moves.finished, rig.logs.moves.failed, rig.logs.moves.targets) == (0, 2, {})
+
+
+async def test_a_move_whose_directory_fails_does_not_end_a_newer_one(
+    rig: MoveRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.create()
+    of_logs, third = rig.logs.moves, uuid4()
+    log, target = rig.log, rig.logs._directories[rig.ids[1]]
+    of_logs._targets[KEY] = target.id
+
+    async def superseded(_: object, __: object) -> bool:
+        of_logs._targets[KEY] = third
+        target.fail(DiskError("I/O error"))
+        raise DiskError("I/O error")
+
+    monkeypatch.setattr(of_logs, "_copy_and_decide", superseded)
+    await of_logs._move(log, target, lambda: 0)
+    assert of_logs.targets == {KEY: third}
+    of_logs._targets.clear()
 
 
 async def test_a_full_target_stays_usable_and_the_log_stays(rig: MoveRig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.log import Appended, LogConfig, PartitionLog, Refused
+from broker.log import Appended, LogConfig, PartitionLog, Refused, segment
 from broker.log.segment import segment_path
 from quorumlog.runtime.file_disk import _File
 from quorumlog.wire.control_records import EndTxnMarker
@@ -120,6 +120,20 @@ async def test_the_last_stable_offset_is_never_below_the_start(rig: Rig) -> None
     end(log, 1, commit=False)
     await rig.settle(log)
     assert log.last_stable_offset == 3
+
+
+async def test_producers_are_read_from_all_parts_of_a_long_log(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read in parts; a batch that is larger than a part is one of its own."""
+    monkeypatch.setattr(segment, "READ_CHUNK", 1_000)
+    log = rig.create(LogConfig())
+    for number in range(30):
+        append(log, [b"v" * (5_000 if number % 10 == 9 else 100)], producer=(number, 0, 0))
+    (path,) = rig.files(log)
+    await rig.stop()
+    for snapshot in path.parent.glob("*.producers"):
+        snapshot.unlink()
+    await rig.start()
+    assert {producer_id for producer_id, _ in rig.log.producers} == set(range(30))
 
 
 async def test_the_time_of_an_open_transaction_is_read_from_its_first_batch_alone(

@@ -65,6 +65,30 @@ async def test_a_commit_after_the_close_is_refused(tmp_path: Path) -> None:
     assert disk.failure is None
 
 
+async def test_a_transaction_whose_caller_was_cancelled_fails_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else would learn that earlier facts may be lost until the next commit."""
+    disk, began, goes_on = acquire(tmp_path), threading.Event(), threading.Event()
+
+    def failing(_: object) -> None:
+        began.set()
+        assert goes_on.wait(60)
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(disk.facts, "_commit", failing)
+    commit = asyncio.create_task(disk.facts.commit({"first": b"1"}))
+    await asyncio.to_thread(began.wait, 60)
+    commit.cancel()
+    await asyncio.wait([commit])
+    later = asyncio.create_task(disk.facts.commit({"second": b"2"}))
+    goes_on.set()
+    with pytest.raises(DiskError, match="disk I/O error"):
+        await later
+    assert disk.failure is not None
+    disk.close()
+
+
 async def test_a_transaction_that_fails_after_the_close_is_not_an_unhandled_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
