@@ -529,9 +529,13 @@ def _sync_folder(path: str) -> None:
 def _is_one_file_system(root: Path, device: int) -> bool:
     """Return whether no link or mount in `root` leads to another file system than `device`."""
     for entry in root.iterdir():
-        with suppress(FileNotFoundError):  # a link to nothing
+        try:
             if entry.stat().st_dev != device:
                 return False
+        except FileNotFoundError:
+            continue  # a link to nothing
+        except OSError:
+            return False  # unknown
     return True
 
 

@@ -346,6 +346,12 @@ async def test_folders_on_another_file_system_are_synced_one_by_one(
     assert synced == [Sync.ALL] * 20
 
 
+def test_a_link_that_cannot_be_followed_does_not_prevent_the_use(tmp_path: Path) -> None:
+    make(tmp_path)
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    acquire(tmp_path).close()
+
+
 async def test_a_flush_in_parts_may_take_longer_than_one_sync_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
