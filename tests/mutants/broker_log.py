@@ -181,6 +181,13 @@ MUTANTS = (
         (f"{UNIT}/test_damage.py::test_every_flipped_byte_of_a_header_is_found_when_the_producers_are_read_from_it",),
     ),
     Mutant(
+        "the header of a transaction is used without a comparison of its checksum",
+        "broker/log/segment.py",
+        "return parse_header(self.read(position, position + self.header_at(position).size, epoch_of))",
+        "return self.header_at(position)",
+        (f"{UNIT}/test_transactions.py::test_a_damaged_first_batch_of_an_open_transaction_is_found",),
+    ),
+    Mutant(
         "producer snapshots above a truncation are kept",
         PRODUCERS,
         "        self._remove_snapshots(above=end_offset)\n",

@@ -68,6 +68,20 @@ MUTANTS = (
         (f"{UNIT}/test_file_disk.py::test_a_cancelled_commit_of_facts_that_waits_for_a_thread_is_executed",),
     ),
     Mutant(
+        "facts whose keys have become blobs are not found, without a word",
+        SQLITE_FACTS,
+        "typeof(key) <> 'text' OR ",
+        "",
+        (f"{UNIT}/test_sqlite_facts.py::test_damaged_texts_and_types_are_damage",),
+    ),
+    Mutant(
+        "nobody notes that a cancelled commit of facts has failed",
+        SQLITE_FACTS,
+        "isinstance(error, sqlite3.Error | OSError) and not self._is_closed",
+        "False",
+        (f"{UNIT}/test_sqlite_facts.py::test_a_transaction_whose_caller_was_cancelled_fails_the_directory",),
+    ),
+    Mutant(
         "a full disk counts as damage",
         SQLITE_FACTS,
         'if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or is_foreign:',

@@ -8,6 +8,7 @@ import pytest
 
 from broker.log import Appended, LogConfig, PartitionLog, Refused, segment
 from broker.log.segment import segment_path
+from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.file_disk import _File
 from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
@@ -15,6 +16,8 @@ from quorumlog.wire.record_batch import TRANSACTIONAL_FLAG, parse_header
 from tests.unit.broker.core.test_transactions import confirmed
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.log.rig import KEY, OTHER, SMALL, Rig, append, batches_of
+
+MAX_TIMESTAMP_END = 43
 
 
 def write(log: PartitionLog, producer_id: int, sequence: int = 0, *, epoch: int = 0, **options: Any) -> Appended:
@@ -134,6 +137,21 @@ async def test_producers_are_read_from_all_parts_of_a_long_log(rig: Rig, monkeyp
         snapshot.unlink()
     await rig.start()
     assert {producer_id for producer_id, _ in rig.log.producers} == set(range(30))
+
+
+async def test_a_damaged_first_batch_of_an_open_transaction_is_found(rig: Rig) -> None:
+    """A snapshot covers the batch, so only the time of the transaction is read from it."""
+    log = rig.create(LogConfig())
+    write(log, 1, timestamps=[5])
+    append(log, [b"v"])
+    (path,) = rig.files(log)
+    await rig.stop()
+    data = bytearray(path.read_bytes())
+    data[MAX_TIMESTAMP_END - 1] ^= 1
+    path.write_bytes(bytes(data))
+    await rig.start()
+    with pytest.raises(CorruptStoreError, match=path.name):
+        _ = rig.log.producers
 
 
 async def test_the_time_of_an_open_transaction_is_read_from_its_first_batch_alone(

@@ -81,11 +81,14 @@ async def test_a_transaction_whose_caller_was_cancelled_fails_the_directory(
     await asyncio.to_thread(began.wait, 60)
     commit.cancel()
     await asyncio.wait([commit])
-    later = asyncio.create_task(disk.facts.commit({"second": b"2"}))
+    running = disk.facts._running
+    assert running is not None
     goes_on.set()
-    with pytest.raises(DiskError, match="disk I/O error"):
-        await later
+    await asyncio.wait([running])
+    await asyncio.sleep(0)  # its callbacks
     assert disk.failure is not None
+    with pytest.raises(DiskError, match="disk I/O error"):
+        await disk.facts.commit({"second": b"2"})
     disk.close()
 
 
