@@ -259,6 +259,8 @@ class GroupCoordinators:
                 return Step(answers=(Answer(call, verdict.code),))
             if isinstance(verdict, Duplicate):
                 return Step(answers=(Answer(call, None),))  # it waits until everything in the log is committed
+            if producers is not None and not has_raised:
+                producers.void_verification(*producer)
             return machine.request(call, EndOffsetTransaction(producer, ends), now_ms)
 
         needs_log = only_if is not None

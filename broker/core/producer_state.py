@@ -306,6 +306,16 @@ class ProducerState:
         if self._verifying.get(producer_id) is token:
             del self._verifying[producer_id]
 
+    def void_verification(self, producer_id: int, producer_epoch: int) -> None:
+        """Forget the token of this producer epoch, or of an earlier one, because its transaction is decided.
+
+        For a marker whose decision has not raised the epoch.  While this log has no batch of the epoch, `apply` cannot
+        tell it from one whose decision has.
+        """
+        token = self._verifying.get(producer_id)
+        if token is not None and token.producer_epoch <= producer_epoch:
+            del self._verifying[producer_id]
+
     def _check_sequence(self, batch: ProducedBatch, log_start_offset: int) -> Accept | Duplicate | Refuse:
         producer = self._producers.get(batch.producer_id)
         if producer is None:

@@ -229,6 +229,26 @@ MUTANTS = (
         ("tests/unit/broker/core/test_transactions.py::test_a_marker_voids_a_confirmation_under_way",),
     ),
     Mutant(
+        "a batch that was confirmed before its transaction was aborted is appended after its marker",
+        "broker/replica/replica.py",
+        "            if self.log is not None and not (has_raised or appended.duplicate):\n",
+        "            if False:\n",
+        (
+            "tests/unit/broker/replica/test_transactional.py::"
+            "test_a_batch_that_was_confirmed_before_its_transaction_ended_is_asked_about_again",
+        ),
+    ),
+    Mutant(
+        "offsets that were confirmed before their transaction was aborted are committed after its marker",
+        "broker/coordinator/groups.py",
+        "            if producers is not None and not has_raised:\n",
+        "            if False:\n",
+        (
+            "tests/unit/broker/coordinator/test_hanging.py::"
+            "test_the_end_of_a_transaction_voids_the_confirmation_of_its_late_offsets",
+        ),
+    ),
+    Mutant(
         "the marker before a transaction voids its confirmation",
         "broker/core/producer_state.py",
         "if token is not None and not (has_raised and token.producer_epoch == batch.producer_epoch):",

@@ -296,6 +296,7 @@ FAILED = {
 """Seeds that failed before producers had pipelines."""
 FAILED_WITH_PIPELINES = {
     "a changed producer id is read after a clean stop": (720000692, {0, 1, 5, 9}),
+    "a batch arrives again after the abort of its transaction": (720100648, {0, 1, 2, 3}),
     "the judge forgets where an offline replica may be": (720002182, {4, 5, 6, 9}),
 }
 

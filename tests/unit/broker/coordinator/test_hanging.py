@@ -226,3 +226,18 @@ async def test_offsets_that_were_committed_in_the_same_turn_are_not_dropped(coor
         await committing
         assert await ending is KafkaCode.INVALID_TXN_STATE
     assert 7 in producers.transactions.open
+
+
+@pytest.mark.parametrize("has_raised", [False, True])
+async def test_the_end_of_a_transaction_voids_the_confirmation_of_its_late_offsets(
+    coordinated: tuple[Place, Bench], has_raised: bool
+) -> None:
+    """Unless the decision has raised the epoch: then offsets of the new epoch belong to the next transaction."""
+    _, bench = coordinated
+    producers = bench.groups.shell.producers(0)
+    assert producers is not None
+    async with asyncio.timeout(WAIT_S):
+        await bench.groups.end_transaction(0, (7, 0), TransactionEnd(False, 0))
+        token = confirmed(producers, 7, epoch=1)
+        await bench.groups.end_transaction(0, (7, 1), TransactionEnd(False, 0), has_raised=has_raised)
+    assert producers.is_verified(7, 1, token) is has_raised

@@ -15,6 +15,7 @@ from quorumlog.runtime.disk import DiskError
 from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import TRANSACTIONAL_FLAG
+from tests.unit.broker.core.test_transactions import confirmed
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.replica.rig import TOPIC, Rig
 from tests.unit.broker.replica.test_awaited_reads import SlowReads
@@ -128,6 +129,27 @@ async def test_the_next_transaction_waits_for_the_marker_of_the_one_before(rig: 
     assert (await marked).error_code == KafkaCode.NONE
     again = await rig.hosted().append_marker(EndTxnMarker(True, 0), (7, 1), 0, 60_000, has_raised=True)
     assert (again.error_code, rig.log.end_offset) == (KafkaCode.NONE, 2)
+
+
+@pytest.mark.parametrize("has_raised", [False, True])
+async def test_a_batch_that_was_confirmed_before_its_transaction_ended_is_asked_about_again(
+    rig: Rig, coordinator: Coordinator, has_raised: bool
+) -> None:
+    """Seed 720100648: it had been refused for the moment, and arrived again after the abort of its transaction.
+
+    The log has no batch of its epoch, so the marker looks like one whose decision has raised the epoch.
+    """
+    coordinator.answer(7)
+    await produce_and_flush(rig, 7)
+    rig.hosted().append_marker(EndTxnMarker(True, 0), (7, 0), 0, 60_000)
+    del coordinator.answers[7]
+    confirmed(rig.log.producers, 7, epoch=1)
+    rig.hosted().append_marker(EndTxnMarker(False, 0), (7, 1), 0, 60_000, has_raised=has_raised)
+    asked, end = len(coordinator.asked), rig.log.end_offset
+    late = produce(rig, 7, epoch=1)
+    await settle()
+    assert (len(coordinator.asked) - asked, rig.log.end_offset - end) == ((0, 1) if has_raised else (1, 0))
+    late.cancel()
 
 
 async def test_a_copy_of_a_marker_is_answered_once_the_first_one_is_committed(
