@@ -111,7 +111,7 @@ class _Writer:
         of one image."""
 
     def write(self, out: bytearray, resource: Any) -> None:
-        """Write the description of one resource, or why there is none."""
+        """Write the description of one resource, or the refusal."""
         asked = resource_of(resource)
         found = resource_key(self._image, asked)
         if isinstance(found, Outcome):

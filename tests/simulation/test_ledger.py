@@ -114,13 +114,6 @@ def test_an_undecided_record_must_not_be_passed(run: Run) -> None:
     violated("I36", lambda: run.ledger.listed("c0", SPOTS[0], 1))
 
 
-def test_no_record_may_come_after_the_end_of_its_transaction(run: Run) -> None:
-    one = run.transaction()
-    run.writes(one, 0)
-    run.marks(0, commits=True)
-    violated("I34", lambda: run.writes(one, 0))
-
-
 def test_no_record_may_come_after_an_end_that_found_none(run: Run) -> None:
     """A batch is so late that the marker comes first; it would begin a transaction that nobody ends."""
     before, one = run.transaction(), run.transaction(asks=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -21,14 +20,6 @@ from simulation.quorum import run as quorum_run
 from simulation.quorum import world as quorum_world
 from simulation.quorum.plan import draw as draw_quorum
 from simulation.quorum.world import QuorumWorld
-
-
-@pytest.fixture
-def loop() -> Iterator[SimulatedLoop]:
-    made = SimulatedLoop()
-    yield made
-    made.bury()
-    made.close()
 
 
 def broken() -> None:

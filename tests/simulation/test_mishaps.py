@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 from unittest.mock import patch
@@ -24,14 +24,6 @@ from simulation.kernel.violation import Violation
 from simulation.quorum.mutants import attack_quorum
 
 SEED = 1
-
-
-@pytest.fixture
-def loop() -> Iterator[SimulatedLoop]:
-    made = SimulatedLoop()
-    yield made
-    made.bury()
-    made.close()
 
 
 @pytest.mark.parametrize("error", [AssertionError("planted"), LookupError("planted")], ids=repr)

@@ -131,6 +131,14 @@ async def a_while(seconds: float = 100.0) -> None:
     await settle()
 
 
+async def leaving() -> Rig:
+    """Return a voter whose request to leave was answered."""
+    rig = Rig(1, 2, 3, 4)
+    await a_while(1)
+    assert await rig.volunteer.leave(4000)
+    return rig
+
+
 async def joining() -> tuple[Rig, asyncio.Event]:
     """Return a rig whose request to be added is not answered before the event is set."""
     rig = Rig(1, 2, 3)
@@ -272,9 +280,7 @@ def test_a_removal_recorded_only_in_the_log_counts() -> None:
 
 def test_a_node_that_left_on_its_own_request_rejoins() -> None:
     async def test() -> None:
-        rig = Rig(1, 2, 3, 4)
-        await a_while(1)
-        assert await rig.volunteer.leave(4000)
+        rig = await leaving()
         assert rig.controller.standing == [Standing.LEAVING], "durable before the request is sent"
         await a_while()
         assert rig.controller.kinds == ["remove"], "it does not join again before a restart"
@@ -354,9 +360,7 @@ def has_left_and_restarts(rig: Rig) -> None:
 
 def test_a_node_that_left_rejoins_although_it_is_a_voter_in_its_snapshot() -> None:
     async def test() -> None:
-        rig = Rig(1, 2, 3, 4)
-        await a_while(1)
-        assert await rig.volunteer.leave(4000)
+        rig = await leaving()
         has_left_and_restarts(rig)
         await a_while()
         assert rig.standing is Standing.LEAVING
@@ -373,9 +377,7 @@ def test_a_node_that_left_and_stops_before_it_has_caught_up_rejoins_later() -> N
     """Its second request to be removed finds that it was removed, by its own first one."""
 
     async def test() -> None:
-        rig = Rig(1, 2, 3, 4)
-        await a_while(1)
-        assert await rig.volunteer.leave(4000)
+        rig = await leaving()
         has_left_and_restarts(rig)
         await a_while()
         rig.controller.is_removed = True
@@ -390,9 +392,7 @@ def test_a_refused_second_request_to_leave_does_not_undo_the_first(error: str) -
     """The controller refuses it before it looks for the voter, so the first one may have taken effect."""
 
     async def test() -> None:
-        rig = Rig(1, 2, 3, 4)
-        await a_while(1)
-        assert await rig.volunteer.leave(4000)
+        rig = await leaving()
         has_left_and_restarts(rig)
         await a_while()
         rig.controller.errors = [error] * 100

@@ -275,41 +275,40 @@ async def test_a_few_files_and_folders_are_synced_one_by_one(tmp_path: Path, mon
     disk.close()
 
 
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[Sync]:
+    """Return the list of all syncs from now on, none of which is carried out."""
+    found: list[Sync] = []
+
+    async def sync(_: SyncThreads, jobs: Sequence[SyncJob]) -> None:
+        found.extend(job.operation for job in jobs)
+        close_all(jobs)
+
+    monkeypatch.setattr(SyncThreads, "run", sync)
+    return found
+
+
 async def test_without_a_sync_of_the_system_each_file_and_folder_is_synced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synced: list[Sync]
 ) -> None:
     monkeypatch.setattr(file_disk, "is_fully_synced", lambda _: False)
     disk = acquire(tmp_path)
     files = [disk.open(str(number), create=True) for number in range(100)]
     for folder in ("c", "d"):
         disk.make_dir(folder)
-    synced: list[SyncJob] = []
-
-    async def sync(_: SyncThreads, jobs: Sequence[SyncJob]) -> None:
-        synced.extend(jobs)
-        close_all(jobs)
-
-    monkeypatch.setattr(SyncThreads, "run", sync)
     for count in (20, 63, 64, 65, 100):
         synced.clear()
         await disk.flush(files[:count], ["", "c", "d"])
-        assert [job.operation for job in synced] == [*[Sync.DATA] * count, *[Sync.ALL] * 3]
+        assert synced == [*[Sync.DATA] * count, *[Sync.ALL] * 3]
     disk.close()
 
 
 @pytest.mark.skipif(not os.path.ismount("/dev/shm"), reason="no second file system")
 async def test_files_on_another_file_system_are_synced_one_by_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synced: list[Sync]
 ) -> None:
     """The sync of the directory's own file system does not reach them."""
     monkeypatch.setattr(file_disk, "is_fully_synced", lambda _: True)
-    synced: list[Sync] = []
-
-    async def sync(_: SyncThreads, jobs: Sequence[SyncJob]) -> None:
-        synced.extend(job.operation for job in jobs)
-        close_all(jobs)
-
-    monkeypatch.setattr(SyncThreads, "run", sync)
     disk = acquire(tmp_path)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as other:
         (tmp_path / "logs").symlink_to(other)
@@ -322,17 +321,10 @@ async def test_files_on_another_file_system_are_synced_one_by_one(
 
 @pytest.mark.skipif(not os.path.ismount("/dev/shm"), reason="no second file system")
 async def test_folders_on_another_file_system_are_synced_one_by_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synced: list[Sync]
 ) -> None:
     """A deletion after a start may be durable before any file is opened there."""
     monkeypatch.setattr(file_disk, "is_fully_synced", lambda _: True)
-    synced: list[Sync] = []
-
-    async def sync(_: SyncThreads, jobs: Sequence[SyncJob]) -> None:
-        synced.extend(job.operation for job in jobs)
-        close_all(jobs)
-
-    monkeypatch.setattr(SyncThreads, "run", sync)
     folders = [f"logs/{number:02}" for number in range(20)]
     acquire(tmp_path).close()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as other:

@@ -65,15 +65,15 @@ async def test_a_commit_after_the_close_is_refused(tmp_path: Path) -> None:
     assert disk.failure is None
 
 
-async def test_a_transaction_whose_caller_was_cancelled_fails_the_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody else would learn that earlier facts may be lost until the next commit."""
-    disk, began, goes_on = acquire(tmp_path), threading.Event(), threading.Event()
+async def cancelled_commit(
+    disk: FileDisk, monkeypatch: pytest.MonkeyPatch
+) -> tuple[asyncio.Future[None], threading.Event]:
+    """Cancel a commit while its transaction runs.  Return the transaction, and the event after which it fails."""
+    began, fails = threading.Event(), threading.Event()
 
     def failing(_: object) -> None:
         began.set()
-        assert goes_on.wait(60)
+        assert fails.wait(60)
         raise sqlite3.OperationalError("disk I/O error")
 
     monkeypatch.setattr(disk.facts, "_commit", failing)
@@ -81,9 +81,18 @@ async def test_a_transaction_whose_caller_was_cancelled_fails_the_directory(
     await asyncio.to_thread(began.wait, 60)
     commit.cancel()
     await asyncio.wait([commit])
-    running = disk.facts._running
+    running: asyncio.Future[None] | None = disk.facts._running
     assert running is not None
-    goes_on.set()
+    return running, fails
+
+
+async def test_a_transaction_whose_caller_was_cancelled_fails_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else would learn that earlier facts may be lost until the next commit."""
+    disk = acquire(tmp_path)
+    running, fails = await cancelled_commit(disk, monkeypatch)
+    fails.set()
     await asyncio.wait([running])
     await asyncio.sleep(0)  # its callbacks
     assert disk.failure is not None
@@ -99,27 +108,15 @@ async def test_a_transaction_that_fails_after_the_close_is_not_an_unhandled_erro
     unhandled: list[dict[str, Any]] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: unhandled.append(context))
-    disk, began, goes_on = acquire(tmp_path), threading.Event(), threading.Event()
-
-    def failing(_: object) -> None:
-        began.set()
-        assert goes_on.wait(60)
-        raise sqlite3.OperationalError("disk I/O error")
-
-    monkeypatch.setattr(disk.facts, "_commit", failing)
-    commit = asyncio.create_task(disk.facts.commit({"first": b"1"}))
-    await asyncio.to_thread(began.wait, 60)
-    commit.cancel()
-    await asyncio.wait([commit])
-    running = disk.facts._running
-    assert running is not None
+    disk = acquire(tmp_path)
+    running, fails = await cancelled_commit(disk, monkeypatch)
     disk.close()
-    goes_on.set()
+    fails.set()
     await asyncio.wait([running])
     await asyncio.sleep(0)  # its callbacks
     assert disk.failure is None
     disk.facts._running = None
-    del commit, running
+    del running
     gc.collect()
     assert unhandled == []
 
