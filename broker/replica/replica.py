@@ -430,7 +430,7 @@ class Replica:
         if isinstance(appended, Refused):
             future.set_result(refused_by_log(appended))
         elif leader is not None:
-            if self.log is not None and not (has_raised or appended.duplicate):
+            if self.log is not None and not has_raised:
                 self.log.producers.void_verification(*producer)
             self._await_acks(leader, appended, ACKS_ALL, timeout_ms, future)
         return future

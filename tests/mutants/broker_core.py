@@ -231,7 +231,7 @@ MUTANTS = (
     Mutant(
         "a batch that was confirmed before its transaction was aborted is appended after its marker",
         "broker/replica/replica.py",
-        "            if self.log is not None and not (has_raised or appended.duplicate):\n",
+        "            if self.log is not None and not has_raised:\n",
         "            if False:\n",
         (
             "tests/unit/broker/replica/test_transactional.py::"

@@ -1,0 +1,44 @@
+"""The places in which a replica may be at the next start of its broker, as the judge remembers them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+from broker.log import LogKey
+from simulation.cluster.evidence import Evidence
+from simulation.cluster.places import PlaceWatch
+
+KEY = LogKey(UUID(int=1), 0, 5)
+A, B, C = (UUID(int=number) for number in (10, 11, 12))
+
+
+def ends(watch: PlaceWatch, *, seen_in: UUID | None, failed: set[UUID]) -> frozenset[UUID]:
+    """End a process that saw the replica in a directory, or did not see it; return where the replica may be now."""
+    logs = {} if seen_in is None else {KEY: SimpleNamespace(directory_id=seen_in)}
+    manager = SimpleNamespace(
+        logs=logs, get=logs.get, failed_disks=dict.fromkeys(failed), moves=SimpleNamespace(_copy=None)
+    )
+    run: Any = SimpleNamespace(recovered=True, node_id=1, context=SimpleNamespace(logs=manager))
+    watch.ended(run)
+    return watch._places[1].get(KEY, frozenset())
+
+
+def watching(*places: UUID) -> PlaceWatch:
+    watch = PlaceWatch(Evidence(frozenset(), {}))
+    watch._places[1] = {KEY: frozenset(places)}
+    return watch
+
+
+def test_both_places_stay_possible_while_one_is_offline_and_the_replica_was_not_seen() -> None:
+    assert ends(watching(A, B), seen_in=None, failed={A}) == {A, B}
+
+
+def test_a_replica_that_was_seen_may_have_another_copy_only_in_a_directory_that_is_offline() -> None:
+    assert ends(watching(A, B), seen_in=C, failed={A}) == {A, C}
+    assert ends(watching(A, B), seen_in=B, failed=set()) == {B}
+
+
+def test_a_replica_that_was_not_seen_in_any_working_directory_is_gone() -> None:
+    assert ends(watching(A, B), seen_in=None, failed=set()) == frozenset()
