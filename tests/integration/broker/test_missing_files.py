@@ -136,9 +136,11 @@ async def stopped_cleanly(kind: str, folder: Path) -> None:
 
 
 async def all_written(kind: str, folder: Path) -> bool:
-    """Return whether the files exist that background tasks write."""
+    """Return whether the files exist that background tasks write, and no snapshot is being written."""
     late = ("quorum/*.snapshot", *STANDING) if STANDING.keys() <= FILES[kind].keys() else ("quorum/*.snapshot",)
-    return all(fnmatch.filter(files(folder), pattern) for pattern in late)
+    found = files(folder)
+    is_writing = fnmatch.filter(found, "quorum/*.snapshot.part")
+    return not is_writing and all(fnmatch.filter(found, pattern) for pattern in late)
 
 
 @pytest.fixture(scope="module")
