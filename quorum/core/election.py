@@ -208,14 +208,28 @@ class Elections:
 
     def begin_election(self, now_ms: int, reason: str) -> None:
         """Begin an election, unless this disk hangs: such a leader could commit nothing."""
-        state = self._state
-        oldest_ms = state.oldest_write_ms
-        if oldest_ms is not None and now_ms - oldest_ms >= state.config.fetch_timeout_ms:
-            reason = f"starts no election: the disk has not answered for {now_ms - oldest_ms} ms"
+        silent_ms = self._disk_silent_ms(now_ms)
+        if silent_ms >= self._state.config.fetch_timeout_ms:
+            reason = f"starts no election: the disk has not answered for {silent_ms} ms"
             return self._transitions.become(Unattached(self._timeouts.election_deadline(now_ms)), now_ms, reason)
-        if state.is_sole_voter:
+        if self._state.is_sole_voter:
             return self._transitions.become_candidate(now_ms, "the only voter")
         return self._transitions.become_prospective(now_ms, reason)
+
+    def _disk_silent_ms(self, now_ms: int) -> int:
+        """Return the age of the oldest write under way; 0 if there is none."""
+        oldest_ms = self._state.oldest_write_ms
+        return 0 if oldest_ms is None else now_ms - oldest_ms
+
+    def _may_still_win(self, candidate: Candidate, now_ms: int) -> bool:
+        """Return whether a candidate whose time is over goes on asking for the votes of its epoch.
+
+        It does unless a voter has refused, or its own disk hangs.  The voters that have not answered would delay a new
+        election as well, and a voter with a slow disk would have to write the new epoch, too.  Meanwhile another voter
+        can begin an election, because a candidate grants every pre-vote.
+        """
+        refused = any(vote.granted is False for vote in candidate.votes.values())
+        return not refused and self._disk_silent_ms(now_ms) < self._state.config.fetch_timeout_ms
 
     def waits_for_faster(self, follower: Follower, now_ms: int) -> bool:
         """Return whether a follower without a leader lets others become candidates first: once, if its disk is slow."""
@@ -287,6 +301,8 @@ class Elections:
                 self._lose_pre_vote(candidacy, now_ms, "pre-vote timed out")
             case Prospective():
                 self.begin_election(now_ms, "pre-vote timed out")
+            case Candidate() if self._may_still_win(candidacy, now_ms):
+                candidacy.deadline_ms, candidacy.overdue = self._timeouts.candidacy_deadline(now_ms), True
             case Candidate():
                 self.begin_election(now_ms, f"not elected in epoch {self._state.epoch}")
             case Unattached():

@@ -110,6 +110,7 @@ class Candidate:
     deadline_ms: int  # when to give up
     votes: dict[ReplicaKey, PendingVote]
     vote_write: int  # its own vote counts once this write is durable
+    overdue: bool = False  # its time was over once, and no voter had refused; it searches for a leader as well
     role = Role.CANDIDATE
 
     def check(self, key: ReplicaKey, election: Election, log: LogIndex) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from quorum.core.events import Peer, ResetConnections
 from quorum.core.messages import DescribeQuorum
-from quorum.core.roles import Follower, Leader, Prospective, Resigned, Unattached
+from quorum.core.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
 from quorum.core.state import CoreState, Purpose
 from quorum.core.timeouts import Timeouts
 
@@ -29,7 +29,7 @@ class LeaderSearch:
         """Return whether this node searches now."""
         state = self._state
         match state.role:
-            case Unattached() | Prospective() | Resigned():
+            case Unattached() | Prospective() | Resigned() | Candidate(overdue=True):
                 return state.met
             case Follower() as follower:
                 return follower.leader_ended or follower.fetch.failures > 0

@@ -57,7 +57,6 @@ TABLE: dict[tuple[Role | None, Role], dict[str, str]] = {
     },
     (_C, _L): {"elected": "elected by"},
     (_C, _P): {"election timeout": "not elected in epoch"},
-    (_C, _C): {"only voter, disk slow": "the only voter"},
     (_C, _U): {"higher epoch": _EPOCH, "learns of an epoch at its end": _ENDED, "disk hangs": _STALLED},
     (_C, _F): {"finds the leader": _LEADER},
     (_L, _R): {

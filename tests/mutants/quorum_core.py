@@ -16,6 +16,7 @@ LATENCY = "quorum/core/latency.py"
 MEMBERSHIP = "quorum/core/membership.py"
 READS = "quorum/core/reads.py"
 REPLICATION = "quorum/core/replication.py"
+SEARCH = "quorum/core/search.py"
 SNAPSHOTS = "quorum/core/snapshots.py"
 STATE = "quorum/core/state.py"
 TIMEOUTS = "quorum/core/timeouts.py"
@@ -76,8 +77,36 @@ MUTANTS = (
     Mutant(
         "a voter whose disk hangs becomes a candidate",
         ELECTION,
-        "if oldest_ms is not None and now_ms - oldest_ms >= state.config.fetch_timeout_ms:",
+        "if silent_ms >= self._state.config.fetch_timeout_ms:",
         "if False:",
+        ALL,
+    ),
+    Mutant(
+        "a candidate gives up the epoch in which a slow disk writes a vote for it",
+        ELECTION,
+        "case Candidate() if self._may_still_win(candidacy, now_ms):",
+        "case Candidate() if False:",
+        ALL,
+    ),
+    Mutant(
+        "a candidate that was refused stays in its epoch",
+        ELECTION,
+        "return not refused and self._disk_silent_ms(now_ms)",
+        "return self._disk_silent_ms(now_ms)",
+        ALL,
+    ),
+    Mutant(
+        "a candidate whose disk hangs stays a candidate",
+        ELECTION,
+        "return not refused and self._disk_silent_ms(now_ms) < self._state.config.fetch_timeout_ms",
+        "return not refused",
+        ALL,
+    ),
+    Mutant(
+        "a candidate that waits for votes searches for no leader",
+        SEARCH,
+        " | Resigned() | Candidate(overdue=True):",
+        " | Resigned():",
         ALL,
     ),
     Mutant(
