@@ -47,8 +47,7 @@ class ElectionWatch:
             if not history.has(batch):
                 break
             offset = batch.end_offset
-        lost = history.cut_to(offset)
-        history.begin_at(log.start_offset)
+        lost = history.start_over(offset, log.start_offset, log.end_offset)
         evidence.seen["records lost in unclean elections"] += lost
         self._answers.forget(history.spot)
         for run in evidence.runs.values():

@@ -155,6 +155,7 @@ class History:
         self.last: dict[int, int] = {}  # by writer: the number of its last record
         self.heard: dict[int, float] = {}  # by writer: when its last batch became committed
         self.last_offset: dict[int, int] = {}  # by writer: the offset of its last record
+        self.repeatable: dict[int, int] = {}  # by writer: its forgotten records, below this offset
         self.rebuilt_at = 0  # the highest offset at which a replica has started over
         self.start = self.end = 0
         self.cut: dict[int, set[Mark]] = {}  # by offset: the records that unclean elections have removed
@@ -218,7 +219,8 @@ class History:
     def add(self, batch: Committed, now_s: float, forgets_s: float) -> str | None:
         """Append a batch.  Return the violation that it causes, or None.
 
-        forgets_s: a retry of a producer that was silent for this long may be appended again.
+        forgets_s: the retries of a producer that was silent for this long may be appended again: all batches that it
+            had in flight, not only the first one.
 
         A replica that starts over at its leader's log start knows only the producers of the records that it copies.
         It may become the leader, and then it appends retries of any other producer again.
@@ -231,7 +233,8 @@ class History:
             self.heard[mark.writer] = now_s
             if forgotten:
                 self.last.pop(mark.writer, None)
-            elif mark in self.places:
+                self.repeatable[mark.writer] = self.end
+            elif self.places.get(mark, -1) >= self.repeatable.get(mark.writer, 0):
                 return f"I22: {self}: {mark} is at {self.places[mark]} and again at {batch.base_offset + place}"
             if mark.number <= self.last.get(mark.writer, -1):
                 return f"I20: {self}: {mark} at {batch.base_offset} comes after {self.last[mark.writer]}"
@@ -258,7 +261,7 @@ class History:
                 if mark is None:
                     continue
                 count += 1
-                del self.places[mark]
+                self.places.pop(mark, None)  # a record that came again may have been removed at its other offset
                 self.cut.setdefault(batch.base_offset + place, set()).add(mark)
         self.end = self.batches[-1].end_offset if self.batches else 0
         if self.records is not None:
@@ -271,6 +274,20 @@ class History:
             self.last[mark.writer] = max(mark.number, self.last.get(mark.writer, -1))
             self.last_offset[mark.writer] = max(offset, self.last_offset.get(mark.writer, -1))
         return count
+
+    def start_over(self, shared: int, start: int, end: int) -> int:
+        """Continue with the log of an uncleanly elected leader.  Return how many records are lost.
+
+        shared: the log and the history agree up to here.  start, end: of the log.
+        """
+        deleted = self.start
+        lost = self.cut_to(shared)
+        self.begin_at(start)
+        if self.is_keyed:
+            # A batch that compaction has merged may begin below the start of the history, and reach past its end.  It
+            # does not agree as a whole, so that the history is cut below the start of replicas that follow.
+            self.start = max(self.start, min(deleted, end))
+        return lost
 
     def begin_at(self, offset: int) -> None:
         """Start the history at `offset`, the log start of an uncleanly elected leader; it may be above the end."""

@@ -427,6 +427,16 @@ def test_a_compacted_batch_may_reach_above_the_end_only_after_an_unclean_electio
     assert compacted.add(reaching, 10.0, FORGETS_S) is None
 
 
+@pytest.mark.parametrize(("end", "start"), [(6, 3), (2, 2)])
+def test_deletions_still_count_if_a_merged_batch_of_an_unclean_leader_begins_below(
+    compacted: History, end: int, start: int
+) -> None:
+    """end: of the leader's log.  A follower may begin at 3, but not above the end of its leader."""
+    compacted.start = 3
+    assert compacted.start_over(0, 0, end) == 0, "its records have no marks"
+    assert compacted.start == start
+
+
 def test_a_batch_that_reaches_above_the_end_has_the_last_value_of_each_key(compacted: History) -> None:
     compacted.unclean_epoch = 3
     reaching = keyed_batch(0, None, None, None, entry(b"b", None), entry(b"b", b"5"))

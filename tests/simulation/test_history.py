@@ -41,3 +41,22 @@ def test_writer_with_a_record_that_the_rebuilt_replica_copies_is_still_known() -
     problem = history.add(a_batch(2, Mark(7, 0)), 1.0, FORGETS_S)
     assert problem is not None
     assert problem.startswith("I22")
+
+
+def test_each_batch_of_a_writer_that_was_silent_may_come_again_once() -> None:
+    """The producer had two batches in flight when it fell silent, and sends both again."""
+    history = a_history()
+    assert history.add(a_batch(0, Mark(7, 0)), 0.0, FORGETS_S) is None
+    assert history.add(a_batch(1, Mark(7, 1)), 0.0, FORGETS_S) is None
+    assert history.add(a_batch(2, Mark(7, 0)), FORGETS_S, FORGETS_S) is None
+    assert history.add(a_batch(3, Mark(7, 1)), FORGETS_S, FORGETS_S) is None
+    problem = history.add(a_batch(4, Mark(7, 1)), FORGETS_S + 1.0, FORGETS_S)
+    assert problem is not None
+    assert problem.startswith("I22")
+
+
+def test_records_that_came_again_can_be_removed_by_an_unclean_election() -> None:
+    history = a_history()
+    assert history.add(a_batch(0, Mark(7, 0)), 0.0, FORGETS_S) is None
+    assert history.add(a_batch(1, Mark(7, 0)), FORGETS_S, FORGETS_S) is None
+    assert history.cut_to(0) == 2
