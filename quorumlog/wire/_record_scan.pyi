@@ -43,6 +43,31 @@ def decode(
 def apply_offsets(
     records: list[Record], groups: dict[bytes, dict[bytes, bytes]], other: Callable[[Record], object], /
 ) -> int: ...
+
+class KeyOffsets:
+    def __new__(cls, keys_max: int, secret: bytes, /) -> KeyOffsets: ...
+    def __len__(self) -> int: ...
+    def note(
+        self,
+        body: bytes | bytearray | memoryview,
+        count: int,
+        base_offset: int,
+        last_delta: int,
+        first_offset: int,
+        /,
+    ) -> tuple[int, int]: ...
+    def select(
+        self,
+        body: bytes | bytearray | memoryview,
+        count: int,
+        base_offset: int,
+        last_delta: int,
+        clean_end: int,
+        removes_tombstones: bool,
+        /,
+    ) -> tuple[int, int, int, int, bool, bytes | None]: ...
+
+def shift_timestamps(records: bytes | bytearray | memoryview, count: int, change: int, /) -> bytes: ...
 def murmur2(data: bytes | bytearray | memoryview, /) -> int: ...
 
 # Arrays: of numpy, or any contiguous buffers of the same type.

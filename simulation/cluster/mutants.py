@@ -20,7 +20,7 @@ from broker.core.partition import UNKNOWN_END, Answer, FollowerState, LeaderStat
 from broker.core.producer_state import ACCEPT, Duplicate, ProducerState
 from broker.log import Appended, LogConfig, LogKey, LogManager, PartitionLog
 from broker.log import manager as log_manager
-from broker.log.cleaning.offset_map import OffsetMap
+from broker.log.cleaning import job as cleaning_job
 from broker.log.cleaning.swap import swap_files
 from broker.log.compaction import LogCompaction
 from broker.log.directory import LogDirectory
@@ -55,6 +55,7 @@ from simulation.cluster import (
     transaction_mutants,
     worker_mutants,
 )
+from simulation.cluster.offset_map_twin import OffsetMapTwin
 from simulation.kernel.disk import SimulatedDisk
 from simulation.kernel.loop import EPOCH_MS
 from simulation.kernel.mutation import Mutant, mutant_of
@@ -207,13 +208,12 @@ def _strays_are_not_kept() -> list[Any]:
 
 @_mutant("the last record of a key is removed as well")
 def _removes_the_last() -> list[Any]:
-    latest = OffsetMap.latest
+    class LaterMap(OffsetMapTwin):
+        def latest(self, key: bytes) -> int:
+            found = super().latest(key)
+            return found + 1 if found >= 0 else found
 
-    def later(self: OffsetMap, key: Any) -> int:
-        found = latest(self, key)
-        return found + 1 if found >= 0 else found
-
-    return [patch.object(OffsetMap, "latest", later)]
+    return [patch.object(cleaning_job, "OffsetMap", LaterMap)]
 
 
 @_mutant("records are compacted before they are committed")
@@ -259,28 +259,31 @@ def _no_lag() -> list[Any]:
 
 @_mutant("keys with the same beginning count as one")
 def _keys_collide() -> list[Any]:
-    put, latest = OffsetMap.put, OffsetMap.latest
-    return [
-        patch.object(OffsetMap, "put", lambda self, key, offset: put(self, bytes(key)[:5], offset)),
-        patch.object(OffsetMap, "latest", lambda self, key: latest(self, bytes(key)[:5])),
-    ]
+    class CollidingMap(OffsetMapTwin):
+        def put(self, key: bytes, offset: int) -> bool:
+            return super().put(key[:5], offset)
+
+        def latest(self, key: bytes) -> int:
+            return super().latest(key[:5])
+
+    return [patch.object(cleaning_job, "OffsetMap", CollidingMap)]
 
 
 @_mutant("a full map of keys does not limit the cleaned part")
 def _map_overflows() -> list[Any]:
     """The oldest key is dropped instead, and counts as one that has no record at all."""
-    put, latest = OffsetMap.put, OffsetMap.latest
 
-    def dropping(self: OffsetMap, key: Any, offset: int) -> bool:
-        while not put(self, key, offset):
-            del self._offsets[next(iter(self._offsets))]
-        return True
+    class OverflowingMap(OffsetMapTwin):
+        def put(self, key: bytes, offset: int) -> bool:
+            while not super().put(key, offset):
+                del self.offsets[next(iter(self.offsets))]
+            return True
 
-    def removing(self: OffsetMap, key: Any) -> int:
-        found = latest(self, key)
-        return 1 << 62 if found < 0 else found
+        def latest(self, key: bytes) -> int:
+            found = super().latest(key)
+            return 1 << 62 if found < 0 else found
 
-    return [patch.object(OffsetMap, "put", dropping), patch.object(OffsetMap, "latest", removing)]
+    return [patch.object(cleaning_job, "OffsetMap", OverflowingMap)]
 
 
 @_mutant("a swap that a crash interrupted is not finished")

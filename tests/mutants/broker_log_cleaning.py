@@ -35,15 +35,15 @@ MUTANTS = (
     Mutant(
         "compaction removes the latest record of a key",
         CLEAN_FILTER,
-        "self._latest.latest(record.key) > record.offset",
-        "self._latest.latest(record.key) >= record.offset",
+        "self._latest.survivors(body, header, self._clean_end",
+        "self._latest.survivors(body, header._replace(base_offset=header.base_offset - 1), self._clean_end",
         (f"{COMPACTION}::test_a_batch_keeps_offsets_codec_and_producer_without_its_removed_records",),
     ),
     Mutant(
         "compaction changes records above its limit",
         CLEAN_FILTER,
-        "            if record.offset < self._clean_end:\n",
-        "            if True:\n",
+        "self._latest.survivors(body, header, self._clean_end",
+        "self._latest.survivors(body, header, self._clean_end + 100",
         (f"{COMPACTION}::test_nothing_at_or_above_the_clean_end_changes",),
     ),
     Mutant(
@@ -70,8 +70,8 @@ MUTANTS = (
     Mutant(
         "a full offset map loses the keys that do not fit",
         CLEAN_JOB,
-        "                    return record.offset\n",
-        "                    continue\n",
+        "            if full_at is not None:\n",
+        "            if False:\n",
         (COMPACTION_PROPERTY,),
     ),
     Mutant(

@@ -23,7 +23,6 @@ from broker.log.cleaning.records import (
     filler,
     is_filler,
     open_body,
-    open_records,
     rebuild,
 )
 from broker.log.cleaning.transactions import Endings
@@ -109,25 +108,15 @@ class BatchFilter:
         body = open_body(batch, header, self._inflated_max)
         has_horizon = bool(header.attributes & DELETE_HORIZON_FLAG)
         is_past = has_horizon and self._wall_ms >= header.base_timestamp
-        kept = []
-        has_tombstone = False
-        for record in open_records(body, header):
-            if record.offset < self._clean_end:
-                if record.key is None or self._latest.latest(record.key) > record.offset:
-                    continue
-                if record.is_tombstone:
-                    if is_past:
-                        continue
-                    has_tombstone = True
-            kept.append(record)
-        if not kept:
+        kept = self._latest.survivors(body, header, self._clean_end, removes_tombstones=is_past)
+        if not kept.number:
             return emptied(header) if self._must_stay(header) else None
         horizon_ms = None
-        if has_tombstone and not has_horizon and header.end_offset <= self._clean_end:
+        if kept.has_tombstone and not has_horizon and header.end_offset <= self._clean_end:
             horizon_ms = self._horizon_ms
-        if len(kept) == header.record_count and horizon_ms is None:
+        if kept.number == header.record_count and horizon_ms is None:
             return batch
-        return rebuild(header, body, kept, horizon_ms)
+        return rebuild(header, kept.records, kept.number, header.base_timestamp + kept.newest_delta, horizon_ms)
 
     def _ending(self, batch: bytes, header: BatchHeader) -> bytes | None:
         """Return the remaining control batch, or None if nothing remains."""
@@ -137,7 +126,7 @@ class BatchFilter:
         if header.attributes & DELETE_HORIZON_FLAG:
             return None if self._wall_ms >= header.base_timestamp else batch
         body = open_body(batch, header, self._inflated_max)
-        return rebuild(header, body, list(open_records(body, header)), self._horizon_ms)
+        return rebuild(header, body, header.record_count, header.max_timestamp, self._horizon_ms)
 
     def _must_stay(self, header: BatchHeader) -> bool:
         """Return whether the state of a producer depends on this batch."""

@@ -21,7 +21,7 @@ from broker.core.cleaning import SegmentSpan, group_segments
 from broker.core.producer_state import RECENT_BATCHES
 from broker.log.cleaning.filter import BatchFilter
 from broker.log.cleaning.offset_map import OffsetMap
-from broker.log.cleaning.records import UncleanableError, open_body, open_records
+from broker.log.cleaning.records import UncleanableError, open_body
 from broker.log.cleaning.transactions import AbortedRecords, Endings
 from broker.log.segment import segment_path
 from quorumlog.wire.record_batch import HEADER_SIZE, BatchHeader, BatchRefusal, check_batches, parse_header
@@ -170,11 +170,9 @@ def _note_latest(
             recent.note(header)
             if header.is_control or not header.record_count or aborted.contains(header):
                 continue
-            for record in open_records(open_body(batch, header, job.inflated_max), header):
-                if record.offset < job.dirty_start or record.key is None:
-                    continue
-                if not latest.put(record.key, record.offset):
-                    return record.offset
+            full_at = latest.note(open_body(batch, header, job.inflated_max), header, job.dirty_start)
+            if full_at is not None:
+                return full_at
     return job.limit
 
 
@@ -244,15 +242,16 @@ def _batches(job: CleanJob, files: Files, base_offset: int, size: int) -> Iterat
         if position + HEADER_SIZE > start + len(chunk):
             raise SourceChangedError(f"{path} ends at position {start + len(chunk)} instead of {size}")
         header = parse_header(chunk, position - start)
-        if header.size > max(job.batch_size_max, CHUNK):
+        batch_size = header.size
+        if batch_size > max(job.batch_size_max, CHUNK):
             raise UncleanableError(
-                f"the batch at offset {header.base_offset} has {header.size} bytes, more than {job.batch_size_max}"
+                f"the batch at offset {header.base_offset} has {batch_size} bytes, more than {job.batch_size_max}"
             )
-        if position + header.size > start + len(chunk):
-            chunk, start = file.pread(position, max(CHUNK, header.size)), position
-        batch = chunk[position - start : position - start + max(header.size, HEADER_SIZE)]
+        if position + batch_size > start + len(chunk):
+            chunk, start = file.pread(position, max(CHUNK, batch_size)), position
+        batch = chunk[position - start : position - start + max(batch_size, HEADER_SIZE)]
         checked = check_batches(batch)
         if isinstance(checked, BatchRefusal):
             raise UncleanableError(f"{path} at position {position}: {checked.reason}")
         yield batch, header
-        position += header.size
+        position += batch_size

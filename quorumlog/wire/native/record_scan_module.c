@@ -4,6 +4,7 @@
 
 #include "columns_module.h"
 #include "committed_offsets.h"
+#include "key_offsets_module.h"
 #include "record_codec.h"
 #include "record_scan.h"
 #include "release.h"
@@ -43,6 +44,7 @@ static PyMethodDef methods[] = {
     {"encode_columns", encode_columns, METH_VARARGS, encode_columns_doc},
     {"assign_groups", assign_groups, METH_VARARGS, assign_groups_doc},
     {"order_by_group", order_by_group, METH_VARARGS, order_by_group_doc},
+    {"shift_timestamps", shift_timestamps, METH_VARARGS, shift_timestamps_doc},
     {NULL, NULL, 0, NULL},
 };
 
@@ -53,7 +55,7 @@ static int prepare(PyObject *module)
 
     state[0] = (PyObject *)PyStructSequence_NewType(&record_description);
     state[1] = PyTuple_New(0);
-    if (!state[0] || !state[1])
+    if (!state[0] || !state[1] || !keys_add_type(module))
         return -1;
     return PyModule_AddObjectRef(module, "Record", state[0]);
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quorumlog.wire.record_framing import Problem
-from tests.fuzz import offset_format, record_columns
+from tests.fuzz import key_offsets, offset_format, record_columns
 from tests.fuzz.native import build, run
 
 
@@ -18,6 +18,7 @@ from tests.fuzz.native import build, run
         ("record_scan", Problem),
         ("record_columns", record_columns.Outcome),
         ("offset_format", offset_format.Outcome),
+        ("key_offsets", key_offsets.Outcome),
     ],
 )
 def test_mutated_bodies_cause_no_bad_access_and_meet_every_outcome(
