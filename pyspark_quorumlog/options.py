@@ -373,6 +373,8 @@ def _subscription(reader: _Reader) -> tuple[tuple[str, ...], str | None, tuple[P
             reader.problem("subscribe", "names no topic")
         return topics, None, ()
     if given[0] == "subscribePattern":
+        if not text:  # it would match every topic
+            reader.problem("subscribePattern", "is empty; to read all topics, set it to .*")
         try:
             re.compile(text)
         except re.error as error:
@@ -455,9 +457,9 @@ def _trigger_limits(reader: _Reader) -> TriggerLimits:
 def _positions(reader: _Reader, which: str, default: int, refused: int | None) -> Positions:
     """Return the positions: `startingTimestamp` has priority over `…OffsetsByTimestamp`, and that over `…Offsets`."""
     strategy = reader.text("startingOffsetsByTimestampStrategy") or "error"
-    if which == "starting" and strategy not in ("error", "latest"):
+    if which == "starting" and strategy.lower() not in ("error", "latest"):
         reader.problem("startingOffsetsByTimestampStrategy", f"is {strategy!r}; expected: error or latest")
-    or_latest = which == "ending" or strategy == "latest"
+    or_latest = which == "ending" or strategy.lower() == "latest"
     name = f"{which}Timestamp"
     if reader.text(name) is not None:
         return Positions(reader.number(name, 0, 0), by_time=True, or_latest=or_latest, option=name)

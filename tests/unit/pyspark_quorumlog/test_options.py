@@ -80,6 +80,7 @@ def test_names_are_case_insensitive_and_lists_are_split() -> None:
         ),
         ({"bootstrap.servers": "h:1", "subscribe": " , "}, "option subscribe names no topic"),
         ({"bootstrap.servers": "h:1", "subscribePattern": "("}, "option subscribePattern is not a regular"),
+        ({"bootstrap.servers": "h:1", "subscribePattern": " "}, "option subscribePattern is empty; to read all topics"),
         ({**READ, "startingOffsets": "latest"}, "option startingOffsets cannot be latest"),
         (
             {**READ, "startingOffsets": "soon"},
@@ -284,6 +285,12 @@ def test_a_schema_is_refused_only_for_problems_of_batches_and_streams() -> None:
 )
 def test_a_position_at_the_end_moves_with_it(positions: Positions, may_move: bool) -> None:
     assert positions.may_move is may_move
+
+
+@pytest.mark.parametrize(("text", "or_latest"), [("LATEST", True), ("Latest", True), ("ERROR", False)])
+def test_the_strategy_for_late_times_is_case_insensitive_as_in_sparks_source(text: str, or_latest: bool) -> None:
+    given = {"startingTimestamp": "5", "startingOffsetsByTimestampStrategy": text}
+    assert parse_read({**READ, **given}, Query.STREAM).starting.or_latest is or_latest
 
 
 def test_all_problems_come_at_once() -> None:
