@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 from pyspark_quorumlog.options import EARLIEST, LATEST, OptionError, Partition, Positions
 
@@ -16,6 +17,11 @@ class DataLossError(Exception):
         super().__init__(
             "; ".join(problems) + ". To read the remaining records, set the option failOnDataLoss to false."
         )
+        self.problems = tuple(problems)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Make a pickle from the problems: the arguments of an exception are its text."""
+        return type(self), (self.problems,)
 
 
 @dataclass(frozen=True, slots=True)

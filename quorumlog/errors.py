@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class QuorumlogError(Exception):
     """Base class: a message of one line with the problem and its cause; `next_step` is the remedy."""
@@ -12,6 +15,20 @@ class QuorumlogError(Exception):
         super().__init__(message)
         self.message = message
         self.next_step = next_step
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep all fields in a pickle.
+
+        A process pool sends the error of a worker as a pickle.  Exception's own way calls the class with the message
+        alone, which fails for classes with other arguments, and breaks the whole pool.
+        """
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[QuorumlogError], args: tuple[Any, ...], fields: Mapping[str, Any]) -> QuorumlogError:
+    error = kind.__new__(kind, *args)  # sets `args`
+    error.__dict__.update(fields)
+    return error
 
 
 class ConfigError(QuorumlogError):
