@@ -72,7 +72,6 @@ class Attempt(NamedTuple):
     scope, owner, run: as for `ScopeClient.open`.
     sequence: the number that the commit of this write stores.
     name: unique among the attempts of the write.
-    is_first: whether no earlier attempt of the task failed.
     may_reset: take the scope over from another owner.
     ready: the scope of a batch write, which the driver has opened; None: the attempt opens it.
     """
@@ -82,7 +81,6 @@ class Attempt(NamedTuple):
     run: str
     sequence: int
     name: str
-    is_first: bool = True
     may_reset: bool = False
     ready: OpenScope | None = None
 
@@ -127,7 +125,6 @@ def attempt_of_stream(options: WriteOptions, context: Any) -> Attempt:
         run_id,
         int(batch_id) + 1,
         _name(context),
-        context.attemptNumber() == 0,
         options.reset_scope,
     )
 
@@ -139,17 +136,13 @@ def _name(context: Any) -> str:
 async def opened(scopes: Scopes, attempt: Attempt, timeout_s: float) -> OpenScope:
     """Open the run of an attempt's scope, unless the driver has opened it.
 
-    A repeated attempt opens nothing: if another run has begun since the first one, that run must not be fenced.
+    The first attempt of a run may fail before this, so a later one may still find the run that this run replaces.  An
+    attempt of a run that another one has replaced is refused by the coordinator, which fences nothing.
 
     Raises: ClusterError: PRODUCER_FENCED; DUPLICATE_RESOURCE; as `ScopeClient`.
     """
     if attempt.ready is not None:
         return attempt.ready
-    if not attempt.is_first:
-        run = await _run_of(scopes, attempt.scope, timeout_s)
-        if run not in (None, attempt.run):
-            text = f"scope {attempt.scope}: run {run} of the query has begun, so run {attempt.run} must end"
-            raise ClusterError(KafkaCode.PRODUCER_FENCED.name, text)
     names = attempt.scope, attempt.owner, attempt.run
     try:
         return await scopes.open(*names, timeout_s)
@@ -174,15 +167,6 @@ async def begun(
     except ClusterError as error:
         error.next_step = _REMEDIES.get(error.code, error.next_step)
         raise
-
-
-async def _run_of(scopes: Scopes, scope: str, timeout_s: float) -> str | None:
-    try:
-        return (await scopes.describe(scope, timeout_s)).run
-    except ClusterError as error:
-        if error.code != KafkaCode.RESOURCE_NOT_FOUND.name:
-            raise
-        return None
 
 
 async def commit(scopes: Scopes, staged: Sequence[Staged], sequence: int, timeout_s: float) -> None:

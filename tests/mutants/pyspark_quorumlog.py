@@ -22,13 +22,6 @@ MUTANTS = (
         ("tests/spark/test_exactly_once.py::test_a_repeated_batch_writes_nothing",),
     ),
     Mutant(
-        "a repeated attempt fences a later run",
-        TRANSACTIONS,
-        "    if not attempt.is_first:\n",
-        "    if False:\n",
-        (f"{UNIT}/test_transactions.py",),
-    ),
-    Mutant(
         "the option resets the scope of its own query",
         TRANSACTIONS,
         "        return await scopes.open(*names, timeout_s)\n    except",

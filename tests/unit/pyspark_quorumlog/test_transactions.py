@@ -49,6 +49,7 @@ class FakeScopes:
         self.visible: list[str] = []
         self.aborted: list[str] = []
         self.looks = 0
+        self.replaced: set[tuple[str, str, str]] = set()
 
     def _find(self, scope: OpenScope) -> FakeScope:
         found = self.scopes.get(scope.name)
@@ -62,7 +63,10 @@ class FakeScopes:
         found = self.scopes.setdefault(scope, FakeScope(owner, run))
         if found.owner != owner and not reset:
             raise refused(KafkaCode.DUPLICATE_RESOURCE)
+        if (scope, owner, run) in self.replaced:
+            raise refused(KafkaCode.PRODUCER_FENCED)
         if (found.owner, found.run) != (owner, run):
+            self.replaced.add((scope, found.owner, found.run))
             self.aborted += found.producers
             sequence = -1 if reset else found.sequence
             found = self.scopes[scope] = FakeScope(owner, run, found.epoch + 1, sequence)
@@ -152,19 +156,27 @@ async def test_an_older_driver_is_fenced() -> None:
     assert (scopes.visible, scopes.aborted) == (["0.1"], ["0.0"])
 
 
-async def test_a_repeated_attempt_does_not_fence_the_run_that_fenced_its_own() -> None:
+async def test_an_attempt_of_a_replaced_run_fences_nothing() -> None:
     scopes = FakeScopes()
     await scopes.task(attempt(0))
     new = await scopes.task(attempt(0, "0.1", run="run-2"))
-    with pytest.raises(ClusterError, match="run run-2 of the query has begun, so run run-1 must end"):
-        await scopes.task(attempt(0, "0.2", is_first=False))
+    with pytest.raises(ClusterError) as fenced:
+        await scopes.task(attempt(0, "0.2"))
+    assert fenced.value.code == KafkaCode.PRODUCER_FENCED.name
     await commit(scopes, [new], 1, TIMEOUT_S)
     assert scopes.visible == ["0.1"]
 
 
-async def test_a_repeated_attempt_opens_a_scope_that_nobody_has_opened() -> None:
+async def test_a_repeated_attempt_begins_the_run_whose_first_attempt_failed_before_it_opened_the_scope() -> None:
+    """The first task of a restarted query lost its executor, for example.  The scope shows the run before."""
     scopes = FakeScopes()
-    assert (await scopes.task(attempt(0, is_first=False))).winner is not None
+    await commit(scopes, [await scopes.task(attempt(0))], 1, TIMEOUT_S)
+    one = attempt_of_stream(
+        parse_write(WRITE), Context(0, 7, 1, **PROPERTIES | {QUERY_ID: "scope", RUN_ID: "run-2", BATCH_ID: "1"})
+    )
+    staged = await scopes.task(one._replace(owner="query"))
+    await commit(scopes, [staged], 2, TIMEOUT_S)
+    assert scopes.visible == ["0.0", "0.7"]
 
 
 async def test_attempts_of_two_runs_are_not_committed_together() -> None:
@@ -319,7 +331,7 @@ WRITE = {"bootstrap.servers": "h:9092", "topic": "t"}
 
 def test_the_attempt_of_a_stream_is_named_by_its_query_its_run_and_its_batch() -> None:
     context = Context(2, 30, 1, **PROPERTIES)
-    assert attempt_of_stream(parse_write(WRITE), context) == Attempt("query", "query", "run", 5, "2.30", False, False)
+    assert attempt_of_stream(parse_write(WRITE), context) == Attempt("query", "query", "run", 5, "2.30", False)
     named = parse_write(WRITE | {"transactionScope": "mine", "resetTransactionScope": "true"})
     found = attempt_of_stream(named, context)
     assert (found.scope, found.owner, found.may_reset) == ("mine", "query", True)
