@@ -219,6 +219,8 @@ class TransactionClient:
                     return  # it has ended, or the coordinator has decided to abort it
                 case KafkaCode.PRODUCER_FENCED | KafkaCode.INVALID_PRODUCER_EPOCH if repeats:
                     return  # by the attempt whose answer was lost
+                case KafkaCode.INVALID_PRODUCER_ID_MAPPING if repeats and is_of_scope:
+                    return  # likewise, and the coordinator has deleted the id since, because it was complete
                 case code:
                     raise refused(code, self._calls.name_of(name))
 

@@ -1,4 +1,4 @@
-"""When the abort of a transaction counts as complete."""
+"""When the abort of a transaction counts as complete, and what a repeated request for it means."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.transaction_admin import TransactionClient, TransactionDescription
 from quorumlog.errors import ClusterError
-from quorumlog.wire.errors import ApiError
+from quorumlog.wire.errors import ApiError, KafkaCode
 
 FOUND = TransactionDescription("billing", "Ongoing", 7, 3, 60_000, 1_000, (("ledger", 0),), 1)
 DECIDED = FOUND._replace(state="PrepareAbort")
@@ -65,3 +65,58 @@ async def test_an_abort_without_markers_is_reported_in_time(monkeypatch: pytest.
     with pytest.raises(ClusterError, match="billing is PrepareAbort: some partitions lack the marker") as failure:
         await wait(monkeypatch, DECIDED, patience_s=0.3)
     assert failure.value.code == "TIMED_OUT"
+
+
+class LossyCalls:
+    """The coordinator of a transaction.  It answers with `codes`, of which all but the last get lost."""
+
+    def __init__(self, *codes: KafkaCode) -> None:
+        self._codes = list(codes)
+
+    async def call(self, key: str, timeout_s: float, attempt: Any) -> None:
+        while len(self._codes) > 1:
+            with pytest.raises(ClusterError, match="lost"):
+                await attempt(None, timeout_s)
+        await attempt(None, timeout_s)
+
+    async def ask(self, connection: None, api: Any, values: Any, left_s: float) -> Any:
+        code = self._codes.pop(0)
+        if self._codes:
+            raise ClusterError(ApiError.REQUEST_TIMED_OUT, "the answer got lost", retriable=True)
+        return SimpleNamespace(error_code=code)
+
+    def name_of(self, key: str) -> str:
+        return f"transactional id {key}"
+
+
+async def abort(monkeypatch: pytest.MonkeyPatch, name: str, *codes: KafkaCode) -> None:
+    client = TransactionClient(cast(Cluster, SimpleNamespace(random=None)))
+    monkeypatch.setattr(client, "_calls", LossyCalls(*codes))
+
+    async def ended(transactional_id: str, timeout_s: float) -> Any:
+        raise MISSING
+
+    monkeypatch.setattr(client, "describe", ended)
+    await client.abort(FOUND._replace(transactional_id=name), 5.0)
+
+
+async def test_an_abort_whose_answer_was_lost_succeeds_although_the_scope_no_longer_has_the_producer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The coordinator deletes a producer of a scope as soon as it is complete, so a repeated request finds none."""
+    await abort(monkeypatch, "__scope/job/0.1", KafkaCode.NONE, KafkaCode.INVALID_PRODUCER_ID_MAPPING)
+
+
+@pytest.mark.parametrize(
+    ("name", "codes"),
+    [
+        ("__scope/job/0.1", [KafkaCode.INVALID_PRODUCER_ID_MAPPING]),
+        ("billing", [KafkaCode.NONE, KafkaCode.INVALID_PRODUCER_ID_MAPPING]),
+    ],
+)
+async def test_an_abort_of_a_producer_that_does_not_have_the_id_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, codes: list[KafkaCode]
+) -> None:
+    with pytest.raises(ClusterError) as refusal:
+        await abort(monkeypatch, name, *codes)
+    assert refusal.value.code == KafkaCode.INVALID_PRODUCER_ID_MAPPING.name
