@@ -18,7 +18,7 @@ from quorumlog.kctl.output import duration_text
 from quorumlog.kctl.reads import Reads
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.logging import rfc3339
-from quorumlog.wire.errors import ApiError
+from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.scope_names import attempt_of, scope_of
 from quorumlog.words import counted
 
@@ -139,7 +139,6 @@ async def list_(
 @with_loop
 async def describe(context: Context, transactional_id: str) -> None:
     """Show a transactional id, and how far its transaction holds back readers."""
-    from quorumlog.client.scope_client import ScopeClient
     from quorumlog.client.transaction_logs import open_transactions as look_for
     from quorumlog.client.transaction_logs import stable_ranges
 
@@ -148,8 +147,7 @@ async def describe(context: Context, transactional_id: str) -> None:
         limit_s = min(context.left_s, LOGS_S)
         opened = await look_for(cluster, found.partitions, limit_s)
         stable = await stable_ranges(cluster, found.partitions, limit_s)
-        scope = scope_of(transactional_id)
-        described = None if scope is None else await ScopeClient(cluster).describe(scope, context.left_s)
+        described = await _scope_of(cluster, transactional_id, context.left_s)
     document = description_document(found, opened, stable, described, Sources.real().wall_ms())
     if context.output.is_json:
         context.output.document(document)
@@ -166,6 +164,25 @@ async def describe(context: Context, transactional_id: str) -> None:
     for row in document["partitions"]:
         if row["problem"] is not None:
             context.output.message(f"{row['topic']}-{row['partition']}: {row['problem']}")
+
+
+async def _scope_of(cluster: Cluster, transactional_id: str, timeout_s: float) -> ScopeDescription | None:
+    """Return the scope that a transactional id belongs to; None if it belongs to none, or the scope was deleted.
+
+    The scope of a batch write is deleted as soon as the write is complete.  A producer may outlive its scope if the
+    coordinator's log lacks its deletion (docs/scopes.md).
+    """
+    from quorumlog.client.scope_client import ScopeClient
+
+    name = scope_of(transactional_id)
+    if name is None:
+        return None
+    try:
+        return await ScopeClient(cluster).describe(name, timeout_s)
+    except ClusterError as error:
+        if error.code != KafkaCode.RESOURCE_NOT_FOUND.name:
+            raise
+        return None
 
 
 def description_document(
