@@ -19,6 +19,8 @@ BATCH_SIZE_MAX_BYTES: Final = 512 << 10
 BUFFER_SIZE_MAX_BYTES: Final = 32 << 20
 MAX_BLOCK_S: Final = 60.0
 TRANSACTION_TIMEOUT_S: Final = 60.0
+TRANSACTION_TIMEOUT_MAX_S: Final = 2_147_483
+"""The longest timeout that a request can hold, in ms as an int32; a cluster permits less."""
 ACKS: Final = {"all": ACKS_ALL, "leader": ACKS_LEADER, "none": ACKS_NONE}
 
 
@@ -77,5 +79,6 @@ class ProducerSettings:
             yield "a producer of a scope has no transactional_id"
         if self.is_staged and self.acks != "all":
             yield f"a producer of a scope requires acks='all', not {self.acks!r}"
-        if self.transaction_timeout_s <= 0:
-            yield f"transaction_timeout_s is {self.transaction_timeout_s}, not above 0"
+        if not 0 < self.transaction_timeout_s <= TRANSACTION_TIMEOUT_MAX_S:
+            highest = TRANSACTION_TIMEOUT_MAX_S
+            yield f"transaction_timeout_s is {self.transaction_timeout_s}, not above 0, or above {highest}"

@@ -25,6 +25,8 @@ from quorumlog.wire.kafka.codec import Api
 TIMEOUT_S: Final = 60.0
 TRANSACTION_TIMEOUT_MS: Final = 900_000
 """Time until a producer is aborted if its scope does not end: Kafka's default of `transaction.max.timeout.ms`."""
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
 
 _NEWEST: Final = {
     Api.INIT_SCOPE: 0,
@@ -131,6 +133,8 @@ class ScopeClient(Closing):
         Raises: ClusterError: DUPLICATE_RESOURCE: another owner has the scope; PRODUCER_FENCED: another run has replaced
         this one; INVALID_REQUEST; POLICY_VIOLATION.
         """
+        for what, text in (("owner", owner), ("run", run)):
+            _refuse(scope, scope_names.label_problem(what, text))
         values = {"scope": scope, "owner": owner, "run": run, "reset": reset}
         reply = await self._ask(scope, Api.INIT_SCOPE, values, timeout_s)
         return OpenScope(scope, reply.scope_epoch, reply.last_sequence)
@@ -149,6 +153,10 @@ class ScopeClient(Closing):
         Raises: ClusterError: PRODUCER_FENCED: a later run began; RESOURCE_NOT_FOUND: the scope was deleted;
         INVALID_TRANSACTION_TIMEOUT; INVALID_REQUEST; POLICY_VIOLATION.
         """
+        _refuse(scope.name, scope_names.attempt_problem(attempt))
+        if not 0 < transaction_timeout_ms <= _INT32_MAX:  # a request has no room for more
+            text = f"the timeout is {transaction_timeout_ms} ms, not 1 to {_INT32_MAX}"
+            _refuse(scope.name, text, KafkaCode.INVALID_TRANSACTION_TIMEOUT.name)
         values = {
             "scope": scope.name,
             "scope_epoch": scope.epoch,
@@ -171,6 +179,8 @@ class ScopeClient(Closing):
         PRODUCER_FENCED; RESOURCE_NOT_FOUND; INVALID_REQUEST; POLICY_VIOLATION.  After TIMED_OUT, the end may have
         happened: repeat it.
         """
+        if not 0 <= sequence <= _INT64_MAX:
+            _refuse(scope.name, f"the sequence is {sequence}, not 0 to {_INT64_MAX}")
         named = [
             {"attempt": each.attempt, "producer_id": each.producer_id, "producer_epoch": each.epoch} for each in winners
         ]
@@ -225,9 +235,8 @@ class ScopeClient(Closing):
     async def _call(
         self, scope: str, timeout_s: float, attempt: Callable[[KafkaConnection, float], Coroutine[Any, Any, T]]
     ) -> T:
-        problem = scope_names.label_problem("name of the scope", scope, scope_names.SCOPE_MAX_BYTES)
-        if problem:  # it has no coordinator that could refuse it
-            raise ClusterError(ApiError.INVALID_REQUEST, f"scope {scope!r}: {problem}")
+        # Such a name has no coordinator that could refuse it.
+        _refuse(scope, scope_names.label_problem("name of the scope", scope, scope_names.SCOPE_MAX_BYTES))
         return await self._calls.call(scope_names.coordinator_key(scope), timeout_s, attempt)
 
 
@@ -352,6 +361,12 @@ class StagedProducer:
                     raise refused(code, f"{topic}-{index} in the transaction of {self.transactional_id}")
 
         await self._calls.call(self._key, timeout_s, attempt)
+
+
+def _refuse(scope: str, problem: str, code: str = ApiError.INVALID_REQUEST) -> None:
+    """Raise a ClusterError if there is a problem with an argument.  Not every one fits into a request."""
+    if problem:
+        raise ClusterError(code, f"scope {scope!r}: {problem}")
 
 
 def _check(reply: Any, what: str) -> None:

@@ -412,6 +412,12 @@ async def test_all_problems_of_a_configuration_are_reported_together() -> None:
         Producer("nonsense")
 
 
+@pytest.mark.parametrize("timeout_s", [0, 30 * 86_400])
+def test_a_transaction_timeout_that_no_request_can_hold_is_refused(timeout_s: int) -> None:
+    with pytest.raises(ConfigError, match=f"transaction_timeout_s is {timeout_s}, not above 0, or above 2147483"):
+        Producer("h:1", transactional_id="billing", transaction_timeout_s=timeout_s)
+
+
 async def test_an_unreachable_cluster_is_an_error_within_its_time() -> None:
     before = asyncio.all_tasks()
     with pytest.raises(ClusterError) as failure:

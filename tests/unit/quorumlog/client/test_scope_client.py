@@ -11,6 +11,7 @@ import pytest
 from quorumlog.client import ClusterError, ConfigError, Producer, ScopeClient, StagedProducer, Winner
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.coordinators import CoordinatorCalls
+from quorumlog.client.scope_client import OpenScope
 from quorumlog.wire.errors import ApiError
 from tests.unit.quorumlog.client.fake_cluster import FakeBrokers, fake_brokers
 
@@ -113,3 +114,29 @@ async def test_a_producer_that_has_delivered_everything_may_win(brokers: FakeBro
 def test_arguments_that_contradict_a_scope_are_refused(arguments: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         Producer("localhost:1", staged=staged_at(SilentCoordinator()), **arguments)
+
+
+SCOPE = OpenScope("job", 1, -1)
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "problem"),
+    [
+        (lambda scopes: scopes.open("job", "", "run"), "INVALID_REQUEST", "the owner has 0 bytes, not 1 to 249"),
+        (lambda scopes: scopes.open("job", "me", "\ud800"), "INVALID_REQUEST", "the run has a control character"),
+        (lambda scopes: scopes.open("\n", "me", "run"), "INVALID_REQUEST", "the name of the scope has a control"),
+        (lambda scopes: scopes.begin(SCOPE, "a/b"), "INVALID_REQUEST", "the attempt has a slash"),
+        (
+            lambda scopes: scopes.begin(SCOPE, "a", transaction_timeout_ms=30 * 86_400_000),
+            "INVALID_TRANSACTION_TIMEOUT",
+            "the timeout is 2592000000 ms, not 1 to 2147483647",
+        ),
+        (lambda scopes: scopes.end(SCOPE, 2**63, []), "INVALID_REQUEST", "the sequence is 9223372036854775808, not 0"),
+        (lambda scopes: scopes.end(SCOPE, -1, []), "INVALID_REQUEST", "the sequence is -1, not 0"),
+    ],
+)
+async def test_arguments_that_do_not_fit_into_a_request_are_named(call: Any, code: str, problem: str) -> None:
+    async with ScopeClient("localhost:1") as scopes:
+        with pytest.raises(ClusterError, match=problem) as refusal:
+            await call(scopes)
+    assert refusal.value.code == code
