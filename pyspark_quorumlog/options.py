@@ -35,6 +35,9 @@ _OF_SPARK = (
     "asyncprogresstrackingcheckpointintervalms",
 )
 """Options of Spark's engine, which it passes on to the sink of a stream."""
+_OF_TABLE = ("provider", "option.")
+"""While Spark creates a table of its catalog, it passes the table's properties as options: the first of these, and each
+option of the source with the second as a prefix, among others."""
 _DECIDED_BY_SOURCE = (
     *("kafka.auto.offset.reset", "kafka.key.deserializer", "kafka.value.deserializer", "kafka.key.serializer"),
     *("kafka.value.serializer", "kafka.enable.auto.commit", "kafka.interceptor.classes", "kafka.partitioner.class"),
@@ -244,6 +247,13 @@ class _Reader:
 
     def _refuse_unknown(self, known: Mapping[str, str], purpose: str) -> None:
         without_effect = {name.lower(): name for name in (*READ_OPTIONS, *WRITE_OPTIONS)}
+        provider, prefix = _OF_TABLE
+        if provider in self._options and any(name.startswith(prefix) for name in self._options):
+            self._problems.append(
+                "a table of Spark's catalog cannot use quorumlog, because Spark does not pass the options of the table "
+                "to a source in Python when the table is read; use CREATE TEMPORARY VIEW instead"
+            )
+            return
         for name in sorted(self._options):
             if name in known or name in _IGNORED or name in _OF_SPARK:
                 continue

@@ -293,6 +293,15 @@ def test_the_strategy_for_late_times_is_case_insensitive_as_in_sparks_source(tex
     assert parse_read({**READ, **given}, Query.STREAM).starting.or_latest is or_latest
 
 
+def test_a_table_of_the_catalog_is_refused_with_what_to_use_instead() -> None:
+    """Spark passes these options for CREATE TABLE t USING quorumlog OPTIONS(...), and none when the table is read."""
+    properties = {"provider": "quorumlog", "owner": "me", "comment": "x", "team": "a"}
+    given = {**READ, **{f"option.{name}": value for name, value in READ.items()}, **properties}
+    with pytest.raises(OptionError, match="use CREATE TEMPORARY VIEW instead") as refusal:
+        parse_read(given, Query.ANY)
+    assert len(refusal.value.problems) == 1
+
+
 def test_all_problems_come_at_once() -> None:
     with pytest.raises(OptionError) as caught:
         parse_read({"subscribe": "t", "minpartitions": "x", "nonsense": "1"}, Query.BATCH)
