@@ -210,6 +210,21 @@ def test_control_batches_are_skipped_and_append_times_are_kept() -> None:
     assert decode(bytes(control), 0, 9, "t", 7).num_rows == 0
 
 
+@pytest.mark.parametrize(
+    ("timestamp_ms", "expected_us"),
+    [
+        (-1, -1000),
+        (NOW * 10**6, 2**63 - 1),
+        ((2**63 - 1) // 1000, (2**63 - 1) // 1000 * 1000),
+        ((2**63 - 1) // 1000 + 1, 2**63 - 1),
+    ],
+)
+def test_a_time_beyond_the_range_of_microseconds_is_the_nearest_one(timestamp_ms: int, expected_us: int) -> None:
+    """A producer may send nanoseconds.  A wrong time in the range would look like a right one."""
+    table = decode(build_batch([NewRecord(None, b"1", timestamp_ms)]), 0, 9, "t", 7)
+    assert table.column("timestamp").cast(pa.int64()).to_pylist() == [expected_us]
+
+
 def test_a_stamp_changes_the_producer_and_nothing_else() -> None:
     batch = build_batch([NewRecord(b"a", b"1", NOW)] * 3)
     stamp(batch, 77, 2, 2**31 - 2)

@@ -131,12 +131,20 @@ static inline int columns_take_headers(const uint8_t *at, const uint8_t *end, st
     return at == end ? COLUMNS_OK : COLUMNS_MALFORMED;
 }
 
+/* Return a time in microseconds; the nearest one that an int64 can hold. A producer may have sent nanoseconds. */
+static inline int64_t columns_microseconds(int64_t time_ms)
+{
+    if (time_ms > INT64_MAX / 1000)
+        return INT64_MAX;
+    return time_ms < INT64_MIN / 1000 ? INT64_MIN : time_ms * 1000;
+}
+
 static inline void columns_put_time(struct columns *columns, const struct columns_span *span, int64_t delta)
 {
     int is_append_time = span->append_time != COLUMNS_NO_APPEND_TIME;
     uint64_t time_ms =
         is_append_time ? (uint64_t)span->append_time : (uint64_t)span->base_timestamp + (uint64_t)delta;
-    columns->timestamps[columns->rows] = (int64_t)(time_ms * 1000);
+    columns->timestamps[columns->rows] = columns_microseconds((int64_t)time_ms);
     columns->timestamp_types[columns->rows] = is_append_time;
 }
 
