@@ -116,7 +116,11 @@ STREAMS: Sequence[Option] = (
         shown="none",
     ),
     Option(("minOffsetsPerTrigger",), "a batch waits until this many records are available", shown="none"),
-    Option(("maxTriggerDelay",), "the longest such wait, like `30s`, `15m` or `1h`", {"maxTriggerDelay": "15m"}),
+    Option(
+        ("maxTriggerDelay",),
+        "the longest such wait, like `30s`, `15m` or `1h`. It counts from the last batch with records",
+        {"maxTriggerDelay": "15m"},
+    ),
 )
 WRITING: Sequence[Option] = (
     Option(("topic",), "the topic of all rows", shown="the column"),
