@@ -376,6 +376,7 @@ def _no_such_partition(columns: Columns, row: int, counts: Int64s) -> ClusterErr
         ApiError.UNKNOWN_TOPIC_OR_PARTITION,
         f"a row {_key_named(columns.key, row)} names partition {partition} of topic {columns.topics[topic]}, which has "
         f"{counts[topic]} partitions",
+        f"drop the column partition, or add partitions: kctl topics add-partitions {columns.topics[topic]}",
     )
 
 

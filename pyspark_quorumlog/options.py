@@ -65,6 +65,10 @@ Partition = tuple[str, int]
 class OptionError(ConfigError, ValueError):
     """One or more options of `format("quorumlog")` are invalid; the message names each of them."""
 
+    def __str__(self) -> str:
+        """Return the message with the next step, because Spark shows nothing else."""
+        return f"{self.message}; {self.next_step}" if self.next_step else self.message
+
 
 @dataclass(frozen=True, slots=True)
 class Positions:

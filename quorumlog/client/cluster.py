@@ -582,4 +582,6 @@ def _outcome(task: asyncio.Task[T]) -> T:
 
 def _refused(code: int, what: str) -> ClusterError:
     name, retriable = error_word(code)
-    return ClusterError(name, f"{what}: {name}", retriable=retriable, refresh_metadata=retriable)
+    known = None if retriable else ApiError.named(name)
+    next_step = "" if known is None else known.next_step
+    return ClusterError(name, f"{what}: {name}", next_step, retriable=retriable, refresh_metadata=retriable)

@@ -272,12 +272,14 @@ def last_line(error: PySparkException) -> str:
         ),
         (
             {"startingOffsets": '{"t":{"0":2,"1":0}}', "endingOffsets": '{"t":{"0":1,"1":0}}'},
-            "OptionError: option endingOffsets: t-0 ends at 1, below its start 2",
+            "OptionError: option endingOffsets: t-0 ends at 1, below its start 2; "
+            "swap them, or correct startingOffsets",
         ),
         (
             {"startingTimestamp": str(NOW + 1), "endingTimestamp": str(NOW)},
             f"OptionError: option endingTimestamp: t-0 ends at {NOW}, below its start {NOW + 1}; "
-            f"option endingTimestamp: t-1 ends at {NOW}, below its start {NOW + 1}",
+            f"option endingTimestamp: t-1 ends at {NOW}, below its start {NOW + 1}; "
+            "swap them, or correct startingTimestamp",
         ),
     ],
 )

@@ -149,7 +149,7 @@ def test_a_checkpoint_of_another_source_is_refused(job: Job) -> None:
         job.run()
     assert last_line(refused.value) == (
         "OptionError: the checkpoint contains '7', which is not a map of offsets by topic and partition; "
-        "it belongs to another data source"
+        "it belongs to another data source; use another checkpointLocation"
     )
 
 
@@ -283,7 +283,7 @@ def test_a_refused_write_is_the_last_line(job: Job, options: dict[str, str], exp
             {"endingOffsets": "latest"},
             "OptionError: option endingOffsets cannot be used in a stream, which has no end",
         ),
-        ({"subscribe": "nope"}, "OptionError: topic nope does not exist"),
+        ({"subscribe": "nope"}, "OptionError: topic nope does not exist; kctl topics list"),
     ],
 )
 def test_a_refusal_is_the_last_line(job: Job, options: dict[str, str], expected: str) -> None:

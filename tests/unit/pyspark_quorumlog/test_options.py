@@ -302,6 +302,13 @@ def test_a_table_of_the_catalog_is_refused_with_what_to_use_instead() -> None:
     assert len(refusal.value.problems) == 1
 
 
+def test_the_text_of_an_error_has_its_next_step_because_spark_shows_nothing_else() -> None:
+    assert str(OptionError("topic t does not exist", next_step="kctl topics list")) == (
+        "topic t does not exist; kctl topics list"
+    )
+    assert str(OptionError("a is wrong", "b is wrong")) == "a is wrong; b is wrong"
+
+
 def test_all_problems_come_at_once() -> None:
     with pytest.raises(OptionError) as caught:
         parse_read({"subscribe": "t", "minpartitions": "x", "nonsense": "1"}, Query.BATCH)

@@ -101,6 +101,20 @@ def test_a_topic_that_no_broker_knows_is_an_error(
         write_rows(options, iter(()), 0)
 
 
+def test_a_partition_that_the_topic_does_not_have_is_an_error_with_a_remedy(cluster: ThreadedBrokers) -> None:
+    cluster.run(cluster.brokers.create("t", [1]))
+    rows = pa.record_batch({"value": pa.array([b"0"]), "partition": pa.array([1], pa.int32())})
+    options = parse_write({"bootstrap.servers": cluster.brokers.bootstrap, "topic": "t"})
+    with pytest.raises(ClusterError, match="names partition 1 of topic t, which has 1 partitions; drop the column"):
+        write_rows(options, iter([rows]), 0)
+
+
+def test_an_invalid_name_of_a_topic_is_an_error_with_the_valid_ones(cluster: ThreadedBrokers) -> None:
+    options = parse_write({"bootstrap.servers": cluster.brokers.bootstrap, "topic": "my topic"})
+    with pytest.raises(ClusterError, match="topic my topic: INVALID_TOPIC_EXCEPTION; use 1 to 249 letters, digits"):
+        write_rows(options, iter(()), 0)
+
+
 def test_a_header_without_a_key_is_named_although_the_rows_are_written_in_slices(cluster: ThreadedBrokers) -> None:
     cluster.run(cluster.brokers.create("t", [1]))
     given = {"bootstrap.servers": cluster.brokers.bootstrap, "topic": "t", "maxRecordsPerSecond": "10"}
