@@ -27,7 +27,7 @@ from pyspark_quorumlog.options import OptionError, WriteOptions
 from pyspark_quorumlog.warn import warn
 from quorumlog.client.scope_client import OpenScope, ScopeDescription, ScopeEnd, StagedProducer, Winner
 from quorumlog.errors import ClusterError
-from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.errors import ApiError, KafkaCode
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
@@ -46,6 +46,20 @@ _REMEDIES = {
     "transaction.max.timeout.ms of the cluster",
 }
 """The next step after a refusal to begin a producer, by its code."""
+_ABORTED = frozenset(
+    {
+        KafkaCode.INVALID_TXN_STATE.name,
+        KafkaCode.INVALID_PRODUCER_EPOCH.name,
+        KafkaCode.INVALID_PRODUCER_ID_MAPPING.name,
+        KafkaCode.PRODUCER_FENCED.name,
+    }
+)
+"""The codes of errors about the transaction of an attempt that was aborted meanwhile."""
+_AFTER_ABORT = (
+    "unless another run of the query has begun, the transaction of a task took longer than "
+    "kafka.transaction.timeout.ms: raise this option, and transaction.max.timeout.ms of the cluster, or set the option "
+    "atomic to false"
+)
 
 
 class Scopes(Protocol):
@@ -181,7 +195,7 @@ async def commit(scopes: Scopes, staged: Sequence[Staged], sequence: int, timeou
     if scope is None:
         return
     winners = _winners(staged)
-    ended = await scopes.end(scope, sequence, winners, timeout_s)
+    ended = await _end(scopes, scope, sequence, winners, timeout_s)
     if winners and not ended.changed:  # another driver has committed this batch, or our answer was lost
         with contextlib.suppress(ClusterError):  # the end of the next batch aborts the attempts, too
             await scopes.abort(scope, timeout_s)
@@ -191,7 +205,12 @@ async def commit(scopes: Scopes, staged: Sequence[Staged], sequence: int, timeou
 async def commit_batch(scopes: Scopes, scope: OpenScope, staged: Sequence[Staged], timeout_s: float) -> None:
     """Make the rows of a batch write visible, all together, and delete its scope.  Returns and raises as `commit`."""
     if winners := _winners(staged):
-        await scopes.end(scope, BATCH_SEQUENCE, winners, timeout_s)
+        try:
+            await _end(scopes, scope, BATCH_SEQUENCE, winners, timeout_s)
+        except ClusterError as error:
+            if error.code == ApiError.TIMED_OUT:  # a stream repeats its batch; this write is repeated by its user
+                error.next_step = "the rows may be visible: look for them before you repeat the write"
+            raise
     await _delete(scopes, scope, timeout_s)
 
 
@@ -202,11 +221,16 @@ def _winners(staged: Sequence[Staged]) -> list[Winner]:
 async def abort(scopes: Scopes, staged: Sequence[Staged], timeout_s: float) -> None:
     """Abort all attempts of a stream's batch, also those that reported nothing; without any report, do nothing.
 
-    Raises: ClusterError: as `ScopeClient`.
+    Raises: ClusterError: as `ScopeClient`, except if the attempts were aborted by a later run, or with their scope.
     """
     scope = scope_of(staged)
-    if scope is not None:
+    if scope is None:
+        return
+    try:
         await scopes.abort(scope, timeout_s)
+    except ClusterError as error:
+        if error.code not in (KafkaCode.PRODUCER_FENCED.name, KafkaCode.RESOURCE_NOT_FOUND.name):
+            raise
 
 
 def scope_of(staged: Sequence[Staged]) -> OpenScope | None:
@@ -219,6 +243,23 @@ def scope_of(staged: Sequence[Staged]) -> OpenScope | None:
         text = f"scope {min(found)[0]}: another run began while the tasks were running"
         raise ClusterError(KafkaCode.PRODUCER_FENCED.name, text)
     return next(iter(found.values()), None)
+
+
+def explain(error: ClusterError) -> None:
+    """Set the next step of an error about an attempt whose transaction was aborted."""
+    if error.code in _ABORTED:
+        error.next_step = _AFTER_ABORT
+
+
+async def _end(
+    scopes: Scopes, scope: OpenScope, sequence: int, winners: Sequence[Winner], timeout_s: float
+) -> ScopeEnd:
+    try:
+        return await scopes.end(scope, sequence, winners, timeout_s)
+    except ClusterError as error:
+        if error.code != KafkaCode.PRODUCER_FENCED.name:  # its text names the other run
+            explain(error)
+        raise
 
 
 async def _delete(scopes: Scopes, scope: OpenScope, timeout_s: float) -> None:

@@ -182,7 +182,9 @@ class _Write:
         producer = await transactions.begun(self._scopes, scope, attempt, timeout_s, transaction_timeout_ms)
         try:
             count = await self._write_all(first, batches, producer)
-        except Exception:
+        except Exception as error:
+            if isinstance(error, ClusterError):
+                transactions.explain(error)
             with contextlib.suppress(ClusterError):
                 await producer.abort(transactions.GIVE_UP_TIMEOUT_S)
             raise

@@ -290,12 +290,54 @@ async def test_a_refused_attempt_names_the_option_to_change(
     assert remedy in refusal.value.next_step
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_commit_of_an_attempt_that_was_aborted_names_the_timeout(is_stream: bool) -> None:
+    scopes = FakeScopes()
+    staged = await scopes.task(attempt(0))
+    assert staged.scope is not None
+    await scopes.abort(staged.scope, TIMEOUT_S)
+    work = (
+        commit(scopes, [staged], 1, TIMEOUT_S) if is_stream else commit_batch(scopes, staged.scope, [staged], TIMEOUT_S)
+    )
+    with pytest.raises(ClusterError) as refusal:
+        await work
+    assert refusal.value.code == KafkaCode.INVALID_TXN_STATE.name
+    assert "took longer than kafka.transaction.timeout.ms" in refusal.value.next_step
+
+
 async def test_an_abort_keeps_the_last_batch_of_a_stream() -> None:
     scopes = FakeScopes()
     await commit(scopes, [await scopes.task(attempt(0))], 1, TIMEOUT_S)
     await abort(scopes, [await scopes.task(attempt(1, "0.1"))], TIMEOUT_S)
     assert scopes.aborted == ["0.1"]
     assert scopes.scopes["scope"].sequence == 1
+
+
+async def test_a_batch_write_whose_commit_got_no_answer_reports_that_its_rows_may_be_visible(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scopes = FakeScopes()
+
+    async def end(*_: Any) -> ScopeEnd:
+        raise ClusterError("TIMED_OUT", "given up after 120 s", retriable=True)
+
+    monkeypatch.setattr(scopes, "end", end)
+    scope = await open_batch(scopes, "mine", TIMEOUT_S)
+    staged = await scopes.task(attempt_of_batch(scope, Context()))
+    with pytest.raises(ClusterError) as failure:
+        await commit_batch(scopes, scope, [staged], TIMEOUT_S)
+    assert failure.value.next_step == "the rows may be visible: look for them before you repeat the write"
+
+
+async def test_an_abort_of_attempts_that_a_later_run_has_aborted_is_no_error() -> None:
+    """Its warning would announce that they stay open until their timeout."""
+    scopes = FakeScopes()
+    old = await scopes.task(attempt(0))
+    await scopes.task(attempt(0, "0.1", run="run-2"))
+    await abort(scopes, [old], TIMEOUT_S)
+    assert scopes.aborted == ["0.0"]
+    del scopes.scopes["scope"]
+    await abort(scopes, [old], TIMEOUT_S)
 
 
 async def test_nothing_is_asked_about_tasks_without_transactions() -> None:

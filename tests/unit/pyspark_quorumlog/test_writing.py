@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from typing import Any, NoReturn, cast
 
 import pyarrow as pa
 import pytest
@@ -12,8 +13,10 @@ import pytest
 from pyspark_quorumlog.options import OptionError, parse_write
 from pyspark_quorumlog.transactions import Attempt, Staged
 from pyspark_quorumlog.writing import SPREAD_MAX_MS, abort_batch, open_batch, spread, write_rows
-from quorumlog.client.scope_client import OpenScope
+from quorumlog.client.coordinators import CoordinatorCalls
+from quorumlog.client.scope_client import OpenScope, StagedProducer, Winner
 from quorumlog.errors import ClusterError
+from quorumlog.wire.errors import KafkaCode
 from tests.unit.quorumlog.client.fake_cluster import ThreadedBrokers
 
 
@@ -87,6 +90,25 @@ def test_an_abort_that_no_broker_answers_is_a_warning(caplog: pytest.LogCaptureF
         abort_batch(parse_write(given), OpenScope("s", 1, -1))
     (message,) = caplog.messages
     assert message.startswith("the transactions of a failed write were not aborted; their timeout ends them: ")
+
+
+def test_a_task_whose_transaction_was_aborted_names_the_timeout(
+    cluster: ThreadedBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.run(cluster.brokers.create("t", [1]))
+
+    async def refuse(*_: Any) -> NoReturn:
+        raise ClusterError(KafkaCode.INVALID_PRODUCER_EPOCH.name, "t-0: a batch was refused")
+
+    async def begun(*_: Any) -> StagedProducer:
+        return StagedProducer(cast(CoordinatorCalls, None), "scope", "__scope/scope/0.0", Winner("0.0", 7, 0))
+
+    monkeypatch.setattr("pyspark_quorumlog.writing._Write._write_all", refuse)
+    monkeypatch.setattr("pyspark_quorumlog.transactions.begun", begun)
+    attempt = Attempt("scope", "scope", "scope", 1, "0.0", ready=OpenScope("scope", 1, -1))
+    options = parse_write({"bootstrap.servers": cluster.brokers.bootstrap, "topic": "t"})
+    with pytest.raises(ClusterError, match=r"t-0: a batch was refused; .* longer than kafka.transaction.timeout"):
+        write_rows(options, iter([pa.record_batch({"value": pa.array([b"0"])})]), 0, attempt)
 
 
 @pytest.mark.parametrize("delivery_timeout_ms", ["300", "120000"])
