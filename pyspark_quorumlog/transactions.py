@@ -196,6 +196,12 @@ async def commit(scopes: Scopes, staged: Sequence[Staged], sequence: int, timeou
         return
     winners = _winners(staged)
     ended = await _end(scopes, scope, sequence, winners, timeout_s)
+    if not ended.changed and ended.last_sequence > sequence:  # Spark repeats only the last batch
+        warn(
+            f"batch {sequence - 1} was not written, because the brokers have batch {ended.last_sequence - 1} of scope "
+            f"{scope.name} already: the checkpoint is older than the output, so rows may be missing; to write them, "
+            "start the query from this checkpoint again, with a new name in the option transactionScope"
+        )
     if winners and not ended.changed:  # another driver has committed this batch, or our answer was lost
         with contextlib.suppress(ClusterError):  # the end of the next batch aborts the attempts, too
             await scopes.abort(scope, timeout_s)

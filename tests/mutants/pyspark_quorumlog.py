@@ -43,6 +43,13 @@ MUTANTS = (
         (f"{UNIT}/test_transactions.py",),
     ),
     Mutant(
+        "a batch of an older checkpoint is skipped silently",
+        TRANSACTIONS,
+        "    if not ended.changed and ended.last_sequence > sequence:",
+        "    if False:",
+        (f"{UNIT}/test_transactions.py",),
+    ),
+    Mutant(
         "an attempt that outlives its write opens the scope again",
         TRANSACTIONS,
         "    if attempt.ready is not None:\n",

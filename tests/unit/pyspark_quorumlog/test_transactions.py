@@ -145,6 +145,19 @@ async def test_a_repeated_batch_is_recognised() -> None:
     assert scopes.visible == ["0.0", "0.8"]
 
 
+async def test_a_batch_of_an_older_checkpoint_is_skipped_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """A checkpoint was restored from a copy.  Its next batch may have other rows than the one with the same number."""
+    scopes = FakeScopes()
+    for batch in range(3):
+        await commit(scopes, [await scopes.task(attempt(batch, f"0.{batch}"))], batch + 1, TIMEOUT_S)
+    await commit(scopes, [await scopes.task(attempt(2, "0.3", run="run-2"))], 3, TIMEOUT_S)
+    assert caplog.messages == [], "a repeated batch is no reason to warn"
+    await commit(scopes, [await scopes.task(attempt(1, "0.4", run="run-2"))], 2, TIMEOUT_S)
+    (message,) = caplog.messages
+    assert message.startswith("batch 1 was not written, because the brokers have batch 2 of scope scope already")
+    assert scopes.visible == ["0.0", "0.1", "0.2"]
+
+
 async def test_an_older_driver_is_fenced() -> None:
     scopes = FakeScopes()
     old = await scopes.task(attempt(0))
