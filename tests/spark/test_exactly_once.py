@@ -88,6 +88,9 @@ def test_an_older_driver_is_fenced(topic: Topic) -> None:
     with pytest.raises(ClusterError) as fenced:
         topic.commit(0, old)
     assert fenced.value.code == KafkaCode.PRODUCER_FENCED.name
+    with pytest.raises(ClusterError) as fenced:
+        topic.write(topic.attempt(0, "0.2"), 1)
+    assert fenced.value.code == KafkaCode.PRODUCER_FENCED.name, "a late attempt of the old run fences nothing"
     topic.commit(0, new)
     assert topic.read() == [1]
 
