@@ -443,7 +443,7 @@ class ApiError(StrEnum):
     CLIENT_CLOSED = _row("CLIENT_CLOSED", "The client was closed.")
 
     # Commands
-    FAILED = _row("FAILED", "The command failed.")
+    FAILED = _row("FAILED", "The command failed.", exit_code=ExitCode.FAILED)
     BUSY = _row("BUSY", "Another process is changing the development cluster.", retriable=True)
     CLUSTER_EXISTS = _row("CLUSTER_EXISTS", "The directory holds another development cluster.")
     CONFIRMATION_NEEDED = _row(
