@@ -6,11 +6,11 @@ import asyncio
 import os
 import stat
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections import deque
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 
@@ -26,6 +26,8 @@ from quorumlog.words import counted
 if TYPE_CHECKING:
     from quorumlog.client.cluster import Cluster
     from quorumlog.client.records import NewRecord, Record, UnreadableBatchError
+
+T = TypeVar("T")
 
 CHUNK_BYTES = 256 * 1024
 LINE_MAX_BYTES = 16 << 20
@@ -106,7 +108,7 @@ class _Target:
 
 @click.command("produce", cls=Command)
 @click.argument("topic")
-@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, readable=True))
+@click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True))
 @click.option("--key", help="The key of every record.")
 @click.option("--key-separator", metavar="S", help="Each line is KEY S VALUE.")
 @click.option("--partition", type=click.IntRange(0, 2**31 - 1), help="The partition (default: by key, or in turn).")
@@ -147,19 +149,20 @@ async def produce(
         target = _Target(topic, partition, count)
         level = {"0": 0, "1": 1, "all": -1}[acks]
         async with Producer(cluster, acks=level, delivery_timeout_s=timeout_s) as producer:
-            sent: list[tuple[int, int, asyncio.Future[int]]] = []
-            malformed: MalformedLineError | None = None
+            sent = _Sent(context, topic)
+            source = _pairs(file, parse)
+            failure: ClusterError | None = None
             try:
-                async for pairs in _pairs(file, parse):
+                while (pairs := await sent.until(_next(source))) is not None:
                     for index, records in _split(target, pairs, written):
-                        sent.append((index, len(records), await _send(producer, topic, index, records)))
+                        sent.add(index, len(records), await _send(producer, topic, index, records))
                     written += len(pairs)
-                    sent = await _print_acknowledged(context, topic, sent, IN_FLIGHT_MAX)
-            except MalformedLineError as error:
-                malformed = error
-            await _print_acknowledged(context, topic, sent, 0)
-    if malformed is not None:
-        raise malformed
+                    await sent.print_acknowledged(IN_FLIGHT_MAX)
+            except ClusterError as error:
+                failure = error
+            await sent.print_acknowledged(0)
+    if failure is not None:
+        raise failure
     context.output.message(f"{counted(written, 'record')} written to {topic}")
 
 
@@ -208,7 +211,7 @@ class _LineParser:
             return self._key, line
         key, found, value = line.partition(self._separator)
         if not found:
-            raise MalformedLineError(self._number, f"has no {self._separator.decode()!r}")
+            raise MalformedLineError(self._number, f"has no {self._separator.decode(errors='backslashreplace')!r}")
         return key, value
 
 
@@ -243,21 +246,68 @@ async def _send(producer: Any, topic: str, index: int, records: list[NewRecord])
     return future
 
 
-async def _print_acknowledged(
-    context: Context, topic: str, sent: list[tuple[int, int, asyncio.Future[int]]], left_max: int
-) -> list[tuple[int, int, asyncio.Future[int]]]:
-    """Print acknowledged offsets in order, and wait until at most `left_max` batches are unacknowledged."""
-    while sent and (len(sent) > left_max or sent[0][2].done()):
-        index, count, future = sent[0]
-        base = await future
-        for number in range(count):
-            offset = base + number if base >= 0 else None
-            if context.output.is_json:
-                context.output.line({"topic": topic, "partition": index, "offset": offset})
-            else:
-                context.output.text(f"{topic}-{index} {'-' if offset is None else offset}")
-        sent = sent[1:]
-    return sent
+class _Sent:
+    """The batches whose offsets are not printed yet, in the order in which they were sent."""
+
+    def __init__(self, context: Context, topic: str) -> None:
+        self._context = context
+        self._topic = topic
+        self._batches: deque[tuple[int, int, asyncio.Future[int]]] = deque()
+
+    def add(self, index: int, count: int, delivered: asyncio.Future[int]) -> None:
+        """Add a batch of `count` records for a partition.  delivered: its base offset."""
+        self._batches.append((index, count, delivered))
+
+    async def until(self, work: Coroutine[Any, Any, T]) -> T:
+        """Await `work`, and meanwhile print each offset once it is acknowledged: the next line may never arrive.
+
+        Raises:
+            ClusterError: as `print_acknowledged`; `work` is then cancelled.
+        """
+        working = asyncio.ensure_future(work)
+        try:
+            while not working.done():
+                awaited: set[asyncio.Future[Any]] = {working}
+                if self._batches:
+                    awaited.add(self._batches[0][2])
+                await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+                await self.print_acknowledged(len(self._batches))
+            return await working
+        finally:
+            working.cancel()
+            if working.done() and not working.cancelled():
+                working.exception()  # mark as retrieved: the failure of a batch came first
+
+    async def print_acknowledged(self, left_max: int) -> None:
+        """Print acknowledged offsets in order, and wait until at most `left_max` batches are unacknowledged.
+
+        Raises:
+            ClusterError: the first failure of a batch.  It ends all later deliveries, but those that are already
+                acknowledged are printed.
+        """
+        failure: ClusterError | None = None
+        while self._batches and (failure is not None or len(self._batches) > left_max or self._batches[0][2].done()):
+            index, count, delivered = self._batches.popleft()
+            try:
+                base = await delivered
+            except ClusterError as error:
+                failure = failure or error
+                continue
+            for number in range(count):
+                self._print(index, base + number if base >= 0 else None)
+        if failure is not None:
+            raise failure
+
+    def _print(self, index: int, offset: int | None) -> None:
+        if self._context.output.is_json:
+            self._context.output.line({"topic": self._topic, "partition": index, "offset": offset})
+        else:
+            self._context.output.text(f"{self._topic}-{index} {'-' if offset is None else offset}")
+
+
+async def _next(source: AsyncIterator[T]) -> T | None:
+    """Return the next item; None at the end."""
+    return await anext(source, None)
 
 
 async def _lines(file: str | None) -> AsyncIterator[list[bytes]]:
@@ -275,23 +325,34 @@ async def _lines(file: str | None) -> AsyncIterator[list[bytes]]:
         yield [rest]
 
 
+def _open_at_once(path: str) -> int:
+    """Open a file for reading, without waiting for a writer if it is a named pipe.
+
+    The wait would be in a thread, which nothing can end, and kctl waits for its threads at its end.
+    """
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+
+
 async def _chunks(file: str | None) -> AsyncIterator[bytes]:
+    """Yield the bytes of a file, or of standard input, as they arrive."""
     loop = asyncio.get_running_loop()
-    if file is not None and file != "-":
-        opened = await loop.run_in_executor(None, Path(file).open, "rb")
-        with opened:
-            while chunk := await loop.run_in_executor(None, opened.read, CHUNK_BYTES):
+    with ExitStack() as opened:
+        if file is None or file == "-":
+            source: BinaryIO = standard_input("the records").buffer
+        else:
+            descriptor = await loop.run_in_executor(None, _open_at_once, file)
+            source = opened.enter_context(os.fdopen(descriptor, "rb"))
+        if not _may_block(source):
+            while chunk := await loop.run_in_executor(None, os.read, source.fileno(), CHUNK_BYTES):
                 yield chunk
-        return
-    source: BinaryIO = standard_input("the records").buffer
-    if not _may_block(source):
-        while chunk := await loop.run_in_executor(None, os.read, source.fileno(), CHUNK_BYTES):
-            yield chunk
-        return
-    reader = asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
-    while chunk := await reader.read(CHUNK_BYTES):
-        yield chunk
+            return
+        reader = asyncio.StreamReader()
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
+        try:
+            while chunk := await reader.read(CHUNK_BYTES):
+                yield chunk
+        finally:
+            transport.close()
 
 
 def _may_block(source: BinaryIO) -> bool:

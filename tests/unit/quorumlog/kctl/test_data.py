@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
+import os
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +22,7 @@ from quorumlog.kctl import data
 from quorumlog.kctl.data import MalformedLineError, _LineParser, _lines, _pairs, _split, _Target
 from quorumlog.kctl.exits import exit_code
 from quorumlog.kctl.main import run
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.record_batch import patch
 from tests.unit.quorumlog.wire.framing import body_of, record, sealed
 
@@ -33,6 +37,11 @@ def test_lines_have_one_key_each_or_all_the_same() -> None:
     parse(b"k:v")
     with pytest.raises(MalformedLineError, match=r"line 2 has no ':'"):
         parse(b"nothing")
+
+
+def test_a_separator_that_is_not_text_is_named_in_the_error() -> None:
+    with pytest.raises(MalformedLineError, match=r"line 1 has no '\\\\xff'"):
+        _LineParser(None, b"\xff")(b"nothing")
 
 
 @given(
@@ -72,6 +81,33 @@ async def test_lines_of_a_file(text: bytes, tmp_path: Path, monkeypatch: pytest.
     lines = [line async for some in _lines(str(file)) for line in some]
     whole = text.split(b"\n")
     assert lines == (whole if whole[-1] else whole[:-1])
+
+
+async def test_lines_of_a_named_pipe_are_returned_as_they_arrive(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    lines = _lines(str(pipe))
+    writer = os.open(pipe, os.O_RDWR)  # does not wait for the reader
+    try:
+        os.write(writer, b"a\nb\n")
+        assert await anext(lines) == [b"a", b"b"]
+        os.write(writer, b"c\nd")
+        assert await anext(lines) == [b"c"]
+    finally:
+        os.close(writer)
+    assert [line async for some in lines for line in some] == [b"d"]
+
+
+async def test_a_named_pipe_without_a_writer_can_be_given_up(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    found: list[bytes] = []
+    reading = asyncio.ensure_future(_collect(_lines(str(pipe)), found))
+    await asyncio.wait({reading}, timeout=0.1)  # long enough to open the pipe
+    assert not reading.done()
+    reading.cancel()
+    await asyncio.wait({reading})
+    await asyncio.get_running_loop().shutdown_default_executor()  # as at the end of every command
 
 
 async def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,3 +192,90 @@ async def test_unreadable_batch_without_an_end_offers_no_offset_to_continue() ->
     await data._read(OneFetch(b"\0" * 70), "t", 0, 0, None, pieces, None)
     assert pieces.get_nowait() == (0, [])
     assert pieces.get_nowait().next_step == "kctl explain t-0"
+
+
+class ScriptedProducer:
+    """A producer whose batches have these outcomes: the base offset of each, or its error."""
+
+    def __init__(self, *outcomes: int | ClusterError) -> None:
+        self._outcomes = list(outcomes)
+
+    def __call__(self, *_: object, **__: object) -> ScriptedProducer:
+        return self
+
+    async def __aenter__(self) -> ScriptedProducer:
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    async def send(self, *_: object) -> asyncio.Future[int]:
+        loop = asyncio.get_running_loop()
+        delivered: asyncio.Future[int] = loop.create_future()
+        outcome = self._outcomes.pop(0)
+        if isinstance(outcome, int):
+            loop.call_soon(delivered.set_result, outcome)
+        else:
+            loop.call_soon(delivered.set_exception, outcome)
+        return delivered
+
+
+def produce(
+    monkeypatch: pytest.MonkeyPatch, source: AsyncIterator[list[data.Pair]], *outcomes: int | ClusterError
+) -> int:
+    """Run `kctl produce` on lines from `source`, to a producer whose batches have these outcomes."""
+
+    @asynccontextmanager
+    async def opened(*_: object) -> AsyncIterator[tuple[None, int]]:
+        yield None, 1
+
+    monkeypatch.setattr(data, "open_cluster", opened)
+    monkeypatch.setattr(data, "_pairs", lambda *_: source)
+    monkeypatch.setattr("quorumlog.client.producer.Producer", ScriptedProducer(*outcomes))
+    return run(["produce", "t", "-o", "json"])
+
+
+async def no_line_arrives_for_a_while() -> None:
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+def test_an_offset_is_printed_when_it_is_acknowledged_not_with_the_next_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed: list[str] = []
+
+    async def lines() -> AsyncIterator[list[data.Pair]]:
+        yield [(None, b"a")]
+        await no_line_arrives_for_a_while()
+        printed.append(capsys.readouterr().out)
+
+    assert produce(monkeypatch, lines(), 7) == 0
+    assert json.loads(printed[0]) == {"topic": "t", "partition": 0, "offset": 7}
+
+
+def test_a_failed_delivery_is_reported_although_no_line_arrives(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def lines() -> AsyncIterator[list[data.Pair]]:
+        yield [(None, b"a")]
+        await no_line_arrives_for_a_while()
+        raise AssertionError("the command still waits for the next line")
+
+    error = ClusterError(ApiError.UNKNOWN_TOPIC_OR_PARTITION, "t-0 is deleted")
+    assert produce(monkeypatch, lines(), error) == 3
+    assert json.loads(capsys.readouterr().err)["message"] == "t-0 is deleted"
+
+
+def test_offsets_that_are_acknowledged_are_printed_although_an_earlier_batch_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(data, "BATCH_RECORDS_MAX", 1)
+
+    async def lines() -> AsyncIterator[list[data.Pair]]:
+        yield [(None, b"a"), (None, b"b")]
+
+    error = ClusterError(ApiError.TIMED_OUT, "t-0: not delivered", retriable=True)
+    assert produce(monkeypatch, lines(), error, 5) == 4
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["offset"] == 5
+    assert json.loads(captured.err)["error"] == "TIMED_OUT"

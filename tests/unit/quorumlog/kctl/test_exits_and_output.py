@@ -34,13 +34,14 @@ from quorumlog.wire.errors import ApiError
         ("TOPIC_AUTHORIZATION_FAILED", False, 6),
         ("SASL_AUTHENTICATION_FAILED", False, 6),
         ("UNKNOWN_SERVER_ERROR", False, 1),
+        ("FAILED", False, 1),
     ],
 )
 def test_exit_codes(code: str, retriable: bool, exit_status: int) -> None:
     assert exit_code(ClusterError(code, "m", retriable=retriable)) == exit_status
 
 
-FAILURES = {"CORRUPT_MESSAGE", "CORRUPT_STORE", "IO_ERROR", "UNKNOWN_SERVER_ERROR", "VERIFICATION_FAILED"}
+FAILURES = {"CORRUPT_MESSAGE", "CORRUPT_STORE", "FAILED", "IO_ERROR", "UNKNOWN_SERVER_ERROR", "VERIFICATION_FAILED"}
 
 
 def test_every_error_has_a_meaningful_exit_code() -> None:
