@@ -8,7 +8,7 @@ import stat
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
@@ -339,6 +339,11 @@ async def _chunks(file: str | None) -> AsyncIterator[bytes]:
     with ExitStack() as opened:
         if file is None or file == "-":
             source: BinaryIO = standard_input("the records").buffer
+            if source.isatty():
+                # Reading it without blocking would also make writes to the output fail that is the same terminal.
+                with suppress(OSError):  # its name may belong to another mount namespace
+                    descriptor = _open_at_once(os.ttyname(source.fileno()))
+                    source = opened.enter_context(os.fdopen(descriptor, "rb"))
         else:
             descriptor = await loop.run_in_executor(None, _open_at_once, file)
             source = opened.enter_context(os.fdopen(descriptor, "rb"))

@@ -98,6 +98,18 @@ async def test_lines_of_a_named_pipe_are_returned_as_they_arrive(tmp_path: Path)
     assert [line async for some in lines for line in some] == [b"d"]
 
 
+async def test_lines_of_a_terminal_do_not_make_its_output_non_blocking(monkeypatch: pytest.MonkeyPatch) -> None:
+    keyboard, terminal = os.openpty()  # the output of the command has the same open file description
+    with os.fdopen(keyboard, "wb", buffering=0) as typed, os.fdopen(terminal) as standard_input:
+        monkeypatch.setattr("sys.stdin", standard_input)
+        lines = _lines(None)
+        typed.write(b"a\n")
+        assert await anext(lines) == [b"a"]
+        assert os.get_blocking(terminal)
+        typed.write(b"b\n\x04")
+        assert [line async for some in lines for line in some] == [b"b"]
+
+
 async def test_a_named_pipe_without_a_writer_can_be_given_up(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
