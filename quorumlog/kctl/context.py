@@ -64,6 +64,14 @@ class Context:
             self._end = now + self.deadline_s - self.spent_s
         return max(self._end - now, LEFT_MIN_S)
 
+    @property
+    def follow_s(self) -> float | None:
+        """Seconds that a command may still follow something; None unless the user gave --timeout.
+
+        They end a little after the command's time, so that a request that fails until then is reported with its cause.
+        """
+        return None if self.timeout_s is None else self.left_s + GRACE_S
+
     def start_over(self) -> None:
         """Restart the command's time, so that the time a person took to answer does not count."""
         self._end, self.spent_s = None, 0.0

@@ -405,7 +405,7 @@ async def consume(
     context.interrupted = ""
     context.lift_limit()
     try:
-        async with asyncio.timeout(context.timeout_s):
+        async with asyncio.timeout(context.follow_s):
             await _consume(context, topic, partition, start, max_messages, exit_at_end)
     except TimeoutError:
         raise ClusterError(
@@ -433,7 +433,7 @@ async def _consume(
 
     async with open_cluster(context, topic, partition) as (cluster, count):
         indexes = range(count) if partition is None else [partition]
-        consumer = Consumer(cluster, timeout_s=context.deadline_s)
+        consumer = Consumer(cluster, timeout_s=context.deadline_s if context.timeout_s is None else context.left_s)
         keys = [(topic, index) for index in indexes]
         offsets = {index: start for index in indexes if isinstance(start, int)}
         ends: dict[int, int] = {}

@@ -55,10 +55,10 @@ async def lag(context: Context, group_id: str | None, follow: bool, interval_s: 
         context.interrupted = ""
         context.lift_limit()
         try:
-            async with asyncio.timeout(context.timeout_s), open_groups(context) as (cluster, client):
+            async with asyncio.timeout(context.follow_s), open_groups(context) as (cluster, client):
                 await _follow(context, cluster, client, group_id, interval_s or INTERVAL_S)
         except TimeoutError:
-            return  # the user chose how long to follow
+            return  # the user chose how long to follow, and the first sample would have failed by now
     async with open_groups(context) as (cluster, client):
         if group_id is None:
             await _show_all(context, cluster, client)
@@ -193,7 +193,7 @@ async def _samples(
     is_first = True
     while True:
         begun = loop.time()
-        limit_s = context.deadline_s if is_first else max(SAMPLE_S, interval_s)
+        limit_s = context.left_s if is_first else max(SAMPLE_S, interval_s)
         try:
             rows, missing = await _sample(cluster, client, group_id, limit_s)
             yield wall_ms(), rows

@@ -66,22 +66,27 @@ async def tail(context: Context, start: int, max_records: int | None, exit_at_en
     context.interrupted = ""
     context.lift_limit()
     try:
-        async with asyncio.timeout(context.timeout_s), context.client() as client:
-            await _tail(context, History(client, lambda: context.deadline_s), start, max_records, exit_at_end)
+        async with asyncio.timeout(context.follow_s), context.client() as client:
+            begin = History(client, lambda: context.left_s)
+            history = History(client, lambda: context.deadline_s)
+            await _tail(context, begin, history, start, max_records, exit_at_end)
     except TimeoutError:
         raise ClusterError(
             ApiError.TIMED_OUT, f"the requested records did not arrive within {context.deadline_s:g} s", retriable=True
         ) from None
 
 
-async def _tail(context: Context, history: History, start: int, max_records: int | None, exit_at_end: bool) -> None:
+async def _tail(
+    context: Context, begin: History, history: History, start: int, max_records: int | None, exit_at_end: bool
+) -> None:
+    """Print records.  begin: limits the first requests by the time of the command, so that it reports their error."""
     from quorumlog.kctl.metadata_records import Names, lines
 
-    await history.learn_nodes()
-    first = await history.read(NOW, wait=False)
+    await begin.learn_nodes()
+    first = await begin.read(NOW, wait=False)
     end = first.high_watermark
     offset = {BEGINNING: first.log_start, NOW: end}.get(start, start)
-    described = await history.describe(offset, without_partitions=True)
+    described = await begin.describe(offset, without_partitions=True)
     names = Names((topic.topic_id, topic.name) for topic in described.topics)
     shown = 0
     while not exit_at_end or offset < end:

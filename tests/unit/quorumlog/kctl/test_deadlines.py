@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import socket
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
@@ -13,6 +15,7 @@ import pytest
 from quorumlog.errors import ClusterError
 from quorumlog.kctl import brokers, cluster, configs, metadata, partition_counts, reassign, topics, voters
 from quorumlog.kctl.context import GRACE_S, Context
+from quorumlog.kctl.main import run as kctl
 from quorumlog.runtime.addresses import parse_voter
 from quorumlog.wire import rpcs
 from quorumlog.wire.rpcs import AnyRpc
@@ -235,3 +238,19 @@ def test_the_time_of_a_prompt_does_not_count() -> None:
         assert context.left_s == GIVEN_S
 
     run(test())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["consume", "t"], ["metadata", "tail"], ["groups", "lag", "--follow"], ["groups", "lag", "g", "--follow"]],
+)
+def test_a_command_that_follows_something_reports_why_it_could_not_begin(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # nothing listens, and no other program gets the port
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        code = kctl(["--controllers", address, *arguments, "--timeout", "1", "-o", "json"])
+    captured = capsys.readouterr()
+    assert (code, captured.out) == (4, "")
+    assert "connection refused" in json.loads(captured.err.splitlines()[-1])["message"]
