@@ -12,6 +12,7 @@ from quorumlog.errors import ClusterError
 from quorumlog.kctl import broker_look
 from quorumlog.kctl.context import WAIT_HELP, Context, Group, so_on_return, wait_until_applied, with_loop
 from quorumlog.kctl.nodes import known_addresses
+from quorumlog.kctl.numbers import IntRange
 from quorumlog.kctl.reads import Reads
 from quorumlog.wire.errors import ApiError
 from quorumlog.words import counted
@@ -105,7 +106,7 @@ async def list_(context: Context) -> None:
 
 
 @group.command("describe")
-@click.argument("broker_id", metavar="ID", type=click.IntRange(0, 2**31 - 1))
+@click.argument("broker_id", metavar="ID", type=IntRange(0, 2**31 - 1))
 @click.option("--all", "show_all", is_flag=True, help=f"Show all replicas, not only {SHOWN_MAX}.")
 @with_loop
 async def describe(context: Context, broker_id: int, show_all: bool) -> None:
@@ -134,9 +135,7 @@ def _describe(context: Context, one: dict[str, Any], replicas: list[dict[str, An
 
 
 @group.command("moves")
-@click.option(
-    "--broker", "broker_id", type=click.IntRange(0, 2**31 - 1), help="Only this broker (default: all brokers)."
-)
+@click.option("--broker", "broker_id", type=IntRange(0, 2**31 - 1), help="Only this broker (default: all brokers).")
 @with_loop
 async def moves(context: Context, broker_id: int | None) -> None:
     """Show the replicas that move to another data directory of their broker, and the bytes that each has left.
@@ -177,7 +176,7 @@ async def moves(context: Context, broker_id: int | None) -> None:
 
 
 @group.command("unregister")
-@click.argument("broker_id", metavar="ID", type=click.IntRange(0, 2**31 - 1))
+@click.argument("broker_id", metavar="ID", type=IntRange(0, 2**31 - 1))
 @click.option("--dry-run", "--validate-only", "dry_run", is_flag=True, help="Check, but change nothing.")
 @click.option("--wait", is_flag=True, help=WAIT_HELP)
 @with_loop
@@ -200,9 +199,7 @@ async def unregister(context: Context, broker_id: int, dry_run: bool, wait: bool
 
 
 @group.command("purge-strays")
-@click.option(
-    "--broker", "broker_id", type=click.IntRange(0, 2**31 - 1), help="Only this broker (default: all brokers)."
-)
+@click.option("--broker", "broker_id", type=IntRange(0, 2**31 - 1), help="Only this broker (default: all brokers).")
 @click.option("--dry-run", "--validate-only", "dry_run", is_flag=True, help="List the replicas, but delete nothing.")
 @so_on_return
 @with_loop

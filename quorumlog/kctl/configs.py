@@ -9,6 +9,7 @@ import click
 
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import WAIT_HELP, Context, Group, wait_until_applied, with_loop
+from quorumlog.kctl.numbers import IntRange
 from quorumlog.kctl.reads import Reads
 from quorumlog.kctl.refusals import refusal
 from quorumlog.kctl.topics import dry_run_option, parse_configs
@@ -28,7 +29,7 @@ def group() -> None:
 def _of_resource(function: F) -> F:
     options = (
         click.option("--topic", metavar="T", help="The topic."),
-        click.option("--broker", metavar="ID", type=click.IntRange(0, 2**31 - 1), help="The broker."),
+        click.option("--broker", metavar="ID", type=IntRange(0, 2**31 - 1), help="The broker."),
         click.option("--group", metavar="G", help="The consumer or share group, which need not exist yet."),
         click.option("--cluster", is_flag=True, help="The cluster, including the defaults of topics and groups."),
     )

@@ -12,6 +12,7 @@ import click
 
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.examples import EXAMPLES
+from quorumlog.kctl.numbers import FloatRange
 from quorumlog.kctl.output import Output
 from quorumlog.runtime.addresses import parse_list, parse_target
 from quorumlog.wire.errors import ApiError
@@ -146,7 +147,7 @@ def _global_options() -> list[click.Option]:
             callback=keep("output_form"), help="Form of the output (default table).",
         ),
         click.Option(
-            ["--timeout"], type=click.FloatRange(0.001, TIMEOUT_MAX_S), metavar="SECONDS", expose_value=False,
+            ["--timeout"], type=FloatRange(0.001, TIMEOUT_MAX_S), metavar="SECONDS", expose_value=False,
             callback=keep("timeout_s"), help=f"Give up after this long (default {DEFAULT_TIMEOUT_S:g}).",
         ),
         click.Option(

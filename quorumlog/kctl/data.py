@@ -16,6 +16,7 @@ import click
 
 from quorumlog.errors import ClusterError, QuorumlogError
 from quorumlog.kctl.context import Command, Context, with_loop
+from quorumlog.kctl.numbers import IntRange
 from quorumlog.kctl.output import OutputClosedError, bytes_value
 from quorumlog.kctl.reads import Reads
 from quorumlog.kctl.streams import standard_input
@@ -111,7 +112,7 @@ class _Target:
 @click.argument("file", required=False, type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True))
 @click.option("--key", help="The key of every record.")
 @click.option("--key-separator", metavar="S", help="Each line is KEY S VALUE.")
-@click.option("--partition", type=click.IntRange(0, 2**31 - 1), help="The partition (default: by key, or in turn).")
+@click.option("--partition", type=IntRange(0, 2**31 - 1), help="The partition (default: by key, or in turn).")
 @click.option(
     "--acks",
     type=click.Choice(["0", "1", "all"]),
@@ -383,7 +384,7 @@ def _parse_from(_context: click.Context, _parameter: click.Parameter, text: str)
 
 @click.command("consume", cls=Command)
 @click.argument("topic")
-@click.option("--partition", type=click.IntRange(0, 2**31 - 1), help="Read only this partition.")
+@click.option("--partition", type=IntRange(0, 2**31 - 1), help="Read only this partition.")
 @click.option(
     "--from",
     "start",
@@ -392,7 +393,7 @@ def _parse_from(_context: click.Context, _parameter: click.Parameter, text: str)
     metavar="beginning|end|OFFSET",
     help="Where to begin (default end).",
 )
-@click.option("--max-messages", type=click.IntRange(1), help="Stop after this many records.")
+@click.option("--max-messages", type=IntRange(1), help="Stop after this many records.")
 @click.option("--exit-at-end", is_flag=True, help="Stop after the last record that exists when the command starts.")
 @with_loop
 async def consume(

@@ -12,6 +12,7 @@ import click
 
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import Context, Group, with_loop
+from quorumlog.kctl.numbers import IntRange
 from quorumlog.runtime import paths
 from quorumlog.wire.errors import ApiError
 
@@ -43,9 +44,9 @@ def _directory(given: str | None) -> Path:
 
 @group.command("up")
 @_dir_option
-@click.option("--voters", type=click.IntRange(1, 9), default=3, show_default=True, help="Voters, ids from 1.")
-@click.option("--brokers", type=click.IntRange(1, 64), default=3, show_default=True, help="Brokers, ids from 11.")
-@click.option("--port-base", type=click.IntRange(1024, 65_000), help=f"First port (default {PORT_BASE}).")
+@click.option("--voters", type=IntRange(1, 9), default=3, show_default=True, help="Voters, ids from 1.")
+@click.option("--brokers", type=IntRange(1, 64), default=3, show_default=True, help="Brokers, ids from 11.")
+@click.option("--port-base", type=IntRange(1024, 65_000), help=f"First port (default {PORT_BASE}).")
 @with_loop
 async def up(context: Context, directory: str | None, voters: int, brokers: int, port_base: int | None) -> None:
     """Start a cluster, and wait until it is ready.

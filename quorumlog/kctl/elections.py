@@ -8,6 +8,7 @@ import click
 
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import WAIT_HELP, Command, Context, wait_until_applied, with_loop
+from quorumlog.kctl.numbers import IntRange
 from quorumlog.kctl.output import node_or_none
 from quorumlog.kctl.refusals import refusal
 from quorumlog.kctl.topics import dry_run_option
@@ -25,7 +26,7 @@ ROUNDS_MAX = 200
 @click.option("--preferred", is_flag=True, help="Elect the first replica of each partition if it is in sync.")
 @click.option("--unclean", is_flag=True, help="Elect any live replica where there is no leader; may lose records.")
 @click.option("--topic", metavar="T", help="Only this topic (default: all partitions that need it).")
-@click.option("--partition", metavar="P", type=click.IntRange(0, 2**31 - 1), help="Only this partition of the topic.")
+@click.option("--partition", metavar="P", type=IntRange(0, 2**31 - 1), help="Only this partition of the topic.")
 @dry_run_option
 @click.option("--wait", is_flag=True, help=WAIT_HELP)
 @with_loop

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from quorumlog.kctl.context import Command, Context, with_loop
+from quorumlog.kctl.numbers import IntRange
 from quorumlog.kctl.output import duration_text
 
 PARTITION_MAX = 2**31 - 1
@@ -29,7 +30,7 @@ def _number(digits: str) -> int:
 
 @click.command("explain", cls=Command)
 @click.argument("partition", metavar="TOPIC-PARTITION", callback=parse_partition)
-@click.option("--last", type=click.IntRange(1, 1000), metavar="N", help="Only the latest N changes (default: all).")
+@click.option("--last", type=IntRange(1, 1000), metavar="N", help="Only the latest N changes (default: all).")
 @with_loop
 async def command(context: Context, partition: tuple[str, int], last: int | None) -> None:
     """Show why a partition is in its state, change by change."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from quorumlog.kctl.context import WAIT_HELP, Context, Group, wait_until_applied, with_loop
+from quorumlog.kctl.numbers import IntRange
 from quorumlog.kctl.reads import Reads
 from quorumlog.kctl.topics import dry_run_option
 
@@ -46,7 +47,7 @@ async def describe(context: Context) -> None:
 @click.option(
     "--to",
     "level",
-    type=click.IntRange(0, 2**31 - 1),
+    type=IntRange(0, 2**31 - 1),
     help="The level (default: the highest that all brokers support).",
 )
 @dry_run_option

@@ -11,6 +11,7 @@ import click
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import Command, Context, with_loop
 from quorumlog.kctl.group_access import incomplete, open_groups
+from quorumlog.kctl.numbers import FloatRange
 from quorumlog.runtime.clock import Sources, WallClock
 from quorumlog.runtime.logging import rfc3339
 
@@ -34,7 +35,7 @@ _SUMS = ("group", "type", "state", "partitions", "lag", "unknown", "worst", "wor
 @click.option(
     "--interval",
     "interval_s",
-    type=click.FloatRange(0.1, 3600),
+    type=FloatRange(0.1, 3600),
     metavar="SECONDS",
     help=f"With --follow, the time between two samples (default {INTERVAL_S:g}).",
 )

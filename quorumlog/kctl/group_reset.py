@@ -30,6 +30,7 @@ from quorumlog.kctl.group_reset_plan import (
     parse_duration,
     parse_file,
 )
+from quorumlog.kctl.numbers import IntRange
 from quorumlog.kctl.streams import standard_input
 from quorumlog.kctl.topics import dry_run_option
 from quorumlog.runtime.clock import Sources
@@ -70,9 +71,9 @@ def _parsed(parse: Any) -> Any:
 @click.option("--all-topics", is_flag=True, help="All topics in which the group has offsets.")
 @click.option("--to-earliest", is_flag=True, help="The log start: read all records again.")
 @click.option("--to-latest", is_flag=True, help="The log end: skip all records that exist.")
-@click.option("--to-offset", type=click.IntRange(0, OFFSET_MAX), metavar="N", help="This offset.")
+@click.option("--to-offset", type=IntRange(0, OFFSET_MAX), metavar="N", help="This offset.")
 @click.option(
-    "--shift-by", type=click.IntRange(-OFFSET_MAX, OFFSET_MAX), metavar="N", help="N offsets forward; negative: back."
+    "--shift-by", type=IntRange(-OFFSET_MAX, OFFSET_MAX), metavar="N", help="N offsets forward; negative: back."
 )
 @click.option(
     "--to-datetime", callback=_parsed(parse_datetime), metavar="T", help="The first record that is not older than T."

@@ -15,6 +15,7 @@ from quorumlog.errors import ClusterError
 from quorumlog.kctl import metadata_diff
 from quorumlog.kctl.broker_look import broker_document
 from quorumlog.kctl.context import Context, Group, with_loop
+from quorumlog.kctl.numbers import IntRange
 from quorumlog.kctl.refusals import refusal
 from quorumlog.kctl.topics import topic_document
 from quorumlog.wire.errors import ApiError
@@ -52,7 +53,7 @@ def group() -> None:
     "--from", "start", default="end", callback=_offset_or(beginning=BEGINNING, end=NOW),
     metavar="beginning|end|OFFSET", help="Where to begin (default end).",
 )  # fmt: skip
-@click.option("--max-records", type=click.IntRange(1), help="Stop after this many records.")
+@click.option("--max-records", type=IntRange(1), help="Stop after this many records.")
 @click.option("--exit-at-end", is_flag=True, help="Stop after the last record that exists when the command starts.")
 @with_loop
 async def tail(context: Context, start: int, max_records: int | None, exit_at_end: bool) -> None:

@@ -10,6 +10,7 @@ from quorumlog.errors import ClusterError
 from quorumlog.kctl.brokers import specific_refusal
 from quorumlog.kctl.context import WAIT_HELP, Command, Context, wait_until_applied, with_loop
 from quorumlog.kctl.losses import ask, lost_records
+from quorumlog.kctl.numbers import IntRange
 from quorumlog.kctl.output import uuid_text
 from quorumlog.kctl.refusals import refusal
 from quorumlog.kctl.streams import can_ask
@@ -22,9 +23,7 @@ PARTITIONS_MAX = 1_000_000
 
 @click.command("add-partitions", cls=Command)
 @click.argument("name")
-@click.option(
-    "--to", "count", type=click.IntRange(1, PARTITIONS_MAX), required=True, help="The new number of partitions."
-)
+@click.option("--to", "count", type=IntRange(1, PARTITIONS_MAX), required=True, help="The new number of partitions.")
 @click.option(
     "--assignment",
     callback=parse_assignment,
@@ -69,9 +68,7 @@ async def add_partitions(
 
 @click.command("remove-partitions", cls=Command)
 @click.argument("name")
-@click.option(
-    "--to", "count", type=click.IntRange(1, PARTITIONS_MAX), required=True, help="The new number of partitions."
-)
+@click.option("--to", "count", type=IntRange(1, PARTITIONS_MAX), required=True, help="The new number of partitions.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @dry_run_option
 @click.option("--wait", is_flag=True, help=WAIT_HELP)

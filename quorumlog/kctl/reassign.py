@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from quorumlog.errors import ClusterError
 from quorumlog.kctl import brokers as brokers_module
 from quorumlog.kctl.context import Context, Group, so_on_return, with_loop
 from quorumlog.kctl.directories import PlannedDirectories, open_log_dirs, summary, wanted_in
+from quorumlog.kctl.numbers import IntRange, whole
 from quorumlog.kctl.reads import Reads
 from quorumlog.kctl.reassign_plan import FORM, ID_MAX, PLAN_SIZE_MAX, Move, document, moved, parse, propose
 from quorumlog.kctl.reassign_progress import Sizes, Watch, blocked_reason, list_ongoing, state_of, waited_for
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from quorumlog.client.reads import Caller
 
 NO_THROTTLE = -1
+_DIGITS = re.compile(r"[0-9]{1,19}")
 TOPICS_SHOWN_MAX = 5
 CANCEL_PLAN = "kctl reassign cancel --plan FILE.json"
 
@@ -44,7 +47,7 @@ def _broker_ids(_context: click.Context, _parameter: click.Parameter, text: str 
     if text is None:
         return None
     try:
-        ids = tuple(int(each) for each in text.split(","))
+        ids = tuple(whole(each) for each in text.split(","))
     except ValueError:
         raise click.BadParameter(f"{text!r} is not like 1,2,3 (broker ids)") from None
     if len(set(ids)) != len(ids):
@@ -63,7 +66,7 @@ def _bytes(_context: click.Context, _parameter: click.Parameter, text: str | Non
     units = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
     digits = text.rstrip("kKmMgGiIbB")
     factor = units.get(text[len(digits) :].lower())
-    if factor is None or not (digits.isascii() and digits.isdigit()) or not 0 < int(digits) * factor < 2**63:
+    if factor is None or not _DIGITS.fullmatch(digits) or not 0 < int(digits) * factor < 2**63:
         raise click.BadParameter(f"{text!r} is not like 50000000, 50M or 50MiB (bytes a second), or none")
     return int(digits) * factor
 
@@ -95,7 +98,7 @@ _brokers_option = click.option(
     "--brokers", callback=_broker_ids, metavar="1,2,3", help="Brokers for the topic's replicas."
 )
 _factor_option = click.option(
-    "--replication-factor", type=click.IntRange(1, 32_767), help="Copies of each partition (default: as many as now)."
+    "--replication-factor", type=IntRange(1, 32_767), help="Copies of each partition (default: as many as now)."
 )
 _throttle_option = click.option(
     "--throttle",
@@ -115,7 +118,7 @@ _throttle_option = click.option(
 @_plan_option
 @click.option(
     "--drain",
-    type=click.IntRange(0, ID_MAX),
+    type=IntRange(0, ID_MAX),
     metavar="ID",
     help="Move all replicas off this broker (default: of all topics).",
 )
@@ -505,7 +508,7 @@ def _is_wanted(ongoing: Any, topics: Sequence[str], brokers: tuple[int, ...] | N
     "--partition",
     "indexes",
     multiple=True,
-    type=click.IntRange(0, 2**31 - 1),
+    type=IntRange(0, 2**31 - 1),
     metavar="P",
     help="Only this partition of the topic; may be repeated.",
 )

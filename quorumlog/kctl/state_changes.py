@@ -19,6 +19,7 @@ from quorumlog.errors import ClusterError
 from quorumlog.kctl.brokers import node_addresses
 from quorumlog.kctl.context import Command, Context, with_loop
 from quorumlog.kctl.nodes import AT_ONCE_MAX, EACH_TIMEOUT_S, ask_each
+from quorumlog.kctl.numbers import FloatRange, IntRange
 from quorumlog.kctl.output import Output, duration_text
 from quorumlog.wire.errors import ApiError
 from quorumlog.words import counted
@@ -59,13 +60,13 @@ class Batch(NamedTuple):
 
 @click.command("state-changes", cls=Command)
 @click.option("--follow", is_flag=True, help="Continue, and show each change as it is made.")
-@click.option("--from", "start", type=click.IntRange(0, 2**63 - 1), metavar="OFFSET", help="Begin at this offset.")
+@click.option("--from", "start", type=IntRange(0, 2**63 - 1), metavar="OFFSET", help="Begin at this offset.")
 @click.option(
-    "--last", type=click.IntRange(0, 10_000), metavar="N",
+    "--last", type=IntRange(0, 10_000), metavar="N",
     help=f"Begin with the latest N changes (default {LAST}, with --follow 0).",
 )  # fmt: skip
 @click.option(
-    "--patience", "patience_s", type=click.FloatRange(0, 600), default=PATIENCE_S, show_default=True, metavar="SECONDS",
+    "--patience", "patience_s", type=FloatRange(0, 600), default=PATIENCE_S, show_default=True, metavar="SECONDS",
     help="With --follow, how long to wait for all brokers to apply a change before showing it.",
 )  # fmt: skip
 @click.option("--topic", "topics", multiple=True, metavar="T", help="Only this topic (may be given more than once).")

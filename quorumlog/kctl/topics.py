@@ -8,6 +8,7 @@ import click
 
 from quorumlog.kctl.brokers import specific_refusal
 from quorumlog.kctl.context import Context, Group, so_on_return, wait_until, with_loop
+from quorumlog.kctl.numbers import IntRange, whole
 from quorumlog.kctl.output import node_or_none, uuid_text
 from quorumlog.kctl.reads import Reads
 from quorumlog.kctl.refusals import refusal
@@ -33,7 +34,7 @@ def parse_assignment(_context: click.Context, _parameter: click.Parameter, text:
     if text is None:
         return None
     try:
-        rows = [[int(broker) for broker in row.split(":")] for row in text.split(",")]
+        rows = [[whole(broker) for broker in row.split(":")] for row in text.split(",")]
     except ValueError:
         raise click.BadParameter(f"{text!r} is not like 1:2,2:3 (the brokers of each partition)") from None
     if any(broker < 0 or broker > 2**31 - 1 for row in rows for broker in row):
@@ -62,9 +63,9 @@ dry_run_option = click.option(
 
 @group.command("create")
 @click.argument("name")
-@click.option("--partitions", type=click.IntRange(1, 1_000_000), help="Number of partitions (default: the cluster's).")
+@click.option("--partitions", type=IntRange(1, 1_000_000), help="Number of partitions (default: the cluster's).")
 @click.option(
-    "--replication-factor", type=click.IntRange(1, 32_767), help="Replicas of each partition (default: the cluster's)."
+    "--replication-factor", type=IntRange(1, 32_767), help="Replicas of each partition (default: the cluster's)."
 )
 @click.option(
     "--assignment",

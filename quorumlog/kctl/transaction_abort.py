@@ -10,6 +10,7 @@ import click
 from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import Command, Context, so_on_return, with_loop
 from quorumlog.kctl.losses import ask
+from quorumlog.kctl.numbers import IntRange
 from quorumlog.kctl.streams import can_ask
 from quorumlog.kctl.topics import dry_run_option
 from quorumlog.kctl.transactions import open_transactions
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 @click.command("abort", cls=Command)
 @click.argument("transactional_id", metavar="[ID]", required=False)
 @click.option("--topic", metavar="TOPIC", help="Instead of ID: the topic in which it is open.")
-@click.option("--partition", type=click.IntRange(min=0), metavar="P", help="The partition in which it is open.")
-@click.option("--start-offset", type=click.IntRange(min=0), metavar="OFFSET", help="The offset of its first record.")
+@click.option("--partition", type=IntRange(min=0), metavar="P", help="The partition in which it is open.")
+@click.option("--start-offset", type=IntRange(min=0), metavar="OFFSET", help="The offset of its first record.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @dry_run_option
 @so_on_return

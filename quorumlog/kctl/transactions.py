@@ -14,6 +14,7 @@ from quorumlog.kctl.context import Context, Group, with_loop
 from quorumlog.kctl.data import broker_addresses
 from quorumlog.kctl.group_access import TopicChoice, incomplete, parse_topic
 from quorumlog.kctl.group_reset_plan import parse_duration
+from quorumlog.kctl.numbers import IntRange
 from quorumlog.kctl.output import duration_text
 from quorumlog.kctl.reads import Reads
 from quorumlog.runtime.clock import Sources
@@ -87,7 +88,7 @@ def _pattern(_context: click.Context, _parameter: click.Parameter, text: str | N
     "--producer-id",
     "producer_ids",
     multiple=True,
-    type=click.IntRange(min=0),
+    type=IntRange(min=0),
     metavar="ID",
     help="Only of this producer (may be repeated).",
 )
@@ -257,7 +258,7 @@ def _scope_text(transactional_id: str, scope: ScopeDescription) -> str:
     "--topic", "topics", multiple=True, metavar="TOPIC[:P,...]", callback=parse_topic, help="Only in this topic."
 )
 @click.option(
-    "--broker", "broker_id", type=click.IntRange(min=0), metavar="ID", help="Only partitions that this broker leads."
+    "--broker", "broker_id", type=IntRange(min=0), metavar="ID", help="Only partitions that this broker leads."
 )
 @with_loop
 async def find_hanging(context: Context, topics: tuple[TopicChoice, ...], broker_id: int | None) -> None:

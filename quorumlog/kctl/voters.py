@@ -12,12 +12,13 @@ from typing import Any
 import click
 
 from quorumlog.kctl.context import Command, Context, Group, so_on_return, with_loop
+from quorumlog.kctl.numbers import IntRange, whole
 from quorumlog.kctl.progress import Progress, ids, join
 from quorumlog.kctl.reads import Reads
 from quorumlog.runtime.addresses import NODE_ID_MAX, InitialVoter, parse_list, parse_voter
 
 _dry_run = click.option("--dry-run", "--validate-only", "dry_run", is_flag=True, help="Check, but change nothing.")
-_NODE_ID = click.IntRange(0, NODE_ID_MAX)
+_NODE_ID = IntRange(0, NODE_ID_MAX)
 
 
 def _voter(_context: click.Context, _parameter: click.Parameter, text: str) -> InitialVoter:
@@ -189,7 +190,7 @@ def _ids(_context: click.Context, _parameter: click.Parameter, text: str | None)
     if text is None:
         return None
     try:
-        ids = [int(one) for one in text.split(",")]
+        ids = [whole(one) for one in text.split(",")]
     except ValueError:
         raise click.BadParameter(f"{text!r} is not like 1,2 (node ids)") from None
     if any(not 0 <= one <= NODE_ID_MAX for one in ids):

@@ -254,3 +254,16 @@ def test_a_command_that_follows_something_reports_why_it_could_not_begin(
     captured = capsys.readouterr()
     assert (code, captured.out) == (4, "")
     assert "connection refused" in json.loads(captured.err.splitlines()[-1])["message"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["topics", "list", "--timeout", "nan"],
+        ["groups", "lag", "--follow", "--interval", "nan"],
+        ["state-changes", "--follow", "--patience", "nan"],
+    ],
+)
+def test_a_time_that_is_not_a_number_is_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert kctl([*arguments, "--controllers", "127.0.0.1:1", "-o", "json"]) == 2
+    assert json.loads(capsys.readouterr().err)["error"] == "USAGE"

@@ -1,0 +1,44 @@
+"""Numbers in options and arguments.  Stricter than Python's own, which accept `1_0` for 10, and `nan` for a time."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import click
+
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_DIGITS_MAX = 19
+"""No number of kctl has more digits; longer ones are refused before Python refuses to convert them."""
+
+
+def whole(text: str) -> int:
+    """Parse a whole number; spaces around it are permitted.
+
+    Raises:
+        ValueError: it is not one.
+    """
+    given = text.strip()
+    if not _WHOLE.fullmatch(given) or len(given.lstrip("+-0")) > _DIGITS_MAX:
+        raise ValueError(f"{text!r} is not a whole number")
+    return int(given)
+
+
+class IntRange(click.IntRange):
+    """A whole number within a range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and not _WHOLE.fullmatch(value.strip()):
+            self.fail(f"{value!r} is not a whole number.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class FloatRange(click.FloatRange):
+    """A number within a range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if math.isnan(found) or "_" in str(value):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return found
