@@ -38,6 +38,8 @@ IN_FLIGHT_MAX = 64
 QUEUE_MAX = 8
 """Number of fetched pieces, each of at most FETCH_SIZE_MAX_BYTES, that may wait to be printed."""
 FETCH_SIZE_MAX_BYTES = 1 << 20
+NO_TIMESTAMP = -1
+"""The timestamp of a record without one; `quorumlog.wire.record_batch`, which is slower to import, has the same."""
 
 
 @asynccontextmanager
@@ -520,7 +522,7 @@ def _print_record(context: Context, topic: str, index: int, record: Record) -> N
                 "topic": topic,
                 "partition": index,
                 "offset": record.offset,
-                "timestamp": record.timestamp_ms,
+                "timestamp": None if record.timestamp_ms == NO_TIMESTAMP else record.timestamp_ms,
                 "key": bytes_value(record.key),
                 "value": bytes_value(record.value),
                 "headers": [{"name": name, "value": bytes_value(value)} for name, value in record.headers],

@@ -17,11 +17,14 @@ from hypothesis import strategies as st
 
 from quorumlog.client.consumer import Fetched
 from quorumlog.client.partitioner import partition_of
+from quorumlog.client.records import Record
 from quorumlog.errors import ClusterError, RemoteProtocolError
 from quorumlog.kctl import data
+from quorumlog.kctl.context import Context
 from quorumlog.kctl.data import MalformedLineError, _LineParser, _lines, _pairs, _split, _Target
 from quorumlog.kctl.exits import exit_code
 from quorumlog.kctl.main import run
+from quorumlog.wire import record_batch
 from quorumlog.wire.errors import ApiError
 from quorumlog.wire.record_batch import patch
 from tests.unit.quorumlog.wire.framing import body_of, record, sealed
@@ -291,3 +294,11 @@ def test_offsets_that_are_acknowledged_are_printed_although_an_earlier_batch_fai
     captured = capsys.readouterr()
     assert json.loads(captured.out)["offset"] == 5
     assert json.loads(captured.err)["error"] == "TIMED_OUT"
+
+
+def test_a_record_without_a_timestamp_has_none_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert data.NO_TIMESTAMP == record_batch.NO_TIMESTAMP
+    for timestamp_ms, shown in ((1_000, 1_000), (-1, None)):
+        one = Record(5, timestamp_ms, False, None, b"v", ())
+        data._print_record(Context(output_form="json"), "t", 0, one)
+        assert json.loads(capsys.readouterr().out)["timestamp"] == shown
