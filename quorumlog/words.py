@@ -40,6 +40,11 @@ def ranges(numbers: Iterable[int]) -> str:
     return shown[0] if len(shown) == 1 else "{" + ",".join(shown) + "}"
 
 
+def is_unicode(text: str) -> bool:
+    """Return whether a text can be encoded.  Half of a surrogate pair cannot; JSON may contain one as an escape."""
+    return not any(0xD800 <= ord(character) <= 0xDFFF for character in text)
+
+
 def quoted(text: str) -> str:
     """Return text from an untrusted source in double quotes, with its own double quotes replaced."""
     return '"' + text.replace('"', "'") + '"'

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import ApiError
+from quorumlog.words import is_unicode
 
 Partition = tuple[str, int]
 """Topic and index."""
@@ -209,7 +210,7 @@ def parse_file(text: str, group: str) -> dict[Partition, int]:
         if row is None or row[0] not in (None, group):
             continue
         _, topic, partition, offset = row
-        if not topic or not 0 <= partition < 2**31 or not 0 <= offset <= OFFSET_MAX:
+        if not topic or not is_unicode(topic) or not 0 <= partition < 2**31 or not 0 <= offset <= OFFSET_MAX:
             raise ValueError(f"row {number}: {topic!r}, {partition}, {offset} are not a topic, partition and offset")
         if offsets.setdefault((topic, partition), offset) != offset:
             raise ValueError(f"row {number}: {topic}-{partition} has two different offsets")
@@ -222,14 +223,21 @@ Row = tuple[str | None, str, int, int]
 
 
 def _csv_rows(text: str) -> Iterable[Row | None]:
-    for number, fields in enumerate(csv.reader(io.StringIO(text)), 1):
-        if not fields or fields[-1].strip().lower() in ("offset", "new-offset"):  # empty, or the names of the columns
-            yield None
-            continue
-        *group, topic, partition, offset = [each.strip() for each in fields] if len(fields) >= 3 else ["", "", ""]
-        if len(fields) not in (3, 4) or not _is_number(partition) or not _is_number(offset):
-            raise ValueError(f"line {number} is not topic,partition,offset or group,topic,partition,offset")
-        yield (group[0] if group else None), topic, int(partition), int(offset)
+    lines = csv.reader(io.StringIO(text))
+    try:
+        for number, fields in enumerate(lines, 1):
+            yield _csv_row(fields, number)
+    except csv.Error as error:
+        raise ValueError(f"line {lines.line_num} is not CSV: {error}") from None
+
+
+def _csv_row(fields: list[str], number: int) -> Row | None:
+    if not fields or fields[-1].strip().lower() in ("offset", "new-offset"):  # empty, or the names of the columns
+        return None
+    *group, topic, partition, offset = [each.strip() for each in fields] if len(fields) >= 3 else ["", "", ""]
+    if len(fields) not in (3, 4) or not _is_number(partition) or not _is_number(offset):
+        raise ValueError(f"line {number} is not topic,partition,offset or group,topic,partition,offset")
+    return (group[0] if group else None), topic, int(partition), int(offset)
 
 
 def _is_number(text: str) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 
 from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import ApiError
-from quorumlog.words import counted
+from quorumlog.words import counted, is_unicode
 
 ID_MAX = 2**31 - 1
 NAME_MAX = 249
@@ -104,7 +104,8 @@ def _move(row: Any, number: int) -> Move:
     missing = [key for key in ("topic", "partition", "replicas") if key not in row]
     _require(not missing, f"{where} has no `{missing[0] if missing else ''}`")
     topic, partition, replicas = row["topic"], row["partition"], row["replicas"]
-    _require(isinstance(topic, str) and 0 < len(topic) <= NAME_MAX, f"{where}.topic {_show(topic)} is not a topic name")
+    is_name = isinstance(topic, str) and 0 < len(topic) <= NAME_MAX and is_unicode(topic)
+    _require(is_name, f"{where}.topic {_show(topic)} is not a topic name")
     _require(_is_id(partition), f"{where}.partition {_show(partition)} is not a partition number {_NUMBER}")
     is_list = isinstance(replicas, list) and bool(replicas)
     _require(is_list, f"{where}.replicas {_show(replicas)} is not a list of brokers, like [1, 2]")
@@ -120,7 +121,7 @@ def _directories(given: Any, count: int, where: str) -> tuple[str, ...]:
     """Return the data directories of a row; empty if it names none."""
     is_list = isinstance(given, list) and len(given) in (0, count)
     _require(is_list, f'{where}.log_dirs {_show(given)} is not a list with a directory, or "any", for each replica')
-    strange = [each for each in given if not isinstance(each, str) or not 0 < len(each) <= PATH_MAX]
+    strange = [each for each in given if not (isinstance(each, str) and 0 < len(each) <= PATH_MAX and is_unicode(each))]
     _require(not strange, f"{where}.log_dirs: {_show(strange[0]) if strange else ''} is not a path")
     return () if all(each == ANYWHERE for each in given) else tuple(given)
 

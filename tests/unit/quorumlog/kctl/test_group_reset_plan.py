@@ -121,6 +121,9 @@ def test_files_of_kafkas_tool_and_of_kctl() -> None:
         ("a,9999999999,5", "are not a topic, partition and offset"),
         ("a,0,9223372036854775808", "are not a topic, partition and offset"),
         (",0,5", "are not a topic, partition and offset"),
+        ('"' + "x" * 140_000 + '",0,5', "line 1 is not CSV: field larger than field limit"),
+        ("caf\udce9,0,5", "are not a topic, partition and offset"),  # as a file with bytes that are not UTF-8 is read
+        ('[{"topic": "\\ud800", "partition": 0, "offset": 1}]', "are not a topic, partition and offset"),
         ("[", "not valid JSON"),
         ("[" * 100_000, "not valid JSON"),
         ('{"group": "g"}', "no list of partitions"),

@@ -54,6 +54,7 @@ BAD = {
     plan(topic=""): 'topic ""',
     plan(topic="t" * 250): "is not a topic name",
     plan(topic=7): "topic 7",
+    plan(topic="\ud800"): "is not a topic name",
     plan(partition=-1): "partition -1",
     plan(partition=2**31): "partition 2147483648",
     plan(partition="0"): 'partitions[0].partition "0" is not a partition number (0 to',
@@ -68,6 +69,7 @@ BAD = {
     plan(log_dirs=["/data"]): 'is not a list with a directory, or "any", for each replica',
     plan(log_dirs=["/data", ""]): '"" is not a path',
     plan(log_dirs=["/data", 7]): "7 is not a path",
+    plan(log_dirs=["/data", "\ud800"]): "is not a path",
     plan(rack="a"): 'unknown key, "rack"',
 }
 
