@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +19,7 @@ from quorumlog.kctl.group_access import (
     refuse_active,
     refuse_share,
 )
+from quorumlog.kctl.nodes import AT_ONCE_MAX
 from quorumlog.kctl.streams import can_ask
 from quorumlog.kctl.topics import dry_run_option
 from quorumlog.wire.errors import ApiError
@@ -149,10 +151,16 @@ async def delete(context: Context, group_ids: tuple[str, ...], if_exists: bool, 
 
         context.output.message(f"warning: {counted(len(wanted), 'group')} will be deleted, with all committed offsets")
         ask(context, f"delete {listed(wanted)}?")
-    results: dict[str, ClusterError | None] = {}
+    free = asyncio.Semaphore(AT_ONCE_MAX)
     async with open_groups(context) as (_, client):
-        for each in wanted:
-            results[each] = await _deleted(context, client, each, dry_run)
+
+        async def deleted(each: str) -> ClusterError | None:
+            async with free:
+                return await _deleted(context, client, each, dry_run)
+
+        # Together: a coordinator that hangs uses up the time, and the others must not wait for it.
+        outcomes = await asyncio.gather(*map(deleted, wanted))
+    results = dict(zip(wanted, outcomes, strict=True))
     failures = [
         error
         for error in results.values()

@@ -374,6 +374,16 @@ def test_a_group_with_members_is_not_deleted_and_does_not_keep_the_others(bench:
     assert "'app' at 10.0.0.7" in json.loads(bench.errors)["message"]
 
 
+def test_a_coordinator_that_hangs_does_not_hide_which_groups_are_deleted(bench: Bench) -> None:
+    bench.commit(1, 2)
+    bench.do(lambda: bench.groups.hangs.add(2))
+    of_the_other = ("a", "c", "e", "g", "i", "k")
+    code, out = bench.say("delete", *of_the_other, G, "-o", "json", timeout="1")
+    groups = json.loads(out)["groups"]
+    assert (code, [each["group"] for each in groups if each["deleted"]]) == (4, [G])
+    assert {each["error"] for each in groups} == {None, "TIMED_OUT"}
+
+
 def test_offsets_of_a_topic_are_deleted_and_a_repetition_changes_nothing(bench: Bench) -> None:
     bench.commit(1, 2)
     bench.do(lambda: commit_offsets(bench.groups, G, 1, topic="bills"))

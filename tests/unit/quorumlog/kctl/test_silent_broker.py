@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from quorumlog.client.records import NewRecord, build_batch
+from quorumlog.client.transaction_admin import TransactionClient, TransactionDescription
 from quorumlog.kctl import directories, transactions
 from quorumlog.kctl.main import run
 from quorumlog.wire import rpcs
@@ -32,11 +33,15 @@ class Tool:
         for node_id in node_ids:
             self._threaded.run(self.cluster.mute(node_id))
 
-    def say(self, *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
-        """Return the exit code, the rows on standard output (none if it is empty), and the error's message."""
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        """Return the exit code, standard output and standard error."""
         self._capsys.readouterr()
         code = run(["--timeout", "4", "-o", "json", *arguments])
-        out, errors = self._capsys.readouterr()
+        return code, *self._capsys.readouterr()
+
+    def say(self, *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
+        """Return the exit code, the rows on standard output (none if it is empty), and the error's message."""
+        code, out, errors = self.run(*arguments)
         error = json.loads(errors.splitlines()[-1]) if errors else {"message": ""}
         return code, json.loads(out) if out else [], error["message"]
 
@@ -106,3 +111,20 @@ def test_moves_of_the_brokers_that_answer_are_shown(tool: Tool) -> None:
     assert tool.say("brokers", "moves") == (0, [], "")
     tool.mute(2)
     assert tool.say("brokers", "moves") == (4, [], "not known of brokers 2")
+
+
+def test_a_transaction_is_described_while_the_leader_of_one_partition_does_not_answer(
+    tool: Tool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def describe(*_: object) -> TransactionDescription:
+        partitions = (("orders", 0), ("orders", 1))
+        return TransactionDescription("wide", "Ongoing", 11, 0, 60_000, 1_000, partitions, 1)
+
+    monkeypatch.setattr(TransactionClient, "describe", describe)
+    tool.cluster.open_transaction("orders", 0, 1, 11)
+    tool.mute(2)
+    code, out, _ = tool.run("transactions", "describe", "wide")
+    first, second = json.loads(out)["partitions"]
+    assert (code, first["start_offset"], first["problem"]) == (0, 1, None)
+    assert (second["start_offset"], second["last_stable_offset"]) == (None, None)
+    assert second["problem"]
