@@ -47,15 +47,16 @@ async def health(context: Context, watch: bool, exit_when_healthy: bool) -> int:
         context.lift_limit()
     loop = asyncio.get_running_loop()
     deadline = loop.time() + context.deadline_s
-    shown: dict[str, Any] | None = None
+    shown: object = None  # what the last line showed: in a text, neither offsets nor counts
     async with context.client() as client:
         while True:
             is_endless = watch and not exit_when_healthy
             limit_s = context.deadline_s if is_endless else max(deadline - loop.time(), LEFT_MIN_S)
             document = await examine(context, client, limit_s)
-            if document != shown and (watch or not exit_when_healthy or document["healthy"]):
+            seen = document if context.output.is_json else (document["healthy"], document["problems"])
+            if seen != shown and (watch or not exit_when_healthy or document["healthy"]):
                 _show(context, document, stream=watch)
-                shown = document
+                shown = seen
             if exit_when_healthy and document["healthy"]:
                 return ExitCode.DONE
             if not watch and not exit_when_healthy:

@@ -142,6 +142,10 @@ async def diff(context: Context, before: int, after: int, topics: tuple[str, ...
     async with context.client() as client:
         history = History(client, lambda: context.left_s)
         old, new = [state_document(await history.describe(offset, topics)) for offset in (before, after)]
+    known = {topic["name"] for document in (old, new) for topic in document["topics"]}
+    for name in dict.fromkeys(topics):
+        if name not in known:
+            context.output.message(f"topic {name!a} exists at neither offset")
     for offset, document in ((before, old), (after, new)):
         _tell_if_inside(context, offset, document)
     changes = metadata_diff.diff(old, new)

@@ -276,7 +276,7 @@ async def start(
     that directory, and a new one is created there.  `--throttle` alone changes the current throttle.
     """
     plan = _load(path)
-    _check_sources(plan, topics, brokers, replication_factor, alone=throttle is not None)
+    _check_sources(plan, topics, brokers, replication_factor, alone=throttle is not None, takes_factor=True)
     async with context.client() as client:
         moves = plan or []
         if topics:
@@ -343,14 +343,16 @@ async def _under_way(client: Caller, reply: Any, timeout_s: float) -> set[Key]:
 
 
 def _check_sources(
-    plan: object, topics: object, brokers: object, factor: object = None, *, alone: bool = False
+    plan: object, topics: object, brokers: object, factor: object = None, *, alone: bool = False, takes_factor: bool
 ) -> None:
     if (plan is not None) and topics:
         raise click.UsageError("give --plan or --topic, not both")
     if plan is None and not topics and not alone:
         raise click.UsageError("give --plan FILE.json, or --topic T with --brokers 1,2,3")
     if topics and brokers is None and factor is None:
-        raise click.UsageError("--topic needs --brokers 1,2,3 (or --replication-factor)")
+        raise click.UsageError("--topic needs --brokers 1,2,3" + (" (or --replication-factor)" if takes_factor else ""))
+    if not topics and plan is None and (brokers is not None or factor is not None):
+        raise click.UsageError("--brokers and --replication-factor need --topic")
     if plan is not None and (brokers is not None or factor is not None):
         raise click.UsageError("a plan names the brokers itself")
 
@@ -590,7 +592,7 @@ async def verify(context: Context, path: str | None, topics: tuple[str, ...], br
     directories, a replica must be in its directory.
     """
     plan = _load(path)
-    _check_sources(plan, topics, brokers)
+    _check_sources(plan, topics, brokers, takes_factor=False)
     async with context.client() as client:
         reads = Reads(context, client)
         if topics:

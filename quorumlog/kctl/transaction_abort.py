@@ -51,12 +51,15 @@ async def abort(
     place = (topic, partition, start_offset)
     if (transactional_id is None) == (place == (None, None, None)):
         raise click.UsageError("name either an ID, or --topic, --partition and --start-offset")
+    if transactional_id is None and None in place:
+        raise click.UsageError("--topic, --partition and --start-offset belong together")
     async with open_transactions(context) as (cluster, client):
         if transactional_id is not None:
             document = await _abort_id(context, client, transactional_id, yes, dry_run)
-        elif topic is None or partition is None or start_offset is None:
-            raise click.UsageError("--topic, --partition and --start-offset belong together")
         else:
+            assert topic is not None, place
+            assert partition is not None, place
+            assert start_offset is not None, place
             document = await _abort_in_log(context, cluster, client, (topic, partition), start_offset, yes, dry_run)
     if context.output.is_json:
         context.output.document(document)

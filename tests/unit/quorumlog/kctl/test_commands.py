@@ -154,6 +154,8 @@ def test_a_dry_run_reports_that_it_changes_nothing(client: FakeClient, capsys: p
         ["topics", "create", "t", "--assignment", "1:2", "--partitions", "1"],
         ["topics", "create", "t", "--partitions", "1_0"],
         ["reassign", "start", "--topic", "t", "--brokers", "1_1,2"],
+        ["reassign", "start", "--throttle", "5M", "--brokers", "1,2"],
+        ["reassign", "start", "--throttle", "5M", "--replication-factor", "2"],
         ["reassign", "start", "--topic", "t", "--brokers", "1,2", "--throttle", "9" * 5000],
         ["topics", "create", "t", "--timeout", "-1"],
         ["--controllers", "nonsense", "topics", "list"],
@@ -166,6 +168,7 @@ def test_a_dry_run_reports_that_it_changes_nothing(client: FakeClient, capsys: p
         ["remove-voter", "1_1"],
         ["preferred-controllers", "set", "1,99999999999"],
         ["consume", "t", "--from", "middle"],
+        ["transactions", "abort", "--topic", "t", "--partition", "0"],
         ["produce", "t", "--key", "k", "--key-separator", ":"],
         ["dev", "up", "--voters", "0"],
         ["completion", "tcsh"],
@@ -350,6 +353,21 @@ def test_health(client: FakeClient, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert run(["cluster", "health", "-o", "json"]) == 1
     assert json.loads(capsys.readouterr().out)["problems"] == ["nobody"]
+
+
+def test_watching_prints_a_line_only_if_it_differs(
+    client: FakeClient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("quorumlog.kctl.cluster.WATCH_INTERVAL_S", 0.01)
+    fenced, later = brokers(), brokers()
+    later.offset = fenced.offset + 1
+    client.replies |= {
+        rpcs.DESCRIBE_QUORUM: [quorum_reply(), quorum_reply(), quorum_reply(), KeyboardInterrupt()],
+        rpcs.DESCRIBE_TOPICS: pb.DescribeTopicsReply(result=OK, offset=99),
+        rpcs.DESCRIBE_BROKERS: [fenced, later, pb.DescribeBrokersReply(result=OK, offset=99)],
+    }
+    assert run(["cluster", "health", "--watch"]) == 130
+    assert capsys.readouterr().out.splitlines() == ["not healthy: broker 12 is fenced", "healthy"]
 
 
 @pytest.mark.parametrize("arguments", [["topics", "create", "t"], ["topics", "list"], ["reassign", "status"]])

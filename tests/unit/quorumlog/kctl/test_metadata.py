@@ -267,6 +267,11 @@ def test_diff_is_nothing_between_equal_states_and_small_for_a_small_change(nodes
     assert (change["change"], change["what"], change["name"]) == ("added", "broker", "1")
 
 
+def test_diff_names_a_topic_that_exists_at_neither_offset(nodes: Nodes, kctl: Said) -> None:
+    code, _, err = kctl("diff", "0", "--topic", "kept", "--topic", "no-such", "-o", "json")
+    assert (code, err) == (0, "topic 'no-such' exists at neither offset\n")
+
+
 def test_diff_over_the_whole_history_shows_the_present_state(nodes: Nodes, kctl: Said) -> None:
     _, out, err = kctl("diff", "0")
     assert f"from offset 0 to offset {only(nodes).end}" in err

@@ -377,3 +377,11 @@ def test_partitions_that_cannot_be_cancelled_are_refused(
     assert run(["reassign", "cancel", *arguments]) == code
     assert error in capsys.readouterr().err
     assert rpcs.ALTER_REASSIGNMENTS not in [rpc for rpc, _ in cluster.calls]
+
+
+def test_a_usage_error_names_only_options_of_the_command(
+    cluster: FakeClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command, is_option in (("start", True), ("verify", False)):
+        assert run(["reassign", command, "--topic", "t"]) == 2
+        assert ("--replication-factor" in capsys.readouterr().err) == is_option
