@@ -121,7 +121,7 @@ def _recover(parsed: argparse.Namespace) -> int:
     folders = list({os.path.realpath(folder): folder for folder in given}.values())
     confirm = (lambda: True) if parsed.yes else _confirm
     try:
-        done = asyncio.run(recover(folders, Sources.real(), address=parsed.address, confirm=confirm, say=print))
+        done = asyncio.run(recover(folders, Sources.real(), address=parsed.address, confirm=confirm, say=_say))
     except EOFError:
         return server_cli.report_problems(
             QUORUM_NODE, ConfigError("no terminal for the confirmation", next_step="give --yes")
@@ -132,6 +132,11 @@ def _recover(parsed: argparse.Namespace) -> int:
     except QuorumlogError as error:
         return server_cli.fail(QUORUM_NODE, error)
     return 0 if done else 1
+
+
+def _say(line: str) -> None:
+    """Print at once, also to a pipe or a file: if the process is killed, the output must show whether it had begun."""
+    print(line, flush=True)
 
 
 def _confirm() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -97,6 +98,31 @@ def test_an_interrupt_outside_of_the_question_is_reported(
     assert run(["recover", "--data-dir", str(folder), "--yes"], {}) == 1
     assert "interrupted (next: if" in capsys.readouterr().err
     assert end_of(folder) == 2
+
+
+class Pipe(io.StringIO):
+    """An output whose reader sees only what was flushed."""
+
+    arrived = ""
+
+    def flush(self) -> None:
+        self.arrived = self.getvalue()
+
+
+def test_the_output_shows_that_the_command_writes_before_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it is killed from then on, it must be run again."""
+    folder, output = used(tmp_path / "1"), Pipe()
+    arrived: list[str] = []
+
+    async def write(best: Found, plan: Plan) -> None:
+        arrived.append(output.arrived)
+
+    monkeypatch.setattr("quorumlog_server.recover._write", write)
+    monkeypatch.setattr("sys.stdout", output)
+    assert run(["recover", "--data-dir", str(folder), "--yes"], {}) == 0
+    assert 'writing; if this ends without "done", run it again' in arrived[0]
 
 
 def test_a_directory_that_cannot_be_read_is_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
