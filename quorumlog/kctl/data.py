@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-import stat
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from quorumlog.errors import ClusterError, QuorumlogError
 from quorumlog.kctl.context import Command, Context, with_loop
+from quorumlog.kctl.inputs import STANDARD_INPUT, chunks
 from quorumlog.kctl.numbers import IntRange
 from quorumlog.kctl.output import OutputClosedError, bytes_value
 from quorumlog.kctl.reads import Reads
-from quorumlog.kctl.streams import standard_input
 from quorumlog.runtime.addresses import Address
 from quorumlog.wire.errors import ApiError
 from quorumlog.words import counted
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CHUNK_BYTES = 256 * 1024
 LINE_MAX_BYTES = 16 << 20
 BATCH_RECORDS_MAX = 2000
 BATCH_BYTES_MAX = 512 * 1024
@@ -146,6 +144,7 @@ async def produce(
         None if key is None else os.fsencode(key), None if key_separator is None else os.fsencode(key_separator)
     )
     timeout_s = context.deadline_s
+    context.interrupted = "records whose offsets were not shown may not have been written"
     context.lift_limit()
     written = 0
     async with open_cluster(context, topic, partition) as (cluster, count):
@@ -317,7 +316,7 @@ async def _lines(file: str | None) -> AsyncIterator[list[bytes]]:
     """Yield lines as they arrive, all available ones together; the last line needs no newline."""
     rest = b""
     count = 0
-    async for chunk in _chunks(file):
+    async for chunk in chunks(file or STANDARD_INPUT, "the records"):
         *lines, rest = (rest + chunk).split(b"\n")
         count += len(lines)
         if lines:
@@ -326,51 +325,6 @@ async def _lines(file: str | None) -> AsyncIterator[list[bytes]]:
             raise MalformedLineError(count + 1, f"is longer than {LINE_MAX_BYTES} bytes")
     if rest:
         yield [rest]
-
-
-def _open_at_once(path: str) -> int:
-    """Open a file for reading, without waiting for a writer if it is a named pipe.
-
-    The wait would be in a thread, which nothing can end, and kctl waits for its threads at its end.
-    """
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-
-
-async def _chunks(file: str | None) -> AsyncIterator[bytes]:
-    """Yield the bytes of a file, or of standard input, as they arrive."""
-    loop = asyncio.get_running_loop()
-    with ExitStack() as opened:
-        if file is None or file == "-":
-            source: BinaryIO = standard_input("the records").buffer
-            if source.isatty():
-                # Reading it without blocking would also make writes to the output fail that is the same terminal.
-                with suppress(OSError):  # its name may belong to another mount namespace
-                    descriptor = _open_at_once(os.ttyname(source.fileno()))
-                    source = opened.enter_context(os.fdopen(descriptor, "rb"))
-        else:
-            descriptor = await loop.run_in_executor(None, _open_at_once, file)
-            source = opened.enter_context(os.fdopen(descriptor, "rb"))
-        if not _may_block(source):
-            while chunk := await loop.run_in_executor(None, os.read, source.fileno(), CHUNK_BYTES):
-                yield chunk
-            return
-        reader = asyncio.StreamReader()
-        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), source)
-        try:
-            while chunk := await reader.read(CHUNK_BYTES):
-                yield chunk
-        finally:
-            transport.close()
-
-
-def _may_block(source: BinaryIO) -> bool:
-    """Return whether a read may wait for a writer.
-
-    epoll refuses files and devices like /dev/null.  asyncio notices that only in a callback, and the reader would wait
-    permanently.
-    """
-    mode = os.fstat(source.fileno()).st_mode
-    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or source.isatty()
 
 
 # Consume

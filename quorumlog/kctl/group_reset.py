@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from quorumlog.errors import ClusterError
+from quorumlog.kctl import inputs
 from quorumlog.kctl.context import Command, Context, so_on_return, with_loop
 from quorumlog.kctl.group_access import (
     TopicChoice,
@@ -31,7 +30,6 @@ from quorumlog.kctl.group_reset_plan import (
     parse_file,
 )
 from quorumlog.kctl.numbers import IntRange
-from quorumlog.kctl.streams import standard_input
 from quorumlog.kctl.topics import dry_run_option
 from quorumlog.runtime.clock import Sources
 from quorumlog.wire.errors import ApiError
@@ -162,17 +160,11 @@ def _only(targets: Mapping[str, Target | None]) -> Target:
 async def _read(path: str, group_id: str) -> dict[Partition, int]:
     """Raises: click.UsageError: the file is too large, or not in one of its formats."""
 
-    def read() -> str:
-        if path == "-":
-            return standard_input("the offsets").read(FILE_MAX_BYTES + 1)
-        with Path(path).open(encoding="utf-8", errors="surrogateescape") as file:
-            return file.read(FILE_MAX_BYTES + 1)
-
-    text = await asyncio.get_running_loop().run_in_executor(None, read)
-    if len(text) > FILE_MAX_BYTES:
+    data = await inputs.read(path, "the offsets", FILE_MAX_BYTES)
+    if len(data) > FILE_MAX_BYTES:
         raise click.UsageError(f"--from-file {path}: it is larger than {FILE_MAX_BYTES} bytes")
     try:
-        return parse_file(text, group_id)
+        return parse_file(inputs.text_of(data, "surrogateescape"), group_id)  # rows of other groups may be anything
     except ValueError as error:
         raise click.UsageError(f"--from-file {path}: {error}") from None
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Container, Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from quorumlog.errors import ClusterError
 from quorumlog.kctl import brokers as brokers_module
+from quorumlog.kctl import inputs
 from quorumlog.kctl.context import Context, Group, so_on_return, with_loop
 from quorumlog.kctl.directories import PlannedDirectories, open_log_dirs, summary, wanted_in
 from quorumlog.kctl.numbers import IntRange, whole
 from quorumlog.kctl.reads import Reads
 from quorumlog.kctl.reassign_plan import FORM, ID_MAX, PLAN_SIZE_MAX, Move, document, moved, parse, propose
 from quorumlog.kctl.reassign_progress import Sizes, Watch, blocked_reason, list_ongoing, state_of, waited_for
-from quorumlog.kctl.streams import standard_input
 from quorumlog.kctl.topic_reads import describe_all_topics, describe_topics
 from quorumlog.kctl.topics import dry_run_option
 from quorumlog.wire.errors import ApiError
@@ -71,25 +70,21 @@ def _bytes(_context: click.Context, _parameter: click.Parameter, text: str | Non
     return int(digits) * factor
 
 
-def _load(path: str | None) -> list[Move] | None:
+async def _load(path: str | None) -> list[Move] | None:
     """Raises: ClusterError: INVALID_PLAN."""
     if path is None:
         return None
     try:
-        text = standard_input("the plan").read(PLAN_SIZE_MAX + 1) if path == "-" else _read(path)
+        data = await inputs.read(path, "the plan", PLAN_SIZE_MAX)
+        text = inputs.text_of(data)
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else f"it is not text: {error}"
         next_step = f"name a file that holds {FORM}, or - for standard input"
         raise ClusterError(ApiError.INVALID_PLAN, f"the plan {path!a} cannot be read: {why}", next_step) from None
-    name = "standard input" if path == "-" else ascii(path)
-    if len(text) > PLAN_SIZE_MAX:
+    name = "standard input" if path == inputs.STANDARD_INPUT else ascii(path)
+    if len(data) > PLAN_SIZE_MAX:
         raise ClusterError(ApiError.INVALID_PLAN, f"{name} is larger than {PLAN_SIZE_MAX} bytes", "split it")
     return parse(text, name)
-
-
-def _read(path: str) -> str:
-    with Path(path).open(encoding="utf-8") as file:
-        return file.read(PLAN_SIZE_MAX + 1)
 
 
 _plan_option = click.option("--plan", "path", metavar="FILE.json", help="A plan; - reads standard input.")
@@ -138,7 +133,7 @@ async def generate(
     accepts as well.  Without --brokers it uses all brokers that are unfenced and not cordoned.  With --plan instead of
     --topic it plans for the partitions in the plan.
     """
-    plan = _load(path)
+    plan = await _load(path)
     if (bool(topics) == (plan is not None)) and (drain is None or plan is not None):
         raise click.UsageError("give --topic, --drain, or a --plan whose partitions are to be reassigned")
     if drain is not None and drain in (brokers or ()):
@@ -275,7 +270,7 @@ async def start(
     A plan may name a data directory for each replica (`log_dirs`).  A replica that stays on its broker then moves to
     that directory, and a new one is created there.  `--throttle` alone changes the current throttle.
     """
-    plan = _load(path)
+    plan = await _load(path)
     _check_sources(plan, topics, brokers, replication_factor, alone=throttle is not None, takes_factor=True)
     async with context.client() as client:
         moves = plan or []
@@ -436,7 +431,7 @@ async def status(context: Context, path: str | None, topics: tuple[str, ...], br
     state: copying; waiting (all added replicas are in sync, but too few would remain); broker_down (brokers that it
     needs are down); no_leader.
     """
-    plan = _load(path)
+    plan = await _load(path)
     async with context.client() as client:
         reads = Reads(context, client)
         everything, throttle = await list_ongoing(reads, (), context.left_s)
@@ -531,7 +526,7 @@ async def cancel(
     This is refused if only new replicas hold all acknowledged records.  Partitions of --plan or
     --partition that are not being reassigned any more stay as they are.
     """
-    plan = _load(path)
+    plan = await _load(path)
     if (plan is not None) + bool(topics) + everything != 1:
         raise click.UsageError("give one of --plan FILE.json, --topic T and --all")
     if indexes and len(topics) != 1:
@@ -591,7 +586,7 @@ async def verify(context: Context, path: str | None, topics: tuple[str, ...], br
     state: complete; in_progress (exit code 4); different (exit code 1); missing (exit code 3).  If the plan names data
     directories, a replica must be in its directory.
     """
-    plan = _load(path)
+    plan = await _load(path)
     _check_sources(plan, topics, brokers, takes_factor=False)
     async with context.client() as client:
         reads = Reads(context, client)

@@ -19,7 +19,7 @@ from quorumlog.client.consumer import Fetched
 from quorumlog.client.partitioner import partition_of
 from quorumlog.client.records import Record
 from quorumlog.errors import ClusterError, RemoteProtocolError
-from quorumlog.kctl import data
+from quorumlog.kctl import data, inputs
 from quorumlog.kctl.context import Context
 from quorumlog.kctl.data import MalformedLineError, _LineParser, _lines, _pairs, _split, _Target
 from quorumlog.kctl.exits import exit_code
@@ -78,7 +78,7 @@ def test_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("text", [b"", b"\n", b"a\nb\n", b"a\nb", b"\n\na", b"x" * 300 + b"\n" + b"y"])
 async def test_lines_of_a_file(text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data, "CHUNK_BYTES", 7)
+    monkeypatch.setattr(inputs, "CHUNK_BYTES", 7)
     file = tmp_path / "lines"
     file.write_bytes(text)
     lines = [line async for some in _lines(str(file)) for line in some]
@@ -126,7 +126,7 @@ async def test_a_named_pipe_without_a_writer_can_be_given_up(tmp_path: Path) -> 
 
 
 async def test_a_line_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data, "CHUNK_BYTES", 7)
+    monkeypatch.setattr(inputs, "CHUNK_BYTES", 7)
     monkeypatch.setattr(data, "LINE_MAX_BYTES", 20)
     file = tmp_path / "lines"
     file.write_bytes(b"a\nb\n" + b"x" * 100)
@@ -302,3 +302,15 @@ def test_a_record_without_a_timestamp_has_none_in_json(capsys: pytest.CaptureFix
         one = Record(5, timestamp_ms, False, None, b"v", ())
         data._print_record(Context(output_form="json"), "t", 0, one)
         assert json.loads(capsys.readouterr().out)["timestamp"] == shown
+
+
+def test_ctrl_c_says_which_records_may_be_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def lines() -> AsyncIterator[list[data.Pair]]:
+        yield [(None, b"a")]
+        raise KeyboardInterrupt
+
+    assert produce(monkeypatch, lines(), 7) == 130
+    error = json.loads(capsys.readouterr().err)
+    assert error["message"] == "records whose offsets were not shown may not have been written"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import socket
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
@@ -267,3 +268,23 @@ def test_a_command_that_follows_something_reports_why_it_could_not_begin(
 def test_a_time_that_is_not_a_number_is_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert kctl([*arguments, "--controllers", "127.0.0.1:1", "-o", "json"]) == 2
     assert json.loads(capsys.readouterr().err)["error"] == "USAGE"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["reassign", "verify", "--plan", "-"],
+        ["groups", "reset-offsets", "g", "--from-file", "-"],
+    ],
+)
+def test_a_command_does_not_wait_for_its_input_longer_than_its_time(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reader, writer = os.pipe()
+    try:
+        with os.fdopen(reader) as standard_input:
+            monkeypatch.setattr("sys.stdin", standard_input)
+            assert kctl([*arguments, "--timeout", "0.2", "-o", "json"]) == 4
+    finally:
+        os.close(writer)
+    assert json.loads(capsys.readouterr().err)["error"] == "TIMED_OUT"

@@ -11,7 +11,7 @@ import pytest
 
 from quorumlog.client.log_dirs import DataDirectory, HeldReplica
 from quorumlog.errors import ClusterError
-from quorumlog.kctl import directories, reassign
+from quorumlog.kctl import directories, inputs, reassign
 from quorumlog.kctl.main import run
 from quorumlog.wire import rpcs
 from quorumlog.wire.errors import KafkaCode
@@ -98,16 +98,11 @@ def said(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> tupl
 
 def planned(monkeypatch: pytest.MonkeyPatch, *paths: str) -> None:
     row = {"topic": "t", "partition": 0, "replicas": [11, 12], "log_dirs": list(paths)}
-    text = json.dumps({"version": 1, "partitions": [row]})
-    monkeypatch.setattr(reassign, "standard_input", lambda _: _Text(text))
 
+    async def read(*_: object) -> bytes:
+        return json.dumps({"version": 1, "partitions": [row]}).encode()
 
-class _Text:
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def read(self, size: int) -> str:
-        return self._text[:size]
+    monkeypatch.setattr(inputs, "read", read)
 
 
 START = ("reassign", "start", "--plan", "-")

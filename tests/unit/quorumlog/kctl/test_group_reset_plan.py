@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,7 @@ from quorumlog.kctl.group_reset_plan import (
     parse_duration,
     parse_file,
 )
+from quorumlog.kctl.main import run
 
 A, B = ("a", 0), ("a", 1)
 RANGES = {B: LogRange(10, 50, at_time=-1), A: LogRange(0, 100, at_time=30)}
@@ -138,3 +140,13 @@ def test_files_of_kafkas_tool_and_of_kctl() -> None:
 def test_files_that_are_refused(text: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         parse_file(text, "g")
+
+
+def test_offsets_on_standard_input_that_are_not_text_are_wrong_usage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "offsets").write_bytes(b"\xff,0,1")
+    with (tmp_path / "offsets").open() as standard_input:
+        monkeypatch.setattr("sys.stdin", standard_input)
+        assert run(["groups", "reset-offsets", "g", "--from-file", "-"]) == 2
+    assert capsys.readouterr().err.startswith("kctl: --from-file -: row 1: '\\udcff', 0, 1 are not a topic")

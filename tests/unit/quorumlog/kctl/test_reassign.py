@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
-from typing import Any
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO, cast
 
 import pytest
 
@@ -85,16 +87,33 @@ def test_a_plan_omits_cordoned_brokers_unless_they_are_named(
 START = ["reassign", "start", "--plan", "-"]
 
 
+class Input:
+    """Standard input that each command reads from its beginning."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    @property
+    def buffer(self) -> BinaryIO:
+        self._file.seek(0)
+        return self._file
+
+
 @pytest.fixture
-def plan(monkeypatch: pytest.MonkeyPatch) -> None:
+def plan(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Both partitions of t to 11,13."""
+    rows = [{"topic": "t", "partition": index, "replicas": [11, 13]} for index in (0, 1)]
+    with typed(monkeypatch, {"partitions": rows}):
+        yield
 
-    class Input:
-        def read(self, size: int) -> str:
-            rows = [{"topic": "t", "partition": index, "replicas": [11, 13]} for index in (0, 1)]
-            return json.dumps({"partitions": rows})
 
-    monkeypatch.setattr("sys.stdin", Input())
+@contextmanager
+def typed(monkeypatch: pytest.MonkeyPatch, document: object) -> Iterator[None]:
+    """Let standard input contain a document."""
+    with tempfile.TemporaryFile(buffering=0) as file:
+        file.write(json.dumps(document).encode())
+        monkeypatch.setattr("sys.stdin", Input(cast(BinaryIO, file)))
+        yield
 
 
 def described(*rows: tuple[int, ...]) -> Any:
@@ -296,8 +315,8 @@ def test_the_next_step_cancels_only_partitions_that_wait(
     cluster.replies[rpcs.DESCRIBE_BROKERS] = brokers(b11=False, b12=False, b13=True, b14=False)
     plan = {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [11, 13]}]}
     for which in ([], ["--brokers", "13"], ["--plan", "-"]):
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(json.dumps(plan).encode())))
-        assert run(["reassign", "status", *which]) == 0
+        with typed(monkeypatch, plan):
+            assert run(["reassign", "status", *which]) == 0
         shown = capsys.readouterr()
         assert "(next: start broker 13, or kctl reassign cancel --topic t --partition 0)" in shown.err
         assert ("14" in shown.out) == (not which)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
-from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -102,8 +102,9 @@ def test_the_file_of_a_bad_plan_is_named_with_an_example(
         assert run(["reassign", "start", "--plan", str(path), "-o", "json"]) == ExitCode.USAGE
         error = json.loads(capsys.readouterr().err)
         assert error["message"].startswith(f"the plan '{path}' cannot be read: {why}")
-    monkeypatch.setattr("sys.stdin", StringIO(""))
-    assert run(["reassign", "start", "--plan", "-", "-o", "json"]) == ExitCode.USAGE
+    with open(os.devnull) as standard_input:
+        monkeypatch.setattr("sys.stdin", standard_input)
+        assert run(["reassign", "start", "--plan", "-", "-o", "json"]) == ExitCode.USAGE
     assert json.loads(capsys.readouterr().err)["message"] == "standard input is not a plan: it is empty"
 
 
