@@ -156,6 +156,8 @@ class Fetcher:
                 self._want(key, self._replicas[key])
 
     def _want(self, key: PartitionKey, replica: Replica) -> None:
+        if self._replicas.get(key) is not replica:
+            return  # it was removed while its log was truncated, or while the disk flushed it
         partition_log, follower = replica.log, replica.follower
         if partition_log is None or follower is None:
             return
@@ -392,7 +394,7 @@ class Fetcher:
             except DiskError as error:
                 failure = error
         for key, replica, partition_log in appended:
-            if replica.log is not partition_log or self._replicas.get(key) is not replica:
+            if replica.log is not partition_log:
                 continue
             if failure is not None and partition_log.flushed_offset < partition_log.end_offset:
                 replica.take_offline(failure)

@@ -214,6 +214,39 @@ async def test_repeated_refusals_of_batches_wait_longer(rig: Rig) -> None:
     assert partition not in fetcher._refusals
 
 
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {"diverging_epoch": 0, "diverging_end": 1},
+        {"error_code": int(KafkaCode.OFFSET_OUT_OF_RANGE), "log_start_offset": 9},
+    ],
+)
+async def test_a_replica_that_gets_another_leader_while_its_log_is_truncated_leaves_its_fetcher(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, reply: dict[str, Any]
+) -> None:
+    """Otherwise the fetcher still asks the former leader for it, and fails when the throttle releases it."""
+    await rig.create((2, 1, 3))
+    for offset, value in enumerate((b"a", b"b", b"c")):
+        await rig.reply(2, make_batch((value,), base_offset=offset, leader_epoch=0))
+    await rig.change(isr=(2, 3), adding=(1,))
+    assert rig.hosted().is_joining
+    throttle = rig.role.fetchers.throttle
+
+    async def leader_changes(*_: object) -> bool:
+        await rig.change(leader=3)
+        throttle.set_rate(0)
+        return False
+
+    monkeypatch.setattr(rig.role.logs, "prepare_truncation", leader_changes)
+    monkeypatch.setattr(rig.role.logs, "reset_to", leader_changes)
+    await rig.reply(2, **reply)
+    throttle.set_rate(-1)
+    assert rig.target(2) is None
+    target = rig.target(3)
+    assert target is not None
+    assert target.leader_epoch == 1
+
+
 class Line:
     """A connection to the leader.  It keeps the requests; the test answers each."""
 
