@@ -384,21 +384,16 @@ class Fetcher:
 
     async def _flush(self, appended: list[tuple[PartitionKey, Replica, PartitionLog]]) -> None:
         """Make the appended records durable, under one barrier per directory; then fetch the next records."""
-        failure: DiskError | None = None
         if unflushed := [each for _, _, each in appended if each.flushed_offset < each.end_offset]:
             try:
                 async with asyncio.timeout(FLUSH_WAIT_S):
                     await self._context.logs.flush_all(unflushed)
             except TimeoutError:
                 pass  # the flush continues; `_want` leaves out the logs that wait for it
-            except DiskError as error:
-                failure = error
+            except DiskError:
+                pass  # reported: the replicas of that directory are offline now, and the others continue
         for key, replica, partition_log in appended:
-            if replica.log is not partition_log:
-                continue
-            if failure is not None and partition_log.flushed_offset < partition_log.end_offset:
-                replica.take_offline(failure)
-            else:
+            if replica.log is partition_log:
                 self._want(key, replica)
 
     # -- failures

@@ -631,4 +631,14 @@ MUTANTS = (
         "        if False:\n            return  # it was removed",
         (f"{FETCHER_TESTS}::test_a_replica_that_gets_another_leader_while_its_log_is_truncated_leaves_its_fetcher",),
     ),
+    Mutant(
+        "a directory that fails in a flush takes the replica offline whose move is being decided in another one",
+        FETCHER,
+        "        for key, replica, partition_log in appended:\n            if replica.log is partition_log:\n",
+        "        for key, replica, partition_log in appended:\n"
+        "            if self._context.logs.failed_disks and partition_log.flushed_offset < partition_log.end_offset:\n"
+        "                replica.take_offline(next(iter(self._context.logs.failed_disks.values())))\n"
+        "            if replica.log is partition_log:\n",
+        (f"{FETCHER_TESTS}::test_a_directory_that_fails_in_a_flush_takes_no_other_directory_offline",),
+    ),
 )

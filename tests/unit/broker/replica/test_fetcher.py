@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -14,11 +16,11 @@ from broker.kafka.api import FetchPartition, ForgottenPartition
 from broker.log import PartitionLog
 from broker.replica.replica import Replica
 from quorumlog.errors import ClusterError
-from quorumlog.runtime.disk import DiskFile
+from quorumlog.runtime.disk import DiskError, DiskFile
 from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka import fetch as wire
 from tests.unit.broker.log.batches import make_batch
-from tests.unit.broker.replica.rig import Rig
+from tests.unit.broker.replica.rig import Rig, running
 
 WAIT_S = 30
 
@@ -245,6 +247,30 @@ async def test_a_replica_that_gets_another_leader_while_its_log_is_truncated_lea
     target = rig.target(3)
     assert target is not None
     assert target.leader_epoch == 1
+
+
+async def test_a_directory_that_fails_in_a_flush_takes_no_other_directory_offline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flush does not count for a replica whose move to another directory is being decided."""
+    async with running(tmp_path, directories=2) as rig:
+        await rig.register()
+        await rig.create((2, 1), (2, 1))
+        appended = []
+        for index in range(2):
+            replica, log = rig.hosted(index), rig.hosted(index).log
+            assert log is not None
+            log.append_as_follower(make_batch((b"a",), leader_epoch=0), 0, 0)
+            appended.append((replica.partition, replica, log))
+        failing, held = (log for _, _, log in appended)
+        assert failing.directory_id != held.directory_id
+        disk = rig._disks[rig.directories.index(failing.directory_id)]
+        monkeypatch.setattr(disk, "flush", AsyncMock(side_effect=DiskError("no room")))
+        held.durability.hold()
+        await rig.fetcher(2)._flush(appended)
+        assert set(rig.role.logs.failed_disks) == {failing.directory_id}
+        assert [rig.hosted(index).log for index in range(2)] == [None, held]
+        held.durability.release()
 
 
 class Line:
