@@ -259,7 +259,7 @@ def never_parked() -> None:
 
 @dataclass(slots=True, eq=False)
 class LeaderSession(Generic[Key]):
-    """The leader's end of one session; a fetch without a session gets one with id 0.
+    """The leader's end of one session; a fetch without a session gets one with id 0, and a session that ends takes it.
 
     by_id: its requests name topics by id, not by name.
     full: the request being served is a full fetch, whose reply names every partition.
@@ -406,6 +406,7 @@ class SessionCache(Generic[Key]):
 
     def _close(self, session: LeaderSession[Key]) -> None:
         del self._sessions[session.session_id]
+        session.session_id = NO_SESSION  # a fetch that waits continues without a session, and its fetcher learns that
         self._consumers_list -= session.counted
         self._on_closed(session)
 

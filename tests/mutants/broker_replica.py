@@ -641,4 +641,11 @@ MUTANTS = (
         "            if replica.log is partition_log:\n",
         (f"{FETCHER_TESTS}::test_a_directory_that_fails_in_a_flush_takes_no_other_directory_offline",),
     ),
+    Mutant(
+        "a fetch whose session ends is not answered before its time is up",
+        "broker/core/fetch_session.py",
+        "        session.session_id = NO_SESSION  # a fetch",
+        "        # a fetch",
+        (f"{CONSUMER_SESSION_TESTS}::test_a_session_that_ends_while_its_fetch_waits_leaves_nothing_behind",),
+    ),
 )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from broker.core.fetch_session import CONSUMER
+from broker.core.fetch_session import CONSUMER, NO_SESSION
 from broker.kafka.api import FetchPartition, FetchPlan, FetchReply, FetchResult, ForgottenPartition
 from metadata.records import BrokerChange, Partition
 from quorumlog.wire.errors import KafkaCode
@@ -251,3 +251,22 @@ async def test_a_consumer_cannot_continue_a_followers_session(rig: Rig) -> None:
     assert session_id
     reply = await rig.replicas.fetch(FetchPlan((), 0, 0, SIZE_MAX, CONSUMER, -1, session_id, 1))
     assert reply.error_code == KafkaCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+async def test_a_session_that_ends_while_its_fetch_waits_leaves_nothing_behind(rig: Rig, by_id: bool) -> None:
+    """Its fetch waits for more bytes, and looks at the partitions again when the session ends."""
+    await rig.create((1,))
+    await write(rig, 0, b"a")
+    consumer = SessionConsumer(rig, by_id=by_id)
+    consumer.positions = {0: 0}
+    session_id = (await consumer.fetch(min_bytes=1)).session_id
+    waiting = asyncio.create_task(rig.replicas.fetch(consumer.next_plan(max_wait_ms=30_000, min_bytes=200)))
+    await settle()
+    assert rig.replicas.fetches.parked == 1
+    await rig.replicas.fetch(consumer.plan({}, [], (session_id, -1)))  # ends the session
+    await settle()
+    assert not waiting.done()
+    await write(rig, 0, b"b" * 200)
+    assert (await waiting).session_id == NO_SESSION, "the consumer opens another one"
+    assert not rig.hosted().sessions
