@@ -67,6 +67,11 @@ class Directories:
             self.report_changed(replica)
             return
         found = logs.get(key)
+        if found is not None and found.directory_id in logs.failed_disks:
+            replica.offline = f"its directory {found.directory_id} is offline"
+            if found.directory_id != assigned:  # otherwise the controller would not know that it is offline
+                self.report(replica.partition, found.directory_id)
+            return
         if found is None:
             absent = None if strays_known else self._may_be_in_absent(replica, assigned)
             if absent is not None:

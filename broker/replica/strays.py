@@ -43,28 +43,45 @@ class Strays:
         self.are_known = False
 
     async def set_aside(self) -> None:
-        """Set aside every log that no hosted replica has.  The table must be complete."""
+        """Set aside every log that no hosted replica has.  The table must be complete.
+
+        A directory that fails meanwhile is offline, and the others go on without it.
+        """
+        generation = self._generation()
+        keep = bool(self._rebuilt(generation))
+        for _ in range(len(self._disks) + 1):  # at most one failure for each
+            try:
+                await self._set_aside(generation, keep)
+            except DiskError as error:
+                logger.error("strays not set aside", cause=str(error))
+                continue
+            self.are_known = True
+            return
+
+    async def _set_aside(self, generation: int, keep: bool) -> None:
+        """Raises: DiskError: a directory has failed, and is offline now."""
         known = {replica.key for replica in self._table}
         logs = self._logs
         strays = sorted(key for key in (*logs.logs, *logs.failures) if key not in known)
-        generation = self._generation()
-        working = [disk for disk in self._disks if disk.directory_id not in logs.failed_disks]
-        rebuilt = [disk for disk in working if _fact_number(disk, GENERATION) < generation]
-        try:
-            if rebuilt:
-                await logs.keep_strays()
-            if strays:
-                self._log_strays(strays, rebuilt=bool(rebuilt))
-                for key in strays:
-                    self._watermarks.forget(key)
-                await logs.set_aside(strays, self._wall_ms(), keep=bool(rebuilt))
-            await logs.set_doubles_aside(self._wall_ms(), keep=bool(rebuilt))
-            for disk in rebuilt:
+        if keep:
+            await logs.keep_strays()
+        if strays:
+            self._log_strays(strays, rebuilt=keep)
+            for key in strays:
+                self._watermarks.forget(key)
+            await logs.set_aside(strays, self._wall_ms(), keep=keep)
+        await logs.set_doubles_aside(self._wall_ms(), keep=keep)
+        for disk in self._rebuilt(generation):
+            try:
                 await disk.facts.commit({GENERATION: b"%d" % generation})
-        except DiskError as error:
-            logger.error("strays not set aside", count=len(strays), cause=str(error))
-            return
-        self.are_known = True
+            except DiskError as error:
+                logs.disk_failed(disk.directory_id, error)
+                raise
+
+    def _rebuilt(self, generation: int) -> list[Disk]:
+        """Return the working directories whose strays were last looked for before the quorum was rebuilt."""
+        working = [disk for disk in self._disks if disk.directory_id not in self._logs.failed_disks]
+        return [disk for disk in working if _fact_number(disk, GENERATION) < generation]
 
     async def delete_old(self, now_ms: int) -> None:
         """Delete the strays that are old enough; see `LogManager.delete_strays`.

@@ -161,7 +161,7 @@ class BrokerRole:
         self.replicas.produces.verify = self.transactions.verify
         self.lifecycle: LifecycleRunner | None = None
         self._closed = False
-        self._marks = ProcessMarks(self._disks, self.progress.directories_offline.__contains__, self._on_disk_failure)
+        self._marks = ProcessMarks(self._disks, self.progress.directories_offline.__contains__, self.logs.disk_failed)
         self._previous_epoch = -1
         self._start_number = 0
         self._group: asyncio.TaskGroup | None = None

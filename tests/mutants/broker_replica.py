@@ -648,4 +648,18 @@ MUTANTS = (
         "        # a fetch",
         (f"{CONSUMER_SESSION_TESTS}::test_a_session_that_ends_while_its_fetch_waits_leaves_nothing_behind",),
     ),
+    Mutant(
+        "a replica is used in a directory that failed before the metadata was known",
+        DIRECTORIES,
+        "        if found is not None and found.directory_id in logs.failed_disks:\n",
+        "        if False and found is not None:\n",
+        (f"{ROLE_TESTS}::test_a_replica_whose_directory_fails_before_the_metadata_is_known_is_offline",),
+    ),
+    Mutant(
+        "a directory that fails keeps the strays of the others",
+        "broker/replica/strays.py",
+        "                continue\n            self.are_known = True\n",
+        "                return\n            self.are_known = True\n",
+        ("tests/unit/broker/replica/test_strays.py",),
+    ),
 )

@@ -33,6 +33,13 @@ MUTANTS = (
         (f"{MARK_TESTS}::test_the_mark_is_removed_before_the_first_record_can_be_written",),
     ),
     Mutant(
+        "replicas are created in a directory that could not store a mark",
+        ROLE,
+        "self.progress.directories_offline.__contains__, self.logs.disk_failed)",
+        "self.progress.directories_offline.__contains__, self._on_disk_failure)",
+        (f"{MARK_TESTS}::test_a_directory_that_cannot_store_a_mark_is_offline_for_its_logs",),
+    ),
+    Mutant(
         "another registration reads facts, and waits for a disk that hangs",
         "broker/server/marks.py",
         "        self._has_begun = True\n",

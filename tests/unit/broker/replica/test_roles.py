@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 from uuid import UUID
 
@@ -18,7 +18,8 @@ from metadata.records import LOST, NO_OFFSET, BrokerChange, PartitionChange, Rea
 from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.disk import DiskError
 from quorumlog.wire.errors import KafkaCode
-from tests.unit.broker.replica.rig import TOPIC, Rig, running
+from tests.unit.broker.log.batches import make_batch
+from tests.unit.broker.replica.rig import TOPIC, NoTasks, Rig, running
 from tests.unit.metadata.builders import registration
 
 FAILURE = DiskError("I/O error")
@@ -176,6 +177,28 @@ async def test_a_new_replica_is_created_in_a_working_directory(two_disks: Rig) -
     await rig.create((2, 1))
     assert rig.log.directory_id == rig.directories[0]
     assert rig.unreported == [(0, rig.directories[0])]
+
+
+async def test_a_replica_whose_directory_fails_before_the_metadata_is_known_is_offline(tmp_path: Path) -> None:
+    """Such as in the first flush after a recovery."""
+    folders = [tmp_path / "disk0", tmp_path / "disk1"]
+    async with running(tmp_path, directories=2) as before:
+        await before.register()
+        await before.create((2, 1))
+        await before.reply(2, make_batch((b"a",), leader_epoch=0))
+        directory_id = before.log.directory_id
+        await before.change(replicas=(Replica(2), Replica(1, directory_id)))
+    rig = Rig(folders)
+    rig.cluster = before.cluster
+    async with rig.role:
+        rig.role.fetchers.start(cast(asyncio.TaskGroup, NoTasks()))
+        rig.role.logs.disk_failed(directory_id, FAILURE)
+        await rig.register(1)
+        assert rig.hosted().log is None
+        assert "offline" in rig.hosted().offline
+        assert rig.unreported == []
+    for disk in rig._disks:
+        disk.close()
 
 
 @pytest.mark.parametrize("directories", [1, 2])

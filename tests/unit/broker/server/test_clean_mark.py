@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import AsyncMock
 from uuid import uuid4
 
 import pytest
@@ -129,6 +130,20 @@ async def test_a_start_continues_without_a_directory_that_cannot_store_its_numbe
         assert failing.facts.load(STARTS) == {STARTS: b"1"}
         assert working.facts.load(STARTS) == {STARTS: b"2"}
         assert role._marks.clean_epoch() == -1
+
+
+async def test_a_directory_that_cannot_store_a_mark_is_offline_for_its_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one whose file system is full.  Otherwise new replicas would be created there."""
+    folders = tmp_path / "a", tmp_path / "b"
+    await stopped_cleanly(5, *folders)
+    async with started(*folders) as role:
+        failing = role._disks[0]
+        monkeypatch.setattr(failing.facts, "commit", AsyncMock(side_effect=DiskError("no room")))
+        await role._on_registered(9)
+        assert role.progress.directories_offline == [failing.directory_id]
+        assert set(role.logs.failed_disks) == {failing.directory_id}
 
 
 def newest_segment(folder: Path) -> Path:
