@@ -175,6 +175,10 @@ class LifecycleRunner:
         self.core.on_no_reply(now_ms())
 
     async def _beat(self, want_shutdown: bool) -> None:
+        stall = self.stall_detector.current
+        if stall and not await self._is_controller_confirmed():
+            self._on_no_reply(stall)
+            return
         progress = self._progress
         request = pb.BrokerHeartbeatRequest(
             broker_id=self.identity.broker_id,
@@ -186,7 +190,6 @@ class LifecycleRunner:
             directories_offline=[each.bytes for each in progress.directories_offline],
         )
         sent_offset = progress.applied_offset
-        stall = self.stall_detector.current
         reply: pb.BrokerHeartbeatReply = await self._call(rpcs.BROKER_HEARTBEAT, request, self._timeout_ms)
         error = reply.result.error
         now = now_ms()
@@ -204,8 +207,21 @@ class LifecycleRunner:
             self.core.on_stale(now)
         else:
             logger.debug("heartbeat failed", error=error)
-            self.stall_detector.end(stall)  # brokers also serve without a controller
-            self.core.on_no_reply(now)
+            self._on_no_reply(stall)
+
+    async def _is_controller_confirmed(self) -> bool:
+        """Return whether a majority of the voters confirms the controller that answers this broker.
+
+        A heartbeat does not wait for that.  A controller in the same process, or on the same machine, was suspended
+        together with this broker.  Until it learns that it was replaced, it would call the broker unfenced.
+        """
+        request = pb.AssignDirectoriesRequest(broker_id=self.identity.broker_id, broker_epoch=self.core.epoch)
+        reply = await self._call(rpcs.ASSIGN_DIRECTORIES, request, self._timeout_ms)  # it changes nothing
+        return reply.result.error == ApiError.NONE or reply.result.error in _STALE
+
+    def _on_no_reply(self, stall: int) -> None:
+        self.stall_detector.give_up(stall, self._timeout_ms / 1000)  # brokers also serve without a controller
+        self.core.on_no_reply(now_ms())
 
     def _show(self, was: Stage) -> None:
         stage = self.core.stage

@@ -8,9 +8,9 @@ those follow another leader.  But it could acknowledge a write with acks=1, whic
 later, and it could report where the log ended when it was stopped.
 
 So the process notes the time at regular intervals.  The timer or the first request, whichever comes first, finds that
-the last note is too old.  From then on the broker serves no client as leader.  This ends when the controller answers a
-heartbeat that was sent after the stall, and reports that the broker is unfenced.  If no controller can be reached, the
-broker waits for the timeout of one heartbeat only: brokers serve without a quorum.
+the last note is too old.  From then on the broker serves no client as leader.  This ends when a controller that a
+majority of the voters has confirmed since then reports that the broker is unfenced.  If no controller can be reached,
+the broker waits for the timeout of one heartbeat only: brokers serve without a quorum.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class StallDetector:
         self._count = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._seen_at = 0.0
+        self._noticed_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -54,16 +55,25 @@ class StallDetector:
             return True
         late_s = loop.time() - self._seen_at
         if late_s > self._limit_s:
-            self._seen_at = loop.time()
+            self._seen_at = self._noticed_at = loop.time()
             self._count += 1
             self.current = self._count
             self.stalled(late_s)
         return self.current == 0
 
     def end(self, stall: int) -> None:
-        """End this stall.  Called after a heartbeat that was sent during the stall was answered or failed."""
+        """End this stall, because a heartbeat that was sent during it was answered."""
         if stall == self.current:
             self.current = 0
+
+    def give_up(self, stall: int, patience_s: float) -> None:
+        """End this stall if no controller has answered for so long since it was noticed.
+
+        Called after a heartbeat that was sent during the stall has failed.  A failure can come at once: a controller in
+        the same process, for example, was suspended as well, and has been replaced.
+        """
+        if self._loop is not None and self._loop.time() - self._noticed_at >= patience_s:
+            self.end(stall)
 
     def stop(self) -> None:
         if self._timer is not None:

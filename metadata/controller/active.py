@@ -14,8 +14,9 @@ epoch, so none of these voters had a later epoch.  Otherwise the voters confirm 
 waiting requests share.
 
 There is one exception: a heartbeat that changes nothing is answered from the committed image, without a round.  The
-broker does not act upon the answer: it serves and leads according to the records that it has applied.  A deposed
-controller pauses, and stops answering, within the fetch timeout.
+broker does not act upon the answer: it serves and leads according to the records that it has applied.  After its
+process was suspended, it does, and therefore sends another request first, which waits for the proof
+(`LifecycleRunner`).
 
 When leadership ends, `pending` is dropped.  The next leader may still commit the records that this controller appended
 (OUTCOME_UNKNOWN); all other requests had no effect (NOT_CONTROLLER).

@@ -9,6 +9,8 @@ STALL_DETECTOR = "broker/server/stall_detector.py"
 
 MARK_TESTS = "tests/unit/broker/server/test_clean_mark.py"
 STALL_TESTS = "tests/unit/broker/server/test_stall_detector.py"
+LIFECYCLE = "broker/server/lifecycle.py"
+LIFECYCLE_TESTS = "tests/unit/broker/server/test_lifecycle.py"
 
 MUTANTS = (
     Mutant(
@@ -73,5 +75,19 @@ MUTANTS = (
         "if stall == self.current:",
         "if stall <= self.current:",
         (f"{STALL_TESTS}::test_an_answer_to_a_request_before_the_stall_does_not_end_it",),
+    ),
+    Mutant(
+        "a suspended broker believes a controller that was suspended with it, and acknowledges records that are lost",
+        LIFECYCLE,
+        "        if stall and not await self._is_controller_confirmed():\n",
+        "        if False:\n",
+        (f"{LIFECYCLE_TESTS}::test_a_stalled_broker_waits_for_a_controller_that_a_majority_confirms",),
+    ),
+    Mutant(
+        "a controller that refuses at once ends the stall of a broker",
+        LIFECYCLE,
+        "self.stall_detector.give_up(stall, self._timeout_ms / 1000)",
+        "self.stall_detector.give_up(stall, 0)",
+        (LIFECYCLE_TESTS,),
     ),
 )

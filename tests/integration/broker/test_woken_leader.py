@@ -24,7 +24,16 @@ from quorumlog.wire.kafka import produce
 from quorumlog.wire.kafka.codec import Api
 from tests.integration.broker.harness import Broker, Cluster, values_of
 from tests.integration.broker.test_replication import ALL, LEADER, fetch, leading, write, written
-from tests.integration.quorum.clusters import TIMEOUT_S, done, node_of, ready, running
+from tests.integration.quorum.clusters import (
+    TIMEOUT_S,
+    done,
+    named,
+    node_of,
+    quorum_is,
+    ready,
+    running,
+    stop,
+)
 
 TOPIC = "t"
 VERSION = 9
@@ -150,6 +159,44 @@ async def test_a_resumed_process_refuses_requests_that_waited_in_its_sockets(tmp
         assert "this process was stalled: it leads nothing until the controller has answered" in said
         assert "broker fenced" in said
         assert "log truncated" not in said
+
+
+async def test_a_resumed_process_does_not_take_its_own_replaced_controller_for_the_active_one(tmp_path: Path) -> None:
+    """The broker asks it first, because it is in the same process."""
+    settings = {"broker_session_timeout_ms": 1_500, "broker_heartbeat_interval_ms": 300}
+    brokers = (11, 12, 13)
+    async with running(tmp_path, voters=1, brokers=3, **settings) as cluster:
+        for broker_id in brokers:
+            await done(cluster, "add-voter", named(cluster, broker_id))
+        await done(cluster, "remove-voter", "1")
+        await stop(node_of(cluster, 1))
+        described = await quorum_is(cluster, "a broker leads it", lambda it: it.known.leader_id in brokers)
+        node = node_of(cluster, described.known.leader_id)
+        others = [broker_id for broker_id in brokers if broker_id != node.id]
+        replicas = ":".join(map(str, (node.id, *others)))
+        await done(cluster, "topics", "create", TOPIC, "--assignment", replicas, "--wait")
+        assert await leader_is(cluster, lambda leader: leader > 0) == node.id
+        assert node.listen is not None
+        host, port = node.listen.rsplit(":", 1)
+        bootstrap = [listen for each in others if (listen := node_of(cluster, each).listen) is not None]
+        async with (
+            client.Cluster(bootstrap) as clients,
+            Producer(clients) as producer,
+            KafkaConnection(host, int(port)) as line,
+        ):
+            await line.connect(TIMEOUT_S)
+            await (await producer.send(TOPIC, 0, record(b"before")))
+            processes.send(node.pid, SIGSTOP)
+            await leader_is(cluster, lambda leader: leader in others)
+            await (await producer.send(TOPIC, 0, record(b"after")))
+            processes.send(node.pid, SIGCONT)
+            asked = []
+            for _ in range(200):  # some of them while the process learns what has happened
+                asked.append(asyncio.create_task(ask(line, LEADER, b"lost")))
+                await asyncio.sleep(0.002)
+            assert set(await asyncio.gather(*asked)) == {KafkaCode.NOT_LEADER_OR_FOLLOWER}
+            await ready(node)
+        assert "log truncated" not in Path(node.log).read_text()  # noqa: ASYNC240
 
 
 def record(value: bytes) -> bytearray:

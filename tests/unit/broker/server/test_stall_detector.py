@@ -70,3 +70,23 @@ def test_an_answer_to_a_request_before_the_stall_does_not_end_it() -> None:
         detector.stop()
 
     run(test())
+
+
+def test_a_failure_that_comes_at_once_does_not_end_a_stall() -> None:
+    """A controller in the same process that was suspended and replaced, too, refuses the heartbeat immediately."""
+
+    async def test() -> None:
+        detector = StallDetector(3.0)
+        detector.start()
+        pass_unnoticed(10.0)
+        assert not detector.is_awake()
+        detector.give_up(detector.current, 2.0)
+        assert not detector.is_awake()
+        await asyncio.sleep(2.0)
+        detector.give_up(detector.current - 1, 2.0)
+        assert not detector.is_awake(), "that was another one"
+        detector.give_up(detector.current, 2.0)
+        assert detector.is_awake()
+        detector.stop()
+
+    run(test())
