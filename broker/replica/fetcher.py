@@ -14,6 +14,9 @@ When a partition is added, or its position changes, while a fetch is parked at t
 sent immediately on the fetcher's other connection, and the leader answers the parked one.  A new leader therefore gets
 the positions of its followers within a round trip, not within the long poll.
 
+While a log is being truncated, its partition is left out of the rounds.  So a directory that hangs delays only the
+replicas that it holds.
+
 A position counts only under the broker epoch that its fetch names.  So the session also starts over when this process
 has registered again.
 
@@ -25,8 +28,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from broker.core.fetch_session import NO_SESSION, FetcherSession, FetchTarget, PartitionKey, SessionRequest
 from broker.core.partition import (
@@ -63,7 +68,8 @@ Resolve = Callable[[int], "tuple[str, int] | None"]
 """Broker id → host and port of its inter-broker listener; None while it is not registered."""
 
 FLUSH_WAIT_S = 1.0
-"""How long a round waits for its flush: a directory that hangs must not delay replicas in the others."""
+"""How long a round waits for its flush, or for a truncation: a directory that hangs must not delay replicas in the
+others."""
 
 _PASSING = frozenset(
     {
@@ -112,6 +118,10 @@ class Fetcher:
         """Set while requests to the leader fail."""
         self._refusals: dict[PartitionKey, Backoff] = {}
         """Partitions whose last reply was refused."""
+        self._truncations: dict[PartitionKey, asyncio.Task[None]] = {}
+        """Logs that are being truncated or started over; they are left out of the fetch meanwhile."""
+        self._bug: BaseException | None = None
+        """The unexpected failure of a truncation, which `run` raises."""
         self._refused_session = False
         self._broker_epoch = NO_EPOCH
         """The registration of this broker under which the session began."""
@@ -158,6 +168,9 @@ class Fetcher:
     def _want(self, key: PartitionKey, replica: Replica) -> None:
         if self._replicas.get(key) is not replica:
             return  # it was removed while its log was truncated, or while the disk flushed it
+        if key in self._truncations:
+            self._session.drop(key)
+            return  # `_on_truncated` continues
         partition_log, follower = replica.log, replica.follower
         if partition_log is None or follower is None:
             return
@@ -185,17 +198,23 @@ class Fetcher:
 
     async def run(self) -> None:
         """Copy until `stop`.  Raises only when cancelled."""
-        while not self._stopping:
-            try:
-                await self._copy()
-                self._failing = None
-            except (ClusterError, RemoteProtocolError) as error:
-                await self._abandon()
-                if self._failing is None:
-                    self._failing = self._new_backoff()
-                    logger.info("fetching stopped", leader=self.leader_id, cause=error.message)
-                await self._back_off(self._failing.next_s())
-        await self._abandon()
+        try:
+            while not self._stopping:
+                try:
+                    await self._copy()
+                    self._failing = None
+                except (ClusterError, RemoteProtocolError) as error:
+                    await self._abandon()
+                    if self._failing is None:
+                        self._failing = self._new_backoff()
+                        logger.info("fetching stopped", leader=self.leader_id, cause=error.message)
+                    await self._back_off(self._failing.next_s())
+            await self._abandon()
+            if self._truncations:
+                await asyncio.wait(self._truncations.values())
+        finally:
+            for truncation in self._truncations.values():
+                truncation.cancel()
 
     async def stop(self) -> None:
         """End after the round that is being processed."""
@@ -208,6 +227,8 @@ class Fetcher:
     async def _copy(self) -> None:
         """Run rounds until something fails."""
         while not self._stopping:
+            if self._bug is not None:
+                raise self._bug
             if not self._replicas and not self._rounds:
                 self._news.clear()
                 await self._drop_connections()
@@ -299,6 +320,8 @@ class Fetcher:
             target = self._target_of_reply(key)
             if replica is None or target is None or replica.log is None or replica.follower is None:
                 continue
+            if key in self._truncations:
+                continue
             try:
                 await self._apply(key, replica, replica.log, replica.follower, target, part, appended)
             except (DiskError, CorruptStoreError) as error:
@@ -355,17 +378,39 @@ class Fetcher:
                 if target.log_start < partition_log.durable_start_offset and not len(records):
                     self._want(key, replica)  # the leader does not know the start that retention has set here
             case TruncateTo(end):
-                await self._truncate(replica, partition_log, follower, end)
-                self._want(key, replica)
+                await self._begin_truncation(key, self._truncate(replica, partition_log, follower, end))
             case RestartAt(start, epoch):
                 logger.warning("log restarts", replica=repr(replica), end=partition_log.end_offset, start=start)
-                if await self._context.logs.reset_to(partition_log, start, epoch) and replica.follower is not None:
-                    replica.on_truncated()  # its leader epoch may have changed meanwhile
-                self._want(key, replica)
+                await self._begin_truncation(key, self._restart(replica, partition_log, start, epoch))
             case DelayFetch(code):
                 if code not in _PASSING and key not in self._refusals:
                     logger.warning("leader refuses", replica=repr(replica), leader=self.leader_id, code=code)
                 self._delay_partition(key)
+
+    async def _begin_truncation(self, key: PartitionKey, work: Coroutine[Any, Any, None]) -> None:
+        """Truncate a log, and wait for that shortly.  The log is fetched again once it is done."""
+        truncation = self._truncations[key] = asyncio.get_running_loop().create_task(work)
+        truncation.add_done_callback(partial(self._on_truncated, key, self._replicas[key]))
+        if len(self._truncations) == 1:  # otherwise a directory hangs, and each truncation there would take so long
+            await asyncio.wait([truncation], timeout=FLUSH_WAIT_S)
+        if not truncation.done():
+            self._session.drop(key)
+
+    def _on_truncated(self, key: PartitionKey, replica: Replica, truncation: asyncio.Task[None]) -> None:
+        del self._truncations[key]
+        error = None if truncation.cancelled() else truncation.exception()
+        if isinstance(error, DiskError | CorruptStoreError):
+            replica.take_offline(error)
+        elif error is not None:
+            self._bug = error
+            self._news.set()
+        if (newest := self._replicas.get(key)) is not None:
+            self._session.refused(key)  # if the log has not changed, the leader must answer the same position again
+            self._want(key, newest)
+
+    async def _restart(self, replica: Replica, partition_log: PartitionLog, start: int, epoch: int) -> None:
+        if await self._context.logs.reset_to(partition_log, start, epoch) and replica.follower is not None:
+            replica.on_truncated()  # its leader epoch may have changed meanwhile
 
     async def _truncate(self, replica: Replica, partition_log: PartitionLog, follower: FollowerState, end: int) -> None:
         before = partition_log.end_offset

@@ -662,4 +662,18 @@ MUTANTS = (
         "                return\n            self.are_known = True\n",
         ("tests/unit/broker/replica/test_strays.py",),
     ),
+    Mutant(
+        "a truncation in a directory that hangs delays the replicas in the others",
+        FETCHER,
+        "            await asyncio.wait([truncation], timeout=FLUSH_WAIT_S)\n",
+        "            await asyncio.wait([truncation])\n",
+        (f"{FETCHER_TESTS}::test_a_truncation_in_a_directory_that_hangs_does_not_delay_replicas_in_others",),
+    ),
+    Mutant(
+        "a follower that could not truncate its log waits until somebody writes",
+        FETCHER,
+        "            self._session.refused(key)  # if the log",
+        "            # if the log",
+        (f"{FETCHER_TESTS}::test_a_position_at_which_the_log_was_not_truncated_is_reported_again",),
+    ),
 )

@@ -174,10 +174,8 @@ class Rig:
         """Return the entry for partition 0 in the next fetch from this leader."""
         return self.fetcher(leader_id)._session.target(self.hosted().partition)
 
-    async def reply(self, leader_id: int, records: bytes = b"", *, flush: bool = True, **fields: Any) -> None:
-        """Request partition 0 from this leader, and process its answer.  flush: a truncation also becomes durable."""
-        fetcher = self.fetcher(leader_id)
-        request = fetcher._session.build()
+    def part(self, index: int, records: bytes = b"", **fields: Any) -> FetchedPartition:
+        """A leader's answer about this partition."""
         said: dict[str, Any] = {
             "error_code": 0,
             "high_watermark": 0,
@@ -186,17 +184,22 @@ class Rig:
             "diverging_end": -1,
             **fields,
         }
-        part = FetchedPartition(
-            topic_id=self.hosted().topic_id,
+        return FetchedPartition(
+            topic_id=self.hosted(index).topic_id,
             topic=None,
-            index=0,
+            index=index,
             last_stable_offset=said["high_watermark"],
             records=memoryview(records),
             leader_id=-1,
             leader_epoch=-1,
             **said,
         )
-        await fetcher._on_reply(request, FetchedReply(0, 77, [part]))
+
+    async def reply(self, leader_id: int, records: bytes = b"", *, flush: bool = True, **fields: Any) -> None:
+        """Request partition 0 from this leader, and process its answer.  flush: a truncation also becomes durable."""
+        fetcher = self.fetcher(leader_id)
+        request = fetcher._session.build()
+        await fetcher._on_reply(request, FetchedReply(0, 77, [self.part(0, records, **fields)]))
         if flush and (log := self.hosted().log) is not None and log.durability.is_truncating:
             await self.role.logs.flush_all([log])
 

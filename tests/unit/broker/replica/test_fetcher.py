@@ -14,6 +14,7 @@ import pytest
 from broker.core.fetch_session import FULL_FETCH_NEW_SESSION
 from broker.kafka.api import FetchPartition, ForgottenPartition
 from broker.log import PartitionLog
+from broker.replica import fetcher as fetchers
 from broker.replica.replica import Replica
 from quorumlog.errors import ClusterError
 from quorumlog.runtime.disk import DiskError, DiskFile
@@ -271,6 +272,76 @@ async def test_a_directory_that_fails_in_a_flush_takes_no_other_directory_offlin
         assert set(rig.role.logs.failed_disks) == {failing.directory_id}
         assert [rig.hosted(index).log for index in range(2)] == [None, held]
         held.durability.release()
+
+
+async def test_a_truncation_in_a_directory_that_hangs_does_not_delay_replicas_in_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, directories=2) as rig:
+        await rig.register()
+        await rig.create((2, 1), (2, 1))
+        await rig.reply(2, make_batch((b"a",), leader_epoch=0))
+        monkeypatch.setattr(fetchers, "FLUSH_WAIT_S", 0.01)
+        hanging, other = rig.log, rig.hosted(1).log
+        assert other is not None
+        assert other.directory_id != hanging.directory_id
+        disk, works_again = rig._disks[rig.directories.index(hanging.directory_id)], asyncio.Event()
+        commit = disk.facts.commit
+
+        async def hangs(changes: dict[str, bytes | None]) -> None:
+            await works_again.wait()
+            await commit(changes)
+
+        monkeypatch.setattr(disk.facts, "commit", hangs)
+        fetcher = rig.fetcher(2)
+        request = fetcher._session.build()
+        starts_over = rig.part(0, error_code=int(KafkaCode.OFFSET_OUT_OF_RANGE), log_start_offset=9)
+        records = rig.part(1, make_batch((b"b",), leader_epoch=0))
+        try:
+            async with asyncio.timeout(WAIT_S):
+                await fetcher._on_reply(request, wire.FetchedReply(0, 77, [starts_over, records]))
+            assert (hanging.end_offset, other.end_offset) == (1, 1)
+            before = rig.target(2)
+            assert before is None
+        finally:
+            works_again.set()
+        await asyncio.wait(fetcher._truncations.values())
+        await rig.role.logs.flush_all([hanging])
+        after = rig.target(2)
+        assert after is not None
+        assert (after.offset, hanging.start_offset) == (9, 9)
+
+
+async def test_a_failure_in_a_truncation_ends_the_fetcher(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An assertion that fails is a mistake in the program, and ends the process."""
+    await rig.create((2, 1, 3))
+    for offset, value in enumerate((b"a", b"b", b"c")):
+        await rig.reply(2, make_batch((value,), base_offset=offset, leader_epoch=0))
+    await rig.change(leader=3, isr=(3,))
+    monkeypatch.setattr(rig.role.logs, "prepare_truncation", AsyncMock(side_effect=AssertionError("a mistake")))
+    await rig.reply(3, diverging_epoch=0, diverging_end=1)
+    with pytest.raises(AssertionError, match="a mistake"):
+        await rig.fetcher(3).run()
+
+
+async def test_a_position_at_which_the_log_was_not_truncated_is_reported_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader repeats its answer only to a position that the fetch names, or when records arrive."""
+    await rig.create((2, 1, 3))
+    for offset, value in enumerate((b"a", b"b", b"c")):
+        await rig.reply(2, make_batch((value,), base_offset=offset, leader_epoch=0), high_watermark=3)
+    await rig.role.logs.flush_all([rig.log])
+
+    async def saved_meanwhile(log: PartitionLog, _: int) -> None:
+        log.marks.truncation_floor = 3
+
+    monkeypatch.setattr(rig.role.logs, "prepare_truncation", saved_meanwhile)
+    await rig.change(leader=3, isr=(3,))
+    await rig.reply(3, diverging_epoch=0, diverging_end=1)
+    assert rig.log.end_offset == 3
+    again = rig.fetcher(3)._session.build()
+    assert [(key, target.offset) for key, target in again.targets] == [(rig.hosted().partition, 3)]
 
 
 class Line:
