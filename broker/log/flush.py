@@ -90,17 +90,23 @@ class GroupFlush:
         Raises:
             DiskError: the disk failed.
         """
+        await self.begin(logs)
+
+    def begin(self, logs: Iterable[Durability]) -> asyncio.Future[None]:
+        """Begin what `flush_all` does, before anything else runs; the future has its outcome."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self.failure is not None:
-            raise self.failure
+            done.set_exception(self.failure)
+            return done
         dirty = [log for log in logs if log.is_dirty]
         if not dirty and not self._is_flushing:
-            return
+            done.set_result(None)
+            return done
         for log in dirty:
             self.mark(log)
         self._wake.set()
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._next_pass.append(done)
-        await done
+        return done
 
 
 def _settle(futures: list[asyncio.Future[None]], error: DiskError | None = None) -> None:

@@ -341,12 +341,8 @@ class LogManager:
         by_directory: dict[UUID, list[Durability]] = {}
         for log in logs:
             by_directory.setdefault(log.directory_id, []).append(log.durability)
-        barriers = [
-            self._directories[directory_id].flush.flush_all(mine) for directory_id, mine in by_directory.items()
-        ]
-        if len(barriers) == 1:
-            await barriers[0]  # without a task of its own, since followers wait for one with each round
-            return
+        # All begin in this turn.  A log may move during a wait, and its former directory must not vouch for it then.
+        barriers = [self._directories[directory_id].flush.begin(mine) for directory_id, mine in by_directory.items()]
         for outcome in await asyncio.gather(*barriers, return_exceptions=True):
             if outcome is not None:
                 raise outcome

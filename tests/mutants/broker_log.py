@@ -576,4 +576,14 @@ MUTANTS = (
         "while True:",
         ("tests/unit/broker/log/test_compaction_of_a_removed_log.py",),
     ),
+    Mutant(
+        "a flush of a former directory vouches for the records of a log that has moved",
+        MANAGER,
+        "barriers = [self._directories[directory_id].flush.begin(mine) for",
+        "barriers = [self._directories[directory_id].flush.flush_all(mine) for",
+        (
+            "tests/unit/broker/log/test_manager.py::"
+            "test_a_flush_of_several_directories_begins_in_all_of_them_in_one_turn",
+        ),
+    ),
 )

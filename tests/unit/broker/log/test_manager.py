@@ -132,6 +132,25 @@ async def test_disks_fail_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     disk.close()
 
 
+async def test_a_flush_of_several_directories_begins_in_all_of_them_in_one_turn(tmp_path: Path) -> None:
+    """One turn later, a log may have moved.  The flush of its former directory would then vouch for its records."""
+    disks = two_disks(tmp_path)
+    logs = LogManager(disks)
+    await logs.open()
+    one = logs.create(KEY, "t", disks[0].directory_id, LogConfig())
+    two = logs.create(OTHER, "t", disks[1].directory_id, LogConfig())
+    append(one, [b"x"])
+    append(two, [b"x"])
+    flushing = asyncio.create_task(logs.flush_all([one, two]))
+    await asyncio.sleep(0)  # one turn
+    assert [len(directory.flush._next_pass) for directory in logs._directories.values()] == [1, 1]
+    await flushing
+    assert (one.flushed_offset, two.flushed_offset) == (1, 1)
+    await logs.close()
+    for disk in disks:
+        disk.close()
+
+
 async def in_two_directories(tmp_path: Path) -> list[FileDisk]:
     """KEY with one record on a, whose disk failed; moved away meanwhile, and back, with three, on b; then killed."""
     disks = two_disks(tmp_path)
