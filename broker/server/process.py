@@ -309,8 +309,8 @@ class BrokerProcess:
         await self.role.wait_serving()
         while not self.is_ready()[0]:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(READY_LOOK_S):
-                    await self.plane.ready()
+                async with asyncio.timeout(READY_LOOK_S):  # no event reports every condition
+                    await self.plane.node.changed()
 
     def _check_broker(self) -> Check:
         lifecycle = self.role.lifecycle

@@ -11,6 +11,7 @@ close     answer everything that is parked, save watermarks, close the logs, wri
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Protocol
 from uuid import UUID
@@ -55,6 +56,7 @@ from quorumlog.wire.rpcs import ControllerCall
 logger = get_logger("broker")
 
 FINAL_SAVE_TIMEOUT_S = 10.0
+SERVING_LOOK_S = 0.25
 
 
 class Replay(Protocol):
@@ -263,6 +265,7 @@ class BrokerRole:
         self.replicas.close()
         try:
             async with asyncio.timeout(FINAL_SAVE_TIMEOUT_S):
+                await self.follower.close()
                 await self.cleaner.close()
                 await self.watermarks.save()
                 await self.logs.close()
@@ -279,7 +282,9 @@ class BrokerRole:
         while not self.is_serving:
             await self.lifecycle.wait_unfenced()
             if not self.is_serving:
-                await self.wait_applied(self.progress.applied_offset + 1)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(SERVING_LOOK_S):  # no record reports the end of a stall
+                        await self.wait_applied(self.progress.applied_offset + 1)
 
     @property
     def is_serving(self) -> bool:

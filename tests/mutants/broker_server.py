@@ -90,4 +90,11 @@ MUTANTS = (
         "self.stall_detector.give_up(stall, 0)",
         (LIFECYCLE_TESTS,),
     ),
+    Mutant(
+        "a broker that is fenced while it starts blocks its process",
+        "broker/server/process.py",
+        "                    await self.plane.node.changed()\n",
+        "                    await self.plane.ready()\n",
+        ("tests/unit/broker/server/test_process.py",),
+    ),
 )

@@ -98,6 +98,18 @@ async def test_without_a_controller_a_resumed_leader_waits_for_one_heartbeat(clu
     assert values_of(leader.hosted("t")) == [b"a"]
 
 
+async def test_a_broker_that_is_stalled_while_it_starts_is_ready_without_a_change_of_the_metadata(
+    cluster: Cluster,
+) -> None:
+    cluster.controller.create("t", (1, 2, 3))
+    leader = await leading(cluster, 1, "t")
+    stall(leader)
+    await refused_everything(leader)
+    async with asyncio.timeout(TIMEOUT_S):
+        await leader.role.wait_serving()
+    await written(leader, "t", b"a")
+
+
 async def test_librdkafka_keeps_its_epoch_when_a_leader_refuses_some_of_its_requests(cluster: Cluster) -> None:
     """A new epoch would send again, unrecognised, batches that are in the log and whose answers were lost."""
     values = [b"%d" % number for number in range(600)]

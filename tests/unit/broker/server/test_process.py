@@ -1,0 +1,48 @@
+"""A broker process waits until it is ready."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+from broker.server.process import BrokerProcess
+from quorumlog.runtime.http import Check
+from tests.unit.metadata.fake_node import run
+
+
+async def at_once() -> None:
+    pass
+
+
+class Starting(BrokerProcess):
+    """A broker that has served already, but does not serve now: it was fenced or stalled meanwhile."""
+
+    def __init__(self) -> None:
+        joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        joined.set_result(None)
+        self._joining = cast(Any, joined)
+        self.role = cast(Any, SimpleNamespace(wait_serving=at_once))
+        node = SimpleNamespace(changed=asyncio.Event().wait)
+        self.plane = cast(Any, SimpleNamespace(ready=at_once, node=node))
+        self.serves = False
+        self.looks = 0
+
+    def checks(self) -> dict[str, Any]:
+        self.looks += 1
+        assert self.looks < 1_000, "nothing else runs in this process meanwhile"
+        return {"broker": lambda: Check(self.serves)}
+
+
+def test_a_start_waits_for_a_broker_that_does_not_serve_any_more() -> None:
+    """Its control plane is ready, so that this wait alone would never let anything else run."""
+
+    async def test() -> None:
+        broker = Starting()
+        ready = asyncio.create_task(broker.ready())
+        await asyncio.sleep(5)
+        assert not ready.done()
+        broker.serves = True
+        await ready
+
+    run(test())
