@@ -43,12 +43,12 @@ class OffsetService:
             return ListOffsetResult(int(found))
         try:
             end = found.log.last_stable_offset if read_committed else found.leader.high_watermark
-            return await self._list_offset(found, timestamp, end)
+            return await self._list_offset(replica, found, timestamp, end)
         except (DiskError, CorruptStoreError) as error:
             replica.take_offline(error)
             return ListOffsetResult(int(KafkaCode.KAFKA_STORAGE_ERROR))
 
-    async def _list_offset(self, found: Leading, timestamp: int, end: int) -> ListOffsetResult:
+    async def _list_offset(self, replica: Replica, found: Leading, timestamp: int, end: int) -> ListOffsetResult:
         leader, partition_log = found
         if timestamp == LATEST_TIMESTAMP:
             if not leader.latest_known():
@@ -63,6 +63,8 @@ class OffsetService:
             return ListOffsetResult(int(KafkaCode.NONE))
         else:
             place = await self._look_up(partition_log.offset_for_timestamp, timestamp, end)
+        if replica.leader is not leader:
+            return ListOffsetResult(int(KafkaCode.NOT_LEADER_OR_FOLLOWER))  # its leadership ended during the look-up
         if place is None:
             # No committed record has such an offset, but an older leader may have shown later records.
             return ListOffsetResult(int(KafkaCode.NONE if leader.latest_known() else KafkaCode.OFFSET_NOT_AVAILABLE))

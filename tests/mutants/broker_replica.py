@@ -676,4 +676,11 @@ MUTANTS = (
         "            # if the log",
         (f"{FETCHER_TESTS}::test_a_position_at_which_the_log_was_not_truncated_is_reported_again",),
     ),
+    Mutant(
+        "a leader that resigned during a look-up by time answers it",
+        OFFSETS,
+        "        if replica.leader is not leader:\n",
+        "        if False:\n",
+        (f"{READ_TESTS}::test_a_time_is_not_answered_by_a_leader_that_resigned_during_the_look_up",),
+    ),
 )

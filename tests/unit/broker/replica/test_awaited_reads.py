@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from broker.core.fetch_session import FULL_FETCH_NEW_SESSION
-from broker.kafka.api import FetchPartition, FetchPlan, FetchReply
+from broker.kafka.api import MAX_TIMESTAMP, FetchPartition, FetchPlan, FetchReply
+from broker.log import PartitionLog
 from broker.replica.replica import Replica
 from quorumlog.runtime.disk import DiskError
 from quorumlog.wire.errors import KafkaCode
@@ -92,3 +94,26 @@ async def test_a_fetch_that_arrives_during_a_read_replaces_the_earlier_one(rig: 
     reads.go_on.set()
     assert (await older).results == ()
     assert [len(each.records) > 0 for each in (await newer).results] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "look_up"), [(0, "offset_for_timestamp"), (MAX_TIMESTAMP, "max_timestamp_offset")]
+)
+async def test_a_time_is_not_answered_by_a_leader_that_resigned_during_the_look_up(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, timestamp: int, look_up: str
+) -> None:
+    """It may have truncated the record that was found."""
+    await rig.create((1, 2))
+    await rig.write(b"a")
+    await rig.fetch(2, 1, 0)
+    assert (await rig.replicas.list_offset(TOPIC, 0, timestamp)).offset == 0
+    find = getattr(PartitionLog, look_up)
+
+    async def resigns_meanwhile(*arguments: Any) -> Any:
+        found = await find(*arguments)
+        await rig.change(leader=2)
+        return found
+
+    monkeypatch.setattr(PartitionLog, look_up, resigns_meanwhile)
+    found = await rig.replicas.list_offset(TOPIC, 0, timestamp)
+    assert (found.error_code, found.offset) == (KafkaCode.NOT_LEADER_OR_FOLLOWER, -1)
