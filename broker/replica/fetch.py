@@ -77,7 +77,7 @@ class FetchService:
             self._limits.sessions,
             self._limits.session_idle_ms,
             lambda: random.randint(1, _SESSION_ID_MAX),
-            self._unwatch_all,
+            self._on_session_closed,
             self._limits.session_partitions,
         )
         self._parked: dict[Session, asyncio.Future[None]] = {}
@@ -193,6 +193,11 @@ class FetchService:
         replica = self._table.find(*key)
         if replica is not None:
             replica.sessions[session] = key
+
+    def _on_session_closed(self, session: Session) -> None:
+        """Let a fetch that waits in the session look at every partition again, and continue without the session."""
+        session.ready.update(dict.fromkeys(session.entries))  # until it continues, no replica touches the session
+        self._unwatch_all(session)
 
     def _unwatch_all(self, session: Session) -> None:
         for key in session.entries:

@@ -677,6 +677,13 @@ MUTANTS = (
         (f"{FETCHER_TESTS}::test_a_position_at_which_the_log_was_not_truncated_is_reported_again",),
     ),
     Mutant(
+        "a fetch whose session has just ended misses records",
+        FETCH,
+        "        session.ready.update(dict.fromkeys(session.entries))  # until",
+        "        # until",
+        (f"{CONSUMER_SESSION_TESTS}::test_a_fetch_whose_session_has_just_ended_does_not_miss_records",),
+    ),
+    Mutant(
         "a leader that resigned during a look-up by time answers it",
         OFFSETS,
         "        if replica.leader is not leader:\n",

@@ -270,3 +270,19 @@ async def test_a_session_that_ends_while_its_fetch_waits_leaves_nothing_behind(r
     await write(rig, 0, b"b" * 200)
     assert (await waiting).session_id == NO_SESSION, "the consumer opens another one"
     assert not rig.hosted().sessions
+
+
+async def test_a_fetch_whose_session_has_just_ended_does_not_miss_records(rig: Rig) -> None:
+    """They may be committed before the fetch continues."""
+    rig.cluster.create(TOPIC, (1,), configs=(("write.caching", "true"),))
+    await rig.learn()
+    consumer = SessionConsumer(rig, by_id=True)
+    consumer.positions = {0: 0}
+    session_id = (await consumer.fetch()).session_id
+    waiting = asyncio.create_task(rig.replicas.fetch(consumer.next_plan(max_wait_ms=30_000, min_bytes=1)))
+    await settle()
+    assert rig.replicas.fetches.parked == 1
+    await rig.replicas.fetch(consumer.plan({}, [], (session_id, -1)))  # ends the session
+    assert rig.produce(b"a", acks=1).done()
+    (result,) = (await waiting).results
+    assert len(result.records)
