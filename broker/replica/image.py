@@ -46,7 +46,7 @@ from quorumlog.runtime.turns import Turn
 logger = get_logger("broker")
 
 REMOVAL_WAIT_S = 1.0
-"""How long a pass waits until the folders of removed replicas are set aside."""
+"""How long a pass, or a stop, waits until the folders of removed replicas are set aside."""
 
 
 class ImageFollower:
@@ -163,17 +163,25 @@ class ImageFollower:
 
     async def run(self) -> None:
         """Apply the metadata until cancelled."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            if self._wait_for < 0 or self._cluster.newest.end_offset <= self._wait_for:
+                continue
+            if not self._active:
+                self._active = self._everything_touched = True
+            if self._everything_touched:
+                await self._touch_everything()
+            await self._apply()
+
+    async def close(self) -> None:
+        """Wait shortly until the folders of removed replicas are set aside.  `run` has been cancelled.
+
+        A start after a clean stop trusts the facts about a log, and those about these logs are outdated.
+        """
         try:
-            while True:
-                await self._news.wait()
-                self._news.clear()
-                if self._wait_for < 0 or self._cluster.newest.end_offset <= self._wait_for:
-                    continue
-                if not self._active:
-                    self._active = self._everything_touched = True
-                if self._everything_touched:
-                    await self._touch_everything()
-                await self._apply()
+            if self._removals:
+                await asyncio.wait(self._removals, timeout=REMOVAL_WAIT_S)
         finally:
             for removal in self._removals:
                 removal.cancel()

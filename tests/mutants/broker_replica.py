@@ -690,4 +690,11 @@ MUTANTS = (
         "        if False:\n",
         (f"{READ_TESTS}::test_a_time_is_not_answered_by_a_leader_that_resigned_during_the_look_up",),
     ),
+    Mutant(
+        "a clean stop leaves the folders of removed replicas with outdated facts",
+        IMAGE,
+        "                await asyncio.wait(self._removals, timeout=REMOVAL_WAIT_S)\n",
+        "                pass\n",
+        (f"{ROLE_TESTS}::test_a_stop_sets_the_folders_of_removed_replicas_aside",),
+    ),
 )

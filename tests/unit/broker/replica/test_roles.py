@@ -21,6 +21,7 @@ from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.replica.rig import TOPIC, NoTasks, Rig, running
 from tests.unit.metadata.builders import registration
+from tests.unit.metadata.fake_node import settle
 
 FAILURE = DiskError("I/O error")
 
@@ -251,6 +252,50 @@ async def test_a_hanging_directory_delays_only_replicas_whose_folders_it_holds(
         await asyncio.wait(rig.role.follower._removals)
         await rig.role.follower._apply()
         assert (rig.log.end_offset, rig.hosted().is_joining) == (0, True)
+
+
+async def test_a_stop_sets_the_folders_of_removed_replicas_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the next start, after a clean stop, would trust what the facts say about their logs."""
+    async with running(tmp_path) as rig:
+        await rig.register()
+        await rig.create((2, 1))
+        topic_id, last_offset = rig.hosted().topic_id, rig.hosted().image.last_offset
+        await rig.reply(2, make_batch((b"a",), leader_epoch=0), high_watermark=1)
+        await rig.role.logs.checkpoint([rig.log])
+        await rig.reply(2, make_batch((b"b",), base_offset=1, leader_epoch=0), high_watermark=2)
+        (disk,) = rig._disks
+        commit, works_again = disk.facts.commit, asyncio.Event()
+
+        async def hangs(changes: dict[str, bytes | None]) -> None:
+            await works_again.wait()
+            await commit(changes)
+
+        def step(**fields: Any) -> PartitionChange:
+            return PartitionChange(topic_id, 0, Reason.REASSIGNMENT, NO_OFFSET, last_offset, **fields)
+
+        with monkeypatch.context() as context:
+            context.setattr(image, "REMOVAL_WAIT_S", 0.01)
+            context.setattr(disk.facts, "commit", hangs)
+            rig.cluster.apply([step(isr=(2,), replicas=(Replica(2),))])
+            await rig.learn()
+            assert rig.role.follower._removals
+        rig.role._tasks.append(asyncio.create_task(rig.role.follower.run()))
+        await settle()
+        closing = asyncio.create_task(rig.role.close())
+        await settle()
+        works_again.set()
+        await closing
+    again = Rig([tmp_path / "disk0"])
+    again.cluster = rig.cluster
+    again.cluster.apply([step(replicas=(Replica(2), Replica(1)), adding=(1,))])
+    async with again.role:
+        again.role.fetchers.start(cast(asyncio.TaskGroup, NoTasks()))
+        await again.register(1)
+        assert (again.log.end_offset, again.log.size) == (0, 0)
+    for each in again._disks:
+        each.close()
 
 
 # -- damaged replicas
