@@ -697,4 +697,11 @@ MUTANTS = (
         "                pass\n",
         (f"{ROLE_TESTS}::test_a_stop_sets_the_folders_of_removed_replicas_aside",),
     ),
+    Mutant(
+        "a replica of a directory that failed early stays in the ISR if the controller does not know its directory",
+        DIRECTORIES,
+        "            if found.directory_id != assigned:  # otherwise",
+        "            if False:  # otherwise",
+        (f"{ROLE_TESTS}::test_a_replica_whose_directory_fails_before_the_metadata_is_known_is_offline",),
+    ),
 )

@@ -180,15 +180,19 @@ async def test_a_new_replica_is_created_in_a_working_directory(two_disks: Rig) -
     assert rig.unreported == [(0, rig.directories[0])]
 
 
-async def test_a_replica_whose_directory_fails_before_the_metadata_is_known_is_offline(tmp_path: Path) -> None:
-    """Such as in the first flush after a recovery."""
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_a_replica_whose_directory_fails_before_the_metadata_is_known_is_offline(
+    tmp_path: Path, is_known: bool
+) -> None:
+    """Such as in the first flush after a recovery.  is_known: the controller knows that the replica is there."""
     folders = [tmp_path / "disk0", tmp_path / "disk1"]
     async with running(tmp_path, directories=2) as before:
         await before.register()
         await before.create((2, 1))
         await before.reply(2, make_batch((b"a",), leader_epoch=0))
         directory_id = before.log.directory_id
-        await before.change(replicas=(Replica(2), Replica(1, directory_id)))
+        if is_known:
+            await before.change(replicas=(Replica(2), Replica(1, directory_id)))
     rig = Rig(folders)
     rig.cluster = before.cluster
     async with rig.role:
@@ -197,7 +201,7 @@ async def test_a_replica_whose_directory_fails_before_the_metadata_is_known_is_o
         await rig.register(1)
         assert rig.hosted().log is None
         assert "offline" in rig.hosted().offline
-        assert rig.unreported == []
+        assert rig.unreported == ([] if is_known else [(0, directory_id)])
     for disk in rig._disks:
         disk.close()
 
