@@ -144,6 +144,8 @@ class Producer:
             ApiError.PRODUCER_CLOSED, "the producer was not started", "use `async with`, or await start()"
         )
         self._tasks = BackgroundTasks(self._broken)
+        self._must_yield = False
+        """Set when a batch begins: the lanes should run before the next record, also beside a loop without a pause."""
         self._buffer = ProducerBuffer(buffer_size_max_bytes, not_started)
         stale = asyncio.Event()
         self._sender = LaneSender(bootstrap, settings, self._transaction, self._buffer, stale)
@@ -241,15 +243,14 @@ class Producer:
             value, key = as_bytes("value", value), as_bytes("key", key)
         pairs = as_headers(headers) if headers else ()
         timestamp_ms = self._wall_ms() if timestamp_ms is None else as_timestamp_ms(timestamp_ms)
+        if self._must_yield:  # before the record is added: a call that is cancelled has added nothing
+            self._must_yield = False
+            await asyncio.sleep(0)
         known = self._topics.known.get(topic)
         if known is None:
             known = await self._topics.get(topic)
-        delivery, is_new = self._add(known, key, value, pairs, partition, timestamp_ms)
-        if delivery is None:
-            return await self._add_later(topic, key, value, pairs, partition, timestamp_ms)
-        if is_new:  # let the lanes run, also beside a loop that sends without a pause
-            await asyncio.sleep(0)
-        return delivery
+        delivery = self._add(known, key, value, pairs, partition, timestamp_ms)
+        return delivery or await self._add_later(topic, key, value, pairs, partition, timestamp_ms)
 
     async def send_and_wait(
         self,
@@ -426,8 +427,8 @@ class Producer:
         headers: Headers,
         index: int | None,
         timestamp_ms: int,
-    ) -> tuple[Delivery | None, bool]:
-        """Return the delivery, or None if there is no room, and whether the record began a batch."""
+    ) -> Delivery | None:
+        """Return the delivery, or None if there is no room."""
         size = RECORD_OVERHEAD_BYTES
         if value is not None:
             size += len(value)
@@ -443,17 +444,16 @@ class Producer:
         if buffer.size + size > buffer.size_max:
             if size > buffer.size_max:
                 raise buffer.too_large(size)
-            return None, False
+            return None
         lane = topic.lanes[self._partition(topic, key, size) if index is None else _checked(topic, index)]
         queue = lane.queue
-        is_new = not queue or queue[-1].size + size > lane.size_max
-        if is_new:
+        if not queue or queue[-1].size + size > lane.size_max:
             self._begin_batch(lane)
         batch = queue[-1]
         batch.records.append((timestamp_ms, key, value, headers))
         batch.size += size
         buffer.size += size
-        return Delivery(batch, len(batch.records) - 1), is_new
+        return Delivery(batch, len(batch.records) - 1)
 
     def _partition(self, topic: Topic, key: bytes | None, size: int) -> int:
         count = len(topic.lanes)
@@ -476,6 +476,7 @@ class Producer:
         self._buffer.add(batch)
         lane.queue.append(batch)
         lane.changed.set()
+        self._must_yield = True
 
     async def _add_later(
         self, name: str, key: bytes | None, value: bytes | None, headers: Headers, index: int | None, timestamp_ms: int
@@ -486,7 +487,7 @@ class Producer:
                 while True:
                     await self._buffer.decided_one()
                     topic = self._topics.known.get(name) or await self._topics.get(name)
-                    delivery, _ = self._add(topic, key, value, headers, index, timestamp_ms)
+                    delivery = self._add(topic, key, value, headers, index, timestamp_ms)
                     if delivery is not None:
                         return delivery
         except TimeoutError as cause:

@@ -497,4 +497,11 @@ MUTANTS = (
         "        return self._winner",
         (f"{SCOPE_TESTS}::test_a_producer_that_has_failed_cannot_win",),
     ),
+    Mutant(
+        "a send waits after it has added its record",
+        PRODUCER,
+        "        return delivery or await",
+        "        await asyncio.sleep(0)\n        return delivery or await",
+        (f"{PRODUCER_TESTS}::test_a_send_that_is_cancelled_has_added_nothing",),
+    ),
 )

@@ -103,6 +103,20 @@ async def test_batches_are_compressed(brokers: FakeBrokers, codec: Codec) -> Non
     assert await values_of(brokers) == [b"x" * 100] * 100
 
 
+async def test_a_send_that_is_cancelled_has_added_nothing(brokers: FakeBrokers) -> None:
+    async with Producer(brokers.bootstrap) as producer:
+        await producer.send_and_wait("t", b"first", partition=0)
+        added = [b"first"]
+        for n in range(10):
+            sending = asyncio.create_task(producer.send("t", b"%d" % n, partition=0))
+            await asyncio.sleep(0)  # until it waits, or has returned
+            sending.cancel()
+            await asyncio.wait([sending])
+            added += [] if sending.cancelled() else [b"%d" % n]
+            await producer.flush()
+    assert await values_of(brokers) == added
+
+
 async def test_linger_collects_records_that_are_sent_apart(brokers: FakeBrokers) -> None:
     async with Producer(brokers.bootstrap, linger_ms=60_000, delivery_timeout_s=120) as producer:
         for n in range(5):
