@@ -87,6 +87,7 @@ class ProducerTransactions:
         """Whether an abort has begun that is not complete yet."""
         self._abort_runs = False
         self._enlisting = asyncio.Lock()
+        self._sending_offsets = asyncio.Lock()
 
     # -- state
 
@@ -259,6 +260,23 @@ class ProducerTransactions:
         if self.refusal is not None:
             raise self.refusal
         deadline = asyncio.get_running_loop().time() + timeout_s
+        async with self._sending_offsets:
+            if self.refusal is not None:  # the transaction has ended meanwhile
+                raise self.refusal
+            await self._send_offsets(group, offsets, deadline)
+
+    async def offsets_sent(self) -> None:
+        """Wait for the calls of `send_offsets` in progress: their offsets must not arrive after the transaction."""
+        async with self._sending_offsets:
+            pass
+
+    @property
+    def sends_offsets(self) -> bool:
+        """Return whether a call of `send_offsets` is in progress."""
+        return self._sending_offsets.locked()
+
+    async def _send_offsets(self, group: GroupMetadata, offsets: Mapping[Partition, int], deadline: float) -> None:
+        now = asyncio.get_running_loop().time
         producer = {"producer_id": self.identity[0], "producer_epoch": self.identity[1]}
         named = {"transactional_id": self.transactional_id, "group_id": group.group, **producer}
         topics = [
@@ -296,9 +314,8 @@ class ProducerTransactions:
                     self._check(each.error_code, what)
 
         self._has_begun = True
-        await self._noted(self._calls.call(self.transactional_id, timeout_s, add))
-        left_s = max(deadline - asyncio.get_running_loop().time(), 0.0)
-        await self._noted(self._groups.call(group.group, left_s, commit))
+        await self._noted(self._calls.call(self.transactional_id, max(deadline - now(), 0.0), add))
+        await self._noted(self._groups.call(group.group, max(deadline - now(), 0.0), commit))
 
     async def end(self, timeout_s: float, *, commit: bool) -> None:
         """Commit or abort the open transaction; return once that is decided and durable.
@@ -382,9 +399,13 @@ class ProducerTransactions:
             raise refused(code, f"transactional id {self.transactional_id}: {what}")
 
     async def _noted(self, work: Any) -> Any:
-        """Return the result; after a failure, the transaction can only be aborted."""
+        """Return the result; after a failure or a cancel, the transaction can only be aborted."""
         try:
             return await work
+        except asyncio.CancelledError:
+            text = f"transactional id {self.transactional_id}: a request of its transaction was cancelled"
+            self.failed(ClusterError(ApiError.OUTCOME_UNKNOWN, text))
+            raise
         except ClusterError as error:
             self.failed(error)
             if self._fenced is None:

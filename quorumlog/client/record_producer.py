@@ -352,8 +352,8 @@ class Producer:
         Raises:
             ClusterError: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID: the consumer is out of its group,
                 or was since it read these records, and others may process them; INVALID_REQUEST: it commits on its
-                own, or has no group; TIMED_OUT; INVALID_TXN_STATE; PRODUCER_FENCED.  Afterwards the transaction can
-                only be aborted, except after INVALID_REQUEST and INVALID_TXN_STATE.
+                own, or has no group; TIMED_OUT; INVALID_TXN_STATE; PRODUCER_FENCED.  Afterwards, and after a cancel,
+                the transaction can only be aborted, except after INVALID_REQUEST and INVALID_TXN_STATE.
         """
         transactions = self._of_transactions()
         if transactions.refusal is not None:
@@ -369,7 +369,9 @@ class Producer:
             await transactions.send_offsets(group, {(*key,): each for key, each in wanted.items()}, timeout_s)
 
     async def commit_transaction(self, timeout_s: float = MAX_BLOCK_S) -> None:
-        """Deliver all records, then commit; return once the decision is durable.  Meanwhile no record is accepted.
+        """Deliver all records and offsets, then commit; return once the decision is durable.
+
+        Meanwhile neither records nor offsets are accepted.
 
         Raises:
             ClusterError: TRANSACTION_ABORTABLE: a part failed, and the transaction can only be aborted;
@@ -383,6 +385,7 @@ class Producer:
                 await self.flush()
             if self._buffer.closed is not None:
                 raise self._buffer.closed.again()
+            await transactions.offsets_sent()
             await transactions.end(timeout_s, commit=True)
         finally:
             transactions.cancel_commit()
@@ -390,7 +393,7 @@ class Producer:
     async def abort_transaction(self, timeout_s: float = MAX_BLOCK_S) -> None:
         """Abort the open transaction; return once that is durable.  Records that were not sent yet are dropped.
 
-        Waits for batches that are being sent, at most until their delivery timeout.  After a failure, the producer
+        Waits for batches and offsets that are being sent, at most until their timeouts.  After a failure, the producer
         gets its next epoch, so that nothing of the transaction can arrive later.
 
         Raises:
@@ -401,12 +404,13 @@ class Producer:
         transactions = self._of_transactions()
         if not transactions.can_abort:
             await transactions.end(timeout_s, commit=False)  # raises the reason
-        is_clean = not transactions.has_failed and self._buffer.is_empty
+        is_clean = not transactions.has_failed and self._buffer.is_empty and not transactions.sends_offsets
         text = f"transactional id {transactions.transactional_id}: the transaction was aborted"
         with transactions.failing(ClusterError(ApiError.TRANSACTION_ABORTABLE, text)):  # accepts and sends no records
             with suppress(ClusterError):
                 await self.flush()
             self._buffer.forget_failures()
+            await transactions.offsets_sent()
             await transactions.abort(timeout_s, keeps_epoch=is_clean)
             if not is_clean:
                 self._topics.renumber(transactions.identity)

@@ -504,4 +504,18 @@ MUTANTS = (
         "        await asyncio.sleep(0)\n        return delivery or await",
         (f"{PRODUCER_TESTS}::test_a_send_that_is_cancelled_has_added_nothing",),
     ),
+    Mutant(
+        "a cancelled request leaves the transaction committable",
+        TRANSACTIONS,
+        "        except asyncio.CancelledError:\n            text",
+        "        except ZeroDivisionError:\n            text",
+        (f"{TRANSACTION_TESTS}::test_offsets_whose_request_was_cancelled_do_not_join_the_next_transaction",),
+    ),
+    Mutant(
+        "a transaction commits before its offsets are sent",
+        PRODUCER,
+        "            await transactions.offsets_sent()\n            await transactions.end",
+        "            await transactions.end",
+        (f"{TRANSACTION_TESTS}::test_a_transaction_ends_after_the_offsets_that_another_task_sends",),
+    ),
 )

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from quorumlog.client.cluster import Cluster
-from quorumlog.client.producer_transactions import ProducerTransactions
+from quorumlog.client.producer_transactions import GroupMetadata, ProducerTransactions
 from quorumlog.client.record_producer import Producer
 from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import ApiError, KafkaCode
@@ -22,6 +22,7 @@ from tests.unit.quorumlog.client.fake_cluster import FakeBrokers, fake_brokers
 S = 5.0
 WAIT_S = 30.0
 ADD, END, INIT = Api.ADD_PARTITIONS_TO_TXN, Api.END_TXN, Api.INIT_PRODUCER_ID
+ADD_OFFSETS, OFFSETS = Api.ADD_OFFSETS_TO_TXN, Api.TXN_OFFSET_COMMIT
 
 
 class Coordinator:
@@ -51,7 +52,7 @@ class Coordinator:
             ]
             return SimpleNamespace(results_by_topic_v3_and_below=topics)
         self.epoch += api == INIT
-        return SimpleNamespace(error_code=code, producer_id=7, producer_epoch=self.epoch)
+        return SimpleNamespace(error_code=code, producer_id=7, producer_epoch=self.epoch, topics=())
 
     def judged(self) -> Any:
         return pytest.MonkeyPatch.context()  # any block without an effect
@@ -194,6 +195,65 @@ async def test_the_next_block_completes_the_abort_of_the_one_before(each: Settin
         async with producer.transaction():
             await each.transactions.enlist("orders", 0, S)
     assert each.coordinator.kinds() == [INIT, ADD, END, INIT, INIT, ADD, END]
+
+
+class SlowOffsets:
+    """Lets a coordinator answer offsets only once `going_on` is set.  sent: the request has arrived."""
+
+    def __init__(self, coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sent, self.going_on = asyncio.Event(), asyncio.Event()
+        self._ask = coordinator.ask
+        monkeypatch.setattr(coordinator, "ask", self.ask)
+
+    async def ask(self, connection: object, api: Api, values: Any, left_s: float) -> Any:
+        if api == OFFSETS:
+            self.sent.set()
+            await self.going_on.wait()
+        return await self._ask(connection, api, values, left_s)
+
+
+async def test_offsets_whose_request_was_cancelled_do_not_join_the_next_transaction(
+    each: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may arrive after the abort.  Under the same epoch, the marker of the next transaction would commit them."""
+    producer = Producer("127.0.0.1:1", transactional_id="billing")
+    producer._transactions = producer._transaction = each.transactions
+    slow = SlowOffsets(each.coordinator, monkeypatch)
+    async with producer:
+        producer.begin_transaction()
+        sending = asyncio.create_task(each.transactions.send_offsets(GroupMetadata("g"), {("orders", 0): 5}, S))
+        await slow.sent.wait()
+        sending.cancel()
+        await asyncio.wait([sending])
+        with pytest.raises(ClusterError, match="was cancelled") as refused:
+            await producer.commit_transaction()
+        assert refused.value.code == ApiError.TRANSACTION_ABORTABLE
+        epoch = each.transactions.identity
+        await producer.abort_transaction()
+        assert each.transactions.identity > epoch
+        producer.begin_transaction()
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_a_transaction_ends_after_the_offsets_that_another_task_sends(
+    each: Setting, monkeypatch: pytest.MonkeyPatch, commit: bool
+) -> None:
+    producer = Producer("127.0.0.1:1", transactional_id="billing")
+    producer._transactions = producer._transaction = each.transactions
+    slow = SlowOffsets(each.coordinator, monkeypatch)
+    async with producer:
+        producer.begin_transaction()
+        sending = asyncio.create_task(each.transactions.send_offsets(GroupMetadata("g"), {("orders", 0): 5}, S))
+        await slow.sent.wait()
+        ending = asyncio.create_task(producer.commit_transaction() if commit else producer.abort_transaction())
+        for _ in range(10):
+            await asyncio.sleep(0)  # until it waits
+        with pytest.raises(ClusterError, match=r"in progress|was aborted"):
+            await each.transactions.send_offsets(GroupMetadata("g"), {("orders", 1): 6}, S)
+        slow.going_on.set()
+        await asyncio.gather(sending, ending)
+    kinds = each.coordinator.kinds()
+    assert kinds[-3:] == ([ADD_OFFSETS, OFFSETS, END] if commit else [OFFSETS, END, INIT])
 
 
 @pytest.mark.parametrize(
