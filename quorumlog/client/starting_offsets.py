@@ -71,10 +71,16 @@ class StartingOffsets:
             if unknown:
                 await self._set(unknown)
                 self._on_change()
-            waits = [each.retry_at for each in self._positions.values() if each.retry_at > loop.time()]
+            # A pause that ended during the look-ups above counts, too: nothing else may end the wait.
+            waits = [each.retry_at for each in self._positions.values() if self._is_wanted(each)]
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(min(waits, default=None)):
                     await self._wake.wait()
+
+    def _is_wanted(self, position: Position) -> bool:
+        """Return whether a position must be looked up, now or after its pause."""
+        is_unknown = position.next_offset is None and not position.is_held
+        return position.error is None and (is_unknown or position.was_out_of_range)
 
     def _unknown(self, now: float) -> list[Position]:
         return [
@@ -96,7 +102,7 @@ class StartingOffsets:
             rest = [each for each in positions if each.next_offset is None and each.version == versions[each]]
             await self._reset(rest, versions)
         except ClusterError as error:
-            self._failed(positions, error)
+            self._failed([each for each in positions if each.version == versions[each]], error)
 
     async def _reset(self, positions: list[Position], versions: Mapping[Position, int]) -> None:
         timestamp = _POLICIES.get(self._policy)
@@ -130,7 +136,7 @@ class StartingOffsets:
                 await self._list(dict.fromkeys(wanted, LATEST), committed_only=True) if self._committed_only else ends
             )
         except ClusterError as error:
-            return self._failed(positions, error)
+            return self._failed([each for each in positions if each.version == versions[each]], error)
         now = asyncio.get_running_loop().time()
         for position in positions:
             start, end, last = starts[position.partition], ends[position.partition], latest[position.partition]

@@ -21,6 +21,7 @@ PRODUCER = "quorumlog/client/record_producer.py"
 PRODUCER_TOPICS = "quorumlog/client/producer_topics.py"
 SCOPES = "quorumlog/client/scope_client.py"
 SHARE_CONSUMER = "quorumlog/client/share_consumer.py"
+STARTING = "quorumlog/client/starting_offsets.py"
 TRANSACTION_ADMIN = "quorumlog/client/transaction_admin.py"
 TRANSACTIONS = "quorumlog/client/producer_transactions.py"
 
@@ -38,6 +39,7 @@ PRODUCER_TESTS = "tests/unit/quorumlog/client/test_record_producer.py"
 
 SCOPE_TESTS = "tests/unit/quorumlog/client/test_scope_client.py"
 SHARE_CONSUMER_TESTS = "tests/unit/quorumlog/client/test_share_consumer.py"
+STARTING_TESTS = "tests/unit/quorumlog/client/test_starting_offsets.py"
 SHARE_TESTS = "tests/unit/quorumlog/client/test_share_groups.py"
 
 MUTANTS = (
@@ -517,5 +519,19 @@ MUTANTS = (
         "            await transactions.offsets_sent()\n            await transactions.end",
         "            await transactions.end",
         (f"{TRANSACTION_TESTS}::test_a_transaction_ends_after_the_offsets_that_another_task_sends",),
+    ),
+    Mutant(
+        "a position whose pause has just ended is forgotten",
+        STARTING,
+        "if self._is_wanted(each)]",
+        "if each.retry_at > loop.time()]",
+        (f"{STARTING_TESTS}::test_a_position_whose_pause_ends_during_another_look_up_is_set",),
+    ),
+    Mutant(
+        "a failed look-up stops a partition that the user has set",
+        STARTING,
+        "            self._failed([each for each in positions if each.version == versions[each]], error)\n\n",
+        "            self._failed(positions, error)\n\n",
+        (f"{STARTING_TESTS}::test_a_failed_look_up_does_not_concern_a_position_that_was_set_meanwhile",),
     ),
 )
