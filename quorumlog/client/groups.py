@@ -178,6 +178,8 @@ class GroupClient:
             repeats, may_be_done = may_be_done, True
             reply = await self.calls.ask(connection, Api.DELETE_GROUPS, {"groups_names": [group]}, left_s)
             code = _only(connection, reply.results, group).error_code
+            if code == KafkaCode.COORDINATOR_LOAD_IN_PROGRESS:  # the only retriable refusal that is certain
+                may_be_done = repeats
             if not (repeats and code == KafkaCode.GROUP_ID_NOT_FOUND):
                 check(code, f"group {group}")
 

@@ -534,4 +534,11 @@ MUTANTS = (
         "            self._failed(positions, error)\n\n",
         (f"{STARTING_TESTS}::test_a_failed_look_up_does_not_concern_a_position_that_was_set_meanwhile",),
     ),
+    Mutant(
+        "the deletion of a missing group succeeds after its coordinator has loaded",
+        GROUPS,
+        "                may_be_done = repeats\n",
+        "                pass\n",
+        (f"{GROUP_TESTS}::test_a_missing_group_is_reported_although_its_coordinator_was_still_loading",),
+    ),
 )

@@ -187,6 +187,16 @@ async def test_a_deletion_whose_answer_is_lost_succeeds_when_repeated() -> None:
         assert await each.client.list_groups(TIMEOUT_S) == []
 
 
+async def test_a_missing_group_is_reported_although_its_coordinator_was_still_loading() -> None:
+    async with setting() as each:
+        each.groups.refusal = KafkaCode.COORDINATOR_LOAD_IN_PROGRESS
+        deleting = asyncio.ensure_future(each.client.delete("typo", TIMEOUT_S))
+        await until(lambda: len(each.groups.asked) >= 2)
+        each.groups.refusal = None
+        with refused("GROUP_ID_NOT_FOUND"):
+            await deleting
+
+
 async def test_offsets_are_deleted_except_of_subscribed_topics() -> None:
     async with setting() as each:
         await each.client.commit(ON_1, {ORDERS: CommittedOffset(5), ("bills", 0): CommittedOffset(6)}, TIMEOUT_S)
