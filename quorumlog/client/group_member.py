@@ -132,8 +132,10 @@ class GroupMember:
         try:
             for effect in self.core.step(core.End(), asyncio.get_running_loop().time()):
                 if isinstance(effect, core.Leave):
-                    with suppress(ClusterError):  # the coordinator expels the member when its session ends
-                        await self._leave(effect)
+                    # If this fails, the coordinator expels the member when its session ends.
+                    with suppress(ClusterError, TimeoutError):
+                        async with asyncio.timeout(LEAVE_TIMEOUT_S):  # its steps have limits of their own, one by one
+                            await self._leave(effect)
         finally:
             if self._line is not None:
                 await self._line.close()

@@ -170,7 +170,8 @@ class Consumer:
         """Connect, and begin to join or to fetch; `async with` does it.  Does not wait for an assignment.
 
         Raises:
-            ClusterError: no broker answers within `failure_timeout_s`; without a group, also if a topic is missing.
+            ClusterError: no broker answers within `failure_timeout_s`.  A topic that is missing is no error: it is
+                read once it exists.
         """
         reads_all = self._group is None and self._settings.is_subscribed
         if reads_all:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from quorumlog.client import group_member
 from quorumlog.client import membership as core
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.group_member import GroupMember, MemberSettings, Owner
@@ -73,6 +74,23 @@ async def test_a_heartbeat_without_an_answer_is_not_repeated_on_the_same_connect
         assert member.failure is None
     assert (broker.connections, broker.beats) == (2, 1)
     server.close()
+
+
+async def test_a_member_does_not_wait_for_each_step_when_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(key: str, timeout_s: float) -> None:
+        await asyncio.Event().wait()
+
+    async def no_topics() -> tuple[frozenset[str], dict[str, int]]:
+        return frozenset(), {}
+
+    monkeypatch.setattr(group_member, "LEAVE_TIMEOUT_S", 0.05)
+    async with Cluster("127.0.0.1:1") as cluster:
+        groups = GroupClient(cluster)
+        monkeypatch.setattr(groups.calls, "known_or_found", hang)
+        member = GroupMember(cluster, groups, cast(Owner, None), SETTINGS, no_topics)
+        member.core.member_id = "m"
+        async with asyncio.timeout(10):
+            await member.close()
 
 
 async def test_the_leader_looks_up_the_topics_of_the_other_members(monkeypatch: pytest.MonkeyPatch) -> None:
