@@ -9,7 +9,7 @@ from typing import Final, Literal, get_args
 
 from quorumlog.client.assignors import ASSIGNORS
 from quorumlog.client.fetcher import FetchLimits
-from quorumlog.client.messages import TopicPartition
+from quorumlog.client.messages import TopicPartition, timeout_problem
 from quorumlog.client.starting_offsets import OffsetReset
 from quorumlog.errors import ConfigError
 
@@ -94,7 +94,10 @@ class ConsumerSettings:
             yield f"auto_commit_interval_s is {self.auto_commit_interval_s}, not above 0"
         if not 0 < self.heartbeat_interval_s < self.session_timeout_s:
             yield f"heartbeat_interval_s is {self.heartbeat_interval_s}, not above 0 and below session_timeout_s"
-        for name in ("max_poll_interval_s", "failure_timeout_s", "metadata_age_s"):
+        for name in ("session_timeout_s", "max_poll_interval_s"):
+            if problem := timeout_problem(name, getattr(self, name)):
+                yield problem
+        for name in ("failure_timeout_s", "metadata_age_s"):
             if (value := getattr(self, name)) <= 0:
                 yield f"{name} is {value}, not above 0"
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from operator import index
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from quorumlog.client.records import Headers
 
 TIMESTAMP_MAX_MS = 2**63 - 1
+TIMEOUT_MAX_S: Final = (2**31 - 1) / 1000
+"""The longest timeout that requests can name (24 days): an int32 of ms."""
 
 
 class TopicPartition(NamedTuple):
@@ -48,6 +50,13 @@ class NewRecord(NamedTuple):
 
 
 HeadersLike = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
+
+
+def timeout_problem(name: str, timeout_s: float) -> str | None:
+    """Return why a timeout cannot be part of a request; None if it can."""
+    if 0 < timeout_s <= TIMEOUT_MAX_S:
+        return None
+    return f"{name} is {timeout_s}, not above 0 and up to {TIMEOUT_MAX_S}"
 
 
 def as_bytes(what: str, data: object) -> bytes | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from quorumlog.client.delivery import ACKS_ALL, ACKS_LEADER, ACKS_NONE
+from quorumlog.client.messages import timeout_problem
 from quorumlog.errors import ConfigError
 from quorumlog.wire.compression import CODEC_NAMES
 
@@ -19,8 +20,6 @@ BATCH_SIZE_MAX_BYTES: Final = 512 << 10
 BUFFER_SIZE_MAX_BYTES: Final = 32 << 20
 MAX_BLOCK_S: Final = 60.0
 TRANSACTION_TIMEOUT_S: Final = 60.0
-TRANSACTION_TIMEOUT_MAX_S: Final = 2_147_483
-"""The longest timeout that a request can hold, in ms as an int32; a cluster permits less."""
 ACKS: Final = {"all": ACKS_ALL, "leader": ACKS_LEADER, "none": ACKS_NONE}
 
 
@@ -68,9 +67,10 @@ class ProducerSettings:
                 yield f"{name} is {size}, below 1"
         if self.delivery_timeout_s * 1000 <= self.linger_ms:
             yield f"delivery_timeout_s is {self.delivery_timeout_s}, not above linger_ms"
-        for name in ("request_timeout_s", "max_block_s"):
-            if (time_s := getattr(self, name)) <= 0:
-                yield f"{name} is {time_s}, not above 0"
+        if problem := timeout_problem("request_timeout_s", self.request_timeout_s):
+            yield problem
+        if self.max_block_s <= 0:
+            yield f"max_block_s is {self.max_block_s}, not above 0"
         if self.transactional_id == "":
             yield "transactional_id is empty"
         if self.transactional_id is not None and self.acks != "all":
@@ -79,6 +79,5 @@ class ProducerSettings:
             yield "a producer of a scope has no transactional_id"
         if self.is_staged and self.acks != "all":
             yield f"a producer of a scope requires acks='all', not {self.acks!r}"
-        if not 0 < self.transaction_timeout_s <= TRANSACTION_TIMEOUT_MAX_S:
-            highest = TRANSACTION_TIMEOUT_MAX_S
-            yield f"transaction_timeout_s is {self.transaction_timeout_s}, not above 0, or above {highest}"
+        if problem := timeout_problem("transaction_timeout_s", self.transaction_timeout_s):
+            yield problem

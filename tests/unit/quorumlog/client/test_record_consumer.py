@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -212,3 +213,10 @@ def test_all_problems_of_a_configuration_are_reported_together() -> None:
     with pytest.raises(ConfigError) as failure:
         Consumer("h:1", topics=["t"], pattern="(", group="", assignors=["best"], heartbeat_interval_s=99)
     assert len(failure.value.problems) == 5
+
+
+@pytest.mark.parametrize("timeout_s", [0, 2_147_484, math.inf, math.nan])
+def test_a_timeout_that_the_protocol_cannot_express_is_a_wrong_argument(timeout_s: float) -> None:
+    with pytest.raises(ConfigError) as failure:
+        Consumer("h:1", topics=["t"], group="g", session_timeout_s=timeout_s, max_poll_interval_s=timeout_s)
+    assert {"session_timeout_s", "max_poll_interval_s"} <= {each.split(" is ")[0] for each in failure.value.problems}
