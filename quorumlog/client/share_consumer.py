@@ -185,11 +185,11 @@ class ShareConsumer:
         Raises:
             ClusterError: the group refuses this consumer, or CLIENT_CLOSED: the consumer was closed.  Or, once,
                 CORRUPT_MESSAGE: records that cannot be read were rejected; or another error, for example
-                TOPIC_AUTHORIZATION_FAILED: the leader of a partition may not be looked up.
+                TOPIC_AUTHORIZATION_FAILED: a partition may not be read, or its leader not be looked up.
         """
         try:
             async with asyncio.timeout(timeout_s):
-                while not self._records:
+                while (record := self._next()) is None:
                     if self._failure is not None:
                         raise self._failure.again()
                     if self._trouble is not None:
@@ -200,7 +200,17 @@ class ShareConsumer:
                     await self._news.wait()
         except TimeoutError:
             return None
-        return self._records.popleft()[1]
+        return record
+
+    def _next(self) -> ShareRecord | None:
+        """Take the next record.  Those whose locks have expired are left out: other members may have them now."""
+        now_s = asyncio.get_running_loop().time()
+        while self._records:
+            session, record = self._records.popleft()
+            lock = session.locks.get((record.topic, record.partition, record.offset))
+            if lock is not None and lock.until_s > now_s:
+                return record
+        return None
 
     async def accept(self, record: ShareRecord) -> None:
         """Complete a record: it is not delivered again.  This is durable when the call returns.
@@ -386,6 +396,9 @@ class ShareConsumer:
         name = self._names[place[0]]
         if result.error_code:
             self._cluster.forget_leader(name, place[1])
+            error = refusal(result.error_code, name, place[1], "a fetch")
+            if error.code == "TOPIC_AUTHORIZATION_FAILED":  # a retry does not help
+                self._trouble = error
             return
         batches, damage = _readable(memoryview(result.records or b""))
         for acquired in result.acquired_records:

@@ -541,4 +541,11 @@ MUTANTS = (
         "                pass\n",
         (f"{GROUP_TESTS}::test_a_missing_group_is_reported_although_its_coordinator_was_still_loading",),
     ),
+    Mutant(
+        "a record is handed out after its lock has expired",
+        SHARE_CONSUMER,
+        "            if lock is not None and lock.until_s > now_s:",
+        "            if lock is not None:",
+        (f"{SHARE_CONSUMER_TESTS}::test_a_record_whose_lock_expired_in_the_buffer_is_not_handed_out",),
+    ),
 )

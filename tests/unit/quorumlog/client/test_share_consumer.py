@@ -32,7 +32,7 @@ class Broker:
     """A broker.  answers: the partitions of the next answers to ShareFetch; without one, it waits.
 
     answering: whether acknowledgements get their answers.  acknowledged: offset and type, by partition.
-    closing: whether connections can be closed.  lock_time: the duration of the locks that it gives.
+    closing: whether connections can be closed.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,6 @@ class Broker:
         self.answering.set()
         self.closing = asyncio.Event()
         self.closing.set()
-        self.lock_time = timedelta(seconds=30)
         self.requests = 0
         self.acknowledged: list[tuple[int, int, int]] = []
         self.is_down = False
@@ -73,7 +72,7 @@ class Broker:
         return self.reply([SimpleNamespace(topic_id=ID, partitions=partitions)])
 
     def reply(self, responses: list[Any]) -> Any:
-        return SimpleNamespace(error_code=0, acquisition_lock_timeout=self.lock_time, responses=responses)
+        return SimpleNamespace(error_code=0, acquisition_lock_timeout=timedelta(seconds=30), responses=responses)
 
 
 class Connection:
@@ -178,6 +177,11 @@ async def take(setting: Setting, count: int) -> list[Any]:
     found = [await setting.consumer.get(WAIT_S) for _ in range(count)]
     assert None not in found
     return found
+
+
+def expire_locks(setting: Setting) -> None:
+    for session in setting.consumer._sessions.values():
+        session.locks = {key: lock._replace(until_s=0.0) for key, lock in session.locks.items()}
 
 
 async def test_a_cancelled_acceptance_stops_no_other_one(make: Callable[..., Setting]) -> None:
@@ -351,9 +355,9 @@ async def test_a_session_without_partitions_stays_until_its_records_are_settled(
 async def test_a_session_without_partitions_ends_when_its_locks_expire(make: Callable[..., Setting]) -> None:
     setting = make(ONE)
     broker = setting.brokers[ONE]
-    broker.lock_time = timedelta(0)
     broker.deliver(0, data(0), 0, 1)
     (record,) = await take(setting, 1)
+    expire_locks(setting)
     setting.consumer._assigned = frozenset()
     assert await setting.consumer.get(0) is None
     await until(lambda: broker.acknowledged == [(0, 1, GAP)])
@@ -364,13 +368,25 @@ async def test_a_session_without_partitions_ends_when_its_locks_expire(make: Cal
     assert failure.value.code == "INVALID_RECORD_STATE"
 
 
+async def test_a_record_whose_lock_expired_in_the_buffer_is_not_handed_out(make: Callable[..., Setting]) -> None:
+    setting = make(ONE)
+    broker = setting.brokers[ONE]
+    broker.deliver(0, data(0, 1), 0, 1)
+    await take(setting, 1)
+    expire_locks(setting)
+    broker.deliver(0, data(0, 1), 1, 1)  # the broker has released it, and delivers it again
+    (record,) = await take(setting, 1)
+    assert record.offset == 1
+    await setting.consumer.accept(record)
+    assert await setting.consumer.get(0.05) is None
+
+
 async def test_a_session_without_partitions_keeps_a_lock_that_is_renewed(make: Callable[..., Setting]) -> None:
     setting = make(ONE)
     broker = setting.brokers[ONE]
-    broker.lock_time = timedelta(0)
     broker.deliver(0, data(0), 0, 0)
     (record,) = await take(setting, 1)
-    broker.lock_time = timedelta(seconds=30)
+    expire_locks(setting)
     await setting.consumer.renew(record)
     setting.consumer._assigned = frozenset()
     assert await setting.consumer.get(0) is None
@@ -438,6 +454,16 @@ async def test_a_leader_that_may_not_be_looked_up_is_reported_once(make: Callabl
     setting.brokers[ONE].deliver(0, data(0), 0, 0)
     (record,) = await take(setting, 1)
     assert record.partition == 0
+
+
+async def test_a_leader_that_refuses_for_good_is_reported(make: Callable[..., Setting]) -> None:
+    setting = make(ONE)
+    setting.brokers[ONE].deliver(0, b"", 0, 0, code=29)
+    with pytest.raises(ClusterError, match="t-0") as failure:
+        await setting.consumer.get(WAIT_S)
+    assert failure.value.code == "TOPIC_AUTHORIZATION_FAILED"
+    setting.brokers[ONE].deliver(0, data(0), 0, 0)
+    await take(setting, 1)
 
 
 async def test_a_leader_that_refuses_is_asked_again_after_a_pause(make: Callable[..., Setting]) -> None:
