@@ -71,9 +71,11 @@ def _start(folder: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
     command += [sys.executable, "-P", "-m", "broker.cli", "run", "--standalone", "--data-dir", f"{folder}/data"]
     command += ["--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--http", "off"]
     command += ["--log-format", "json"]
-    lock = os.open(Path(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    new = Path(folder, f"{_LOCK}.new")
+    lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        new.rename(Path(folder, _LOCK))  # another session that sees the lock free would delete the folder
         return subprocess.Popen(
             command,
             stdin=subprocess.PIPE,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -94,6 +96,24 @@ def test_the_pid_comes_before_the_output_of_a_program_that_is_faster_than_its_gu
     pid, line = finished.stdout.split()
     assert int(pid) > 0
     assert line == "served"
+
+
+def test_a_folder_that_another_session_makes_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "quorumlog-test-new"
+    folder.mkdir()
+    others = iter([testing._remove_leftovers])
+    lock = fcntl.flock
+
+    def flock(descriptor: int, operation: int) -> None:
+        for remove_leftovers in others:  # before this process has locked anything
+            remove_leftovers()
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(fcntl, "flock", flock)
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: None)
+    testing._start(str(folder), io.BytesIO())
+    assert (folder / "guard.lock").exists()
 
 
 def test_a_broker_that_ends_at_once_is_not_reported_as_late() -> None:
