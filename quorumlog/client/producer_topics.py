@@ -88,6 +88,24 @@ class ProducerTopics:
             break
         return known
 
+    async def grown(self, name: str, index: int) -> Topic:
+        """Return a topic after its new partitions were looked for, because one is wanted that it did not have.
+
+        Raises: ClusterError, as `Producer.send`.
+        """
+        deadline = asyncio.get_running_loop().time() + self._max_block_s
+        topic = await self.get(name)
+        for _ in range(2):  # the first broker may be behind
+            if index < len(topic.lanes):
+                break
+            left_s = max(deadline - asyncio.get_running_loop().time(), _PAUSE_S)
+            state = (await self._cluster.topic_states([name], left_s)).get(name)
+            topic = await self.get(name)
+            if state is not None and state.topic_id == topic.topic_id:
+                self._grow(topic, state)
+            self._cluster.ask_another_broker()
+        return topic
+
     def _looked_up(self, name: str, done: asyncio.Task[Topic]) -> None:
         del self._look_ups[name]
         if not done.cancelled():

@@ -231,13 +231,13 @@ class Producer:
     ) -> Delivery:
         """Add a record to the batch of its partition, and return its future delivery.
 
-        Waits only for room in the buffer, and for the metadata of a topic that is new to this producer.  A topic that
-        does not exist is created if the cluster permits that.  A call that is cancelled has added nothing.
+        Waits only for room in the buffer, and for the metadata of a topic or partition that is new to this producer.  A
+        topic that does not exist is created if the cluster permits that.  A call that is cancelled has added nothing.
 
         Raises:
             ClusterError: UNKNOWN_TOPIC_OR_PARTITION; TIMED_OUT: no room or no metadata within `max_block_s`;
                 MESSAGE_TOO_LARGE: the record does not fit into the buffer; PRODUCER_CLOSED.
-            TypeError, ValueError: the record is malformed.
+            TypeError, ValueError: the record is malformed, or its partition does not exist.
         """
         if (value is not None and type(value) is not bytes) or (key is not None and type(key) is not bytes):
             value, key = as_bytes("value", value), as_bytes("key", key)
@@ -249,6 +249,8 @@ class Producer:
         known = self._topics.known.get(topic)
         if known is None:
             known = await self._topics.get(topic)
+        if partition is not None and partition >= len(known.lanes):
+            known = await self._topics.grown(topic, partition)
         delivery = self._add(known, key, value, pairs, partition, timestamp_ms)
         return delivery or await self._add_later(topic, key, value, pairs, partition, timestamp_ms)
 

@@ -95,6 +95,16 @@ async def test_a_custom_partitioner_chooses_and_its_mistakes_are_errors(brokers:
             await producer.send("t", b"", key=b"12")
 
 
+async def test_a_partition_that_was_just_added_takes_records(brokers: FakeBrokers) -> None:
+    async with Producer(brokers.bootstrap) as producer:
+        await producer.send_and_wait("t", b"first", partition=1)
+        await brokers.hold_back(1)  # the first answer may come from a broker that is behind
+        await brokers.add_partition("t", 2)
+        assert (await producer.send_and_wait("t", b"second", partition=2)).partition == 2
+        with pytest.raises(ValueError, match="has no partition 3, only 0 to 2"):
+            await producer.send("t", b"", partition=3)
+
+
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
 async def test_batches_are_compressed(brokers: FakeBrokers, codec: Codec) -> None:
     name: Any = next(name for name, each in compression.CODEC_NAMES.items() if each is codec)
