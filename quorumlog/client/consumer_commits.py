@@ -46,11 +46,22 @@ class Commits:
         member = self.member
         # The wait for an earlier commit may outlast this membership, and then others own the partitions.
         identity = None if member is None else (member.core.member_id, member.core.generation)
-        async with self._lock:
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._lock.acquire()
+        except TimeoutError as cause:
+            text = f"group {self._group}: an earlier commit of this consumer got no answer within {timeout_s:g} s"
+            step = "check that the brokers run, then retry"
+            raise ClusterError(ApiError.TIMED_OUT, text, step, retriable=True) from cause
+        try:
+            left_s = max(deadline - asyncio.get_running_loop().time(), 0.0)
             if member is None or identity is None:
-                refusals = await self._groups.commit(self._group, values, timeout_s)
+                refusals = await self._groups.commit(self._group, values, left_s)
             else:
-                refusals = await self._commit_as(member, *identity, values, timeout_s)
+                refusals = await self._commit_as(member, *identity, values, left_s)
+        finally:
+            self._lock.release()
         for partition, offset in wanted.items():
             position = self._positions.get(partition)
             if position is not None and partition not in refusals:

@@ -183,6 +183,14 @@ async def test_a_commit_that_waits_does_not_use_a_later_membership(monkeypatch: 
         assert asked == [("m", 1)]
 
 
+async def test_a_commit_waits_for_an_earlier_one_within_its_time() -> None:
+    async with reading() as (consumer, _, _), group_of(consumer).commits._lock:  # an earlier commit, without an answer
+        async with asyncio.timeout(TIMEOUT_S):
+            with pytest.raises(ClusterError, match="an earlier commit") as refused:
+                await consumer.commit({PLACES[0]: 1}, timeout_s=0.05)
+        assert (refused.value.code, refused.value.retriable) == ("TIMED_OUT", True)
+
+
 async def test_a_listener_that_waits_for_a_task_it_cancelled_does_not_stop_the_group() -> None:
     async def on_revoked(_: list[TopicPartition]) -> None:
         task = asyncio.ensure_future(asyncio.sleep(60))
