@@ -387,7 +387,7 @@ class ProducerTransactions:
         """
         if self._abort_runs:
             raise self._refusal()
-        self._abort_runs = True
+        self._abort_runs = self.is_aborting = True
         self.failed(cause)
         try:
             yield

@@ -548,4 +548,11 @@ MUTANTS = (
         "            if lock is not None:",
         (f"{SHARE_CONSUMER_TESTS}::test_a_record_whose_lock_expired_in_the_buffer_is_not_handed_out",),
     ),
+    Mutant(
+        "an abort that was interrupted early counts as not begun",
+        TRANSACTIONS,
+        "        self._abort_runs = self.is_aborting = True\n",
+        "        self._abort_runs = True\n",
+        (f"{TRANSACTION_TESTS}::test_the_next_block_completes_an_abort_that_was_cancelled_while_batches_were_sent",),
+    ),
 )

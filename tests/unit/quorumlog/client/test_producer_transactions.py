@@ -248,7 +248,7 @@ async def test_a_transaction_ends_after_the_offsets_that_another_task_sends(
         ending = asyncio.create_task(producer.commit_transaction() if commit else producer.abort_transaction())
         for _ in range(10):
             await asyncio.sleep(0)  # until it waits
-        with pytest.raises(ClusterError, match=r"in progress|was aborted"):
+        with pytest.raises(ClusterError, match=r"in progress|not complete"):
             await each.transactions.send_offsets(GroupMetadata("g"), {("orders", 1): 6}, S)
         slow.going_on.set()
         await asyncio.gather(sending, ending)
@@ -359,3 +359,17 @@ async def test_only_one_call_aborts_a_transaction_whose_batches_are_being_sent()
         producer.begin_transaction()
         await producer.abort_transaction()
     assert coordinator.kinds().count(END) == 1
+
+
+async def test_the_next_block_completes_an_abort_that_was_cancelled_while_batches_were_sent() -> None:
+    async with in_transaction() as (producer, brokers, coordinator):
+        await producer.send("t", b"first")
+        await brokers.replicas[1].appended.wait()
+        aborting = asyncio.create_task(producer.abort_transaction())
+        await asyncio.sleep(0)  # until it waits for the batch
+        aborting.cancel()
+        await asyncio.wait([aborting])
+        brokers.replicas[1].acknowledge_all()
+        async with producer.transaction():
+            await producer.send("t", b"second")
+    assert coordinator.kinds() == [INIT, ADD, END, INIT, ADD, END]
