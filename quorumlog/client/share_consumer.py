@@ -60,10 +60,13 @@ class ShareRecord(NamedTuple):
 
 
 class _Ack(NamedTuple):
+    """An acknowledgement.  key: of the record's lock; None: for an offset without a record."""
+
     place: Place
     offset: int
     kind: int
     done: asyncio.Future[None]
+    key: tuple[str, int, int] | None = None
 
 
 class RecordLock(NamedTuple):
@@ -437,11 +440,10 @@ class ShareConsumer:
         key = (record.topic, record.partition, record.offset)
         sessions = [each for each in self._sessions.values() if key in each.locks]
         if not sessions:
-            message = f"the lock on {record.topic}-{record.partition} offset {record.offset} is lost"
-            raise ClusterError(KafkaCode.INVALID_RECORD_STATE.name, message)
+            raise _not_locked(*key)
         # If the partition has moved, a new leader may have delivered a record whose lock the former leader still has.
         session = max(sessions, key=lambda each: each.locks[key].until_s)
-        ack = _Ack(session.locks[key].place, record.offset, kind, asyncio.get_running_loop().create_future())
+        ack = _Ack(session.locks[key].place, record.offset, kind, asyncio.get_running_loop().create_future(), key)
         session.acks.append(ack)
         self._begin_flush(session)
         await ack.done
@@ -456,14 +458,39 @@ class ShareConsumer:
         try:
             while session.acks:
                 async with session.lock:
-                    acks, session.acks = session.acks, []
-                    if acks:
+                    if acks := self._valid(session):
                         await self._send(session, acks)
         finally:
             session.is_flushing = False
 
+    def _valid(self, session: ShareSession) -> list[_Ack]:
+        """Take the acknowledgements that wait; refuse those of records that have no lock, or are settled by an earlier
+        one.  Of two for one record, the request would have only the last one."""
+        now_s = asyncio.get_running_loop().time()
+        settled: dict[tuple[str, int, int], int] = {}
+        valid = []
+        acks, session.acks = session.acks, []
+        for ack in acks:
+            if ack.key is not None:
+                lock = session.locks.get(ack.key)
+                if lock is None or lock.until_s <= now_s or settled.get(ack.key, ack.kind) != ack.kind:
+                    _settle(ack, _not_locked(*ack.key))
+                    continue
+                if ack.kind != _RENEW:
+                    settled[ack.key] = ack.kind
+            valid.append(ack)
+        return valid
+
     async def _send(self, session: ShareSession, acks: list[_Ack]) -> None:
-        """Send acknowledgements in one request, and settle each of them in any case."""
+        """Send acknowledgements in one request, and settle each of them in any case.
+
+        The broker applies those of a partition together or not at all.  If it does not know the lock of one record any
+        more, the others are sent again without it.
+        """
+        offsets: dict[Place, set[int]] = {}
+        for ack in acks:
+            offsets.setdefault(ack.place, set()).add(ack.offset)
+        divided: dict[Place, list[_Ack]] = {}
         try:
             is_renewing = any(each.kind == _RENEW for each in acks)
             values = {"topics": _topics(acks), "is_renew_ack": is_renewing}
@@ -477,6 +504,9 @@ class ShareConsumer:
             }
             for ack in acks:
                 code = codes.get(ack.place, int(KafkaCode.UNKNOWN_SERVER_ERROR))
+                if code == KafkaCode.INVALID_RECORD_STATE and len(offsets[ack.place]) > 1:
+                    divided.setdefault(ack.place, []).append(ack)
+                    continue
                 name = self._names[ack.place[0]]
                 if not code:
                     key = (name, ack.place[1], ack.offset)
@@ -485,6 +515,10 @@ class ShareConsumer:
                     else:
                         session.locks.pop(key, None)
                 _settle(ack, refusal(code, name, ack.place[1], "the record") if code else None)
+            for place, refused in divided.items():
+                middle = sorted(offsets[place])[len(offsets[place]) // 2]
+                await self._send(session, [ack for ack in refused if ack.offset < middle])
+                await self._send(session, [ack for ack in refused if ack.offset >= middle])
         except ClusterError as error:
             for ack in acks:
                 _settle(ack, error)
@@ -526,6 +560,11 @@ class ShareConsumer:
         for ack in acks:
             _settle(ack, _lost())
         session.connection.begin_close()
+
+
+def _not_locked(topic: str, partition: int, offset: int) -> ClusterError:
+    text = f"the lock on {topic}-{partition} offset {offset} is lost"
+    return ClusterError(KafkaCode.INVALID_RECORD_STATE.name, text)
 
 
 def _lost() -> ClusterError:

@@ -555,4 +555,18 @@ MUTANTS = (
         "        self._abort_runs = True\n",
         (f"{TRANSACTION_TESTS}::test_the_next_block_completes_an_abort_that_was_cancelled_while_batches_were_sent",),
     ),
+    Mutant(
+        "a later acknowledgement replaces an acceptance",
+        SHARE_CONSUMER,
+        " or settled.get(ack.key, ack.kind) != ack.kind:",
+        ":",
+        (f"{SHARE_CONSUMER_TESTS}::test_an_acceptance_is_not_replaced_by_a_later_call_for_the_record",),
+    ),
+    Mutant(
+        "a lock that was released fails all acceptances of its partition",
+        SHARE_CONSUMER,
+        "                if code == KafkaCode.INVALID_RECORD_STATE and len(offsets[ack.place]) > 1:",
+        "                if False:",
+        (f"{SHARE_CONSUMER_TESTS}::test_a_lock_that_the_broker_has_released_fails_no_other_acceptance",),
+    ),
 )

@@ -32,7 +32,7 @@ class Broker:
     """A broker.  answers: the partitions of the next answers to ShareFetch; without one, it waits.
 
     answering: whether acknowledgements get their answers.  acknowledged: offset and type, by partition.
-    closing: whether connections can be closed.
+    closing: whether connections can be closed.  released: offsets whose locks it does not know any more.
     """
 
     def __init__(self) -> None:
@@ -44,6 +44,7 @@ class Broker:
         self.closing.set()
         self.requests = 0
         self.acknowledged: list[tuple[int, int, int]] = []
+        self.released: set[int] = set()
         self.is_down = False
 
     def deliver(self, index: int, data: bytes, first: int, last: int, code: int = 0) -> None:
@@ -60,15 +61,20 @@ class Broker:
                 await self.news.wait()
             return self.reply(self.answers.popleft())
         await self.answering.wait()
+        partitions = []
         for topic in values["topics"]:
             for each in topic["partitions"]:
-                for batch in each["acknowledgement_batches"]:
-                    offsets = range(batch["first_offset"], batch["last_offset"] + 1)
-                    kind = batch["acknowledge_types"][0]
-                    self.acknowledged += [(each["partition_index"], offset, kind) for offset in offsets]
-        partitions = [
-            SimpleNamespace(partition_index=each["partition_index"], error_code=0) for each in topic["partitions"]
-        ]
+                found = [
+                    (each["partition_index"], offset, batch["acknowledge_types"][0])
+                    for batch in each["acknowledgement_batches"]
+                    for offset in range(batch["first_offset"], batch["last_offset"] + 1)
+                ]
+                code = KafkaCode.NONE
+                if any(offset in self.released for _, offset, _ in found):  # all of the partition, or none
+                    code = KafkaCode.INVALID_RECORD_STATE
+                else:
+                    self.acknowledged += found
+                partitions.append(SimpleNamespace(partition_index=each["partition_index"], error_code=code))
         return self.reply([SimpleNamespace(topic_id=ID, partitions=partitions)])
 
     def reply(self, responses: list[Any]) -> Any:
@@ -204,6 +210,54 @@ async def test_a_cancelled_acceptance_stops_no_other_one(make: Callable[..., Set
     assert broker.acknowledged == [(0, offset, ACCEPT) for offset in range(3)]
     (session,) = setting.consumer._sessions.values()
     assert session.epoch == 3, "the session counts each request, as the broker does"
+
+
+async def waiting_behind_another(setting: Setting, *calls: Callable[[], Any]) -> list[BaseException | None]:
+    """Make calls while a request is on its way, so that they share the next one; return their outcomes."""
+    (first,) = await take(setting, 1)
+    broker = setting.brokers[ONE]
+    broker.answering.clear()
+    waiting = [asyncio.ensure_future(setting.consumer.accept(first))]
+    await until(lambda: broker.requests == 2)
+    for call in calls:
+        waiting.append(asyncio.ensure_future(call()))
+        await asyncio.sleep(0)  # in this order
+    broker.answering.set()
+    _, *outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+    return outcomes
+
+
+async def test_an_acceptance_is_not_replaced_by_a_later_call_for_the_record(make: Callable[..., Setting]) -> None:
+    """For example, a task that renews the locks of all records which are being processed."""
+    setting = make(ONE)
+    setting.brokers[ONE].deliver(0, data(0, 1, 2), 0, 2)
+    consumer = setting.consumer
+    one, two = await take(setting, 2)
+    outcomes = await waiting_behind_another(
+        setting,
+        lambda: consumer.renew(one),
+        lambda: consumer.accept(one),
+        lambda: consumer.accept(two),
+        lambda: consumer.renew(two),
+        lambda: consumer.release(two),
+        lambda: consumer.accept(two),
+    )
+    assert [getattr(each, "code", None) for each in outcomes] == [
+        None, None, None, "INVALID_RECORD_STATE", "INVALID_RECORD_STATE", None,
+    ]  # fmt: skip
+    assert sorted(setting.brokers[ONE].acknowledged) == [(0, offset, ACCEPT) for offset in range(3)]
+
+
+async def test_a_lock_that_the_broker_has_released_fails_no_other_acceptance(make: Callable[..., Setting]) -> None:
+    setting = make(ONE)
+    broker = setting.brokers[ONE]
+    broker.deliver(0, data(0, 1, 2), 0, 2)
+    consumer = setting.consumer
+    late, valid = await take(setting, 2)
+    broker.released = {late.offset}
+    outcomes = await waiting_behind_another(setting, lambda: consumer.accept(late), lambda: consumer.accept(valid))
+    assert [getattr(each, "code", None) for each in outcomes] == ["INVALID_RECORD_STATE", None]
+    assert sorted(broker.acknowledged) == [(0, valid.offset, ACCEPT), (0, 2, ACCEPT)]
 
 
 async def test_an_acceptance_ends_when_the_consumer_is_closed(make: Callable[..., Setting]) -> None:
@@ -386,8 +440,10 @@ async def test_a_session_without_partitions_keeps_a_lock_that_is_renewed(make: C
     broker = setting.brokers[ONE]
     broker.deliver(0, data(0), 0, 0)
     (record,) = await take(setting, 1)
-    expire_locks(setting)
+    (session,) = setting.consumer._sessions.values()
+    expires_s = session.locks["t", 0, 0].until_s
     await setting.consumer.renew(record)
+    assert session.locks["t", 0, 0].until_s > expires_s
     setting.consumer._assigned = frozenset()
     assert await setting.consumer.get(0) is None
     await setting.consumer.accept(record)
