@@ -54,6 +54,7 @@ class Commits:
             text = f"group {self._group}: an earlier commit of this consumer got no answer within {timeout_s:g} s"
             step = "check that the brokers run, then retry"
             raise ClusterError(ApiError.TIMED_OUT, text, step, retriable=True) from cause
+        self.may_have_changed(wanted)  # until the answer: it may be lost, or this call may be cancelled
         try:
             left_s = max(deadline - asyncio.get_running_loop().time(), 0.0)
             if member is None or identity is None:
@@ -68,6 +69,12 @@ class Commits:
                 position.committed = offset
         for refusal in refusals.values():
             raise refusal
+
+    def may_have_changed(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note that the committed offsets of these partitions are unknown, so that no commit of them is left out."""
+        for partition in partitions:
+            if (position := self._positions.get(partition)) is not None:
+                position.committed = None
 
     async def _commit_as(
         self,

@@ -472,7 +472,10 @@ class Consumer:
             text = f"{listed(map(str, taken))} were taken from the consumer before the offsets of its records were sent"
             step = "abort the transaction, and seek to the committed offsets of the assigned partitions"
             raise ClusterError(KafkaCode.ILLEGAL_GENERATION.name, text, step)
-        return membership, self.offsets_to_commit()
+        offsets = self.offsets_to_commit()
+        if self._group is not None:
+            self._group.commits.may_have_changed(offsets)
+        return membership, offsets
 
     async def committed(
         self, partitions: Iterable[tuple[str, int]] | None = None, timeout_s: float = CALL_TIMEOUT_S

@@ -569,4 +569,11 @@ MUTANTS = (
         "                if False:",
         (f"{SHARE_CONSUMER_TESTS}::test_a_lock_that_the_broker_has_released_fails_no_other_acceptance",),
     ),
+    Mutant(
+        "the offset of a commit without an answer counts as not committed",
+        COMMITS,
+        "        self.may_have_changed(wanted)  # until",
+        "        pass  # until",
+        (f"{COMMIT_TESTS}::test_the_former_offset_is_committed_again_after_a_commit_without_an_answer",),
+    ),
 )

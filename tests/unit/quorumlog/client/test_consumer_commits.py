@@ -183,6 +183,37 @@ async def test_a_commit_that_waits_does_not_use_a_later_membership(monkeypatch: 
         assert asked == [("m", 1)]
 
 
+async def test_the_former_offset_is_committed_again_after_a_commit_without_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The later offset may be committed.  Without the commit of the former one, the records between would be lost."""
+    async with reading() as (consumer, _, _):
+
+        async def lost(*_: Any, **__: Any) -> dict[Any, Any]:
+            raise ClusterError("TIMED_OUT", "no answer", retriable=True)
+
+        consumer.assign(PLACES[:1])
+        await consumer.commit({PLACES[0]: 1})
+        with monkeypatch.context() as patch:
+            patch.setattr(group_of(consumer).commits._groups, "commit", lost)
+            with pytest.raises(ClusterError, match="no answer"):
+                await consumer.commit({PLACES[0]: 3})
+        consumer.seek(PLACES[0], 1)
+        assert await consumer.commit() == {PLACES[0]: 1}
+        assert await consumer.commit() == {}
+
+
+async def test_a_commit_beside_a_transaction_is_not_left_out() -> None:
+    """The transaction may have moved the committed offset."""
+    async with reading() as (consumer, _, _):
+        consumer.assign(PLACES[:1])
+        await consumer.commit({PLACES[0]: 1})
+        consumer.seek(PLACES[0], 3)
+        assert consumer.offsets_to_send()[1] == {PLACES[0]: 3}
+        consumer.seek(PLACES[0], 1)
+        assert await consumer.commit() == {PLACES[0]: 1}
+
+
 async def test_a_commit_waits_for_an_earlier_one_within_its_time() -> None:
     async with reading() as (consumer, _, _), group_of(consumer).commits._lock:  # an earlier commit, without an answer
         async with asyncio.timeout(TIMEOUT_S):
