@@ -72,14 +72,17 @@ def assigned_partitions(assignment: bytes) -> tuple[tuple[str, tuple[int, ...]],
     return tuple((topic, tuple(sorted(indexes))) for topic, indexes in sorted(by_topic.items()))
 
 
-def encode_subscription(subscription: Subscription, assignor: str) -> bytes:
+def encode_subscription(
+    subscription: Subscription, assignor: str, last: frozenset[TopicPartition] | None = None
+) -> bytes:
     """Return a member's metadata for one assignor.
 
-    For the sticky assignors of older clients, the user data contains the partitions that the member owns.
+    last: the last assignment of the member, from which `sticky` assigns; None: the partitions that it owns.
     """
     user_data = None
-    if assignor == STICKY:
-        user_data = _encode_partitions(subscription.owned) + _INT32.pack(subscription.generation)
+    if assignor == STICKY:  # its members give up all partitions before they join, so they own none
+        assigned = subscription.owned if last is None else last
+        user_data = _encode_partitions(assigned) + _INT32.pack(subscription.generation)
     elif assignor == COOPERATIVE_STICKY:
         user_data = _INT32.pack(subscription.generation)
     values = {
@@ -92,7 +95,10 @@ def encode_subscription(subscription: Subscription, assignor: str) -> bytes:
 
 
 def decode_subscription(metadata: bytes, assignor: str) -> Subscription | None:
-    """Return a member's metadata for one assignor; None if the bytes are not a subscription."""
+    """Return a member's metadata for one assignor; None if the bytes are not a subscription.
+
+    For `sticky`, `owned` is the member's last assignment, which it has given up.
+    """
     version = _VERSION.unpack_from(metadata)[0] if len(metadata) >= _VERSION.size else -1
     found = _decoded(_SUBSCRIPTIONS[max(0, min(version, 2))], metadata)
     if found is None:
@@ -103,13 +109,13 @@ def decode_subscription(metadata: bytes, assignor: str) -> Subscription | None:
         for index in topic.partitions
     )
     generation = getattr(found, "generation_id", NO_GENERATION)
-    if found.user_data and generation == NO_GENERATION:
+    if found.user_data:
         try:
-            if assignor == STICKY:
+            if assignor == STICKY:  # in all versions, as in Kafka's clients
                 reader = Reader(memoryview(found.user_data))
                 owned = _read_partitions(reader)
                 generation = reader.int32() if reader.left() else NO_GENERATION
-            elif assignor == COOPERATIVE_STICKY:
+            elif assignor == COOPERATIVE_STICKY and generation == NO_GENERATION:
                 generation = Reader(memoryview(found.user_data)).int32()
         except RemoteProtocolError:
             pass  # a format of another client, for its own members only

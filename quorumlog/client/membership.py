@@ -282,6 +282,8 @@ class Membership:
         self._after_revoke: Partitions | None = None
         """The new assignment that waits for `Revoked`; None: the member joins after it."""
         self._owned_generation = NO_GENERATION
+        self._last: Partitions = frozenset()
+        """The last assignment, also after these partitions were given up."""
         self._retry_s = RETRY_FIRST_S
         self._beat_out = False
         self._beaten_at = 0.0
@@ -375,7 +377,7 @@ class Membership:
         self._beat_out = False
         self._joined_topics = self._topics
         subscription = Subscription(self._topics, self.owned, self._owned_generation)
-        protocols = tuple((name, encode_subscription(subscription, name)) for name in self._assignors)
+        protocols = tuple((name, encode_subscription(subscription, name, self._last)) for name in self._assignors)
         effects.append(Join(self._round, self.member_id, protocols))
 
     def _wait(self, now: float) -> None:
@@ -465,6 +467,7 @@ class Membership:
         self._retry_s = RETRY_FIRST_S
         self._beaten_at = now
         self._owned_generation = self.generation
+        self._last = event.assignment
         gone = self.owned - event.assignment
         if gone:
             self.phase = Phase.REVOKING

@@ -576,4 +576,11 @@ MUTANTS = (
         "        pass  # until",
         (f"{COMMIT_TESTS}::test_the_former_offset_is_committed_again_after_a_commit_without_an_answer",),
     ),
+    Mutant(
+        "a sticky member reports no partitions",
+        MEMBERSHIP,
+        "encode_subscription(subscription, name, self._last)",
+        "encode_subscription(subscription, name)",
+        (f"{MEMBERSHIP_TESTS}::test_a_sticky_member_names_the_partitions_that_it_gave_up",),
+    ),
 )

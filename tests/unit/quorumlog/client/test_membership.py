@@ -181,6 +181,30 @@ def test_a_cooperative_member_keeps_its_partitions_and_joins_twice() -> None:
     assert member.synced(0, 3) == [m.Assign(partitions(3))]
 
 
+def test_a_sticky_member_names_the_partitions_that_it_gave_up() -> None:
+    member = stable("sticky")
+    revoke = only(member.beaten(refused("REBALANCE_IN_PROGRESS")), m.Revoke)
+    join = only(member.step(m.Revoked(revoke.number)), m.Join)
+    ((_, metadata),) = join.protocols
+    assert decode_subscription(metadata, "sticky") == Subscription(frozenset("t"), partitions(0, 1), 1)
+    others = decode_subscription(metadata, "range")
+    assert others is not None
+    assert others.owned == frozenset(), "it does not own them any more"
+
+
+def test_a_sticky_group_moves_no_partition_when_a_member_joins_with_a_lower_id() -> None:
+    leader = stable("sticky")
+    revoke = only(leader.beaten(refused("REBALANCE_IN_PROGRESS")), m.Revoke)
+    ((_, mine),) = only(leader.step(m.Revoked(revoke.number)), m.Join).protocols
+    wish = encode_subscription(Subscription(frozenset("t")), "sticky")
+    everyone = (m.JoinedMember("me", None, mine), m.JoinedMember("a new one", None, wish))
+    count = only(leader.joined(2, "sticky", is_leader=True, members=everyone), m.Count)
+    sync = only(leader.step(m.Counted(count.round, {"t": 4})), m.Sync)
+    assert {name: assigned_partitions(data) for name, data in sync.assignments} == {
+        "me": (("t", (0, 1)),), "a new one": (("t", (2, 3)),),
+    }  # fmt: skip
+
+
 def test_one_eager_assignor_makes_all_rebalances_eager() -> None:
     member = stable("cooperative-sticky", "range")
     assert isinstance(member.beaten(refused("REBALANCE_IN_PROGRESS"))[0], m.Revoke)
