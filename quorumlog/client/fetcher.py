@@ -79,6 +79,8 @@ class Fetcher:
         self._look_up: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._answers = 0
+        self._bug: BaseException | None = None
+        """The error of a task that failed: `run` raises it, so that the consumer reports it."""
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
@@ -91,6 +93,8 @@ class Fetcher:
         try:
             while True:
                 self._wake.clear()
+                if self._bug is not None:
+                    raise self._bug
                 retry_at = self._plan(loop.time())
                 with suppress(TimeoutError):
                     async with asyncio.timeout_at(retry_at):
@@ -157,7 +161,7 @@ class Fetcher:
 
     def _finish(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
-            task.result()  # a bug: the loop's exception handler reports it
+            self._bug = self._bug or task.exception()
         self._wake.set()
         self._on_change()
 

@@ -144,6 +144,7 @@ class ShareConsumer:
     async def __aenter__(self) -> Self:
         await self._cluster.__aenter__()
         self._heart = asyncio.create_task(self._beat(), name=f"share-heartbeat-{self._group}")
+        self._heart.add_done_callback(self._heart_ended)
         return self
 
     async def __aexit__(
@@ -168,6 +169,10 @@ class ShareConsumer:
                     await self._heartbeat(_LEAVING, LEAVE_TIMEOUT_S)
         finally:
             await self._cluster.close()
+
+    def _heart_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (bug := task.exception()) is not None:
+            self._broken(bug)
 
     def _broken(self, bug: BaseException) -> None:
         self._failure = ClusterError(ApiError.FAILED, f"the consumer failed: {bug!r}")

@@ -583,4 +583,11 @@ MUTANTS = (
         "encode_subscription(subscription, name)",
         (f"{MEMBERSHIP_TESTS}::test_a_sticky_member_names_the_partitions_that_it_gave_up",),
     ),
+    Mutant(
+        "an internal error of a fetch stays unknown",
+        FETCHER,
+        "            self._bug = self._bug or task.exception()\n",
+        "            task.exception()\n",
+        (f"{CONSUMER_TESTS}::test_an_internal_error_of_a_fetch_is_reported",),
+    ),
 )

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from quorumlog.client import ClusterError, ConfigError, Consumer, FetchLimits, Record
+from quorumlog.client.positions import Position
 from quorumlog.client.records import NewRecord, build_batch
 from tests.unit.quorumlog.client.fake_cluster import FakeBrokers, fake_brokers
 
@@ -195,6 +196,17 @@ async def test_unreachable_brokers_are_an_error_within_the_timeout(brokers: Fake
         with pytest.raises(ClusterError, match="no success for 1 s") as failure:
             await consumer.get(timeout_s=30)
         assert failure.value.retriable
+
+
+async def test_an_internal_error_of_a_fetch_is_reported(brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> bool:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(Position, "add", broken)
+    async with reading(brokers) as consumer:
+        with pytest.raises(ClusterError, match="the consumer failed: RuntimeError") as failure:
+            await consumer.get(timeout_s=10)
+        assert failure.value.code == "FAILED"
 
 
 async def test_calls_without_the_group_or_assignment_that_they_need_are_refused(brokers: FakeBrokers) -> None:

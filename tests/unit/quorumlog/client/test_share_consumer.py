@@ -450,6 +450,19 @@ async def test_a_session_without_partitions_keeps_a_lock_that_is_renewed(make: C
     assert broker.acknowledged == [(0, 0, RENEW), (0, 0, ACCEPT)]
 
 
+async def test_an_internal_error_of_the_membership_is_reported(make: Callable[..., Setting]) -> None:
+    consumer = make().consumer
+
+    async def broken(epoch: int, timeout_s: float) -> None:
+        raise RuntimeError("a bug")
+
+    consumer._heartbeat = broken  # type: ignore[method-assign]
+    async with consumer:
+        with pytest.raises(ClusterError, match="the consumer failed: RuntimeError") as failure:
+            await consumer.get(WAIT_S)
+        assert failure.value.code == "FAILED"
+
+
 async def test_get_fails_when_the_consumer_is_closed(make: Callable[..., Setting]) -> None:
     setting = make(ONE)
     reading = asyncio.ensure_future(setting.consumer.get())
