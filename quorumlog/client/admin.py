@@ -16,7 +16,16 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from quorumlog.client.admin_arguments import creatable, created, distinct, end_of, new_topics, positive, resource_of
+from quorumlog.client.admin_arguments import (
+    creatable,
+    created,
+    distinct,
+    end_of,
+    new_topics,
+    offsets_of,
+    positive,
+    resource_of,
+)
 from quorumlog.client.admin_partitions import PartitionLooks, Partitions
 from quorumlog.client.admin_values import (
     ClusterDescription,
@@ -251,10 +260,8 @@ class Admin(Closing):
         self, before: Mapping[tuple[str, int], int | Literal["latest"]], *, timeout_s: float | None = None
     ) -> dict[TopicPartition, int]:
         """Delete the records before an offset ("latest": all committed ones); return the new first offsets."""
-        wanted = {TopicPartition(*key): _TO_THE_END if to == "latest" else to for key, to in before.items()}
-        bad = [f"{key}: offset {to}" for key, to in wanted.items() if to < 0 and before[key] != "latest"]
-        if bad:
-            raise ConfigError(*(f"{each} is below 0" for each in bad))
+        ends = {TopicPartition(*key): _TO_THE_END for key, to in before.items() if to == "latest"}
+        wanted = {**offsets_of({key: to for key, to in before.items() if to != "latest"}), **ends}
         async with self._call("the deletion of records", timeout_s) as left_s:
             await self._partitions.resolved(wanted, left_s)
             return await self._partitions.delete_before(wanted, left_s)
@@ -309,7 +316,7 @@ class Admin(Closing):
 
         An offset outside its log would make consumers start elsewhere, so it is refused, and nothing is committed.
         """
-        wanted = {TopicPartition(*key): offset for key, offset in offsets.items()}
+        wanted = offsets_of(offsets)
         async with self._call(f"group {group}", timeout_s) as left_s:
             await self._refuse_outside(wanted, left_s)
             await self._commit(group, wanted, left_s)
@@ -396,7 +403,7 @@ class Admin(Closing):
         The group gets all records from there on again, also those that it has accepted.  If an offset is outside its
         log, nothing is changed.
         """
-        wanted = {TopicPartition(*key): offset for key, offset in offsets.items()}
+        wanted = offsets_of(offsets)
         async with self._call(f"group {group}", timeout_s) as left_s:
             await self._refuse_outside(wanted, left_s)
             starts = {(key.topic, key.partition): offset for key, offset in wanted.items()}

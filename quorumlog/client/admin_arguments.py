@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
 from typing import Any, Final
 
 from quorumlog.client.admin_values import CreatedTopic, NewTopic
 from quorumlog.client.consumer import EARLIEST, LATEST
+from quorumlog.client.messages import TopicPartition, as_offset
 from quorumlog.errors import ConfigError
 
 TOPIC: Final = 2
@@ -30,6 +31,20 @@ def distinct(what: str, names: Sequence[str]) -> None:
         raise ConfigError(f"{what} is empty")
     if twice:
         raise ConfigError(f"{what} has {', '.join(twice)} twice")
+
+
+def offsets_of(offsets: Mapping[tuple[str, int], object]) -> dict[TopicPartition, int]:
+    """Return offsets by partition.  Raises: ConfigError: some are no offsets; lists all of them."""
+    found: dict[TopicPartition, int] = {}
+    problems = []
+    for key, offset in offsets.items():
+        try:
+            found[TopicPartition(*key)] = as_offset(offset)
+        except (TypeError, ValueError) as error:
+            problems.append(f"{TopicPartition(*key)}: {error}")
+    if problems:
+        raise ConfigError(*problems)
+    return found
 
 
 def end_of(at: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from operator import index
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -244,12 +245,16 @@ def as_time_ms(time: datetime | int) -> int:
     """Return ms since 1970.
 
     Raises:
-        ConfigError: a datetime without a time zone, or a time before 1970.
+        ConfigError: a datetime without a time zone, a number that is no int, or a time before 1970.
     """
     if isinstance(time, datetime):
         if time.tzinfo is None:
             raise ConfigError(f"the time {time} has no time zone; for example, add tzinfo=UTC")
         time = (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
-    if not 0 <= time <= TIMESTAMP_MAX_MS:
-        raise ConfigError(f"the time {time} is not in ms since 1970")
-    return time
+    try:
+        time_ms = index(time)
+    except TypeError:
+        raise ConfigError(f"the time {time!r} is not an int; round it first") from None
+    if not 0 <= time_ms <= TIMESTAMP_MAX_MS:
+        raise ConfigError(f"the time {time_ms} is not in ms since 1970")
+    return time_ms

@@ -13,7 +13,7 @@ from quorumlog.client.consumer_settings import ConsumerSettings
 from quorumlog.client.fetcher import Fetcher
 from quorumlog.client.group_member import GroupMember
 from quorumlog.client.log_offsets import list_offsets
-from quorumlog.client.messages import TopicPartition
+from quorumlog.client.messages import TopicPartition, as_offset
 from quorumlog.client.positions import Position
 from quorumlog.client.starting_offsets import Committed, StartingOffsets
 from quorumlog.errors import ClusterError
@@ -157,9 +157,8 @@ class Reading:
         self._ready.set()
 
     def seek(self, partition: tuple[str, int], offset: int) -> None:
-        """Continue at an offset.  Raises: ClusterError: the partition is not assigned; ValueError: it is below 0."""
-        if offset < 0:
-            raise ValueError(f"offset is {offset}, below 0")
+        """Continue at an offset.  Raises: ClusterError: the partition is not assigned; TypeError; ValueError."""
+        offset = as_offset(offset)
         position = self.position(partition)
         self.in_progress.release({position.partition})
         self.unsent.sought(position.partition)

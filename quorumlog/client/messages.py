@@ -81,6 +81,17 @@ def as_timestamp_ms(time: object) -> int:
     return time_ms
 
 
+def as_offset(offset: object) -> int:
+    """Return an offset as an int.  Raises: TypeError; ValueError: it is below 0."""
+    try:
+        number = index(offset)  # type: ignore[arg-type]  # as in `as_timestamp_ms`
+    except TypeError:
+        raise TypeError(f"offset {offset!r} is not an int") from None
+    if number < 0:
+        raise ValueError(f"offset {number} is below 0")
+    return number
+
+
 def as_headers(headers: HeadersLike) -> Headers:
     """Return headers as pairs, in their order.  Raises: TypeError; ValueError: a name is not valid text."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers

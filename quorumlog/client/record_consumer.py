@@ -39,7 +39,7 @@ from quorumlog.client.fetcher import FetchLimits
 from quorumlog.client.group_member import GroupMember
 from quorumlog.client.groups import GroupClient
 from quorumlog.client.membership import Phase
-from quorumlog.client.messages import TopicPartition
+from quorumlog.client.messages import TopicPartition, as_offset, as_timestamp_ms
 from quorumlog.client.positions import Position
 from quorumlog.client.producer_transactions import GroupMetadata
 from quorumlog.client.record_batches import RecordBatch
@@ -372,7 +372,7 @@ class Consumer:
         self, timestamp_ms: int, *partitions: tuple[str, int], timeout_s: float = CALL_TIMEOUT_S
     ) -> None:
         """Continue at the first record that is not older, or else after the last one.  Raises: ClusterError."""
-        await self._seek_to(partitions, timestamp_ms, timeout_s)
+        await self._seek_to(partitions, as_timestamp_ms(timestamp_ms), timeout_s)
 
     async def _seek_to(self, partitions: Sequence[tuple[str, int]], timestamp: int, timeout_s: float) -> None:
         named = [self._reading.position(each).partition for each in partitions] or list(self._reading.positions)
@@ -406,7 +406,7 @@ class Consumer:
         self, timestamp_ms: int, partitions: Iterable[tuple[str, int]], timeout_s: float = CALL_TIMEOUT_S
     ) -> dict[TopicPartition, int]:
         """Return the first offset whose record is not older; -1 if all are older.  Raises: ClusterError."""
-        return await self._reading.offsets_at(partitions, timestamp_ms, timeout_s)
+        return await self._reading.offsets_at(partitions, as_timestamp_ms(timestamp_ms), timeout_s)
 
     async def lag(self, timeout_s: float = CALL_TIMEOUT_S) -> dict[TopicPartition, int]:
         """Return how many offsets each assigned partition's position is behind its end.
@@ -433,11 +433,9 @@ class Consumer:
         if offsets is None:
             wanted = self.offsets_to_commit()
         else:
-            wanted = {TopicPartition(*partition): offset for partition, offset in offsets.items()}
+            wanted = {TopicPartition(*partition): as_offset(offset) for partition, offset in offsets.items()}
         if self._group is None:
             raise no_group("cannot commit")
-        if any(offset < 0 for offset in wanted.values()):
-            raise ValueError("an offset to commit is below 0")
         if not wanted:
             return {}
         await self._group.commits.commit(wanted, timeout_s)

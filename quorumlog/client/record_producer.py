@@ -31,6 +31,7 @@ from quorumlog.client.messages import (
     RecordMetadata,
     as_bytes,
     as_headers,
+    as_offset,
     as_timestamp_ms,
 )
 from quorumlog.client.producer_buffer import ProducerBuffer
@@ -368,7 +369,9 @@ class Producer:
             raise
         wanted = positions if offsets is None else offsets
         if wanted:
-            await transactions.send_offsets(group, {(*key,): each for key, each in wanted.items()}, timeout_s)
+            await transactions.send_offsets(
+                group, {(*key,): as_offset(each) for key, each in wanted.items()}, timeout_s
+            )
 
     async def commit_transaction(self, timeout_s: float = MAX_BLOCK_S) -> None:
         """Deliver all records and offsets, then commit; return once the decision is durable.

@@ -232,3 +232,23 @@ def test_a_timeout_that_the_protocol_cannot_express_is_a_wrong_argument(timeout_
     with pytest.raises(ConfigError) as failure:
         Consumer("h:1", topics=["t"], group="g", session_timeout_s=timeout_s, max_poll_interval_s=timeout_s)
     assert {"session_timeout_s", "max_poll_interval_s"} <= {each.split(" is ")[0] for each in failure.value.problems}
+
+
+async def test_times_and_offsets_that_no_request_can_name_are_refused_at_once(brokers: FakeBrokers) -> None:
+    bad_times: list[tuple[Any, type[Exception]]] = [(1_700_000_000_000.5, TypeError), (-1, ValueError)]  # -1: the end
+    bad_offsets: list[tuple[Any, type[Exception]]] = [(5.0, TypeError), (-1, ValueError)]
+    async with reading(brokers, topics=None) as consumer:
+        consumer.assign([("t", 0)])
+        for time, error in bad_times:
+            with pytest.raises(error, match="timestamp_ms"):
+                await consumer.seek_to_time(time)
+            with pytest.raises(error, match="timestamp_ms"):
+                await consumer.offsets_for_time(time, [("t", 0)])
+        for offset, error in bad_offsets:
+            with pytest.raises(error, match="offset"):
+                consumer.seek(("t", 0), offset)
+            with pytest.raises(error, match="offset"):
+                await consumer.commit({("t", 0): offset})
+        record = await consumer.get(timeout_s=10)
+        assert record is not None
+        assert record.offset == 0
