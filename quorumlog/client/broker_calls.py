@@ -142,6 +142,8 @@ class BrokerCalls:
     async def _broker(self, broker_id: int, left_s: float) -> KafkaConnection:
         found = cluster_description(await self._metadata((), left_s))
         address = next((each.address for each in found.brokers if each.broker_id == broker_id), None)
+        if not found.brokers:  # they are starting or fenced
+            raise ClusterError(ApiError.BROKER_NOT_AVAILABLE, "no broker serves yet", retriable=True)
         if address is None:
             raise no_broker(broker_id, found)
         return await self._cluster.connection(address, left_s)

@@ -235,9 +235,14 @@ class Cluster(Closing):
             return (await self._first_that_answers(self._connection_to))[1]
 
     async def brokers(self, timeout_s: float) -> dict[int, Address]:
-        """Return the address of each broker that a new answer names, by id.  Tries each known broker once."""
+        """Return the address of each broker that a new answer names, by id.  Tries each known broker once.
+
+        Raises: ClusterError, retriable: also if no broker is named, because all of them are starting or fenced.
+        """
         async with self._deadline("the brokers", timeout_s):
             await self._refreshed(frozenset(), self._refreshes)
+        if not self._view.brokers:  # an answer of all brokers would have no parts, and look complete
+            raise ClusterError(ApiError.BROKER_NOT_AVAILABLE, "no broker serves yet", CHECK_BROKERS, retriable=True)
         return dict(self._view.brokers)
 
     async def connection(self, address: Address, timeout_s: float) -> KafkaConnection:

@@ -590,4 +590,11 @@ MUTANTS = (
         "            task.exception()\n",
         (f"{CONSUMER_TESTS}::test_an_internal_error_of_a_fetch_is_reported",),
     ),
+    Mutant(
+        "a list of all groups is complete without any broker",
+        CLUSTER,
+        "        if not self._view.brokers:  # an",
+        "        if False:  # an",
+        (f"{GROUP_TESTS}::test_a_list_waits_until_a_broker_serves",),
+    ),
 )

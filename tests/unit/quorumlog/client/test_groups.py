@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 
 from broker.core.coordinator import group_requests as g
+from metadata.image import ClusterImage
 from quorumlog.client import coordinators
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.consumer import EARLIEST, LATEST
@@ -75,6 +76,19 @@ async def test_a_list_waits_for_a_broker_whose_coordinators_load() -> None:
         await until(lambda: len(each.groups.asked) >= 6)
         each.groups.refusal = None
         assert [found.group for found in await listing] == [ON_2]
+
+
+async def test_a_list_waits_until_a_broker_serves() -> None:
+    """While the brokers are starting, they are fenced, and their metadata names no broker."""
+    async with setting() as each:
+        await join(each, ON_1)
+        for replicas in each.brokers.replicas.values():
+            replicas.behind = ClusterImage()
+        listing = asyncio.ensure_future(each.client.list_groups(TIMEOUT_S))
+        await asyncio.wait([listing], timeout=0.2)  # until it has asked
+        for replicas in each.brokers.replicas.values():
+            replicas.behind = None
+        assert [found.group for found in await listing] == [ON_1]
 
 
 async def test_a_list_without_an_answer_of_each_broker_is_an_error_that_names_it() -> None:
