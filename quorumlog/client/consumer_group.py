@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Set
 from contextlib import suppress
 from typing import Any
 
@@ -47,6 +47,8 @@ class ConsumerGroup:
             "revoked": settings.on_revoked,
             "lost": settings.on_lost,
         }
+        self._given_up: dict[TopicPartition, int] = {}
+        """Offsets of partitions that the user has taken out of its assignment, for the next automatic commit."""
         self._revoking = 0
         self._calling = asyncio.Lock()
         """Held while a listener runs: `on_lost` may take long, and the others must not run beside it."""
@@ -92,12 +94,21 @@ class ConsumerGroup:
             # After a failure, the next commit contains it; a member that is out of the group rejoins.
             await self._commit_processed(None, interval_s)
 
+    def reassigned(self, assigned: Set[TopicPartition]) -> None:
+        """Note the assignment that the user makes, before the positions of the last one are removed."""
+        if self._commit_interval_s is not None:
+            self._given_up |= self._reading.uncommitted()
+            for partition in assigned:  # it keeps its position, or begins at a committed offset
+                self._given_up.pop(partition, None)
+
     async def _commit_processed(self, partitions: frozenset[TopicPartition] | None, timeout_s: float) -> None:
         """Try to commit the offsets of records whose processing has ended.  partitions: None: all of them."""
-        wanted = self._reading.uncommitted(partitions)
+        given_up = dict(self._given_up)
+        wanted = {**given_up, **self._reading.uncommitted(partitions)}
         if wanted:
             with suppress(ClusterError):
                 await self.commits.commit(wanted, timeout_s)
+                self._given_up = {key: to for key, to in self._given_up.items() if given_up.get(key) != to}
 
     # --- for the membership ---
 

@@ -335,6 +335,8 @@ class Consumer:
             message = "a consumer either subscribes to topics or gets its partitions by assign"
             raise ClusterError(ApiError.INVALID_REQUEST, message, "use another consumer without topics and pattern")
         wanted = {TopicPartition(*each) for each in partitions}
+        if self._group is not None:
+            self._group.reassigned(wanted)
         self._reading.remove(self._reading.positions.keys() - wanted)
         self._reading.add(wanted)
 

@@ -597,4 +597,11 @@ MUTANTS = (
         "        if False:  # an",
         (f"{GROUP_TESTS}::test_a_list_waits_until_a_broker_serves",),
     ),
+    Mutant(
+        "a partition that the user drops is not committed",
+        CONSUMER_GROUP,
+        "            self._given_up |= self._reading.uncommitted()\n",
+        "            pass\n",
+        (f"{COMMIT_TESTS}::test_processed_records_of_a_partition_that_is_no_longer_assigned_are_committed",),
+    ),
 )

@@ -146,6 +146,30 @@ async def test_records_before_a_seek_are_no_part_of_the_next_transaction() -> No
         assert consumer.offsets_to_send()[1] == {PLACES[1]: 4}
 
 
+async def test_processed_records_of_a_partition_that_is_no_longer_assigned_are_committed() -> None:
+    async with reading(auto_commit=True, auto_commit_interval_s=3600.0) as (consumer, brokers, _):
+        (done,) = await read(consumer, 4)  # all records of a partition
+        await read(consumer, 1)  # so that they are processed
+        consumer.assign([])
+        await consumer.close()
+        async with Consumer(brokers.bootstrap, group=GROUP, auto_commit=False) as other:
+            assert (await other.committed(PLACES))[done] == 4
+
+
+async def test_an_assignment_that_returns_forgets_the_offset_of_the_one_before() -> None:
+    """The user may have moved to another place meanwhile."""
+    async with reading(auto_commit=True, auto_commit_interval_s=3600.0) as (consumer, brokers, _):
+        (done,) = await read(consumer, 4)
+        await read(consumer, 1)
+        consumer.assign([])
+        consumer.assign([done])
+        consumer.seek(done, 1)
+        await consumer.commit({done: 1})
+        await consumer.close()
+        async with Consumer(brokers.bootstrap, group=GROUP, auto_commit=False) as other:
+            assert (await other.committed([done]))[done] == 1
+
+
 # -- the membership, which the tests play
 
 
