@@ -19,7 +19,7 @@ from enum import IntEnum
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
-from quorumlog.client.cluster import HURRY_S, Cluster
+from quorumlog.client.cluster import HURRY_S, PAUSE_MIN_S, Cluster
 from quorumlog.client.kafka import KafkaConnection, error_word
 from quorumlog.errors import ClusterError
 from quorumlog.runtime.addresses import Address
@@ -150,11 +150,12 @@ class CoordinatorCalls:
         """
 
         async def once(left_s: float) -> T:
-            coordinator = await self.known_or_found(key, left_s)
+            left = _left(left_s)
+            coordinator = await self.known_or_found(key, left())
             try:
-                connection = await self._cluster.connection(coordinator.address, left_s)
+                connection = await self._cluster.connection(coordinator.address, left())
                 self.remember(key, coordinator)
-                return await self.answer_of(key, coordinator, asyncio.ensure_future(attempt(connection, left_s)))
+                return await self.answer_of(key, coordinator, asyncio.ensure_future(attempt(connection, left())))
             except ClusterError as error:
                 if error.retriable:
                     self.forget(key)
@@ -213,8 +214,9 @@ class CoordinatorCalls:
         Raises:
             ClusterError: as `KafkaConnection.send`; UNSUPPORTED_VERSION if there is no such version.
         """
-        version = await self._needed_version(connection, api, left_s)
-        return await self._cluster.ask(connection, api, version, values, left_s)
+        left = _left(left_s)
+        version = await self._needed_version(connection, api, left())
+        return await self._cluster.ask(connection, api, version, values, left())
 
     async def ask_slowly(
         self, connection: KafkaConnection, api: Api, values: dict[str, Any], timeout_s: float, answer_s: float
@@ -297,6 +299,13 @@ class CoordinatorCalls:
                 raise
             missing = error
         return Answers([each for part in parts for each in part], missing)
+
+
+def _left(timeout_s: float) -> Callable[[], float]:
+    """Return a function that returns the seconds left, so that the steps of a call together have its time."""
+    now = asyncio.get_running_loop().time
+    deadline = now() + timeout_s
+    return lambda: max(deadline - now(), PAUSE_MIN_S)
 
 
 async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -95,11 +95,11 @@ class PartitionCalls:
         unknown_since: float | None = None
         backoff = Backoff(PAUSE_MIN_S, self._pause_max_s, self._leaders.random)
         while True:
-            left_s = deadline - loop.time()
             connection: KafkaConnection | None = None
             try:
-                connection = await self._leaders.leader(topic, index, max(left_s, PAUSE_MIN_S))
-                asked = asyncio.ensure_future(attempt(connection, max(left_s, PAUSE_MIN_S)))
+                connection = await self._leaders.leader(topic, index, max(deadline - loop.time(), PAUSE_MIN_S))
+                left_s = max(deadline - loop.time(), PAUSE_MIN_S)
+                asked = asyncio.ensure_future(attempt(connection, left_s))
                 return await answer_of_leader(self._leaders, topic, index, connection, asked, wait_s)
             except ClusterError as error:
                 if not error.retriable:

@@ -164,9 +164,10 @@ class ShareConsumer:
                 await asyncio.wait(tasks)
             for session in sessions:
                 await session.connection.close()
-            with suppress(ClusterError):
+            with suppress(ClusterError, TimeoutError):
                 if self._epoch > _JOINING:
-                    await self._heartbeat(_LEAVING, LEAVE_TIMEOUT_S)
+                    async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                        await self._heartbeat(_LEAVING, LEAVE_TIMEOUT_S)
         finally:
             await self._cluster.close()
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from random import Random
 
 import pytest
 
 from quorumlog.client import partitions
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.consumer import EARLIEST, LATEST, Consumer, ListedOffset, OffsetOutOfRangeError
+from quorumlog.client.kafka import KafkaConnection
+from quorumlog.client.partitions import PartitionCalls
 from quorumlog.client.records import NewRecord, build_batch, decode_batches
 from quorumlog.client.sync import runner
 from quorumlog.errors import ClusterError
@@ -191,3 +194,22 @@ def test_a_forked_worker_has_a_runner_of_its_own() -> None:
     assert os.read(readable, 10) == b"own"
     os.close(readable)
     os.close(writable)
+
+
+async def test_a_request_to_a_leader_has_only_the_time_that_its_look_up_has_left() -> None:
+    class Leaders:
+        random = Random(1)
+
+        async def leader(self, topic: str, index: int, timeout_s: float) -> KafkaConnection:
+            await asyncio.sleep(0.1)  # so that less time is left
+            return KafkaConnection("127.0.0.1", 1)
+
+        async def leader_lost(self, topic: str, index: int, connection: KafkaConnection) -> None: ...
+
+        async def has_moved(self, topic: str, index: int, connection: KafkaConnection) -> bool:
+            return False
+
+    async def attempt(connection: KafkaConnection, left_s: float) -> float:
+        return left_s
+
+    assert await PartitionCalls(Leaders()).call("t", 0, 5.0, attempt) < 4.91

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -22,6 +22,7 @@ from quorumlog.client.log_offsets import list_offsets
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.kafka.codec import Api
 from tests.unit.broker.core.coordinator.driver import subscription
 from tests.unit.broker.kafka.wellness import until
 from tests.unit.quorumlog.client.fake_cluster import FakeBrokers, fake_brokers
@@ -218,6 +219,29 @@ async def test_offsets_are_deleted_except_of_subscribed_topics() -> None:
         refusals = await each.client.delete_offsets(ON_1, [ORDERS, ("bills", 0), ("bills", 1)], TIMEOUT_S)
         assert {key: error.code for key, error in refusals.items()} == {ORDERS: "GROUP_SUBSCRIBED_TO_TOPIC"}
         assert await each.client.committed(ON_1, TIMEOUT_S) == {ORDERS: CommittedOffset(5)}
+
+
+async def test_each_step_of_a_call_has_only_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with setting() as each:
+        cluster = each.client._cluster
+        connection, ask = cluster.connection, cluster.ask
+        left: dict[Api, float] = {}
+
+        async def connect_slowly(*arguments: Any) -> Any:
+            await asyncio.sleep(0.1)  # so that less time is left
+            return await connection(*arguments)
+
+        async def ask_slowly(of: Any, api: Api, version: int, values: dict[str, Any], left_s: float) -> Any:
+            left[api] = left_s
+            await asyncio.sleep(0.1)  # likewise
+            return await ask(of, api, version, values, left_s)
+
+        monkeypatch.setattr(cluster, "connection", connect_slowly)
+        monkeypatch.setattr(cluster, "ask", ask_slowly)
+        with refused("GROUP_ID_NOT_FOUND"):
+            await each.client.delete(ON_1, TIMEOUT_S)
+        assert left[Api.API_VERSIONS] < TIMEOUT_S - 0.09
+        assert left[Api.DELETE_GROUPS] < TIMEOUT_S - 0.18
 
 
 async def test_a_call_follows_a_coordinator_that_moves() -> None:
