@@ -7,9 +7,9 @@ it: the known brokers are tried, then the bootstrap addresses, beginning with th
 those that failed.
 
 An answer may come from a broker that lags.  Of two leaders of a partition the one with the higher leader epoch is used,
-as long as the topic is the same.  If an answer names no leader, or again the one that failed, the next request goes to
-another broker: one that is cut off from the controller answers, but learns nothing.  If bootstrap addresses belong to
-different clusters, that is an error.
+and no partition is dropped, as long as the topic is the same.  If an answer names no leader, or again the one that
+failed, the next request goes to another broker: one that is cut off from the controller answers, but learns nothing.
+If bootstrap addresses belong to different clusters, that is an error.
 
 Calls fail with `ClusterError`; a `retriable` one may be retried after a pause.  Every call ends by its deadline.
 """
@@ -405,7 +405,8 @@ class Cluster(Closing):
                 view.topics[topic.name] = told
             elif before.topic_id == told.topic_id:
                 for index, old in before.leaders.items():
-                    if index in told.leaders and told.leaders[index].epoch < old.epoch:
+                    new = told.leaders.get(index)
+                    if new is None or new.epoch < old.epoch:  # a topic that loses partitions gets another id
                         told.leaders[index] = old
                 view.topics[topic.name] = told
             elif before.is_ahead_of(told):

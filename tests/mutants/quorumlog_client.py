@@ -604,4 +604,11 @@ MUTANTS = (
         "            pass\n",
         (f"{COMMIT_TESTS}::test_processed_records_of_a_partition_that_is_no_longer_assigned_are_committed",),
     ),
+    Mutant(
+        "a broker that lags takes partitions away",
+        CLUSTER,
+        "                    if new is None or new.epoch < old.epoch:",
+        "                    if new is not None and new.epoch < old.epoch:",
+        (f"{CLUSTER_TESTS}::test_a_broker_that_lags_takes_no_partition_away",),
+    ),
 )

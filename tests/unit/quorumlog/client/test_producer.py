@@ -309,6 +309,18 @@ async def test_a_failed_partition_fails_waiting_batches() -> None:
         assert producer.delivered_records == 0
 
 
+async def test_a_broker_that_lags_takes_no_partition_away() -> None:
+    async with fake_brokers() as brokers, client_of(brokers) as cluster:
+        await brokers.create("t", [1])
+        await brokers.hold_back(1)
+        await brokers.add_partition("t", 2)
+        counts = []
+        for _ in range(4):
+            counts.append((await cluster.partition_counts(["t"], 10))["t"])
+            cluster.ask_another_broker()
+        assert (counts, counts[-1]) == (sorted(counts), 2)
+
+
 async def test_a_cancelled_write_leaves_no_task_behind() -> None:
     async with fake_brokers(1) as brokers, client_of(brokers) as cluster:
         await brokers.create("t", [1])
