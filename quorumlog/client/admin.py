@@ -293,8 +293,9 @@ class Admin(Closing):
 
     async def list_groups(self, states: Collection[str] = (), *, timeout_s: float | None = None) -> list[ListedGroup]:
         """Return the groups of all brokers by name; only those in one of `states` ("Stable", "Empty", …) if given."""
+        wanted = [states] if isinstance(states, str) else states
         async with self._call("the groups", timeout_s) as left_s:
-            return await self._groups.list_groups(left_s(), states)
+            return await self._groups.list_groups(left_s(), wanted)
 
     async def describe_group(self, group: str, *, timeout_s: float | None = None) -> GroupDescription:
         """Return the state, the coordinator and the members of a group."""
@@ -413,7 +414,7 @@ class Admin(Closing):
         self, group: str, topics: Iterable[str], *, timeout_s: float | None = None
     ) -> None:
         """Delete the offsets of topics in a share group without members: its next member begins as in a new group."""
-        names = list(topics)
+        names = [topics] if isinstance(topics, str) else list(topics)
         distinct("topics", names)
         async with self._call(f"group {group}", timeout_s) as left_s:
             refusals = await self._groups.shares.delete(group, names, left_s())

@@ -27,7 +27,7 @@ from quorumlog.client.partitions import refusal
 from quorumlog.client.record_codec import read_batch
 from quorumlog.client.records import Headers, OpenBatch, UnreadableBatchError, open_batches
 from quorumlog.client.tasks import BackgroundTasks
-from quorumlog.errors import ClusterError
+from quorumlog.errors import ClusterError, ConfigError
 from quorumlog.runtime.addresses import Address
 from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka.codec import Api, milliseconds
@@ -113,15 +113,25 @@ class ShareConsumer:
         group: the name of the share group.
         topics: the topics from which it gets records.
         max_records: records of one request, approximately: a batch of a producer is not divided.
+
+    Raises:
+        ConfigError: an argument is empty or out of range; lists all of them.
+        ClusterError: `bootstrap` is malformed.
     """
 
     def __init__(
         self, bootstrap: str | Sequence[str], group: str, *, topics: Iterable[str], max_records: int = 100
     ) -> None:
+        names = [topics] if isinstance(topics, str) else list(topics)
+        problems = [f"{what} is empty" for what, value in (("group", group), ("topics", names)) if not value]
+        if max_records < 1:
+            problems.append(f"max_records is {max_records}, below 1")
+        if problems:
+            raise ConfigError(*problems)
         self._cluster = Cluster(bootstrap)
         self._calls = CoordinatorCalls(self._cluster, Kind.GROUP, NEWEST_VERSIONS)
         self._group = group
-        self._topics = sorted(set(topics))
+        self._topics = sorted(set(names))
         self._max_records = max_records
         self._member_id = str(uuid4())
         self._epoch = _JOINING

@@ -176,6 +176,7 @@ async def test_a_group_is_managed_through_its_coordinator() -> None:
         await admin.set_group_offsets(ON_2, {("orders", 0): 0})
         assert await admin.group_offsets(ON_2) == {TopicPartition("orders", 0): CommittedOffset(0)}
         assert [(each.group, each.coordinator) for each in await admin.list_groups()] == [(ON_2, 2)]
+        assert [each.group for each in await admin.list_groups("Empty")] == [ON_2]
         join_member(groups, ON_2)
         assert len((await admin.describe_group(ON_2)).members) == 1
         for call in (

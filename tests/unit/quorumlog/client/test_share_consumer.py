@@ -16,7 +16,7 @@ from quorumlog.client import share_consumer
 from quorumlog.client.cluster import TopicState
 from quorumlog.client.records import NewRecord, build_batch
 from quorumlog.client.share_consumer import ShareConsumer
-from quorumlog.errors import ClusterError
+from quorumlog.errors import ClusterError, ConfigError
 from quorumlog.runtime.addresses import Address
 from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka.codec import Api
@@ -461,6 +461,16 @@ async def test_an_internal_error_of_the_membership_is_reported(make: Callable[..
         with pytest.raises(ClusterError, match="the consumer failed: RuntimeError") as failure:
             await consumer.get(WAIT_S)
         assert failure.value.code == "FAILED"
+
+
+def test_one_topic_may_be_given_by_its_name_alone() -> None:
+    assert ShareConsumer("h:1", "g", topics="orders")._topics == ["orders"], "not its letters"
+
+
+def test_all_wrong_arguments_are_reported_together() -> None:
+    with pytest.raises(ConfigError) as failure:
+        ShareConsumer("h:1", "", topics=[], max_records=0)
+    assert [problem.split(" is ")[0] for problem in failure.value.problems] == ["group", "topics", "max_records"]
 
 
 async def test_get_fails_when_the_consumer_is_closed(make: Callable[..., Setting]) -> None:
