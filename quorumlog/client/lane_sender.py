@@ -9,7 +9,7 @@ from typing import Final
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.delivery import BatchDelivery, RecordsTransaction
 from quorumlog.client.delivery import Sequence as Numbers
-from quorumlog.client.lanes import Batch, Lane, Piece, Topic
+from quorumlog.client.lanes import Batch, Lane, Piece, Topic, size_of
 from quorumlog.client.producer_buffer import ProducerBuffer
 from quorumlog.client.producer_settings import ACKS, ProducerSettings
 from quorumlog.client.record_codec import build_batch
@@ -117,7 +117,8 @@ class LaneSender:
             pieces.append((start, await self._delivery.deliver(numbers, data, end - start, left_s)))
         except ClusterError as error:
             if error.code in _TOO_LARGE and end - start > 1:
-                lane.size_max = max(lane.size_max // 2, 1)
+                refused_bytes = sum(map(size_of, batch.records[start:end]))
+                lane.size_max = min(lane.size_max, max(refused_bytes // 2, 1))
                 middle = (start + end) // 2
                 was_resent = was_resent or numbers.attempts > 1
                 await self._deliver(topic, lane, batch, start, middle, pieces, was_resent=was_resent)

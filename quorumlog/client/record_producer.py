@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from quorumlog.client.cluster import Cluster
 from quorumlog.client.delivery import DELIVERY_TIMEOUT_S, REQUEST_TIMEOUT_S, RecordsTransaction
 from quorumlog.client.lane_sender import LaneSender
-from quorumlog.client.lanes import RECORD_OVERHEAD_BYTES, Batch, Delivery, Lane, Topic
+from quorumlog.client.lanes import HEADER_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, Batch, Delivery, Lane, Topic
 from quorumlog.client.messages import (
     HeadersLike,
     NewRecord,
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
 
 STICKY_BYTES: Final = 16 << 10
 """Bytes of records without a key that go to one partition before another is drawn (KIP-794)."""
-_HEADER_OVERHEAD_BYTES: Final = 10
 
 
 class Producer:
@@ -444,7 +443,7 @@ class Producer:
         if key is not None:
             size += len(key)
         if headers:
-            size += sum(len(name) + len(data or b"") + _HEADER_OVERHEAD_BYTES for name, data in headers)
+            size += sum(len(name) + len(data or b"") + HEADER_OVERHEAD_BYTES for name, data in headers)
         buffer = self._buffer
         if buffer.closed is not None:
             raise buffer.closed.again()

@@ -171,6 +171,21 @@ async def test_batches_that_the_broker_finds_too_large_are_divided(
     assert len(await values_of(brokers)) == 101
 
 
+async def test_a_batch_that_is_too_large_does_not_make_later_ones_needlessly_small(
+    brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.unit.broker.kafka.fake.MESSAGE_MAX_BYTES", 20_000)
+    records = [NewRecord(b"%04d" % n * 250, partition=0) for n in range(100)]
+    async with Producer(brokers.bootstrap, linger_ms=20) as producer:
+        await producer.send_many("t", records)
+        await producer.send_many("t", [*records[:50], NewRecord(b"x" * 30_000, partition=0), *records[50:]])
+        with pytest.raises(ClusterError, match="1 records were not delivered"):
+            await producer.flush()
+        before = len(brokers.shared.logs["t", 0].batches)
+        await producer.send_many("t", records)
+    assert len(brokers.shared.logs["t", 0].batches) - before <= 11, "they may have half of the limit"
+
+
 async def test_a_batch_is_divided_although_its_first_leader_had_moved(
     brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
