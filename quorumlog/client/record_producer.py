@@ -76,7 +76,7 @@ class Producer:
             of the partition is in flight, so 0 is no slower under load.
         compression: of batches.
         partitioner: chooses the partition of each record that names none.  None: Kafka's murmur2 of the key; records
-            without a key stay on a random partition for 16 KiB each time.
+            without a key stay on a random partition with a leader for 16 KiB each time.
         batch_size_max_bytes: the size of one batch before compression.  A larger record has a batch of its own.
         buffer_size_max_bytes: above this, `send` waits.
         delivery_timeout_s: from `send` until a record must be acknowledged; else its delivery fails.
@@ -470,10 +470,16 @@ class Producer:
         if key is not None:
             return (murmur2(key) & 0x7FFFFFFF) % count
         if topic.sticky_left <= 0:
-            topic.sticky = self._sources.random.randrange(count)
+            topic.sticky = self._available(topic, self._sources.random.randrange(count))
             topic.sticky_left = STICKY_BYTES
         topic.sticky_left -= size
         return topic.sticky
+
+    def _available(self, topic: Topic, drawn: int) -> int:
+        """Return the first partition from the drawn one on that has a leader; the drawn one if none is known."""
+        count = len(topic.lanes)
+        indexes = ((drawn + step) % count for step in range(count))
+        return next((each for each in indexes if self._cluster.known_leader(topic.name, each) is not None), drawn)
 
     def _begin_batch(self, lane: Lane) -> None:
         now = asyncio.get_running_loop().time()

@@ -88,6 +88,15 @@ async def test_records_without_a_key_reach_all_partitions(brokers: FakeBrokers) 
     assert set(Counter(place.partition for place in places)) == {0, 1}
 
 
+async def test_records_without_a_key_avoid_partitions_without_a_leader(brokers: FakeBrokers) -> None:
+    await brokers.create("u", [-1, 1, -1, 2, -1])
+    async with Producer(brokers.bootstrap) as producer:
+        deliveries = await producer.send_many("u", [b"x" * 4000] * 200)
+        async with asyncio.timeout(20):
+            places = [await each for each in deliveries]
+    assert set(Counter(place.partition for place in places)) == {1, 3}
+
+
 async def test_a_custom_partitioner_chooses_and_its_mistakes_are_errors(brokers: FakeBrokers) -> None:
     async with Producer(brokers.bootstrap, partitioner=lambda key, count: len(key or b"")) as producer:
         assert (await producer.send_and_wait("t", b"", key=b"1")).partition == 1
