@@ -15,9 +15,9 @@ round knows one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Collection, Iterable
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import grpc
 import grpc.aio
@@ -31,6 +31,8 @@ from quorumlog.wire import rpcs
 from quorumlog.wire.errors import ApiError
 from quorumlog.wire.rpcs import ReplyT, RequestT, Rpc, Service, header_of, result_of
 from quorumlog.wire.v1 import controller_pb2, quorum_pb2
+
+T = TypeVar("T")
 
 _SILENT = (ApiError.UNAVAILABLE, ApiError.TIMED_OUT)
 _NOTHING_DONE = (ApiError.INVALID_REQUEST, ApiError.UNSUPPORTED_VERSION, ApiError.NOT_A_NODE)
@@ -73,6 +75,7 @@ class ControllerClient:
         self._answered_at: dict[str, float] = {}
         self._avoided_until: dict[str, float] = {}
         self._random = random or Sources.real().random
+        self._is_closed = False
         assert self._addresses, "no address to call"
 
     async def __aenter__(self) -> ControllerClient:
@@ -82,7 +85,8 @@ class ControllerClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection; calls in progress end with UNAVAILABLE."""
+        """Close every connection; calls in progress end with CLIENT_CLOSED, and the outcome of a change is unknown."""
+        self._is_closed = True
         channels = list(self._channels.values())
         self._channels.clear()
         for channel in channels:
@@ -111,9 +115,8 @@ class ControllerClient:
             ask = method_of(channel, rpc)
             limit = max(deadline - _now(), 0.001)
             try:
-                reply = await ask(
-                    request_with_deadline, timeout=min(limit, READ_ATTEMPT_TIMEOUT_S) if rpc.reads_only else limit
-                )
+                limit = min(limit, READ_ATTEMPT_TIMEOUT_S) if rpc.reads_only else limit
+                reply = await self._unless_closed(ask(request_with_deadline, timeout=limit))
             except grpc.aio.AioRpcError as error:
                 reason = await self._meaning(error, address, deadline)
                 if reason.code in _SILENT:
@@ -215,7 +218,7 @@ class ControllerClient:
         ask = method_of(self._channel(address), rpc)
         limit = max(deadline - _now(), 0.001)
         try:
-            reply = await ask(_with_timeout(request, deadline), timeout=limit)
+            reply = await self._unless_closed(ask(_with_timeout(request, deadline), timeout=limit))
         except grpc.aio.AioRpcError as error:
             raise await self._meaning(error, address, deadline) from error
         result = result_of(reply)
@@ -349,7 +352,20 @@ class ControllerClient:
     async def _describe(self, channel: grpc.aio.Channel, deadline: float) -> quorum_pb2.DescribeQuorumReply:
         ask = method_of(channel, rpcs.DESCRIBE_QUORUM)
         limit = min(max(deadline - _now(), 0.001), READ_ATTEMPT_TIMEOUT_S)
-        return await ask(quorum_pb2.DescribeQuorumRequest(correlation_id=1), timeout=limit)
+        return await self._unless_closed(ask(quorum_pb2.DescribeQuorumRequest(correlation_id=1), timeout=limit))
+
+    async def _unless_closed(self, answer: Awaitable[T]) -> T:
+        """Return an answer.  `close` cancels it, which is no cancel of the caller's task.
+
+        Raises: ClusterError: CLIENT_CLOSED.
+        """
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._is_closed or task is None or task.cancelling():
+                raise
+            raise _closed() from None
 
     def prefer(self, address: str) -> None:
         """Ask this node first, since it has answered; a dead node costs a connection timeout each time."""
@@ -368,6 +384,8 @@ class ControllerClient:
         return _now() < self._avoided_until.get(address, 0.0)
 
     def _channel(self, address: str) -> grpc.aio.Channel:
+        if self._is_closed:
+            raise _closed()
         if address not in self._channels:
             self._channels[address] = make_channel(address)
         return self._channels[address]
@@ -483,6 +501,10 @@ def _from_describe(error: grpc.aio.AioRpcError, address: str) -> ClusterError:
 def _not_a_node(error: grpc.aio.AioRpcError, address: str) -> ClusterError:
     text = f"{address} is not the address of a quorumlog node ({(error.details() or '').strip() or error.code().name})"
     return ClusterError(ApiError.NOT_A_NODE, text, "give the control address of a node (its port is 9093 by default)")
+
+
+def _closed() -> ClusterError:
+    return ClusterError(ApiError.CLIENT_CLOSED, "the client was closed", "check changes before you repeat them")
 
 
 def _now() -> float:

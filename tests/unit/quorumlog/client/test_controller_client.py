@@ -535,3 +535,16 @@ async def test_the_node_that_described_the_quorum_is_asked_first(start: Start) -
         await client.describe_quorum(10)
         await client.ask_any(rpcs.READ_METADATA, node_pb2.ReadMetadataRequest(), 10)
     assert [(node.looks, len(node.requests)) for node in (first, second)] == [(1, 0), (1, 1)]
+
+
+async def test_a_read_in_progress_ends_when_the_client_is_closed(start: Start) -> None:
+    asked = asyncio.Event()
+    node = await start(FakeNode(asked, described()))
+    client = ControllerClient([node.address])
+    reading = asyncio.ensure_future(client.call(rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest(), 10))
+    await asked.wait()
+    await client.close()
+    with pytest.raises(ClusterError) as failure:
+        await reading
+    assert failure.value.code == "CLIENT_CLOSED"
+    assert not client._channels, "nobody would close them"
