@@ -1,8 +1,9 @@
-"""Numbers, lists and partitions as text for people."""
+"""Numbers, times, lists and partitions as text for people."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 
 SHOWN_MAX = 8
 """Topics, directories or causes that one line names; the others are only counted."""
@@ -59,3 +60,9 @@ def listed(values: Iterable[object], word: str = "and") -> str:
 def counted(count: int, noun: str, plural: str | None = None) -> str:
     """Return a number with its noun: `1 voter`, `2 voters`."""
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def rfc3339(wall_ms: int) -> str:
+    """Return milliseconds since 1970 as RFC 3339 in UTC."""
+    moment = datetime.fromtimestamp(wall_ms / 1000, UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{wall_ms % 1000:03d}Z"

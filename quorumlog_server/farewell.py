@@ -15,11 +15,12 @@ from quorumlog.errors import ConfigError
 from quorumlog.runtime.clock import Sources
 from quorumlog.runtime.config import NodeConfig
 from quorumlog.runtime.last_end import FAILED, RUNNING, End, LastEnd
-from quorumlog.runtime.logging import get_logger, rfc3339
+from quorumlog.runtime.logging import get_logger
 from quorumlog.runtime.run import in_words
 from quorumlog.runtime.space import Space
 from quorumlog.wire import rpcs
 from quorumlog.wire.v1 import node_pb2 as pb
+from quorumlog.words import rfc3339
 from quorumlog_server.control_plane import ControlPlane
 
 REPORT_S = 1.0

@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from quorumlog.runtime.logging import rfc3339
-from quorumlog.words import Key, quoted
+from quorumlog.words import Key, quoted, rfc3339
 
 if TYPE_CHECKING:
     from quorumlog.doctor.groups_observed import ObservedGroups

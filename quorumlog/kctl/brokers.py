@@ -15,7 +15,7 @@ from quorumlog.kctl.nodes import known_addresses
 from quorumlog.kctl.numbers import IntRange
 from quorumlog.kctl.reads import Reads
 from quorumlog.wire.errors import ApiError
-from quorumlog.words import counted
+from quorumlog.words import counted, rfc3339
 
 if TYPE_CHECKING:
     from quorumlog.client.controller import ControllerClient
@@ -262,8 +262,6 @@ async def node_addresses(client: ControllerClient, timeout_s: float) -> dict[int
 
 
 def _stray(broker_id: int, stray: Any) -> dict[str, Any]:
-    from quorumlog.runtime.logging import rfc3339
-
     return {
         "broker": broker_id,
         "topic": stray.topic,

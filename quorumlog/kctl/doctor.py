@@ -8,6 +8,7 @@ import click
 
 from quorumlog.kctl.context import Command, Context, with_loop
 from quorumlog.wire.errors import ExitCode
+from quorumlog.words import rfc3339
 
 if TYPE_CHECKING:
     from quorumlog.doctor.diagnosis import Diagnosis, Summary
@@ -57,8 +58,6 @@ def _document(diagnosis: Diagnosis) -> dict[str, Any]:
 
 
 def _print(output: Output, diagnosis: Diagnosis) -> None:
-    from quorumlog.runtime.logging import rfc3339
-
     is_urgent = any(finding.severity == "critical" for finding in diagnosis.findings)
     for finding in diagnosis.findings:
         if is_urgent and finding.severity == "advice":

@@ -9,6 +9,7 @@ import click
 from quorumlog.kctl.context import Command, Context, with_loop
 from quorumlog.kctl.numbers import IntRange
 from quorumlog.kctl.output import duration_text
+from quorumlog.words import rfc3339
 
 PARTITION_MAX = 2**31 - 1
 NO_OFFSET = -1
@@ -56,8 +57,6 @@ async def command(context: Context, partition: tuple[str, int], last: int | None
 
 def document(topic: str, index: int, reply: Any) -> dict[str, Any]:
     """The JSON of an ExplainPartitionReply."""
-    from quorumlog.runtime.logging import rfc3339
-
     return {
         "topic": topic,
         "partition": index,
@@ -81,8 +80,6 @@ def document(topic: str, index: int, reply: Any) -> dict[str, Any]:
 
 def _tell(context: Context, reply: Any, *, is_cut: bool) -> None:
     """Print the current state, then the history, then how far the history goes back."""
-    from quorumlog.runtime.logging import rfc3339
-
     output = context.output
     state, *problems = reply.now.split(". ")
     output.styled(state, "bold")

@@ -10,9 +10,8 @@ from quorumlog.errors import ClusterError
 from quorumlog.kctl.context import Command, Context, with_loop
 from quorumlog.kctl.group_access import member_text, open_groups, refuse_share
 from quorumlog.kctl.output import duration_text
-from quorumlog.runtime.logging import rfc3339
 from quorumlog.wire.errors import ApiError
-from quorumlog.words import counted
+from quorumlog.words import counted, rfc3339
 
 if TYPE_CHECKING:
     from quorumlog.client.group_descriptions import GroupExplanation, GroupMember

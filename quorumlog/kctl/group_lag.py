@@ -13,7 +13,7 @@ from quorumlog.kctl.context import Command, Context, with_loop
 from quorumlog.kctl.group_access import incomplete, open_groups
 from quorumlog.kctl.numbers import FloatRange
 from quorumlog.runtime.clock import Sources, WallClock
-from quorumlog.runtime.logging import rfc3339
+from quorumlog.words import rfc3339
 
 if TYPE_CHECKING:
     from quorumlog.client.cluster import Cluster

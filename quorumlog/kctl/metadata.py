@@ -19,6 +19,7 @@ from quorumlog.kctl.numbers import IntRange
 from quorumlog.kctl.refusals import refusal
 from quorumlog.kctl.topics import topic_document
 from quorumlog.wire.errors import ApiError
+from quorumlog.words import rfc3339
 
 if TYPE_CHECKING:
     from quorumlog.kctl.metadata_history import History
@@ -218,8 +219,6 @@ def _when(document: dict[str, Any]) -> str:
 
 def state_document(reply: Any) -> dict[str, Any]:
     """The JSON of a DescribeMetadataReply."""
-    from quorumlog.runtime.logging import rfc3339
-
     return {
         "offset": reply.offset,
         "at": rfc3339(reply.timestamp_ms) if reply.timestamp_ms else None,

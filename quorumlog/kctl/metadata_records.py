@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from google.protobuf.message import Message
 
 from quorumlog.kctl.output import uuid_text
-from quorumlog.runtime.logging import rfc3339
 from quorumlog.wire.v1 import metadata_pb2, node_pb2
+from quorumlog.words import rfc3339
 
 _NONE_IS_MINUS_1 = frozenset({"leader", "cause_offset", "previous_offset", "previous_broker_epoch"})
 _UUID_BYTES = 16

@@ -9,6 +9,7 @@ import click
 from quorumlog.kctl.context import Context, Group, with_loop
 from quorumlog.kctl.nodes import is_leaders
 from quorumlog.kctl.output import uuid_text
+from quorumlog.words import rfc3339
 
 
 @click.group("quorum", cls=Group)
@@ -144,6 +145,5 @@ def _last_end(reply: Any) -> dict[str, Any] | None:
 
 def _before(age_ms: int) -> str:
     from quorumlog.runtime.clock import Sources
-    from quorumlog.runtime.logging import rfc3339
 
     return rfc3339(Sources.real().wall_ms() - age_ms)

@@ -22,7 +22,7 @@ from quorumlog.kctl.nodes import AT_ONCE_MAX, EACH_TIMEOUT_S, ask_each
 from quorumlog.kctl.numbers import FloatRange, IntRange
 from quorumlog.kctl.output import Output, duration_text
 from quorumlog.wire.errors import ApiError
-from quorumlog.words import counted
+from quorumlog.words import counted, rfc3339
 
 if TYPE_CHECKING:
     from quorumlog.client.controller import ControllerClient
@@ -340,8 +340,6 @@ def _applied(broker_id: int, answer: Any, batch: Any, end_offset: int) -> Applie
 
 def documents(batch: Batch, times: Times) -> list[dict[str, Any]]:
     """Return the JSON of each change of a batch."""
-    from quorumlog.runtime.logging import rfc3339
-
     brokers = [
         {
             "id": one.broker_id,
@@ -384,8 +382,6 @@ class _Teller:
         self._silent: dict[int, str] = {}
 
     def tell(self, batch: Batch, times: Times) -> None:
-        from quorumlog.runtime.logging import rfc3339
-
         output = self._output
         output.styled(f"{rfc3339(batch.timestamp_ms)}  controller epoch {batch.epoch}", "cyan")
         for line in batch.lines[:SHOWN_PER_BATCH]:

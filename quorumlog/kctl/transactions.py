@@ -18,10 +18,9 @@ from quorumlog.kctl.numbers import IntRange
 from quorumlog.kctl.output import duration_text
 from quorumlog.kctl.reads import Reads
 from quorumlog.runtime.clock import Sources
-from quorumlog.runtime.logging import rfc3339
 from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.scope_names import attempt_of, scope_of
-from quorumlog.words import counted
+from quorumlog.words import counted, rfc3339
 
 if TYPE_CHECKING:
     from quorumlog.client.cluster import Cluster

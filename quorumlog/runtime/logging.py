@@ -12,8 +12,9 @@ import contextlib
 import logging
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, Protocol, TextIO, cast
+
+from quorumlog.words import rfc3339
 
 _blocked = "rich" not in sys.modules
 if _blocked:  # structlog.dev, unused here, would import rich if installed: 50 ms of each start
@@ -101,12 +102,6 @@ def _stamper(wall_ms: Callable[[], int]) -> structlog.typing.Processor:
         return event
 
     return stamp
-
-
-def rfc3339(wall_ms: int) -> str:
-    """Return milliseconds since 1970 as RFC 3339 in UTC."""
-    moment = datetime.fromtimestamp(wall_ms / 1000, UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{wall_ms % 1000:03d}Z"
 
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:/@,+-[]{}()<>|*%#~^&;!?$'")
