@@ -8,7 +8,6 @@ held, 1 if one was violated.
 from __future__ import annotations
 
 import argparse
-import gc
 import hashlib
 import os
 import sys
@@ -17,9 +16,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from itertools import count, islice
-from typing import Any, TypeVar
+from typing import Any
 
 from simulation.cluster import draw as cluster_draw
 from simulation.cluster import mutants as cluster_mutants
@@ -37,8 +36,6 @@ from simulation.quorum.world import Result
 
 BLOCK = 10
 PROGRESS = 500
-
-R = TypeVar("R")
 
 
 class Sums:
@@ -134,34 +131,6 @@ class ClusterTotals(Sums):
         )
 
 
-def _without_gc(run: Callable[[], R]) -> R:
-    """Run without the garbage collector, which would traverse the whole world repeatedly, and collect afterwards.
-
-    That collection skips the program itself.
-    """
-    gc.disable()
-    _freeze_program()
-    try:
-        return run()
-    finally:
-        gc.enable()
-        gc.collect()
-
-
-@cache
-def _freeze_program() -> None:
-    """Exclude all objects that exist before the first world from later collections."""
-    gc.freeze()
-
-
-def play_quorum(plan: Plan) -> Result:
-    return _without_gc(lambda: quorum_run.play(plan))
-
-
-def play_cluster(plan: ClusterPlan) -> ClusterResult:
-    return _without_gc(lambda: cluster_run.play(plan))
-
-
 @dataclass(frozen=True)
 class Kind:
     """One of the two simulators.  option: its command line option."""
@@ -176,8 +145,8 @@ class Kind:
         return self.play(self.draw(seed))
 
 
-QUORUM = Kind("", draw, play_quorum, partial(quorum_run.play, traced=True), Totals)
-CLUSTER = Kind("--cluster ", cluster_draw.draw, play_cluster, partial(cluster_run.play, traced=True), ClusterTotals)
+QUORUM = Kind("", draw, quorum_run.play, partial(quorum_run.play, traced=True), Totals)
+CLUSTER = Kind("--cluster ", cluster_draw.draw, cluster_run.play, partial(cluster_run.play, traced=True), ClusterTotals)
 
 
 def _play_block(of_clusters: bool, seeds: list[int]) -> list[Any]:

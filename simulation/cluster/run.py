@@ -12,12 +12,14 @@ from simulation.cluster.operator import Operator
 from simulation.cluster.plan import ClusterPlan
 from simulation.cluster.releases import Releases
 from simulation.cluster.world import READY_S, ClusterResult, ClusterWorld
+from simulation.kernel.garbage import collected_afterwards
 from simulation.kernel.violation import Violation
 
 
 def play(plan: ClusterPlan, traced: bool = False) -> ClusterResult:
     """Run one plan.  The result is a function of the plan and the code."""
-    return play_in(ClusterWorld(plan, traced))
+    with collected_afterwards():
+        return play_in(ClusterWorld(plan, traced))
 
 
 def play_in(world: ClusterWorld) -> ClusterResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from simulation.kernel.garbage import collected_afterwards
 from simulation.quorum.aftermath import Aftermath
 from simulation.quorum.disaster import Disaster
 from simulation.quorum.nemesis import Nemesis
@@ -11,7 +12,8 @@ from simulation.quorum.world import QuorumWorld, Result
 
 def play(plan: Plan, traced: bool = False) -> Result:
     """Run one plan.  The result is a function of the plan and the code."""
-    return QuorumWorld(plan, traced).play(attack)
+    with collected_afterwards():
+        return QuorumWorld(plan, traced).play(attack)
 
 
 async def attack(world: QuorumWorld) -> None:

@@ -12,11 +12,12 @@ from types import SimpleNamespace
 import pytest
 
 from quorum.core.types import Role
-from simulation.__main__ import QUORUM, Totals, main, play_quorum, replay
+from simulation.__main__ import QUORUM, Totals, main, replay
 from simulation.kernel.shrink import shrink
 from simulation.quorum import mutants
 from simulation.quorum.coverage import ROWS
 from simulation.quorum.plan import DISK_FAULTS, LINK_FAULTS, NODE_FAULTS, ORDERS, Plan, draw
+from simulation.quorum.run import play
 from simulation.quorum.world import Result
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +31,7 @@ totals = Totals()
 @pytest.mark.parametrize("first", range(0, SEEDS, BLOCK))
 def test_every_promise_holds(first: int) -> None:
     for seed in range(first, first + BLOCK):
-        result = play_quorum(draw(seed))
+        result = play(draw(seed))
         totals.add(result)
         assert result.violation is None, f"python -m simulation --seed {seed}: {result.violation}"
 
@@ -72,9 +73,9 @@ def output_of(seed: int, hash_seed: int) -> list[str]:
 
 def test_the_digest_is_the_same_with_and_without_a_trace() -> None:
     plan = draw(3)
-    first = play_quorum(plan).digest
+    first = play(plan).digest
     assert QUORUM.trace(plan).digest == first
-    assert play_quorum(plan.only(set())).digest != first
+    assert play(plan.only(set())).digest != first
 
 
 @pytest.mark.parametrize("seed", [6, WITH_REAL_STORE])
@@ -88,13 +89,13 @@ def test_a_seed_replays_in_any_process(seed: int) -> None:
 def test_a_failing_seed_is_shrunk() -> None:
     mutant = next(one for one in mutants.MUTANTS if one.name == "truncates its log below the watermark")
     with mutant.alive():
-        found = next(result for seed in range(60) if (result := play_quorum(draw(seed))).violation is not None)
-        best, runs = shrink(found, play_quorum)
+        found = next(result for seed in range(60) if (result := play(draw(seed))).violation is not None)
+        best, runs = shrink(found, play)
         assert best.violation is not None
         assert runs >= len(best.plan.faults)
         assert len(best.plan.faults) <= len(found.plan.faults)
         numbers = {fault.number for fault in best.plan.faults}
-        again = play_quorum(draw(found.plan.seed).only(numbers))
+        again = play(draw(found.plan.seed).only(numbers))
         assert again.violation == best.violation, "the numbers of the faults are enough to replay it"
 
 
@@ -103,12 +104,12 @@ def test_the_time_of_a_single_seed_includes_its_run(
 ) -> None:
     now_s = [0.0]
 
-    def play(plan: Plan) -> Result:
+    def timed(plan: Plan) -> Result:
         now_s[0] += 4.0
-        return play_quorum(plan)
+        return play(plan)
 
     monkeypatch.setattr("simulation.__main__.time", SimpleNamespace(monotonic=lambda: now_s[0]))
-    assert replay(dataclasses.replace(QUORUM, play=play), 0, "none", traced=False) == 0
+    assert replay(dataclasses.replace(QUORUM, play=timed), 0, "none", traced=False) == 0
     assert "seeds         1 in 4.0 s (0.2 per second)" in capsys.readouterr().out
 
 
