@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from functools import partial
 from threading import Thread
 
@@ -14,3 +15,13 @@ aiosqlite.core.Thread = partial(Thread, daemon=True)  # type: ignore[attr-define
 # By default hypothesis fails a test whose example takes longer than 200 ms, which happens on a busy machine.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
+
+# The modules and the tests themselves live as long as the process.  The garbage collector would traverse these hundreds
+# of thousands of objects again and again, while they are made and during every test.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Exclude everything that was loaded from later collections."""
+    gc.freeze()
+    gc.enable()

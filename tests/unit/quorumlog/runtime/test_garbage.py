@@ -15,7 +15,6 @@ from quorumlog.runtime.garbage import keep_loaded, made_to_last, short_pauses
 def as_before() -> Iterator[None]:
     yield
     gc.enable()
-    gc.unfreeze()
 
 
 def test_loaded_objects_are_no_longer_traversed() -> None:
