@@ -10,6 +10,8 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
+CACHE = ROOT / ".dev" / "tests" / "mypy"
+"""What mypy knows about our modules, which have not changed since the last run."""
 REVEALED = {
     "broker.bootstrap": "str",
     "standalone": "def (start_timeout_s: float =) -> contextlib._GeneratorContextManager[quorumlog.testing.Broker",
@@ -34,7 +36,7 @@ def test_a_users_project_sees_our_types(tmp_path: Path) -> None:
     (project / "test_orders.py").write_text(A_USERS_TEST)
     command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(tmp_path / "venv/bin/python")]
     finished = subprocess.run(
-        [*command, "--cache-dir", str(tmp_path / "cache"), "test_orders.py"],
+        [*command, "--cache-dir", str(CACHE), "test_orders.py"],
         cwd=project,
         env={name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "MYPYPATH")},
         capture_output=True,
