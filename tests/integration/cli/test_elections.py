@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .conftest import Server, StartServer, run
+from .conftest import Server, StartServer, run_kctl
 
 WAIT_S = 60
 FAST = ("--set", "broker.session.timeout.ms=1500", "--set", "broker.heartbeat.interval.ms=200")
@@ -44,7 +44,7 @@ class Brokers:
         self.until(lambda: self.state(broker_id) == "fenced", f"{broker_id} is fenced")
 
     def kctl(self, *arguments: str) -> tuple[int, Any]:
-        done = run("kctl", "--controllers", self.control, "-o", "json", *arguments)
+        done = run_kctl("--controllers", self.control, "-o", "json", *arguments)
         text = done.stdout if done.returncode == 0 else done.stderr.strip().splitlines()[-1]
         return done.returncode, json.loads(text)
 

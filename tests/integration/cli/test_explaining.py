@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import Server, StartServer, command, environment, run
+from .conftest import Server, StartServer, command, environment, run_kctl
 
 WAIT_S = 60
 LINE = "x" * 1000 + "\n"
@@ -53,7 +53,7 @@ class Night:
         self.brokers[broker_id].process.send_signal(number)
 
     def kctl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return run("kctl", "--controllers", self.control, *arguments)
+        return run_kctl("--controllers", self.control, *arguments)
 
     def ok(self, *arguments: str) -> Any:
         done = self.kctl(*arguments, "-o", "json")
@@ -234,7 +234,7 @@ def test_brokers_report_their_progress_and_replicas(night: Night) -> None:
     assert described["replica_states"][0]["directory"].endswith("/12")
 
     # A replica that is being added is new until it is in sync.
-    filled = run("kctl", "--controllers", night.control, "produce", "t", "--partition", "0", stdin=LINE * 2_000)
+    filled = run_kctl("--controllers", night.control, "produce", "t", "--partition", "0", stdin=LINE * 2_000)
     assert filled.returncode == 0, filled.stderr
     night.ok("reassign", "start", "--topic", "t", "--brokers", "11,12,13", "--throttle", "100k")
     added = [each for each in night.ok("brokers", "describe", "13")["replica_states"] if each["partition"] == 0]

@@ -15,7 +15,7 @@ import pytest
 from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient
 
-from .conftest import ANYWHERE, Server, command, environment, run, starter
+from .conftest import ANYWHERE, Server, command, environment, run_kctl, starter
 
 Kctl = Callable[..., subprocess.CompletedProcess[str]]
 LINE = "x" * 1000 + "\n"
@@ -44,7 +44,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
 @pytest.fixture(scope="module")
 def kctl(servers: list[Server]) -> Kctl:
     def call(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        return run("kctl", "--controllers", servers[0].fields["control"], *arguments, stdin=stdin)
+        return run_kctl("--controllers", servers[0].fields["control"], *arguments, stdin=stdin)
 
     return call
 

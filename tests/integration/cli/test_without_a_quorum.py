@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from .conftest import Server, run, starter
+from .conftest import Server, run_kctl, starter
 
 VOTERS = (1, 2, 3)
 BROKERS = (11, 12)
@@ -26,7 +26,7 @@ class Headless:
         self.any_broker = brokers[11].fields["control"]
 
     def kctl(self, *arguments: str, stdin: str = "", controllers: str = "") -> Any:
-        return run("kctl", "--controllers", controllers or self.controllers, *arguments, stdin=stdin)
+        return run_kctl("--controllers", controllers or self.controllers, *arguments, stdin=stdin)
 
 
 @pytest.fixture(scope="module")
