@@ -10,9 +10,8 @@ import pytest
 from tests.differential.__main__ import ROOT, is_prepared
 from tests.differential.harness import differences, plain
 
-pytestmark = pytest.mark.quiet  # Spark alone keeps two cores busy
 
-
+@pytest.mark.quiet  # Spark alone keeps two cores busy
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(not is_prepared(), reason="`python -m tests.differential` installs what it needs")
 def test_all_differences_are_documented() -> None:

@@ -21,8 +21,6 @@ from quorumlog.errors import ClusterError
 from quorumlog.testing import Broker
 from quorumlog.wire.errors import KafkaCode
 
-pytestmark = pytest.mark.quiet  # Spark alone keeps two cores busy
-
 _topics = (f"once-{number}" for number in itertools.count())
 
 
@@ -145,6 +143,7 @@ def save(rows: DataFrame, topic: Topic) -> None:
     target.mode("append").save()
 
 
+@pytest.mark.quiet  # Spark alone keeps two cores busy
 def test_a_batch_write_of_spark_is_atomic(topic: Topic, spark: SparkSession) -> None:
     save(frame(spark, list(range(100))), topic)
     assert topic.read() == list(range(100)), "the rows are visible when the write returns"
@@ -154,6 +153,7 @@ def test_a_batch_write_of_spark_is_atomic(topic: Topic, spark: SparkSession) -> 
     assert topic.read() == [*range(100), 200], "nothing of the failed write is visible, and it holds nothing back"
 
 
+@pytest.mark.quiet
 def test_a_stream_of_spark_writes_a_forgotten_batch_once(
     topic: Topic, quorumlog_broker: Broker, spark: SparkSession, tmp_path: Path
 ) -> None:

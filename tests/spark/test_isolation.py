@@ -19,8 +19,6 @@ from pyspark_quorumlog.stream_plan import JsonOffsets
 from quorumlog.errors import ClusterError
 from quorumlog.testing import Broker
 
-pytestmark = pytest.mark.quiet  # Spark alone keeps two cores busy
-
 UNCOMMITTED = {"kafka.isolation.level": "read_uncommitted"}
 
 _topics = (f"isolated-{number}" for number in itertools.count())
@@ -88,6 +86,7 @@ def topic(quorumlog_broker: Broker) -> Topic:
     return made
 
 
+@pytest.mark.quiet  # Spark alone keeps two cores busy
 def test_a_batch_ends_before_an_open_transaction(topic: Topic, spark: SparkSession) -> None:
     assert topic.read() == [1, 2, 5]
     undecided = topic.begin(6)
