@@ -19,7 +19,7 @@ from simulation.cluster.plan import DAY_MS, ClusterPlan
 from simulation.kernel.mutation import hunt
 
 ROOT = Path(__file__).parents[2]
-SEEDS = 36
+SEEDS = 42
 WITH_REAL_FILES = 7
 WITH_REAL_STORE = 14
 REBUILT = 55

@@ -93,7 +93,8 @@ async def test_a_target_is_cancelled_midway(tmp_path: Path) -> None:
         else:
             raise AssertionError("the target was always reached before it could be cancelled")
         left = await quorum_is(cluster, "no target", lambda it: not it.HasField("target_voters"))
-        assert set(voter_ids(left)) in ({1, 2}, {1, 2, 3}), "completed steps remain"
+        # Each step that was complete remains.  A fast cancellation comes before the first one.
+        assert set(voter_ids(left)) in ({1}, {1, 2}, {1, 2, 3})
         processes.send(hidden.pid, signal.SIGCONT)
         assert (await done(cluster, "alter-quorum", "--cancel"))["changed"] is False, "there is none: already satisfied"
         still = await quorum_is(cluster, "the voters stay", lambda it: voter_ids(it) == voter_ids(left))
