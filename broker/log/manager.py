@@ -343,6 +343,9 @@ class LogManager:
             by_directory.setdefault(log.directory_id, []).append(log.durability)
         # All begin in this turn.  A log may move during a wait, and its former directory must not vouch for it then.
         barriers = [self._directories[directory_id].flush.begin(mine) for directory_id, mine in by_directory.items()]
+        if len(barriers) == 1:
+            await barriers[0]  # one turn of the loop less than `gather`, since followers wait for one with each round
+            return
         for outcome in await asyncio.gather(*barriers, return_exceptions=True):
             if outcome is not None:
                 raise outcome
