@@ -217,7 +217,7 @@ class Elections:
         return self._transitions.become_prospective(now_ms, reason)
 
     def _disk_silent_ms(self, now_ms: int) -> int:
-        """Return the age of the oldest write under way; 0 if there is none."""
+        """Return for how long the oldest write has been waiting for the disk; 0 if no write waits."""
         oldest_ms = self._state.oldest_write_ms
         return 0 if oldest_ms is None else now_ms - oldest_ms
 

@@ -15,6 +15,7 @@ READER = "broker/log/reader.py"
 WRITER = "broker/log/writer.py"
 UNIT = "tests/unit/broker/log"
 COMPACTION = f"{UNIT}/test_compaction.py"
+FILTER = f"{UNIT}/cleaning/test_filter.py"
 COMPACTION_PROPERTY = "tests/properties/test_compaction.py"
 
 MUTANTS = (
@@ -37,35 +38,35 @@ MUTANTS = (
         CLEAN_FILTER,
         "self._latest.survivors(body, header, self._clean_end",
         "self._latest.survivors(body, header._replace(base_offset=header.base_offset - 1), self._clean_end",
-        (f"{COMPACTION}::test_a_batch_keeps_offsets_codec_and_producer_without_its_removed_records",),
+        (f"{FILTER}::test_a_batch_keeps_offsets_codec_and_producer_without_its_removed_records",),
     ),
     Mutant(
         "compaction changes records above its limit",
         CLEAN_FILTER,
         "self._latest.survivors(body, header, self._clean_end",
         "self._latest.survivors(body, header, self._clean_end + 100",
-        (f"{COMPACTION}::test_nothing_at_or_above_the_clean_end_changes",),
+        (f"{FILTER}::test_nothing_at_or_above_the_clean_end_changes",),
     ),
     Mutant(
         "compaction removes a tombstone at once",
         CLEAN_FILTER,
         "is_past = has_horizon and",
         "is_past = not has_horizon or",
-        (f"{COMPACTION}::test_a_tombstone_gets_a_delete_horizon_and_is_removed_after_it",),
+        (f"{FILTER}::test_a_tombstone_gets_a_delete_horizon_and_is_removed_after_it",),
     ),
     Mutant(
         "compaction forgets the last batches of producers",
         CLEAN_FILTER,
         "        if header.base_offset in self._protected:\n            return True\n",
         "",
-        (f"{COMPACTION}::test_the_last_batch_of_a_producer_stays_without_records",),
+        (f"{FILTER}::test_the_last_batch_of_a_producer_stays_without_records",),
     ),
     Mutant(
         "a filler covers batches of several epochs",
         CLEAN_FILTER,
         "adjacent = epoch == header.leader_epoch and",
         "adjacent =",
-        (f"{COMPACTION}::test_removed_batches_of_one_epoch_become_one_filler",),
+        (f"{FILTER}::test_removed_batches_of_one_epoch_become_one_filler",),
     ),
     Mutant(
         "a full offset map loses the keys that do not fit",
@@ -79,7 +80,7 @@ MUTANTS = (
         CLEAN_RECORDS,
         "attributes=header.attributes & ~(CODEC_MASK | DELETE_HORIZON_FLAG)",
         "attributes=header.attributes & ~DELETE_HORIZON_FLAG",
-        (f"{COMPACTION}::test_the_last_batch_of_a_producer_stays_without_records",),
+        (f"{FILTER}::test_the_last_batch_of_a_producer_stays_without_records",),
     ),
     Mutant(
         "a start deletes a replacement that the facts name",
@@ -143,7 +144,7 @@ MUTANTS = (
         "        if self._endings.aborted.contains(header):\n",
         "        if False:\n",
         (
-            "tests/unit/broker/log/test_compaction.py::test_an_aborted_record_is_removed_although_it_is_the_latest_of_its_key",
+            "tests/unit/broker/log/cleaning/test_filter.py::test_an_aborted_record_is_removed_although_it_is_the_latest_of_its_key",
         ),
     ),
     Mutant(
@@ -151,7 +152,7 @@ MUTANTS = (
         "broker/log/cleaning/filter.py",
         "        if has_records or self._must_stay(header):",
         "        if self._must_stay(header):",
-        ("tests/unit/broker/log/test_compaction.py::test_the_marker_stays_while_a_batch_of_its_transaction_does",),
+        ("tests/unit/broker/log/cleaning/test_filter.py::test_the_marker_stays_while_a_batch_of_its_transaction_does",),
     ),
     Mutant(
         "a compaction continues although its log was removed",

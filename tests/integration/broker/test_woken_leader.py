@@ -108,6 +108,7 @@ async def test_a_broker_that_is_stalled_while_it_starts_is_ready_without_a_chang
     async with asyncio.timeout(TIMEOUT_S):
         await leader.role.wait_serving()
     await written(leader, "t", b"a")
+    assert values_of(leader.hosted("t")) == [b"a"]
 
 
 async def test_librdkafka_keeps_its_epoch_when_a_leader_refuses_some_of_its_requests(cluster: Cluster) -> None:

@@ -15,12 +15,13 @@ from broker.log.cleaning.cleaner import CleanerLimits, LogCleaner
 from broker.log.cleaning.offset_map import ENTRY_SIZE
 from broker.log.cleaning.ports import CleanWorker, LocalWorker
 from quorumlog.client.records import NewRecord, Record, build_batch, decode_batches, stamp
-from quorumlog.wire.record_batch import DELETE_HORIZON_FLAG, BatchHeader, Codec, iter_headers, parse_header
+from quorumlog.wire.record_batch import DELETE_HORIZON_FLAG, BatchHeader, Codec, iter_headers, parse_header, patch
 from simulation.kernel.disk import DiskImage, SimulatedDisk
 
 KEY = LogKey(UUID(int=9), 0, 3)
 FOLLOWER = LogKey(UUID(int=9), 1, 4)
 RETENTION_MS = 1_000
+Pair = tuple[bytes | None, bytes | None]
 
 
 def compacted(segment_size: int = 600) -> LogConfig:
@@ -32,6 +33,16 @@ def compacted(segment_size: int = 600) -> LogConfig:
         delete_retention_ms=RETENTION_MS,
         compaction=CleaningPolicy(min_dirty_ratio=0.0),
     )
+
+
+def batch_at(offset: int, *pairs: Pair, codec: Codec = Codec.NONE, epoch: int = 0, producer: int = -1) -> bytes:
+    batch = build_batch(
+        [NewRecord(key, value, timestamp_ms=1_000 + at) for at, (key, value) in enumerate(pairs)], codec
+    )
+    if producer >= 0:
+        stamp(batch, producer, 0, 0)
+    patch(batch, offset, epoch)
+    return bytes(batch)
 
 
 def read_all(log: PartitionLog, offset: int | None = None) -> bytes:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -111,22 +112,30 @@ async def test_a_disk_that_fails_at_the_start_is_offline_and_the_others_are_not(
         disk.close()
 
 
-async def test_disks_fail_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@asynccontextmanager
+async def dirty_in_each(tmp_path: Path) -> AsyncIterator[tuple[list[FileDisk], LogManager, list[PartitionLog]]]:
+    """Yield two directories, their manager, and one log in each with a record that is not flushed; then close all."""
     disks = two_disks(tmp_path)
     logs = LogManager(disks)
     await logs.open()
-    one = logs.create(KEY, "t", disks[0].directory_id, LogConfig())
-    two = logs.create(OTHER, "t", disks[1].directory_id, LogConfig())
-    append(one, [b"x"])
-    append(two, [b"x"])
-    disks[0]._set_failure(DiskError("broken"))
-    with pytest.raises(DiskError):
-        await logs.flush_all([one])
-    await logs.flush_all([two])
-    assert list(logs.failed_disks) == [disks[0].directory_id]
+    created = [
+        logs.create(key, "t", disk.directory_id, LogConfig()) for key, disk in zip((KEY, OTHER), disks, strict=True)
+    ]
+    for log in created:
+        append(log, [b"x"])
+    yield disks, logs, created
     await logs.close()
     for disk in disks:
         disk.close()
+
+
+async def test_disks_fail_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with dirty_in_each(tmp_path) as (disks, logs, (one, two)):
+        disks[0]._set_failure(DiskError("broken"))
+        with pytest.raises(DiskError):
+            await logs.flush_all([one])
+        await logs.flush_all([two])
+        assert list(logs.failed_disks) == [disks[0].directory_id]
     disk = FileDisk.acquire(tmp_path / "b", 1, "cluster", uuid4)
     assert "clean" in disk.facts.load()
     disk.close()
@@ -134,21 +143,12 @@ async def test_disks_fail_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 async def test_a_flush_of_several_directories_begins_in_all_of_them_in_one_turn(tmp_path: Path) -> None:
     """One turn later, a log may have moved.  The flush of its former directory would then vouch for its records."""
-    disks = two_disks(tmp_path)
-    logs = LogManager(disks)
-    await logs.open()
-    one = logs.create(KEY, "t", disks[0].directory_id, LogConfig())
-    two = logs.create(OTHER, "t", disks[1].directory_id, LogConfig())
-    append(one, [b"x"])
-    append(two, [b"x"])
-    flushing = asyncio.create_task(logs.flush_all([one, two]))
-    await asyncio.sleep(0)  # one turn
-    assert [len(directory.flush._next_pass) for directory in logs._directories.values()] == [1, 1]
-    await flushing
-    assert (one.flushed_offset, two.flushed_offset) == (1, 1)
-    await logs.close()
-    for disk in disks:
-        disk.close()
+    async with dirty_in_each(tmp_path) as (_, logs, (one, two)):
+        flushing = asyncio.create_task(logs.flush_all([one, two]))
+        await asyncio.sleep(0)  # one turn
+        assert [len(directory.flush._next_pass) for directory in logs._directories.values()] == [1, 1]
+        await flushing
+        assert (one.flushed_offset, two.flushed_offset) == (1, 1)
 
 
 async def in_two_directories(tmp_path: Path) -> list[FileDisk]:

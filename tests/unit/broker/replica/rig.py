@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, cast
 from uuid import UUID, uuid4
 
+import pytest
+
 from broker.core.fetch_session import FetchTarget
 from broker.core.partition import LeaderState
 from broker.kafka.api import FetchPartition, FetchPlan, FetchResult, ProduceResult
@@ -42,6 +44,18 @@ class NoTasks:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         future.set_result(None)
         return future
+
+
+def hanging_commits(patches: pytest.MonkeyPatch, disk: FileDisk) -> asyncio.Event:
+    """Let the commits of the facts of this disk wait until the returned event is set."""
+    commit, works_again = disk.facts.commit, asyncio.Event()
+
+    async def hangs(changes: dict[str, bytes | None]) -> None:
+        await works_again.wait()
+        await commit(changes)
+
+    patches.setattr(disk.facts, "commit", hangs)
+    return works_again
 
 
 class Rig:

@@ -13,7 +13,7 @@ from broker.log.upkeep import LogUpkeep
 from quorumlog.runtime.disk import DiskError
 from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.log.batches import make_batch
-from tests.unit.broker.replica.rig import TOPIC, Rig, running
+from tests.unit.broker.replica.rig import TOPIC, Rig, hanging_commits, running
 from tests.unit.broker.replica.test_sessions import parked
 from tests.unit.metadata.fake_node import settle
 
@@ -77,17 +77,10 @@ async def test_a_hanging_directory_delays_no_deletion_in_another(
         assert None not in logs
         hanging, working = (log.directory_id for log in logs if log is not None)
         assert hanging != working
-        facts = rig._disks[rig.directories.index(hanging)].facts
-        commit, works_again = facts.commit, asyncio.Event()
-
-        async def hangs(changes: dict[str, bytes | None]) -> None:
-            await works_again.wait()
-            await commit(changes)
-
         for index in (0, 1):
             rig.replicas.start_produce(TOPIC, index, memoryview(make_batch([b"a", b"b"])), 1, MINUTE_MS)
         await rig.role.logs.flush_all(log for log in logs if log is not None)
-        monkeypatch.setattr(facts, "commit", hangs)
+        works_again = hanging_commits(monkeypatch, rig._disks[rig.directories.index(hanging)])
         answers = [rig.replicas.start_delete(TOPIC, index, 1, MINUTE_MS) for index in (0, 1)]
         writer = asyncio.ensure_future(rig.role.log_starts.run())
         async with asyncio.timeout(10):

@@ -21,7 +21,7 @@ from quorumlog.runtime.disk import DiskError, DiskFile
 from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka import fetch as wire
 from tests.unit.broker.log.batches import make_batch
-from tests.unit.broker.replica.rig import Rig, running
+from tests.unit.broker.replica.rig import Rig, hanging_commits, running
 
 WAIT_S = 30
 
@@ -285,14 +285,7 @@ async def test_a_truncation_in_a_directory_that_hangs_does_not_delay_replicas_in
         hanging, other = rig.log, rig.hosted(1).log
         assert other is not None
         assert other.directory_id != hanging.directory_id
-        disk, works_again = rig._disks[rig.directories.index(hanging.directory_id)], asyncio.Event()
-        commit = disk.facts.commit
-
-        async def hangs(changes: dict[str, bytes | None]) -> None:
-            await works_again.wait()
-            await commit(changes)
-
-        monkeypatch.setattr(disk.facts, "commit", hangs)
+        works_again = hanging_commits(monkeypatch, rig._disks[rig.directories.index(hanging.directory_id)])
         fetcher = rig.fetcher(2)
         request = fetcher._session.build()
         starts_over = rig.part(0, error_code=int(KafkaCode.OFFSET_OUT_OF_RANGE), log_start_offset=9)

@@ -19,7 +19,7 @@ from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.disk import DiskError
 from quorumlog.wire.errors import KafkaCode
 from tests.unit.broker.log.batches import make_batch
-from tests.unit.broker.replica.rig import TOPIC, NoTasks, Rig, running
+from tests.unit.broker.replica.rig import TOPIC, NoTasks, Rig, hanging_commits, running
 from tests.unit.metadata.builders import registration
 from tests.unit.metadata.fake_node import settle
 
@@ -232,16 +232,11 @@ async def test_a_hanging_directory_delays_only_replicas_whose_folders_it_holds(
         await rig.create((2, 1))
         topic_id, last_offset = rig.hosted().topic_id, rig.hosted().image.last_offset
         disk = rig._disks[rig.directories.index(rig.log.directory_id)]
-        commit, works_again = disk.facts.commit, asyncio.Event()
-
-        async def hangs(changes: dict[str, bytes | None]) -> None:
-            await works_again.wait()
-            await commit(changes)
 
         def step(**fields: Any) -> PartitionChange:
             return PartitionChange(topic_id, 0, Reason.REASSIGNMENT, NO_OFFSET, last_offset, **fields)
 
-        monkeypatch.setattr(disk.facts, "commit", hangs)
+        works_again = hanging_commits(monkeypatch, disk)
         rig.cluster.apply([step(isr=(2,), replicas=(Replica(2),))])
         rig.cluster.create("another", (1,))
         async with asyncio.timeout(10):
@@ -270,18 +265,13 @@ async def test_a_stop_sets_the_folders_of_removed_replicas_aside(
         await rig.role.logs.checkpoint([rig.log])
         await rig.reply(2, make_batch((b"b",), base_offset=1, leader_epoch=0), high_watermark=2)
         (disk,) = rig._disks
-        commit, works_again = disk.facts.commit, asyncio.Event()
-
-        async def hangs(changes: dict[str, bytes | None]) -> None:
-            await works_again.wait()
-            await commit(changes)
 
         def step(**fields: Any) -> PartitionChange:
             return PartitionChange(topic_id, 0, Reason.REASSIGNMENT, NO_OFFSET, last_offset, **fields)
 
         with monkeypatch.context() as context:
             context.setattr(image, "REMOVAL_WAIT_S", 0.01)
-            context.setattr(disk.facts, "commit", hangs)
+            works_again = hanging_commits(context, disk)
             rig.cluster.apply([step(isr=(2,), replicas=(Replica(2),))])
             await rig.learn()
             assert rig.role.follower._removals

@@ -73,7 +73,7 @@ def test_an_answer_to_a_request_before_the_stall_does_not_end_it() -> None:
 
 
 def test_a_failure_that_comes_at_once_does_not_end_a_stall() -> None:
-    """A controller in the same process that was suspended and replaced, too, refuses the heartbeat immediately."""
+    """A controller in the same process was suspended and replaced as well.  It refuses the heartbeat immediately."""
 
     async def test() -> None:
         detector = StallDetector(3.0)

@@ -212,10 +212,11 @@ class SlowOffsets:
         return await self._ask(connection, api, values, left_s)
 
 
-async def test_offsets_whose_request_was_cancelled_do_not_join_the_next_transaction(
+@asynccontextmanager
+async def sending_offsets(
     each: Setting, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They may arrive after the abort.  Under the same epoch, the marker of the next transaction would commit them."""
+) -> AsyncIterator[tuple[Producer, asyncio.Task[None], SlowOffsets]]:
+    """Yield a producer whose transaction waits for the answer to the offsets that a task sends."""
     producer = Producer("127.0.0.1:1", transactional_id="billing")
     producer._transactions = producer._transaction = each.transactions
     slow = SlowOffsets(each.coordinator, monkeypatch)
@@ -223,6 +224,14 @@ async def test_offsets_whose_request_was_cancelled_do_not_join_the_next_transact
         producer.begin_transaction()
         sending = asyncio.create_task(each.transactions.send_offsets(GroupMetadata("g"), {("orders", 0): 5}, S))
         await slow.sent.wait()
+        yield producer, sending, slow
+
+
+async def test_offsets_whose_request_was_cancelled_do_not_join_the_next_transaction(
+    each: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may arrive after the abort.  Under the same epoch, the marker of the next transaction would commit them."""
+    async with sending_offsets(each, monkeypatch) as (producer, sending, _):
         sending.cancel()
         await asyncio.wait([sending])
         with pytest.raises(ClusterError, match="was cancelled") as refused:
@@ -238,13 +247,7 @@ async def test_offsets_whose_request_was_cancelled_do_not_join_the_next_transact
 async def test_a_transaction_ends_after_the_offsets_that_another_task_sends(
     each: Setting, monkeypatch: pytest.MonkeyPatch, commit: bool
 ) -> None:
-    producer = Producer("127.0.0.1:1", transactional_id="billing")
-    producer._transactions = producer._transaction = each.transactions
-    slow = SlowOffsets(each.coordinator, monkeypatch)
-    async with producer:
-        producer.begin_transaction()
-        sending = asyncio.create_task(each.transactions.send_offsets(GroupMetadata("g"), {("orders", 0): 5}, S))
-        await slow.sent.wait()
+    async with sending_offsets(each, monkeypatch) as (producer, sending, slow):
         ending = asyncio.create_task(producer.commit_transaction() if commit else producer.abort_transaction())
         for _ in range(10):
             await asyncio.sleep(0)  # until it waits
