@@ -305,6 +305,26 @@ async def test_a_truncation_in_a_directory_that_hangs_does_not_delay_replicas_in
         assert (after.offset, hanging.start_offset) == (9, 9)
 
 
+async def test_only_the_first_truncation_in_a_directory_that_hangs_delays_a_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as rig:
+        await rig.register()
+        await rig.create((2, 1), (2, 1))
+        works_again = hanging_commits(monkeypatch, rig._disks[0])
+        fetcher = rig.fetcher(2)
+        try:
+            for index, wait_s in enumerate((0.01, 10 * WAIT_S)):
+                monkeypatch.setattr(fetchers, "FLUSH_WAIT_S", wait_s)
+                starts_over = rig.part(index, error_code=int(KafkaCode.OFFSET_OUT_OF_RANGE), log_start_offset=9)
+                async with asyncio.timeout(WAIT_S):
+                    await fetcher._on_reply(fetcher._session.build(), wire.FetchedReply(0, 77, [starts_over]))
+            assert len(fetcher._truncations) == 2
+        finally:
+            works_again.set()
+        await asyncio.wait(fetcher._truncations.values())
+
+
 async def test_a_failure_in_a_truncation_ends_the_fetcher(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """An assertion that fails is a mistake in the program, and ends the process."""
     await rig.create((2, 1, 3))

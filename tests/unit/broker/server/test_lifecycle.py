@@ -20,7 +20,7 @@ from tests.unit.metadata.fake_node import run
 
 
 class Controller:
-    """Answers at once.  refusals: the errors of its answers, by RPC."""
+    """Answers at once.  refusals: the errors of its answers until the broker registers, by RPC."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -30,6 +30,7 @@ class Controller:
         self.asked.append(rpc.name)
         result = pb.Result(error=self.refusals.get(rpc, ApiError.NONE))
         if rpc is rpcs.REGISTER_BROKER:
+            self.refusals.clear()
             return pb.RegisterBrokerReply(result=result, broker_epoch=5)
         return rpc.reply(result=result)
 
@@ -99,5 +100,19 @@ def test_a_stalled_broker_serves_again_if_no_controller_answers_within_the_time_
             assert not broker.detector.is_awake(), "a refusal may come at once"
             await asyncio.sleep(1.5)
             assert broker.detector.is_awake()
+
+    run(test())
+
+
+def test_a_stalled_broker_whose_registration_has_ended_registers_again_at_once() -> None:
+    """The voters have confirmed the controller that refuses its epoch."""
+
+    async def test() -> None:
+        async with Started() as broker:
+            broker.stall()
+            for rpc in (rpcs.ASSIGN_DIRECTORIES, rpcs.BROKER_HEARTBEAT):
+                broker.controller.refusals[rpc] = ApiError.STALE_BROKER_EPOCH
+            await asyncio.sleep(1.2)
+            assert rpcs.REGISTER_BROKER.name in broker.controller.asked
 
     run(test())

@@ -195,6 +195,18 @@ async def test_a_batch_that_is_too_large_does_not_make_later_ones_needlessly_sma
     assert len(brokers.shared.logs["t", 0].batches) - before <= 11, "they may have half of the limit"
 
 
+async def test_a_later_refusal_of_a_larger_part_does_not_make_batches_larger_again(
+    brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.unit.broker.kafka.fake.MESSAGE_MAX_BYTES", 20_000)
+    sizes = (100, 30_000, 30_000, 30_000)  # the halves are refused at 30 and 60 KB
+    async with Producer(brokers.bootstrap, linger_ms=20) as producer:
+        await producer.send_many("t", [NewRecord(bytes(size), partition=0) for size in sizes])
+        with pytest.raises(ClusterError, match="3 records were not delivered"):
+            await producer.flush()
+        assert producer._topics.known["t"].lanes[0].size_max < 20_000
+
+
 async def test_a_batch_is_divided_although_its_first_leader_had_moved(
     brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

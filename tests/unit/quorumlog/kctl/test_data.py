@@ -314,3 +314,28 @@ def test_ctrl_c_says_which_records_may_be_missing(
     assert produce(monkeypatch, lines(), 7) == 130
     error = json.loads(capsys.readouterr().err)
     assert error["message"] == "records whose offsets were not shown may not have been written"
+
+
+async def test_no_more_is_read_than_a_file_may_contain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "CHUNK_BYTES", 7)
+    (tmp_path / "endless").write_bytes(bytes(10_000))
+    assert len(await inputs.read(str(tmp_path / "endless"), "the plan", 10)) == 14
+
+
+async def test_the_input_is_read_no_further_after_a_batch_has_failed() -> None:
+    sent, reading = data._Sent(Context(), "t"), asyncio.Event()
+    failed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    failed.set_exception(ClusterError(ApiError.TIMED_OUT, "no answer"))
+    sent.add(0, 1, failed)
+    task: asyncio.Task[Any] | None = None
+
+    async def next_line() -> None:
+        nonlocal task
+        task = asyncio.current_task()
+        await reading.wait()
+
+    with pytest.raises(ClusterError, match="no answer"):
+        await sent.until(next_line())
+    assert task is not None
+    await asyncio.wait([task])
+    assert task.cancelled()

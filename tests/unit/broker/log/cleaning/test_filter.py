@@ -13,6 +13,7 @@ from quorumlog.wire.control_records import EndTxnMarker, build_marker, parse_mar
 from quorumlog.wire.record_batch import (
     DELETE_HORIZON_FLAG,
     HEADER_SIZE,
+    TIMESTAMP_TYPE_FLAG,
     TRANSACTIONAL_FLAG,
     Codec,
     check_batches,
@@ -128,6 +129,21 @@ def test_a_tombstone_gets_a_delete_horizon_and_is_removed_after_it(codec: Codec)
     assert cleaned(first, latest={}, wall_ms=10_999) == first
     after = cleaned(first, latest={}, wall_ms=11_000)
     assert [(one.offset, one.timestamp_ms, one.key) for one in decode_batches(after)] == [(1, 1_001, b"b")]
+
+
+def test_a_batch_that_ends_above_the_clean_end_gets_no_delete_horizon() -> None:
+    """A later cleaning sets it, and then it holds for all tombstones of the batch."""
+    batch = batch_at(0, (b"a", None), (b"b", b"2"))
+    assert cleaned(batch, latest={b"a": 0}, clean_end=1) == batch
+
+
+def test_a_batch_keeps_its_append_time() -> None:
+    batch = bytearray(batch_at(0, (b"a", b"1"), (b"b", b"2")))
+    header = parse_header(batch)
+    appended = header._replace(attributes=header.attributes | TIMESTAMP_TYPE_FLAG, max_timestamp=9_000)
+    seal(batch, appended)
+    data = cleaned(bytes(batch), latest={b"b": 50})
+    assert (parse_header(data).record_count, parse_header(data).max_timestamp) == (1, 9_000)
 
 
 def test_the_delete_horizon_ends_with_the_range_of_timestamps() -> None:
