@@ -9,6 +9,8 @@ exceeds the watermark, and committed records are truncated only after an unclean
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from broker.core.epochs import EpochCache
 from broker.log.state import LogState, epochs_before
 
@@ -24,9 +26,12 @@ class LogMarks:
     cleaned_offset: end of the part that was compacted; never above the watermark.
     compacted_end: end of the last segment that compaction has replaced; markers below it may have been removed.
     watermarks_taken: how often the watermark was taken to be written to the facts.
+    moved_from: the directories that this log has left, with all records, since the process began, or that its facts
+        named at the start; the oldest is first.  A directory to which it returns is removed.
     """
 
     __slots__ = (
+        "_is_move_known",
         "_written_watermark",
         "appended_since_checkpoint",
         "cleaned_offset",
@@ -36,6 +41,7 @@ class LogMarks:
         "epochs",
         "high_watermark",
         "is_changed",
+        "moved_from",
         "start_offset",
         "truncation_floor",
         "watermarks_taken",
@@ -55,6 +61,8 @@ class LogMarks:
         self.compacted_end = state.compacted_end
         self.watermarks_taken = 0
         self._written_watermark = 0  # among the facts
+        self.moved_from = tuple(state.moved_from)
+        self._is_move_known = not state.moved_from  # to the controller
 
     @property
     def end_offset(self) -> int:
@@ -117,12 +125,28 @@ class LogMarks:
         """Take in that the state which was taken last is durable among the facts."""
         self.durable_start_offset = min(self.written_start_offset, self.start_offset)
 
-    def moved(self, start_offset: int, recovery_offset: int, watermark: int) -> None:
+    def moved(self, state: LogState, watermark: int) -> None:
         """Note the marks that the facts of the new directory hold."""
-        self.written_start_offset = self.durable_start_offset = start_offset
+        self.written_start_offset = self.durable_start_offset = state.start_offset
         self._written_watermark = watermark
-        self.truncation_floor = max(recovery_offset, watermark)
+        self.truncation_floor = max(state.recovery.offset, watermark)
         self.is_changed = True
+        self.moved_from = tuple(state.moved_from)
+        self._is_move_known = False
+
+    def move_known(self) -> None:
+        """Take in that the controller's metadata name the directory of this log.
+
+        The facts forget the former directories with the next state.  A backup of this directory must not claim for ever
+        that they were left with all records.
+        """
+        if not self._is_move_known:
+            self._is_move_known = True
+            self.is_changed = True
+
+    def unknown_moves(self) -> list[UUID]:
+        """Return the part of `moved_from` that the facts must hold."""
+        return [] if self._is_move_known else list(self.moved_from)
 
     def take_watermark(self) -> int:
         """Return the watermark to write to the facts now; everything below it is durable."""

@@ -19,7 +19,9 @@ No record is acknowledged between the end of step 2 and the end of step 5 that i
 decided.  A renamed folder shows it as well.
 
 The metadata may name the source until the broker has reported the target.  Until then, the stray in the source is not
-deleted.  It shows where the log is, if the target is offline or missing at a start (`LogManager.moved_away`).
+deleted.  It shows where the log is, if the target is offline or missing at a start (`LogManager.moved_away`).  Until
+then, the facts of the log in the target name the source as well (`LogState.moved_from`): if the source has failed, the
+report must say that the replica left it with all records.
 """
 
 from __future__ import annotations

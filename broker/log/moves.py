@@ -376,7 +376,7 @@ class LogMoves:
     async def _prepare(self, copy: LogCopy) -> _Prepared | None:
         """Complete the copy up to the current end, and make it durable.  None: the move ends, or is put off."""
         log, target = copy.log, copy.target
-        state = log.upkeep.state()
+        state = log.upkeep.state_after_move(copy.source.id, target.id)
         watermark = min(log.high_watermark, log.marks.durable_offset)
         fact = log.durability.wanted_fact()
         ends = copy.ends()

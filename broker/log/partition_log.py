@@ -61,11 +61,6 @@ class PartitionLog:
         self.key = key
         self.topic = topic
         self.directory_id = disk.directory_id
-        self.moved_from: dict[UUID, None] = {}
-        """The directories that this log has left, with all records, since the process began; the oldest is first.
-
-        A directory to which it returns is removed.
-        """
         self.folder = path = f"{LOGS}/{folder}"
         self._config = config
         self.marks = marks = LogMarks(state)
@@ -102,6 +97,11 @@ class PartitionLog:
     def durable_start_offset(self) -> int:
         """The start offset that a restart finds at least."""
         return self.marks.durable_start_offset
+
+    @property
+    def moved_from(self) -> tuple[UUID, ...]:
+        """The directories that this log has left, with all records.  See `LogMarks.moved_from`."""
+        return self.marks.moved_from
 
     @property
     def end_offset(self) -> int:
@@ -292,7 +292,7 @@ class PartitionLog:
         self.durability.begin_generation()
         self.durability.note_change()
 
-    # -- opening and closing
+    # -- moves, opening and closing
 
     def move_to(self, disk: Disk, state: LogState, watermark: int, folder_fact: bytes, files: list[DiskFile]) -> None:
         """Continue on another disk, which holds a copy of all files under the same paths.
@@ -300,14 +300,16 @@ class PartitionLog:
         state, watermark, folder_fact: those that the facts of the disk hold.  The copy is durable up to their end.
         files: the files that contain data which is not durable yet.
         """
-        self.moved_from.pop(disk.directory_id, None)
-        self.moved_from[self.directory_id] = None
         self.directory_id = disk.directory_id
         self._segments.move_to(disk)
         self._producers.move_to(disk)
         self.compaction.move_to(disk)
-        self.marks.moved(state.start_offset, state.recovery.offset, watermark)
+        self.marks.moved(state, watermark)
         self.durability.moved(state.end_offset, folder_fact, files)
+
+    def move_known(self) -> None:
+        """Take in that the controller's metadata name the directory of this log."""
+        self.marks.move_known()
 
     def recovered(self, segments: Sequence[Segment], durable_offset: int) -> None:
         """Take over the segments that recovery found.  Data above `durable_offset` may be only in the page cache."""

@@ -13,6 +13,7 @@ below which everything was durable here: the log must reach it.
 from __future__ import annotations
 
 import re
+from uuid import UUID
 
 import msgspec
 from crc32c import crc32c
@@ -62,6 +63,8 @@ class LogState(msgspec.Struct, frozen=True):
     cleaned_offset: end of the part that was compacted.
     swapping: base offsets of the segments whose compacted replacement is being swapped in; see `cleaning.swap`.
     compacted_end: end of the last segment that compaction has replaced.
+    moved_from: the directories that the log has left, with all records, and that the controller's metadata may still
+        name; the oldest is first.  Releases that do not know the field ignore it.
     """
 
     version: int
@@ -75,6 +78,7 @@ class LogState(msgspec.Struct, frozen=True):
     cleaned_offset: int = 0
     swapping: list[int] = []
     compacted_end: int = 0
+    moved_from: list[UUID] = []
 
 
 UNSYNCED = b"write.caching"

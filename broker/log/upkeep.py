@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from uuid import UUID
+
+import msgspec
 
 from broker.log.marks import LogMarks
 from broker.log.producers import LogProducers
@@ -98,7 +101,13 @@ class LogUpkeep:
             producerless_offset=self._producers.producerless_offset,
             cleaned_offset=marks.cleaned_offset,
             compacted_end=marks.compacted_end,
+            moved_from=marks.unknown_moves(),
         )
+
+    def state_after_move(self, source: UUID, target: UUID) -> LogState:
+        """Return the current state, as the facts of `target` will hold it once the log has moved there."""
+        left = [each for each in (*self._marks.moved_from, source) if each != target]
+        return msgspec.structs.replace(self.state(), moved_from=left)
 
     # -- memory
 

@@ -124,7 +124,7 @@ class Directories:
             self._context.events.start_moved(replica)
 
     def report_changed(self, replica: Replica) -> None:
-        """Report the directory of this replica if the controller's metadata names another one."""
+        """Report the directory of this replica if the controller's metadata name another one."""
         if replica.log is not None:
             directory_id = replica.log.directory_id
         elif replica.key in self._context.logs.failures:
@@ -133,6 +133,14 @@ class Directories:
             return
         if self._assigned(replica.image) != directory_id:
             self.report(replica.partition, directory_id)
+        else:
+            self._note_known(replica)
+
+    def _note_known(self, replica: Replica) -> None:
+        """Let the log forget the directories that it has left, once the metadata name the present one."""
+        # While a report is under way, an earlier one of another directory may still be applied.
+        if replica.log is not None and replica.partition not in self._unreported:
+            replica.log.move_known()
 
     def report(self, key: PartitionKey, directory_id: UUID) -> None:
         """Make `run` report to the controller that this replica is in `directory_id`, or `LOST`."""
@@ -166,6 +174,8 @@ class Directories:
         for key, directory_id in batch:
             if self._unreported.get(key) == directory_id:
                 del self._unreported[key]
+                if (replica := self._table.get(key)) is not None and self._assigned(replica.image) == directory_id:
+                    self._note_known(replica)
         return True
 
     def _moved_from(self, key: PartitionKey, directory_id: UUID) -> bytes:
@@ -179,7 +189,7 @@ class Directories:
         if replica is None or log is None or log.directory_id != directory_id or not log.moved_from:
             return b""
         known = self._assigned(replica.image)
-        return (known if known in log.moved_from else next(reversed(log.moved_from))).bytes
+        return (known if known in log.moved_from else log.moved_from[-1]).bytes
 
     def _drop_removed(self) -> None:
         for key in list(self._unreported):

@@ -360,9 +360,33 @@ MUTANTS = (
     Mutant(
         "a replica that has moved twice counts as empty if the controller knows neither move",
         DIRECTORIES,
-        "(known if known in log.moved_from else next(reversed(log.moved_from)))",
-        "next(reversed(log.moved_from))",
+        "(known if known in log.moved_from else log.moved_from[-1])",
+        "log.moved_from[-1]",
         (f"{MOVE_TESTS}::test_a_replica_leads_again_although_the_directory_that_it_has_left_is_known_to_have_failed",),
+    ),
+    Mutant(
+        "a restarted broker forgets that a replica has left a directory with all records",
+        "broker/log/marks.py",
+        "return [] if self._is_move_known else list(self.moved_from)",
+        "return []",
+        (
+            f"{MOVE_TESTS}::test_a_moved_replica_leads_again_if_its_former_directory_fails_at_the_next_start",
+            "tests/unit/broker/log/test_moves.py::test_a_crash_at_any_step_loses_no_acknowledged_record",
+        ),
+    ),
+    Mutant(
+        "a backup of a directory claims for ever that a replica came there with all records",
+        "broker/log/marks.py",
+        "            self._is_move_known = True\n",
+        "",
+        (f"{MOVE_TESTS}::test_a_log_forgets_its_former_directory_once_the_controller_knows_its_present_one",),
+    ),
+    Mutant(
+        "a log forgets its former directory while a report of that directory may still be applied",
+        DIRECTORIES,
+        "if replica.log is not None and replica.partition not in self._unreported:",
+        "if replica.log is not None:",
+        (f"{MOVE_TESTS}::test_a_replica_that_moves_back_reports_its_directory_again",),
     ),
     Mutant(
         "a replica whose directory was removed stays offline although it was assigned again",

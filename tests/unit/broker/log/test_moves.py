@@ -118,6 +118,7 @@ async def _interrupted_move(stop_at: int, *, power_cut: bool, seed: int) -> bool
         await rig.restart(power_cut=power_cut)
         rig.check_moved()
         assert rig.log.end_offset >= rig.acknowledged
+        assert list(rig.log.moved_from) == ([rig.ids[0]] if rig.log.directory_id == rig.ids[1] else [])
     finally:
         await rig.end()
     return was_stopped

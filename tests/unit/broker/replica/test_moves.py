@@ -132,6 +132,8 @@ async def test_a_replica_that_moves_back_reports_its_directory_again(rig: Rig) -
     await request(rig, here)
     await run_moves(rig)
     assert rig.unreported == [(0, here)]
+    await assigned(rig, here)
+    assert rig.log.marks.unknown_moves() == [there]
 
 
 @pytest.fixture
@@ -156,6 +158,12 @@ async def test_a_replica_leads_again_although_the_directory_that_it_has_left_is_
     rig.cluster.beat(1, directories_offline=(left,))
     await rig.learn()
     assert (rig.hosted().image.leader, rig.hosted().leader) == (NO_LEADER, None)
+    await report(rig)
+    assert (rig.leader.isr, rig.log.end_offset) == ((1,), 1)
+
+
+async def report(rig: Rig) -> None:
+    """Let the broker send its reports, and learn what the controller decides."""
 
     async def controller(_: AnyRpc, request: Any, timeout_ms: int) -> Any:
         wanted = convert.assignments(request)
@@ -169,7 +177,35 @@ async def test_a_replica_leads_again_although_the_directory_that_it_has_left_is_
             await asyncio.sleep(0.005)
     reports.cancel()
     await rig.learn()
-    assert (rig.leader.isr, rig.log.end_offset) == ((1,), 1)
+
+
+async def test_a_moved_replica_leads_again_if_its_former_directory_fails_at_the_next_start(tmp_path: Path) -> None:
+    """The broker ended before the controller knew of the move."""
+    before, target = await moved_without_a_report(tmp_path)
+    (left,) = [each for each in before.directories if each != target]
+
+    def break_source(rig: Rig) -> None:
+        rig._disks[rig.directories.index(left)]._set_failure(DiskError("broken"))
+
+    async with started_again(before, [tmp_path / f"disk{number}" for number in range(2)], break_source) as rig:
+        rig.cluster.beat(1, directories_offline=(left,))
+        await rig.learn()
+        assert (rig.hosted().image.isr, rig.hosted().image.leader) == ((1,), NO_LEADER)
+        await report(rig)
+        assert (rig.leader.isr, rig.log.end_offset) == ((1,), 1)
+
+
+async def test_a_log_forgets_its_former_directory_once_the_controller_knows_its_present_one(tmp_path: Path) -> None:
+    """A later backup of that directory must not claim that it has all records."""
+    before, target = await moved_without_a_report(tmp_path)
+    (left,) = [each for each in before.directories if each != target]
+    folders = [tmp_path / f"disk{number}" for number in range(2)]
+    async with started_again(before, folders) as first:
+        assert list(first.log.moved_from) == [left]
+        await report(first)
+        assert first.hosted().image.replica(1) == Replica(1, target)
+    async with started_again(first, folders) as second:
+        assert not second.log.moved_from
 
 
 async def test_an_outdated_directory_in_the_metadata_is_corrected(rig: Rig) -> None:
