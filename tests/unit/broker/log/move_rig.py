@@ -11,7 +11,7 @@ from uuid import UUID
 from broker.log import LogConfig, LogManager, PartitionLog
 from broker.log.types import folder_name
 from simulation.kernel.disk import SimulatedDisk
-from tests.unit.broker.log.rig import KEY, SMALL, append, batches_of
+from tests.unit.broker.log.rig import KEY, SMALL, append, batches_of, end_of
 
 FOLDER = folder_name(KEY, "topic")
 OPERATIONS = ("flush", "sync_dir", "rename", "remove", "remove_tree", "make_dir", "write", "read", "free_bytes")
@@ -113,8 +113,10 @@ class MoveRig:
     def append(self, *values: bytes) -> None:
         """Append one batch, if the log is open, and other work can run now."""
         if not self._in_turn and (log := self.logs.get(KEY)) is not None:
+            before = log.end_offset
             append(log, list(values), max(0, log.epochs.latest))
-            self.appended = batches_of(log)
+            kept = [each for each in self.appended if log.start_offset < end_of(each) <= before]
+            self.appended = [*kept, bytes(log.read(before, 1, log.end_offset))]
 
     async def fill(self, count: int) -> None:
         """Append batches; then everything is durable and committed."""
@@ -140,7 +142,8 @@ class MoveRig:
         task = self.begin()
         await until(lambda: not self.logs.moves.targets or task.done() or self.is_stopped)
         for _ in range(DELETION_TURNS):  # a move that was given up deletes its copy after that
-            if self.is_stopped or not any(disk.list("futures") for disk in self.disks):
+            working = [disk for disk in self.disks if disk.directory_id not in self.logs.failed_disks]
+            if self.is_stopped or not any(disk.list("futures") for disk in working):
                 break
             await asyncio.sleep(0.005)
         await self.end_runner()

@@ -91,8 +91,13 @@ def batches_of(log: PartitionLog) -> list[bytes]:
         batch = bytes(log.read(offset, 1, log.end_offset))
         assert batch, offset
         batches.append(batch)
-        offset = int.from_bytes(batch[:8], "big") + int.from_bytes(batch[23:27], "big") + 1
+        offset = end_of(batch)
     return batches
+
+
+def end_of(batch: bytes) -> int:
+    """Return the offset after the last record."""
+    return int.from_bytes(batch[:8], "big") + int.from_bytes(batch[23:27], "big") + 1
 
 
 def two_disks(tmp_path: Path) -> list[FileDisk]:

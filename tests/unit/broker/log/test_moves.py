@@ -425,6 +425,8 @@ async def _failed_move(operation: int) -> str | None:
 
         def fail() -> None:
             nonlocal phase
+            if rig.disks[1].full:
+                return
             rig.append(b"still")
             done = [one for one in rig.operations[begun:] if one in ("flush 1", "commit 1", "write 1", "sync_dir 1")]
             if len(done) == operation:

@@ -37,7 +37,8 @@ def test_the_collector_is_enabled_again_after_a_failure() -> None:
     before = gc.get_freeze_count()
     with pytest.raises(ValueError, match="damaged"), made_to_last():
         raise ValueError("damaged")
-    assert (gc.isenabled(), gc.get_freeze_count()) == (True, before)
+    assert gc.isenabled()
+    assert gc.get_freeze_count() <= before, "an object from before may be freed meanwhile, but none is added"
 
 
 def test_a_disabled_collector_stays_disabled() -> None:
