@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from uuid import uuid4
-
 import pytest
 
 from broker.log import LogConfig, PartitionLog
 from broker.log.state import decode_state, encode_state
 from quorumlog.errors import CorruptStoreError
-from quorumlog.runtime.file_disk import FileDisk
 from quorumlog.wire.record_batch import HEADER_SIZE, parse_header
 from tests.unit.broker.log.batches import make_batch
+from tests.unit.broker.log.move_rig import MoveRig
 from tests.unit.broker.log.rig import KEY, ONE_SEGMENT, SMALL, Rig, append, batches_of, fill
 
 CRC_END = 21
@@ -141,31 +139,29 @@ async def test_a_truncation_refuses_a_header_with_wrong_offsets(rig: Rig) -> Non
 
 
 @pytest.mark.parametrize("clean", [True, False])
-async def test_every_flipped_byte_of_a_checkpoint_is_found(rig: Rig, clean: bool) -> None:
-    log = rig.create()
+async def test_every_flipped_byte_of_a_checkpoint_is_found(clean: bool) -> None:
+    rig = MoveRig()
+    await rig.start()
     for epoch in range(3):
-        fill(log, 3, epoch)
-    await rig.settle(log)
-    before = batches_of(log)
-    await rig.stop()
-    disk = FileDisk.acquire(rig.folder, 1, "cluster", uuid4)
-    (name,) = disk.facts.load("log/")
-    good = disk.facts.load(name)[name]
-    disk.close()
+        fill(rig.create() if epoch == 0 else rig.log, 3, epoch)
+    await rig.settle()
+    before = batches_of(rig.log)
+    await rig.logs.close()
+    facts = rig.disks[0].facts
+    (name,) = facts.load("log/")
+    good = facts.load(name)[name]
     for position in range(len(good)):
         damaged = bytearray(good)
         damaged[position] ^= 1
-        disk = FileDisk.acquire(rig.folder, 1, "cluster", uuid4)
-        forget = {key: None for key in disk.facts.load("damaged/")}
-        await disk.facts.commit({**forget, name: bytes(damaged), "clean": b"" if clean else None})
-        disk.close()
-        await rig.start()
+        forget = {key: None for key in facts.load("damaged/")}
+        await facts.commit({**forget, name: bytes(damaged), "clean": b"" if clean else None})
+        await rig.restart()
         if KEY in rig.logs.failures:
             assert name in str(rig.logs.failures[KEY])
         else:  # the checksum is no longer recognised as one, and its data is unchanged
             assert position < good.index(b'"version"')
             assert batches_of(rig.log) == before
-        await rig.kill()
+    await rig.end()
 
 
 async def test_a_checkpoint_of_a_release_that_wrote_no_checksum_is_read(rig: Rig) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
-
-import grpc.aio
-import pytest
+import sys
 
 from quorumlog.runtime.addresses import Address
 from quorumlog.runtime.grpc import bind, connect, make_channel, make_server
@@ -43,27 +40,6 @@ async def test_an_address_without_a_listener_is_not_reached() -> None:
         assert not await connect(channel, 0)
 
 
-async def test_programs_can_be_started_during_calls() -> None:
-    """Start a program as PySpark starts Java: with work between fork and exec."""
-    server = make_server()
-    port = bind(server, Address("127.0.0.1", 0))
-    await server.start()
-    ended = asyncio.Event()
-
-    async def ask_on() -> None:
-        async with make_channel(f"127.0.0.1:{port}") as channel:
-            call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/quorumlog.v1.Quorum/Nothing")
-            while not ended.is_set():
-                with pytest.raises(grpc.aio.AioRpcError, match="UNIMPLEMENTED"):
-                    await call(b"")
-
-    def start_programs() -> list[int]:
-        return [subprocess.run(["true"], preexec_fn=lambda: None).returncode for _ in range(60)]
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(4):
-            group.create_task(ask_on())
-        codes = await asyncio.get_running_loop().run_in_executor(None, start_programs)
-        ended.set()
-    assert codes == [0] * 60
-    await server.stop(None)
+def test_programs_can_be_started_during_calls() -> None:
+    """In a process of its own: a fork of this one, with all its tests, is slow."""
+    subprocess.run([sys.executable, "-m", "tests.unit.quorumlog.runtime.programs_during_calls"], check=True)
