@@ -401,7 +401,13 @@ class ActiveController:
             return replace(first.reply, fenced=committed.fenced if known and committed is not None else True)
         if first.records:
             logger.info("broker changed by its heartbeat", broker_id=request.broker_id, records=len(first.records))
-        answer = await self.execute(lambda image, again: decide(image, True), timeout_ms)
+        answer: HeartbeatAnswer | Outcome = OUTCOME_UNKNOWN
+        try:
+            answer = await self.execute(lambda image, again: decide(image, True), timeout_ms)
+        finally:
+            if first.records and isinstance(answer, Outcome):
+                # The broker may be unfenced without leading all that it could: its next heartbeat changes nothing.
+                self.elect_soon()
         return OUTCOME_UNKNOWN if isinstance(answer, Outcome) and first.records else answer
 
     # Background (see `metadata.controller.background`)

@@ -52,6 +52,13 @@ MUTANTS = (
         (f"{ADMIN_TESTS}::test_a_codec_whose_library_is_missing_is_refused_with_the_reason",),
     ),
     Mutant(
+        "partitions stay without a leader if the heartbeat that elects them is interrupted",
+        ACTIVE,
+        "if first.records and isinstance(answer, Outcome):",
+        "if not first.records and isinstance(answer, Outcome):",
+        (f"{BACKGROUND_TESTS}::test_partitions_get_leaders_although_the_heartbeat_that_elects_them_is_interrupted",),
+    ),
+    Mutant(
         "a background step that was refused for now does not run again",
         BACKGROUND,
         "after_s = RETRY_S",

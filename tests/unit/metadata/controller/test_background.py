@@ -200,6 +200,42 @@ def test_a_refused_registration_keeps_the_session_of_the_earlier_incarnation() -
     run(test())
 
 
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_partitions_get_leaders_although_the_heartbeat_that_elects_them_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
+) -> None:
+    """The elections need three batches.  The next heartbeat finds the broker unfenced, and decides nothing."""
+
+    async def test() -> None:
+        plane = await started(1)
+        plane.node.auto_commit = True
+        for name in ("a", "b", "c"):
+            await plane.call(rpcs.CREATE_TOPICS, new_topic(name, 9000))
+        await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 1, want_fence=True))
+        assert plane.replay.image.leader_count(NO_LEADER) == 27_000
+        append = plane.node.append
+
+        def append_first(epoch: int, payload: bytes, count: int) -> int:
+            monkeypatch.setattr(plane.node, "append", append)
+            base_offset = append(epoch, payload, count)
+            if is_cancelled:
+                asyncio.get_running_loop().call_soon(heartbeat.cancel)
+            else:
+                plane.node.busy = True
+            return base_offset
+
+        monkeypatch.setattr(plane.node, "append", append_first)
+        heartbeat = plane.start(rpcs.BROKER_HEARTBEAT, beat(plane, 1))
+        await asyncio.wait({heartbeat})
+        assert heartbeat.cancelled() if is_cancelled else heartbeat.result().result.error == "OUTCOME_UNKNOWN"
+        plane.node.busy = False
+        assert not (await plane.call(rpcs.BROKER_HEARTBEAT, beat(plane, 1))).fenced
+        await asyncio.sleep(2 * RETRY_S)
+        assert plane.replay.image.leader_count(NO_LEADER) == 0
+
+    run(test())
+
+
 def test_a_new_registration_begins_a_session_and_a_repeated_one_does_not() -> None:
     async def test() -> None:
         plane = await started(1)
