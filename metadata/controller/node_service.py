@@ -26,6 +26,7 @@ from metadata.controller.replay import MetadataReplay
 from metadata.controller.reported_ends import ReportedEnds
 from quorum.core.messages import DescribeQuorumReply
 from quorum.core.types import Batch, LeaderChange, TargetVoters, Voters, VoterSet
+from quorum.ports import LeadershipLostError, UnreachableError
 from quorumlog.errors import CorruptStoreError, RemoteProtocolError
 from quorumlog.runtime.space import Space
 from quorumlog.wire import rpcs
@@ -49,7 +50,13 @@ class Node(Log, Protocol):
     @property
     def epoch(self) -> int: ...
 
-    async def applied(self, end_offset: int) -> None: ...
+    async def applied(self, end_offset: int) -> None:
+        """Wait until everything below `end_offset` is applied here.
+
+        Raises:
+            LeadershipLostError: this node stopped first.
+        """
+        ...
 
     def voters_below(self, offset: int) -> tuple[VoterSet, VoterSet | None]: ...
 
@@ -124,6 +131,7 @@ class NodeService:
 
         Raises:
             RemoteProtocolError: not an RPC of this service, or another RPC's request.
+            UnreachableError: this node is stopping.
         """
         handle = METHODS.get(rpc)
         if handle is None or not isinstance(request, rpc.request):
@@ -197,6 +205,8 @@ class NodeService:
                     await self._node.applied(offset + 1)
             except TimeoutError:
                 pass  # nothing arrived: an empty answer
+            except LeadershipLostError as stopping:
+                raise UnreachableError(str(stopping)) from stopping
         limit = min(request.max_bytes or READ_BYTES, READ_BYTES)
         batches = await self._node.read_committed(offset, max(limit, 1))
         if not batches and offset < self._node.high_watermark:

@@ -19,6 +19,7 @@ from metadata.controller import node_service, reported_ends
 from metadata.controller.node_service import METHODS, NodeService, NodeState
 from metadata.controller.reported_ends import END_DIRECTORIES_MAX, END_TEXT_MAX, ENDS_MAX
 from quorum.core.types import ReplicaKey, TargetVoters, VoterSet
+from quorum.ports import LeadershipLostError, UnreachableError
 from quorumlog.errors import RemoteProtocolError
 from quorumlog.runtime.clock import now_ms
 from quorumlog.runtime.space import Space
@@ -188,6 +189,19 @@ def test_a_read_at_the_end_waits_for_new_records() -> None:
         began = loop.time()
         await one.ask(rpcs.READ_METADATA, pb.ReadMetadataRequest(from_offset=-1, wait_ms=2**32 - 1))
         assert loop.time() - began == node_service.WAIT_MAX_MS / 1000, "no caller waits longer"
+
+    run(test())
+
+
+def test_a_read_that_waits_while_the_node_stops_fails_as_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def stop(end_offset: int) -> None:
+        raise LeadershipLostError("this node is stopping")
+
+    async def test() -> None:
+        one = await node()
+        monkeypatch.setattr(one.kept, "applied", stop)
+        with pytest.raises(UnreachableError, match="stopping"):
+            await one.ask(rpcs.READ_METADATA, pb.ReadMetadataRequest(from_offset=-1, wait_ms=3000))
 
     run(test())
 
