@@ -96,11 +96,10 @@ class SnapshotFiles:
                     _remove(self._part(other))
         else:
             self._taking.add(end)
+            _remove(self._part(end))  # a download may have left it as a second name of a durable snapshot
         if resume and os.path.exists(self.path(end)) and not os.path.exists(self._part(end)):
             os.link(self.path(end), self._part(end))
         with open(self._part(end), "ab") as file:
-            if not resume:
-                file.truncate(0)
             return os.fstat(file.fileno()).st_size
 
     def extend(self, end: LogEnd, position: int, data: bytes) -> None:

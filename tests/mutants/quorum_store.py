@@ -21,6 +21,13 @@ TRIMMING_TESTS = "tests/unit/quorum/store/test_store_trimming.py"
 
 MUTANTS = (
     Mutant(
+        "a snapshot that is taken again overwrites the durable one",
+        SNAPSHOTS,
+        "_remove(self._part(end))  # a download may",
+        'open(self._part(end), "wb").close()  # a download may',
+        (f"{SNAPSHOT_TESTS}::test_a_durable_snapshot_stays_whole_while_another_one_with_its_end_is_taken",),
+    ),
+    Mutant(
         "commits of the quorum's log are not synced",
         STORE,
         '"synchronous=FULL", "wal_auto',

@@ -53,6 +53,19 @@ def test_a_download_that_begins_leaves_a_snapshot_that_is_being_finished(
     assert [info.end for info in files.all()] == [OWN]
 
 
+def test_a_durable_snapshot_stays_whole_while_another_one_with_its_end_is_taken(tmp_path: Path) -> None:
+    """A leader offered it again, and lost its leadership before the follower found that it has all bytes."""
+    files = SnapshotFiles(os.fspath(tmp_path))
+    taken(files, OWN)
+    before_it = (tmp_path / snapshot_name(OWN)).read_bytes()
+    assert files.begin(OWN, resume=True) == len(before_it)
+    assert files.begin(OWN, resume=False) == 0
+    assert (tmp_path / snapshot_name(OWN)).read_bytes() == before_it
+    files.extend(OWN, 0, before_it)
+    assert files.finish(OWN).size == len(before_it)
+    assert os.listdir(tmp_path) == [snapshot_name(OWN)]
+
+
 def test_a_snapshot_that_retention_deletes_during_a_listing_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
