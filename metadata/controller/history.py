@@ -75,6 +75,8 @@ class History:
                 known = self._images[offset] = await self._build(offset)
                 while len(self._images) > _IMAGES_MAX:
                     self._images.popitem(last=False)
+            if offset < self._log.log_start:  # an image or a snapshot may outlive the log, which has the voters
+                raise NotRetainedError
             return known
 
     async def _build(self, offset: int) -> tuple[ClusterImage, int]:

@@ -225,6 +225,7 @@ class NodeService:
             if not 0 <= request.at_offset <= image.end_offset:
                 return self._beyond(request.at_offset, image.end_offset)
             image, timestamp_ms = await self._history.image_at(request.at_offset)
+        voters, target = self._node.voters_below(image.end_offset)  # now: the log may begin later after an await
         reply = await describe_metadata(
             image, self._node.cluster_id or "", request.topics, partitions=not request.without_partitions
         )
@@ -232,7 +233,6 @@ class NodeService:
             return reply
         reply.history_begins = self._history.begins
         reply.timestamp_ms = timestamp_ms
-        voters, target = self._node.voters_below(image.end_offset)
         reply.voters.extend(voter_words.addresses(voters))
         reply.target_voters.extend(voter_words.addresses(target or VoterSet()))
         return reply

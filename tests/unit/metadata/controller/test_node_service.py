@@ -272,6 +272,25 @@ def test_voters_are_described_at_an_earlier_offset() -> None:
     run(test())
 
 
+@pytest.mark.parametrize("was_asked_before", [False, True])
+def test_an_offset_below_the_log_is_refused_although_its_image_is_known(was_asked_before: bool) -> None:
+    """Without the log, the voters at that offset are unknown."""
+
+    async def test() -> None:
+        one = await node()
+        earlier, begins = sorted(one.kept.images)[3:5]
+        request = pb.DescribeMetadataRequest(at_offset=earlier)
+        if was_asked_before:
+            assert (await one.ask(rpcs.DESCRIBE_METADATA, request)).result.error == "NONE"
+        one.kept.drop_below(begins)
+        one.kept.snapshots = [earlier, begins]  # the newer one was received from a leader
+        reply = await one.ask(rpcs.DESCRIBE_METADATA, request)
+        assert reply.result.error == "OFFSET_OUT_OF_RANGE"
+        assert reply.result.message == f"history on node 1 begins at offset {begins}"
+
+    run(test())
+
+
 def test_more_partitions_than_one_answer_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("metadata.controller.describe.PARTITIONS_IN_REPLY_MAX", 2)
 
