@@ -114,7 +114,10 @@ def register(image: ClusterImage, request: RegisterBroker, *, session_live: bool
     if old.incarnation_id == request.incarnation_id:
         return _amend(old, request)
     common = set(old.directory_ids).intersection(request.directory_ids)
-    if session_live and not old.fenced and not common:
+    has_stopped = old.fenced and old.in_controlled_shutdown
+    # A fenced broker that sends heartbeats runs as well: it may recover its logs.  Without its directories, even the
+    # last members of its ISRs would count as lost.
+    if session_live and not has_stopped and not common:
         return Decision(
             Registered(
                 Outcome(

@@ -160,6 +160,13 @@ MUTANTS = (
         (BROKER_TESTS,),
     ),
     Mutant(
+        "another broker takes the id of one that recovers its logs",
+        BROKERS,
+        "has_stopped = old.fenced and old.in_controlled_shutdown",
+        "has_stopped = old.fenced",
+        (f"{BROKER_TESTS}::test_a_broker_that_recovers_its_logs_keeps_its_id",),
+    ),
+    Mutant(
         "a late registration of an earlier process is accepted",
         BROKERS,
         "if session_live and common and is_earlier(request.incarnation_id, old.incarnation_id):",

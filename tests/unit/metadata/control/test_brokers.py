@@ -85,6 +85,24 @@ def test_a_broker_id_with_a_live_session_is_refused(cluster: Cluster) -> None:
     assert cluster.image.end_offset == end
 
 
+def test_a_broker_that_recovers_its_logs_keeps_its_id(cluster: Cluster) -> None:
+    """It is fenced, but another broker with its id would make the partition lose its only replica in sync."""
+    topic = cluster.create("t", (1,))
+    cluster.register(1, 1)
+    assert cluster.image.brokers[1].fenced
+    answer = cluster.register(1, 2, directory_ids=(directory(1, 9),), session_live=True)
+    assert answer.outcome.error is ApiError.DUPLICATE_BROKER_REGISTRATION
+    assert cluster.partition(topic).isr == (1,)
+    assert not cluster.beat(1).fenced
+    assert cluster.partition(topic).leader == 1
+
+
+def test_a_broker_that_has_stopped_may_return_with_other_directories_at_once(cluster: Cluster) -> None:
+    while not cluster.image.brokers[1].fenced:
+        cluster.beat(1, want_shutdown=True)
+    assert cluster.register(1, 1, directory_ids=(directory(1, 9),), session_live=True).outcome.ok
+
+
 def test_another_directory_is_accepted_once_the_session_is_over(cluster: Cluster) -> None:
     assert cluster.register(1, 1, directory_ids=(directory(1, 9),), session_live=False).outcome.ok
 
