@@ -4,10 +4,10 @@ Each resource of a request is independent: all of its changes are made, or none.
 else the cluster's value of the same key, else the default; the tables are in `metadata.image.topic_configs`.
 
 Two keys affect which replicas may lead, so their change has further effects.  A change of min.insync.replicas clears
-the eligible leader replicas of the partitions concerned in the same batch, because the old value determined them.
-(If the records do not fit one batch, earlier batches clear them and the change itself comes last.  So if the controller
-fails in between, the config is unchanged.)  After unclean elections are allowed, leaders are elected where
-that is now possible.
+the eligible leader replicas of the partitions concerned in the same batch, because the old value determined them.  A
+partition without any ISR keeps them: no other replica is known to hold the acknowledged records.  (If the records do
+not fit one batch, earlier batches clear them and the change itself comes last.  So if the controller fails in between,
+the config is unchanged.)  After unclean elections are allowed, leaders are elected where that is now possible.
 
 The default of a topic's min.insync.replicas is the value that a new topic would get, not 1, the default in the table:
 removing the config must not make a topic of three replicas unsafe.
@@ -182,7 +182,7 @@ _Clearing = tuple[TopicImage, int, int]
 
 
 def _clearings(image: ClusterImage, configs: Sequence[Config]) -> Iterator[_Clearing]:
-    """Yield partitions with eligible leader replicas whose min.insync.replicas changes, each once."""
+    """Yield the partitions whose eligible leader replicas a change of min.insync.replicas clears, each once."""
     seen: set[UUID] = set()
     for position, config in enumerate(configs):
         if config.key != MIN_ISR:
@@ -200,7 +200,8 @@ def _clearings(image: ClusterImage, configs: Sequence[Config]) -> Iterator[_Clea
             seen.add(topic_id)
             topic = image.topics[topic_id]
             for partition in topic.partitions:
-                if partition is not None and partition.elr:
+                # Without an ISR there is no leader, so nothing is committed before an eligible replica leads.
+                if partition is not None and partition.elr and partition.isr:
                     yield topic, partition.index, position
 
 

@@ -19,7 +19,7 @@ never above the number of replicas (without those that a reassignment is adding)
 - A replica that no longer holds its data (its directory is missing, or it was written with caching and stopped
   uncleanly) is `lost`: in neither ISR nor ELR, even if it is the last one.
 - The ELR is empty whenever the ISR has the effective size.  A change of min.insync.replicas also empties it, since it
-  was filled under another rule.
+  was filled under another rule, unless the ISR is empty.
 
 Because the last members stay in the ISR, no separate last known leader is needed.
 """

@@ -160,6 +160,13 @@ MUTANTS = (
         (BROKER_TESTS,),
     ),
     Mutant(
+        "another min.insync.replicas drops the only replicas that hold all acknowledged records",
+        CONFIGS,
+        "if partition is not None and partition.elr and partition.isr:",
+        "if partition is not None and partition.elr:",
+        (CONFIG_TESTS,),
+    ),
+    Mutant(
         "another broker takes the id of one that recovers its logs",
         BROKERS,
         "has_stopped = old.fenced and old.in_controlled_shutdown",

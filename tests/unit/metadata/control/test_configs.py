@@ -11,7 +11,7 @@ from metadata.control.errors import OK, Outcome
 from metadata.control.topics import NewTopic, create_topics
 from metadata.image import KAFKA_RATES, topic_configs
 from metadata.records import ConfigScope, PartitionChange, Reason
-from tests.unit.metadata.builders import Cluster, check_invariants
+from tests.unit.metadata.builders import Cluster, check_invariants, directory
 
 TOPIC = Resource(ConfigScope.TOPIC, "t")
 BROKER = Resource(ConfigScope.BROKER, "1")
@@ -241,6 +241,23 @@ def test_another_min_isr_clears_the_eligible_leader_replicas(cluster: Cluster, v
     assert isinstance(change, PartitionChange)
     assert (change.reason, change.cause_offset) == (Reason.CONFIG_CHANGED, offset)  # keys in order: min isr is first
     assert change.previous_offset < offset
+
+
+@pytest.mark.parametrize("value", ["1", "3"])
+def test_another_min_isr_keeps_the_eligible_leader_replicas_if_no_other_replica_may_lead(
+    cluster: Cluster, value: str
+) -> None:
+    """The disk of the last replica in sync was replaced."""
+    degraded(cluster)
+    cluster.register(1, 1, directory_ids=(directory(1, 9),))
+    topic_id = cluster.image.topic_ids["t"]
+    assert (cluster.partition(topic_id).isr, cluster.partition(topic_id).elr) == ((), (2,))
+    alter(cluster, Changes(TOPIC, ((MIN_ISR, value),)))
+    check_invariants(cluster.image)
+    cluster.beat(2)
+    assert cluster.partition(topic_id).leader == 2
+    assert cluster.reason() is Reason.BROKER_UNFENCED
+    check_invariants(cluster.image)
 
 
 def test_the_clusters_min_isr_concerns_topics_without_their_own(cluster: Cluster) -> None:
