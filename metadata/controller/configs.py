@@ -11,8 +11,13 @@ from metadata.controller.active import ActiveController
 from metadata.image import ClusterImage
 from metadata.image.topic_configs import COMPRESSION_TYPE
 from metadata.records import ConfigScope
+from quorumlog.runtime.turns import Turn
 from quorumlog.wire.compression import unavailable_codecs
+from quorumlog.wire.errors import ApiError
 from quorumlog.wire.v1 import controller_pb2 as pb
+
+REPLY_MAX_BYTES = 60 << 20
+"""Size of the configs that one reply describes; it is below the limit of a gRPC message, 64 MiB."""
 
 _SCOPES = {scope.value: scope for scope in ConfigScope}
 
@@ -59,11 +64,18 @@ async def describe_configs(
     image: ClusterImage, request: pb.DescribeConfigsRequest
 ) -> pb.DescribeConfigsReply | Outcome:
     convert.bounded(len(request.resources), "resources")
-    return pb.DescribeConfigsReply(
-        result=convert.result(OK),
-        offset=image.end_offset,
-        resources=[_described(image, resource) for resource in request.resources],
-    )
+    reply = pb.DescribeConfigsReply(result=convert.result(OK), offset=image.end_offset)
+    turn, size = Turn(), 0
+    for resource in request.resources:
+        described = _described(image, resource)
+        size += described.ByteSize()
+        if size > REPLY_MAX_BYTES:
+            text = f"the configs of {len(request.resources)} resources are too many for one answer"
+            next_step = f"describe at most {len(reply.resources)} of them at a time"
+            return Outcome(ApiError.POLICY_VIOLATION, text, next_step)
+        reply.resources.append(described)
+        await turn.passed()
+    return reply
 
 
 def _described(image: ClusterImage, resource: pb.ConfigResource) -> pb.DescribedConfigs:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from metadata.codec import endpoint_to_wire, replicas_to_wire
 from metadata.control.errors import OK, Outcome
 from metadata.control.explain import replica_state
-from metadata.controller.convert import result
+from metadata.controller.convert import ITEMS_MAX, result
 from metadata.controller.sessions import Session
 from metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage, is_internal
 from metadata.records import ConfigScope
@@ -28,6 +28,10 @@ async def describe_topics(
     image: ClusterImage, names: Sequence[str], *, partitions: bool = True
 ) -> pb.DescribeTopicsReply:
     """Describe the named topics, or all, by name.  Without `partitions` their number is unlimited."""
+    if len(names) > ITEMS_MAX:
+        text = f"{len(names)} topics; one request can name at most {ITEMS_MAX}"
+        refusal = Outcome(ApiError.POLICY_VIOLATION, text, "request fewer topics at a time")
+        return pb.DescribeTopicsReply(result=result(refusal), offset=image.end_offset)
     wanted = sorted(set(names)) if names else sorted(image.topic_ids)
     topics = [(name, image.topic(name)) for name in wanted]
     if not partitions:
@@ -45,8 +49,8 @@ async def describe_topics(
             text = f"topic {name[:60]!a} does not exist"
             outcome = Outcome(ApiError.UNKNOWN_TOPIC_OR_PARTITION, text, "kctl topics list")
             reply.topics.append(pb.TopicDescription(name=name, result=result(outcome)))
-            continue
-        reply.topics.append(_topic(image, topic))
+        else:
+            reply.topics.append(_topic(image, topic))
         await turn.passed()
     return reply
 
@@ -57,10 +61,10 @@ async def describe_metadata(
     """Describe the whole cluster of the image, with the named topics or all."""
     described = await describe_topics(image, names, partitions=partitions)
     if described.result.error != ApiError.NONE:
-        text = f"more than {PARTITIONS_IN_REPLY_MAX} partitions"
-        refusal = Outcome(ApiError.POLICY_VIOLATION, text, "request single topics by name")
-        return node_pb2.DescribeMetadataReply(result=result(refusal))
-    configs = sorted(image.all_configs(), key=lambda item: (item[0][0].value, item[0][1]))
+        return node_pb2.DescribeMetadataReply(result=described.result)
+    # Only few resources are left: the configs of topics are in the topics.
+    shown = [item for item in image.all_configs() if item[0][0] in _SCOPES]
+    configs = sorted(shown, key=lambda item: (item[0][0].value, item[0][1]))
     return node_pb2.DescribeMetadataReply(
         result=result(OK),
         offset=image.end_offset,
@@ -69,7 +73,6 @@ async def describe_metadata(
         configs=[
             metadata_pb2.Config(scope=_SCOPES[scope], resource=name, key=key, value=values[key])
             for (scope, name), values in configs
-            if scope in _SCOPES
             for key in sorted(values)
         ],
         preferred_controllers=image.preferred_controllers,

@@ -59,6 +59,20 @@ MUTANTS = (
         (f"{BACKGROUND_TESTS}::test_partitions_get_leaders_although_the_heartbeat_that_elects_them_is_interrupted",),
     ),
     Mutant(
+        "descriptions of many configs stop the controller",
+        CONFIGS,
+        "        await turn.passed()\n",
+        "",
+        (f"{ADMIN_TESTS}::test_other_tasks_run_while_the_configs_of_many_resources_are_described",),
+    ),
+    Mutant(
+        "the size of described configs is unlimited",
+        CONFIGS,
+        "if size > REPLY_MAX_BYTES:",
+        "if size < 0:",
+        (f"{ADMIN_TESTS}::test_configs_that_do_not_fit_into_one_answer_are_refused",),
+    ),
+    Mutant(
         "a background step that was refused for now does not run again",
         BACKGROUND,
         "after_s = RETRY_S",

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from google.protobuf.message import Message
 
+from metadata.controller import configs, describe
 from metadata.records import Config, ConfigScope
+from quorumlog.runtime import turns
 from quorumlog.wire import rpcs
 from quorumlog.wire.rpcs import AnyRpc
 from quorumlog.wire.v1 import controller_pb2 as pb
@@ -28,6 +33,22 @@ TOPIC, BROKER, CLUSTER = (
 def changes(scope: Any, name: str, *values: tuple[str, str | None], **more: Any) -> pb.ConfigChanges:
     made = [pb.ConfigChange(key=key, value=value) for key, value in values]
     return pb.ConfigChanges(resource=pb.ConfigResource(scope=scope, name=name), changes=made, **more)
+
+
+@contextmanager
+def counting() -> Iterator[Callable[[], int]]:
+    """Count how often another task runs."""
+    passed = 0
+
+    async def others() -> None:
+        nonlocal passed
+        while True:
+            passed += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.ensure_future(others())
+    yield lambda: passed
+    task.cancel()
 
 
 async def ready() -> Plane:
@@ -95,6 +116,67 @@ def test_partitions_are_added_and_removed_at_the_service() -> None:
         again = await plane.call(rpcs.REMOVE_PARTITIONS, pb.RemovePartitionsRequest(topic="t", count=1))
         assert (again.topic.result.error, again.topic.changed) == ("NONE", False)
         assert again.offset == plane.node.log_end_offset == removed.offset
+
+    run(test())
+
+
+def test_other_tasks_run_while_the_configs_of_many_resources_are_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "YIELD_MS", 0)
+
+    async def test() -> None:
+        plane = await ready()
+        resources = [pb.ConfigResource(scope=TOPIC, name="t")] * 50
+        with counting() as passed:
+            reply = await plane.call(rpcs.DESCRIBE_CONFIGS, pb.DescribeConfigsRequest(resources=resources))
+        assert [each.resource.name for each in reply.resources] == ["t"] * 50
+        assert passed() >= 50
+
+    run(test())
+
+
+def test_configs_that_do_not_fit_into_one_answer_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise gRPC would refuse the answer, and only after it was built."""
+    monkeypatch.setattr(configs, "REPLY_MAX_BYTES", 20_000)
+
+    async def test() -> None:
+        plane = await ready()
+        request = pb.DescribeConfigsRequest(resources=[pb.ConfigResource(scope=TOPIC, name="t")] * 50)
+        reply = await plane.call(rpcs.DESCRIBE_CONFIGS, request)
+        assert (reply.result.error, len(reply.resources)) == ("POLICY_VIOLATION", 0)
+        found = re.fullmatch(r"describe at most (\d+) of them at a time", reply.result.next)
+        assert found is not None
+        del request.resources[int(found[1]) :]
+        reply = await plane.call(rpcs.DESCRIBE_CONFIGS, request)
+        assert (reply.result.error, len(reply.resources)) == ("NONE", len(request.resources))
+
+    run(test())
+
+
+def test_other_tasks_run_while_topics_that_do_not_exist_are_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "YIELD_MS", 0)
+
+    async def test() -> None:
+        plane = await ready()
+        with counting() as passed:
+            reply = await plane.call(
+                rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest(names=[f"none{number}" for number in range(50)])
+            )
+        assert {each.result.error for each in reply.topics} == {"UNKNOWN_TOPIC_OR_PARTITION"}
+        assert passed() >= 50
+
+    run(test())
+
+
+def test_the_number_of_topics_to_describe_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(describe, "ITEMS_MAX", 3)
+
+    async def test() -> None:
+        plane = await ready()
+        request = pb.DescribeTopicsRequest(names=["t", "a", "b", "c"])
+        reply = await plane.call(rpcs.DESCRIBE_TOPICS, request)
+        assert (reply.result.error, list(reply.topics)) == ("POLICY_VIOLATION", [])
+        del request.names[-1]
+        assert len((await plane.call(rpcs.DESCRIBE_TOPICS, request)).topics) == 3
 
     run(test())
 
