@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from metadata.control.configs import Changes, Resource, alter_configs
 from metadata.control.election import Elected, Policy, elect
 from metadata.control.partitions import Assignment, IsrChange, Member, alter_partition, assign_directories
 from metadata.image import PartitionImage
-from metadata.records import LOST, NO_LEADER, PartitionChange, Reason, Replica
+from metadata.records import LOST, NO_LEADER, ConfigScope, PartitionChange, Reason, Replica
 from tests.unit.metadata.builders import Cluster, check_invariants, directory
 
 ids = st.integers(1, 5)
@@ -270,3 +271,29 @@ def test_a_leader_is_elected_once_all_brokers_return_with_their_disks() -> None:
                 world.restart(broker_id, previous_broker_epoch=world.cluster.epoch(broker_id))
                 world.cluster.beat(broker_id)
             assert world.caching or world.now.leader != NO_LEADER, seed
+
+
+class TunedWorld(World):
+    """An operator changes min.insync.replicas."""
+
+    kept = 0  # changes that kept the ELR of a partition without any ISR
+
+    def step(self) -> None:
+        if self.random.random() > 0.08:
+            return super().step()
+        before, value = self.now, self.random.randint(1, len(self.brokers))
+        wanted = Changes(Resource(ConfigScope.TOPIC, "t"), (("min.insync.replicas", str(value)),))
+        self.cluster.execute(lambda image, again: alter_configs(image, [wanted]))
+        self.min_isr = value
+        self.kept += bool(before.elr and not before.isr and self.now.elr)
+        return self.look()
+
+
+def test_a_leader_has_all_committed_records_although_min_insync_replicas_changes() -> None:
+    kept = 0
+    for seed in range(100):
+        world = TunedWorld(seed)
+        for _ in range(150):
+            world.step()
+        kept += world.kept
+    assert kept > 5
