@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metadata.control.balance import Election
 from metadata.control.balance import elect_leaders as decide_elections
-from metadata.control.decision import Decision
+from metadata.control.decision import Decision, with_end
 from metadata.control.election import Policy
 from metadata.control.errors import OK, Outcome
 from metadata.controller import convert
@@ -31,17 +31,22 @@ async def elect_leaders(
     convert.bounded(len(request.partitions), "partitions")
     named = [(each.topic, each.index) for each in request.partitions]
 
-    def decide(image: ClusterImage, again: bool) -> Decision[tuple[tuple[Election, ...], int, bool]]:
-        decision = decide_elections(image, policy, named, validate_only=request.header.validate_only)
-        end_offset = image.end_offset + len(decision.records)
-        return Decision((decision.reply, end_offset, bool(decision.records)), decision.records)
+    changed = False
 
-    answer = await controller.execute(decide, timeout_ms)
+    def decide(image: ClusterImage, again: bool) -> Decision[tuple[tuple[Election, ...], int]]:
+        nonlocal changed
+        decision = decide_elections(image, policy, named, validate_only=request.header.validate_only)
+        changed = bool(decision.records)
+        return with_end(image, decision)
+
+    try:
+        answer = await controller.execute(decide, timeout_ms)
+    finally:
+        if changed:  # even if nobody waits for the answer any more
+            controller.elect_soon()  # also handles reassignments that an unclean election completed
     if isinstance(answer, Outcome):
         return answer
-    elections, offset, changed = answer
-    if changed:
-        controller.elect_soon()  # also handles reassignments that an unclean election completed
+    elections, offset = answer
     if any(each.unclean for each in elections) and changed:
         logger.warning("unclean elections were requested", partitions=sum(each.unclean for each in elections))
     return pb.ElectLeadersReply(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from metadata.codec import encode
 from metadata.control.brokers import fence
 from metadata.image import PartitionImage
@@ -205,7 +207,8 @@ def test_an_unfenced_broker_completes_its_reassignments() -> None:
     run(test())
 
 
-def test_an_unclean_election_completes_a_reassignment_without_old_replicas() -> None:
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_an_unclean_election_completes_a_reassignment_without_old_replicas(is_cancelled: bool) -> None:
     async def test() -> None:
         plane = await started(1, 2)
         plane.node.auto_commit = True
@@ -219,7 +222,15 @@ def test_an_unclean_election_completes_a_reassignment_without_old_replicas() -> 
         election = pb.ElectLeadersRequest(policy=pb.ElectLeadersRequest.POLICY_UNCLEAN)
         election.partitions.add(topic="t", index=0)
         runner = asyncio.ensure_future(plane.controller.run())
-        assert (await plane.call(rpcs.ELECT_LEADERS, election)).partitions[0].leader == 2
+        if is_cancelled:
+            plane.node.auto_commit = False
+            asked = plane.start(rpcs.ELECT_LEADERS, election)
+            await settle()
+            asked.cancel()
+            plane.node.auto_commit = True
+            plane.node.commit()
+        else:
+            assert (await plane.call(rpcs.ELECT_LEADERS, election)).partitions[0].leader == 2
         for _ in range(100):
             await settle()
         assert (partition(plane).replica_ids, partition(plane).adding, partition(plane).removing) == ((2,), (), ())
