@@ -244,6 +244,8 @@ class TransactionMachine:
         return InitProducerResponse(KafkaCode.NONE, value.producer)
 
     def _producer_error(self, value: TransactionValue | None, producer: tuple[int, int]) -> KafkaCode:
+        if value is not None and value.next_id != NO_ID and producer == (value.next_id, 0):
+            return KafkaCode.CONCURRENT_TRANSACTIONS  # the client knows its next id before the markers are written
         if value is None or value.producer_id != producer[0]:
             return KafkaCode.INVALID_PRODUCER_ID_MAPPING
         if value.producer_epoch > EPOCH_MAX:

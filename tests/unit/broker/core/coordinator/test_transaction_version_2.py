@@ -147,6 +147,19 @@ def test_an_exhausted_epoch_continues_with_another_producer_id(rig: Newer) -> No
     assert rig.ended(found.producer) == (rig.next_id, 1)
 
 
+def test_the_next_producer_id_waits_for_the_markers_of_the_previous_one(rig: Newer) -> None:
+    """A client may begin its next transaction as soon as it knows its next producer, before the markers are written."""
+    last = rig.at_last_epoch()
+    rig.add(last, T0)
+    following = rig.finish(last).producer
+    assert rig.add(following, T1) == [KafkaCode.CONCURRENT_TRANSACTIONS]
+    assert rig.finish(following, commit=False).error is KafkaCode.CONCURRENT_TRANSACTIONS
+    rig.fail_over()
+    assert rig.add(following, T1) == [KafkaCode.CONCURRENT_TRANSACTIONS]
+    rig.mark()
+    assert rig.add(following, T1) == [KafkaCode.NONE]
+
+
 def test_nothing_is_decided_before_a_new_producer_id_is_available(rig: Newer) -> None:
     last = rig.at_last_epoch()
     rig.add(last, T0)
