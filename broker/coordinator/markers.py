@@ -5,7 +5,9 @@ through its coordinator, which applies the offsets of the transaction at the sam
 
 `MarkerSender` takes the decisions of this broker's coordinators, and sends each marker to the leader of its partition
 until it is committed there.  A partition that no longer exists needs no marker.  The sender stops when the coordinator
-of a decision ends; the next coordinator orders its markers again.
+of a decision ends; the next coordinator orders its markers again.  It also stops when the transaction is complete: a
+machine that is loaded anew may order markers of which the last ones were reported meanwhile.  A late one would end the
+producer's next transaction, which has the same epoch if the client has transaction version 1.
 """
 
 from __future__ import annotations
@@ -123,6 +125,9 @@ class MarkerSender:
         left = dict.fromkeys(effect.partitions)
         backoff = Backoff(self._limits.marker_retry_min_ms / 1000, self._limits.marker_retry_max_ms / 1000)
         while coordinator.state not in (State.ENDED, State.FAILED):
+            machine = coordinator.machine
+            if machine is not None and not machine.awaits_markers(effect.transactional_id, effect.producer):
+                return
             done = await self._round(coordinator.leader_epoch, effect, left)
             for partition in done:
                 del left[partition]

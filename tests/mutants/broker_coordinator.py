@@ -267,6 +267,15 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "markers follow the end of their transaction",
+        "broker/coordinator/markers.py",
+        "if machine is not None and not machine.awaits_markers(",
+        "if False and not machine.awaits_markers(",
+        (
+            "tests/unit/broker/coordinator/test_markers.py::test_a_transaction_that_ends_while_its_machine_is_loaded_anew_gets_no_more_markers",
+        ),
+    ),
+    Mutant(
         "markers of a failed coordinator are written without end",
         "broker/coordinator/markers.py",
         "not in (State.ENDED, State.FAILED)",

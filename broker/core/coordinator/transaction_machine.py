@@ -394,6 +394,11 @@ class TransactionMachine:
 
     # -- events
 
+    def awaits_markers(self, name: str, producer: tuple[int, int]) -> bool:
+        """Return whether a transaction of this producer is decided, and not every partition has its marker yet."""
+        value = self._ids.get(name)
+        return value is not None and value.state.is_preparing and value.producer == producer
+
     def markers_written(self, report: MarkersWritten, now_ms: int) -> Step:
         """Apply a report that partitions of a decided transaction have their markers."""
         turn = self._turn(now_ms)

@@ -12,13 +12,23 @@ import pytest
 from broker.coordinator.limits import CoordinatorLimits
 from broker.coordinator.markers import MarkerSender, MarkerWriter
 from broker.coordinator.partition import State
+from broker.coordinator.shell import CoordinatorShell
+from broker.core.coordinator.transaction_machine import TransactionMachine
 from broker.core.coordinator.transaction_records import Partition
-from broker.core.coordinator.transaction_requests import WriteMarkers
+from broker.core.coordinator.transaction_requests import (
+    AddPartitions,
+    DescribeTransactions,
+    EndTransaction,
+    InitProducer,
+    TransactionLimits,
+    WriteMarkers,
+)
 from metadata.image.internal_topics import TRANSACTION_STATE
 from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
-from tests.unit.broker.coordinator.counting import WAIT_S, until
+from tests.unit.broker.coordinator.counting import WAIT_S, WALL_MS, until
+from tests.unit.broker.replica.rig import Rig
 
 T0, T1 = ("t", 0), ("t", 1)
 EFFECT = WriteMarkers("x", (7, 1), True, (T0, T1), 2)
@@ -34,7 +44,9 @@ class Place:
         self.codes: dict[Partition, KafkaCode] = {}
         self.written: list[tuple[Partition, bool]] = []
         self.reported: list[Any] = []
-        self.coordinator: Any = SimpleNamespace(state=State.SERVING, leader_epoch=4, tell=self._tell)
+        self.is_decided = True
+        machine = SimpleNamespace(awaits_markers=lambda *_: self.is_decided)
+        self.coordinator: Any = SimpleNamespace(state=State.SERVING, leader_epoch=4, tell=self._tell, machine=machine)
         table: Any = SimpleNamespace(context=SimpleNamespace(cluster=self))
         writer: Any = self
         links: Any = None
@@ -112,6 +124,8 @@ async def test_a_decision_that_is_ordered_again_is_written_to_all_its_partitions
     place.codes[T1] = KafkaCode.NOT_ENOUGH_REPLICAS
     place.sender.order(place.coordinator, EFFECT)
     await until(lambda: (T0,) in place.reported)
+    place.coordinator.machine = None  # until it is loaded, the markers of the decision are still written
+    await until(lambda: len(place.written) > 4)
     place.reported.clear()
     place.codes.clear()
     place.sender.order(place.coordinator, EFFECT)
@@ -127,6 +141,72 @@ async def test_markers_end_with_their_coordinator(place: Place, state: State) ->
     place.coordinator.state = state
     await place.done()
     assert place.reported == [(T0,)]
+
+
+async def test_no_marker_follows_the_end_of_its_transaction(place: Place) -> None:
+    """With transactions of version 1, a late marker would end the producer's next transaction."""
+    place.codes[T1] = KafkaCode.NOT_ENOUGH_REPLICAS
+    place.sender.order(place.coordinator, EFFECT)
+    await until(lambda: len(place.written) > 2)
+    place.is_decided = False  # an earlier order has reported the same partition meanwhile
+    await place.done()
+    assert place.reported == [(T0,)]
+
+
+async def test_a_transaction_that_ends_while_its_machine_is_loaded_anew_gets_no_more_markers(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The load orders the markers, and the next operation is the last report of an earlier order."""
+    written: list[Partition] = []
+    is_committed = asyncio.Event()
+
+    async def write(topic: str, index: int, *_: object, **__: object) -> int:
+        written.append((topic, index))
+        await is_committed.wait()
+        return int(KafkaCode.NONE)
+
+    links: Any = None
+    writer: Any = SimpleNamespace(write=write)
+    sender = MarkerSender(rig.role.table, writer, links, LIMITS)
+    limits = CoordinatorLimits(retry_ms=10)
+    topics: Any = SimpleNamespace(may_commit=lambda *_: True)
+    shell = CoordinatorShell(
+        TRANSACTION_STATE,
+        rig.role.table,
+        lambda: TransactionMachine(TransactionLimits(), topics, lambda: WALL_MS),
+        lambda: WALL_MS,
+        limits,
+        sender.order,
+    )
+
+    async def ask(request: Any) -> Any:
+        return await shell.call(0, lambda machine, call, now: machine.request(call, request, now), 0, is_read=False)
+
+    async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
+        sender.start(group)
+        shell.start(group)
+        rig.cluster.create("t", (1,))
+        rig.cluster.create(TRANSACTION_STATE, (1,))
+        await rig.learn()
+        await until(lambda: shell.count(State.SERVING) == 1)
+        producer = (7, 0)
+        await ask(InitProducer("x", 60_000, fresh_id=7))
+        await ask(AddPartitions("x", producer, (T0,)))
+        await ask(EndTransaction("x", producer, is_commit=True))
+        await until(lambda: written == [T0])
+        (coordinator,) = shell
+        with monkeypatch.context() as patch:
+            patch.setattr(coordinator, "_may_append", lambda: False)
+            coordinator._reload()
+            is_committed.set()
+            await until(lambda: len(sender) == 0)  # the report waits for the end of the load
+        await until(lambda: coordinator.state is State.SERVING)
+        found = await ask(DescribeTransactions(("x",)))
+        assert found.groups[0].state == "CompleteCommit"
+        await until(lambda: len(sender) == 0)
+        assert written == [T0]
+        await sender.close()
+        await shell.close()
 
 
 async def test_a_marker_to_the_topic_of_transactions_is_refused() -> None:

@@ -153,6 +153,18 @@ def test_a_later_coordinator_orders_the_markers_of_a_decision_again(rig: Rig, co
     assert rig.state == ("CompleteCommit" if commit else "CompleteAbort")
 
 
+def test_markers_are_awaited_from_the_decision_until_the_last_report(rig: Rig) -> None:
+    producer = rig.begin()
+    rig.add(producer, T0, T1)
+    assert not rig.machine.awaits_markers(ID, producer)
+    rig.end(producer)
+    rig.mark(T0)
+    assert rig.machine.awaits_markers(ID, producer)
+    assert not rig.machine.awaits_markers(ID, (producer[0], producer[1] - 1))
+    rig.mark(T1)
+    assert not rig.machine.awaits_markers(ID, producer)
+
+
 def test_a_repeated_end_is_answered_like_the_first(rig: Rig) -> None:
     producer = rig.begin()
     rig.add(producer, T0)
