@@ -58,8 +58,8 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     """Transactions about which one search asks; the next search asks about the others."""
 
     share_state_timeout_ms: int = 5_000
-    """How long a leader waits for the share coordinator.  Then the acknowledgements of a save are refused, or a share
-    fetch reports that the state cannot be read."""
+    """How long a leader waits for an answer of the share coordinator, which it then asks once more.  A second later,
+    the acknowledgements of a save are refused, or a share fetch reports that the state cannot be read."""
     share_state_retry_ms: int = 50
     """Time before a request to the share coordinator is repeated, while no broker has this role."""
     share_log_end_timeout_ms: int = 1_500

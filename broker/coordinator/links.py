@@ -59,13 +59,23 @@ class BrokerLinks:
         return await self._using(broker_id, timeout_s, send)
 
     async def _using(self, broker_id: int, timeout_s: float, work: Callable[[KafkaConnection], Awaitable[T]]) -> T:
-        """Use the connection to a broker, and drop it if that fails."""
-        connection = await self._connection(broker_id, timeout_s)
+        """Use the connection to a broker, and drop it if that fails.
+
+        The broker may have lost its end of a connection on which no answer arrives in time.  So a caller must not give
+        up before the timeout: then the connection would stay in use.
+        """
+        connection: KafkaConnection | None = None
         try:
-            return await work(connection)
-        except ClusterError:
-            await self._drop(broker_id, connection)
-            raise
+            async with asyncio.timeout(timeout_s):  # also covers a wait for another call that connects
+                connection = await self._connection(broker_id, timeout_s)
+                return await work(connection)
+        except (ClusterError, TimeoutError) as error:
+            if connection is not None:
+                await self._drop(broker_id, connection)
+            if isinstance(error, ClusterError):
+                raise
+            message = f"broker {broker_id} did not answer within {timeout_s:g} s"
+            raise ClusterError(ApiError.REQUEST_TIMED_OUT, message, retriable=True) from error
 
     async def close(self) -> None:
         """Close all connections.  A connection that is being established is closed afterwards.  Idempotent."""

@@ -54,6 +54,8 @@ _APIS: Final[dict[type[Any], tuple[Api, int]]] = {
     SummarizeState: (Api.READ_SHARE_GROUP_STATE_SUMMARY, 1),
 }
 """The API of the Kafka protocol, and its version, for each request."""
+_RETRY_MS: Final = 1_000
+"""Extra time to ask a broker that did not answer once more, on another connection."""
 _PARALLEL: Final = 50
 """Requests of one `ask_all` that are in flight at a time.  The others wait."""
 
@@ -75,8 +77,7 @@ class ShareStates:
     ) -> None:
         self._limits = limits or CoordinatorLimits()
         self._cluster = table.context.cluster
-        self.links: Final = BrokerLinks(resolve)
-        """Closed with this object."""
+        self._links = BrokerLinks(resolve)
         self._creation = TopicCreation(SHARE_GROUP_STATE, self._cluster, call, wait_applied, self._limits)
         self.shell: CoordinatorShell[ShareStateMachine] = CoordinatorShell(
             SHARE_GROUP_STATE,
@@ -95,7 +96,7 @@ class ShareStates:
         """Refuse all calls, and end all tasks.  Idempotent."""
         await self._creation.close()
         await self.shell.close()
-        await self.links.close()
+        await self._links.close()
 
     async def prepare(self) -> str:
         return await self._creation.ensure()
@@ -119,13 +120,15 @@ class ShareStates:
         return list(await asyncio.gather(*map(one, requests)))
 
     async def ask(self, request: StateRequest) -> StateResponse:
-        """Send a request to the share coordinator.  While no broker has this role, retry for `share_state_timeout_ms`.
+        """Send a request to the share coordinator.  While no broker has this role or answers, repeat the request.
+
+        A broker has `share_state_timeout_ms` to answer, and all attempts together have `_RETRY_MS` more.
 
         After COORDINATOR_NOT_AVAILABLE, the outcome of a change is unknown.
         """
         last = StateResponse(KafkaCode.COORDINATOR_NOT_AVAILABLE)
         try:
-            async with asyncio.timeout(self._limits.share_state_timeout_ms / 1000):
+            async with asyncio.timeout((self._limits.share_state_timeout_ms + _RETRY_MS) / 1000):
                 while True:
                     last = await self._ask_once(request)
                     if last.error not in _RETRIED:
@@ -145,8 +148,9 @@ class ShareStates:
             return StateResponse(found) if isinstance(found, KafkaCode) else found
         api, version = _APIS[type(request)]
         values = {"group_id": request.key.group, "topics": [_topic(request)]}
+        timeout_s = self._limits.share_state_timeout_ms / 1000
         try:
-            reply = await self.links.ask(state.leader, api, version, values, self._limits.share_state_timeout_ms / 1000)
+            reply = await self._links.ask(state.leader, api, version, values, timeout_s)
         except ClusterError as error:
             return StateResponse(KafkaCode.COORDINATOR_NOT_AVAILABLE, error.message)
         results: Iterable[Any] = [each for topic in reply.results for each in topic.partitions]

@@ -14,6 +14,7 @@ from typing import Any, Final
 from broker.coordinator.dead_letters import DeadLetters, DeadLetterTopic, Produce
 from broker.coordinator.groups import GroupCoordinators
 from broker.coordinator.limits import CoordinatorLimits
+from broker.coordinator.links import BrokerLinks
 from broker.coordinator.log_ends import LogEnds
 from broker.coordinator.share_partitions import Fetched, LedShare, ShareConfig, SharePartitions
 from broker.coordinator.share_reminders import ShareReminders
@@ -120,7 +121,8 @@ class ShareGroups:
             self.states.shell, self._cluster, resolve, self.write_dead_letters, self._limits
         )
         self._sessions_max = 0
-        self._log_ends = LogEnds(table, self.states.links, self._limits)
+        self._log_end_links = BrokerLinks(resolve)  # its timeout is shorter than the wait of a save for its replicas
+        self._log_ends = LogEnds(table, self._log_end_links, self._limits)
         self.sessions = ShareSessions(self._on_session_end)
         self._tasks: set[asyncio.Task[None]] = set()
         self._group: asyncio.TaskGroup | None = None
@@ -144,6 +146,7 @@ class ShareGroups:
         for task in self._tasks:
             task.cancel()
         await self._reminders.close()
+        await self._log_end_links.close()
         await self.letters.close()
         await self.states.close()
 

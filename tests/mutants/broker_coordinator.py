@@ -290,10 +290,27 @@ MUTANTS = (
         ("tests/unit/broker/coordinator/test_links.py::test_calls_that_reconnect_at_the_same_time_share_a_connection",),
     ),
     Mutant(
+        "a connection without answers stays in use",
+        "broker/coordinator/links.py",
+        "                await self._drop(broker_id, connection)",
+        "                pass",
+        (
+            "tests/unit/broker/coordinator/test_links.py::test_a_leader_is_reminded_on_another_connection",
+            "tests/unit/broker/coordinator/test_links.py::test_a_leader_is_asked_for_its_log_ends_on_another_connection",
+        ),
+    ),
+    Mutant(
+        "a share coordinator is not asked again after its timeout",
+        "broker/coordinator/share_states.py",
+        "(self._limits.share_state_timeout_ms + _RETRY_MS) / 1000",
+        "self._limits.share_state_timeout_ms / 1000",
+        ("tests/unit/broker/coordinator/test_links.py::test_a_share_coordinator_is_asked_again_on_another_connection",),
+    ),
+    Mutant(
         "a leader that hangs leaves the lag of all partitions unknown",
         "broker/coordinator/log_ends.py",
-        "except (ClusterError, TimeoutError):",
-        "except ClusterError:",
+        "        except ClusterError:\n            return {}",
+        "        except KeyError:\n            return {}",
         (f"{LOG_END_TESTS}::test_a_leader_that_fails_or_hangs_costs_only_its_own_partitions",),
     ),
     Mutant(

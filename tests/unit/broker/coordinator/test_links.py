@@ -5,19 +5,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from broker.coordinator import links
+from broker.coordinator.limits import CoordinatorLimits
 from broker.coordinator.links import BrokerLinks
+from broker.coordinator.log_ends import LogEnds
+from broker.coordinator.share_reminders import ShareReminders
+from broker.coordinator.share_states import ShareStates
+from broker.core.coordinator.share.states import ShareKey, StateResponse, WriteState
+from broker.core.fetch_session import PartitionKey
 from broker.kafka.api import ProduceResult
+from metadata.image.internal_topics import SHARE_GROUP_STATE
 from quorumlog.errors import ClusterError, RemoteProtocolError
+from quorumlog.runtime.clock import Sources
 from quorumlog.wire.errors import ApiError, KafkaCode
 from quorumlog.wire.kafka import produce
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.kafka.produce import Buffer, ProducedPartition, ProduceRequest
+from tests.unit.broker.coordinator.counting import WAIT_S
 from tests.unit.broker.log.batches import make_batch
+from tests.unit.broker.replica.rig import TOPIC, Rig
 
 
 class Connections:
@@ -30,9 +42,13 @@ class Connections:
         self.address = ("a", 1)
         self.failing = 0
         """The number of next connections that end as soon as they are established."""
+        self.answer: Any = None
+        """The answer to a request; None: the connection on which it arrives."""
         self.produced: list[ProduceRequest] = []
         self.reply: bytes | None = None
         """The answer to a Produce; None: none arrives in time."""
+        self.hanging = 0
+        """The number of next connections on which no answer arrives."""
 
     @property
     def open(self) -> list[Connection]:
@@ -47,6 +63,8 @@ class Connection:
     def __init__(self, all_of_them: Connections) -> None:
         self._all = all_of_them
         self.is_open = False
+        self._hangs = all_of_them.hanging > 0
+        all_of_them.hanging -= 1
 
     async def connect(self, timeout_s: float) -> None:
         await self._all.go_on.wait()
@@ -54,8 +72,11 @@ class Connection:
         self.is_open = self._all.failing <= 0
         self._all.failing -= 1
 
-    async def ask(self, *_: Any) -> Connection:
-        return self
+    async def ask(self, api: Api, version: int, values: Any, timeout_s: float) -> Any:
+        if self._hangs:
+            await asyncio.sleep(timeout_s)
+            raise ClusterError(ApiError.REQUEST_TIMED_OUT, "no answer", retriable=True)
+        return self._all.answer or self
 
     async def call(self, api: int, version: int, body: Sequence[Buffer], timeout_s: float) -> memoryview:
         assert api == Api.PRODUCE
@@ -126,6 +147,67 @@ async def test_a_connection_that_is_being_made_at_the_close_is_closed(
     assert connections.open == []
     with pytest.raises(ClusterError):
         await ask(broker)
+
+
+# -- connections that hang: the other broker may have lost its end of them
+
+
+async def test_a_call_waits_no_longer_than_its_timeout_for_another_one_that_connects(
+    broker: BrokerLinks, connections: Connections
+) -> None:
+    connections.go_on.clear()
+    connecting = asyncio.create_task(ask(broker))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(WAIT_S):
+        with pytest.raises(ClusterError):
+            await broker.ask(2, Api.END_TXN, 5, {}, 0.001)
+    connections.go_on.set()
+    used = await connecting
+    assert connections.open == [used]
+
+
+async def test_a_share_coordinator_is_asked_again_on_another_connection(rig: Rig, connections: Connections) -> None:
+    rig.cluster.start(2)
+    rig.cluster.create(SHARE_GROUP_STATE, (2,))
+    await rig.learn()
+    connections.hanging = 1
+    written = SimpleNamespace(error_code=0, error_message=None)
+    connections.answer = SimpleNamespace(results=[SimpleNamespace(partitions=[written])])
+    nothing: Any = None
+    limits = CoordinatorLimits(share_state_timeout_ms=50, share_state_retry_ms=1)
+    states = ShareStates(rig.role.table, nothing, nothing, lambda _: ("a", 1), Sources.real(), limits)
+    request = WriteState(ShareKey("g", UUID(int=1), 0), 1, 1, 5, ())
+    assert await states.ask(request) == StateResponse(KafkaCode.NONE)
+    assert len(connections.made) == 2
+    assert len(connections.open) == 1
+    await states.close()
+
+
+async def test_a_leader_is_asked_for_its_log_ends_on_another_connection(rig: Rig, connections: Connections) -> None:
+    rig.cluster.start(2)
+    await rig.create((2,))
+    connections.hanging = 1
+    end = SimpleNamespace(partition_index=0, error_code=0, offset=7)
+    connections.answer = SimpleNamespace(topics=[SimpleNamespace(name=TOPIC, partitions=[end])])
+    links = BrokerLinks(lambda _: ("a", 1))
+    ends = LogEnds(rig.role.table, links, CoordinatorLimits(share_log_end_timeout_ms=10))
+    topic = rig.cluster.image.topic(TOPIC)
+    assert topic is not None
+    key = PartitionKey(topic.topic_id, 0)
+    assert await ends.of([key]) == {}
+    assert await ends.of([key]) == {key: 7}
+    await links.close()
+
+
+async def test_a_leader_is_reminded_on_another_connection(rig: Rig, connections: Connections) -> None:
+    connections.hanging = 1
+    nothing: Any = None
+    limits = CoordinatorLimits(share_state_timeout_ms=10)
+    reminders = ShareReminders(nothing, rig.context.cluster, lambda _: ("a", 1), nothing, limits)
+    for _ in range(2):
+        await reminders._send(2, [ShareKey("g", UUID(int=1), 0)])
+    assert len(connections.made) == 2
+    await reminders.close()
 
 
 # -- batches

@@ -49,7 +49,8 @@ class Place:
         if broker_id in self.refusing:
             raise ClusterError(ApiError.BROKER_UNAVAILABLE, "no answer", retriable=True)
         if broker_id in self.hanging:
-            await asyncio.Event().wait()
+            await asyncio.sleep(timeout_s)
+            raise ClusterError(ApiError.REQUEST_TIMED_OUT, "no answer in time", retriable=True)
         answers = [self._answer(index) for index in indexes]
         return SimpleNamespace(topics=[SimpleNamespace(name=TOPIC, partitions=answers)])
 
