@@ -464,4 +464,11 @@ MUTANTS = (
         "            pass\n",
         (f"{GROUP_TESTS}::test_a_reset_creates_no_group_above_the_limit",),
     ),
+    Mutant(
+        "a range without records is passed over while records before it are in flight",
+        "broker/core/share/partition.py",
+        "if first <= self.start_offset == self.end_offset < end:",
+        "if first <= self.end_offset < end:",
+        (f"{UNIT}::test_a_long_range_without_records_waits_for_the_records_before_it",),
+    ),
 )

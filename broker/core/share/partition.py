@@ -236,15 +236,22 @@ class SharePartition:
         return _joined(acquired)
 
     def hide(self, first: int, end: int) -> None:
-        """Archive available offsets that have no records for members: control batches and aborted transactions."""
-        end = min(end, self.start_offset + self.limits.max_in_flight)
-        first = max(first, self.start_offset)
-        if first < end:
-            self._extend(min(first, self.end_offset), end)
-            for run in self._runs.within(first, end):
+        """Archive available offsets that have no records for members: control batches and aborted transactions.
+
+        Compaction leaves one batch without records for up to 2^31 offsets.
+        """
+        room_end = min(end, self.start_offset + self.limits.max_in_flight)
+        begin = max(first, self.start_offset)
+        if begin < room_end:
+            self._extend(min(begin, self.end_offset), room_end)
+            for run in self._runs.within(begin, room_end):
                 if run.value.state is Delivery.AVAILABLE:
                     self._change(run, _HIDDEN)
             self._advance_start()
+        if first <= self.start_offset == self.end_offset < end:
+            # Nothing is in flight, so `max_in_flight` has no effect.
+            self._changes.append(StateBatch(self.start_offset, end, _HIDDEN.state, _HIDDEN.count))
+            self.start_offset = self.end_offset = end
 
     def _extend(self, first: int, end: int) -> None:
         """Let offsets up to `end` be in flight.  Offsets before `first` that the log no longer has are archived."""

@@ -220,6 +220,36 @@ def test_hidden_offsets_are_archived_and_never_acquired() -> None:
     assert share.acquire("a", [(0, 10)], MANY, NOW) == [Acquired(0, 3, 1), Acquired(5, 10, 1)]
 
 
+def test_a_long_range_without_records_is_passed_over_at_once() -> None:
+    """Compaction leaves one empty batch for millions of offsets."""
+    share = partition()
+    share.hide(0, 1_000_000)
+    assert (share.start_offset, share.next_fetch_offset) == (1_000_000, 1_000_000)
+    assert save(share) == Save(1, 1_000_000, 0, ())
+    assert share.acquire("a", [(1_000_000, 1_000_005)], MANY, NOW) == [Acquired(1_000_000, 1_000_005, 1)]
+
+
+def test_a_long_range_without_records_waits_for_the_records_before_it() -> None:
+    share = partition()
+    share.acquire("a", [(0, 10)], MANY, NOW)
+    share.hide(10, 1_000_000)
+    assert share.acquire("a", [(1_000_000, 1_000_005)], MANY, NOW) == []
+    assert not share.may_acquire
+    ack(share, "a", 0, 9, AckType.ACCEPT)
+    save(share)
+    assert share.may_acquire
+    share.hide(10, 1_000_000)
+    assert share.start_offset == 1_000_000
+    share.check()
+
+
+def test_a_long_range_without_records_may_have_a_stored_state() -> None:
+    share = partition(0, StateBatch(0, 5, Delivery.AVAILABLE, 1), StateBatch(5, 7, Delivery.ACKNOWLEDGED, 1))
+    share.hide(0, 1_000_000)
+    assert share.start_offset == 1_000_000
+    share.check()
+
+
 def test_offsets_that_the_log_no_longer_has_are_passed_over() -> None:
     share = partition()
     assert share.acquire("a", [(7, 9)], MANY, NOW) == [Acquired(7, 9, 1)]
