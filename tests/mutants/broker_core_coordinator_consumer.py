@@ -426,4 +426,13 @@ MUTANTS = (
         "pattern.search(name)",
         ("tests/unit/broker/coordinator/test_topics.py::test_a_regular_expression_matches_whole_names",),
     ),
+    Mutant(
+        "offsets of a group that changes its protocol expire by their commit time",
+        "broker/core/coordinator/consumer/service.py",
+        "GroupValue(CONSUMER, group.epoch, None, None, group.state_ms, ())",
+        "GroupValue(CONSUMER, group.epoch, None, None, -1, ())",
+        (
+            "tests/unit/broker/core/coordinator/consumer/test_migration.py::test_a_classic_member_that_never_joins_leaves_the_offsets_of_an_empty_consumer_group",
+        ),
+    ),
 )

@@ -29,6 +29,8 @@ from broker.core.coordinator.group_requests import (
     SyncGroup,
 )
 from broker.core.coordinator.membership import with_reason
+from broker.core.coordinator.records import GroupKey, GroupValue, write_group, write_key
+from broker.core.coordinator.subscription import CONSUMER
 from broker.core.coordinator.turn import Turn
 from quorumlog.wire.errors import KafkaCode
 
@@ -186,9 +188,16 @@ class ConsumerService:
         return after
 
     def make_classic(self, turn: Turn, group: ConsumerGroup) -> Group:
-        """Make a consumer group without members a classic one, for a member that joins."""
+        """Make a consumer group without members a classic one, for a member that joins.
+
+        The member may never join.  So the group is stored at once: its offsets expire after the time in this record.
+        """
         assert not group.members, group.name
         changes.delete_records(turn, group)
-        made = self._groups[group.name] = Group(group.name)
+        value = GroupValue(CONSUMER, group.epoch, None, None, group.state_ms, ())
+        turn.append(write_key(GroupKey(group.name)), write_group(value))
+        made = self._groups[group.name]
+        assert isinstance(made, Group), made
+        made.load(turn.now_ms)
         turn.note(f"group={group.name!r} event=becomes a classic group")
         return made

@@ -24,7 +24,7 @@ from tests.unit.broker.core.coordinator.consumer.driver import (
     joined,
     limits,
 )
-from tests.unit.broker.core.coordinator.driver import DELAY_MS, GROUP, Coordinator, subscription
+from tests.unit.broker.core.coordinator.driver import DELAY_MS, GROUP, LIMITS, Coordinator, subscription
 
 
 def cooperative(owned: Named, *topics: str) -> bytes:
@@ -59,20 +59,21 @@ class ClassicClient:
         self.has: Named = set()
         self.joined = g.JoinGroupResponse(KafkaCode.NONE, "")
 
-    def send_join(self) -> int:
+    def request(self) -> g.JoinGroup:
         metadata = cooperative(self.has, *self.topics)
-        call = self.home.send(
-            g.JoinGroup(
-                GROUP,
-                self.member_id,
-                self.instance_id,
-                g.Client(self.client_id, "/h"),
-                "consumer",
-                tuple(g.MemberProtocol(name, metadata) for name in self.protocols),
-                10_000,
-                REBALANCE_MS,
-            )
+        return g.JoinGroup(
+            GROUP,
+            self.member_id,
+            self.instance_id,
+            g.Client(self.client_id, "/h"),
+            "consumer",
+            tuple(g.MemberProtocol(name, metadata) for name in self.protocols),
+            10_000,
+            REBALANCE_MS,
         )
+
+    def send_join(self) -> int:
+        call = self.home.send(self.request())
         answer = self.home.answers.get(call)
         if answer is not None and answer.error.name == "MEMBER_ID_REQUIRED":
             self.member_id = answer.member_id
@@ -197,6 +198,25 @@ def test_an_empty_consumer_group_becomes_a_classic_group() -> None:
     classic_group(home, ClassicClient(home, "old"))
     assert home.offsets() == {("sales", 0): 5}
     assert home.reload().describe() == home.describe()
+
+
+def test_a_classic_member_that_never_joins_leaves_the_offsets_of_an_empty_consumer_group() -> None:
+    """The offsets of a partition without records may be old.  They expire after the group became empty."""
+    home = coordinator(sales=4)
+    client = ConsumerClient(home, "new")
+    joined(home, client)
+    client.commit(5)
+    home.wall_ms += 2 * LIMITS.offsets_retention_ms
+    client.leave()
+    old = ClassicClient(home, "old")
+    required = home.ask(old.request())
+    assert required.error.name == "MEMBER_ID_REQUIRED"
+    home.pass_time(LIMITS.offsets_retention_ms // 2)
+    assert home.offsets() == {("sales", 0): 5}
+    assert home.reload().offsets() == {("sales", 0): 5}
+    home.pass_time(LIMITS.offsets_retention_ms)
+    assert home.offsets() == {}
+    assert home.machine._groups == {}
 
 
 @pytest.mark.parametrize("becomes_a_consumer_group", [True, False])
