@@ -124,6 +124,8 @@ class ShareGroups:
         self._log_end_links = BrokerLinks(resolve)  # its timeout is shorter than the wait of a save for its replicas
         self._log_ends = LogEnds(table, self._log_end_links, self._limits)
         self.sessions = ShareSessions(self._on_session_end)
+        self._asking: set[tuple[str, type[Any]]] = set()
+        """The effects in progress: their groups, and their kinds."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._group: asyncio.TaskGroup | None = None
         groups.on_share_effect = self._on_effect
@@ -392,16 +394,30 @@ class ShareGroups:
     # -- the coordinator of groups
 
     def _on_effect(self, effect: Any) -> None:
-        """Perform an effect of the group coordinator.  Its records are committed."""
-        if self._group is None:
+        """Perform an effect of the group coordinator.  Its records are committed.
+
+        While an earlier one of the same kind is in progress, drop it: the group orders it again.  To ask a share
+        coordinator that does not answer about thousands of states takes longer than the group waits.
+        """
+        kind = (effect.group, type(effect))
+        if self._group is None or kind in self._asking:
             return
+        self._asking.add(kind)
         work = self._initialize(effect) if isinstance(effect, InitializeShareStates) else self._delete(effect)
         self._own(self._group.create_task(work, name=f"share-states-{effect.group}"))
+
+    async def _ask_for(
+        self, effect: InitializeShareStates | DeleteShareStates, requests: Sequence[StateRequest]
+    ) -> list[StateResponse]:
+        try:
+            return await self.states.ask_all(requests)
+        finally:
+            self._asking.discard((effect.group, type(effect)))
 
     async def _initialize(self, effect: InitializeShareStates) -> None:
         """Initialize states, and report the initialized ones to the group, which requests the others again."""
         keys = _keys(effect.group, effect.partitions)
-        found = await self.states.ask_all([InitializeState(key, effect.state_epoch, NO_START) for key in keys])
+        found = await self._ask_for(effect, [InitializeState(key, effect.state_epoch, NO_START) for key in keys])
         # FENCED_STATE_EPOCH shows that a state with a later epoch exists, so this partition is initialized, too.
         good = (KafkaCode.NONE, KafkaCode.FENCED_STATE_EPOCH)
         done = {key for key, response in zip(keys, found, strict=True) if response.error in good}
@@ -414,7 +430,7 @@ class ShareGroups:
     async def _delete(self, effect: DeleteShareStates) -> None:
         """Delete states, and report the deleted ones to the group, which requests the others again."""
         keys = _keys(effect.group, effect.partitions)
-        found = await self.states.ask_all([DeleteState(key) for key in keys])
+        found = await self._ask_for(effect, [DeleteState(key) for key in keys])
         done = {key for key, response in zip(keys, found, strict=True) if response.error is KafkaCode.NONE}
         if deleted := _of(effect.group, effect.partitions, done):
             self._groups.tell(effect.group, lambda machine, now: machine.share_deleted(effect.group, deleted, now))

@@ -348,4 +348,13 @@ MUTANTS = (
         "            if False:\n",
         ("tests/unit/broker/coordinator/test_shares.py::test_states_that_the_group_cannot_note_are_an_error",),
     ),
+    Mutant(
+        "a share coordinator that does not answer gets the same requests again and again",
+        SHARES,
+        "if self._group is None or kind in self._asking:",
+        "if self._group is None:",
+        (
+            "tests/unit/broker/coordinator/test_shares.py::test_a_share_coordinator_that_does_not_answer_is_asked_once_at_a_time",
+        ),
+    ),
 )

@@ -8,6 +8,7 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from broker.coordinator.groups import GroupCoordinators
 from broker.coordinator.partition import Operation
@@ -15,7 +16,12 @@ from broker.coordinator.shares import ShareGroups
 from broker.core.coordinator.consumer.requests import NamedPartitions
 from broker.core.coordinator.group_machine import GroupMachine
 from broker.core.coordinator.group_requests import GroupRequest
-from broker.core.coordinator.share.requests import DeleteShareStates, ListShareStates, NoteShareStates
+from broker.core.coordinator.share.requests import (
+    DeleteShareStates,
+    InitializeShareStates,
+    ListShareStates,
+    NoteShareStates,
+)
 from broker.core.coordinator.share.states import DeleteState, InitializeState, StateRequest, StateResponse
 from quorumlog.runtime.clock import Sources
 from quorumlog.wire.errors import KafkaCode
@@ -108,6 +114,36 @@ async def test_the_group_forgets_those_states_of_a_deleted_topic_that_are_delete
 async def test_an_alteration_without_offsets_creates_nothing(place: Place) -> None:
     reset, states = await place.shares.alter_offsets("work", [])
     assert (reset.error, states, place.asked, place.machine.log) == (KafkaCode.NONE, [], [], [])
+
+
+@pytest.mark.parametrize("effect", [InitializeShareStates("work", 1, (BOTH,)), DeleteShareStates("work", (BOTH,))])
+async def test_a_share_coordinator_that_does_not_answer_is_asked_once_at_a_time(
+    place: Place, monkeypatch: pytest.MonkeyPatch, effect: InitializeShareStates | DeleteShareStates
+) -> None:
+    """The group orders the states of all its partitions again every 10 s, and asking for thousands takes longer."""
+    answers = asyncio.Event()
+    asked: list[StateRequest] = []
+
+    async def ask_all(requests: Sequence[StateRequest]) -> list[StateResponse]:
+        asked.extend(requests)
+        await answers.wait()
+        return [StateResponse(KafkaCode.COORDINATOR_NOT_AVAILABLE)] * len(requests)
+
+    monkeypatch.setattr(place.shares.states, "ask_all", ask_all)
+    async with asyncio.TaskGroup() as group:
+        place.shares._group = group
+        for _ in range(3):
+            place.on_share_effect(effect)
+            await asyncio.sleep(0)
+        assert len(asked) == 2
+        place.on_share_effect(replace(effect, group="other"))
+        await asyncio.sleep(0)
+        assert len(asked) == 4
+        answers.set()
+    async with asyncio.TaskGroup() as group:
+        place.shares._group = group
+        place.on_share_effect(effect)
+    assert len(asked) == 6
 
 
 async def former_topics(place: Place, topic: NamedPartitions) -> None:
