@@ -130,6 +130,7 @@ class Connection(FrameProtocol):
         self._held_by_budget = False
         self._reading = True
         self._unsent_bytes = 0
+        self._written_bytes = 0
         self._at_rest = True
         # used by `sweep` and `make_way`
         self._requests = 0
@@ -382,6 +383,7 @@ class Connection(FrameProtocol):
                 parts.extend(slot.reply)
         if parts:
             assert self._transport is not None
+            self._written_bytes += sum(len(part) for part in parts)
             write_parts(self._transport, parts)
         self._host.budget.give(self, freed)
         if not line and not self._queue:
@@ -438,10 +440,11 @@ class Connection(FrameProtocol):
             self._stalled("its frame has not arrived in time" if self.mid_frame else "idle")
         assert self._transport is not None
         unsent = self._transport.get_write_buffer_size()
+        sent = self._written_bytes - unsent  # the unsent bytes alone say nothing: further replies may have been added
         if unsent == 0:
             self._unsent_mark = None
-        elif self._unsent_mark is None or self._unsent_mark[1] - unsent >= limits.write_stall_bytes:
-            self._unsent_mark = (now, unsent)
+        elif self._unsent_mark is None or sent - self._unsent_mark[1] >= limits.write_stall_bytes:
+            self._unsent_mark = (now, sent)
         elif now - self._unsent_mark[0] > limits.write_stall_ms / 1000:
             self._stalled("the client does not read its replies")
 

@@ -144,6 +144,13 @@ MUTANTS = (
         (f"{BOUNDS_TESTS}::test_a_client_that_reads_slowly_has_time_for_the_rest_of_a_request",),
     ),
     Mutant(
+        "a client that reads steadily is closed because further replies were added meanwhile",
+        CONNECTION,
+        "sent = self._written_bytes - unsent",
+        "sent = -unsent",
+        (f"{BOUNDS_TESTS}::test_a_client_that_reads_steadily_is_kept_although_replies_are_always_unsent",),
+    ),
+    Mutant(
         "old Java clients receive levels at which they fail",
         "broker/kafka/features.py",
         "if levels[0] > 0 or version >= _FIRST_WITH_LEVEL_0",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -503,3 +504,53 @@ async def test_a_client_that_does_not_read_is_closed(serve: Serve) -> None:
         connection.sweep(now + 6)
         await until(lambda: served.server.counters.connections == 0)
         assert served.server.budget.held == 0
+
+
+class SlowTransport(asyncio.Transport):
+    """A transport that sends only what `drain` lets it send."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unsent = 0
+        self.is_closed = False
+
+    def writelines(self, list_of_data: Iterable[Any]) -> None:
+        self.unsent += sum(len(each) for each in list_of_data)
+
+    def drain(self, left: int) -> int:
+        """Send all but `left` bytes; return how many were sent."""
+        sent = self.unsent - left
+        assert sent >= 0
+        self.unsent = left
+        return sent
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def abort(self) -> None:
+        self.is_closed = True
+
+
+async def test_a_client_that_reads_steadily_is_kept_although_replies_are_always_unsent(served: Served) -> None:
+    """A sweep may find about as many unsent bytes each time, because further replies follow those that were read."""
+    served.replicas.create("t" * 200, 5_000)
+    limits = served.server.limits
+    body = codec.encode(codec.request(Api.METADATA, 12, ALL))
+    transport, connection = SlowTransport(), Connection(served.server, "default")
+    connection.connection_made(transport)
+    left, now = limits.write_stall_bytes // 2, asyncio.get_running_loop().time()
+    for _ in range(2 * limits.write_stall_ms // limits.sweep_ms):
+        connection.data_received(codec.request_prefix(Api.METADATA, 12, 1, "raw", len(body)) + body)
+        assert transport.drain(left) >= limits.write_stall_bytes
+        connection.sweep(now)
+        now += limits.sweep_ms / 1000
+    assert not transport.is_closed
+    connection.sweep(now + limits.write_stall_ms / 1000)
+    assert transport.is_closed, "it reads nothing any more"
+    connection.connection_lost(None)
