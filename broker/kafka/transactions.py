@@ -38,6 +38,7 @@ _FIRST_ADD_IN_BATCHES: Final = 4
 _FIRST_ADD_WITH_ABORTABLE: Final = 5
 _FIRST_END_WITH_FENCED: Final = 2
 _FIRST_END_WITH_PRODUCER: Final = 5
+_FIRST_COMMIT_WITH_LOADING: Final = 2
 _FIRST_COMMIT_WITH_ABORTABLE: Final = 4
 _FIRST_COMMIT_THAT_ADDS: Final = 5
 _FIRST_ADD_OFFSETS_WITH_FENCED: Final = 2
@@ -249,7 +250,8 @@ async def txn_offset_commit(asked: DecodedRequest) -> Reply:
     elif asked.version >= _FIRST_COMMIT_WITH_ABORTABLE:
         support = TransactionSupport.ABORTABLE
     found = await asked.transactions.commit_offsets(request.transactional_id, wanted, support, asked.size)
-    errors = iter([found] * len(offsets) if isinstance(found, KafkaCode) else [each.error for each in found.results])
+    codes = [found] * len(offsets) if isinstance(found, KafkaCode) else [each.error for each in found.results]
+    errors = iter([_committed(code, asked.version) for code in codes])
     topics = [
         {
             "name": topic.name,
@@ -260,6 +262,13 @@ async def txn_offset_commit(asked: DecodedRequest) -> Reply:
         for topic in request.topics
     ]
     return asked.reply({"topics": topics})
+
+
+def _committed(code: KafkaCode, version: int) -> KafkaCode:
+    """Replace COORDINATOR_LOAD_IN_PROGRESS, which is fatal for producers of these versions (KAFKA-7296)."""
+    if code is KafkaCode.COORDINATOR_LOAD_IN_PROGRESS and version < _FIRST_COMMIT_WITH_LOADING:
+        return KafkaCode.COORDINATOR_NOT_AVAILABLE
+    return code
 
 
 async def write_markers(asked: DecodedRequest) -> Reply:

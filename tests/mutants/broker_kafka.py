@@ -151,6 +151,16 @@ MUTANTS = (
         (f"{BOUNDS_TESTS}::test_a_client_that_reads_steadily_is_kept_although_replies_are_always_unsent",),
     ),
     Mutant(
+        "old producers receive an error of a loading coordinator that is fatal for them",
+        "broker/kafka/transactions.py",
+        "COORDINATOR_LOAD_IN_PROGRESS and version < _FIRST_COMMIT_WITH_LOADING",
+        "COORDINATOR_LOAD_IN_PROGRESS and version < 0",
+        (
+            "tests/unit/broker/kafka/test_transactions.py"
+            "::test_producers_that_fail_while_a_coordinator_loads_look_for_it_again",
+        ),
+    ),
+    Mutant(
         "old Java clients receive levels at which they fail",
         "broker/kafka/features.py",
         "if levels[0] > 0 or version >= _FIRST_WITH_LEVEL_0",

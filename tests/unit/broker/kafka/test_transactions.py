@@ -8,8 +8,15 @@ from typing import Any
 
 import pytest
 
+from broker.core.coordinator.group_requests import OffsetCommitResponse, PartitionResult, TxnOffsetCommit
 from broker.core.coordinator.placement import partition_of
-from broker.core.coordinator.transaction_requests import AddPartitions, AddPartitionsResponse, TransactionRequest
+from broker.core.coordinator.transaction_requests import (
+    AddPartitions,
+    AddPartitionsResponse,
+    TransactionRequest,
+    TransactionSupport,
+)
+from broker.kafka.handlers import HANDLERS
 from broker.kafka.listener import KafkaServer
 from broker.kafka.transactions import NoTransactions
 from quorumlog.wire.control_records import EndTxnMarker
@@ -31,6 +38,7 @@ class Transactions(NoTransactions):
         self.held: list[asyncio.Future[Any]] | None = None  # the calls that are not answered, if it is a list
         self.stuck = asyncio.Event()  # a marker for the topic "stuck" waits for it
         self.marked: list[tuple[str, int]] = []
+        self.committed: Any = KafkaCode.NOT_COORDINATOR  # the answer to a commit of offsets
 
     def call(self, partition: int, request: TransactionRequest, size: int) -> asyncio.Future[Any]:
         assert isinstance(request, AddPartitions)
@@ -52,6 +60,11 @@ class Transactions(NoTransactions):
             await self.stuck.wait()
             return int(KafkaCode.REQUEST_TIMED_OUT)
         return int(KafkaCode.NONE if producer[0] == 7 else KafkaCode.INVALID_PRODUCER_EPOCH)
+
+    async def commit_offsets(
+        self, transactional_id: str, request: TxnOffsetCommit, support: TransactionSupport, size: int
+    ) -> Any:
+        return self.committed
 
 
 class Bench:
@@ -112,6 +125,22 @@ async def test_offsets_of_a_lost_connection_are_not_added_after_the_creation_of_
         bench.client.writer.close()
         await asyncio.wait(held)
     assert [each.cancelled() for each in held] == [True]
+
+
+@pytest.mark.parametrize("version", range(HANDLERS[Api.TXN_OFFSET_COMMIT].offered + 1))
+async def test_producers_that_fail_while_a_coordinator_loads_look_for_it_again(bench: Bench, version: int) -> None:
+    """COORDINATOR_LOAD_IN_PROGRESS is fatal for producers before 2.1, which use the versions 0 and 1 (KAFKA-7296)."""
+    expected = KafkaCode.COORDINATOR_LOAD_IN_PROGRESS if version >= 2 else KafkaCode.COORDINATOR_NOT_AVAILABLE
+    loading = KafkaCode.COORDINATOR_LOAD_IN_PROGRESS
+    partitions = [{"partition_index": 0, "committed_offset": 5}, {"partition_index": 1, "committed_offset": 5}]
+    values = {**ADD, "topics": [{"name": "t", "partitions": partitions}]}
+    results = (PartitionResult("t", 0, loading), PartitionResult("t", 1, KafkaCode.NONE))
+    answers: tuple[Any, ...] = (loading, OffsetCommitResponse(results))
+    for bench.coordinator.committed in answers:
+        response = await bench.client.ask(Api.TXN_OFFSET_COMMIT, version, values)
+        found = [KafkaCode(each.error_code) for each in response.topics[0].partitions]
+        whole = bench.coordinator.committed is loading
+        assert found == [expected, expected if whole else KafkaCode.NONE]
 
 
 async def test_a_marker_that_is_not_committed_delays_none_of_the_others(bench: Bench) -> None:
