@@ -185,7 +185,7 @@ def parse_request_header(frame: memoryview) -> RequestHeader:
     Raises: RemoteProtocolError.  An unknown api key or version is not an error here: the header is then read in its
     oldest form, so that the caller can name the request.
     """
-    reader = Reader(frame)
+    reader = Reader(frame, elements_max=REQUEST_ELEMENTS_MAX)
     api_key, version, correlation_id = reader.unpack(_REQUEST_HEADER)
     client_id = reader.nullable_string(flexible=False)
     if has_schema(api_key, version) and request_is_flexible(api_key, version):

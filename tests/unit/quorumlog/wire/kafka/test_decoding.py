@@ -14,6 +14,7 @@ from kio.static.primitive import Records
 from broker.kafka.handlers import HANDLERS
 from quorumlog.errors import RemoteProtocolError
 from quorumlog.wire.kafka import codec
+from quorumlog.wire.kafka.buffer import REQUEST_ELEMENTS_MAX, uvarint
 from quorumlog.wire.kafka.codec import Api
 
 st.register_type_strategy(Records, st.binary(max_size=50))
@@ -73,3 +74,15 @@ def test_too_many_elements_are_refused() -> None:
     assert len(codec.decode(schema, body, 0, elements_max=50_000).topics) == 50_000
     with pytest.raises(RemoteProtocolError, match="too many elements"):
         codec.decode(schema, body, 0, elements_max=49_999)
+
+
+def test_too_many_tagged_fields_of_a_header_are_refused() -> None:
+    """Nothing else runs while a broker skips them: two million in a frame of 4 MB took more than a second."""
+
+    def frame(fields: int) -> memoryview:
+        return memoryview(b"\0\x03\0\x0c\0\0\0\1\xff\xff" + uvarint(fields) + b"\1\0" * fields)
+
+    most = frame(REQUEST_ELEMENTS_MAX)
+    assert codec.parse_request_header(most).body == len(most)
+    with pytest.raises(RemoteProtocolError, match="too many elements"):
+        codec.parse_request_header(frame(REQUEST_ELEMENTS_MAX + 1))
