@@ -345,6 +345,9 @@ class Handlers:
     def _on_incremental_alter_configs(self, caller: Caller, frame: memoryview) -> Outcome:
         return self._alter_configs(caller, frame, incremental=True)
 
+    def _on_share_fetch(self, caller: Caller, frame: memoryview) -> Outcome:
+        return share_groups.share_fetch(self._asked(caller, frame), self._reply_room)
+
     def on_groups(
         self, answer: Callable[[groups.DecodedRequest], Outcome], caller: Caller, frame: memoryview
     ) -> Outcome:
@@ -479,7 +482,7 @@ HANDLERS: Final[dict[Api, Handler]] = {
     Api.DESCRIBE_CLUSTER: Handler(0, 2, Handlers._on_describe_cluster, _cluster(Operation.DESCRIBE)),
     Api.SHARE_GROUP_HEARTBEAT: _of_groups(1, 1, share_groups.share_group_heartbeat, Operation.READ),
     Api.SHARE_GROUP_DESCRIBE: _of_groups(1, 1, share_groups.share_group_describe, Operation.DESCRIBE),
-    Api.SHARE_FETCH: _of_groups(1, 2, share_groups.share_fetch, Operation.READ),
+    Api.SHARE_FETCH: Handler(1, 2, Handlers._on_share_fetch, _group(Operation.READ)),
     Api.SHARE_ACKNOWLEDGE: _of_groups(1, 2, share_groups.share_acknowledge, Operation.READ),
     Api.INITIALIZE_SHARE_GROUP_STATE: _of_brokers(0, 0, share_groups.initialize_state),
     Api.READ_SHARE_GROUP_STATE: _of_brokers(0, 0, share_groups.read_state),

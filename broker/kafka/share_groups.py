@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -192,7 +192,8 @@ def _acknowledgements(topics: Iterable[Any]) -> dict[SharePlace, tuple[Acknowled
     return found
 
 
-async def share_fetch(asked: DecodedRequest) -> Reply:
+async def share_fetch(asked: DecodedRequest, room: Callable[[], int]) -> Reply:
+    """Answer a ShareFetch.  room: returns the most bytes of records that the reply may contain now."""
     request = asked.request
     plan = ShareFetchPlan(
         group=request.group_id or "",
@@ -200,7 +201,7 @@ async def share_fetch(asked: DecodedRequest) -> Reply:
         session_epoch=request.share_session_epoch,
         max_wait_ms=milliseconds(request.max_wait),
         min_bytes=request.min_bytes,
-        max_bytes=request.max_bytes,
+        max_bytes=min(request.max_bytes, room()),
         max_records=request.max_records,
         is_exact=asked.field("share_acquire_mode", 0) == _EXACT,
         is_renewal=asked.field("is_renew_ack", False),

@@ -161,6 +161,16 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "replies to share consumers take as much memory as the clients allow",
+        "broker/kafka/share_groups.py",
+        "max_bytes=min(request.max_bytes, room())",
+        "max_bytes=request.max_bytes",
+        (
+            "tests/unit/broker/kafka/test_share_groups.py"
+            "::test_replies_to_share_consumers_have_as_much_room_as_those_to_others",
+        ),
+    ),
+    Mutant(
         "old Java clients receive levels at which they fail",
         "broker/kafka/features.py",
         "if levels[0] > 0 or version >= _FIRST_WITH_LEVEL_0",

@@ -1,4 +1,4 @@
-"""WriteDeadLetters, a request of brokers, in the protocol."""
+"""Requests about share groups: what reaches them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from broker.core.coordinator.share.states import ShareKey
+from broker.core.share.requests import ShareFetchPlan, ShareReply
+from broker.kafka.limits import KafkaLimits
 from broker.kafka.listener import KafkaServer
 from broker.kafka.share_groups import NoShares
 from quorumlog.wire.errors import KafkaCode
@@ -19,15 +21,52 @@ TOPIC_ID = UUID(int=7)
 class Shares(NoShares):
     def __init__(self) -> None:
         self.asked: list[ShareKey] = []
+        self.fetched: list[ShareFetchPlan] = []
+
+    async def fetch(self, plan: ShareFetchPlan) -> ShareReply:
+        self.fetched.append(plan)
+        return ShareReply(KafkaCode.NONE)
 
     def write_dead_letters(self, keys: Sequence[ShareKey]) -> None:
         self.asked += keys
 
 
-async def test_a_reminder_of_dead_letters_names_share_partitions() -> None:
-    shares, replicas = Shares(), FakeReplicas()
+def listener(shares: Shares, limits: KafkaLimits | None = None) -> KafkaServer:
+    replicas = FakeReplicas()
     call = FakeController(replicas).call
-    server = KafkaServer(replicas, call, ("127.0.0.1:0",), node=FakeNode(), node_id=1, cluster_id="test", shares=shares)
+    return KafkaServer(
+        replicas,
+        call,
+        ("127.0.0.1:0",),
+        node=FakeNode(),
+        node_id=1,
+        cluster_id="test",
+        shares=shares,
+        limits=limits,
+    )
+
+
+async def test_replies_to_share_consumers_have_as_much_room_as_those_to_others() -> None:
+    shares = Shares()
+    server = listener(shares, KafkaLimits(held_max_bytes=64 << 20))
+    wanted = [0, 1_000, 60 << 20, 2**31 - 1]
+    await server.start()
+    try:
+        async with RawClient(server.endpoints[0].port) as client:
+            for version in (1, 2):
+                for max_bytes in wanted:
+                    values = {"group_id": "work", "member_id": "m", "max_bytes": max_bytes, "max_records": 500}
+                    await client.ask(Api.SHARE_FETCH, version, values)
+    finally:
+        await server.close()
+    found = [plan.max_bytes for plan in shares.fetched]
+    assert found[:2] == found[4:6] == wanted[:2]
+    assert all((4 << 20) - 1_000 < each < 4 << 20 for each in (*found[2:4], *found[6:])), "an eighth of half of it"
+
+
+async def test_a_reminder_of_dead_letters_names_share_partitions() -> None:
+    shares = Shares()
+    server = listener(shares)
     named = [
         {"group_id": "work", "topic_id": TOPIC_ID, "partition": 3},
         {"group_id": "", "topic_id": None, "partition": -1},
