@@ -6,7 +6,7 @@ headers, and the records of batches without compression, in time proportional to
 checks batches with compression, which must be inflated first.  The topic config `compression.validation.enable` enables
 this check; a compacted topic always has it, because each of its records needs a key, and so has a topic that limits
 timestamps.  `broker.log.recompression` makes the same check.  The caller chooses the thread, because a megabyte may
-inflate to many.
+inflate to many.  Like Kafka, the check refuses forms of lz4 that Java clients do not read.
 
 The inflated size is bounded twice: absolutely, and relative to the size that the client sent.  All batches of one
 produce to one partition share these bounds.
@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from broker.log.records import INFLATED_MAX
 from broker.log.types import LogConfig, Refused
 from quorumlog.errors import RemoteProtocolError
-from quorumlog.wire.compression import InflatedSizeError, decompress
+from quorumlog.wire.compression import InflatedSizeError, decompress, java_problem
 from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.record_batch import (
     HEADER_SIZE,
@@ -135,13 +135,17 @@ def open_batches(produced: Produced, size_max: int) -> Iterator[OpenedBatch | Re
     for header, max_timestamp in zip(produced.headers, produced.max_timestamps, strict=True):
         body: Buffer = view[position + HEADER_SIZE : position + header.size]
         if header.codec is not Codec.NONE:
+            compressed = body
             try:
-                body = decompress(header.codec, body, size_max)
+                body = decompress(header.codec, compressed, size_max)
             except InflatedSizeError:
                 yield Refused(KafkaCode.MESSAGE_TOO_LARGE, f"the records inflate to more than {size_max} bytes")
                 return
             except RemoteProtocolError as error:
                 yield Refused(KafkaCode.INVALID_RECORD, error.message)
+                return
+            if problem := java_problem(header.codec, compressed):
+                yield Refused(KafkaCode.INVALID_RECORD, problem)
                 return
             size_max -= len(body)
             framing = _framing(body, header, position, produced.needs_keys, produced.times)

@@ -27,6 +27,10 @@ _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_SIZE = 64 << 10
 _BLOCK_LENGTH = struct.Struct(">i")
 _LZ4_BLOCK_SIZE = 64 << 10
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_LZ4_RESERVED, _LZ4_CONTENT_CHECKSUM, _LZ4_CONTENT_SIZE, _LZ4_BLOCK_CHECKSUM, _LZ4_INDEPENDENT = 3, 4, 8, 0x10, 0x20
+_LZ4_SIZE = struct.Struct("<I")
+_LZ4_SIZE_MASK = 0x7FFF_FFFF
 
 _OF_CRAMJAM = (Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)
 CODEC_NAMES = {codec.name.lower(): codec for codec in Codec}
@@ -79,6 +83,26 @@ def decompress(codec: Codec, data: Buffer, size_max: int = INFLATED_SIZE_MAX) ->
             return _decompress_snappy(data, size_max)
         case Codec.LZ4 | Codec.ZSTD:
             return _decompress_frame(codec, data, size_max)
+
+
+def java_problem(codec: Codec, data: Buffer) -> str:
+    """Return why Java clients cannot read data that `decompress` accepts; an empty string if they can.
+
+    Kafka's reader of lz4 knows only a part of the frame format, and reads one frame.
+    """
+    if codec is not Codec.LZ4:
+        return ""
+    view = memoryview(data)
+    flags = view[len(_LZ4_MAGIC)]
+    if view[: len(_LZ4_MAGIC)] != _LZ4_MAGIC or flags & _LZ4_RESERVED:
+        return "an lz4 batch begins with a frame that Java clients do not read"
+    if not flags & _LZ4_INDEPENDENT:
+        return "the blocks of an lz4 batch depend on each other, which Java clients do not read"
+    position = len(_LZ4_MAGIC) + 3 + (8 if flags & _LZ4_CONTENT_SIZE else 0)
+    while size := _LZ4_SIZE.unpack_from(view, position)[0] & _LZ4_SIZE_MASK:
+        position += _LZ4_SIZE.size + size + (4 if flags & _LZ4_BLOCK_CHECKSUM else 0)
+    end = position + _LZ4_SIZE.size + (4 if flags & _LZ4_CONTENT_CHECKSUM else 0)
+    return "" if end == len(view) else "an lz4 batch has a second frame, which Java clients do not read"
 
 
 def unavailable_codecs(names: Set[str | None]) -> dict[str, str]:

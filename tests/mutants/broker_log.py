@@ -505,6 +505,13 @@ MUTANTS = (
         (f"{UNIT}/test_produced.py::test_a_compacted_topic_needs_keys",),
     ),
     Mutant(
+        "a leader accepts lz4 that stops Java consumers",
+        "broker/log/produced.py",
+        "if problem := java_problem(header.codec, compressed):",
+        'if problem := "":',
+        (f"{UNIT}/test_produced.py::test_lz4_that_java_clients_do_not_read_is_refused",),
+    ),
+    Mutant(
         "records are appended beside a truncation that is not durable",
         DURABILITY,
         "            self._folders_first = self.is_truncating = True\n",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
+import lz4.frame
 import pytest
 
 from broker.log import LogConfig, PartitionLog, Refused
@@ -76,6 +78,16 @@ def test_second_batch_of_a_produce_is_checked_too() -> None:
 def test_body_that_is_not_of_its_codec_is_refused(codec: Codec) -> None:
     rubbish = make_batch([b"v"], attributes=codec, compress=lambda _: b"\x00rubbish that no codec writes")
     assert refused(inflated(rubbish)).code == KafkaCode.INVALID_RECORD
+
+
+def test_lz4_that_java_clients_do_not_read_is_refused() -> None:
+    values = [random.Random(1).randbytes(1_000)] * 200
+    linked = make_batch(values, attributes=Codec.LZ4, compress=partial(lz4.frame.compress, block_linked=True))
+    refusal = refused(inflated(linked))
+    assert refusal.code == KafkaCode.INVALID_RECORD
+    assert "depend on each other" in refusal.reason
+    separate = make_batch(values, attributes=Codec.LZ4, compress=partial(lz4.frame.compress, block_linked=False))
+    assert isinstance(inflated(separate), Produced)
 
 
 @pytest.mark.parametrize("codec", COMPRESSING, ids=lambda codec: codec.name)

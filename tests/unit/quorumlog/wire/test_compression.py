@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
 import sys
+from collections.abc import Iterator
+from itertools import product
 
 import cramjam
+import lz4.frame
 import pytest
 
 from quorumlog.errors import RemoteProtocolError
-from quorumlog.wire.compression import compress, decompress, unavailable_codecs
+from quorumlog.wire.compression import compress, decompress, java_problem, unavailable_codecs
 from quorumlog.wire.record_batch import Codec
 
 COMPRESSING = [codec for codec in Codec if codec]
@@ -24,6 +28,40 @@ def test_lz4_blocks_are_independent_because_java_clients_read_no_others() -> Non
     frame = compress(Codec.LZ4, bytes(range(256)) * 1000)
     independent_blocks = 0x20
     assert frame[4] & independent_blocks
+
+
+def test_lz4_frames_that_java_clients_do_not_read_are_named() -> None:
+    noise = random.Random(1).randbytes(1_000) * 200
+    plain = lz4.frame.compress(noise, block_linked=False, block_checksum=True, content_checksum=True)
+    linked = lz4.frame.compress(noise, block_linked=True)
+    skippable = b"\x50\x2a\x4d\x18\x03\0\0\0abc"
+    for data, problem in [
+        (linked, "depend on each other"),
+        (plain + plain, "second frame"),
+        (plain + skippable, "second frame"),
+        (skippable + plain, "begins with a frame"),
+    ]:
+        assert decompress(Codec.LZ4, data)
+        assert problem in java_problem(Codec.LZ4, data)
+
+
+def lz4_frames() -> Iterator[bytes]:
+    for content, checks, sized in product((b"", b"x", bytes(200_000), bytes(range(256)) * 1000), (0, 1), (0, 1)):
+        yield lz4.frame.compress(
+            content,
+            block_linked=False,
+            block_checksum=bool(checks),
+            content_checksum=bool(checks),
+            store_size=bool(sized),
+        )
+
+
+def test_all_other_data_have_no_problem() -> None:
+    for frame in lz4_frames():
+        assert java_problem(Codec.LZ4, frame) == ""
+    for codec in COMPRESSING:
+        for content in (b"", b"x", bytes(range(256)) * 1000):
+            assert java_problem(codec, compress(codec, content)) == ""
 
 
 @pytest.mark.parametrize("codec", COMPRESSING)
