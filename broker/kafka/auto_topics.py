@@ -49,6 +49,7 @@ class AutoTopics:
         self._task: asyncio.Task[None] | None = None
         self._pauses: set[asyncio.TimerHandle] = set()
         self._lines: LineBudget | None = None
+        self._closed = False
 
     @property
     def under_way(self) -> int:
@@ -57,7 +58,7 @@ class AutoTopics:
 
     def want(self, names: Iterable[str], image: ClusterImage) -> None:
         """Begin to create the topics with these names that do not exist, as far as the config and the limits permit."""
-        if image.cluster_config(AUTO_CREATE) != "true":
+        if self._closed or image.cluster_config(AUTO_CREATE) != "true":
             return
         partitions = int(image.cluster_config(PARTITIONS))
         self._per_request = max(1, min(self._limits.auto_topics_per_request_max, _RECORDS_MAX // (1 + partitions)))
@@ -77,6 +78,7 @@ class AutoTopics:
 
     async def close(self) -> None:
         """End the creations.  Those that the controller has received may still take effect."""
+        self._closed = True  # connections still serve requests while the task ends
         for pause in self._pauses:
             pause.cancel()
         self._pauses.clear()

@@ -163,3 +163,21 @@ async def test_a_topic_that_another_broker_created_is_no_refusal(allowing: Serve
         await until(allowing, "new")
         assert handlers._auto_topics.under_way == 0
     assert rpcs.CREATE_TOPICS in [rpc for rpc, _ in allowing.controller.requests]
+
+
+async def test_a_listener_that_closes_begins_no_creation(allowing: Served) -> None:
+    async def never(rpc: Any, request: Any, timeout_ms: int) -> Any:
+        allowing.controller.requests.append((rpc, request))
+        await asyncio.Event().wait()
+
+    auto_topics = allowing.server.handlers._auto_topics
+    allowing.server.handlers._forwarder._call = never
+    async with RawClient(allowing.port) as client:
+        await metadata(client, "a")
+        task = auto_topics._task
+        assert task is not None
+        # A request may arrive after the task has ended, and before `close` continues.
+        task.add_done_callback(lambda _: auto_topics.want(["b"], allowing.replicas.image))
+        await auto_topics.close()
+        assert auto_topics._task is None
+    assert asked(allowing) == [["a"]]
