@@ -117,7 +117,7 @@ class Connection(FrameProtocol):
         super().__init__(host.limits.frame_max_bytes)
         self._host = host
         self._limits = host.limits
-        self._listener = listener
+        self.listener = listener
         self.peer = "?"
         self._transport: asyncio.Transport | None = None
         self._queue: deque[memoryview] = deque()
@@ -288,7 +288,7 @@ class Connection(FrameProtocol):
         header = codec.parse_request_header(frame)
         slot = _Slot(header, len(frame))
         try:
-            outcome = self._host.dispatch(Caller(self._listener, self.peer, header), frame)
+            outcome = self._host.dispatch(Caller(self.listener, self.peer, header), frame)
         except HangUp as reason:
             self._line.append(slot)
             slot.done = True
@@ -404,7 +404,7 @@ class Connection(FrameProtocol):
     def _break_off(self, why: str) -> None:
         """Log the reason, and close the connection once earlier requests have been answered."""
         if not self._closing:
-            self._host.lines.warning("connection closed", peer=self.peer, listener=self._listener, reason=why)
+            self._host.lines.warning("connection closed", peer=self.peer, listener=self.listener, reason=why)
         self.finish()
 
     def finish(self) -> None:
@@ -459,7 +459,7 @@ class Connection(FrameProtocol):
 
     def _stalled(self, why: str) -> None:
         if why != "idle":
-            self._host.lines.warning("connection closed", peer=self.peer, listener=self._listener, reason=why)
+            self._host.lines.warning("connection closed", peer=self.peer, listener=self.listener, reason=why)
         self.abort()
 
 

@@ -16,6 +16,9 @@ class KafkaLimits(msgspec.Struct, frozen=True):
     connections_max: int = 4_000
     """Connections of all listeners, at most half of the process's file descriptors.  A further connection replaces an
     idle one, or is closed immediately if none is idle."""
+    inter_broker_connections_max: int = 500
+    """Connections beyond `connections_max`, at most a quarter of it, on the listener for other brokers if it is not the
+    only one.  So clients that are never idle cannot keep followers out."""
     requests_per_connection_max: int = 64
     """Requests of one connection that were read and are not answered yet.  At this number, reading stops."""
     held_max_bytes: int = 512 << 20

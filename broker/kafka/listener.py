@@ -64,6 +64,7 @@ class KafkaServer:
             client finds the topic that it has just created through this broker.
         groups: the coordinators of groups; None: group requests are refused.
         new_id: draws ids for clients; None: those of the system.
+        inter_broker_listener: the name of the listener for other brokers; None: they use that of the clients.
     """
 
     def __init__(
@@ -81,10 +82,17 @@ class KafkaServer:
         new_id: Callable[[], UUID] | None = None,
         transactions: Transactions | None = None,
         shares: Shares | None = None,
+        inter_broker_listener: str | None = None,
     ) -> None:
         limits = limits if limits is not None else KafkaLimits()
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self.limits = replace(limits, connections_max=max(1, min(limits.connections_max, descriptors // 2)))
+        connections_max = max(1, min(limits.connections_max, descriptors // 2))
+        self.limits = replace(
+            limits,
+            connections_max=connections_max,
+            inter_broker_connections_max=min(limits.inter_broker_connections_max, connections_max // 4),
+        )
+        self._inter_broker_listener = inter_broker_listener if len(listeners) > 1 else None
         allowance = limits.held_max_bytes // (2 * self.limits.connections_max)
         self.budget = MemoryBudget(limits.held_max_bytes, allowance, self._on_crowded)
         self.counters = ListenerCounters()
@@ -134,9 +142,12 @@ class KafkaServer:
     def admit(self, connection: Connection) -> bool:
         if self._closing or not self._started:
             return False
-        if len(self._connections) >= self.limits.connections_max and not self._evict():
+        limit = self.limits.connections_max
+        if connection.listener == self._inter_broker_listener:
+            limit += self.limits.inter_broker_connections_max
+        if len(self._connections) >= limit and not self._evict():
             self.counters.connections_refused += 1
-            self.lines.warning("connection refused", peer=connection.peer, limit=self.limits.connections_max)
+            self.lines.warning("connection refused", peer=connection.peer, limit=limit)
             return False
         self._connections[connection] = self._silent[connection] = None
         self.counters.connections = len(self._connections)

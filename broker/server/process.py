@@ -154,6 +154,7 @@ class BrokerProcess:
             new_id=sources.uuid4,
             transactions=self.role.transactions,
             shares=self.role.shares,
+            inter_broker_listener=config.inter_broker_listener,
         )
         self._disks = tuple(disks)
         self._paths = paths

@@ -171,6 +171,13 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "clients that are never idle keep followers out",
+        "broker/kafka/listener.py",
+        "limit += self.limits.inter_broker_connections_max",
+        "limit += 0",
+        (f"{BOUNDS_TESTS}::test_busy_clients_keep_no_other_broker_out",),
+    ),
+    Mutant(
         "old Java clients receive levels at which they fail",
         "broker/kafka/features.py",
         "if levels[0] > 0 or version >= _FIRST_WITH_LEVEL_0",

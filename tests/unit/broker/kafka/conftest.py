@@ -32,13 +32,22 @@ Serve = Callable[..., AbstractAsyncContextManager[Served]]
 
 @asynccontextmanager
 async def serving(
-    limits: KafkaLimits | None = None, listeners: tuple[str, ...] = ("127.0.0.1:0",)
+    limits: KafkaLimits | None = None,
+    listeners: tuple[str, ...] = ("127.0.0.1:0",),
+    inter_broker_listener: str | None = None,
 ) -> AsyncIterator[Served]:
     replicas = FakeReplicas()
     controller = FakeController(replicas)
     node = FakeNode()
     server = KafkaServer(
-        replicas, controller.call, listeners, node=node, node_id=1, cluster_id="test-cluster", limits=limits
+        replicas,
+        controller.call,
+        listeners,
+        node=node,
+        node_id=1,
+        cluster_id="test-cluster",
+        limits=limits,
+        inter_broker_listener=inter_broker_listener,
     )
     await server.start()
     try:

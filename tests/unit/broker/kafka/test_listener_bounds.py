@@ -230,6 +230,29 @@ async def test_a_connection_above_the_limit_is_refused_while_all_others_are_busy
         await is_well(served)
 
 
+@pytest.mark.parametrize("listeners", [("clients=127.0.0.1:0", "brokers=127.0.0.1:0"), ("brokers=127.0.0.1:0",)])
+async def test_busy_clients_keep_no_other_broker_out(serve: Serve, listeners: tuple[str, ...]) -> None:
+    limits = KafkaLimits(connections_max=4)
+    async with serve(limits, listeners, "brokers") as served, contextlib.AsyncExitStack() as connected:
+        served.replicas.create("t", 1)
+        served.replicas.acknowledge.clear()
+
+        async def enters(port: int) -> bool:
+            """Connect, and stay busy; return whether the connection was admitted."""
+            client = await connected.enter_async_context(RawClient(port))
+            client.send_produce("t", 0, batch())
+            before = len(served.replicas.produced)
+            await until(lambda: len(served.replicas.produced) > before or client.reader.at_eof())
+            return len(served.replicas.produced) > before
+
+        clients, brokers = served.server.endpoints[0].port, served.server.endpoints[-1].port
+        has_own = len(listeners) > 1
+        assert [await enters(clients) for _ in range(5)] == [True] * 4 + [False]
+        assert [await enters(brokers) for _ in range(2)] == [has_own, False], "a quarter more"
+        assert not await enters(clients)
+        served.replicas.acknowledge_all()
+
+
 async def test_a_client_that_never_waits_is_not_read_from(serve: Serve) -> None:
     async with serve(KafkaLimits(requests_per_connection_max=4)) as served:
         served.replicas.create("t", 1)
