@@ -657,7 +657,9 @@ def _names(member: MemberName) -> Values:
 def list_groups(asked: DecodedRequest) -> Pending:
     """List the groups of all partitions that this broker coordinates; an error if one of them cannot answer yet."""
     request = ListGroups(frozenset(asked.field("states_filter", ())), frozenset(asked.field("types_filter", ())))
-    futures = [asked.groups.call(partition, request, asked.size) for partition in asked.groups.led()]
+    led = asked.groups.led()
+    size = asked.size // max(1, len(led))
+    futures = [asked.groups.call(partition, request, size) for partition in led]
 
     def finish() -> Reply:
         results = [_result(future) for future in futures]

@@ -130,7 +130,8 @@ def add_partitions(asked: DecodedRequest) -> Pending:
         topics = request.v3_and_below_topics
         add = AddPartitions(request.v3_and_below_transactional_id, producer, _partitions_of(topics))
         wanted = [(add, topics)]
-    futures = [_add(asked, add) for add, _ in wanted]
+    size = asked.size // max(1, len(wanted))
+    futures = [_add(asked, add, size) for add, _ in wanted]
 
     def finish() -> Reply:
         results = []
@@ -161,7 +162,7 @@ def _added(code: KafkaCode, version: int) -> int:
     return _for_version(code, version, _FIRST_ADD_WITH_FENCED)
 
 
-def _add(asked: DecodedRequest, add: AddPartitions) -> asyncio.Future[Any]:
+def _add(asked: DecodedRequest, add: AddPartitions, size: int) -> asyncio.Future[Any]:
     # A leader may also add the partition of a group's offsets.
     by_leader = asked.version >= _FIRST_ADD_IN_BATCHES
     refused_topics = [
@@ -171,7 +172,7 @@ def _add(asked: DecodedRequest, add: AddPartitions) -> asyncio.Future[Any]:
         refused: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         refused.set_result(KafkaCode.INVALID_TOPIC_EXCEPTION)
         return refused
-    return asked.transactions.call(asked.transactions.partition(add.transactional_id), add, asked.size)
+    return asked.transactions.call(asked.transactions.partition(add.transactional_id), add, size)
 
 
 def add_offsets(asked: DecodedRequest) -> Pending | Awaitable[Reply]:
@@ -311,8 +312,9 @@ async def write_markers(asked: DecodedRequest) -> Reply:
 
 def describe_transactions(asked: DecodedRequest) -> Pending:
     names = tuple(dict.fromkeys(asked.request.transactional_ids))
+    size = asked.size // max(1, len(names))
     futures = [
-        asked.transactions.call(asked.transactions.partition(name), DescribeTransactions((name,)), asked.size)
+        asked.transactions.call(asked.transactions.partition(name), DescribeTransactions((name,)), size)
         for name in names
     ]
 
@@ -354,7 +356,9 @@ def list_transactions(asked: DecodedRequest) -> Pending:
         frozenset(request.producer_id_filters),
         asked.field("duration_filter", -1),
     )
-    futures = [asked.transactions.call(partition, wanted, asked.size) for partition in asked.transactions.led()]
+    led = asked.transactions.led()
+    size = asked.size // max(1, len(led))
+    futures = [asked.transactions.call(partition, wanted, size) for partition in led]
 
     def finish() -> Reply:
         results = [KafkaCode.NOT_COORDINATOR if each.cancelled() else each.result() for each in futures]
@@ -382,7 +386,8 @@ def find_outcome(asked: DecodedRequest) -> Pending:
     partition = (request.topic, request.partition)
     wanted = FindOutcome((request.producer_id, request.producer_epoch), partition)
     led = tuple(asked.transactions.led())
-    futures = [asked.transactions.call(index, wanted, asked.size) for index in led]
+    size = asked.size // max(1, len(led))
+    futures = [asked.transactions.call(index, wanted, size) for index in led]
 
     def finish() -> Reply:
         coordinators = []

@@ -178,6 +178,13 @@ MUTANTS = (
         (f"{BOUNDS_TESTS}::test_busy_clients_keep_no_other_broker_out",),
     ),
     Mutant(
+        "each id of a DescribeTransactions counts as many waiting bytes as the whole request",
+        "broker/kafka/transactions.py",
+        "DescribeTransactions((name,)), size)",
+        "DescribeTransactions((name,)), asked.size)",
+        ("tests/unit/broker/kafka/test_transactions.py::test_the_calls_of_a_request_count_as_much_as_the_request",),
+    ),
+    Mutant(
         "old Java clients receive levels at which they fail",
         "broker/kafka/features.py",
         "if levels[0] > 0 or version >= _FIRST_WITH_LEVEL_0",

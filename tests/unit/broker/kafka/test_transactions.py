@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, cast
 
 import pytest
 
@@ -16,11 +16,13 @@ from broker.core.coordinator.transaction_requests import (
     TransactionRequest,
     TransactionSupport,
 )
+from broker.kafka.api import Groups
 from broker.kafka.handlers import HANDLERS
 from broker.kafka.listener import KafkaServer
 from broker.kafka.transactions import NoTransactions
 from quorumlog.wire.control_records import EndTxnMarker
 from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.kafka import codec
 from quorumlog.wire.kafka.codec import Api
 from tests.unit.broker.kafka.fake import FakeController, FakeNode, FakeReplicas
 from tests.unit.broker.kafka.raw import RawClient
@@ -173,3 +175,63 @@ async def test_many_markers_that_are_not_committed_delay_none_of_the_others(benc
     _, response = await bench.client.receive(Api.WRITE_TXN_MARKERS, 1)
     found = [len(topic.partitions) for each in response.markers for topic in each.topics]
     assert found == [250, 1]
+
+
+class Sizes(NoTransactions):
+    """Coordinators on three partitions, which refuse every call and add up the sizes of the calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.total = 0
+
+    def led(self) -> Sequence[int]:
+        return (0, 1, 2)
+
+    def call(self, partition: int, request: Any, size: int) -> asyncio.Future[Any]:
+        self.calls += 1
+        self.total += size
+        return super().call(partition, request, size)
+
+
+def addition(number: int) -> dict[str, Any]:
+    topics = [{"name": "t", "partitions": [0]}]
+    return {"transactional_id": f"id-{number}", "producer_id": 7, "producer_epoch": 0, "topics": topics}
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "values", "calls"),
+    [
+        (Api.DESCRIBE_TRANSACTIONS, 0, {"transactional_ids": [f"id-{number}" for number in range(2_000)]}, 2_000),
+        (Api.ADD_PARTITIONS_TO_TXN, 4, {"transactions": [addition(number) for number in range(2_000)]}, 2_000),
+        (Api.LIST_TRANSACTIONS, 1, {"state_filters": ["x" * 1_000]}, 3),
+        (Api.FIND_OUTCOME, 0, {"producer_id": 7, "producer_epoch": 0, "topic": "t" * 200, "partition": 0}, 3),
+        (Api.LIST_GROUPS, 5, {"states_filter": ["x" * 1_000]}, 3),
+    ],
+    ids=lambda each: each.name if isinstance(each, Api) else "",
+)
+async def test_the_calls_of_a_request_count_as_much_as_the_request(
+    api: Api, version: int, values: dict[str, Any], calls: int
+) -> None:
+    """A broker refuses calls if too many bytes wait, so 2,000 calls must not count 2,000 times the whole request."""
+    replicas, sizes = FakeReplicas(), Sizes()
+    call = FakeController(replicas).call
+    groups = cast(Groups, sizes)
+    server = KafkaServer(
+        replicas,
+        call,
+        ("127.0.0.1:0",),
+        node=FakeNode(),
+        node_id=1,
+        cluster_id="c",
+        groups=groups,
+        transactions=sizes,
+    )
+    await server.start()
+    try:
+        async with RawClient(server.endpoints[0].port) as client:
+            await client.ask(api, version, values)
+    finally:
+        await server.close()
+    size = len(codec.encode(codec.request(api, version, values)))
+    assert sizes.calls == calls
+    assert size // 2 < sizes.total <= size + 100
