@@ -12,6 +12,7 @@ import pytest
 from broker.core.coordinator import group_requests as group
 from broker.core.coordinator.consumer.requests import ConsumerHeartbeatResponse
 from broker.core.coordinator.placement import partition_of
+from broker.kafka.groups import side_by_side
 from broker.kafka.handlers import HANDLERS
 from broker.kafka.listener import KafkaServer
 from metadata.records import NO_LEADER, BrokerChange, Endpoint
@@ -559,3 +560,25 @@ async def test_a_topic_without_an_id_or_without_partitions_is_not_owned(bench: B
     values = {"group_id": "g", "member_id": "m", "member_epoch": 1, "topic_partitions": topics}
     await bench.ask(Api.CONSUMER_GROUP_HEARTBEAT, 1, values, ConsumerHeartbeatResponse(NONE, None, "m", 1, 5_000))
     assert bench.request.owned == {}
+
+
+async def test_groups_are_asked_side_by_side_with_few_tasks() -> None:
+    asked: list[int] = []
+    release = asyncio.Event()
+    before = len(asyncio.all_tasks())
+
+    async def work(item: int) -> int:
+        asked.append(item)
+        if item == 0:
+            await release.wait()
+        await asyncio.sleep(0)
+        return -item
+
+    running = asyncio.ensure_future(side_by_side(work, range(5_000)))
+    while len(asked) < 5_000:
+        await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) <= before + 1 + 20
+    assert not running.done(), "one group that does not answer delays no other"
+    release.set()
+    assert await running == [-item for item in range(5_000)]
+    assert await side_by_side(work, ()) == []
