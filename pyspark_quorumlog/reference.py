@@ -80,8 +80,8 @@ READING: Sequence[Option] = (
     Option(
         ("columns",),
         "the columns to read, like `value,offset`. The others are not part of the rows, and are never decoded. "
-        "Spark does not inform sources in Python which columns a query uses, so this option saves time if the query "
-        "does not use all of them",
+        "Spark does not report to sources in Python which columns a query uses, so this option saves time if the query "
+        "does not use all columns",
         {"columns": ",".join(COLUMNS[:-1])},
         shown="all; `headers` only with `includeHeaders`",
     ),

@@ -602,7 +602,7 @@ JOBS: tuple[Job, ...] = (
     Job(
         "a stream with another subscription",
         stream_with_another_subscription,
-        dict.fromkeys(("position", "values"), "forgets the position of a partition that the options no longer name"),
+        dict.fromkeys(("position", "values"), "drops the position of a partition that the options no longer name"),
     ),
     Job("a stream with a minimum", stream_with_a_minimum),
     Job(

@@ -242,8 +242,8 @@ TRANSACTION_JOBS: tuple[Job, ...] = (
         "ranges over transactions",
         batch_ranges,
         {
-            "from an open record, committed, open": "refuses a batch that starts behind the last stable offset",
-            "from the high watermark, committed, open": "refuses a batch that starts behind the last stable offset",
+            "from an open record, committed, open": "refuses a batch that starts above the last stable offset",
+            "from the high watermark, committed, open": "refuses a batch that starts above the last stable offset",
             "up to an open record, losses permitted, committed, open": "leaves out records of open transactions",
         },
     ),
@@ -257,6 +257,6 @@ TRANSACTION_JOBS: tuple[Job, ...] = (
     Job(
         "a stream over transactions that becomes committed",
         stream_that_becomes_committed,
-        dict.fromkeys(("open", "decided"), "continues with `read_committed` behind the last stable offset"),
+        dict.fromkeys(("open", "decided"), "continues with `read_committed` above the last stable offset"),
     ),
 )
