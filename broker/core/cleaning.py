@@ -2,10 +2,10 @@
 
 Theory of operation.  A log has a *clean* part, below `cleaned_offset`, in which each key has one record, and a *dirty*
 part above it.  Cleaning reads the dirty part, notes the latest offset of each key, and rewrites both parts without the
-records that have a later one.  Only sealed segments are cleaned, only as far as they are durable and committed, and
-only once all their records are older than `min.compaction.lag.ms`.  Cleaning is worth its reads when the dirty part is
-at least `min.cleanable.dirty.ratio` of all cleanable bytes, and is due regardless of that when the oldest dirty record
-is older than `max.compaction.lag.ms`.
+records that a later record of the same key replaces.  Only sealed segments are cleaned.  They must be durable and
+committed, and all their records must be older than `min.compaction.lag.ms`.  Cleaning is due when the dirty part is at
+least `min.cleanable.dirty.ratio` of all cleanable bytes, because only then it is worth its reads.  It is also due when
+the oldest dirty record is older than `max.compaction.lag.ms`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 RELATIVE_OFFSET_MAX = 2**31 - 1
-"""Largest offset within a segment, relative to its base: an index entry has 32 bits."""
+"""Largest offset within a segment, relative to its base offset: an index entry has 32 bits."""
 GROUP_SEGMENTS_MAX = 1_000
-"""Segments that share a replacement at most.  Further ones are in another group, and join it at the next cleaning."""
+"""Largest number of segments that share a replacement.  Further segments get another one, and the next cleaning may
+join both."""
 
 
 class SegmentSpan(NamedTuple):
@@ -39,7 +40,7 @@ class CleaningPolicy(NamedTuple):
 class DirtyRange(NamedTuple):
     """The dirty part that may be cleaned now.
 
-    start: first dirty offset.  limit: first offset that must not be cleaned, at the end of a sealed segment.
+    start: first dirty offset.  limit: first offset that must not be cleaned; it is the end of a sealed segment.
     dirty_size, size: bytes of the dirty part, and of everything that would be read.
     """
 
@@ -62,8 +63,8 @@ def dirty_range(
 ) -> DirtyRange:
     """Return the dirty part that may be cleaned.
 
-    sealed: all segments but the active one, in order.
-    stable_end: end of the records that are durable and committed.
+    sealed: all segments except the active one, by ascending offset.
+    cleaned_offset: end of the clean part.  stable_end: end of the records that are durable and committed.
     """
     limit = sealed[0].base_offset if sealed else 0
     size = dirty_size = 0
@@ -98,8 +99,9 @@ def group_segments(
 ) -> list[tuple[SegmentSpan, ...]]:
     """Return the segments in groups, each of which gets one replacement.
 
-    A replacement is no larger than its group, except by a few bytes for each tombstone.  So a group of several segments
-    has at most `size_max` bytes, `offsets_max` offsets and `GROUP_SEGMENTS_MAX` segments.
+    A replacement is larger than its group by at most a few bytes for each tombstone.  So a group of several segments
+    has at most `size_max` bytes, `offsets_max` offsets and `GROUP_SEGMENTS_MAX` segments.  A segment that is larger
+    than that is a group of its own.
     """
     groups: list[tuple[SegmentSpan, ...]] = []
     group: list[SegmentSpan] = []

@@ -21,9 +21,10 @@ from quorumlog.wire.errors import KafkaCode
 def describe(
     name: str, group: Group | ConsumerGroup | None, has_offsets: bool, report_missing: bool
 ) -> GroupDescription:
-    """Return the description of a group.  A group of simple consumers has only offsets.
+    """Return the description of a classic group, or of a group of simple consumers, which has only offsets.
 
-    A consumer group counts as missing: it is described by `consumer.descriptions`.
+    A consumer group counts as missing here: `consumer.descriptions` describes it.
+    report_missing: a missing group gets GROUP_ID_NOT_FOUND; otherwise it is described as Dead.
     """
     if group is None and has_offsets:
         return GroupDescription(name, state=GroupState.EMPTY)
@@ -56,7 +57,7 @@ def listed(
     simple: Iterable[str],
     shares: dict[str, ShareGroup],
 ) -> tuple[ListedGroup, ...]:
-    """Return the groups that a request asks for.  simple: names of groups that have offsets."""
+    """Return the groups that a request asks for.  simple: the groups that have offsets."""
     every = [
         ListedGroup(
             each.name,

@@ -23,7 +23,7 @@ def explain(
     """Return the explanation of a group's last rebalances.
 
     last_commit_ms: time of its newest committed offset; None if it has none.  A group of simple consumers has only
-    offsets, so it counts as empty since then.
+    offsets, so it counts as empty since its newest commit.
     """
     if group is None and last_commit_ms is not None:
         return GroupExplanation(

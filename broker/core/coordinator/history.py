@@ -1,4 +1,4 @@
-"""The last rebalances of a group, for people.  Soft state."""
+"""The last rebalances of a group, as administrators see them.  Soft state."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from broker.core.coordinator.group_requests import Client, LastJoin, MemberName, Rebalance, RebalanceReason
 
 REBALANCES_KEPT_MAX = 20
-"""Rebalances kept for each group.  Beyond it, the oldest is dropped."""
+"""Rebalances kept for each group.  Beyond this number, the oldest is dropped."""
 
 CAUSE_MAX_CHARS = 500
-"""Length of a cause, which contains names and reasons that clients choose.  The rest is cut off."""
+"""Length of a cause, which contains names and reasons that clients choose.  A longer cause is shortened."""
 
 
 class History:
@@ -35,7 +35,11 @@ class History:
         reason: RebalanceReason = RebalanceReason.OTHER,
         member: MemberName | None = None,
     ) -> None:
-        """Note that a rebalance began.  One that was in progress is interrupted."""
+        """Note that a rebalance began.  A rebalance that was in progress counts as interrupted.
+
+        cause: a clause for people, of which `CAUSE_MAX_CHARS` are kept; reason: the same in one word.  client, member:
+        those that caused it, if any.  wall_ms: the wall clock; now_ms: the monotonic clock, for the duration.
+        """
         self._close(now_ms, interrupted=True)
         self._past.append(
             Rebalance(wall_ms, None, generation, cause[:CAUSE_MAX_CHARS], client, 0, False, reason, member)
@@ -43,7 +47,7 @@ class History:
         self._started_ms = now_ms
 
     def joined(self, generation: int, members: int) -> None:
-        """Note the members of the new generation."""
+        """Note the number of members in the new generation.  A rebalance must have begun."""
         self._past[-1] = replace(self._past[-1], generation=generation, members=members)
 
     def end(self, now_ms: int) -> None:

@@ -1,9 +1,10 @@
 """Requests about committed offsets: OffsetCommit, OffsetFetch and OffsetDelete.
 
-A simple consumer commits without being a member.  Its group needs no `Group`: it exists because it has offsets.
+A simple consumer commits without being a member.  Its group exists as long as it has offsets, and needs no `Group`.
 
-**Topics that are created again.**  The key of an offset has the name of the topic, so its value has the id, as in Kafka
-4.1.  An offset with the id of an earlier topic of the same name counts as missing at once; the `Sweeper` deletes it.
+**Topics that are created again.**  The key of an offset contains only the name of the topic, so its value contains the
+topic's id, as in Kafka 4.1.  An offset with the id of an earlier topic of the same name counts as missing at once, and
+the `Sweeper` deletes it later.
 """
 
 from __future__ import annotations
@@ -41,13 +42,14 @@ _TIME_MAX_MS = 2**63 - 1
 def commit_error(
     group: Group | ConsumerGroup | None, request: OffsetCommit, exists: bool, *, is_transactional: bool
 ) -> KafkaCode:
-    """Return the error if a client may not commit for a group, else NONE.  exists: it has a `Group` or offsets.
+    """Return the error if a client may not commit for a group, else NONE.
 
-    is_transactional: a producer commits in a transaction.  It fails for good after REBALANCE_IN_PROGRESS, and the
-    member that it names has the generation already.  So the commit is permitted, as in Kafka.
+    exists: the group has a `Group` or offsets.
+    is_transactional: a producer commits in a transaction.  Such a commit is permitted during a rebalance, as in Kafka:
+    a producer cannot continue after REBALANCE_IN_PROGRESS, and the named member has the new generation already.
     """
     if group is None and not exists:
-        # An unknown group has no members that could commit, so the generation is an old one.
+        # An unknown group has no members, so a generation in the request is an old one.
         if request.generation < 0:
             return KafkaCode.NONE
         return KafkaCode.GROUP_ID_NOT_FOUND if request.knows_epochs else KafkaCode.ILLEGAL_GENERATION
@@ -73,9 +75,10 @@ def commit(
     topics: Topics,
     producer: tuple[int, int] | None = None,
 ) -> None:
-    """Commit the offsets of a client that `commit_error` permits.  A refused offset does not affect the others.
+    """Commit offsets, after `commit_error` has returned NONE.  A refused offset does not affect the others.
 
-    producer: commits them within its transaction.
+    If the offsets exceed a limit together, all of them are refused.
+    producer: the id and epoch of the producer in whose transaction they are committed; None outside a transaction.
     """
     keeps_default = request.retention_ms <= NO_RETENTION
     expire_ms = NO_TIME if keeps_default else min(turn.wall_ms + request.retention_ms, _TIME_MAX_MS)
@@ -123,7 +126,7 @@ def _offset_error(turn: Turn, offset: OffsetToCommit, topics: Topics) -> KafkaCo
 
 
 def _is_other_topic(name: str, topic_id: UUID | None, topics: Topics) -> bool:
-    """Return whether the topic that a client named by its id was deleted after the name was looked up."""
+    """Return whether a client named a topic by its id, and no topic of this name has this id any more."""
     topic = topics.topic(name) if topic_id is not None else None
     return topic_id is not None and (topic is None or topic.topic_id != topic_id)
 
@@ -141,12 +144,12 @@ def fetch(
     topics: Topics,
     unstable: frozenset[bytes] = frozenset(),
 ) -> FetchedGroup:
-    """Return the committed offsets of a group, also of one that does not exist.
+    """Return the committed offsets of a group.  A group that does not exist has none.
 
-    unstable: the places that are refused, because an open transaction has offsets for them.
+    unstable: the places for which an open transaction has offsets.  They get UNSTABLE_OFFSET_COMMIT.
     """
     if group is not None and group.state is GroupState.DEAD:
-        # Some of its offsets are deleted.  The client asks again, and then finds all or none of them.
+        # Some of its offsets are already deleted.  The client asks again, and then gets all of them or none.
         return FetchedGroup(request.group, KafkaCode.COORDINATOR_LOAD_IN_PROGRESS)
     if isinstance(group, ConsumerGroup):
         error = offset_errors.fetch_error(group, request)
@@ -194,7 +197,10 @@ def partitions_of(topics: tuple[TopicPartitions, ...]) -> Iterator[tuple[str, in
 def delete(
     turn: Turn, group: Group | ConsumerGroup | None, call: int, request: OffsetDelete, offsets: Offsets, topics: Topics
 ) -> None:
-    """Apply an OffsetDelete to a group that exists.  Offsets of topics to which a member is subscribed stay."""
+    """Apply an OffsetDelete to a group that exists.
+
+    Offsets of topics to which a member is subscribed are refused, and not deleted.
+    """
     if group is not None and group.state is GroupState.DEAD:
         turn.answer(call, OffsetDeleteResponse(KafkaCode.GROUP_ID_NOT_FOUND))
         return

@@ -1,4 +1,4 @@
-"""Finds the partition of an internal topic that holds the state of a key, by Kafka's rule."""
+"""Finds the partition of an internal topic that holds the state of a key, by Kafka's hash."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 def partition_of(key: str, count: int) -> int:
     """Return the partition of a group or transactional id, for a topic with `count` partitions.
 
-    This is Java's hash of a string, without its sign, modulo the count.  Clients and tools rely on the same rule.
+    The partition is Java's hash of the string, without the sign bit, modulo `count`.  Clients and tools rely on this.
     """
     units = key.encode("utf-16-be")
     value = 0

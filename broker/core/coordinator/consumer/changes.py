@@ -37,15 +37,15 @@ from broker.core.coordinator.turn import Turn
 
 
 def subscription_max_bytes(limits: GroupLimits) -> int:
-    """Return the largest total size of topic names in a subscription, or of those that a regular expression matches."""
+    """Return the largest total size, in bytes, of the topic names that a subscription has or a regex matches."""
     return limits.batch_max_bytes // 8
 
 
 def targets_max_bytes(limits: GroupLimits) -> int:
-    """Return the largest total size of the records with the targets of a group.
+    """Return the largest total size, in bytes, of the records with the targets of a group.
 
-    A step may store a subscription, the topics of a regular expression, all targets, and the current assignment of one
-    member, which is not larger than the targets.  So all of them fit into one batch.
+    One step stores at most a subscription, the topics of a regular expression, all targets, and the current assignment
+    of one member, which is not larger than the targets.  With these limits, all of them fit into one batch.
     """
     return limits.batch_max_bytes * 3 // 8
 
@@ -109,9 +109,9 @@ def has_room(
 
 
 def resolve(turn: Turn, group: ConsumerGroup, topics: SubscribedTopics) -> bool:
-    """Find the topics that regular expressions match now, and drop those that no member uses.
+    """Find the topics that each regular expression matches now, and drop the expressions that no member uses.
 
-    Return whether any result has changed.
+    Return whether this changed anything.
     """
     used = group.census.regexes
     has_changed = False
@@ -144,8 +144,9 @@ def settle(
     reason: RebalanceReason = RebalanceReason.OTHER,
     member: MemberName | None = None,
 ) -> None:
-    """Begin the next epoch if the subscriptions or the topics of the group have changed, and assign if it is due.
+    """Begin the next epoch if the subscriptions or the topics of the group have changed.  Compute a target that is due.
 
+    has_changed: the members or their subscriptions have changed.
     cause: a clause for people; client: the client that caused it.  reason: the cause in one word; member: the
     member that caused it, if any.
     """
@@ -169,7 +170,7 @@ def settle(
 
 
 def refresh(turn: Turn, group: ConsumerGroup, topics: SubscribedTopics) -> None:
-    """Begin the next epoch if the topics have changed since they were compared last, and assign if it is due."""
+    """Begin the next epoch if the topics have changed since the last comparison.  Compute a target that is due."""
     if group.is_outdated and group.members:
         cause = "the subscribed topics or their partitions changed"
         settle(turn, group, topics, cause, None, has_changed=False, reason=RebalanceReason.PARTITIONS_CHANGED)
@@ -178,7 +179,7 @@ def refresh(turn: Turn, group: ConsumerGroup, topics: SubscribedTopics) -> None:
 
 
 def preferred_assignor(group: ConsumerGroup, limits: GroupLimits) -> str:
-    """Return the assignor that most members prefer; if there are several, the one that the config names first."""
+    """Return the assignor that most members prefer.  Of several, return the one that the config names first."""
     known = limits.consumer.assignors
     votes = group.census.assignors
     return max(known, key=lambda name: (votes[name], -known.index(name)))
@@ -187,7 +188,8 @@ def preferred_assignor(group: ConsumerGroup, limits: GroupLimits) -> str:
 def _assign(turn: Turn, group: ConsumerGroup, existing: dict[str, Topic]) -> None:
     """Compute and store the target for the current epoch.
 
-    If it does not fit into a batch, the previous target stays.  It is tried again when the group or its topics change.
+    If the target does not fit into a batch, the previous one stays in force.  The next target is computed when the
+    group or its topics change.
     """
     group.note_assignment(turn.now_ms)
     ids = {name: topic.topic_id for name, topic in existing.items()}
@@ -209,7 +211,7 @@ def _assign(turn: Turn, group: ConsumerGroup, existing: dict[str, Topic]) -> Non
     if size > targets_max_bytes(turn.limits):
         note(turn, group, f"the target of {size} bytes does not fit into a batch; the previous one stays in force")
         return
-    # Nothing is read between these records, so a partition may have two targets until the last of them.
+    # Until the last of these records a partition may be in two targets, but nothing reads the group in between.
     for key, value in changed:
         turn.append(key, value)
     put(turn, Kind.TARGET, group.name, write_target(group.epoch))
@@ -254,7 +256,10 @@ def remove(turn: Turn, group: ConsumerGroup, members: Sequence[ConsumerMember]) 
 
 
 def replace_static(turn: Turn, group: ConsumerGroup, old: ConsumerMember, member_id: str) -> ConsumerMember:
-    """Give the name, the target and the partitions of a static member to the process that joins now."""
+    """Replace a static member by the process that joins now, which gets its description, target and partitions.
+
+    member_id: the id of the new member.  Return the new member.
+    """
     value, target, current = old.known, old.target, old.current
     remove(turn, group, [old])
     member = put_member(turn, group, member_id, value)

@@ -39,7 +39,7 @@ from quorumlog.wire.errors import KafkaCode
 def join(
     turn: Turn, group: ConsumerGroup, call: int, request: JoinGroup, topics: SubscribedTopics, random: Random
 ) -> None:
-    """Apply a JoinGroup to a group that has members.  `membership.refuse_join` has accepted it."""
+    """Apply a JoinGroup to a group that has members.  The caller has checked it with `membership.refuse_join`."""
     member = _known_member(group, request)
     value = _value(request)
     error = _join_error(turn, group, request, member, value, topics)
@@ -101,14 +101,17 @@ def _join_error(
     if len(write_member(value)) > changes.subscription_max_bytes(turn.limits):
         return KafkaCode.GROUP_MAX_SIZE_REACHED
     is_full = len(group.members) >= turn.limits.consumer.members_max
-    new_id = _new_id(request, 0)  # as long as the id that it will get
+    new_id = _new_id(request, 0)  # has the same length as the id that the member will get
     if member is None and (is_full or not changes.has_room(group, new_id, value, turn.limits, topics)):
         return KafkaCode.GROUP_MAX_SIZE_REACHED
     return KafkaCode.NONE
 
 
 def _shares_an_assignor(group: ConsumerGroup, request: JoinGroup, without: ConsumerMember | None) -> bool:
-    """Return whether all classic members would share an assignor, as they must when the group becomes classic again."""
+    """Return whether the request and all classic members but `without` share an assignor.
+
+    They need a common one when the group becomes classic again.
+    """
     shared = {protocol.name for protocol in request.protocols}
     for member in group.members.values():
         classic = member.known.classic
@@ -147,7 +150,7 @@ def _owned(request: JoinGroup, topics: SubscribedTopics) -> Partitions:
 
 
 def by_id(partitions: NamedIndexes, topics: SubscribedTopics) -> Partitions:
-    """Return partitions by the ids of their topics, without those of topics that do not exist."""
+    """Return partitions by the ids of their topics.  Partitions of topics that do not exist are left out."""
     named = ((topics.topic(name), indexes) for name, indexes in partitions.items())
     return of((topic.topic_id, index) for topic, indexes in named if topic is not None for index in indexes)
 
@@ -181,7 +184,7 @@ def sync(turn: Turn, group: ConsumerGroup, call: int, request: SyncGroup, topics
 
 
 def by_name(partitions: Partitions, topics: SubscribedTopics) -> NamedIndexes:
-    """Return partitions by the names of their topics, without those of topics that do not exist."""
+    """Return partitions by the names of their topics.  Partitions of topics that do not exist are left out."""
     named = ((topics.topic_name(topic), indexes) for topic, indexes in partitions.items())
     return {name: sorted(indexes) for name, indexes in named if name is not None}
 
@@ -210,7 +213,7 @@ def _should_join_again(group: ConsumerGroup, member: ConsumerMember) -> bool:
 
 
 def _classic_member(group: ConsumerGroup, request: SyncGroup | Heartbeat) -> tuple[ConsumerMember | None, KafkaCode]:
-    """Return the classic member that a request is about, or the error."""
+    """Return the classic member that sent a request and NONE, or None and the error."""
     error = group.member_error(request.member_id, request.instance_id)
     if error is KafkaCode.NONE and not group.members[request.member_id].is_classic:
         error = KafkaCode.UNKNOWN_MEMBER_ID
@@ -223,8 +226,8 @@ def _classic_member(group: ConsumerGroup, request: SyncGroup | Heartbeat) -> tup
 def leaving(group: ConsumerGroup, request: LeaveGroup) -> list[tuple[ConsumerMember | None, KafkaCode]]:
     """Return the members that are to leave, each with the outcome for it.
 
-    A member of the newer protocol leaves with its own request.  Only an administrator removes it in this way, by its
-    instance id.
+    A member of the newer protocol leaves with a ConsumerGroupHeartbeat.  LeaveGroup removes such a member only if an
+    administrator names its instance id.
     """
     return [_leaving(group, member) for member in request.members]
 

@@ -4,26 +4,27 @@ Theory of operation
 -------------------
 **Three epochs.**  The group epoch grows when the members, their subscriptions, or the partitions of the topics change.
 The target assignment for that epoch is computed in the same step, or later (below).  Each member moves towards its
-target on its own, with its heartbeats (`reconcile`); its member epoch is that of the target which it follows.
+target on its own, with its heartbeats (`reconcile`).  Its member epoch is the epoch of the target that it follows.
 
-**At most one target per interval** (KIP-1263).  A target costs time in proportion to all members, so a target for each
-of 1,000 joins would cost a thousand times as much as the last one.  The first target of a group without members is
-computed at once.  Further changes only raise the group epoch until the interval since the last target has passed; then
-one target, computed by the next heartbeat or tick, follows them all.  Meanwhile the last target stays in force, except
-for topics to which a member is no longer subscribed.
+**At most one target per interval** (KIP-1263).  The cost of a target is proportional to the number of members.  So if
+1,000 members join an empty group, a target for each join would cost about 500 times as much as one target for all.  The
+first target of a group without members is computed at once.  Further changes only raise the group epoch until the
+interval since the last target has passed.  Then the next heartbeat or tick computes one target for all these changes.
+Meanwhile the last target stays in force, except for topics to which a member is no longer subscribed.
 
-**Stored state** is everything except time: records contain the members, with the current and the target assignment of
-each.  `apply` is its only writer, for records of the log and for new ones.  A coordinator that takes over therefore
+**Stored state** is everything except times: records contain the members, with the current and the target assignment of
+each.  `apply` is the only writer of this state, for replayed records and for new ones.  A new coordinator therefore
 continues where the last one stopped.  Members keep their partitions meanwhile, and each gets a new session.
 
-**The order of records.**  Compaction keeps the last record of each key, so a record of a member may come before that
-of its group.  Any record creates the group or member that it concerns; an object is dropped with its last record.
+**The order of records.**  Compaction keeps the last record of each key, so the record of a member may come before the
+record of its group.  Any record creates the group or member that it concerns.  A group or member without records is
+dropped.
 
-**Records of members that have left.**  A replica that was behind while other replicas compacted gets some records and
-lacks later ones of the same members, even tombstones that were older than `delete.retention.ms`.  So during a replay,
-two members may claim a partition, a target or an instance id, and the later claim is right: it was stored only when the
-other member had given its own up.  Most claims that a later one has overridden end with a later record of that member.
-A member for which the log has none has left, and `load` drops it.  (Kafka failed to load such a log: KAFKA-19862.)
+**Records of members that have left.**  A replica that was behind while other replicas compacted may have old records of
+a member and lack the later ones, even the tombstones if these were older than `delete.retention.ms`.  So during a
+replay, two members may claim the same partition, target or instance id.  The later claim is valid: it was stored only
+after the other member had given up its own.  Usually a later record of the other member ends the earlier claim.  If the
+log has no such record, that member has left, and `load` drops it.  (Kafka failed to load such a log: KAFKA-19862.)
 """
 
 from __future__ import annotations
@@ -64,10 +65,10 @@ NEW: Final = CurrentValue()
 
 @dataclass(slots=True, eq=False)
 class ConsumerMember:
-    """A member.  value: None while its own record was not read yet.  target_order: grows with each record of a target.
+    """A member.  value: None until its own record has been read.  target_order: grows with each record of a target.
 
-    Soft state: expires_ms, the end of its session; rejoin_by_ms, the time by which it must have given its partitions
-    up, or by which a classic member must have sent JoinGroup or SyncGroup; None if it need not.
+    Soft state: expires_ms is the end of its session.  rejoin_by_ms is the time by which it must have given up its
+    partitions, or by which a classic member must have sent JoinGroup or SyncGroup; None if nothing is awaited.
     """
 
     member_id: str
@@ -80,6 +81,7 @@ class ConsumerMember:
 
     @property
     def known(self) -> MemberValue:
+        """Return the member's properties.  Its own record must have been read."""
         assert self.value is not None, self.member_id
         return self.value
 
@@ -91,7 +93,7 @@ class ConsumerMember:
 
     @property
     def name(self) -> str:
-        """Return the member's name for people: static members by the name that an administrator gave them."""
+        """Return the member's name for people: its id, and the instance id of a static member."""
         instance_id = None if self.value is None else self.value.instance_id
         return repr(self.member_id) if instance_id is None else f"{self.member_id!r} ({instance_id!r})"
 
@@ -107,26 +109,29 @@ class ConsumerMember:
 
     @property
     def is_vacant(self) -> bool:
+        """Return whether the member has no records."""
         return self.value is None and not self.target and self.current == NEW
 
     def is_reconciled(self, target_epoch: int) -> bool:
+        """Return whether the member has reached the target of this epoch."""
         return self.current.state is MemberState.STABLE and self.current.epoch == target_epoch
 
 
 class ConsumerGroup:
     """The state of one group.  Times end in `_ms` and use the monotonic clock, except `state_ms`.
 
-    static: member ids by the instance id.
+    static: member ids by instance id.
     state_ms: wall clock at which the group became empty, or was loaded; NO_TIME if unknown.  Soft state.
     is_outdated: the subscribed topics may have changed since `metadata_hash` was compared.  Soft state.
     assigned_ms: when the last target was computed; None if the group was empty or loaded since.  Soft state.
-    assign_at_ms: when the target of the current epoch is to be computed; None if it was, or did not fit.  Soft state.
+    assign_at_ms: when the target of the current epoch is to be computed; None if it was computed already, or did not
+        fit into a batch.  Soft state.
     wake_ms, queued_ms: as in `group.Group`.
     """
 
     protocol_type: Final = CONSUMER
     pending: Final = ()
-    """As in `group.Group`, but always empty: members of the newer protocol make their own ids."""
+    """As in `group.Group`, but always empty: no member gets an id before it has joined."""
 
     __slots__ = (
         "_has_record",
@@ -161,7 +166,7 @@ class ConsumerGroup:
         self.static: Final[dict[str, str]] = {}
         self.regexes: Final[dict[str, RegexValue]] = {}
         self.owners: Final[dict[tuple[UUID, int], str]] = {}
-        """The member in whose current assignment a partition is."""
+        """For each partition, the id of the member whose current assignment contains it."""
         self.census: Final = Census()
         self.history: Final = History()
         self.state_ms = NO_TIME
@@ -221,7 +226,7 @@ class ConsumerGroup:
             self._exit(member)
 
     def _enter(self, member: ConsumerMember) -> None:
-        """Add a member.  Its value and its current assignment are counted where they change."""
+        """Add a member.  `_set_value` and `_set_current` count its value and its current assignment."""
         self.members[member.member_id] = member
         self.census.place(NEW, 1)
 
@@ -287,12 +292,12 @@ class ConsumerGroup:
 
     @property
     def generation(self) -> int:
-        """Return the number that classic members know as the generation, for people."""
+        """Return the group epoch, under the name that classic groups use for it."""
         return self.epoch
 
     @property
     def is_vacant(self) -> bool:
-        """Return whether the coordinator can drop this object without a loss."""
+        """Return whether the coordinator can drop this object: the group has no records and is not being deleted."""
         return not self.is_stored and not self._is_dead
 
     def die(self) -> None:
@@ -301,9 +306,10 @@ class ConsumerGroup:
         self._is_dead = True
 
     def load(self, now_ms: int, wall_ms: int, session_timeout_ms: int) -> list[ConsumerKey]:
-        """Begin to serve: each member has a fresh session, and its whole timeout to give partitions up.
+        """Begin to serve.  Each member gets a new session, and its whole rebalance timeout to give up partitions.
 
-        Drop deleted members and data of which the log still has records, and return the keys of these records.
+        Drop members that have left, and the remains of a deleted group.  Return the keys of their records, which the
+        caller deletes from the log.
         """
         targets: dict[tuple[UUID, int], ConsumerMember] = {}
         for member in sorted(self.members.values(), key=lambda member: member.target_order):
@@ -327,12 +333,15 @@ class ConsumerGroup:
         return stale
 
     def _has_left(self, member: ConsumerMember, targets: dict[tuple[UUID, int], ConsumerMember]) -> bool:
-        """Return whether the replayed log lacks the description of a member, or the tombstones of a member or group."""
+        """Return whether a member has left, although the replayed log lacks its tombstones.
+
+        targets: for each partition, the member with the latest target that contains it.
+        """
         if member.value is None or not self._has_record:
             return True
         instance_id = member.value.instance_id
         return (
-            member.current.epoch > self.assignment_epoch  # the group was deleted and created again
+            member.current.epoch > self.assignment_epoch  # it is a member of a deleted group of the same name
             or (instance_id is not None and self.static.get(instance_id) != member.member_id)
             or any(self.owners.get(place) != member.member_id for place in member.places)
             or any(targets[place] is not member for place in each(member.target))
@@ -341,6 +350,7 @@ class ConsumerGroup:
     # -- members
 
     def member_of_instance(self, instance_id: str | None) -> ConsumerMember | None:
+        """Return the static member with this instance id; None if there is none."""
         member_id = None if instance_id is None else self.static.get(instance_id)
         return None if member_id is None else self.members[member_id]
 
@@ -392,19 +402,19 @@ class ConsumerGroup:
     # -- time
 
     def renew(self, member: ConsumerMember, now_ms: int, session_timeout_ms: int) -> None:
-        """Begin the session of a member anew.  A classic member has a timeout of its own."""
+        """Restart the session of a member.  A classic member has a session timeout of its own."""
         classic = member.known.classic
         member.expires_ms = now_ms + (session_timeout_ms if classic is None else classic.session_timeout_ms)
         self.wake(member.expires_ms)
 
     def expect(self, member: ConsumerMember, now_ms: int) -> None:
-        """Give a member its rebalance timeout to give partitions up or to join again, unless it runs already."""
+        """Start the rebalance timeout in which a member must give up partitions or join again, unless it runs."""
         if member.rejoin_by_ms is None:
             member.rejoin_by_ms = now_ms + max(member.known.rebalance_timeout_ms, 0)
             self.wake(member.rejoin_by_ms)
 
     def wake(self, at_ms: int) -> None:
-        """Note that something is due at this time."""
+        """Note that the group has something to do at this time: `wake_ms` is at most `at_ms` afterwards."""
         if self.wake_ms is None or at_ms < self.wake_ms:
             self.wake_ms = at_ms
 
@@ -431,6 +441,7 @@ class ConsumerGroup:
         self.assigned_ms = now_ms if self.members else None
 
     def deadlines(self) -> Iterator[int]:
+        """Yield all deadlines of the group and its members, unsorted."""
         if self.assign_at_ms is not None:
             yield self.assign_at_ms
         for member in self.members.values():
@@ -440,11 +451,14 @@ class ConsumerGroup:
                 yield member.rejoin_by_ms
 
     def next_deadline(self) -> int | None:
-        """Return the earliest deadline.  It visits each member; `wake_ms` is a cheap lower bound."""
+        """Return the earliest deadline; None if there is none.
+
+        This visits each member; `wake_ms` is a lower bound that costs nothing.
+        """
         return min(self.deadlines(), default=None)
 
     def check(self) -> None:
-        """Assert the invariants.  They cover each member, so only tests call this."""
+        """Assert the invariants.  This visits each member, so only tests call it."""
         owners: dict[tuple[UUID, int], str] = {}
         census = Census()
         assert self.assign_at_ms is None or (self.members and self.epoch > self.assignment_epoch), self.assign_at_ms
@@ -480,7 +494,7 @@ def member_keys(group: str, member_id: str) -> list[ConsumerKey]:
 
 
 def hash_of(topics: dict[str, Topic]) -> int:
-    """Return a number for topics, their ids and their partitions, which differs whenever one of them does; never 0."""
+    """Return a hash of topics: their names, ids and numbers of partitions.  It has 64 bits, signed, and is never 0."""
     digest = blake2b(digest_size=8)
     for name, topic in sorted(topics.items()):
         digest.update(name.encode() + b"\0" + topic.topic_id.bytes + topic.partitions.to_bytes(4, "big"))

@@ -8,10 +8,10 @@ from quorumlog.wire.errors import KafkaCode
 
 
 def commit_error(group: ConsumerGroup, request: OffsetCommit, *, is_transactional: bool) -> KafkaCode:
-    """Return why a client may not commit for a group; NONE if it may.
+    """Return the error if a client may not commit for a group, else NONE.
 
-    An administrator commits without an epoch, while the group is empty.  A producer that commits in a transaction knows
-    only the errors of the classic protocol, in every version of its request.
+    An administrator commits without an epoch, and only while the group is empty.  A producer that commits in a
+    transaction knows only the errors of the classic protocol, whatever the version of its request.
     """
     if group.is_dead:
         return KafkaCode.COORDINATOR_NOT_AVAILABLE
@@ -30,10 +30,10 @@ def commit_error(group: ConsumerGroup, request: OffsetCommit, *, is_transactiona
 
 
 def fetch_error(group: ConsumerGroup, request: GroupToFetch) -> KafkaCode:
-    """Return why a client may not fetch the offsets of a group; NONE if it may.
+    """Return the error if a client may not fetch the offsets of a group, else NONE.
 
-    Only a member of the newer protocol names itself.  Its epoch must be the current one: otherwise its partitions may
-    belong to another member by now, which may still commit.
+    Only requests of members of the newer protocol have a member id.  The member's epoch must be the current one:
+    otherwise its partitions may now belong to another member, which may still commit.
     """
     if request.member_id is None and request.member_epoch < 0:
         return KafkaCode.NONE

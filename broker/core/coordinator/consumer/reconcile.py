@@ -1,10 +1,10 @@
 """Moves a member from its current partitions to those of its target (KIP-848).
 
 A partition has one owner: the member whose current assignment contains it, either to use or to give up.  A member first
-gives up the partitions that are not in its target.  It keeps its epoch, and other members wait, until its heartbeat
-shows that it has given them up.  Then it takes the epoch of the target, and the partitions of the target that have no
-owner.  It gets the remaining ones as their owners give them up.  So no partition ever has two owners, even if messages
-are lost, repeated or reordered.
+gives up the partitions that are not in its target.  Until its heartbeat shows that it has given them up, it keeps its
+epoch, and other members wait.  Then it takes the epoch of the target, and those partitions of the target that have no
+owner.  It gets the remaining partitions when their owners give them up.  So no partition ever has two owners, even if
+messages are lost, repeated or reordered.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def reconcile(
     """Return the next assignment of a member; the current one if there is no next step yet.
 
     owned: the partitions that the member reports; None if its request has no such list, because nothing has changed.
-    is_free: whether no other member owns a partition.
+    is_free: called with a topic id and an index; returns whether no other member owns this partition.
     """
     is_stable = current.state is MemberState.STABLE and current.epoch == target_epoch
     if is_stable and (current.assigned == target or not minus(current.assigned, target)):

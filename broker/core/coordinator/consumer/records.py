@@ -87,7 +87,7 @@ class GroupValue(msgspec.Struct, frozen=True):
 
 
 class ClassicValue(msgspec.Struct, frozen=True):
-    """The part of a member that uses the classic protocol.  session_timeout_ms: the timeout that it asked for."""
+    """The additional properties of a classic member.  session_timeout_ms: the timeout that it asked for."""
 
     session_timeout_ms: int
     protocols: tuple[MemberProtocol, ...]
@@ -114,7 +114,7 @@ class MemberValue(msgspec.Struct, frozen=True):
 class CurrentValue(msgspec.Struct, frozen=True):
     """The current assignment of a member: the partitions that it may use, and those that it must still give up.
 
-    previous_epoch: the epoch before `epoch`.  A member that did not get the last answer still sends it.
+    previous_epoch: the epoch before `epoch`.  A member that did not get the last answer still sends its previous epoch.
     """
 
     epoch: int = 0
@@ -136,7 +136,10 @@ class RegexValue(msgspec.Struct, frozen=True):
 
 
 def read_key(data: bytes) -> ConsumerKey | None:
-    """Return the key; None if the record does not belong to a consumer group.  Raise BadRecord."""
+    """Return the key; None if the record does not belong to a consumer group.
+
+    Like all readers in this module, it raises BadRecord if the bytes are damaged.
+    """
     reader = Reader(data)
     version = reader.int16()
     if version not in _KINDS:
@@ -185,6 +188,7 @@ def read_group(data: bytes) -> GroupValue:
 
 
 def write_group(value: GroupValue) -> bytes:
+    """Return the bytes of a group's epoch."""
     tags = {_HASH_TAG: int64(value.metadata_hash)} if value.metadata_hash else {}
     return int16(_VERSION) + int32(value.epoch) + tagged(tags)
 
@@ -230,7 +234,7 @@ def _read_classic(data: bytes | None) -> ClassicValue | None:
 
 
 def write_member(value: MemberValue) -> bytes:
-    """Raise BadRecord when a name is too long."""
+    """Return the bytes of a member's properties.  Raise BadRecord when a name is too long."""
     parts = [int16(_VERSION), *map(compact_string, (value.instance_id, value.rack_id))]
     parts += [compact_string(value.client_id), compact_string(value.client_host)]
     parts += [uvarint(len(value.topics) + 1), *map(compact_string, value.topics)]
@@ -255,6 +259,7 @@ def read_target(data: bytes) -> int:
 
 
 def write_target(epoch: int) -> bytes:
+    """Return the bytes of the epoch of a target assignment."""
     return int16(_VERSION) + int32(epoch) + tagged({})
 
 
@@ -267,6 +272,7 @@ def read_target_member(data: bytes) -> Partitions:
 
 
 def write_target_member(partitions: Partitions) -> bytes:
+    """Return the bytes of the target of a member."""
     return int16(_VERSION) + _write_partitions(partitions) + tagged({})
 
 
@@ -284,6 +290,7 @@ def read_current(data: bytes) -> CurrentValue:
 
 
 def write_current(value: CurrentValue) -> bytes:
+    """Return the bytes of the current assignment of a member."""
     head = int16(_VERSION) + int32(value.epoch) + int32(value.previous_epoch) + int8(value.state)
     return head + _write_partitions(value.assigned) + _write_partitions(value.revoking) + tagged({})
 
@@ -319,7 +326,7 @@ def read_regex(data: bytes) -> RegexValue:
 
 
 def write_regex(value: RegexValue) -> bytes:
-    """Raise BadRecord when a name is too long."""
+    """Return the bytes of the topics that a regular expression matches.  Raise BadRecord when a name is too long."""
     topics = [uvarint(len(value.topics) + 1), *map(compact_string, value.topics)]
     return int16(_VERSION) + b"".join(topics) + int64(value.version) + int64(value.timestamp_ms) + tagged({})
 

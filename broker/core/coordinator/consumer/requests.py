@@ -31,7 +31,7 @@ ASSIGNORS: Final = ("uniform", "range")
 class ConsumerLimits(msgspec.Struct, frozen=True):
     """The limits of groups of the newer protocol.  Times in ms.
 
-    session_timeout_ms: a member without a heartbeat for this long is removed.
+    session_timeout_ms: a member that sends no heartbeat for this long is removed.
     heartbeat_interval_ms: the interval that the coordinator sends to members.
     assignment_interval_ms: the least time between two targets of a group (KIP-1263); 0: each change makes a target at
         once.
@@ -84,15 +84,15 @@ class SubscribedTopics(Protocol):
         ...
 
     def matching(self, regex: str) -> Sequence[str] | None:
-        """Return the topics whose whole name matches, sorted, without internal topics; None if it is not a valid regex.
+        """Return the topics whose whole name matches, sorted, without internal topics; None if the regex is not valid.
 
-        The time is linear in the total length of the names, for every regex.
+        For every regex, the time is linear in the total length of the names.
         """
         ...
 
 
 class ConsumerHeartbeat(msgspec.Struct, frozen=True):
-    """The only request of a member: to join, stay, change its subscription, give up partitions, or leave.
+    """The only request that a member sends: to join, stay, change its subscription, give up partitions, or leave.
 
     epoch: the member's epoch, or JOINING, LEAVING or AWAY.
     A field that is None (rebalance_timeout_ms: NO_TIMEOUT) is unchanged since the last request.

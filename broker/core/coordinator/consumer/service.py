@@ -40,8 +40,8 @@ Groups = dict[str, Group | ConsumerGroup]
 class ConsumerService:
     """Applies requests to the consumer groups among the groups of a machine.
 
-    Each method returns the group that has to be queued for its next deadline, which may be another object than before;
-    None if no group was reached.
+    Each method returns the group that the caller must queue for its next deadline.  If the group has changed its
+    protocol, this is another object than before.  It is None if the request was refused before it reached a group.
     """
 
     def __init__(self, groups: Groups, topics: SubscribedTopics, random: Random) -> None:
@@ -67,7 +67,10 @@ class ConsumerService:
         return found
 
     def _group(self, turn: Turn, request: ConsumerHeartbeat) -> ConsumerGroup | Refusal:
-        """Return the group of a request.  A group may be made, or change its protocol, for a member that joins."""
+        """Return the group of a request, or the refusal.
+
+        If a member joins, this creates a missing group, and converts a classic group.
+        """
         group = self._groups.get(request.group)
         if group is not None and group.is_dead:
             return KafkaCode.COORDINATOR_NOT_AVAILABLE, "the group is being deleted"
@@ -77,7 +80,7 @@ class ConsumerService:
             return KafkaCode.GROUP_ID_NOT_FOUND, f"there is no consumer group {request.group!r}"
         if group is None and len(self._groups) >= turn.limits.groups_max:
             return KafkaCode.POLICY_VIOLATION, f"there are {len(self._groups)} groups in this partition already"
-        # A join that is refused must leave a classic group as it is, so the refusals come before the records.
+        # A refused join must not change a classic group, so all checks come before the first record.
         if group is not None and group.state is not GroupState.EMPTY:
             plan = migration.plan_upgrade(group, turn.limits, self._topics)
             if not isinstance(plan, migration.Upgrade):
@@ -124,7 +127,7 @@ class ConsumerService:
     ) -> Group | ConsumerGroup:
         """Remove members.  If only classic members are left, the group becomes classic."""
         gone = list(members)
-        first = gone[0].names if gone else None  # the removal takes the names
+        first = gone[0].names if gone else None  # `changes.remove` deletes the names
         turn.note(f"group={group.name!r} {cause}")
         changes.remove(turn, group, gone)
         after = migration.downgrade(turn, self._groups, group, self._topics, client)
@@ -134,7 +137,7 @@ class ConsumerService:
         return group
 
     def on_time(self, turn: Turn, group: ConsumerGroup) -> Group | ConsumerGroup:
-        """Remove expired members, follow changes of the subscribed topics, and assign if it is due."""
+        """Remove expired members, apply changes of the subscribed topics, and compute a target that is due."""
         expired = heartbeat.expired(turn, group)
         if not expired:
             changes.refresh(turn, group, self._topics)
@@ -156,7 +159,7 @@ class ConsumerService:
             case JoinGroup():
                 had = group.consumer_members
                 classic.join(turn, group, call, request, self._topics, self._random)
-                if group.consumer_members < had:  # it took over the name of the last other member
+                if group.consumer_members < had:  # it replaced a static member of the newer protocol
                     after = migration.downgrade(turn, self._groups, group, self._topics, request.client)
                     return group if after is None else after
             case SyncGroup():
@@ -188,7 +191,7 @@ class ConsumerService:
         return after
 
     def make_classic(self, turn: Turn, group: ConsumerGroup) -> Group:
-        """Make a consumer group without members a classic one, for a member that joins.
+        """Replace a consumer group without members by a classic one, because a classic member joins.
 
         The member may never join.  So the group is stored at once: its offsets expire after the time in this record.
         """
