@@ -5,12 +5,13 @@ acknowledgement of all replicas in sync, at this broker or at the broker that le
 partition go to one partition, so they keep their order as long as no write is repeated.
 
 Theory of operation.  `write` makes one attempt for the records of one share partition, as many as fit into a batch.  It
-reads them from the log even if letters have no copies: an offset that is a gap, or that a control record has, gets no
-letter.  `LedShare` repeats this with growing pauses, and notes which records have their letters.  An attempt whose
-outcome is unknown is repeated, so a record may have two letters.
+reads them from the log even if letters have no copies, because an offset without a record, or with a control record,
+gets no letter.  `LedShare` repeats this with growing pauses, and notes which records have their letters.  An attempt
+whose outcome is unknown is repeated, so a record may have two letters.
 
-Bounds: `share_letter_writes` attempts at a time, of which `share_letter_reads` decode records.  Each holds one read of
-the log, and one batch.  A request has a deadline at its leader, and a longer one here.
+Bounds: at most `share_letter_writes` attempts run at a time, of which `share_letter_reads` decode records.  Each holds
+the data of one read of the log, and one batch.  The leader ends a request after `share_letter_timeout_ms`, and this
+broker stops waiting for the answer after `share_letter_answer_ms`.
 """
 
 from __future__ import annotations
@@ -56,13 +57,13 @@ OFFSET: Final = "__dlq.errors.offset"
 GROUP: Final = "__dlq.errors.group"
 DELIVERY_COUNT: Final = "__dlq.errors.delivery.count"
 MESSAGE: Final = "__dlq.errors.message"
-"""The headers of a dead letter, as text: from where its record is, and why it was given up."""
+"""The headers of a dead letter, as text: the place of its record, and the reason why the group gave the record up."""
 
 _ACKS_ALL: Final = -1
 _CODES: Final = frozenset(int(each) for each in KafkaCode)
 _RECORD_BYTES: Final = 31
 _HEADER_BYTES: Final = 10
-"""At most so many bytes does the format add to the contents of a record, and of a header."""
+"""Largest number of bytes that the format adds to the contents of a record, and of a header."""
 
 
 class DeadLetterTopic(msgspec.Struct, frozen=True):
@@ -73,7 +74,7 @@ class DeadLetterTopic(msgspec.Struct, frozen=True):
 
 
 class Failing(NamedTuple):
-    """Dead letters that cannot be written.  since_ms: by the wall clock."""
+    """Dead letters that cannot be written.  since_ms: the time of the first failure, by the wall clock."""
 
     topic: str
     cause: str
@@ -94,7 +95,7 @@ class Attempt(NamedTuple):
 
 
 class _Target(NamedTuple):
-    """A partition that gets letters.  max_bytes: of a batch."""
+    """A partition that gets letters.  max_bytes: the largest permitted size of a batch."""
 
     topic: str
     partition: int
@@ -103,7 +104,11 @@ class _Target(NamedTuple):
 
 
 class _Built(NamedTuple):
-    """Letters for records below `end`.  batch: None without any.  too_large: the offsets of records without letters."""
+    """Letters for records below `end`.
+
+    batch: None if there are no letters.  letters: their number.  too_large: the offsets of records whose letters
+    exceed the limit of the topic.
+    """
 
     batch: bytearray | None
     letters: int
@@ -145,7 +150,7 @@ class DeadLetters:
         self._wait_applied = wait_applied
         self._produce = produce
         self._wall_ms = wall_ms
-        self._links = BrokerLinks(resolve)  # not those to coordinators: a write that waits for replicas delays others
+        self._links = BrokerLinks(resolve)  # not those of coordinators: writes that wait for replicas delay others
         self._writes = asyncio.Semaphore(limits.share_letter_writes)
         self._reads = asyncio.Semaphore(limits.share_letter_reads)
         self._creations: dict[str, TopicCreation] = {}
@@ -158,7 +163,7 @@ class DeadLetters:
         self._lines = LineBudget(logger, asyncio.get_running_loop().time)
 
     async def close(self) -> None:
-        """End creations of topics, and close all connections.  The callers have ended their attempts.  Idempotent."""
+        """End creations of topics, and close all connections.  No attempt may be in progress.  Idempotent."""
         self._group = None
         creations, self._creations = self._creations, {}
         for creation in creations.values():
@@ -175,7 +180,10 @@ class DeadLetters:
             self._lines.warning("dead letters not written", key=key.text, topic=topic, cause=cause)
 
     def settled(self, key: ShareKey, *, are_written: bool) -> None:
-        """Note that all letters of a share partition are written, or that this broker no longer writes them."""
+        """Note that all letters of a share partition are written, or that this broker no longer writes them.
+
+        are_written: distinguishes the two cases; only the first one is logged.
+        """
         if self.failing.pop(key, None) is not None and are_written:
             logger.info("dead letters written after failures", key=key.text)
 
@@ -198,7 +206,7 @@ class DeadLetters:
             if replica.log is not None:
                 core.follow_log_start(replica.log.start_offset)
             if not core.letters(first):
-                return Attempt()  # retention has deleted them, and needs no topic for that
+                return Attempt()  # no record waits any more, so a missing topic is no problem
             target = await self._target(letters.name, key.partition)
             if isinstance(target, str):
                 return Attempt(problem=target)
@@ -222,7 +230,7 @@ class DeadLetters:
     async def _target(self, name: str, source: int) -> _Target | str:
         """Return the partition that gets the letters of partition `source`, or the problem that prevents writing.
 
-        As in Kafka, it has the number of the source, modulo the number of partitions.
+        As in Kafka, its index is that of the source, modulo the number of partitions.
         """
         image = self._cluster.newest
         problem = dead_letter_problem(image, name)
@@ -269,7 +277,10 @@ class DeadLetters:
         return problem
 
     def _drop_creation(self) -> bool:
-        """Drop a creation that is not in progress.  It has failed, and its topic may not be wanted any more."""
+        """Drop a creation that is not in progress, and return whether there was one.
+
+        Such a creation has failed, and its topic may not be wanted any more.
+        """
         idle = next((name for name, each in self._creations.items() if not each.is_running), None)
         if idle is not None:
             del self._creations[idle]
@@ -285,7 +296,7 @@ class DeadLetters:
         target: _Target,
         first: int,
     ) -> tuple[list[DeadRecords], _Built] | Attempt:
-        """Return records that wait for letters, and their letters, or the result of an attempt that has ended."""
+        """Return records that wait for letters, and their letters; or the result, if the attempt has ended already."""
         log = replica.log
         if log is None or replica.leader is not leader:
             return Attempt(problem="this broker does not lead the partition any more")
@@ -314,7 +325,10 @@ class DeadLetters:
         return dead, built
 
     async def _append(self, target: _Target, batch: bytearray) -> str:
-        """Append a batch.  Return the reason of a failure, after which the batch may still be appended."""
+        """Append a batch.  Return an empty string, or the reason of a failure.
+
+        After a failure, the batch may have been appended, or may still be.
+        """
         timeout_ms = self.limits.share_letter_timeout_ms
         where = f"{target.topic}-{target.partition}"
         if target.leader == self._cluster.broker_id:
@@ -341,7 +355,7 @@ class DeadLetters:
 
 
 class _Work(NamedTuple):
-    """Makes the letters of one read.  It changes nothing else, so it may run in a thread."""
+    """Makes the letters of one read.  It changes no shared state, so it may run in a thread."""
 
     group: str
     topic: str
@@ -393,7 +407,7 @@ class _Work(NamedTuple):
             [opened] = open_batches(batch)
             found = [(each, read_batch(opened, self.topic, self.partition, each.first, each.end)) for each in dead]
         except UnreadableBatchError:
-            # A consumer cannot read it either.  Its offsets are all that a letter can say.
+            # A consumer cannot read this batch either, so its letters contain only the offsets.
             for each in dead:
                 for offset in range(max(each.first, header.base_offset), min(each.end, header.end_offset)):
                     yield offset, self._letter(each, offset, None, None, ())
@@ -425,14 +439,14 @@ class _Work(NamedTuple):
 
 
 def _size_of(row: NewRecord) -> int:
-    """Return the bytes that a record occupies at most in a batch."""
+    """Return the largest number of bytes that a record can occupy in a batch."""
     _, key, value, headers = row
     size = _RECORD_BYTES + len(key or b"") + len(value or b"")
     return size + sum(_HEADER_BYTES + len(name.encode()) + len(text or b"") for name, text in headers)
 
 
 def _without(dead: Sequence[DeadRecords], end: int, left_out: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of dead records below `end`, without some offsets, which are ascending."""
+    """Yield the ranges of dead records below `end`, without the offsets in `left_out`, which are ascending."""
     for each in dead:
         first, last = each.first, min(each.end, end)
         for offset in left_out:

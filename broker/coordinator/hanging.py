@@ -1,9 +1,9 @@
 """Ends transactions that are open in a partition although their coordinator has ended them, or does not know them.
 
-An unclean election may drop the marker of a transaction.  The open transaction then holds back the readers of committed
-records, and its coordinator does not write the marker again, because the marker was committed once.  The leader of the
-partition therefore checks the transactions that have been open for a long time.  It asks the coordinators of all
-partitions of `__transaction_state`, because a log contains no transactional ids.
+An unclean election may lose the marker of a transaction.  The transaction then stays open in the partition and blocks
+readers of committed records.  Its coordinator does not write the marker again, because the marker was committed once.
+The leader of the partition therefore checks the transactions that have been open for a long time.  It asks the
+coordinators of all partitions of `__transaction_state`, because a log contains no transactional ids.
 
 **Valid answers.**  Every coordinator must answer from committed state.  A batch is appended only after its partition
 was added to the transaction.  So if the transaction is open at no coordinator, it has already ended.  The answers are
@@ -48,7 +48,7 @@ logger = get_logger("coordinator")
 
 
 class _Open(NamedTuple):
-    """An open transaction in a log of which this broker is the leader."""
+    """An open transaction in the log of a partition that this broker leads."""
 
     partition: PartitionKey
     leader_epoch: int
@@ -67,7 +67,7 @@ class _Suspect(NamedTuple):
     end_offset: int
 
     def is_still_open(self, producers: ProducerState) -> bool:
-        """Return whether the producer has had no batch and no marker in the log of the partition since then."""
+        """Return whether the transaction is open and its producer has appended nothing since it became a suspect."""
         producer = producers.get(self.open.producer_id)
         if producer is None or producers.transactions.open.get(self.open.producer_id) != self.open.first_offset:
             return False
@@ -101,7 +101,7 @@ class HangingTransactions:
             await self.look()
 
     async def look(self) -> None:
-        """Check once: ask about the transactions that have been open for long, and end those that hang."""
+        """Check once: ask about the transactions that have been open for a long time, and end those that hang."""
         suspects = self._suspects(now_ms())
         for each in suspects[: self._limits.hanging_checks_max]:
             outcome = await self._ask(each)
@@ -111,7 +111,7 @@ class HangingTransactions:
                 await self._end(each, is_commit=outcome is Outcome.COMMITTED)
 
     def _suspects(self, now: int) -> list[_Suspect]:
-        """Return the transactions that have been open for `hanging_age_ms`, the longest first."""
+        """Return the transactions that have been open for `hanging_age_ms`, those that are open for longest first."""
         since: dict[_Open, int] = {}
         found: list[_Suspect] = []
         for replica in list(self._table):
@@ -136,7 +136,7 @@ class HangingTransactions:
         return sorted(found, key=lambda each: since[each.open])
 
     async def _ask(self, suspect: _Suspect) -> Outcome | None:
-        """Return the outcome of a transaction; None if a coordinator did not answer."""
+        """Return the outcome of a transaction; None if any coordinator did not answer."""
         topic = self._cluster.newest.topic(TRANSACTION_STATE)
         if topic is None:
             return None
@@ -166,7 +166,7 @@ class HangingTransactions:
         return next((each for each in (Outcome.OPEN, Outcome.COMMITTED) if each in found), Outcome.ABORTED)
 
     async def _end(self, suspect: _Suspect, *, is_commit: bool) -> None:
-        """Append the missing marker, unless the leadership, the transaction or its last batch has changed."""
+        """Append the missing marker, unless the leadership, the transaction or the producer's last batch changed."""
         replica, log = suspect.replica, suspect.replica.log
         if log is None or replica.leader is not suspect.leader:
             return

@@ -45,15 +45,16 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     verification_timeout_ms: int = 3_000
     """How long a leader waits for the coordinator before it refuses the first batch of a transaction."""
     addition_wait_ms: int = 2_000
-    """How long a leader repeats its question while the coordinator still ends the producer's previous transaction.
+    """How long a leader repeats its request while the coordinator still ends the producer's previous transaction.
     Then the producer gets NOT_ENOUGH_REPLICAS, and retries."""
     addition_retry_min_ms: int = 4
     """Time before a leader asks again.  It doubles up to `addition_retry_max_ms`."""
     addition_retry_max_ms: int = 100
     hanging_interval_ms: int = 10_000
-    """Time between two searches for transactions that have been open for long; see `broker.coordinator.hanging`."""
+    """Time between two searches for transactions that may hang; see `broker.coordinator.hanging`."""
     hanging_age_ms: int = 60_000
-    """Age, as seen by the leader, from which it asks about an open transaction.  It asks again after the same time."""
+    """Age of an open transaction at which its leader asks about it, counted since the leader first saw it.  The leader
+    asks again after the same time."""
     hanging_checks_max: int = 50
     """Transactions about which one search asks; the next search asks about the others."""
 
@@ -63,19 +64,20 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     share_state_retry_ms: int = 50
     """Time before a request to the share coordinator is repeated, while no broker has this role."""
     share_log_end_timeout_ms: int = 1_500
-    """How long the description of a share group's offsets waits for the leaders of its partitions.  Then the lag of the
-    other partitions is unknown.  It is shorter than the 3 s that `kctl doctor` waits for the whole answer."""
+    """How long the description of a share group's offsets waits for the leaders of its partitions.  Then the lag of
+    partitions whose leaders have not answered is unknown.  This limit is shorter than the 3 s that `kctl doctor` waits
+    for the whole answer."""
     share_wait_max_ms: int = 60_000
     """The longest time that a ShareFetch waits for records, even if the client asks for more."""
     share_load_wait_ms: int = 10_000
-    """How long a ShareFetch waits while all its states are being loaded, even if the client waits less."""
+    """How long a ShareFetch waits while all its states are being loaded, even if the client asks for a shorter wait."""
     share_loads_per_fetch: int = 50
     """States that one ShareFetch loads at the same time.  The others follow."""
     share_read_max_bytes: int = 1 << 20
     """Bytes that one ShareFetch reads from one partition."""
     share_time_lookups: int = 2
-    """Look-ups by timestamp, for new share groups that begin at records of a certain age, at the same time.  Others
-    wait."""
+    """Look-ups by timestamp that run at the same time.  They find the start of new share groups that begin at records
+    of a certain age.  Further look-ups wait."""
     share_partitions_max: int = 10_000
     """Partitions of one share session.  A request with more gets INVALID_REQUEST."""
     share_partitions_per_fetch: int = 100
@@ -85,29 +87,30 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     """Bytes of one read of records that get dead letters.  One batch of letters has about this size; a larger letter is
     written alone."""
     share_letter_writes: int = 16
-    """Writes of dead letters at a time.  Other share partitions wait for their turn."""
+    """Writes of dead letters that run at the same time.  Other share partitions wait for their turn."""
     share_letter_reads: int = 2
-    """Writes that decode records at a time.  Each may take as much memory as the largest decompressed batch."""
+    """Writes that decode records at the same time.  Each may use as much memory as the largest decompressed batch."""
     share_letter_timeout_ms: int = 3_000
-    """How long a write of dead letters waits for the replicas in sync.  Then it is repeated."""
+    """How long a write of dead letters waits for the replicas in sync.  Then the write is repeated."""
     share_letter_answer_ms: int = 10_000
-    """How long a broker waits for the answer to such a write: earlier ones on the connection may wait as well."""
+    """How long a broker waits for the answer to such a write.  This is longer than the timeout of the write, because
+    earlier writes on the connection may delay the answer."""
     share_letter_retry_min_ms: int = 100
     """Time before dead letters that were not written are tried again.  It doubles up to `share_letter_retry_max_ms`."""
     share_letter_retry_max_ms: int = 10_000
     share_reminder_interval_ms: int = 5_000
-    """Time between two looks of a share coordinator for dead letters that nobody writes.  After the leader of their
-    partition has changed, the second look reminds the new one."""
+    """Time between two looks of a share coordinator for dead letters that no leader writes.  After the leader of their
+    partition has changed, the second look reminds the new leader."""
     share_reminders_max: int = 100
-    """Share partitions of which one look reminds one leader, which then loads their states.  Others wait for the next
-    look."""
+    """Share partitions of which one look reminds one leader.  The leader then loads their states.  Other share
+    partitions wait for the next look."""
     share_letter_creations_max: int = 100
-    """Dead-letter topics that a broker tries to create.  The letters for others wait."""
+    """Dead-letter topics that a broker tries to create at the same time.  The letters for other missing topics wait."""
 
 
 @dataclass(slots=True)
 class CoordinatorCounters:
-    """Counts for the metrics.  waiting: calls that wait now; waiting_bytes: of their requests."""
+    """Counts for the metrics.  waiting: calls that wait now; waiting_bytes: the bytes of their requests."""
 
     waiting: int = 0
     waiting_bytes: int = 0

@@ -32,7 +32,7 @@ class ShareSession:
 
     peer: the address of the connection that sent its last request.  next_epoch: the epoch of its next request.
     places: the partitions, in the order in which they are served.
-    former: other partitions of which the member may still have records: it has fetched or acknowledged them before.
+    former: other partitions whose records the member may still hold, because it has used the partitions before.
     """
 
     key: SessionKey
@@ -43,7 +43,7 @@ class ShareSession:
     former: dict[Place, None] = field(default_factory=dict)
 
     def change(self, added: Iterable[Place], forgotten: Iterable[Place]) -> None:
-        """Add partitions, then let partitions leave."""
+        """Add partitions, then move those in `forgotten` to the former ones."""
         for place in added:
             self.places[place] = None
             self.former.pop(place, None)
@@ -60,7 +60,7 @@ class ShareSession:
 
 
 class ShareSessions:
-    """All sessions.  on_end: called with each session that ends, whose records are released then."""
+    """All sessions of a broker.  on_end: called with each session that ends; it must release the session's records."""
 
     def __init__(self, on_end: Callable[[ShareSession], None]) -> None:
         self._sessions: dict[SessionKey, ShareSession] = {}
@@ -71,7 +71,12 @@ class ShareSessions:
         return len(self._sessions)
 
     def begin(self, key: SessionKey, peer: str, epoch: int, sessions_max: int, now_ms: int) -> ShareSession | KafkaCode:
-        """Return the session of a request, or the error.  The caller calls `end` after a request with END_SESSION."""
+        """Return the session of a request, or the error.  The caller calls `end` after a request with END_SESSION.
+
+        epoch: NEW_SESSION replaces an earlier session of the member; END_SESSION is valid at any time.  Any other epoch
+        must be the session's `next_epoch`.
+        sessions_max: a further session gets SHARE_SESSION_LIMIT_REACHED, unless an idle one can be dropped.
+        """
         session = self._sessions.get(key)
         if epoch == NEW_SESSION:
             if session is None and len(self._sessions) >= sessions_max:
@@ -128,6 +133,6 @@ class ShareSessions:
             self.end(session)
 
     def uses(self, group: str, place: Place) -> bool:
-        """Return whether a session of the group has this partition, or its member may still have records of it."""
+        """Return whether a session of the group has this partition, or had it and may still hold records of it."""
         sessions = (each for each in self._sessions.values() if each.key.group == group)
         return any(place in each.places or place in each.former for each in sessions)

@@ -65,7 +65,7 @@ from quorumlog.wire.rpcs import ControllerCall
 
 _NAME_MAX_BYTES: Final = 1_024
 _GROUP_BYTES: Final = 100
-"""The size, in bytes, that a coordinator counts for a request of this broker."""
+"""The size in bytes that a coordinator assumes for a request of this broker."""
 
 
 def share_config(image: ClusterImage, group: str) -> ShareConfig:
@@ -161,7 +161,7 @@ class ShareGroups:
         end_offset: int,
         timestamp_ms: int,
     ) -> None:
-        """A subscriber of `MetadataReplay`."""
+        """Follow changes of configs and of dead-letter topics; subscribed to `MetadataReplay`."""
         if old.configs is not new.configs or old.group_configs is not new.group_configs:
             self._configure(new)
         if self.letters.failing:
@@ -174,12 +174,13 @@ class ShareGroups:
             self.partitions.retry_letters(may_succeed)
 
     def _own(self, task: asyncio.Task[None]) -> None:
-        """End a task with this object."""
+        """Keep a task, so that `close` cancels it."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def _configure(self, image: ClusterImage) -> None:
-        configs = ClusterImage(configs=image.configs, group_configs=image.group_configs)  # it keeps no topics alive
+        # A copy without topics, so that `partitions` keeps no old topics in memory.
+        configs = ClusterImage(configs=image.configs, group_configs=image.group_configs)
         self._sessions_max = int(configs.cluster_config("group.share.max.share.sessions"))
         self.partitions.configure(partial(share_config, configs))
 
@@ -203,7 +204,10 @@ class ShareGroups:
         return self.partitions.config_of(group).limits.lock_ms
 
     async def fetch(self, plan: ShareFetchPlan) -> ShareReply:
-        """Apply the acknowledgements, then acquire records; wait for records if there is nothing to report."""
+        """Apply the acknowledgements, then acquire records.
+
+        Wait for records only if there is nothing to report: no acknowledgement and no error.
+        """
         problem = self._problem(plan.group, plan.member_id, plan.acknowledgements, may_renew=plan.is_renewal)
         if problem is not None:
             return ShareReply(KafkaCode.INVALID_REQUEST, problem)
@@ -228,6 +232,7 @@ class ShareGroups:
         return ShareReply(KafkaCode.NONE, None, acknowledged, fetched)
 
     async def acknowledge(self, plan: ShareAcknowledgePlan) -> ShareReply:
+        """Apply the acknowledgements, and return once they are durable or refused."""
         problem = self._problem(plan.group, plan.member_id, plan.acknowledgements, may_renew=plan.is_renewal)
         if problem is not None:
             return ShareReply(KafkaCode.INVALID_REQUEST, problem)
@@ -274,7 +279,7 @@ class ShareGroups:
         begun: list[tuple[Place, asyncio.Future[KafkaCode] | KafkaCode]] = []
         for place, batches in acknowledgements.items():
             current = self.sessions.of(session.key)  # a newer session of the member has the same locks
-            if current is None:  # its end has released the locks, and no session would drop what is loaded now
+            if current is None:  # the locks were released when it ended, and a state loaded now would never be dropped
                 begun.append((place, KafkaCode.INVALID_RECORD_STATE))
                 continue
             session = current
@@ -291,9 +296,9 @@ class ShareGroups:
         )
 
     def _prune(self, session: ShareSession) -> None:
-        """Forget the former partitions of a session that this broker does not serve.
+        """Remove from a session the former partitions that this broker does not serve.
 
-        So a session has at most as many of them as this broker serves.
+        So a session has at most as many former partitions as this broker serves.
         """
         group = session.key.group
         for place in [each for each in session.former if self.partitions.known(ShareKey(group, *each)) is None]:
@@ -304,8 +309,8 @@ class ShareGroups:
     ) -> tuple[ShareFetched, ...]:
         """Acquire records; wait `wait_ms` for them, and at least `load_wait_ms` while all states are being loaded.
 
-        A session that ends or is replaced meanwhile gets no records: its client may wait on another connection, and
-        nobody would release these records before their locks expire.
+        A session that ends or is replaced meanwhile gets no records: its client may use another connection by now, and
+        these records would stay locked until their locks expire.
         """
         loop = asyncio.get_running_loop()
         begun = loop.time()
@@ -336,7 +341,7 @@ class ShareGroups:
     ) -> tuple[tuple[ShareFetched, ...], bool]:
         """Acquire the records that are available now, within the limits of the request.
 
-        Return them, and whether a state was loaded.
+        Return these records, and whether any state is loaded.
         loading: the share partitions whose states are being loaded.  They do not delay the others.
         """
         fetched: list[ShareFetched] = []
@@ -345,7 +350,7 @@ class ShareGroups:
         group, member_id = session.key
         for place in list(session.places)[: self._limits.share_partitions_max]:
             if not self.sessions.is_current(session):
-                return (), is_any_loaded  # no session would drop what is loaded now
+                return (), is_any_loaded  # a state that is loaded now would never be dropped
             if records_left <= 0 or bytes_left <= 0 or len(fetched) >= self._limits.share_partitions_per_fetch:
                 break
             key = ShareKey(group, *place)
@@ -415,7 +420,7 @@ class ShareGroups:
             self._asking.discard((effect.group, type(effect)))
 
     async def _initialize(self, effect: InitializeShareStates) -> None:
-        """Initialize states, and report the initialized ones to the group, which requests the others again."""
+        """Initialize states, and report the initialized ones to the group.  The group requests the others again."""
         keys = _keys(effect.group, effect.partitions)
         found = await self._ask_for(effect, [InitializeState(key, effect.state_epoch, NO_START) for key in keys])
         # FENCED_STATE_EPOCH shows that a state with a later epoch exists, so this partition is initialized, too.
@@ -428,7 +433,7 @@ class ShareGroups:
             )
 
     async def _delete(self, effect: DeleteShareStates) -> None:
-        """Delete states, and report the deleted ones to the group, which requests the others again."""
+        """Delete states, and report the deleted ones to the group.  The group requests the others again."""
         keys = _keys(effect.group, effect.partitions)
         found = await self._ask_for(effect, [DeleteState(key) for key in keys])
         done = {key for key, response in zip(keys, found, strict=True) if response.error is KafkaCode.NONE}
@@ -445,7 +450,7 @@ class ShareGroups:
         return await self._forget(group, listed.partitions)
 
     async def _forget(self, group: str, partitions: tuple[NamedPartitions, ...]) -> KafkaCode:
-        """Delete states, and report that to the group.  A leader that uses one of them is refused at its next save."""
+        """Delete states, and report that to the group.  A leader that still uses one is refused at its next save."""
         responses = await self.states.ask_all([DeleteState(key) for key in _keys(group, partitions)])
         failed = [each.error for each in responses if each.error is not KafkaCode.NONE]
         if failed:
@@ -455,9 +460,10 @@ class ShareGroups:
     async def describe_offsets(
         self, group: str, wanted: Sequence[NamedPartitions] | None
     ) -> tuple[ListShareStatesResponse, list[tuple[NamedPartitions, list[StateResponse]]]]:
-        """Return the states of a group, by topic.  wanted: partitions to describe; None for all that have a state.
+        """Return the states of a group, by topic.  wanted: the partitions to describe; None: all that have a state.
 
-        The states of a former topic are not shown if another one has its name now: clients take them for those of that.
+        If a topic was deleted and another topic has its name now, the states of the deleted topic are left out: clients
+        would treat them as states of the new topic.
         """
         listed = await self._ask_group(group, ListShareStates(group))
         if listed.error is not KafkaCode.NONE:
@@ -476,8 +482,8 @@ class ShareGroups:
     ) -> tuple[ListShareStatesResponse, list[StateResponse]]:
         """Initialize states again, at the given offsets.  The group must be empty; a missing one is created.
 
-        The group notes the share partitions after they have a state.  If its coordinator fails in between, the states
-        remain, and the subscription of the next member adds them to the group.
+        The group notes the share partitions after their states were written.  If its coordinator fails in between, the
+        states remain, and are added to the group when the next member subscribes to the topics.
         """
         reset = await self._ask_group(group, ResetShareStates(group, tuple(topic for topic, _ in offsets)))
         if reset.error is not KafkaCode.NONE:
@@ -500,7 +506,7 @@ class ShareGroups:
         if listed.error is not KafkaCode.NONE:
             return listed
         known: dict[str, list[NamedPartitions]] = {}
-        for each in listed.partitions:  # those of a former topic with the same name may not be deleted yet
+        for each in listed.partitions:  # states of a deleted topic with the same name may still exist
             known.setdefault(each.topic, []).append(each)
         results = {}
         for topic in topics:

@@ -21,7 +21,7 @@ NO_PARTITION = -1
 
 
 class CoordinatorShell(Generic[M]):
-    """Begins a coordinator when this broker is elected leader of a partition, and ends it when it resigns."""
+    """Begins a coordinator when this broker is elected leader of a partition, and ends it when the broker resigns."""
 
     def __init__(
         self,
@@ -116,7 +116,10 @@ class CoordinatorShell(Generic[M]):
         is_read: bool,
         needs_log: bool = False,
     ) -> asyncio.Future[Any]:
-        """Begin a call at the coordinator of a partition; see `Coordinator.call`."""
+        """Begin a call at the coordinator of a partition; see `Coordinator.call`.
+
+        If this broker does not coordinate the partition, the future has NOT_COORDINATOR.
+        """
         found = self._by_index.get(partition)
         if found is None:
             self.counters.refused += 1
@@ -135,7 +138,7 @@ class CoordinatorShell(Generic[M]):
         return None if log is None else log.producers
 
     def take_offline(self, partition: int, error: Exception) -> None:
-        """Neither read nor write the log of a partition any more, because it failed with `error`."""
+        """Stop reading and writing the log of a partition, because it failed with `error`."""
         if (found := self._by_index.get(partition)) is not None:
             found.take_offline(error)
 
