@@ -2,10 +2,11 @@
 
     magic | header frame | chunk frames … | footer frame
 
-A frame is length, kind, CRC-32C of kind and payload, payload.  The header names the part of the log that the snapshot
-replaces and the voters in force at its end.  The chunks belong to the state machine and are opaque here.  The footer
-holds the number of chunks and a CRC-32C of everything before it, which reveals a snapshot that is truncated or was put
-together from two.  Data that does not match is refused; nothing is skipped.
+A frame consists of the payload's length, the kind, a CRC-32C of kind and payload, and the payload.  The header names
+the end of the part of the log that the snapshot replaces, and the voters in force at that end.  The chunks belong to
+the state machine and are opaque to this module.  The footer holds the number of chunks, and the size and the CRC-32C of
+everything before it.  So a snapshot that is truncated, or mixed from two snapshots, is noticed.  Data that does not
+match is refused; nothing is skipped.
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ _HEADER_KIND, _CHUNK_KIND, _FOOTER_KIND = 1, 2, 3
 
 
 class SnapshotHeader(msgspec.Struct, frozen=True):
-    """The header of a snapshot.  timestamp_ms: wall clock of the node that took it; for retention."""
+    """The header of a snapshot.  timestamp_ms: wall clock of the node that took it; retention uses this time."""
 
     base: LogBase
     timestamp_ms: int
 
 
 def encode_base(base: LogBase) -> bytes:
+    """Return the header's encoding of a log base, which `decode_base` reads."""
     voters = codec.control_to(base.voters).SerializeToString(deterministic=True)
     target = codec.control_to(TargetVoters(base.target)).SerializeToString(deterministic=True)
     return _BASE.pack(VERSION, base.end.epoch, base.end.offset, len(voters)) + voters + target
@@ -72,7 +74,10 @@ def _control(data: bytes) -> object:
 
 
 class SnapshotWriter:
-    """Encodes a snapshot piece by piece: `header`, `chunk`…, `footer`."""
+    """Encodes a snapshot piece by piece: `header`, `chunk`…, `footer`.  Each call returns the bytes of its piece.
+
+    A chunk has 1 to `CHUNK_MAX_BYTES` bytes.  size: the bytes returned so far.
+    """
 
     def __init__(self) -> None:
         self.size = 0
@@ -104,7 +109,8 @@ def _frame(kind: int, payload: bytes) -> bytes:
 class SnapshotParser:
     """Decodes a snapshot that arrives in pieces of any size, and yields its chunks.
 
-    Every method raises MalformedError if the bytes are not those of a `SnapshotWriter`.
+    Every method raises MalformedError if the bytes were not made by a `SnapshotWriter`.
+    header: None until its frame is complete.  complete: whether the footer was read.
     """
 
     def __init__(self) -> None:
@@ -178,4 +184,5 @@ class SnapshotInfo(msgspec.Struct, frozen=True):
 
 
 def snapshot_name(end: LogEnd) -> str:
+    """Return the file name of a snapshot.  Names sort by offset, then by epoch."""
     return f"{end.offset:020d}-{end.epoch:010d}.snapshot"

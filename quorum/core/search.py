@@ -1,13 +1,14 @@
-"""The search for the leader, by a node without contact with one.
+"""The search for the leader, by a node that has no contact with one.
 
-Theory of operation.  A node without a leader asks other nodes: one DescribeQuorum at a time, to a voter or bootstrap
-address drawn at random.  Every node answers it from its own state.
+Theory of operation.  A node without a leader asks other nodes: it sends one DescribeQuorum at a time, to a voter or
+bootstrap address drawn at random.  Every node answers from its own state.
 
-A *paused* leader, from which no majority fetches, asks as well.  It may have been replaced, or removed from the voters,
-while it was disconnected, and any node may be the one that can report it.  It asks voters and others in turn, also
-observers, because a link to a broker may work when those to the voters do not.  When it has tried all other voters and
-reached none, it has its connections dropped and returns to the bootstrap addresses.  Until it learns of a newer epoch
-it stays leader, so that no election is needed when the link works again."""
+A *paused* leader, from which no majority fetches, searches as well.  It may have been replaced, or removed from the
+voters, while it was disconnected, and any node may know about that.  It asks voters and other nodes in turn, including
+observers, because its link to a broker may work while its links to the voters do not.  When it has tried all other
+voters and reached none, it drops its connections (`ResetConnections`) and asks a bootstrap address.  It stays leader
+until it learns of a newer epoch, so that no election is needed when the links work again.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class LeaderSearch:
         self._timeouts = timeouts
 
     def is_on(self) -> bool:
-        """Return whether this node searches now."""
+        """Return whether this node searches for a leader now."""
         state = self._state
         match state.role:
             case Unattached() | Prospective() | Resigned() | Candidate(overdue=True):
@@ -38,7 +39,7 @@ class LeaderSearch:
         return False
 
     def ask_next(self, now_ms: int) -> None:
-        """Ask one random node, if the pause since the last request is over."""
+        """Ask one random node, if the pause after the last request is over."""
         state = self._state
         if not state.seek.is_due(now_ms):
             return
@@ -51,7 +52,10 @@ class LeaderSearch:
         state.ask(state.seek, Purpose.SEEK, to, DescribeQuorum(state.sender, state.config.address, epoch), now_ms)
 
     def _peers_of_paused(self, leader: Leader) -> list[Peer]:
-        """Return the next nodes for a paused leader: voters or others in turn; after a reset, bootstrap nodes."""
+        """Return the nodes from which a paused leader draws the next one.
+
+        These are voters and other nodes in turn; after the connections were dropped, the bootstrap nodes once.
+        """
         state = self._state
         known = self.addresses()
         if leader.reset:
@@ -69,7 +73,10 @@ class LeaderSearch:
         return first or second
 
     def _note_contact(self, leader: Leader, to: Peer, answered: bool, now_ms: int) -> None:
-        """Drop the connections when no other voter could be reached, at most once every few seconds."""
+        """Note whether a voter answered.
+
+        When no other voter was reached, drop the connections, at most once in `reset_interval_ms`.
+        """
         state = self._state
         if to.node_id is None or not self._is_voter_id(to.node_id):
             return
@@ -97,7 +104,7 @@ class LeaderSearch:
         return peers
 
     def ended(self, to: Peer, answered: bool, now_ms: int) -> None:
-        """Note that the node asked last has answered, or failed to."""
+        """Note whether the node that was asked last has answered, and set the time of the next request."""
         state = self._state
         state.seek.call = None
         if isinstance(state.role, Leader):

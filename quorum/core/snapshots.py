@@ -1,14 +1,15 @@
 """Snapshots of this node: where the log may start, and the snapshots that a leader sends to replicas behind that point.
 
-Theory of operation.  A snapshot replaces everything below its end, which is committed and on a batch boundary.  The
-shell takes it, keeps its bytes, and reports it (`SnapshotTaken`).  Later the shell reports that the log may start at
-the end of a snapshot (`TrimLog`).  The core then drops the records below that end.  It keeps the facts that Raft still
-needs (the last epoch, the voters in force) as the log's *base*, which is written in the same transaction.  The log
-never starts past the newest snapshot.
+Theory of operation.  A snapshot replaces all records below its end, which is committed and on a batch boundary.  The
+shell takes the snapshot, keeps its bytes, and reports it (`SnapshotTaken`).  Later the shell reports that the log may
+start at the end of a snapshot (`TrimLog`).  The core then drops the records below that end.  It keeps the facts that
+Raft still needs (the last epoch, the voters in force) as the log's *base*, which is written in the same transaction.
+The log never starts past the newest snapshot.
 
-A leader offers its newest snapshot instead of records in three cases: a fetch asks for records that the log does not
-hold any more, it comes from a log that diverged somewhere below the start of this one, or it comes from an empty log.
-The follower then downloads the snapshot (`downloads.py`), and each FetchSnapshot counts as contact, as a Fetch does.
+A leader answers a fetch with an offer of its newest snapshot instead of records in three cases: the fetch asks for
+records that the log no longer holds; the follower's log diverged somewhere below the start of the leader's log; or the
+follower's log is empty.  The follower then downloads the snapshot (`downloads.py`).  Each FetchSnapshot counts as
+contact, as a Fetch does.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Snapshots:
         self._next_read = 1
 
     def on_snapshot_taken(self, event: SnapshotTaken) -> None:
+        """Note a snapshot on this disk, unless a newer one is known.  It must not end above the high watermark."""
         state = self._state
         offset = event.snapshot.offset
         assert offset <= state.high_watermark, f"snapshot at {offset}, above the high watermark {state.high_watermark}"
@@ -47,7 +49,10 @@ class Snapshots:
             state.snapshot = event.snapshot
 
     def on_trim_log(self, event: TrimLog) -> None:
-        """Let the log start at the end of a snapshot on this disk; do nothing if the log starts later already."""
+        """Let the log start at the end of a snapshot on this disk.
+
+        Do nothing if the log starts there or later already, or does not contain that end with that epoch.
+        """
         state = self._state
         offset = event.snapshot.offset
         if state.snapshot is None or not state.log.start < offset <= min(state.snapshot.offset, state.log.durable_end):
@@ -64,7 +69,7 @@ class Snapshots:
     # Leader
 
     def snapshot_for(self, request: Fetch) -> LogEnd | None:
-        """Return the snapshot to offer, if the fetcher cannot continue from the log alone; else None."""
+        """Return the end of the snapshot to offer if the log alone does not suffice for the sender; else None."""
         state = self._state
         if state.snapshot is None:
             return None
@@ -72,7 +77,7 @@ class Snapshots:
         return state.snapshot if lost or request.offset == 0 else None
 
     def refuse_reader(self, request: Fetch | FetchSnapshot) -> ErrorCode:
-        """Return why this node refuses a Fetch or FetchSnapshot of the sender; NONE if it leads the sender's epoch."""
+        """Return the error if this node refuses a Fetch or FetchSnapshot; NONE if it leads the sender's epoch."""
         state = self._state
         error = state.refuse_stranger(request.sender, None)
         if error is not ErrorCode.NONE:
@@ -92,6 +97,7 @@ class Snapshots:
         return ErrorCode.NONE
 
     def on_fetch_snapshot(self, call: int, request: FetchSnapshot, now_ms: int) -> None:
+        """Refuse a request, or have the shell read the bytes; `on_snapshot_read` then answers the call."""
         state = self._state
         error = self.refuse_reader(request)
         if error is not ErrorCode.NONE:
@@ -109,6 +115,7 @@ class Snapshots:
         return None
 
     def on_snapshot_read(self, event: SnapshotRead) -> None:
+        """Answer the FetchSnapshot that waited for this read."""
         state = self._state
         call, request = self._waiting.pop(event.read_id)
         end, position = request.snapshot, request.position
