@@ -21,7 +21,11 @@ Partitions = str | Iterable[str | tuple[str, int]]
 
 
 class PartitionLooks:
-    """Asks about partitions, which must exist.  left_s: returns the seconds that are left for the whole call."""
+    """Sends the requests of `Admin` about partitions, which must exist.
+
+    left_s, an argument of all methods: returns the seconds that remain for the whole call.
+    All methods raise ClusterError, or `RefusalsError` if several partitions or topics are named and some are refused.
+    """
 
     def __init__(self, cluster: Cluster, brokers: BrokerCalls) -> None:
         self._cluster = cluster
@@ -29,7 +33,7 @@ class PartitionLooks:
         self._leaders = PartitionCalls(cluster)
 
     async def described(self, names: Collection[str], left_s: Callable[[], float]) -> dict[str, TopicDescription]:
-        """Return topics by name.  One that is missing is looked for at a second broker, as the first may be behind."""
+        """Return topics by name.  If one is missing, ask a second broker, because the first one may be behind."""
 
         async def look(left_s: float) -> dict[str, TopicDescription | ClusterError]:
             found = {str(each.name): each for each in (await self._brokers.metadata(names, left_s)).topics}
@@ -52,7 +56,10 @@ class PartitionLooks:
     async def delete_before(
         self, wanted: Mapping[TopicPartition, int], left_s: Callable[[], float]
     ) -> dict[TopicPartition, int]:
-        """Delete the records of existing partitions before their offsets (-1: the end); return the first ones left."""
+        """Delete the records of existing partitions before the given offsets; return the new log starts.
+
+        -1 stands for the high watermark.
+        """
         limit_s = left_s()
         found = await all_of(self._delete_before(key, offset, limit_s) for key, offset in wanted.items())
         return done_or_raise(dict(found))
@@ -80,11 +87,17 @@ class PartitionLooks:
     async def listed(
         self, wanted: Mapping[TopicPartition, int], left_s: Callable[[], float]
     ) -> dict[TopicPartition, int]:
+        """Return the offset of each existing partition for a timestamp (ms) or special value; see `list_offsets`."""
         found = await list_offsets(self._cluster, {(*key,): offset for key, offset in wanted.items()}, left_s())
         return done_or_raise({key: found[key] for key in wanted})
 
     async def resolved(self, partitions: Partitions, left_s: Callable[[], float]) -> list[TopicPartition]:
-        """Return existing partitions, ascending.  Raises: ClusterError, ConfigError."""
+        """Return the named partitions, ascending.
+
+        Raises:
+            ConfigError: none is named.
+            ClusterError: a topic or partition does not exist, or no broker answers in time.
+        """
         given = [partitions] if isinstance(partitions, str) else list(partitions)
         if not given:
             raise ConfigError("partitions is empty")

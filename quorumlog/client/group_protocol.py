@@ -1,8 +1,8 @@
 """The data that the members of a consumer group send to each other: subscriptions and assignments, in Kafka's format.
 
-A coordinator forwards these bytes without reading them, so they may have any content.  For bytes in another format, a
-function returns None and raises no error.  Each version appends fields to the one before it.  So a newer version is
-read as the version that a function needs, with further bytes at its end.
+A coordinator forwards these bytes without reading them, so they may have any content.  A function that decodes them
+returns None for another format, and raises no error.  Each version only appends fields to the previous one.  So a
+function reads a newer version as the version that it knows, and ignores the bytes after it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def subscribed_topics(metadata: bytes) -> tuple[str, ...] | None:
 def assigned_partitions(assignment: bytes) -> tuple[tuple[str, tuple[int, ...]], ...] | None:
     """Return each assigned topic with its partitions, ascending; None if the bytes are not an assignment.
 
-    A member that has no assignment has empty bytes: no partitions.
+    Empty bytes are an assignment without partitions.
     """
     if not assignment:
         return ()
@@ -77,7 +77,7 @@ def encode_subscription(
 ) -> bytes:
     """Return a member's metadata for one assignor.
 
-    last: the last assignment of the member, from which `sticky` assigns; None: the partitions that it owns.
+    last: the last assignment of the member, which `sticky` uses; None: the partitions that the member owns.
     """
     user_data = None
     if assignor == STICKY:  # its members give up all partitions before they join, so they own none
@@ -118,7 +118,7 @@ def decode_subscription(metadata: bytes, assignor: str) -> Subscription | None:
             elif assignor == COOPERATIVE_STICKY and generation == NO_GENERATION:
                 generation = Reader(memoryview(found.user_data)).int32()
         except RemoteProtocolError:
-            pass  # a format of another client, for its own members only
+            pass  # another client's format, which only its own members can read
     return Subscription(frozenset(found.topics), owned, generation)
 
 

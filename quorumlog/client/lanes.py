@@ -1,7 +1,7 @@
 """The records of a producer that wait for their delivery, by partition.
 
-A lane is the queue of one partition.  Records are added to the lane's last batch until that is full; the first batch
-leaves the queue when its turn comes.  So batches grow automatically while an earlier one is in flight.
+A lane is the queue of one partition.  Records are added to the lane's last batch until it is full.  The first batch is
+taken from the queue when the previous one is decided.  So batches grow automatically while an earlier one is in flight.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Piece = tuple[int, Delivered | ClusterError]
 """Index of the first record, and the outcome of this record and those after it."""
 
 RECORD_OVERHEAD_BYTES: Final = 24
-"""Bytes that a record counts in addition to its key, value and headers; at least its framing on the wire."""
+"""Bytes by which a record counts in addition to its key, value and headers; at least its framing on the wire."""
 HEADER_OVERHEAD_BYTES: Final = 10
 
 
 def size_of(record: NewRecord) -> int:
-    """Return the bytes that a record counts.  `Producer` has the same sum inline, because it counts every record."""
+    """Return the bytes by which a record counts.  For speed, `Producer` has the same sum inline."""
     _, key, value, headers = record
     of_headers = sum(len(name) + len(data or b"") + HEADER_OVERHEAD_BYTES for name, data in headers)
     return RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"") + of_headers
@@ -35,8 +35,10 @@ def size_of(record: NewRecord) -> int:
 class Batch:
     """Records of one partition that are sent together.
 
-    size: their bytes, with `RECORD_OVERHEAD_BYTES` for each.  pieces: the outcome, in the order of the records.
-    observed: indexes of the failed records whose delivery the user has looked at.
+    size: the bytes of its records, as in `size_of`.  pieces: the outcome, in the order of the records.
+    ready_at, deadline: when the batch may be sent although it is not full, and when its delivery fails; times of the
+    loop, in seconds.
+    observed: indexes of the failed records whose outcome the user has read.
     """
 
     __slots__ = ("deadline", "index", "observed", "pieces", "ready_at", "records", "size", "topic")
@@ -52,11 +54,11 @@ class Batch:
         self.pieces: asyncio.Future[list[Piece]] = asyncio.get_running_loop().create_future()
 
     def drop_data(self) -> None:
-        """Keep only the timestamps of the records, which will not be sent again."""
+        """Keep only the timestamps of the records, because these will not be sent again."""
         self.records = [(timestamp_ms, None, None, ()) for timestamp_ms, _, _, _ in self.records]
 
     def failed_records(self) -> int:
-        """Return how many records were not delivered."""
+        """Return the number of records that were not delivered.  The batch must have an outcome."""
         pieces = self.pieces.result()
         ends = [start for start, _ in pieces[1:]] + [len(self.records)]
         return sum(
@@ -64,6 +66,7 @@ class Batch:
         )
 
     def first_error(self) -> ClusterError | None:
+        """Return the error of the first record that failed; None if none did.  The batch must have an outcome."""
         return next((outcome for _, outcome in self.pieces.result() if isinstance(outcome, ClusterError)), None)
 
 
@@ -81,12 +84,17 @@ class Delivery:
         self._index = index
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
-        """Raises: ClusterError if the record was not delivered within the delivery timeout, or was refused."""
+        """Wait for the outcome, and return the place of the record.
+
+        Raises:
+            ClusterError: the record was not delivered within the delivery timeout, or was refused.
+        """
         if not self._batch.pieces.done():
             yield from asyncio.shield(self._batch.pieces).__await__()
         return self.result()
 
     def done(self) -> bool:
+        """Return whether the delivery has succeeded or failed."""
         return self._batch.pieces.done()
 
     def result(self) -> RecordMetadata:
@@ -94,7 +102,7 @@ class Delivery:
 
         Raises:
             ClusterError: the record was not delivered.
-            asyncio.InvalidStateError: it has not been decided yet.
+            asyncio.InvalidStateError: its batch has no outcome yet.
         """
         batch = self._batch
         first, outcome = next(piece for piece in reversed(batch.pieces.result()) if piece[0] <= self._index)
@@ -109,7 +117,10 @@ class Delivery:
 
 
 class Lane:
-    """The queue of one partition.  size_max: bytes of a batch; lowered when the broker refuses a larger batch."""
+    """The queue of one partition.
+
+    size_max: the largest size of a batch, in bytes.  It is lowered if the broker refuses a batch as too large.
+    """
 
     __slots__ = ("changed", "queue", "sequence", "size_max", "task")
 
@@ -125,7 +136,7 @@ class Lane:
 class Topic:
     """The lanes of a topic.
 
-    sticky: the partition of records without a key, until `sticky_left` more bytes were added to it.
+    sticky: the current partition of records without a key.  After `sticky_left` more bytes, another one is drawn.
     is_deleted: the topic was deleted; its lanes end when they are empty.
     """
 

@@ -16,14 +16,14 @@ from quorumlog.wire.kafka.codec import Api
 _DESCRIBE_VERSION: Final = 3
 _ALTER_VERSION: Final = 2
 _LEFT_MIN_S: Final = 0.05
-"""Each step has at least this long, so that it can report its error."""
+"""Each step of a call has at least this much time, so that it can report its error."""
 
 Partition = tuple[str, int]
 """Topic and index."""
 
 
 class HeldReplica(NamedTuple):
-    """A replica in a directory.  size: bytes.  lag: records that it lacks.  is_future: a move is still making it."""
+    """A replica in a directory.  size: bytes.  lag: records that it lacks.  is_future: it is the copy of a move."""
 
     topic: str
     partition: int
@@ -33,7 +33,7 @@ class HeldReplica(NamedTuple):
 
 
 class DataDirectory(NamedTuple):
-    """A data directory of a broker.  is_failed: it is offline, so its replicas are not known."""
+    """A data directory of a broker.  is_failed: the directory is offline, so its replicas are unknown."""
 
     path: str
     is_failed: bool
@@ -56,10 +56,11 @@ class LogDirClient:
     async def move(
         self, broker_id: int, wanted: Mapping[Partition, str], timeout_s: float
     ) -> dict[Partition, KafkaCode]:
-        """Request directories, by path, for replicas of a broker; return the outcome of each.
+        """Request a directory, by its path, for each of some replicas of a broker; return the outcome of each.
 
-        REPLICA_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION: the broker has no such replica, or knows no such partition;
-        it remembers the directory for a new one.
+        NONE: the move was requested, but may not have begun.  REPLICA_NOT_AVAILABLE: the broker has no replica of the
+        partition.  UNKNOWN_TOPIC_OR_PARTITION: it knows no such partition.  In these two cases, it remembers the
+        directory for a replica that it gets later.
         """
         by_path: dict[str, dict[str, list[int]]] = {}
         for (topic, index), path in wanted.items():

@@ -11,13 +11,14 @@ from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import ApiError
 
 FAILURES_KEPT_MAX: Final = 1000
-"""Failed batches, without their data, that `flush` can still report; the oldest is dropped beyond that."""
+"""Failed batches, without their data, that `flush` can still report.  Beyond this number, the oldest is dropped."""
 
 
 class ProducerBuffer:
     """Batches without an outcome yet, and failures that the user does not know yet.
 
-    size, size_max: bytes of the records.  `Producer` raises `size` when it adds a record, and `decide` lowers it.
+    size, size_max: bytes of the records, now and at most.  `Producer` adds the size of each record; `decide` and
+    `discard` subtract the sizes of batches.
     closed: the reason why the producer accepts no records; None while it accepts them.
     """
 
@@ -36,11 +37,11 @@ class ProducerBuffer:
         return not self._outstanding
 
     def add(self, batch: Batch) -> None:
-        """Add a batch, whose records follow."""
+        """Add a new batch, which has no records yet."""
         self._outstanding[batch] = None
 
     def decide(self, batch: Batch, pieces: list[Piece]) -> None:
-        """Give a batch its outcome, once nothing of it is sent any more."""
+        """Set the outcome of a batch, once no record of it will be sent any more."""
         self._settle(batch, pieces)
         if batch.first_error() is not None:
             batch.drop_data()
@@ -54,7 +55,7 @@ class ProducerBuffer:
         self._moved.set()
 
     def discard(self, error: ClusterError) -> None:
-        """Let all batches fail."""
+        """Fail all batches without an outcome with this error.  `flush` reports no failures after that."""
         for batch in list(self._outstanding):
             self._settle(batch, [(0, error)])
         self._failed.clear()
@@ -66,7 +67,7 @@ class ProducerBuffer:
             await asyncio.wait(waiting)
 
     async def decided_one(self) -> None:
-        """Return once another batch is decided."""
+        """Return once the next batch is decided."""
         self._moved.clear()
         await self._moved.wait()
 
@@ -74,9 +75,10 @@ class ProducerBuffer:
         self._failed.clear()
 
     def raise_failures(self) -> None:
-        """Raise an error if the producer is closed, or if deliveries failed and the user has not read their outcome.
+        """Report failed deliveries whose outcome the user has not read.  Each failure is reported once.
 
-        Each failure is raised once.
+        Raises:
+            ClusterError: the reason why the producer is closed; otherwise the first failure, with the number of all.
         """
         failed = [batch for batch in self._failed if len(batch.observed) < batch.failed_records()]
         self._failed.clear()
@@ -90,7 +92,7 @@ class ProducerBuffer:
             raise ClusterError(first.code, message, first.next_step, retriable=first.retriable) from first
 
     def no_room(self, waited_s: float) -> ClusterError:
-        """Return the error of a record that found no room."""
+        """Return the error of a record for which there was no room in time."""
         message = (
             f"no room for the record within {waited_s:g} s: "
             f"{self.size} of {self.size_max} bytes wait for their delivery"
@@ -98,6 +100,6 @@ class ProducerBuffer:
         return ClusterError(ApiError.TIMED_OUT, message, "send more slowly, or check the brokers", retriable=True)
 
     def too_large(self, size: int) -> ClusterError:
-        """Return the error of a record that never fits."""
+        """Return the error of a record of `size` bytes that is larger than the whole buffer."""
         message = f"a record of {size} bytes does not fit into the buffer of {self.size_max} bytes"
         return ClusterError(ApiError.MESSAGE_TOO_LARGE, message, "raise buffer_size_max_bytes, or send smaller records")

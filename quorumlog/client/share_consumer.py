@@ -1,13 +1,13 @@
 """An asyncio consumer of share groups: topics as work queues (KIP-932).
 
-Each leader of an assigned partition has a share session on a connection of its own; when that connection is lost, the
-broker releases the records of the session at once.  A session has one request at a time.  Acknowledgements that are
-made meanwhile share the next request.  Records are fetched only while none is left here, so that no lock is held by a
-record that waits in a buffer for longer than necessary.
+The consumer has a share session with each leader of an assigned partition, on a connection of its own.  When that
+connection is lost, the broker releases the records of the session at once.  A session has one request in flight.
+Acknowledgements that are made meanwhile share the next request.  The consumer fetches only when its buffer is empty, so
+that records in the buffer are not locked for longer than necessary.
 
-Requests run in tasks of their own, not in the user's calls: a cancelled request would leave the client and the broker
-with different epochs of the session, and the broker would end it.  A leader that cannot be found or reached delays no
-records of the other leaders.
+Requests run in tasks of their own, not in the user's calls: after a cancelled request, client and broker would have
+different epochs of the session, and the broker would end it.  A leader that cannot be found or reached does not delay
+the records of other leaders.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ Place = tuple[UUID, int]
 
 
 class ShareRecord(NamedTuple):
-    """A record that this consumer has locked.  deliveries: how often it has been delivered, this time included."""
+    """A record that this consumer has locked.
+
+    timestamp_ms: since 1970.  deliveries: how often the record has been delivered, this delivery included.
+    """
 
     topic: str
     partition: int
@@ -60,7 +63,7 @@ class ShareRecord(NamedTuple):
 
 
 class _Ack(NamedTuple):
-    """An acknowledgement.  key: of the record's lock; None: for an offset without a record."""
+    """An acknowledgement.  key: the key of the record's lock; None for an offset without a record."""
 
     place: Place
     offset: int
@@ -70,7 +73,7 @@ class _Ack(NamedTuple):
 
 
 class RecordLock(NamedTuple):
-    """The lock on a record.  until_s: the time of the loop at which the broker has released it."""
+    """The lock on a record.  until_s: the loop's time by which the broker has certainly released it."""
 
     place: Place
     until_s: float
@@ -80,8 +83,8 @@ class ShareSession:
     """The share session at one broker.
 
     places: the share partitions of the session.
-    locks: the records that it has locked, by topic, partition and offset.  The group may have assigned their partitions
-    to other members since, and their partitions may have other leaders.  The broker limits the locks of a partition.
+    locks: the locked records, by topic, partition and offset.  Meanwhile their partitions may have been assigned to
+    other members, or have other leaders.  The broker limits the number of locks in a partition.
     acks: acknowledgements for the next request.
     is_fetching, is_flushing: whether a task looks for records, and whether one sends acknowledgements.
     """
@@ -105,14 +108,14 @@ class ShareSession:
 class ShareConsumer:
     """A member of a share group; use it as a context manager.
 
-    Records that are neither accepted nor rejected when the block ends are released for other members.  Several tasks
-    may use it at the same time.
+    Records that are neither accepted nor rejected when the block ends are released for other members.  Several tasks of
+    one event loop may use the consumer at the same time.
 
     Args:
         bootstrap: `HOST:PORT`, several with commas or as a list.
         group: the name of the share group.
         topics: the topics from which it gets records.
-        max_records: records of one request, approximately: a batch of a producer is not divided.
+        max_records: the approximate number of records in one answer, at least 1.  A producer's batch is not divided.
 
     Raises:
         ConfigError: an argument is empty or out of range; lists all of them.
@@ -138,7 +141,7 @@ class ShareConsumer:
         self._interval_s = 1.0
         self._assigned: frozenset[Place] = frozenset()
         self._names: dict[UUID, str] = {}
-        """Also of earlier topics of these names, because records of them may be locked."""
+        """Topic names by id, including deleted topics, because records of these may be locked."""
         self._sessions: dict[Address, ShareSession] = {}
         self._records: deque[tuple[ShareSession, ShareRecord]] = deque()
         """Each with the session that has locked it."""
@@ -199,12 +202,13 @@ class ShareConsumer:
             yield record
 
     async def get(self, timeout_s: float | None = None) -> ShareRecord | None:
-        """Return the next record, or None if there is none in time.  None as the timeout waits without limit.
+        """Return the next record; None if none arrives within `timeout_s` seconds.  Without a timeout, wait forever.
 
         Raises:
-            ClusterError: the group refuses this consumer, or CLIENT_CLOSED: the consumer was closed.  Or, once,
-                CORRUPT_MESSAGE: records that cannot be read were rejected; or another error, for example
-                TOPIC_AUTHORIZATION_FAILED: a partition may not be read, or its leader not be looked up.
+            ClusterError: by every call: the error with which the group refused this consumer; CLIENT_CLOSED: the
+                consumer was closed.  By one call: CORRUPT_MESSAGE: records that cannot be read were rejected; or an
+                error of one partition, such as TOPIC_AUTHORIZATION_FAILED: this client may not read the partition, or
+                not look up its leader.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -222,7 +226,7 @@ class ShareConsumer:
         return record
 
     def _next(self) -> ShareRecord | None:
-        """Take the next record.  Those whose locks have expired are left out: other members may have them now."""
+        """Take the next record.  Skip records whose locks have expired, because other members may have them now."""
         now_s = asyncio.get_running_loop().time()
         while self._records:
             session, record = self._records.popleft()
@@ -232,10 +236,11 @@ class ShareConsumer:
         return None
 
     async def accept(self, record: ShareRecord) -> None:
-        """Complete a record: it is not delivered again.  This is durable when the call returns.
+        """Complete a record, so that it is not delivered again.  The acknowledgement is durable on return.
 
         Raises:
-            ClusterError: it is not known whether that succeeded, or INVALID_RECORD_STATE: the lock has expired.
+            ClusterError: INVALID_RECORD_STATE: the lock has expired, or the record is acknowledged already.  Any other
+                error: the outcome is unknown, and the record may be delivered again.
         """
         await self._acknowledge(record, _ACCEPT)
 
@@ -244,11 +249,11 @@ class ShareConsumer:
         await self._acknowledge(record, _RELEASE)
 
     async def reject(self, record: ShareRecord) -> None:
-        """Reject a record: no member gets it again.  Raises: as `accept`."""
+        """Reject a record, so that no member gets it again.  Raises: as `accept`."""
         await self._acknowledge(record, _REJECT)
 
     async def renew(self, record: ShareRecord) -> None:
-        """Renew the lock of a record, whose processing takes long.  Raises: as `accept`."""
+        """Renew the lock of a record whose processing takes long.  Raises: as `accept`."""
         await self._acknowledge(record, _RENEW)
 
     # --- membership ---
@@ -294,11 +299,14 @@ class ShareConsumer:
             await self._learn_names(timeout_s)
 
     def _nameless(self) -> bool:
-        """Return whether an assigned topic is not known by its name yet."""
+        """Return whether the name of an assigned topic is still unknown."""
         return any(topic_id not in self._names for topic_id, _ in self._assigned)
 
     async def _learn_names(self, timeout_s: float) -> None:
-        """Look the subscribed topics up.  A broker may not know a new one yet: the next heartbeat asks another one."""
+        """Look up the ids of the subscribed topics.
+
+        A broker may not know a new topic yet.  The next heartbeat then asks another broker.
+        """
         states = await self._cluster.topic_states(self._topics, timeout_s)
         self._names.update({state.topic_id: name for name, state in states.items() if state.topic_id is not None})
         if self._nameless():
@@ -331,12 +339,12 @@ class ShareConsumer:
             if not session.is_fetching:
                 session.is_fetching = True
                 self._tasks.begin(self._fetch(session, frozenset(places)))
-        if not unknown:  # one of these partitions may be led by a broker that leads no other one
+        if not unknown:  # else a session that seems unused may be that of the leader of an unknown partition
             for unused in [each for address, each in self._sessions.items() if address not in by_leader]:
                 self._end_if_idle(unused)
 
     def _end_if_idle(self, session: ShareSession) -> None:
-        """End a session that is used no more, once its records are settled or their locks have expired."""
+        """End a session that is no longer used, once its records are acknowledged or their locks have expired."""
         session.forget_expired_locks(asyncio.get_running_loop().time())
         if session.acks:
             self._begin_flush(session)
@@ -345,7 +353,7 @@ class ShareConsumer:
             self._tasks.begin(session.connection.close())
 
     async def _find_leaders(self, partitions: Sequence[tuple[str, int]]) -> None:
-        """Look leaders up; one Metadata request serves all partitions."""
+        """Look up the leaders of partitions, with one Metadata request for all."""
         try:
             errors = [each for each in await asyncio.gather(*map(self._find_leader, partitions)) if each is not None]
             self._trouble = next((each for each in errors if not each.retriable), self._trouble)
@@ -381,7 +389,8 @@ class ShareConsumer:
             answers = [(topic.topic_id, each) for topic in reply.responses for each in topic.partitions]
             for topic_id, answer in answers:
                 self._take(session, RecordLock((topic_id, answer.partition_index), until_s), answer)
-            if session.acks and all(owner is not session for owner, _ in self._records):  # the user has none of them
+            # Without records of this session, no call of the user would send these acknowledgements.
+            if session.acks and all(owner is not session for owner, _ in self._records):
                 self._begin_flush(session)
             if not self._records and any(answer.error_code for _, answer in answers):
                 await asyncio.sleep(RETRY_PAUSE_S)
@@ -410,7 +419,7 @@ class ShareConsumer:
         }
 
     def _take(self, session: ShareSession, lock: RecordLock, result: Any) -> None:
-        """Keep the acquired records.  Offsets that have none are acknowledged as gaps."""
+        """Keep the acquired records.  Acknowledge acquired offsets that have no record as gaps."""
         place = lock.place
         name = self._names[place[0]]
         if result.error_code:
@@ -457,7 +466,7 @@ class ShareConsumer:
         sessions = [each for each in self._sessions.values() if key in each.locks]
         if not sessions:
             raise _not_locked(*key)
-        # If the partition has moved, a new leader may have delivered a record whose lock the former leader still has.
+        # After a change of leaders, a record may be locked in two sessions: the new leader has delivered it again.
         session = max(sessions, key=lambda each: each.locks[key].until_s)
         ack = _Ack(session.locks[key].place, record.offset, kind, asyncio.get_running_loop().create_future(), key)
         session.acks.append(ack)
@@ -480,8 +489,11 @@ class ShareConsumer:
             session.is_flushing = False
 
     def _valid(self, session: ShareSession) -> list[_Ack]:
-        """Take the acknowledgements that wait; refuse those of records that have no lock, or are settled by an earlier
-        one.  Of two for one record, the request would have only the last one."""
+        """Take the acknowledgements that wait, and refuse the invalid ones.
+
+        An acknowledgement is invalid if its record has no lock, or if an earlier one of another kind settles the
+        record.  A request can have only one acknowledgement for each record.
+        """
         now_s = asyncio.get_running_loop().time()
         settled: dict[tuple[str, int, int], int] = {}
         valid = []
@@ -500,8 +512,8 @@ class ShareConsumer:
     async def _send(self, session: ShareSession, acks: list[_Ack]) -> None:
         """Send acknowledgements in one request, and settle each of them in any case.
 
-        The broker applies those of a partition together or not at all.  If it does not know the lock of one record any
-        more, the others are sent again without it.
+        The broker applies the acknowledgements of a partition together or not at all.  If it refuses them because the
+        lock of some record is lost, they are sent again in two halves, until only that record is refused.
         """
         offsets: dict[Place, set[int]] = {}
         for ack in acks:
@@ -566,7 +578,7 @@ class ShareConsumer:
         await session.connection.close()
 
     def _end(self, session: ShareSession) -> None:
-        """End a session, and begin to close its connection: its locks are lost."""
+        """End a session, and begin to close its connection, so that the broker releases its locks."""
         if self._sessions.get(session.address) is session:
             del self._sessions[session.address]
         kept = [each for each in self._records if each[0] is not session]
@@ -599,8 +611,10 @@ def _readable(data: memoryview) -> tuple[list[OpenBatch], UnreadableBatchError |
 
 
 def _kind_without_record(offset: int, damage: UnreadableBatchError | None) -> int:
-    """Return how to acknowledge an offset without a record.  Those of a damaged batch are rejected, and those after it
-    released, because the next fetch may read them."""
+    """Return the kind of acknowledgement for an offset without a record.
+
+    Offsets of a damaged batch are rejected.  Offsets after it are released, because the next fetch may read them.
+    """
     if damage is None or (damage.base_offset is not None and offset < damage.base_offset):
         return _GAP
     return _REJECT if damage.end_offset is None or offset < damage.end_offset else _RELEASE
@@ -617,7 +631,7 @@ def _settle(ack: _Ack, error: ClusterError | None) -> None:
 
 
 def _topics(acks: Sequence[_Ack]) -> list[dict[str, Any]]:
-    """Return acknowledgements as the topics of a request, in runs of one type."""
+    """Return acknowledgements as the topics of a request.  Adjacent offsets of one kind form one run."""
     found: list[dict[str, Any]] = []
     for place in sorted({each.place for each in acks}):
         batches: list[dict[str, Any]] = []
