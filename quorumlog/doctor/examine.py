@@ -3,7 +3,7 @@
 The examination starts at the addresses that the user gave and continues with the nodes that those know, so the address
 of one running node is enough.  The metadata comes from the node that has applied the most, so no leader is needed.
 
-Some things may only be in progress: an election, a node that applies records, a replica that is being copied.  They are
+Some states may only be temporary: an election, a node that applies records, a replica that is being copied.  They are
 examined again a moment later, so that a conclusion can distinguish progress from a standstill.
 """
 
@@ -40,14 +40,15 @@ TRANSACTIONS_S = 10.0
 GROUPS_S = 20.0
 """Time limit of all questions about groups, including the samples of lag that grows."""
 SECOND_LOOK_S = 2.0
-"""Time, in seconds, between the first and the second examination."""
+"""Time between the first and the second examination of a state that may be temporary."""
 ELECTION_S = 5.0
 """How long a majority of answering voters may take to elect a leader, from the first observation without one."""
 ELECTION_LOOK_S = 0.5
 AT_ONCE_MAX = 32
 """Requests that are in flight at a time; others wait."""
 HOPS_MAX = 3
-"""How often newly learnt addresses are asked in turn; nodes that are further away are not found."""
+"""Rounds of requests.  The first round asks the given addresses, and each further round the nodes that the previous one
+found.  Nodes that no round reaches are not found."""
 METADATA_NODES_MAX = 3
 """Nodes that are asked for the metadata, one after the other, until one answers."""
 TROUBLED_TOPICS_MAX = 100
@@ -61,9 +62,9 @@ _T = TypeVar("_T")
 
 
 async def examine(client: ControllerClient, addresses: Iterable[str], timeout_s: float) -> ObservedCluster:
-    """Ask all nodes that can be found from `addresses`; return their answers within about `timeout_s`.
+    """Ask all nodes that can be found from `addresses`; return their answers within about `timeout_s` seconds.
 
-    client: a ControllerClient.
+    A node that does not answer is part of the result, and raises nothing.
     """
     examination = _Examination(client, list(addresses), timeout_s)
     await examination.run()
@@ -102,7 +103,7 @@ class _Examination:
     # The nodes
 
     async def _ask_nodes(self) -> None:
-        """Ask the given nodes, then those that they know, until no node knows another one."""
+        """Ask the given nodes, then the nodes that they know, in at most `HOPS_MAX` rounds."""
         asked: dict[str, ObservedNode] = {}
         wanted: dict[str, int | None] = dict.fromkeys(self.cluster.addresses)
         for _ in range(HOPS_MAX):
@@ -142,7 +143,7 @@ class _Examination:
         return node
 
     def _latest_quorum(self) -> Any:
-        """Return the leader's description of the quorum, or without a leader the most advanced one."""
+        """Return the leader's description of the quorum; without a leader, that of the most advanced node."""
         leader = self.cluster.leader
         if leader is not None:
             return leader.quorum
@@ -150,7 +151,7 @@ class _Examination:
         return max(seen, key=lambda each: (each.known.generation, each.known.epoch, each.high_watermark), default=None)
 
     async def _await_leader(self) -> None:
-        """Wait for an election that may be under way, if a majority of the voters answers."""
+        """If no node leads, but a majority of the voters answers, wait up to `ELECTION_S` for an election."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self._limit(ELECTION_S)
         while self.cluster.leader is None and self._majority_answers() and loop.time() < end:
@@ -176,7 +177,7 @@ class _Examination:
             self.cluster.controller_problem = error.message
 
     async def _ask_again(self) -> None:
-        """Ask all nodes again after the controller did not answer: it may have lost its majority, or failed, since."""
+        """Ask all nodes again, because the controller did not answer: it may have failed, or lost its majority."""
         cluster, asked = self.cluster, self.cluster.leader
         await self._ask_nodes()
         await self._await_leader()
@@ -248,12 +249,12 @@ class _Examination:
         await self._each(connect(broker) for broker in brokers if self.cluster.node(broker.broker_id) is None)
 
     async def _ask_groups(self) -> None:
-        """Ask the coordinators of groups, if a group was ever used."""
+        """Ask the coordinators of groups, if the topic that holds groups exists."""
         if addresses := self._clients_of(OFFSETS):
             self.cluster.groups = await look_at_groups(addresses, self._limit(GROUPS_S))
 
     async def _ask_transactions(self) -> None:
-        """Ask leaders and coordinators about transactions, if one was ever begun."""
+        """Ask leaders and coordinators about transactions, if the topic that holds transactions exists."""
         metadata = self.cluster.metadata
         if metadata is not None and (addresses := self._clients_of(STATE_TOPIC)):
             led = [

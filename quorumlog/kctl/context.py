@@ -44,7 +44,7 @@ class Context:
     interrupted: str = "changes that were already requested continue; nothing was cancelled"
     """The message after Ctrl-C; a command may replace it.  Empty: Ctrl-C is the normal end."""
     spent_s: float = 0.0
-    """Seconds of the command's time that had passed when its loop started."""
+    """Seconds of the command's time that had passed when its event loop started."""
     _end: float | None = None
     _limit: asyncio.Timeout | None = None
 
@@ -67,14 +67,15 @@ class Context:
 
     @property
     def follow_s(self) -> float | None:
-        """Seconds that a command may still follow something; None unless the user gave --timeout.
+        """Seconds for which a command may still follow something; None unless the user gave --timeout.
 
-        They end a little after the command's time, so that a request that fails until then is reported with its cause.
+        This is GRACE_S longer than the command's time, so that a request that fails until then is reported with its
+        cause.
         """
         return None if self.timeout_s is None else self.left_s + GRACE_S
 
     def start_over(self) -> None:
-        """Restart the command's time, so that the time a person took to answer does not count."""
+        """Restart the command's time, so that the time in which a person answered a question does not count."""
         self._end, self.spent_s = None, 0.0
         if self._limit is not None and self._limit.when() is not None:
             self._limit.reschedule(asyncio.get_running_loop().time() + self.left_s + GRACE_S)
@@ -87,8 +88,8 @@ class Context:
     async def within_limit(self, work: Awaitable[R]) -> R:
         """Await `work`, and cancel it shortly after the command's time is up.
 
-        Requests use the remaining time and report when it is up.  This limit is for everything else: a connection that
-        does not close, or a loop that is late.
+        Requests have timeouts within the command's time, and report these themselves.  This limit is for everything
+        else: a connection that does not close, or an event loop that is late.
 
         Raises:
             ClusterError: TIMED_OUT.
@@ -166,7 +167,7 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """A group of such commands.  Only the outermost group reads `KCTL_CONTROLLERS`."""
+    """A group of commands with the global options.  Only the outermost group reads `KCTL_CONTROLLERS`."""
 
     command_class = Command
     group_class = type
@@ -215,10 +216,12 @@ def with_loop(
 async def wait_until(
     condition: Callable[[], Awaitable[bool]], timeout_s: float, what: str, interval_s: float = 0.2
 ) -> None:
-    """Poll until `condition` is true, since servers do not notify kctl.
+    """Poll until `condition` is true, because servers do not notify kctl.
+
+    what: the condition in words.
 
     Raises:
-        ClusterError: TIMED_OUT, with `what` in its message.
+        ClusterError: TIMED_OUT, with `what` in its message; or an error that `condition` raises.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
@@ -231,16 +234,17 @@ async def wait_until(
         await asyncio.sleep(min(interval_s, left))
 
 
-WAIT_HELP = "Return once every live broker has applied it."
+WAIT_HELP = "Return once every unfenced broker has applied the change."
 
 so_on_return = click.option(
     "--wait", is_flag=True, expose_value=False, help="Accepted for consistency: the command always waits."
 )
-"""For changes that are complete once they are acknowledged, so that scripts can pass `--wait` to every command."""
+"""The option of commands whose change is complete once it is acknowledged.  With it, scripts can pass `--wait` to every
+command."""
 
 
 async def wait_until_applied(context: Context, client: ControllerClient, offset: int) -> None:
-    """Wait until every broker that is not fenced has applied the metadata below `offset`.
+    """Wait until every unfenced broker has applied the metadata below `offset`.
 
     Raises:
         ClusterError: TIMED_OUT.
@@ -252,4 +256,4 @@ async def wait_until_applied(context: Context, client: ControllerClient, offset:
         reply = await client.call(rpcs.DESCRIBE_BROKERS, controller_pb2.DescribeBrokersRequest(), context.left_s)
         return all(broker.metadata_offset >= offset for broker in reply.brokers if broker.state != "fenced")
 
-    await wait_until(is_so, context.left_s, "applied by every live broker")
+    await wait_until(is_so, context.left_s, "applied by every unfenced broker")

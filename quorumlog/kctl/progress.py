@@ -1,7 +1,7 @@
 """The progress that `--wait` prints on standard error while the voters change: a new voter's lag, a target's step.
 
-Each line differs from the previous one.  A failed request is reported, and waiting continues.  The active controller
-makes the change on its own; this module only watches, so Ctrl-C and the deadline end only the watching.
+Each line differs from the previous one.  A failed request is reported, and the command continues to wait.  The active
+controller makes the change; this module only watches it.  So Ctrl-C and the deadline end only the command.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ LOOK_S = 0.5
 ATTEMPT_S = 20.0
 """A request that waits on the server is repeated after this long, so that a new controller is found."""
 ATTEMPT_MIN_S = 2.0
-"""A request needs at least this time; with less its answer could be lost, and its outcome would be unknown."""
+"""A request is repeated only if at least this time is left.  With less, its answer could arrive too late, and its
+outcome would be unknown."""
 
 PASSING = frozenset(
     {
@@ -34,7 +35,7 @@ PASSING = frozenset(
         ApiError.TARGET_IN_PROGRESS,
     }
 )
-"""Refusals that may pass while the command waits."""
+"""Refusals that are temporary, so that the command waits and repeats the request."""
 
 
 class Progress:
@@ -49,18 +50,22 @@ class Progress:
 
     @property
     def left_s(self) -> float:
+        """Return the seconds that remain of the command's time; negative after its end."""
         return self._deadline - asyncio.get_running_loop().time()
 
     def tell(self, line: str) -> None:
+        """Print a line, unless it equals the last one."""
         if line != self._said:
             self._said = line
             self._output.message(line)
 
     async def taken(self, request: Callable[[float], Coroutine[Any, Any, Any]], node_id: int) -> Any:
-        """Request the addition of `node_id` until it succeeds, and return the reply.  request: called with seconds.
+        """Request the addition of `node_id` until it succeeds, and return the reply.
+
+        request: sends the request; called with its timeout in seconds.
 
         Raises:
-            ClusterError: refused for a permanent reason, or TIMED_OUT.
+            ClusterError: the addition was refused for a permanent reason; OUTCOME_UNKNOWN; or TIMED_OUT.
         """
         while True:
             asking = asyncio.ensure_future(request(max(0.001, min(self.left_s, ATTEMPT_S))))
@@ -88,11 +93,12 @@ class Progress:
     async def reached(self, wanted: Sequence[int] | None, offset: int) -> Any:
         """Wait until a target is reached, and return the last description of the quorum.
 
-        wanted: the ids of the target voters; None for the current target.  offset: the end of the records that set the
-        target, 0 if unknown.
+        wanted: the ids of the target voters; None for the current target.  offset: the end offset of the records that
+        set the target; 0 if unknown.
 
         Raises:
-            ClusterError: TARGET_CHANGED: the target was replaced or cancelled.  TIMED_OUT.
+            ClusterError: TARGET_CHANGED: the target was replaced or cancelled.  TIMED_OUT: the target was not reached
+                within the command's time; the change continues.
         """
         names = "the target" if wanted is None else f"voters {join(wanted)}"
         while True:
@@ -142,6 +148,7 @@ def ids(described: Any) -> list[int]:
 
 
 def ids_of_target(described: Any) -> list[int] | None:
+    """Return the ids of the target voters; None if there is no target."""
     if not described.HasField("target_voters"):
         return None
     return sorted(voter.key.node_id for voter in described.target_voters.voters)
