@@ -11,11 +11,11 @@ from quorumlog.runtime.disk import DiskError
 
 
 class LogEvents:
-    """Subscribe before `LogManager.open`.
+    """The events of all logs.  Subscribe before `LogManager.open`.
 
-    directory_failed: (directory id, error): the data directory is offline from now on.  Reported once for each.
-    log_moved: (key): a log is in another directory now, where it continues as before.
-    log_failed: (key, error): a log that was in use is damaged; it is in `LogManager.failures` now.
+    directory_failed: (directory id, error): the data directory is offline from now on.  Reported once per directory.
+    log_moved: (key): a log is in another directory now, and is used there as before.
+    log_failed: (key, error): a log that was in use is damaged; `LogManager.failures` contains it now.
     """
 
     def __init__(self) -> None:

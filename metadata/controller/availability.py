@@ -51,7 +51,7 @@ PIECE = 2_000
 """Partitions examined in one piece, in less than a millisecond."""
 PAUSE_S = 0.005
 SERIES_MAX = 1_000
-"""Maximum number of partitions with a series, for each state."""
+"""Maximum number of series in each metric.  A partition that was unavailable in both states has two."""
 
 LABELS = ("topic", "partition", "state")
 
