@@ -12,6 +12,8 @@ from simulation.cluster.metadata import Election, Spot, can_lead
 
 
 class ElectionWatch:
+    """Checks each election of a partition leader, and removes the records that an unclean one may lose."""
+
     def __init__(self, evidence: Evidence, disks: DiskWatch, answers: AnswerWatch) -> None:
         self._evidence = evidence
         self._disks = disks
@@ -33,8 +35,8 @@ class ElectionWatch:
     def start_history_over(self, history: History, copy: Copy, leader_epoch: int) -> bool:
         """Replace the end of the history by the log of the first leader since an unclean election.
 
-        Return False if there was no such election, or a leader has done this already.  The first leader may lead in a
-        later epoch than the one of the election, if its process started again before it learned of the election.
+        Return False if there was no such election, or if this was done already for an earlier leader.  The first leader
+        may lead in a later epoch than that of the election, if its broker restarted before it learned of the election.
         """
         if leader_epoch < history.unclean_epoch or history.begun_epoch >= history.unclean_epoch:
             return False
@@ -74,14 +76,14 @@ class ElectionWatch:
         return None if topic is None else topic.partition(spot.index)
 
     def _elected(self, election: Election, old: PartitionImage, new: PartitionImage) -> None:
-        """A replica that was restored from a backup may lead only if no other member of the ISR can.
+        """I20: check that a replica restored from a backup leads only if no other member of the ISR can.
 
         The cluster cannot know that this replica lacks records that it acknowledged earlier.
         """
         evidence = self._evidence
         where = (new.leader, election.key)
         if where not in evidence.stale or not evidence.is_registered(new.leader):
-            return  # a broker elected before its new process has registered never leads in that epoch
+            return  # the broker was elected before its new process registered, and never leads in that epoch
         others = [each for each in old.isr if each != new.leader and can_lead(evidence.metadata.image, old, each)]
         evidence.check(
             not others,
@@ -111,7 +113,8 @@ class ElectionWatch:
 def only_settled(partition: PartitionImage) -> int | None:
     """Return the only replica that no reassignment is adding, or None if there are several.
 
-    It was the only one when its broker registered after the power failure, perhaps before the reassignment began.
+    It was already the only one when its broker registered after the power failure, even if the reassignment began
+    later.
     """
     settled = [broker_id for broker_id in partition.replica_ids if broker_id not in partition.adding]
     return settled[0] if len(settled) == 1 else None

@@ -20,8 +20,8 @@ from simulation.kernel.violation import Violation
 class Copy:
     """A replica in one process.
 
-    compared: the end of the part of its log that was compared with the history.  watermark: that of its role.
-    noted: the end of the part that was noted because a deposed leader had committed it (`CompactionWatch`).
+    compared: the end of the part of its log that was compared with the history.  watermark: the watermark of its role.
+    noted: the end of the part that `CompactionWatch` has noted, because a deposed leader had committed it.
     """
 
     log: PartitionLog
@@ -55,7 +55,7 @@ class Evidence:
         self.checks = 0
         self.seen: Counter[str] = Counter()
         self.closed = False
-        """The run has ended, so a broken promise no longer counts."""
+        """Whether the run has ended, so that violations no longer count."""
         self.note: Callable[[str], None] | None = None
         self.on_violation: Callable[[str], None] = lambda _: None
         self.on_committed: list[Callable[[History, Committed], None]] = []
@@ -72,7 +72,8 @@ class Evidence:
         self.unsynced: set[tuple[int, LogKey]] = set()
         """Replicas with write.caching that have not led since a power failure.  `DiskWatch` adds them."""
         self.stale: set[tuple[int, LogKey]] = set()
-        """Replicas not yet in sync again that were restored from a backup, or discarded their log for such a leader."""
+        """Replicas that were restored from a backup, or that discarded their log because such a replica led.  A replica
+        is removed when it is in sync again."""
 
     def check(self, holds: bool, message: Callable[[], str]) -> None:
         """Raise Violation with the message unless the condition holds."""
@@ -83,7 +84,7 @@ class Evidence:
             raise Violation(text)
 
     def history(self, key: LogKey) -> History | None:
-        """Return None if no node has applied the creation of the partition yet."""
+        """Return the history of a partition; None if no node has applied its creation yet."""
         found = self.histories.get(key)
         if found is None and (spot := self.metadata.names.get(key)) is not None:
             records = self._compacted.get(spot.topic)
@@ -91,7 +92,7 @@ class Evidence:
         return found
 
     def current(self, spot: Spot) -> History | None:
-        """Return the history of the partition that has this name now."""
+        """Return the history of the partition that has this name now; None if there is none."""
         topic = self.metadata.image.topic(spot.topic)
         partition = None if topic is None else topic.partition(spot.index)
         if topic is None or partition is None:
@@ -104,6 +105,7 @@ class Evidence:
         return [history for key in keys if (history := self.history(key)) is not None]
 
     def is_caching(self, key: LogKey) -> bool:
+        """Return whether the topic of a partition has `write.caching`."""
         spot = self.metadata.names.get(key)
         return spot is not None and spot.topic in self.metadata.caching
 

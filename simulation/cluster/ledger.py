@@ -7,8 +7,8 @@ its acknowledged records.  None of its records comes after its end, even if it h
 producer has begun, no record of an earlier producer with the same transactional id becomes committed, and no two
 producers have the same id and epoch.  I36: The last stable offset does not decrease within a leader epoch, nor for a
 client that asks for it; every record below it is decided.  I37: The offsets of a transaction become visible if it
-commits, and never if it aborts; at the end of a run, the newest committed offset is visible.  L10: After healing,
-every transactional id commits a transaction, and no transaction remains open.
+commits, and never if it aborts; at the end of a run, the newest committed offset is visible.  L10: After the faults
+have ended, every transactional id commits a transaction, and then no transaction is open.
 
 Theory of operation.  A record's mark names its transaction.  `committed` sees each batch as it becomes committed, so
 for each partition it knows the open transactions and, from the markers, how the others ended.  The ledger compares this
@@ -29,7 +29,7 @@ from simulation.cluster.history import Committed, History, Mark
 from simulation.cluster.metadata import Spot
 
 NOTHING = -1
-"""Stands for the committed offset of a place without one."""
+"""The committed offset of a place that has none."""
 
 
 @dataclass(eq=False)
@@ -40,8 +40,8 @@ class Transaction:
     acknowledged: its acknowledged records, by partition.
     has_asked: a request to commit it was sent.  outcome: whether it was committed, once its end was acknowledged.
     ends: by partition, whether its marker commits it.
-    markers_before: by partition, the number of its producer's markers there when the partition was added to it.  Once
-        there are more, it has ended in this partition, even if none of its records had arrived.
+    markers_before: by partition, the number of its producer's markers there when the partition was added to the
+        transaction.  Once the partition has more, the transaction has ended there, even if none of its records arrived.
     """
 
     number: int
@@ -59,16 +59,18 @@ class Transaction:
 
     @property
     def is_committed(self) -> bool | None:
-        """The outcome according to the markers, or to the answer if there are none; None if it is unknown."""
+        """Return the outcome according to its markers, or to the answer if there are no markers; None if unknown."""
         return next(iter(self.ends.values()), self.outcome)
 
 
 @dataclass
 class _Partition:
-    """open: the offsets and marks of undecided records, by producer id.  ended: by offset, and whether it is committed.
+    """The transactions in one partition.
 
-    markers: the number of markers, by producer id.  An open transaction whose producer is not in `open` has no records
-    here.
+    open: the offsets and marks of undecided records, by producer id.  An open transaction without records in this
+    partition is not in it.
+    ended: by offset, the marks of decided records, and whether each is committed.
+    markers: the number of markers, by producer id.
     """
 
     open: dict[int, list[tuple[int, Mark]]] = field(default_factory=dict)
@@ -77,12 +79,12 @@ class _Partition:
 
     @property
     def undecided(self) -> int | None:
-        """The offset of the first undecided record."""
+        """Return the offset of the first undecided record; None if there is none."""
         return min((records[0][0] for records in self.open.values()), default=None)
 
 
 class Ledger:
-    """The checks of all transactions of one run that write to one topic.
+    """The checks of one run for all transactions that write to one topic.
 
     on_end: called with a transaction, a partition, and whether a marker has just committed it there.
     """
@@ -116,6 +118,7 @@ class Ledger:
         self._newest[producer_id] = max(epoch, self._newest.get(producer_id, epoch))
 
     def new_transaction(self, place: int, producer: tuple[int, int]) -> Transaction:
+        """Return a new transaction of this producer id and epoch."""
         transaction = Transaction(len(self._transactions), place, producer)
         self._transactions.append(transaction)
         return transaction
@@ -123,7 +126,7 @@ class Ledger:
     def added(self, transaction: Transaction, spots: Sequence[Spot]) -> None:
         """Note that the addition of partitions to a transaction was acknowledged.
 
-        All markers of the transaction before it are then committed.
+        By then, all markers of the producer's previous transaction are committed.
         """
         for spot in spots:
             if (history := self._evidence.current(spot)) is not None:
@@ -248,7 +251,7 @@ class Ledger:
     def fetched(self, place: int, offset: int) -> None:
         """Check a committed offset that a client got.
 
-        It may be older than an acknowledged one: a deposed coordinator that does not know it yet may answer.
+        It may be older than an acknowledged offset, because a deposed coordinator may have answered.
         """
         if offset == NOTHING:
             return
@@ -261,7 +264,7 @@ class Ledger:
     # At the end
 
     def unsettled(self) -> list[str]:
-        """Return the transactions that are open in a partition, except those that an unclean election has removed."""
+        """Return the open transactions, in words.  Omit those whose records an unclean election has removed."""
         found = []
         for key, partition in self._partitions.items():
             history = self._evidence.histories[key]

@@ -1,7 +1,7 @@
-"""The checks after all faults have ended: a leader, answers, completion of pending changes, equal images, quiet.
+"""The checks after all faults have ended: a leader, answers, completed changes, equal images, and no busy loops.
 
-Each step has a time limit in virtual time, and a violation if it is exceeded.  At the end the images are compared with
-the log, and the clients' history is checked for linearizability.
+Each step has a limit in virtual time; exceeding it is a violation.  At the end the images are compared with the log,
+and the clients' history is checked for linearizability.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from simulation.quorum.world import CLIENTS, REQUEST_MS, Host, QuorumWorld
 
 LEADER_S = 10.0
 SLOW_LEADER_S = 30.0
-"""With slow disks.  If two of five disks are lost, each commit waits for a slow disk, longer than clients wait."""
+"""The limit if some disks are slow.  If two of five disks are lost, each commit waits for a slow disk, for longer than
+clients wait."""
 SETTLE_S = 60.0
 CONVERGE_S = 30.0
 FIND_S = 10.0
@@ -34,6 +35,8 @@ QUIET_TICKS_PER_S = 60
 
 
 class Aftermath:
+    """The checks of one run."""
+
     def __init__(self, world: QuorumWorld) -> None:
         self.world = world
 
@@ -58,10 +61,10 @@ class Aftermath:
         self._check_history()
 
     def _clients_are_served(self) -> Callable[[], bool]:
-        """Return a condition that holds when clients were answered as often as there are clients.
+        """Return a condition that holds once clients have got as many answers as there are clients.
 
-        If disks are slow, a write may outlast the client's request.  Then it suffices that as many records are
-        committed.
+        If disks are slow, a write may take longer than the client waits.  Then it suffices that as many records have
+        been committed.
         """
         world = self.world
         answers, committed = world.acknowledged + CLIENTS, world.watch.committed_end + CLIENTS
@@ -88,7 +91,7 @@ class Aftermath:
                 "L3: the log has the addresses of the voters",
                 SETTLE_S,
             )
-            is_settled = not self._has_target()  # a request from before the end of the faults may set another one
+            is_settled = not self._has_target()  # a late request may set another target
         await world.until(self.preference_is_kept, "a preferred controller leads", SETTLE_S)
 
     def _leading(self) -> QuorumNode | None:
@@ -131,7 +134,7 @@ class Aftermath:
         return node is not None and not self.world.misplaced(node.core.history.current)
 
     def preference_is_kept(self) -> bool:
-        """Return whether a preferred voter leads, or each has lost its disk or has had a slow one."""
+        """Return whether a preferred voter leads, or none can: each has lost its disk, or had a slow disk."""
         host = self.world.leader()
         if host is None or host.node is None or host.replay is None:
             return False
@@ -145,7 +148,10 @@ class Aftermath:
 
     @staticmethod
     def _was_fast(host: Host) -> bool:
-        """Return whether this disk never was slow.  A write takes at most two syncs, and may wait for another write."""
+        """Return whether the host's disk was never slow.
+
+        A write takes at most two syncs, and may first wait for another write.  So it may last as long as four syncs.
+        """
         return 4 * host.disk.slowest_ms * SLOW_SHARE < host.config.election_timeout_ms
 
     async def _repair_addresses(self) -> None:
@@ -187,7 +193,7 @@ class Aftermath:
         """L8: with slow disks and clients that write, leadership rarely moves.
 
         This counts leaders, not epochs: an election that needs the vote of a slow disk may take several epochs.  L1
-        bounds how long that takes.
+        limits its duration.
         """
         world = self.world
         before = world.watch.elected
@@ -211,7 +217,7 @@ class Aftermath:
 
     def _check_history(self) -> None:
         world = self.world
-        # An operation that is not in the log now has had no effect, and will have none.
+        # An operation without an answer that is not in the log by now had no effect, and never will.
         history = world.history + [operation for number, operation in world.unknown if number in world.watch.marks]
         verdict = check(history)
         world.undecided += len(verdict.undecided)
