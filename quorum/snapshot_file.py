@@ -54,13 +54,13 @@ def decode_base(data: bytes) -> LogBase:
     Raises:
         MalformedError: the data is damaged, or of a newer version.
     """
-    require(len(data) >= _BASE.size, f"header of {len(data)} bytes")
+    require(len(data) >= _BASE.size, f"the header has only {len(data)} bytes")
     version, epoch, offset, length = _BASE.unpack_from(data)
-    require(version == VERSION, f"version {version}; this program knows {VERSION}")
+    require(version == VERSION, f"version {version} is unknown; this program knows version {VERSION}")
     voters = _control(data[_BASE.size : _BASE.size + length])
     target = _control(data[_BASE.size + length :])
     if not isinstance(voters, Voters) or not isinstance(target, TargetVoters):
-        raise MalformedError("the header holds no voters")
+        raise MalformedError("the header names no voters")
     end = LogEnd(codec.check_epoch(epoch, "epoch"), codec.check_offset(offset, "offset"))
     base = LogBase(end, voters, target.target)
     require(encode_base(base) == data, "the header has fields that this version does not know")
@@ -128,13 +128,14 @@ class SnapshotParser:
             self._take(len(_MAGIC), _MAGIC)
         while self._size > 0 and len(self._waiting) >= _FRAME.size:
             length, kind, crc = _FRAME.unpack_from(self._waiting)
-            require(not self.complete, "bytes after its end")
-            require(length <= CHUNK_MAX_BYTES, f"frame of {length} bytes at {self._size}")
+            require(not self.complete, "it continues after its footer")
+            place = f"the frame at byte {self._size}"
+            require(length <= CHUNK_MAX_BYTES, f"{place} has {length} bytes, above the limit of {CHUNK_MAX_BYTES}")
             if len(self._waiting) < _FRAME.size + length:
                 return
             payload = bytes(memoryview(self._waiting)[_FRAME.size : _FRAME.size + length])
-            require(crc32c(payload, crc32c(bytes([kind]))) == crc, f"checksum of the frame at {self._size}")
-            require((self.header is None) == (kind == _HEADER_KIND), f"frame of kind {kind} at {self._size}")
+            require(crc32c(payload, crc32c(bytes([kind]))) == crc, f"{place} has a wrong checksum")
+            require((self.header is None) == (kind == _HEADER_KIND), f"{place} has the unexpected kind {kind}")
             if kind == _FOOTER_KIND:
                 self._check_footer(payload)
             self._take(_FRAME.size + length)
@@ -144,13 +145,13 @@ class SnapshotParser:
                 self._chunks += 1
                 yield payload
             else:
-                require(kind == _FOOTER_KIND, f"frame of the unknown kind {kind}")
+                require(kind == _FOOTER_KIND, f"{place} has the unknown kind {kind}")
                 self.complete = True
 
     def finish(self) -> SnapshotHeader:
         """Check that the snapshot is complete, after all bytes have been fed, and return its header."""
         if self.header is None or not self.complete or self._waiting:
-            raise MalformedError(f"it ends in the middle, at {self._size + len(self._waiting)}")
+            raise MalformedError(f"it does not end with its footer, but at byte {self._size + len(self._waiting)}")
         return self.header
 
     def _take(self, size: int, expected: bytes | None = None) -> None:
@@ -161,12 +162,12 @@ class SnapshotParser:
         self._size += size
 
     def _header(self, payload: bytes) -> SnapshotHeader:
-        require(len(payload) > _TIMESTAMP.size, f"header of {len(payload)} bytes")
+        require(len(payload) > _TIMESTAMP.size, f"the header has only {len(payload)} bytes")
         (timestamp_ms,) = _TIMESTAMP.unpack_from(payload)
         return SnapshotHeader(decode_base(payload[_TIMESTAMP.size :]), codec.check_offset(timestamp_ms, "timestamp_ms"))
 
     def _check_footer(self, payload: bytes) -> None:
-        require(len(payload) == _FOOTER.size, f"footer of {len(payload)} bytes")
+        require(len(payload) == _FOOTER.size, f"the footer has {len(payload)} bytes, not {_FOOTER.size}")
         require(
             _FOOTER.unpack(payload) == (self._chunks, self._size, self._crc), "its footer does not match its content"
         )

@@ -150,7 +150,7 @@ async def test_a_newer_snapshot_is_refused_by_its_version(tmp_path: Path, monkey
     await store.open(1, None)
     await store.begin_snapshot(LogEnd(1, 3), resume=False)
     await store.extend_snapshot(LogEnd(1, 3), 0, newer)
-    with pytest.raises(BadSnapshotError, match="version 2; this program knows 1"):
+    with pytest.raises(BadSnapshotError, match="version 2 is unknown; this program knows version 1"):
         await store.finish_snapshot(LogEnd(1, 3))
     await store.close()
 
