@@ -145,7 +145,7 @@ def _global_options() -> list[click.Option]:
         ),
         click.Option(
             ["-o", "--output"], type=click.Choice(["table", "json"]), expose_value=False,
-            callback=keep("output_form"), help="Form of the output (default table).",
+            callback=keep("output_form"), help="Format of the output (default table).",
         ),
         click.Option(
             ["--timeout"], type=FloatRange(0.001, TIMEOUT_MAX_S), metavar="SECONDS", expose_value=False,

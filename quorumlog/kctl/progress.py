@@ -110,7 +110,7 @@ class Progress:
                 if target is not None and wanted is None:
                     wanted = target
                 elif target is not None and target != sorted(wanted or ()):
-                    raise _changed(f"the target is voters {join(target)} now")
+                    raise _changed(f"the target was replaced by voters {join(target)}")
                 elif target is None and is_leaders(described) and described.high_watermark >= offset:
                     raise _changed(f"the target was cancelled or replaced; the voters are {join(now)}")
             if self.left_s <= 0:
@@ -173,7 +173,7 @@ def target_line(described: Any) -> str | None:
     target = ids_of_target(described)
     if target is None:
         return f"voters {join(ids(described))}"
-    said = f"voters {join(ids(described))} of {join(target)}"
+    said = f"voters {join(ids(described))}, target {join(target)}"
     if described.HasField("target_step"):
         said += f": {described.target_step}"
         voters = ids(described)

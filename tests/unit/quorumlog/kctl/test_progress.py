@@ -111,11 +111,11 @@ def test_each_step_towards_a_target_is_reported_once(capsys: pytest.CaptureFixtu
     assert len(last.voters) == 3
     assert lines(capsys) == [
         "voters 1,2,3",
-        f"voters 1,2,3 of 2,3,4: {adding}; node 4 lags by 500 records",
-        f"voters 1,2,3 of 2,3,4: {adding}; node 4 is caught up",
+        f"voters 1,2,3, target 2,3,4: {adding}; node 4 lags by 500 records",
+        f"voters 1,2,3, target 2,3,4: {adding}; node 4 is caught up",
         "waiting: no answer",
-        "voters 1,2,3 of 2,3,4; blocked: no node answers at n4:1",
-        "voters 1,2,3,4 of 2,3,4",
+        "voters 1,2,3, target 2,3,4; blocked: no node answers at n4:1",
+        "voters 1,2,3,4, target 2,3,4",
         "voters 2,3,4",
     ]
 
@@ -123,7 +123,7 @@ def test_each_step_towards_a_target_is_reported_once(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize("later", [described(1, 2, 3), described(1, 2, 3, target=(1, 2, 5))])
 def test_a_target_that_was_cancelled_or_replaced_is_not_waited_for(later: quorum_pb2.DescribeQuorumReply) -> None:
     client = Scripted(described(1, 2, 3, target=TARGET), later)
-    with pytest.raises(ClusterError, match=r"the target was cancelled|the target is voters 1,2,5") as found:
+    with pytest.raises(ClusterError, match=r"target was cancelled|target was replaced by voters 1,2,5") as found:
         follow(client, lambda progress: progress.reached(TARGET, 8))
     assert (found.value.code, found.value.retriable) == ("TARGET_CHANGED", False)
 
