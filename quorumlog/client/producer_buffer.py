@@ -9,6 +9,7 @@ from typing import Final
 from quorumlog.client.lanes import Batch, Piece
 from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import ApiError
+from quorumlog.words import counted
 
 FAILURES_KEPT_MAX: Final = 1000
 """Failed batches, without their data, that `flush` can still report.  Beyond this number, the oldest is dropped."""
@@ -88,7 +89,7 @@ class ProducerBuffer:
             count = sum(batch.failed_records() - len(batch.observed) for batch in failed)
             first = failed[0].first_error()
             assert first is not None
-            message = f"{count} records were not delivered; the first error: {first.message}"
+            message = f"{counted(count, 'record')} not delivered; the first error: {first.message}"
             raise ClusterError(first.code, message, first.next_step, retriable=first.retriable) from first
 
     def no_room(self, waited_s: float) -> ClusterError:

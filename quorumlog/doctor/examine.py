@@ -54,7 +54,7 @@ METADATA_NODES_MAX = 3
 TROUBLED_TOPICS_MAX = 100
 """Maximum number of troubled topics whose replicas are requested; the causes of others remain unknown."""
 
-NOT_A_NODE = "the process there is not a quorumlog node"
+NOT_A_NODE = "the process at this address is not a quorumlog node"
 CURRENT = -1
 """As `at_offset`: the metadata that the node has applied."""
 

@@ -41,7 +41,7 @@ def test_an_address_of_another_program_is_not_reported_as_hanging(
 
     monkeypatch.setattr(clinic, "describe_quorum_of", asked)
     findings, _ = diagnose("--controllers", address(1))
-    assert findings["UNREACHABLE"]["cause"] == f"{address(1)}: the process there is not a quorumlog node"
+    assert findings["UNREACHABLE"]["cause"] == f"{address(1)}: the process at this address is not a quorumlog node"
 
 
 def test_no_quorum_states_the_arithmetic_and_the_voters_to_start(clinic: Clinic, diagnose: Diagnose) -> None:
