@@ -28,8 +28,9 @@ These figures compare quorumlog with Apache Kafka on one machine, in one run. Th
 python -m bench comparison
 ```
 
-measures both, stores the result in `bench/results/comparison.json` and writes this page. It takes about 16 minutes. It
-needs Java and Maven; without them it measures quorumlog alone. Measure only on a machine that does nothing else.
+measures both systems, stores the result in `bench/results/comparison.json` and writes this page. It takes about 16
+minutes. It needs Java and Maven; without them it measures quorumlog alone. Measure only on a machine that does nothing
+else.
 
 Each cluster has 3 controllers and 3 brokers. The client is confluent-kafka, unmodified, with `acks=all` and
 idempotence. Each topic has 3 replicas, of which 2 must be in sync. Both clusters are warmed up first. While one is
@@ -41,9 +42,9 @@ acknowledged record is read and counted.
 - **fsync**: a record is acknowledged once it is durable on all replicas in sync. This is quorumlog's default, and
   `flush.messages=1` in Kafka.
 
-A cell shows the medians of quorumlog and of Kafka, and in brackets quorumlog's divided by Kafka's. A median of few
-rounds is rough: the stored result also has the least and the greatest figure of each row. Other machines give other
-figures, so measure on yours.
+A cell shows the median of quorumlog, the median of Kafka, and in brackets the first divided by the second. Medians of
+few rounds are rough, so the stored result also has the least and the greatest figure of each row. Other machines give
+other figures, so measure on yours.
 
 ![Rates of both clusters](../bench/results/comparison.png)
 """
