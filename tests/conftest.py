@@ -7,6 +7,7 @@ from functools import partial
 from threading import Thread
 
 import aiosqlite.core
+import pytest
 from hypothesis import settings
 
 # A test that fails may leave its database open, and the interpreter would wait for aiosqlite's thread without end.
@@ -25,3 +26,10 @@ def pytest_collection_finish() -> None:
     """Exclude everything that was loaded from later collections."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(scope="module")
+def short_collections() -> None:
+    """Exclude what earlier tests have left, too: a module whose tests collect garbage would walk it each time."""
+    gc.collect()
+    gc.freeze()

@@ -23,6 +23,8 @@ from tests.contract.samples import data, snapshot_bytes, state
 from tests.failing_syncs import FailingDisk, contents, failing_disk, failing_syncs
 from tests.unit.quorum.store.test_sqlite_store import crashed, make, opened, write_rounds
 
+pytestmark = pytest.mark.usefixtures("short_collections")
+
 ROUNDS = 5
 END = LogEnd(1, 4)
 LOG_END = 2 + ROUNDS
