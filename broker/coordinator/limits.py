@@ -70,7 +70,8 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     share_wait_max_ms: int = 60_000
     """The longest time that a ShareFetch waits for records, even if the client asks for more."""
     share_load_wait_ms: int = 10_000
-    """How long a ShareFetch waits while all its states are being loaded, even if the client asks for a shorter wait."""
+    """How long a ShareFetch waits while all its states are being loaded, even if the client asks for a shorter wait.
+    The acknowledgements of a request wait equally long for such states, and then get REPLICA_NOT_AVAILABLE."""
     share_loads_per_fetch: int = 50
     """States that one ShareFetch loads at the same time.  The others follow."""
     share_read_max_bytes: int = 1 << 20

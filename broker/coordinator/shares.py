@@ -275,9 +275,14 @@ class ShareGroups:
     async def _acknowledge(
         self, session: ShareSession, acknowledgements: dict[SharePlace, tuple[Acknowledgement, ...]]
     ) -> tuple[ShareAcknowledged, ...]:
-        """Begin all acknowledgements, then wait until they are durable."""
+        """Begin all acknowledgements, then wait until they are durable.
+
+        A share coordinator that does not answer delays none of a share partition that is loaded.
+        """
+        deadline = asyncio.get_running_loop().time() + self._limits.share_load_wait_ms / 1000
         begun: list[tuple[Place, asyncio.Future[KafkaCode] | KafkaCode]] = []
-        for place, batches in acknowledgements.items():
+        group = session.key.group
+        for place in sorted(acknowledgements, key=lambda each: not self.partitions.is_loaded(ShareKey(group, *each))):
             current = self.sessions.of(session.key)  # a newer session of the member has the same locks
             if current is None:  # the locks were released when it ended, and a state loaded now would never be dropped
                 begun.append((place, KafkaCode.INVALID_RECORD_STATE))
@@ -285,15 +290,25 @@ class ShareGroups:
             session = current
             if place not in session.places:
                 session.former[place] = None
-            led = await self.partitions.get(ShareKey(session.key.group, *place))
+            led = await self._loaded(ShareKey(group, *place), deadline)
             if isinstance(led, LedShare):
-                begun.append((place, led.acknowledge(session.key.member_id, batches)))
+                begun.append((place, led.acknowledge(session.key.member_id, acknowledgements[place])))
             else:
                 begun.append((place, led))
         self._prune(session)
         return tuple(
             [ShareAcknowledged(place, found if isinstance(found, KafkaCode) else await found) for place, found in begun]
         )
+
+    async def _loaded(self, key: ShareKey, deadline: float) -> LedShare | KafkaCode:
+        """Return a share partition once it is loaded, or an error, also if it is not loaded by the deadline."""
+        if not self.partitions.is_loaded(key) and asyncio.get_running_loop().time() >= deadline:
+            return KafkaCode.REPLICA_NOT_AVAILABLE
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self.partitions.get(key)
+        except TimeoutError:
+            return KafkaCode.REPLICA_NOT_AVAILABLE
 
     def _prune(self, session: ShareSession) -> None:
         """Remove from a session the former partitions that this broker does not serve.

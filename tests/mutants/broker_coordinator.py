@@ -357,4 +357,13 @@ MUTANTS = (
             "tests/unit/broker/coordinator/test_shares.py::test_a_share_coordinator_that_does_not_answer_is_asked_once_at_a_time",
         ),
     ),
+    Mutant(
+        "acknowledgements wait for the states of other share partitions",
+        SHARES,
+        "key=lambda each: not self.partitions.is_loaded(",
+        "key=lambda each: self.partitions.is_loaded(",
+        (
+            "tests/unit/broker/coordinator/test_share_use.py::test_a_state_that_cannot_be_read_does_not_delay_acknowledgements_of_other_partitions",
+        ),
+    ),
 )

@@ -17,7 +17,7 @@ from broker.core.share.partition import Acknowledgement, AckType
 from broker.core.share.requests import ShareAcknowledgePlan, ShareFetchPlan, SharePlace, ShareReply
 from broker.replica.replica import Replica
 from quorumlog.wire.errors import KafkaCode
-from tests.unit.broker.coordinator.dead_letter_rig import GROUP, LIMITS, Place, bare, serving
+from tests.unit.broker.coordinator.dead_letter_rig import GROUP, LIMITS, WAIT_S, Place, bare, serving
 from tests.unit.broker.log.batches import make_batch
 from tests.unit.broker.replica.rig import Rig
 
@@ -203,6 +203,37 @@ async def test_an_acknowledgement_whose_session_ends_meanwhile_loads_nothing(wid
     slow.let()
     assert [each.error for each in (await old).acknowledged][1] is KafkaCode.INVALID_RECORD_STATE
     await dropped(wide)
+
+
+async def test_a_state_that_cannot_be_read_does_not_delay_acknowledgements_of_other_partitions(wide: Place) -> None:
+    """The locks of the acknowledged records would expire meanwhile."""
+    slow = Slow(wide)
+    await wide.led()
+    await wide.write(make_batch((b"a",)))
+    assert acquired(await ask(wide, NEW_SESSION, places(wide, 0))) == [(0, 1)]
+    accepted = (Acknowledgement(0, 1, (AckType.ACCEPT,)),)
+    plan = ShareAcknowledgePlan(GROUP, "m", 1, False, {each: accepted for each in places(wide, 1, 0)}, "host:m")
+    acknowledging = asyncio.create_task(wide.shares.acknowledge(plan))
+    await wide.until(lambda: wide.state is not None and wide.state.start_offset == 1)
+    assert not acknowledging.done()
+    slow.let()
+    (first, _) = (await acknowledging).acknowledged
+    assert (first.place, first.error) == (*places(wide, 0), KafkaCode.NONE)
+
+
+async def test_an_acknowledgement_waits_for_all_its_loads_no_longer_than_a_fetch(rig: Rig) -> None:
+    await rig.create(*[(1,)] * 70)
+    async with serving(rig, limits=structs.replace(LIMITS, share_load_wait_ms=20)) as place:
+        slow = Slow(place)
+        await ask(place, NEW_SESSION)
+        accepted = (Acknowledgement(0, 1, (AckType.ACCEPT,)),)
+        wanted = places(place, *range(1, 60))
+        plan = ShareAcknowledgePlan(GROUP, "m", 1, False, dict.fromkeys(wanted, accepted), "host:m")
+        async with asyncio.timeout(WAIT_S):
+            reply = await place.shares.acknowledge(plan)
+        assert {each.error for each in reply.acknowledged} == {KafkaCode.REPLICA_NOT_AVAILABLE}
+        assert len(reply.acknowledged) == len(wanted)
+        slow.let()
 
 
 class Slow:
