@@ -43,6 +43,7 @@ from quorumlog.wire.errors import KafkaCode
 from quorumlog.wire.kafka.codec import Api
 
 _VERSION: Final = 0
+_OUTCOMES: Final = frozenset(int(each) for each in Outcome)
 
 logger = get_logger("coordinator")
 
@@ -158,7 +159,7 @@ class HangingTransactions:
             if isinstance(reply, BaseException):
                 raise reply
             for each in reply.coordinators:
-                if int(each.error_code) == KafkaCode.NONE:
+                if int(each.error_code) == KafkaCode.NONE and each.outcome in _OUTCOMES:
                     outcomes[each.partition] = Outcome(each.outcome)
         if set(range(len(topic.partitions))) - outcomes.keys():
             return None

@@ -35,7 +35,7 @@ from broker.replica.table import ReplicaTable
 from metadata.image.internal_topics import SHARE_GROUP_STATE
 from quorumlog.errors import ClusterError
 from quorumlog.runtime.clock import Sources
-from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.errors import KafkaCode, kafka_code
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.rpcs import ControllerCall
 
@@ -54,6 +54,7 @@ _APIS: Final[dict[type[Any], tuple[Api, int]]] = {
     SummarizeState: (Api.READ_SHARE_GROUP_STATE_SUMMARY, 1),
 }
 """The API of the Kafka protocol, and its version, for each request."""
+_STORED: Final = frozenset(int(each) for each in Delivery if each is not Delivery.ACQUIRED)
 _RETRY_MS: Final = 1_000
 """Extra time to ask a broker that did not answer once more, on another connection."""
 _PARALLEL: Final = 50
@@ -192,8 +193,13 @@ def _topic(request: StateRequest) -> dict[str, Any]:
 
 def _response(request: StateRequest, result: Any) -> StateResponse:
     """Return the response in one partition of a reply."""
-    error = KafkaCode(int(result.error_code))
+    error = kafka_code(int(result.error_code))
     state = None
+    if error is KafkaCode.NONE and isinstance(request, ReadState):
+        unknown = {int(each.delivery_state) for each in result.state_batches} - _STORED
+        if unknown:
+            message = f"the state {min(unknown)} of a record is unknown; upgrade this broker as well"
+            return StateResponse(KafkaCode.UNKNOWN_SERVER_ERROR, message)
     if error is KafkaCode.NONE and isinstance(request, ReadState):
         batches = tuple(
             StateBatch(each.first_offset, each.last_offset + 1, Delivery(each.delivery_state), each.delivery_count)

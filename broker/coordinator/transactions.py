@@ -44,7 +44,7 @@ from quorumlog.errors import ClusterError
 from quorumlog.runtime.backoff import Backoff
 from quorumlog.runtime.clock import Sources, now_ms
 from quorumlog.wire.control_records import EndTxnMarker
-from quorumlog.wire.errors import KafkaCode
+from quorumlog.wire.errors import KafkaCode, kafka_code
 from quorumlog.wire.kafka.codec import Api
 from quorumlog.wire.rpcs import ControllerCall
 from quorumlog.wire.scope_names import coordinator_key, placement_key
@@ -266,7 +266,7 @@ class TransactionCoordinators:
             for topic in result.topic_results
             for each in topic.results_by_partition
         ]
-        return KafkaCode(codes[0]) if codes else KafkaCode.COORDINATOR_NOT_AVAILABLE
+        return kafka_code(codes[0]) if codes else KafkaCode.COORDINATOR_NOT_AVAILABLE
 
     # -- metrics
 

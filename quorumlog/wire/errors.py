@@ -153,6 +153,14 @@ def _row(
     return name, _Row(kafka, retriable, exit_code, sentence, next_step)
 
 
+def kafka_code(number: int) -> KafkaCode:
+    """Return the error with this number; UNKNOWN_SERVER_ERROR for one that only a later release knows."""
+    try:
+        return KafkaCode(number)
+    except ValueError:
+        return KafkaCode.UNKNOWN_SERVER_ERROR
+
+
 class ApiError(StrEnum):
     """An error by its name, as in messages, logs and JSON.
 

@@ -366,4 +366,25 @@ MUTANTS = (
             "tests/unit/broker/coordinator/test_share_use.py::test_a_state_that_cannot_be_read_does_not_delay_acknowledgements_of_other_partitions",
         ),
     ),
+    Mutant(
+        "an unknown error of another broker ends this one",
+        "broker/coordinator/share_states.py",
+        "error = kafka_code(int(result.error_code))",
+        "error = KafkaCode(int(result.error_code))",
+        ("tests/unit/broker/coordinator/test_links.py::test_the_answer_of_a_later_release_is_an_error",),
+    ),
+    Mutant(
+        "a delivery state that this release does not know ends the broker",
+        "broker/coordinator/share_states.py",
+        "        if unknown:\n",
+        "        if False:\n",
+        ("tests/unit/broker/coordinator/test_links.py::test_the_answer_of_a_later_release_is_an_error",),
+    ),
+    Mutant(
+        "an outcome that this release does not know ends the broker",
+        "broker/coordinator/hanging.py",
+        " and each.outcome in _OUTCOMES:",
+        ":",
+        ("tests/unit/broker/coordinator/test_hanging.py::test_nothing_is_ended_before_all_coordinators_have_answered",),
+    ),
 )

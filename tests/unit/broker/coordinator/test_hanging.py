@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -121,10 +121,12 @@ async def test_a_transaction_that_its_coordinator_will_end_stays_open(place: Pla
     assert place.is_open
 
 
-@pytest.mark.parametrize("how", ["loading", "silent"])
+@pytest.mark.parametrize("how", ["loading", "silent", "of a later release"])
 async def test_nothing_is_ended_before_all_coordinators_have_answered(place: Place, how: str) -> None:
     if how == "silent":
         place.silent.add(3)
+    elif how == "of a later release":
+        place.outcomes[1] = cast(Outcome, 9)
     else:
         place.outcomes[1] = KafkaCode.COORDINATOR_LOAD_IN_PROGRESS
     await place.look()

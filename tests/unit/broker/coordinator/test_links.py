@@ -17,7 +17,7 @@ from broker.coordinator.links import BrokerLinks
 from broker.coordinator.log_ends import LogEnds
 from broker.coordinator.share_reminders import ShareReminders
 from broker.coordinator.share_states import ShareStates
-from broker.core.coordinator.share.states import ShareKey, StateResponse, WriteState
+from broker.core.coordinator.share.states import ReadState, ShareKey, StateResponse, WriteState
 from broker.core.fetch_session import PartitionKey
 from broker.kafka.api import ProduceResult
 from metadata.image.internal_topics import SHARE_GROUP_STATE
@@ -180,6 +180,24 @@ async def test_a_share_coordinator_is_asked_again_on_another_connection(rig: Rig
     assert await states.ask(request) == StateResponse(KafkaCode.NONE)
     assert len(connections.made) == 2
     assert len(connections.open) == 1
+    await states.close()
+
+
+@pytest.mark.parametrize(("code", "state"), [(9_999, 0), (0, 9), (0, 1)])
+async def test_the_answer_of_a_later_release_is_an_error(
+    rig: Rig, connections: Connections, code: int, state: int
+) -> None:
+    """An exception would end this broker."""
+    rig.cluster.start(2)
+    rig.cluster.create(SHARE_GROUP_STATE, (2,))
+    await rig.learn()
+    batch = SimpleNamespace(first_offset=0, last_offset=1, delivery_state=state, delivery_count=1)
+    read = SimpleNamespace(error_code=code, error_message=None, state_epoch=1, start_offset=0, state_batches=[batch])
+    connections.answer = SimpleNamespace(results=[SimpleNamespace(partitions=[read])])
+    nothing: Any = None
+    states = ShareStates(rig.role.table, nothing, nothing, lambda _: ("a", 1), Sources.real())
+    found = await states.ask(ReadState(ShareKey("g", UUID(int=1), 0), 1))
+    assert (found.error, found.state) == (KafkaCode.UNKNOWN_SERVER_ERROR, None)
     await states.close()
 
 
