@@ -50,13 +50,9 @@ def handle_produce(replicas: Replicas, caller: Caller, frame: memoryview) -> Rep
     header = caller.header
     version = header.api_version
     request = produce.decode_request(frame, header.body, version)
-    refusal: ProduceResult | None = None
     if request.acks not in (-1, 0, 1):
         message = f"acks must be -1, 0 or 1, not {request.acks}"
         refusal = ProduceResult(int(KafkaCode.INVALID_REQUIRED_ACKS), error_message=message)
-    if refusal is not None:
-        if request.acks == 0:
-            raise HangUp(refusal.error_message)
         return _produce_reply(replicas, caller, request.partitions, [refusal] * len(request.partitions))
 
     timeout_ms = max(0, request.timeout_ms)
