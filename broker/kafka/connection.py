@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -56,11 +57,17 @@ class Pending(msgspec.Struct, frozen=True):
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """The sender of a request.  principal: always ANONYMOUS until listeners authenticate."""
+    """The sender of a request.
+
+    hold: counts bytes as held from now on, until the request is answered.  A handler calls it once a large reply
+        exists, because further replies may be made before this one is sent.
+    principal: always ANONYMOUS until listeners authenticate.
+    """
 
     listener: str
     peer: str
     header: RequestHeader
+    hold: Callable[[int], None]
     principal: str = "User:ANONYMOUS"
 
 
@@ -87,7 +94,7 @@ class Host(Protocol):
 class _Slot:
     """A request that has begun.
 
-    size: bytes of its frame, which count as held until the request is answered.
+    size: bytes of its frame, and of a large reply, which count as held until the request is answered.
     failed: the request expects a reply and gets none.
     """
 
@@ -288,7 +295,7 @@ class Connection(FrameProtocol):
         header = codec.parse_request_header(frame)
         slot = _Slot(header, len(frame))
         try:
-            outcome = self._host.dispatch(Caller(self.listener, self.peer, header), frame)
+            outcome = self._host.dispatch(Caller(self.listener, self.peer, header, partial(self._hold, slot)), frame)
         except HangUp as reason:
             self._line.append(slot)
             slot.done = True
@@ -308,6 +315,11 @@ class Connection(FrameProtocol):
         else:
             slot.task = asyncio.ensure_future(cast(Awaitable[Reply], outcome))
             slot.task.add_done_callback(lambda _: self._resolve(slot))
+
+    def _hold(self, slot: _Slot, size: int) -> None:
+        if not self._lost:
+            slot.size += size
+            self._host.budget.take(self, size)
 
     def _await_futures(self, slot: _Slot, pending: Pending) -> None:
         slot.pending = pending
@@ -392,7 +404,7 @@ class Connection(FrameProtocol):
         return True
 
     def _drop_line(self) -> int:
-        """Drop all requests that have begun, and return the size of their frames."""
+        """Drop all requests that have begun, and return the bytes that they held."""
         size = sum(slot.size for slot in self._line)
         for slot in self._line:
             slot.cancel()

@@ -137,7 +137,9 @@ async def handle_fetch(replicas: Replicas, caller: Caller, frame: memoryview, ro
         results = tuple([_without_storage_error(result) for result in results])
     leaders = {result.leader_id for result in results if result.leader_id != -1}
     endpoints = node_endpoints(replicas.image, leaders, caller.listener) if leaders else []
-    return fetch.encode_response(version, reply.error_code, reply.session_id, results, endpoints)
+    parts = fetch.encode_response(version, reply.error_code, reply.session_id, results, endpoints)
+    caller.hold(sum(len(part) for part in parts))
+    return parts
 
 
 def _without_storage_error(result: R) -> R:

@@ -77,10 +77,11 @@ class MemoryBudget:
 
     Theory of operation.  There are two accounts.  Each has half of the limit, so that neither can starve the other.
 
-    *Whole* requests and unsent replies.  A frame counts from its arrival until its answer.  While the account exceeds
-    its half, a connection with more than its share stops reading.  The share is the half divided by the number of
-    connections that hold anything.  So a client whose requests are not answered, or that does not read its replies,
-    delays itself and not others.
+    *Whole* requests and unsent replies.  A frame counts from its arrival until its answer, and the reply to a fetch as
+    soon as it exists, so that fetches that arrive together share the room.  While the account exceeds its half, a
+    connection with more than its share stops reading.  The share is the half divided by the number of connections that
+    hold anything.  So a client whose requests are not answered, or that does not read its replies, delays itself and
+    not others.
 
     *Growing* frames, those too large for the staging buffer.  While the account exceeds its half, a connection whose
     frame grows stops reading.  Every connection may always have `allowance` bytes, so that small requests continue.  If
@@ -89,7 +90,8 @@ class MemoryBudget:
     grow.
 
     The memory held is thus at most the limit, plus a share and an allowance for each connection that was just reading,
-    plus one frame.
+    plus one frame.  Each connection may also have one reply of `REPLY_MIN_BYTES`, and unsent replies below
+    `KafkaLimits.write_buffer_bytes`, which do not count.
     """
 
     def __init__(self, max_bytes: int, allowance: int, on_crowded: Callable[[], None]) -> None:

@@ -222,7 +222,9 @@ async def share_fetch(asked: DecodedRequest, room: Callable[[], int]) -> Reply:
         acknowledgements=_acknowledgements(request.topics),
         peer=asked.caller.peer,
     )
-    return _reply(asked, await asked.shares.fetch(plan), has_records=True)
+    parts = _reply(asked, await asked.shares.fetch(plan), has_records=True)
+    asked.caller.hold(sum(len(part) for part in parts or ()))
+    return parts
 
 
 async def share_acknowledge(asked: DecodedRequest) -> Reply:

@@ -185,6 +185,23 @@ MUTANTS = (
         ("tests/unit/broker/kafka/test_transactions.py::test_the_calls_of_a_request_count_as_much_as_the_request",),
     ),
     Mutant(
+        "fetches that arrive together all get the room of the first one",
+        "broker/kafka/data.py",
+        "caller.hold(sum(len(part) for part in parts))",
+        "caller.hold(0)",
+        (f"{BOUNDS_TESTS}::test_replies_that_are_made_at_the_same_time_share_the_room",),
+    ),
+    Mutant(
+        "share fetches that arrive together all get the room of the first one",
+        "broker/kafka/share_groups.py",
+        "asked.caller.hold(sum(len(part) for part in parts or ()))",
+        "asked.caller.hold(0)",
+        (
+            "tests/unit/broker/kafka/test_share_groups.py"
+            "::test_replies_to_share_consumers_that_are_made_at_the_same_time_share_the_room",
+        ),
+    ),
+    Mutant(
         "old Java clients receive levels at which they fail",
         "broker/kafka/features.py",
         "if levels[0] > 0 or version >= _FIRST_WITH_LEVEL_0",

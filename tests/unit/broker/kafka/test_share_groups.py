@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from broker.core.coordinator.share.states import ShareKey
-from broker.core.share.requests import ShareFetchPlan, ShareReply
+from broker.core.share.requests import ShareFetched, ShareFetchPlan, ShareReply
 from broker.kafka.limits import KafkaLimits
 from broker.kafka.listener import KafkaServer
 from broker.kafka.share_groups import NoShares
@@ -22,10 +22,11 @@ class Shares(NoShares):
     def __init__(self) -> None:
         self.asked: list[ShareKey] = []
         self.fetched: list[ShareFetchPlan] = []
+        self.records = b""  # of each reply
 
     async def fetch(self, plan: ShareFetchPlan) -> ShareReply:
         self.fetched.append(plan)
-        return ShareReply(KafkaCode.NONE)
+        return ShareReply(KafkaCode.NONE, fetched=(ShareFetched((TOPIC_ID, 0), KafkaCode.NONE, self.records),))
 
     def write_dead_letters(self, keys: Sequence[ShareKey]) -> None:
         self.asked += keys
@@ -62,6 +63,28 @@ async def test_replies_to_share_consumers_have_as_much_room_as_those_to_others()
     found = [plan.max_bytes for plan in shares.fetched]
     assert found[:2] == found[4:6] == wanted[:2]
     assert all((4 << 20) - 1_000 < each < 4 << 20 for each in (*found[2:4], *found[6:])), "an eighth of half of it"
+
+
+async def test_replies_to_share_consumers_that_are_made_at_the_same_time_share_the_room() -> None:
+    shares = Shares()
+    shares.records = bytes(16 << 20)
+    server = listener(shares, KafkaLimits(held_max_bytes=64 << 20))
+    values = {"group_id": "work", "member_id": "m", "max_bytes": 60 << 20, "max_records": 500}
+    await server.start()
+    try:
+        port = server.endpoints[0].port
+        async with RawClient(port) as one, RawClient(port) as other:
+            for client in (one, other):
+                await client.ask(Api.API_VERSIONS, 0, {})
+            for client in (one, other):
+                client.send(Api.SHARE_FETCH, 1, values)
+            for client in (one, other):
+                await client.receive(Api.SHARE_FETCH, 1)
+    finally:
+        await server.close()
+    first, second = (plan.max_bytes for plan in shares.fetched)
+    assert first > (4 << 20) - 1_000
+    assert second <= 3 << 20, "about an eighth of what the first reply leaves"
 
 
 async def test_a_reminder_of_dead_letters_names_share_partitions() -> None:
