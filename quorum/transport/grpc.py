@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, NoReturn
@@ -34,12 +34,13 @@ from quorumlog.runtime.addresses import Address, parse_address
 from quorumlog.runtime.grpc import bind, connect, make_channel, make_server
 from quorumlog.runtime.logging import LineBudget, get_logger
 from quorumlog.wire import rpcs
-from quorumlog.wire.rpcs import RPCS, AnyRpc, ReplyT, RequestT, Rpc, Service
+from quorumlog.wire.rpcs import RPCS, AnyRpc, ReplyT, RequestT, Rpc, Sender, Service
 
 CHANNELS_MAX = 128
 """Open channels.  At this limit, a new channel replaces the least recently used one without a call in progress."""
 CALLS_PER_CHANNEL_MAX = 256
-"""Calls in progress to one address.  Further calls fail at once, as if the address were unreachable."""
+"""Calls in progress to one address, for each kind of senders.  Further calls fail at once, as if the address were
+unreachable.  So many requests of clients, which this node forwards, leave room for fetches, votes and heartbeats."""
 QUORUM_REQUEST_MAX_BYTES = 64 << 10
 CONTROLLER_REQUEST_MAX_BYTES = 8 << 20
 HANDLING_MAX_S = 60.0
@@ -62,12 +63,12 @@ _Serve = Callable[[bytes, _Context], Awaitable[bytes]]
 
 
 class _Channel:
-    """One channel, its calls in progress, and its stream of fetches, which may be open between them."""
+    """One channel, its calls in progress by kind, and its stream of fetches, which may be open between them."""
 
     def __init__(self, address: str) -> None:
         self.grpc = make_channel(address)
         self.fetches = FetchStream(self.grpc)
-        self.calls = 0
+        self.calls: Counter[Sender] = Counter()
 
 
 class _Health(health.aio.HealthServicer):
@@ -321,10 +322,11 @@ class GrpcTransport:
         if self._closed:
             raise UnreachableError("this node is stopping", was_sent=False)
         channel = self._channel(address)
-        if channel.calls >= CALLS_PER_CHANNEL_MAX:
-            problem = f"{address}: {CALLS_PER_CHANNEL_MAX} calls are in progress already"
+        kind = Sender.NODE if rpc.service is Service.QUORUM else rpc.sender
+        if channel.calls[kind] >= CALLS_PER_CHANNEL_MAX:
+            problem = f"{address}: {CALLS_PER_CHANNEL_MAX} requests of this kind are in progress already"
             raise UnreachableError(problem, was_sent=False)
-        channel.calls += 1
+        channel.calls[kind] += 1
         was_sent = False
         try:
             if connect_first and not await connect(channel.grpc, deadline - loop.time()):
@@ -349,7 +351,7 @@ class GrpcTransport:
             # Closing a channel cancels its calls, which looks as if this task had been cancelled.
             raise UnreachableError(f"{address}: the connection was reset", was_sent=was_sent) from None
         finally:
-            channel.calls -= 1
+            channel.calls[kind] -= 1
 
     def _channel(self, address: str) -> _Channel:
         channel = self._channels.get(address)
@@ -362,7 +364,7 @@ class GrpcTransport:
     def _make_room(self) -> None:
         if len(self._channels) < CHANNELS_MAX:
             return
-        idle = next((address for address, channel in self._channels.items() if channel.calls == 0), None)
+        idle = next((address for address, channel in self._channels.items() if not channel.calls.total()), None)
         if idle is None:
             raise UnreachableError(f"{CHANNELS_MAX} connections are in use already", was_sent=False)
         self._close_soon(self._channels.pop(idle))

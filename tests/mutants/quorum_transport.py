@@ -14,6 +14,13 @@ TRANSPORT_TESTS = "tests/unit/quorum/transport/test_grpc_transport.py"
 
 MUTANTS = (
     Mutant(
+        "forwarded requests of clients displace fetches and heartbeats",
+        TRANSPORT,
+        "kind = Sender.NODE if rpc.service is Service.QUORUM else rpc.sender",
+        "kind = Sender.CLIENT",
+        (f"{TRANSPORT_TESTS}::test_requests_of_clients_never_displace_those_of_brokers_and_of_the_quorum",),
+    ),
+    Mutant(
         "a call ends before its own deadline, without a named outcome",
         TRANSPORT,
         "min(remaining, DEADLINE_MAX_S)",

@@ -269,6 +269,35 @@ async def test_channels_are_limited_and_the_oldest_idle_one_is_closed(
     await client.close()
 
 
+async def test_requests_of_clients_never_displace_those_of_brokers_and_of_the_quorum(
+    served: Fixture, client: GrpcTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit that all these clients wait for may need the next fetch."""
+    monkeypatch.setattr(grpc_transport, "CALLS_PER_CHANNEL_MAX", 2)
+    waiting, committed = 0, asyncio.Event()
+
+    async def control(rpc: AnyRpc, request: Message) -> Message:
+        nonlocal waiting
+        if rpc is rpcs.CREATE_TOPICS:
+            waiting += 1
+            await committed.wait()
+        reply: Message = rpc.reply_of(controller_pb2.Result())
+        return reply
+
+    monkeypatch.setattr(served.transport, "_controller_handler", control)
+    address = served.transport.address
+    request = controller_pb2.CreateTopicsRequest()
+    calls = [asyncio.ensure_future(client.call(address, rpcs.CREATE_TOPICS, request, 10_000)) for _ in range(2)]
+    await until(lambda: waiting == 2)
+    with pytest.raises(UnreachableError, match="2 requests of this kind are in progress already") as refused:
+        await client.call(address, rpcs.CREATE_TOPICS, request, 10_000)
+    assert not refused.value.was_sent
+    assert await client.ask(Peer(1, address), FETCH, 10_000) == FETCHED
+    assert await client.call(address, rpcs.BROKER_HEARTBEAT, controller_pb2.BrokerHeartbeatRequest(), 10_000)
+    committed.set()
+    await asyncio.gather(*calls)
+
+
 async def test_health_follows_readiness(served: Fixture) -> None:
     async def status(service: str) -> int:
         body = health_pb2.HealthCheckRequest(service=service).SerializeToString()
