@@ -49,9 +49,14 @@ async def describe_topics(
             text = f"topic {name[:60]!a} does not exist"
             outcome = Outcome(ApiError.UNKNOWN_TOPIC_OR_PARTITION, text, "kctl topics list")
             reply.topics.append(pb.TopicDescription(name=name, result=result(outcome)))
-        else:
-            reply.topics.append(_topic(image, topic))
-        await turn.passed()
+            await turn.passed()
+            continue
+        description = reply.topics.add()
+        description.MergeFrom(_topic(image, topic))
+        for partition in topic.partitions:
+            if partition is not None:
+                description.partitions.append(_partition(image, partition))
+            await turn.passed()
     return reply
 
 
@@ -81,6 +86,7 @@ async def describe_metadata(
 
 
 def _topic(image: ClusterImage, topic: TopicImage) -> pb.TopicDescription:
+    """Describe a topic without its partitions."""
     configs = image.config(ConfigScope.TOPIC, topic.topic_id.hex)
     return pb.TopicDescription(
         name=topic.name,
@@ -88,7 +94,6 @@ def _topic(image: ClusterImage, topic: TopicImage) -> pb.TopicDescription:
         result=result(OK),
         internal=is_internal(topic.name),
         configs=[pb.ConfigEntry(key=key, value=configs[key]) for key in sorted(configs)],
-        partitions=[_partition(image, partition) for partition in topic.partitions if partition is not None],
     )
 
 

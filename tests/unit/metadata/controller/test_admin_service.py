@@ -167,6 +167,20 @@ def test_other_tasks_run_while_topics_that_do_not_exist_are_described(monkeypatc
     run(test())
 
 
+def test_other_tasks_run_while_a_large_topic_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "YIELD_MS", 0)
+
+    async def test() -> None:
+        plane = await ready()
+        await plane.call(rpcs.CREATE_TOPICS, new_topic("large", 50, 2))
+        with counting() as passed:
+            reply = await plane.call(rpcs.DESCRIBE_TOPICS, pb.DescribeTopicsRequest(names=["large"]))
+        assert [each.index for each in reply.topics[0].partitions] == list(range(50))
+        assert passed() >= 50
+
+    run(test())
+
+
 def test_the_number_of_topics_to_describe_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(describe, "ITEMS_MAX", 3)
 
