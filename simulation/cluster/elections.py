@@ -20,6 +20,7 @@ class ElectionWatch:
         self._answers = answers
         self.led_from_backup: set[LogKey] = set()
         """Partitions that a replica restored from a backup has led."""
+        self._begun_ends: dict[LogKey, int] = {}  # the committed ends with which leaders began after unclean elections
         metadata = evidence.metadata
         metadata.on_unclean = self.unclean
         metadata.on_epoch = self._epoch_begins
@@ -32,14 +33,14 @@ class ElectionWatch:
         assert history is not None, election
         history.unclean_epoch = election.leader_epoch
 
-    def start_history_over(self, history: History, copy: Copy, leader_epoch: int) -> bool:
+    def start_history_over(self, history: History, copy: Copy, leader_epoch: int) -> None:
         """Replace the end of the history by the log of the first leader since an unclean election.
 
-        Return False if there was no such election, or if this was done already for an earlier leader.  The first leader
+        Do nothing if there was no such election, or if this was done already for an earlier leader.  The first leader
         may lead in a later epoch than that of the election, if its broker restarted before it learned of the election.
         """
         if leader_epoch < history.unclean_epoch or history.begun_epoch >= history.unclean_epoch:
-            return False
+            return
         evidence = self._evidence
         history.begun_epoch = history.unclean_epoch
         evidence.unsynced = {one for one in evidence.unsynced if one[1] != history.key}
@@ -56,7 +57,20 @@ class ElectionWatch:
             for other in run.copies.values():
                 if other.log.key == history.key:
                     other.compared = min(other.compared, history.end)
-        return True
+        self.note_begun(history)
+
+    def note_begun(self, history: History) -> None:
+        """Note the end of the history with which a leader begins after an unclean election."""
+        self._begun_ends[history.key] = history.end
+
+    def may_begin_above(self, history: History) -> bool:
+        """Return whether a leader may begin with a watermark above the end of the history.
+
+        A deposed leader that did not know of an unclean election has continued, and has sent its watermark to replicas.
+        Each of them may lead later, until a leader since the election has committed more records.  Or the previous
+        leader was restored from a backup, and this one still has the records that were missing there.
+        """
+        return history.key in self.led_from_backup or self._begun_ends.get(history.key) == history.end
 
     # Events of the metadata
 

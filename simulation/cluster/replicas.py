@@ -195,16 +195,17 @@ class ReplicaWatch:
             position = f"{log.end_offset} of {history.end}"
             evidence.note(f"{run.node_id} leads epoch {leader.leader_epoch} of {history}, {position}")
         self._check_only_leader(run, replica.key, leader.leader_epoch)
-        is_first = self._elections.start_history_over(history, copy, leader.leader_epoch)
+        self._elections.start_history_over(history, copy, leader.leader_epoch)
         # A leader may learn of its leadership when later leaders exist, and lack the records that they committed.
         newest = max(history.ends, default=0)
         end = history.end if leader.leader_epoch >= newest else history.ends.get(leader.leader_epoch, 0)
-        if (is_first or replica.key in self._elections.led_from_backup) and leader.high_watermark > end:
-            # A deposed leader that did not know it has continued, and has sent this one its watermark.  Or the previous
-            # leader was restored from a backup, and this one still has the records that were missing there.
+        begins_above = leader.high_watermark > end and self._elections.may_begin_above(history)
+        if begins_above:
             end = leader.high_watermark
             self._check_on_disks(run, replica, leader, history)
         self._compare(run, history, copy, end)
+        if begins_above:
+            self._elections.note_begun(history)
         self._deletions.check_start(run, history, log.start_offset, end)
         evidence.check(
             log.end_offset >= end,

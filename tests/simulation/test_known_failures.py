@@ -298,6 +298,7 @@ FAILED_WITH_PIPELINES = {
     "a changed producer id is read after a clean stop": (720000692, {0, 1, 5, 9}),
     "a batch arrives again after the abort of its transaction": (720100648, {0, 1, 2, 3}),
     "the judge forgets where an offline replica may be": (720002182, {4, 5, 6, 9}),
+    "the judge forgets the watermark that a deposed leader has sent": (730004033, {0, 1, 2, 3, 4, 7, 8}),
     "a replica has left a directory that fails while its broker restarts": (730002110, {0, 1, 2, 3, 6, 10, 11, 12}),
 }
 
