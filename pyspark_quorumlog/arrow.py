@@ -64,15 +64,15 @@ def decode(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a fetched buffer with `first_offset <= offset < end_offset`.
 
-    Yields one Arrow batch, or several if the record batches decompress to more than `PIECE_SIZE_BYTES`; none without
-    rows.
+    The records form one Arrow batch, or several if the record batches decompress to more than `PIECE_SIZE_BYTES`.  An
+    Arrow batch without rows is left out.
 
     Args:
-        columns: of `reference.COLUMNS`, in their order.
-        aborted: the aborted transactions whose records are left out, as for `open_batches`.
+        columns: some of `reference.COLUMNS`, in the same order.
+        aborted: (producer id, first offset) of each aborted transaction; its records are left out.
 
     Raises:
-        UnreadableBatchError: a batch is damaged or a record of it is malformed.
+        UnreadableBatchError: a batch is damaged or contains a malformed record.
     """
     for piece in _pieces(open_batches(data, end_offset, aborted=aborted)):
         bodies, spans = _spans(data, piece)
@@ -216,7 +216,7 @@ def _constant_text(text: str, rows: int) -> pa.Array:
 
 
 class _MalformedError(Exception):
-    """A malformed record.  span: index of its batch.  position: that of the record in the bodies."""
+    """A malformed record.  span: the index of its batch.  position: the position of the record in the bodies."""
 
     def __init__(self, span: int, position: int) -> None:
         super().__init__(span, position)
@@ -228,7 +228,7 @@ class _MalformedError(Exception):
 
 
 class BytesColumn(NamedTuple):
-    """Arrow's arrays of a binary or text column.  valid: a bitmap; None: no value is null."""
+    """Arrow's arrays of a binary or text column.  valid: the validity bitmap; None if no value is null."""
 
     offsets: Int32s
     data: Bytes
@@ -236,7 +236,10 @@ class BytesColumn(NamedTuple):
 
 
 class HeadersColumn(NamedTuple):
-    """Arrow's arrays of a column of headers.  ends: the offsets of the lists.  valid: as above, of the lists."""
+    """Arrow's arrays of a column of headers.
+
+    ends: the offsets of the lists.  valid: the validity bitmap of the lists; None if no list is null.
+    """
 
     ends: Int32s
     valid: Bytes | None
@@ -245,7 +248,7 @@ class HeadersColumn(NamedTuple):
 
 
 class PartitionColumn(NamedTuple):
-    """Arrow's arrays of the column partition.  valid: as above."""
+    """Arrow's arrays of the column partition.  valid: the validity bitmap; None if no value is null."""
 
     values: Int32s
     valid: Bytes | None
@@ -261,7 +264,7 @@ class Columns:
     headers: HeadersColumn | None
     partition: PartitionColumn | None
     timestamps: Int64s  # ms since 1970
-    topic: Int32s | None  # index into the topics; None: 0 for every row
+    topic: Int32s | None  # index into `topics`; None: every row has the topic with index 0
     topics: tuple[str, ...]
 
     @classmethod
@@ -269,8 +272,8 @@ class Columns:
         """Return the columns key, value, headers, topic and partition; others are ignored.
 
         Args:
-            timestamps: each row's, in ms since 1970.
-            topic: if given, it applies to every row.
+            timestamps: the time of each row, in ms since 1970.
+            topic: the topic of every row; None: the column contains the topics.
 
         Raises:
             ClusterError: a row has no topic, or a header has no name.
@@ -307,10 +310,14 @@ def encode(
     batch_size_max: int,
     codec: Codec = Codec.NONE,
 ) -> Iterator[EncodedBatch]:
-    """Return the rows as sealed batches of at most `batch_size_max` bytes before compression, grouped by partition.
+    """Yield the rows as sealed batches of at most `batch_size_max` bytes before compression, grouped by partition.
 
-    A larger record is a batch of its own, since the topic decides whether it is too large.  Rows of a partition keep
-    their order.  `partition_counts` and `sticky` (the partition of rows without key and partition) are by topic.
+    A larger record becomes a batch of its own, because the topic's config decides whether it is too large.  Rows of a
+    partition keep their order.
+
+    Args:
+        partition_counts: the number of partitions of each topic in `columns.topics`.
+        sticky: for each of these topics, the partition of rows that have neither a key nor a partition.
 
     Raises:
         ClusterError: a row names a partition that its topic does not have, or is larger than any broker accepts.
@@ -356,7 +363,7 @@ def encode(
 
 
 def _sealed(encoded: Bytes, topic: str, partition: int, timestamps: Int64s, codec: Codec) -> EncodedBatch:
-    """Seal `encoded`, which has room for the header before its records.  timestamps: of these records."""
+    """Seal `encoded`, which has room for the header before its records.  timestamps: the times of these records."""
     record_count = len(timestamps)
     base_ms, newest_ms = int(timestamps[0]), int(timestamps.max())
     if codec is not Codec.NONE:
@@ -421,7 +428,7 @@ def _bitmap(validity: pa.Buffer | None, first: int, rows: int) -> Bytes | None:
 
 
 def _int32s(column: pa.Array) -> Int32s:
-    """Return the values, also those of null rows."""
+    """Return the values, including those of null rows."""
     values = column.buffers()[1]
     if values is None or len(column) == 0:
         return np.empty(0, np.int32)

@@ -1,6 +1,6 @@
 """The lag of streaming queries: the number of offsets that a source has not read yet, by partition.
 
-It needs no request to a broker, because Spark's progress has the ends of the logs that the last batch has seen.
+The lag is computed without a request to a broker: Spark's progress contains the log ends at the time of the last batch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ Lag = Mapping[Partition, int]
 
 
 def lag_of(source: SourceProgress) -> Lag | None:
-    """Return the lag after a batch, like that of `query.lastProgress.sources[0]`; None for a source of another kind."""
+    """Return the lag in the progress of a source, such as `query.lastProgress.sources[0]`.
+
+    None: it is a source of another kind.
+    """
     try:
         read, ends = (from_json(json.loads(text or "{}")) for text in (source.endOffset, source.latestOffset))
     except (OptionError, ValueError):

@@ -142,12 +142,15 @@ async def is_deleted(options: ReadOptions, partition: Partition) -> bool:
 
 
 async def list_offsets(consumer: Consumer, partitions: Iterable[Partition], position: int) -> dict[Partition, int]:
-    """Return the offset of EARLIEST or LATEST, by partition."""
+    """Return the offset of `position`, which is EARLIEST or LATEST, by partition."""
     return await list_times(consumer, dict.fromkeys(partitions, position))
 
 
 async def list_times(consumer: Consumer, times: Mapping[Partition, int]) -> dict[Partition, int]:
-    """Return the offset of the first record that is not older than the time, by partition; -1 if none exists."""
+    """Return the offset of the first record that is not older than the time, by partition; -1 if none exists.
+
+    times: in ms since 1970, or EARLIEST or LATEST.
+    """
     return {partition: listed.offset for partition, listed in (await consumer.list_offsets(times)).items()}
 
 

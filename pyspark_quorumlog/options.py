@@ -1,9 +1,9 @@
 """The options of the data source, which are checked before any request to a cluster.
 
-They are those of Spark's Kafka source, so that a user only changes the name of the format.  Spark passes them with
-lower-cased names.  An unknown name is refused with the most similar one, because a mistyped `startingOffsets` that is
-silently ignored would read the wrong data.  A known option without effect is accepted with a warning, as Spark's source
-accepts it.  All problems are reported together.
+They include the options of Spark's Kafka source, so that a user only changes the name of the format.  Spark passes them
+with lower-cased names.  An unknown name is an error, which suggests the most similar known name: if a mistyped
+`startingOffsets` were silently ignored, the query would read the wrong data.  A known option without effect is accepted
+with a warning, because Spark's source accepts it.  All problems are reported together.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _OF_SPARK = (
 )
 """Options of Spark's engine, which it passes on to the sink of a stream."""
 _OF_TABLE = ("provider", "option.")
-"""While Spark creates a table of its catalog, it passes the table's properties as options: the first of these, and each
-option of the source with the second as a prefix, among others."""
+"""While Spark creates a table of its catalog, it passes the table's properties as options.  Among them are `provider`,
+and each option of the source with the prefix `option.`."""
 _DECIDED_BY_SOURCE = (
     *("kafka.auto.offset.reset", "kafka.key.deserializer", "kafka.value.deserializer", "kafka.key.serializer"),
     *("kafka.value.serializer", "kafka.enable.auto.commit", "kafka.interceptor.classes", "kafka.partitioner.class"),
@@ -48,7 +48,7 @@ _SECURITY_PROTOCOL = "kafka.security.protocol"
 FETCH_SIZE_BYTES = (1, 64 << 20)
 """Lowest and highest `kafka.fetch.max.bytes`; other values are replaced by the nearest of the two, with a warning."""
 BATCH_SIZE_BYTES = (1024, 64 << 20)
-"""The same for `kafka.batch.size`."""
+"""Lowest and highest `kafka.batch.size`; other values are replaced in the same way."""
 
 SHOWN_MAX = 80
 """Maximum number of characters of a value in an error message."""
@@ -102,7 +102,10 @@ class TriggerLimits:
 
 
 class Query(Enum):
-    """ANY: Spark asks for the schema in the same way for a batch and for a stream."""
+    """The purpose of a read, as a phrase for messages.
+
+    ANY: Spark asks for the schema, in the same way for a batch and for a stream.
+    """
 
     ANY = "reading"
     BATCH = "reading a batch"
@@ -121,7 +124,7 @@ class ReadOptions:
     ending: Positions
     fail_on_data_loss: bool
     columns: tuple[str, ...]
-    """Of COLUMNS, in their order."""
+    """Some of COLUMNS, in the same order."""
     partitions_min: int | None
     records_per_partition_max: int | None
     poll_timeout_s: float
@@ -149,7 +152,7 @@ class WriteOptions:
     records_per_second_max: int | None
     client_id: str
     atomic: bool | None
-    """None: if the brokers are those of quorumlog."""
+    """None: the write is atomic if the brokers have transaction scopes, as brokers of quorumlog do."""
     scope: str | None
     reset_scope: bool
     transaction_timeout_ms: int
@@ -469,7 +472,10 @@ def _trigger_limits(reader: _Reader) -> TriggerLimits:
 
 
 def _positions(reader: _Reader, which: str, default: int, refused: int | None) -> Positions:
-    """Return the positions: `startingTimestamp` has priority over `…OffsetsByTimestamp`, and that over `…Offsets`."""
+    """Return the positions.
+
+    `…Timestamp` has priority over `…OffsetsByTimestamp`, which has priority over `…Offsets`.
+    """
     strategy = reader.text("startingOffsetsByTimestampStrategy") or "error"
     if which == "starting" and strategy.lower() not in ("error", "latest"):
         reader.problem("startingOffsetsByTimestampStrategy", f"is {strategy!r}; expected: error or latest")

@@ -20,7 +20,7 @@ class DataLossError(Exception):
         self.problems = tuple(problems)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Make a pickle from the problems: the arguments of an exception are its text."""
+        """Pickle the problems.  By default, an exception is pickled with its text as the argument."""
         return type(self), (self.problems,)
 
 
@@ -50,7 +50,7 @@ class Bounds:
 def check_named(positions: Positions, partitions: Iterable[Partition], default: int) -> None:
     """Check that positions by partition name every partition that is read, and no other.
 
-    default: EARLIEST for starting positions, LATEST for ending ones: the special value of a partition's position.
+    default: the special position that the error suggests: EARLIEST for starting positions, LATEST for ending ones.
 
     Raises:
         OptionError
@@ -101,7 +101,7 @@ def position_of(positions: Positions, partition: Partition) -> int:
 
 
 def resolve(positions: Positions, partition: Partition, bounds: Bounds, found_by_time: Mapping[Partition, int]) -> int:
-    """Return the offset of a position; an offset in the query may lie outside of `bounds`.
+    """Return the offset of a position.  An offset that the options name may lie outside of `bounds`.
 
     Raises:
         OptionError: no record is as new as the requested time.

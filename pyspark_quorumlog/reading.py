@@ -92,7 +92,7 @@ async def _plan_tasks(options: ReadOptions) -> list[OffsetRange]:
 
 
 def read_range(options: ReadOptions, task: OffsetRange) -> Iterator[pa.RecordBatch]:
-    """Yield the records of one task's range as Arrow batches; fetch the next ones while one is decoded.
+    """Yield the records of one task's range as Arrow batches.  The next records are fetched during the decoding.
 
     Raises:
         DataLossError: records of the range are missing.
@@ -136,7 +136,7 @@ def _named(error: UnreadableBatchError, task: OffsetRange) -> ClusterError:
 
 
 class _RangeFetcher:
-    """Fetches one range, one fetch ahead."""
+    """Fetches one range.  The next fetch is in progress while its caller decodes the last one."""
 
     def __init__(self, options: ReadOptions, task: OffsetRange) -> None:
         self.decoded_from = task.first
@@ -177,12 +177,12 @@ class _RangeFetcher:
                         self._give_up(error)
                     elif now >= deadline:
                         raise
-                    else:  # its leader did not know it
+                    else:  # the broker that answered the fetch did not know the partition yet
                         self._fetch = self._start()
                     continue
                 if not (self._is_ahead and error.retriable):
                     raise
-                # its time passed while Spark processed the previous rows, so its answer was not read
+                # the fetch timed out while Spark processed the previous rows, so nobody read its answer
                 self._fetch = self._start()
                 continue
             following = end_offset(fetched.records)
@@ -209,7 +209,7 @@ class _RangeFetcher:
         next_step = f"kctl topics describe {task.topic}"
         if self._offset < fetched.high_watermark:
             text += f"; a transaction at offset {fetched.last_stable_offset} is not decided yet"
-            next_step = "let it end, or set the option kafka.isolation.level to read_uncommitted"
+            next_step = "wait until it ends, or set the option kafka.isolation.level to read_uncommitted"
         return ClusterError(ApiError.TIMED_OUT, text, next_step, retriable=True)
 
     def close(self) -> None:
@@ -221,7 +221,7 @@ class _RangeFetcher:
         size_max = self._options.fetch_size_max_bytes
         wait_ms = min(
             offsets.FETCH_WAIT_MS, int(self._options.poll_timeout_s * 1000) // 2
-        )  # else no empty answer arrives
+        )  # so that an empty answer arrives before the timeout
         return self._runner.start(
             self._consumer.fetch(task.topic, task.partition, self._offset, size_max_bytes=size_max, wait_ms=wait_ms)
         )

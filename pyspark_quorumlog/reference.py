@@ -118,7 +118,7 @@ STREAMS: Sequence[Option] = (
     Option(("minOffsetsPerTrigger",), "a batch waits until this many records are available", shown="none"),
     Option(
         ("maxTriggerDelay",),
-        "the longest such wait, like `30s`, `15m` or `1h`. It counts from the last batch with records",
+        "the longest such wait, like `30s`, `15m` or `1h`, counted from the last batch with records",
         {"maxTriggerDelay": "15m"},
     ),
 )
@@ -148,7 +148,7 @@ WRITING: Sequence[Option] = (
     Option(
         ("resetTransactionScope",),
         "true: take `transactionScope` over from another query, and delete the number of its last batch; it has no "
-        "effect on a scope that this query has already",
+        "effect on a scope that this query already owns",
         {"resetTransactionScope": "false"},
     ),
     Option(

@@ -106,7 +106,7 @@ class DefaultSource(DataSource):
         return Writer(options, open_batch(options, f"spark-{uuid4()}"))
 
     def streamReader(self, schema: StructType) -> StreamReader | RefusedStream:
-        """Return a reader.  It refuses bad options later, since Spark would not show an error of this method."""
+        """Return a reader.  It reports invalid options later, because Spark would not show an error of this method."""
         try:
             return StreamReader(self._read_options(schema, Query.STREAM))
         except OptionError as error:
@@ -119,7 +119,10 @@ class DefaultSource(DataSource):
         return options
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        """Return a writer.  In complete mode (overwrite), it appends all rows of each batch, as Spark's Kafka sink."""
+        """Return a writer.
+
+        In complete mode (overwrite), it appends all rows of each batch, as Spark's Kafka sink does.
+        """
         options = parse_write(self.options)
         _check_writable(schema, options)
         return StreamWriter(options)
@@ -135,8 +138,9 @@ class TaskRange(InputPartition):
 class Reader(DataSourceReader):
     """Reads ranges of offsets that are fixed when the query is planned.
 
-    It has no `pushFilters`: Spark 4.3 keeps the plan of the last pushed filters with the DataFrame, and uses it for
-    other queries of it as well.  Their rows would be missing; `tests/spark/test_pushdown.py` shows this.
+    It has no `pushFilters`: Spark 4.3 keeps the plan of the last pushed filters with the DataFrame, and uses this plan
+    for other queries of the same DataFrame as well.  Those queries would lack rows; `tests/spark/test_pushdown.py`
+    shows this.
     """
 
     def __init__(self, options: ReadOptions) -> None:
@@ -221,18 +225,21 @@ class RefusedStream(DataSourceStreamReader):
 
 @dataclass
 class Written(WriterCommitMessage):
-    """The number of rows that a task has written, all acknowledged, and the transaction in which they are."""
+    """A task's report: the number of rows that were written and acknowledged, and their transaction."""
 
     record_count: int
     staged: Staged
 
 
 class Writer(DataSourceArrowWriter):
-    """Appends rows, which become visible together when Spark commits the write; with `atomic=false`, each at once.
+    """Appends rows.
 
-    Spark makes this object in the driver, once for each write.  It pickles it for the tasks, and commits with it.
+    They become visible together when Spark commits the write; with `atomic=false`, each row is visible at once.
 
-    scope: that of the transactions of this write; None: the tasks write without transactions.
+    Spark creates this object in the driver, once for each write, pickles it for the tasks, and commits the write with
+    the original.
+
+    scope: the transaction scope of this write; None: the tasks write without transactions.
     """
 
     def __init__(self, options: WriteOptions, scope: OpenScope | None) -> None:
@@ -256,7 +263,10 @@ class Writer(DataSourceArrowWriter):
             commit_batch(self.options, self.scope, staged)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Abort the transactions of all tasks, by their scope, because killed tasks did not report a transaction."""
+        """Abort the transactions of all tasks.
+
+        The whole scope is aborted, because killed tasks did not report their transactions.
+        """
         if self.scope is not None:
             from pyspark_quorumlog.writing import abort_batch
 
@@ -266,7 +276,7 @@ class Writer(DataSourceArrowWriter):
 class StreamWriter(DataSourceStreamArrowWriter):
     """Appends the rows of micro-batches, each batch exactly once (`transactions`); with `atomic=false`, at least once.
 
-    Spark commits with a new object in another process, which knows only the reports of the tasks.
+    Spark commits with a new object in another process.  That object knows only the reports of the tasks.
     """
 
     def __init__(self, options: WriteOptions) -> None:

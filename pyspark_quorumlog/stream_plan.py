@@ -1,16 +1,16 @@
 """Planning of a stream: the offsets at which its micro-batches end.
 
 Theory of operation.  Spark asks for the end of the next batch, logs it in its checkpoint, and asks for the tasks from
-the last end to this one; after a restart it asks for the tasks of a logged batch again, without asking for its end.  A
-partition that is missing in the start begins at the start of its log.
+the last end to this one.  After a restart, it asks for the tasks of a logged batch again, but not for the end.  If the
+start offsets of a batch lack a partition, the partition is read from the start of its log.
 
 `StreamPlanner` is pure: the ends and starts of the logs, and the time, are given.  It has these special cases:
 
 - **The first batch of a new query is empty.**  Spark does not log the initial offset: it asks again if the first batch
   is repeated after a restart.  The answer could then be a later offset, because the latest offset advanced or because
   old records were deleted, and the records in between would be skipped silently.  Spark logs the end of an empty batch,
-  which preserves the position.  A query of only one batch (`Trigger.Once`) would read nothing.  So its batch has
-  records, unless it begins at the latest offsets, where there are no records yet.
+  which preserves the position.  A query of only one batch (`Trigger.Once`) would then read nothing.  Therefore the
+  batch of such a query has records, unless the query begins at the latest offsets, where no records exist yet.
 - **A log that ends below the start** lost its records, or its topic was created again.  If the query permits losses,
   one empty batch moves the position back to the start of the log.  The same applies to a topic that was created again
   and already grew beyond the position, as long as the caller knows of it.
@@ -43,10 +43,10 @@ def to_json(offsets: Offsets) -> JsonOffsets:
 
 
 def from_json(value: object) -> dict[Partition, int]:
-    """Read offsets from a checkpoint, also one of Spark's Kafka source.
+    """Read offsets from a checkpoint of this source or of Spark's Kafka source.
 
     Raises:
-        OptionError: they have another form.
+        OptionError: the offsets have another form.
     """
     found: dict[Partition, int] = {}
     try:
@@ -66,7 +66,10 @@ def from_json(value: object) -> dict[Partition, int]:
 
 
 class BatchEnd(NamedTuple):
-    """losses: for each kind of loss one message; the offsets hold only if the query permits losses."""
+    """The end of a batch.
+
+    losses: one message for each loss.  If there are any, `offsets` is valid only if the query permits losses.
+    """
 
     offsets: Offsets
     losses: list[str]
@@ -82,7 +85,7 @@ class StreamPlanner:
         self._holds_single_batch = False
         self._pinned: Offsets | None = None
         self._missing: frozenset[Partition] = frozenset()
-        """Partitions that did not exist at the last call; the next end drops those that still do not."""
+        """Partitions that did not exist at the last call.  The next end drops each one that still does not exist."""
         self._ended_at_s: float | None = None
         """When the last batch with records ended; None before the first."""
 
@@ -98,7 +101,7 @@ class StreamPlanner:
         self._held = None
 
     def pin(self, ends: Offsets) -> None:
-        """Read up to `ends` only, and no partition that is not among them."""
+        """Read only the partitions in `ends`, and only up to these offsets."""
         self._pinned = ends
 
     def needs_start(
@@ -106,8 +109,9 @@ class StreamPlanner:
     ) -> list[Partition]:
         """Return the partitions whose log start `next_end` needs.
 
-        They are those that are new, that end below the start, or whose topic was created again, and if a limit applies,
-        all with unread offsets: deleted ones do not count.
+        `next_end` needs the log start of a partition that is new, that ends below the start, or whose topic was created
+        again.  If a limit applies, it needs the log start of every partition with unread offsets, because deleted
+        offsets do not count.
         """
         unread = {one: end - start.get(one, 0) for one, end in ends.items() if end > start.get(one, 0)}
         is_limited = offsets_max is not None and (self._offsets_min is not None or sum(unread.values()) > offsets_max)
@@ -167,10 +171,10 @@ class StreamPlanner:
                     found[one] = starts[one]
                     if starts[one] > 0:
                         losses.append(
-                            f"{name} is new to the query and begins at offset {starts[one]}: older were deleted"
+                            f"{name} is new to the query and begins at offset {starts[one]}: older records were deleted"
                         )
                 goal = ends[one] if self._pinned is None else min(ends[one], self._pinned[one])
-                first = min(max(found[one], starts.get(one, 0)), goal)  # `ranges_of` reports the deleted ones
+                first = min(max(found[one], starts.get(one, 0)), goal)  # `ranges_of` reports deleted offsets
                 if goal > found[one]:
                     found[one] = first
                 if goal > first:
@@ -186,7 +190,7 @@ class StreamPlanner:
         return BatchEnd(found, losses)
 
     def _waits(self, total: int, now_s: float) -> bool:
-        """Return whether the batch waits for more records.  A query up to pinned ends waits for nothing."""
+        """Return whether the batch waits for more records.  A query with pinned ends never waits."""
         if self._offsets_min is None or self._pinned is not None or not 0 < total < self._offsets_min:
             return False
         return self._ended_at_s is not None and now_s - self._ended_at_s < self._delay_max_s
@@ -206,6 +210,7 @@ def ranges_of(start: Offsets, end: Offsets, bounds: Mapping[Partition, Bounds]) 
             continue
         first = start.get(one, bounds[one].start)
         if one not in start and first > 0:
-            losses.append(f"{one[0]}-{one[1]} is new to the query and begins at offset {first}: older were deleted")
+            name = f"{one[0]}-{one[1]}"
+            losses.append(f"{name} is new to the query and begins at offset {first}: older records were deleted")
         ranges.append(checked_range(one, first, end[one], bounds[one], losses))
     return [one for one in ranges if one.size > 0], losses

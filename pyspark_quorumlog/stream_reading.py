@@ -1,4 +1,4 @@
-"""Runs a stream's planner in the driver: asks the brokers, and passes their answers on.
+"""Runs a stream's planner in the driver: asks the brokers, and passes their answers to the planner.
 
 Spark keeps one process for each query, and calls one hook after another.  An exception in a hook ends the query, so
 each request is retried until the poll timeout.
@@ -45,16 +45,16 @@ class StreamDriver:
         self._planner = StreamPlanner(options.trigger)
         self._runner = runner()
         self._read_committed: bool | None = options.read_committed
-        """None until a broker was asked."""
+        """None: the options do not set it, and no broker has been asked yet."""
         self._initial: Offsets | None = None
         self._ends: Offsets = {}
         self._topics: Mapping[str, TopicState] = {}
-        """The topics as they were when the last batch was planned; a deleted one until it leaves the offsets."""
+        """The topics when the last batch was planned.  A deleted topic stays until it leaves the offsets."""
         self._pins = False
         self._missing: set[Partition] = set()
-        """Partitions of the last start that do not exist, and are no longer asked for repeatedly."""
+        """Partitions of the last start that do not exist.  The brokers are not asked repeatedly for them any more."""
         self._refused: str | None = None
-        """The same for names in the options: the error about them."""
+        """The error about missing names in the options, for which the brokers are not asked repeatedly any more."""
 
     @property
     def latest(self) -> Offsets:
@@ -81,6 +81,7 @@ class StreamDriver:
 
         Raises:
             DataLossError: records were lost, and the query does not permit it.
+            OptionError: a topic or partition in the options is missing, and the query does not permit losses.
         """
         return self._run(lambda: self._next_end(start, offsets_max))
 

@@ -12,8 +12,8 @@ aborts all other producers of the scope, and stores a sequence number.
   attempt that Spark has given up may still run then, for example until its worker notices.  It finds no scope and
   writes nothing, so it holds back no reader.
 
-The driver's hooks of a stream run in another process than the planner, and know only the reports of the tasks.  A task
-without rows needs no transaction and reports none.
+In the driver, the hooks that commit and abort a stream's batch run in another process than the one that planned the
+write.  They know only the reports of the tasks.  A task without rows needs no transaction and reports none.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ class Attempt(NamedTuple):
 class Staged(NamedTuple):
     """The transaction of a task attempt, for the driver.
 
-    scope: None: the attempt had no rows, or wrote without a transaction.
-    winner: None: it wrote nothing, because its batch is committed already.
+    scope: None if the attempt had no rows, or wrote without a transaction.
+    winner: None if the attempt wrote nothing, because its batch is already committed.
     """
 
     scope: OpenScope | None = None
@@ -111,7 +111,7 @@ class Staged(NamedTuple):
 
 
 async def open_batch(scopes: Scopes, name: str, timeout_s: float) -> OpenScope:
-    """Open the scope of a batch write.  name: of this write alone."""
+    """Open the scope of a batch write.  name: unique to this write."""
     return await scopes.open(name, name, name, timeout_s)
 
 
@@ -150,10 +150,11 @@ def _name(context: Any) -> str:
 async def opened(scopes: Scopes, attempt: Attempt, timeout_s: float) -> OpenScope:
     """Open the run of an attempt's scope, unless the driver has opened it.
 
-    The first attempt of a run may fail before this, so a later one may still find the run that this run replaces.  An
-    attempt of a run that another one has replaced is refused by the coordinator, which fences nothing.
+    Every attempt opens its run, because the first attempt may fail before it does so.  Opening the current run again
+    changes nothing.  If another run has replaced this one, the coordinator refuses the attempt and fences nothing.
 
-    Raises: ClusterError: PRODUCER_FENCED; DUPLICATE_RESOURCE; as `ScopeClient`.
+    Raises: ClusterError: PRODUCER_FENCED: another run has replaced this one; DUPLICATE_RESOURCE: another query owns the
+    scope; others as `ScopeClient.open`.
     """
     if attempt.ready is not None:
         return attempt.ready
@@ -186,7 +187,7 @@ async def begun(
 async def commit(scopes: Scopes, staged: Sequence[Staged], sequence: int, timeout_s: float) -> None:
     """Make the rows of a stream's batch visible, all together, unless this sequence was committed before.
 
-    Returns once readers of committed records see them, or the time is up after the decision.
+    Returns once readers of committed records see the rows, or once `timeout_s` has passed since the decision.
 
     Raises: ClusterError: INVALID_TXN_STATE: an attempt was aborted, and nothing is visible; PRODUCER_FENCED; or as
     `ScopeClient`.  After TIMED_OUT, the rows may become visible.
@@ -202,8 +203,8 @@ async def commit(scopes: Scopes, staged: Sequence[Staged], sequence: int, timeou
             f"{scope.name} already: the checkpoint is older than the output, so rows may be missing; to write them, "
             "start the query from this checkpoint again, with a new name in the option transactionScope"
         )
-    if winners and not ended.changed:  # another driver has committed this batch, or our answer was lost
-        with contextlib.suppress(ClusterError):  # the end of the next batch aborts the attempts, too
+    if winners and not ended.changed:  # another driver has committed this batch, or the answer to our commit was lost
+        with contextlib.suppress(ClusterError):  # the commit of the next batch aborts the attempts, too
             await scopes.abort(scope, timeout_s)
     await _complete(scopes, scope.name, timeout_s)
 
@@ -225,9 +226,10 @@ def _winners(staged: Sequence[Staged]) -> list[Winner]:
 
 
 async def abort(scopes: Scopes, staged: Sequence[Staged], timeout_s: float) -> None:
-    """Abort all attempts of a stream's batch, also those that reported nothing; without any report, do nothing.
+    """Abort all attempts of a stream's batch, including those that reported nothing.  Without any report, do nothing.
 
-    Raises: ClusterError: as `ScopeClient`, except if the attempts were aborted by a later run, or with their scope.
+    Raises: ClusterError: as `ScopeClient.abort`; but it is no error if a later run has already aborted the attempts, or
+    if their scope was deleted.
     """
     scope = scope_of(staged)
     if scope is None:
@@ -242,7 +244,7 @@ async def abort(scopes: Scopes, staged: Sequence[Staged], timeout_s: float) -> N
 def scope_of(staged: Sequence[Staged]) -> OpenScope | None:
     """Return the run of the scope that the attempts belong to; None if none has one.
 
-    Raises: ClusterError: PRODUCER_FENCED: they belong to several, so another run has begun in between.
+    Raises: ClusterError: PRODUCER_FENCED: the attempts belong to several runs, so another run began in between.
     """
     found = {(one.scope.name, one.scope.epoch): one.scope for one in staged if one.scope is not None}
     if len(found) > 1:
@@ -269,9 +271,10 @@ async def _end(
 
 
 async def _delete(scopes: Scopes, scope: OpenScope, timeout_s: float) -> None:
-    """Delete the scope of a committed write, which the coordinator does once every partition has its marker.
+    """Delete the scope of a committed write.  The coordinator deletes it once every partition has its marker.
 
-    The decision is made.  An error would make the user repeat the write, and its rows would exist twice.
+    A failure is only a warning, because the write is committed: after an error, the user would repeat the write, and
+    its rows would exist twice.
     """
     try:
         await scopes.delete(scope, timeout_s)
@@ -283,10 +286,10 @@ async def _delete(scopes: Scopes, scope: OpenScope, timeout_s: float) -> None:
 
 
 async def _complete(scopes: Scopes, scope: str, timeout_s: float) -> None:
-    """Wait until every partition has its marker.  The decision is made, so a late marker is not an error."""
+    """Wait until every partition has its marker.  The write is committed, so a late marker is not an error."""
     with contextlib.suppress(ClusterError, TimeoutError):
         async with asyncio.timeout(timeout_s):
             pause_s = LOOK_MIN_S
             while (await scopes.describe(scope, timeout_s)).state != _OPEN:
-                await asyncio.sleep(pause_s)  # no event reports it
+                await asyncio.sleep(pause_s)  # no event reports the last marker
                 pause_s = min(2 * pause_s, LOOK_MAX_S)

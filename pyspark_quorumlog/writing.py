@@ -1,4 +1,4 @@
-"""Writes the rows of a task to the brokers, in an executor, and decides about its transactions, in the driver."""
+"""Writes the rows of a task to the brokers, in an executor.  In the driver, it commits or aborts the transactions."""
 
 from __future__ import annotations
 
@@ -38,23 +38,24 @@ Int64s = npt.NDArray[np.int64]
 
 
 class _Chunk(NamedTuple):
-    """timestamps: each row's, in ms since 1970."""
+    """Rows to write.  timestamps: the time of each row, in ms since 1970."""
 
     rows: pa.Table
     timestamps: Int64s
 
 
 def spread(asked_ms: int, arrived_ms: int, count: int) -> Int64s:
-    """Return the timestamps of the rows of an Arrow batch, in ms since 1970, spread evenly over the time that it took.
+    """Return timestamps for the `count` rows of an Arrow batch, in ms since 1970.
 
-    If the batch took longer than SPREAD_MAX_MS, the timestamps cover only this time before its arrival.
+    They are spread evenly between the request for the batch and its arrival.  If the batch took longer than
+    SPREAD_MAX_MS to arrive, they cover only the last SPREAD_MAX_MS.
     """
     span_ms = min(max(arrived_ms - asked_ms, 0), SPREAD_MAX_MS)
     return arrived_ms - span_ms * np.arange(count - 1, -1, -1, dtype=np.int64) // count
 
 
 class Outcome(NamedTuple):
-    """record_count: rows that were written and acknowledged.  staged: the transaction in which they are."""
+    """record_count: the number of rows that were written and acknowledged.  staged: their transaction."""
 
     record_count: int
     staged: Staged = Staged()
@@ -68,10 +69,11 @@ def write_rows(
     Args:
         task_index: determines the first partition for rows without key and partition, so that tasks begin with
         different ones.
-        attempt: write in a transaction, unless the brokers have no scopes; None: the rows are visible at once.
+        attempt: the rows are written in a transaction of this attempt, unless the brokers have no scopes.  None: each
+        row is visible at once.
 
     Raises:
-        ClusterError: some were not acknowledged within the delivery timeout, or were refused.
+        ClusterError: some rows were not acknowledged within the delivery timeout, or were refused.
         OptionError: the option atomic is true, and the brokers have no scopes.
     """
     with shown_by_spark(options.bootstrap):
@@ -81,7 +83,7 @@ def write_rows(
 def open_batch(options: WriteOptions, name: str) -> OpenScope | None:
     """Open the scope of a batch write in the driver.  None: its tasks write without transactions.
 
-    name: of this write alone.
+    name: unique to this write.
 
     Raises:
         ClusterError: no coordinator has answered within the delivery timeout.
@@ -109,28 +111,32 @@ async def _has_scopes(options: WriteOptions, scopes: ScopeClient) -> bool:
 
 
 def commit_batch(options: WriteOptions, scope: OpenScope, staged: Sequence[Staged]) -> None:
-    """`transactions.commit_batch` in the driver."""
+    """Run `transactions.commit_batch` in the driver."""
     with shown_by_spark(options.bootstrap):
         scopes = _scopes(options)
         runner().run(transactions.commit_batch(scopes, scope, staged, options.delivery_timeout_s))
 
 
 def commit_write(options: WriteOptions, staged: Sequence[Staged], sequence: int) -> None:
-    """`transactions.commit` in the driver."""
+    """Run `transactions.commit` in the driver."""
     with shown_by_spark(options.bootstrap):
         scopes = _scopes(options)
         runner().run(transactions.commit(scopes, staged, sequence, options.delivery_timeout_s))
 
 
 def abort_write(options: WriteOptions, staged: Sequence[Staged]) -> None:
-    """Abort a batch of a stream, as far as its tasks reported their transactions.  Raises nothing, as `abort_batch`."""
+    """Abort the batch of a stream, if any of its tasks reported a transaction.
+
+    A failure is only a warning, as in `abort_batch`.
+    """
     _try_to_abort(transactions.abort(_scopes(options), staged, _abort_timeout_s(options)))
 
 
 def abort_batch(options: WriteOptions, scope: OpenScope) -> None:
-    """Abort a batch write, also tasks that reported nothing or still run.
+    """Abort a batch write, including the tasks that reported nothing or still run.
 
-    A failure is a warning, so that it does not hide the failure of the write: the timeout aborts the transactions.
+    A failure is only a warning, because an error would hide the failure of the write.  The transactions are then
+    aborted at their timeout.
     """
     _try_to_abort(_scopes(options).delete(scope, _abort_timeout_s(options)))
 
@@ -214,7 +220,7 @@ class _Write:
     async def _next_chunk(self, batches: Iterator[pa.RecordBatch]) -> _Chunk | None:
         """Return enough rows for a record batch in each partition; None at the end.
 
-        Spark's iterator blocks, so it runs beside the loop: a late row must not look like a slow broker.
+        Spark's iterator blocks, so it runs in a thread: a late row must not look like a slow broker.
         """
         loop = asyncio.get_running_loop()
         partitions = sum(self._partition_counts.values()) or 1
@@ -242,7 +248,7 @@ class _Write:
         step = max(1, pace // _PACES_PER_S)
         for first in range(0, chunk.rows.num_rows, step):
             rows = chunk.rows.slice(first, step)
-            now = np.full(rows.num_rows, self._sources.wall_ms(), np.int64)  # rows may have waited for long
+            now = np.full(rows.num_rows, self._sources.wall_ms(), np.int64)  # rows may have waited a long time
             await self._write_rows(_Chunk(rows, now), producer)
             due = self._begun + self._row_count / pace
             await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))

@@ -104,7 +104,7 @@ def test_a_batch_ends_before_an_open_transaction(topic: Topic, spark: SparkSessi
 def test_a_task_waits_for_the_decision_about_an_offset_that_was_asked_for(topic: Topic) -> None:
     undecided = topic.begin(6)
     asked = {"endingOffsets": f'{{"{topic.name}":{{"0":9}}}}', "kafkaConsumer.pollTimeoutMs": "1500"}
-    with pytest.raises(ClusterError, match="a transaction at offset 8 is not decided yet; let it end, or set"):
+    with pytest.raises(ClusterError, match="a transaction at offset 8 is not decided yet; wait until it ends, or"):
         topic.read(**asked)
     topic.decide(undecided, commit=False)
     assert topic.read(**asked) == [1, 2, 5]

@@ -82,7 +82,7 @@ def test_a_new_partition_is_read_from_the_start_of_its_log() -> None:
     assert next_end({A0: 3}, {A0: 3, A1: 7}, {A1: 0}) == ({A0: 3, A1: 7}, [])
     assert next_end({A0: 3}, {A0: 3, A1: 7}, {A1: 0}, limit=2) == ({A0: 3, A1: 2}, [])
     found = next_end({A0: 3}, {A0: 3, A1: 7}, {A1: 5}, limit=1)
-    assert found == ({A0: 3, A1: 6}, ["a-1 is new to the query and begins at offset 5: older were deleted"])
+    assert found == ({A0: 3, A1: 6}, ["a-1 is new to the query and begins at offset 5: older records were deleted"])
 
 
 def test_a_partition_that_does_not_exist_is_dropped_by_the_next_end() -> None:
@@ -204,7 +204,7 @@ BOUNDS: dict[Partition, Bounds] = {A0: Bounds(2, 9), A1: Bounds(0, 9)}
             {},
             {A0: 5},
             [OffsetRange("a", 0, 2, 5)],
-            ["a-0 is new to the query and begins at offset 2: older were deleted"],
+            ["a-0 is new to the query and begins at offset 2: older records were deleted"],
         ),
         (
             {A0: 0},
