@@ -9,7 +9,7 @@ from quorumlog.doctor.observed import ObservedCluster
 from quorumlog.words import SHOWN_MAX, counted
 
 BEHIND_MS = 3_600_000
-"""A broker is behind if a log has been due for compaction for longer."""
+"""A broker is behind if one of its logs has been due for compaction for longer than this."""
 
 
 def compaction_findings(cluster: ObservedCluster) -> Iterator[Finding]:

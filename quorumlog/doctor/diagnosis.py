@@ -26,7 +26,7 @@ from quorumlog.doctor.transactions import transaction_findings
 
 
 class Summary(NamedTuple):
-    """The cluster in numbers; None if no node has reported it."""
+    """The cluster in numbers.  A number is None if no node has reported it."""
 
     cluster_id: str | None
     leader_id: int | None
@@ -48,8 +48,8 @@ class Summary(NamedTuple):
 class Diagnosis:
     """findings: the most severe first.
 
-    stale_since_ms: the time of the metadata from which findings about brokers and partitions are derived; None if there
-    is a leader, because the metadata is then current.
+    stale_since_ms: the time of the metadata from which findings about brokers and partitions are derived, in ms since
+    1970.  None if there is a leader, because the metadata is then current, or if there is no metadata.
     """
 
     findings: tuple[Finding, ...]
@@ -78,7 +78,7 @@ def diagnose(cluster: ObservedCluster) -> Diagnosis:
 
 
 def _findings(cluster: ObservedCluster) -> Iterator[Finding]:
-    """Yield the findings; those of the same severity are shown in this order."""
+    """Yield the findings.  Findings of the same severity are shown in this order."""
     is_reached = any(node.answers for node in cluster.nodes)
     if not is_reached:
         yield unreachable(cluster)

@@ -1,7 +1,8 @@
 """Examines a cluster: asks every node that can be found, concurrently, each with a short time limit.
 
-The examination starts at the addresses that the user gave and continues with the nodes that those know, so the address
-of one running node is enough.  The metadata comes from the node that has applied the most, so no leader is needed.
+The examination starts at the addresses that the user gave and continues with the nodes that the answering nodes know,
+so the address of one running node is enough.  The metadata comes from the leader; without a leader, it comes from the
+node that has applied the most records.
 
 Some states may only be temporary: an election, a node that applies records, a replica that is being copied.  They are
 examined again a moment later, so that a conclusion can distinguish progress from a standstill.
@@ -45,7 +46,7 @@ ELECTION_S = 5.0
 """How long a majority of answering voters may take to elect a leader, from the first observation without one."""
 ELECTION_LOOK_S = 0.5
 AT_ONCE_MAX = 32
-"""Requests that are in flight at a time; others wait."""
+"""Maximum number of requests that are in flight at a time; others wait."""
 HOPS_MAX = 3
 """Rounds of requests.  The first round asks the given addresses, and each further round the nodes that the previous one
 found.  Nodes that no round reaches are not found."""
@@ -64,7 +65,7 @@ _T = TypeVar("_T")
 async def examine(client: ControllerClient, addresses: Iterable[str], timeout_s: float) -> ObservedCluster:
     """Ask all nodes that can be found from `addresses`; return their answers within about `timeout_s` seconds.
 
-    A node that does not answer is part of the result, and raises nothing.
+    A node that does not answer is part of the result, and causes no error.
     """
     examination = _Examination(client, list(addresses), timeout_s)
     await examination.run()
@@ -143,7 +144,7 @@ class _Examination:
         return node
 
     def _latest_quorum(self) -> Any:
-        """Return the leader's description of the quorum; without a leader, that of the most advanced node."""
+        """Return the quorum as the leader describes it; without a leader, as the most advanced node does."""
         leader = self.cluster.leader
         if leader is not None:
             return leader.quorum

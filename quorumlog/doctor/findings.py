@@ -9,14 +9,14 @@ SEVERITIES = (CRITICAL, PROBLEM, ADVICE)
 
 
 class Finding(NamedTuple):
-    """One cause.  A broker that is down gives one finding, not one for each of its partitions.
+    """One problem with its cause.  A broker that is down gives one finding, not one for each of its partitions.
 
     severity: critical (something does not work), problem (it works, but tolerates fewer failures), advice (a choice
     that costs something).
     finding: a word for scripts.
-    nodes, partitions: those concerned.
-    commands: the commands in `next` that repair it, in order, each a complete shell command.  It is empty if no command
-    helps: a process must be started or a disk replaced.
+    nodes, partitions: the nodes and partitions that are concerned.
+    commands: the commands in `next` that repair the problem, in order, each a complete shell command.  Empty if no
+    command helps, for example because a process must be started or a disk replaced.
     """
 
     severity: str

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 OFFSETS = "__consumer_offsets"
 STUCK_MS = 60_000
-"""A rebalance that is in progress for longer is stuck: the others wait for a request that some member has not sent."""
+"""A rebalance is stuck if it takes longer than this: its members wait for a request that one of them has not sent."""
 FLAPS = 5
 FLAPS_WITHIN_MS = 300_000
-"""A group flaps if it began this many rebalances within this time, by clocks of its coordinator."""
+"""A group flaps if it began FLAPS rebalances within this time, by the clock of its coordinator."""
 EMPTY_MS = 3 * 86_400_000
-"""A group without members counts as unused after this time.  Jobs that run once a day are below it."""
+"""A group without members counts as unused after this time, which is longer than the pause of a daily job."""
 FACTOR = 3
-"""Replicas of the offsets that survive the loss of a broker while another one is maintained."""
+"""With this many replicas, committed offsets survive the loss of one broker during the maintenance of another one."""
 
 
 def group_findings(cluster: ObservedCluster) -> Iterator[Finding]:
@@ -137,8 +137,8 @@ def _growing(groups: ObservedGroups) -> Iterator[Finding]:
     yield Finding(
         ADVICE,
         "LAG_GROWS",
-        what=f"the lag of {counted(len(found), 'group')} only grew for {groups.watched_s:.0f} s, in each of "
-        f"{len(found[0][1])} samples",
+        what=f"the lag of {counted(len(found), 'group')} grew in each of {len(found[0][1])} samples within "
+        f"{groups.watched_s:.0f} s",
         cause="; ".join(shown) + _rest(len(found)),
         next=f"kctl groups lag {_word(found[0][0])} --follow; add members{limit}"
         + (", and start those of the groups that have none" if is_empty else ""),

@@ -1,7 +1,7 @@
 """Observations of consumer groups, and the requests for them: lists, explanations, and several samples of lag.
 
-A client commits at intervals, by default every 5 s, so the lag of a healthy group falls only then.  Lag counts as
-growing if it grows in each of the samples over a time in which at least two such commits fall.
+A client commits at intervals, by default every 5 s, so the lag of a healthy group falls only at a commit.  Lag counts
+as growing if it grows in every sample over a time that includes at least two commits.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ LIST_S = 3.0
 """Time limit of the list of groups.  A coordinator that has not answered by then is reported."""
 SAMPLE_EVERY_S = 2.0
 SAMPLES_MAX = 7
-"""Samples of the lag of groups whose lag grew in all earlier ones; so it is watched for 12 s."""
+"""Number of samples of the lag, which take 12 s.  A group whose lag did not grow gets no further sample."""
 EXPLAINED_MAX = 500
-"""Groups that are explained, those in a rebalance first.  Others are not examined for long states."""
+"""Maximum number of groups that are explained; groups in a rebalance come first.  The others are examined for growing
+lag only."""
 LAGS_MAX = 500
-"""Groups whose lag is examined, by name."""
+"""Maximum number of groups whose lag is examined, in the order of their names."""
 
 
 @dataclass(slots=True)
 class ObservedGroups:
-    """problem: why the groups are unknown; empty if they are known.
+    """problem: why the groups, or some of them, are unknown; empty if they are known.
 
-    explained: by name.  lags: the samples of each group whose lag grew in every sample.
+    explained: the explanations, by name of the group.
+    lags: the samples of each group whose lag grew in every sample, by name of the group.
     watched_s: time between the first and the last of SAMPLES_MAX samples.
     """
 
@@ -45,7 +47,10 @@ class ObservedGroups:
 
 
 async def look_at_groups(addresses: Iterable[str], timeout_s: float) -> ObservedGroups:
-    """Ask the coordinators of a cluster, within about `timeout_s`.  addresses: its brokers' addresses for clients."""
+    """Ask the coordinators of a cluster, within about `timeout_s`.
+
+    addresses: the addresses of its brokers for Kafka clients.
+    """
     seen = ObservedGroups()
     async with Cluster(list(addresses), client_id="kctl-doctor") as cluster:
         client = GroupClient(cluster)
@@ -62,8 +67,8 @@ async def look_at_groups(addresses: Iterable[str], timeout_s: float) -> Observed
 async def _explain(client: GroupClient, seen: ObservedGroups, timeout_s: float) -> None:
     """Ask for the last rebalances of each group.
 
-    Share groups are left out, because they never rebalance.  So are groups that were deleted since, or whose broker is
-    older.
+    Share groups are left out, because they never rebalance.  A group is also left out if it was deleted meanwhile, or
+    if its coordinator is too old for this request.
     """
     slots = asyncio.Semaphore(AT_ONCE_MAX)
 
@@ -84,7 +89,7 @@ async def _explain(client: GroupClient, seen: ObservedGroups, timeout_s: float) 
 
 
 async def _watch_lags(client: GroupClient, cluster: Cluster, seen: ObservedGroups, end: float) -> None:
-    """Take samples of the lag of all groups, then of those whose lag still grows."""
+    """Take a sample of the lag of all groups, then further samples of the groups whose lag still grows."""
     loop = asyncio.get_running_loop()
     begun = loop.time()
     left: Sequence[ListedGroup] = seen.listed[:LAGS_MAX]

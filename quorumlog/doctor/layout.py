@@ -40,7 +40,7 @@ class Layout:
                     self.leaderless.add((topic.name, partition.index))
 
     def required_isr(self, key: Key) -> int:
-        """Return how many replicas must be in sync: at most the number of replicas, without those being added."""
+        """Return how many replicas must be in sync: at most the number of replicas that are not being added."""
         partition = self.partitions[key]
         settled = len(partition.replicas) - len(set(partition.adding))
         return min(self.min_isr[key[0]], max(settled, 1))
@@ -48,7 +48,7 @@ class Layout:
     def missing(self, key: Key) -> tuple[int, ...]:
         """Return the brokers whose replica should be in sync, but is not.
 
-        Those being added or removed do not count.
+        Replicas that are being added or removed do not count.
         """
         partition = self.partitions[key]
         excused = {*partition.isr, *partition.adding, *partition.removing}

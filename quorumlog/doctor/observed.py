@@ -1,6 +1,6 @@
-"""The observations of one examination of a cluster, and questions that they answer without further requests.
+"""The observations of one examination of a cluster, and what follows from them without further requests.
 
-Everything here is as of the examination.  Messages are kept as the nodes sent them.
+Everything here describes the cluster at the time of the examination.  Messages are kept as the nodes sent them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ObservedNode:
     described: node_pb2.DescribeNodeReply | None = None
     described_later: node_pb2.DescribeNodeReply | None = None
     clock_ahead_ms: int | None = None
-    """How far its wall clock is ahead of the examiner's."""
+    """How far the node's wall clock is ahead of the examiner's; negative if it is behind."""
     strays: list[node_pb2.Stray] = field(default_factory=list)
     replicas: dict[Key, node_pb2.ReplicaDescription] = field(default_factory=dict)
     """Its replicas of topics with a problem (`troubled_topics`)."""
@@ -69,7 +69,7 @@ class ObservedNode:
 
 @dataclass(slots=True)
 class ObservedCluster:
-    """Everything that was seen.  `addresses`: those that the user gave."""
+    """All observations.  addresses: the addresses that the user gave."""
 
     addresses: list[str]
     nodes: list[ObservedNode] = field(default_factory=list)
@@ -100,12 +100,12 @@ class ObservedCluster:
 
     @property
     def voters(self) -> list[int]:
-        """Ids of the voters, sorted, by `quorum`."""
+        """Ids of the voters in `quorum`, sorted."""
         return [] if self.quorum is None else sorted(voter.replica.key.node_id for voter in self.quorum.voters)
 
     @property
     def replaced_voters(self) -> list[int]:
-        """Voters whose id answers with another disk.  Such a node is an observer, so the voter is missing."""
+        """Voters whose node answers with another disk.  Such a node is an observer, so the voter is missing."""
         if self.quorum is None:
             return []
         return [
@@ -131,7 +131,7 @@ class ObservedCluster:
         return int(self.quorum.high_watermark) if self.quorum is not None else 0
 
     def node(self, node_id: int) -> ObservedNode | None:
-        """Return the node with this id; of several, one that answers."""
+        """Return the node with this id.  If there are several, prefer one that answers."""
         found = [node for node in self.nodes if node.node_id == node_id]
         return next((node for node in found if node.answers), found[0] if found else None)
 

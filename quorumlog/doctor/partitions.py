@@ -287,7 +287,7 @@ def _tight(layout: Layout, factor: int, tight: dict[str, list[Key]]) -> Finding:
     wanted = max(layout.min_isr[topic] for topic in topics) + 1
     if wanted <= len(layout.open_brokers()):
         commands: tuple[str, ...] = (move(first_topics(keys), factor=wanted),)
-        step = f"have one replica more than that: {commands[0]}"
+        step = f"raise the replication factor to {wanted}: {commands[0]}"
     else:
         commands = tuple(
             f"kctl configs set min.insync.replicas={factor - 1} --topic {topic}"
@@ -295,7 +295,7 @@ def _tight(layout: Layout, factor: int, tight: dict[str, list[Key]]) -> Finding:
         )
         acknowledge = "one replica" if factor == 2 else f"{factor - 1} replicas"
         step = (
-            f"start another broker, and have {wanted} replicas (doctor then gives the command); or, if {acknowledge} "
+            f"start another broker, and use {wanted} replicas (doctor then gives the command); or, if {acknowledge} "
             f"may acknowledge alone: {'; '.join(commands)}"
         )
     return Finding(

@@ -142,8 +142,8 @@ def _no_leader(cluster: ObservedCluster, quorum: DescribeQuorumReply) -> Finding
             f"{needed} must be up: " + "; ".join(_silence(cluster, voter) for voter in absent),
             next=_with_their_disks(absent, missing)
             if replaced
-            else f"{missing} more must be up: {start(cluster, absent, needed=missing)}; if their disks are lost for "
-            f"good: {RECOVERY}",
+            else f"{missing} more must be up: {start(cluster, absent, needed=missing)}; if their disks are lost "
+            f"permanently: {RECOVERY}",
             nodes=tuple(absent),
         )
     views = [_view(node) for node in cluster.nodes if node.node_id in voters and node.answers]
@@ -241,8 +241,8 @@ def _lags(cluster: ObservedCluster, leader: ObservedNode) -> Iterator[str]:
 def _until_it_serves(cluster: ObservedCluster, leader: ObservedNode, command: str, *, is_committed: bool) -> str:
     """Return the step for a leader that does not serve.
 
-    command: hands leadership over; empty if no other voter has the leader's whole log.  is_committed: the first record
-    of its epoch is.
+    command: the command that hands leadership over; empty if no other voter has the leader's whole log.
+    is_committed: whether the first record of the leader's epoch is committed.
     """
     node_id = leader.node_id
     if command:
@@ -389,7 +389,7 @@ def _one_voter(cluster: ObservedCluster, quorum: DescribeQuorumReply) -> Finding
         addresses = _addresses(quorum)
         target = ",".join(f"{node_id}@{addresses[node_id]}" for node_id in (*cluster.voters, *candidates[:2]))
         command = f"kctl alter-quorum --target {target} --wait"
-        step = f"for production use, have three voters: {command}"
+        step = f"for production, use three voters: {command}"
     return Finding(
         ADVICE,
         "ONE_VOTER",
@@ -422,7 +422,7 @@ def _even_voters(cluster: ObservedCluster, quorum: DescribeQuorumReply) -> Findi
     return Finding(
         ADVICE,
         "EVEN_VOTERS",
-        what=f"there are {len(voters)} voters: no better than {len(voters) - 1}",
+        what=f"{len(voters)} voters tolerate no more failures than {len(voters) - 1}",
         cause=f"{needed} must be up, {len(voters) - needed or 'none'} may fail",
         next=step,
         nodes=tuple(voters),

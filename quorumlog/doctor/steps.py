@@ -17,7 +17,7 @@ PARTITIONS_AT_ONCE_MAX = 20
 
 
 def start(cluster: ObservedCluster, node_ids: Iterable[int], noun: str = "node", needed: int | None = None) -> str:
-    """Return the step that restarts nodes that do not answer, including the ends that they reported.
+    """Return the step that restarts nodes that do not answer, after a remedy for the end that each one reported.
 
     needed: the number of nodes that is enough; None: all.
     """
@@ -49,7 +49,7 @@ def start_or_restart(nodes: Iterable[tuple[int, bool]], noun: str = "node", need
 
 
 def _before_start(cluster: ObservedCluster, node_ids: Iterable[int]) -> str:
-    """Return the step that the reported ends require before these nodes are started; empty or ends with `then `.
+    """Return what the reported ends require before these nodes are started, as text that ends with `then `, or empty.
 
     Reports are not authenticated, so their text is quoted and never becomes doctor's own advice.
     """
@@ -68,8 +68,8 @@ def _before_start(cluster: ObservedCluster, node_ids: Iterable[int]) -> str:
 def move(topics: Iterable[str], *, drain: int | None = None, factor: int | None = None) -> str:
     """Return the command that assigns replicas of topics to the brokers that are up.
 
-    drain: moves only partitions with a replica on this broker, away from it.  factor: the new replication factor; None
-    keeps that of each partition.
+    drain: move only partitions with a replica on this broker, and move this replica to another broker.
+    factor: the new replication factor; None keeps the replication factor of each partition.
     """
     options = "".join(f" --topic {topic}" for topic in topics)
     options += "" if drain is None else f" --drain {drain}"
@@ -80,8 +80,9 @@ def move(topics: Iterable[str], *, drain: int | None = None, factor: int | None 
 def unclean(partitions: Iterable[Key], leaderless: AbstractSet[Key]) -> tuple[str, ...]:
     """Return the commands that elect any live replica of these partitions: records may be lost.
 
-    leaderless: all partitions without a leader.  Those that are not in `partitions` may get a leader with all records
-    later, so the commands leave them out: one command per topic, or one per partition of a topic that has others.
+    leaderless: all partitions without a leader.  The commands must not affect those that are not in `partitions`,
+    because these may get a leader with all records later.  A topic that has such a partition needs one command for each
+    of its wanted partitions; for every other topic, one command is enough.
     """
     wanted = set(partitions)
     others = {topic for topic, _ in leaderless - wanted}
@@ -94,9 +95,9 @@ def unclean(partitions: Iterable[Key], leaderless: AbstractSet[Key]) -> tuple[st
 
 
 def cancel(partitions: Iterable[Key], moving: AbstractSet[Key]) -> tuple[str, ...]:
-    """Return commands that cancel the reassignments of these partitions, as far as one step names them.
+    """Return commands that cancel the reassignments of these partitions, up to the limits of one step.
 
-    moving: all partitions that are being reassigned.  The reassignments of those that are not in `partitions` go on.
+    moving: all partitions that are being reassigned.  Reassignments of partitions not in `partitions` continue.
     """
     wanted = set(partitions)
     others = {topic for topic, _ in moving - wanted}
@@ -111,7 +112,7 @@ def cancel(partitions: Iterable[Key], moving: AbstractSet[Key]) -> tuple[str, ..
 
 
 def first_topics(partitions: Iterable[Key]) -> list[str]:
-    """Return the topics of partitions, sorted, at most as many as one step names."""
+    """Return the topics of partitions, sorted, at most TOPICS_AT_ONCE_MAX."""
     return sorted({topic for topic, _ in partitions})[:TOPICS_AT_ONCE_MAX]
 
 

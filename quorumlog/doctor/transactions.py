@@ -128,7 +128,7 @@ def _long(seen: ObservedTransactions, found: OpenInLogs) -> Iterator[Finding]:
         return
     oldest = sorted(long, key=lambda name: (-long[name][1], name))
     shown = [
-        f"{_name(name)} for {long[name][1] // 60_000} minutes, of at most {long[name][0].timeout_ms // 60_000}; "
+        f"{_name(name)} for {long[name][1] // 60_000} of at most {long[name][0].timeout_ms // 60_000} minutes; "
         f"{counted(held[name], 'offset')} held back"
         for name in oldest[:SHOWN_MAX]
     ]

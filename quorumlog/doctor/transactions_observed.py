@@ -12,7 +12,7 @@ from quorumlog.errors import ClusterError
 from quorumlog.words import Key
 
 LOOK_S = 3.0
-"""Time limit of each question.  A leader that has not answered by then is left out; a coordinator is reported."""
+"""Time limit of each request.  A leader that has not answered by then is left out; a coordinator is reported."""
 PARTITIONS_MAX = 20_000
 """Maximum number of partitions that are examined, in the order of their names.  The others are not examined."""
 
@@ -32,7 +32,11 @@ class ObservedTransactions:
 async def look_at_transactions(
     addresses: Iterable[str], partitions: Collection[Key], now_ms: int, timeout_s: float
 ) -> ObservedTransactions:
-    """Ask leaders and coordinators.  addresses: of brokers, for Kafka clients.  partitions: those with a leader."""
+    """Ask leaders and coordinators.
+
+    addresses: the addresses of brokers for Kafka clients.  partitions: the partitions that have a leader.
+    now_ms: the time in ms since 1970.
+    """
     seen = ObservedTransactions(now_ms=now_ms)
     async with Cluster(list(addresses), client_id="kctl-doctor") as cluster:
         wanted = sorted(partitions)[:PARTITIONS_MAX]

@@ -66,7 +66,7 @@ def test_advice_does_not_change_the_exit_code(
         "kctl reassign generate --topic alone --replication-factor 2 | kctl reassign start --plan - --wait"
     ]
     assert findings["MIN_ISR_IS_ALL"]["next"] == (
-        "start another broker, and have 3 replicas (doctor then gives the command); or, if one replica may "
+        "start another broker, and use 3 replicas (doctor then gives the command); or, if one replica may "
         "acknowledge alone: kctl configs set min.insync.replicas=1 --topic tight"
     )
     assert findings["CORDONED"]["next"] == "kctl configs unset cordoned --broker 12"

@@ -106,7 +106,7 @@ def test_a_long_transaction_is_advice_with_the_offsets_that_it_holds_back(
     findings, code = diagnose()
     finding = findings["LONG_TRANSACTION"]
     assert code == 0
-    assert finding["cause"] == '"billing" for 5 minutes, of at most 10; 12 offsets held back'
+    assert finding["cause"] == '"billing" for 5 of at most 10 minutes; 12 offsets held back'
     assert finding["next"].endswith("if it no longer runs: kctl transactions abort billing --yes")
 
 
@@ -117,7 +117,7 @@ def test_a_long_transaction_of_a_scope_is_left_to_its_driver_or_its_time_out(
     findings, code = diagnose()
     finding = findings["LONG_TRANSACTION"]
     assert (findings.keys(), code) == ({"LONG_TRANSACTION"}, 0)
-    assert finding["cause"].startswith('"0-1" of scope "reports" for 5 minutes, of at most 10')
+    assert finding["cause"].startswith('"0-1" of scope "reports" for 5 of at most 10 minutes')
     assert finding["next"].startswith('kctl transactions describe __scope/reports/0-1; the driver of scope "reports"')
     assert "or wait 10 minutes until the coordinator aborts them" in finding["next"]
     assert "kctl transactions abort" not in finding["next"], "the driver would have to write the batch again"
