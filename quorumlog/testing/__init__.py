@@ -1,8 +1,8 @@
 """A real broker for tests, in under a second: `standalone()` here, the fixture `quorumlog_broker` in `plugin.py`.
 
-The broker is a process of its own, with its own ports and an empty data directory.  Both are removed afterwards, even
-if the process that requested them is killed: a second process, `guard.py`, removes them.  Settings in the environment
-(QUORUMLOG_…) are for other processes, and not passed on.
+The broker is a process of its own, with its own ports and an empty data directory.  A second process, `guard.py`, stops
+the broker and deletes the directory at the end, even if the process that requested them is killed.  Settings in the
+environment (QUORUMLOG_…) are not passed to the broker, because they are meant for other processes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from quorumlog.kctl.dev_cluster import environment
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
-"""Time for the broker to stop after SIGTERM; then the guard kills it.  It is defined here because the guard runs as
-a program: a package that imports its program first makes Python warn."""
+"""Time for the broker to stop after SIGTERM; then the guard kills it.  The constant is not defined in `guard.py`: that
+module runs with `python -m`, and Python warns if the package has imported such a module before."""
 _LOG_SHOWN_CHARS = 4000
 _PREFIX = "quorumlog-test-"
 _LOCK = "guard.lock"
@@ -47,10 +47,11 @@ class Broker:
 
 @contextmanager
 def standalone(start_timeout_s: float = START_TIMEOUT_S) -> Iterator[Broker]:
-    """Run a standalone broker for as long as the block lasts, or this process.
+    """Run a standalone broker until the block or this process ends.
 
     Raises:
-        QuorumlogError: it ended, or did not serve within `start_timeout_s`; the message ends with its last lines.
+        QuorumlogError: the broker ended, or did not serve within `start_timeout_s`.  The message ends with the last
+            lines of the broker's log.
     """
     _remove_leftovers()
     folder = tempfile.mkdtemp(prefix=_PREFIX)
@@ -66,7 +67,7 @@ def standalone(start_timeout_s: float = START_TIMEOUT_S) -> Iterator[Broker]:
 
 
 def _start(folder: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
-    """The guard of a new broker.  It holds the lock of the folder, which this process has acquired for it."""
+    """Start the guard of a new broker.  It holds the lock of the folder, which this process has acquired for it."""
     command = [sys.executable, "-P", "-m", "quorumlog.testing.guard", folder]
     command += [sys.executable, "-P", "-m", "broker.cli", "run", "--standalone", "--data-dir", f"{folder}/data"]
     command += ["--listen", "127.0.0.1:0", "--control-listen", "127.0.0.1:0", "--http", "off"]
@@ -104,7 +105,7 @@ def _ready(guard: subprocess.Popen[bytes], log: IO[bytes], timeout_s: float) -> 
     try:
         pid, line = guard.stdout.readline(), guard.stdout.readline()
     finally:
-        alarm.cancel()  # also after an interrupt: the interpreter would wait for it before it ends
+        alarm.cancel()  # also after an interrupt: otherwise the interpreter would wait for the timer before it ends
     try:
         fields = json.loads(line)
         return Broker(str(fields["kafka"]), str(fields["control"]), int(pid))
@@ -128,7 +129,7 @@ def _stop(guard: subprocess.Popen[bytes]) -> None:
 
 
 def _remove_leftovers() -> None:
-    """Delete the folders of brokers whose guard was also killed: those of this user that no process has locked."""
+    """Delete the folders of brokers whose guard was also killed: folders of this user that no process has locked."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
             if folder.is_symlink() or folder.stat().st_uid != os.getuid():
@@ -143,7 +144,7 @@ def _is_free(lock: Path) -> bool:
     """Return whether this file exists and no process has locked it.
 
     Raises:
-        FileNotFoundError: it does not exist: its folder is new, or does not belong to this plugin.
+        FileNotFoundError: the file does not exist, because its folder is new or does not belong to this plugin.
     """
     descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
     try:

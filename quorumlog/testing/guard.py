@@ -1,4 +1,4 @@
-"""Run a program in a folder that is deleted with it, for as long as the process that requested it runs.
+"""Run a program until the process that requested it ends, then delete the program's folder.
 
 `python -m quorumlog.testing.guard FOLDER COMMAND…` prints the program's pid before all output of the program.  When
 standard input ends, or the parent has ended (by kill -9 as well), it stops the program and deletes the folder.  The end
@@ -42,7 +42,7 @@ def _print_pid() -> None:
 
 
 def _is_asked_to_stop(parent: int) -> bool:
-    """Within `LOOK_S`."""
+    """Return whether the program must stop; wait for up to `LOOK_S`."""
     ready, _, _ = select.select([0], [], [], LOOK_S)
     return os.getppid() != parent or (bool(ready) and not os.read(0, 1))
 
