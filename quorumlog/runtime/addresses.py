@@ -93,7 +93,10 @@ def cannot_listen(where: object, error: OSError | str) -> str:
 
 
 def listen_refused(*problems: str, instead: str = "another address") -> ConfigError:
-    """problems: from `cannot_listen`.  instead: the alternative that the next step suggests."""
+    """Return the error of a server that cannot listen.
+
+    problems: texts from `cannot_listen`.  instead: the alternative that the next step suggests.
+    """
     return ConfigError(*problems, next_step=f"stop the process that listens there, or give {instead}")
 
 

@@ -8,8 +8,8 @@ from random import Random
 class Backoff:
     """The pauses of one series of retries, in seconds: each is twice as long as the one before, up to `max_s`.
 
-    random: draws each pause between half of its length and all of it.  So many clients that fail at the same moment do
-    not retry together.  Without it every pause has its full length.
+    random: draws each pause between half of its length and its full length, so that clients that fail at the same
+    moment do not retry together.  None: every pause has its full length.
     """
 
     def __init__(self, first_s: float, max_s: float, random: Random | None = None) -> None:

@@ -47,7 +47,7 @@ BROKER = "broker"
 BOTH = (QUORUM_NODE, BROKER)
 
 STANDALONE_NODE_ID = 1
-MISSING_ID, REFUSED_ID = -1, -2  # no ids: only while all problems of a configuration are collected
+MISSING_ID, REFUSED_ID = -1, -2  # placeholders, used only while all problems of a configuration are collected
 DEFAULT_CONTROL = Address("127.0.0.1", 9093)
 DEFAULT_KAFKA = Address("127.0.0.1", 9092)
 DEFAULT_HTTP = Address("127.0.0.1", 9644)
@@ -285,7 +285,7 @@ KEYS: tuple[Key, ...] = (
         "quorum.preference.wait.ms",
         INTEGER,
         30_000,
-        "wait before leadership returns to a preferred node that soon lost it; doubles each time",
+        "wait before leadership returns to a preferred node that led briefly or was not elected; doubles each time",
         BOTH,
         (),
         100,
@@ -326,7 +326,7 @@ KEYS: tuple[Key, ...] = (
         "broker.fence.on.refusal",
         BOOLEAN,
         True,
-        "fence a broker before its session ends if its addresses, which accepted before, refuse connections",
+        "fence a broker before its session ends if its addresses accepted connections before and now refuse them",
         BOTH,
         (),
     ),
@@ -587,7 +587,10 @@ def load(role: str, arguments: argparse.Namespace, environ: Mapping[str, str]) -
 
 
 def gather(role: str, arguments: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Settings, NodeConfig | None]:
-    """As `load`, but also return the readable settings if there are problems (`settings.problems`); then no config."""
+    """Like `load`, but return problems as `settings.problems` instead of raising them.
+
+    The settings contain every value that is readable.  If there are problems, the config is None.
+    """
     settings = Settings(KEYS, role, RECORD_KEYS)
     if arguments.config is not None:
         settings.add_file(arguments.config)

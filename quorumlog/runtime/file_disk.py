@@ -10,18 +10,18 @@ Layout of a directory:
 Formatting writes facts.db first and meta.json last, by rename.  So a directory without meta.json and without logs was
 never in use.  If there are logs but no meta.json, a file was lost, and it is not recreated.
 
-**Open files** are kept in an LRU; those of all data directories within a quarter of RLIMIT_NOFILE, since connections
-need the rest.  A file that was closed is reopened when it is used.  Files with unflushed bytes are closed last, since
-Linux reports a failed write-back only to processes that have the file open.  If the process has no descriptor left, the
-LRU closes some files; that is not a failure of a disk.
+**Open files** are kept in an LRU.  The LRUs of all data directories together use at most a quarter of RLIMIT_NOFILE,
+since connections need the rest.  A file that was closed is reopened when it is used.  Files with unflushed bytes are
+closed last, since Linux reports a failed write-back only to processes that have the file open.  If the process has no
+descriptor left, the LRU closes some files; that is not a failure of a disk.
 
 **Flush**: a few files with `fdatasync` in parallel, more with one `syncfs`, which also covers new names (the limit
 was measured).  Both use duplicated descriptors in threads (`runtime.syncs`), so the LRU may close a file meanwhile.
 `syncfs` reports errors through the descriptor of the directory, which is open from the start.  Linux before 5.8 and
-some file systems do not report them at all (`syncs.FULLY_SYNCED`), and `syncfs` does not reach a folder on which
-another file system is mounted.  There each file is synced on its own.  Each directory has its own threads, so one that
-hangs does not delay the others.  The same holds for facts and copies: in the loop's executor, directories that hang
-could occupy all threads, and the work of the others would count as stalled.
+some file systems do not report errors at all (`syncs.FULLY_SYNCED`), and `syncfs` does not reach a folder on which
+another file system is mounted.  In these cases each file is synced on its own.  Each directory has its own threads, so
+one that hangs does not delay the others.  Facts and copies use threads of the directory for the same reason: in the
+loop's executor, directories that hang could occupy all threads, and the work of the others would count as stalled.
 
 **Failure**: after a failed write or sync it is unknown which data is durable, and a second sync would falsely succeed.
 From then on `failure` is set, and every write raises it.  A directory that makes nothing durable for `stall_s` has
@@ -59,7 +59,7 @@ FORMAT_VERSION = 1
 SYNC_ONE_BY_ONE_MAX = 8  # more files and folders than this share one syncfs
 OPEN_FILES_MIN = 16
 SYNC_JOBS_MAX = 64  # files and folders that are synced one by one at the same time; each needs a descriptor
-THREADS_MAX = 4  # of a directory, beside those for syncs: for facts, for copies and for the free space
+THREADS_MAX = 4  # of one directory, for facts, copies and the free space; syncs have threads of their own
 DISK_ERRNOS = (errno.EIO, errno.ENOSPC, errno.EDQUOT)
 GIVEN_UP_MAX = 16  # files to close for one new descriptor, when the process has none left
 
@@ -173,13 +173,13 @@ class FileDisk:
     def close(self) -> None:
         """Close every file and release the lock, without a flush.
 
-        After a failure of the directory its facts stay open, and the lock is held, until the process ends.
+        If the directory has failed, its facts stay open, and the lock is held, until the process ends.
         """
         for file in list(self._handles.values()):
             file.close()
         self._syncs.close()
         os.close(self._root_fd)
-        self._threads.shutdown(wait=False)  # one that hangs stays
+        self._threads.shutdown(wait=False)  # a thread that hangs remains
         if self._facts.close(leave_files=self.failure is not None):
             os.close(self._lock_fd)
 
@@ -247,7 +247,7 @@ class FileDisk:
             raise self._fail(path, error) from error
 
     def remove_tree(self, path: str) -> None:
-        """May take long; call it in an executor, for a folder without open files."""
+        """Remove a folder without open files.  This may take a long time; call it in an executor."""
         self._check_writable()
         assert not any(one.startswith(path + "/") for one in tuple(self._handles)), path
         try:
@@ -271,7 +271,7 @@ class FileDisk:
         self._set_dirty(file, True)  # a flush that began meanwhile does not cover all of it
 
     async def _in_thread(self, file: _File, work: Callable[[int], _T]) -> _T:
-        """Run `work` in the executor with a descriptor of the file, which it closes."""
+        """Run `work` in a thread of the directory.  `work` gets a descriptor of the file, and closes it."""
         try:
             fd = self._duplicate(file)
             async with no_longer_than(self._stall_s):
@@ -299,7 +299,7 @@ class FileDisk:
             await self._sync(dirty, folders)
         except OSError as error:
             raise self._fail("flush", error) from error
-        self._check_writable()  # of two parallel syncs the system may report a failure to only one
+        self._check_writable()  # the system may report a failure to only one of two parallel syncs
 
     async def _sync(self, dirty: Sequence[_File], folders: Sequence[str]) -> None:
         if self._is_fully_synced and len(dirty) + len(folders) > SYNC_ONE_BY_ONE_MAX:
@@ -324,7 +324,7 @@ class FileDisk:
             await self._run(jobs)
 
     async def _run(self, jobs: Sequence[SyncJob]) -> None:
-        async with no_longer_than(self._stall_s):  # for each part of a flush: a slow disk does not hang
+        async with no_longer_than(self._stall_s):  # for each part of a flush: a slow disk is not a hanging one
             await self._syncs.run(jobs)
 
     async def sync_dir(self, path: str) -> None:
@@ -592,7 +592,10 @@ def _load_meta(root: Path) -> dict[str, Any] | None:
 
 
 def _exists(path: Path) -> bool:
-    """`Path.exists` returns False, in Python 3.14, also if the disk fails.  Then the directory would be formatted."""
+    """Return whether the path exists.
+
+    `Path.exists` in Python 3.14 also returns False if the disk fails; then the directory would be formatted.
+    """
     try:
         path.stat()
     except FileNotFoundError:

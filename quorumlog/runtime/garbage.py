@@ -13,16 +13,16 @@ from contextlib import contextmanager
 from quorumlog.runtime.clock import elapsed_s
 
 PAUSE_MAX_S = 0.02
-"""After a full collection that took longer, later collections skip the objects that it left."""
+"""After a full collection that took longer than this, later collections skip the objects that survived it."""
 
 
 @contextmanager
 def short_pauses() -> Iterator[None]:
     """Prevent repeated long collections, for the life of a server.
 
-    Objects that survive a long collection count as permanent from then on.  If a cycle among them is dropped later,
-    its memory is not freed.  That is little: the requests and tasks of one moment, for each growth by about 100,000
-    objects.  (Without this, a million partitions caused repeated pauses of 150 to 200 ms.)
+    Objects that survive a long collection count as permanent from then on.  If a cycle among them is dropped later, its
+    memory is not freed.  The loss is small: each time the process grows by about 100,000 objects, it loses at most the
+    requests and tasks of one moment.  (Without this, a million partitions caused repeated pauses of 150 to 200 ms.)
     """
     began = 0.0
 
@@ -43,7 +43,7 @@ def short_pauses() -> Iterator[None]:
 
 
 def keep_loaded() -> None:
-    """Count all objects so far as permanent: mostly modules.  Call it once everything is loaded.
+    """Treat all existing objects, mostly modules, as permanent.  Call it once everything is loaded.
 
     Otherwise the first full collection walks them while requests wait (60 to 230 ms in a broker).
     """
@@ -56,8 +56,8 @@ def made_to_last() -> Iterator[None]:
 
     During the block, each full collection would walk all objects so far.  (For an image of a million partitions in
     100,000 topics: 7.8 s with pauses of 300 ms with the collector, 3.6 s and 6 ms without.)  Afterwards, the objects
-    count as permanent and are freed by reference counting alone.  If two blocks overlap, the first one decides.  If the
-    collector is off, the block changes nothing.
+    count as permanent and are freed by reference counting alone.  If the collector is already off, for example in
+    another such block, the block changes nothing.
     """
     if not gc.isenabled():
         yield

@@ -65,7 +65,7 @@ _CHANNEL: _Options = [
 ]
 
 SERVER_CONNECTIONS_MAX = 4_096
-"""Maximum number of connections of one server: this many, and at most an eighth of the process's file descriptors,
+"""Maximum number of connections of one server.  They may also use at most an eighth of the process's file descriptors,
 so that enough descriptors remain for the disks.  Further connections are closed."""
 
 RECONNECT_S = 0.3
@@ -101,7 +101,7 @@ def bind(server: grpc.aio.Server, address: Address, credentials: grpc.ServerCred
     """Bind `server` to `address` and return the port (chosen by the system for port 0).
 
     Raises:
-        ConfigError: in use, or not an address of this machine; with the reason.
+        ConfigError: the address is in use, or does not belong to this machine.  The message gives the system's reason.
     """
     _probe(address)  # first, since gRPC prints lines of its own on failure
     try:
@@ -156,7 +156,10 @@ async def connect(channel: grpc.aio.Channel, timeout_s: float) -> bool:
 
 
 def _probe(address: Address) -> None:
-    """Raises: ConfigError: the address cannot be bound, with the system's reason, which gRPC does not report."""
+    """Check that the address can be bound.
+
+    Raises: ConfigError: it cannot.  The message gives the system's reason, which gRPC does not report.
+    """
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -2,7 +2,8 @@
 
 h11 implements the protocol: it is a small parser without threads or a loop of its own, used by uvicorn and httpx, and
 imports in 20 ms.  The streams are asyncio's, so the server also runs under the simulator.  Everything is bounded:
-connections, the size of a request head, and the time of each request.  A request with a body is answered and closed.
+connections, the size of a request head, and the time of each request.  A request with a body is refused, and its
+connection is closed.
 
 A liveness probe must succeed regardless of other clients.  So a new connection is never rejected: at the limit it
 replaces the connection that has waited longest for its next request.
@@ -24,7 +25,8 @@ from quorumlog.runtime.logging import get_logger
 logger = get_logger("http")
 
 CONNECTIONS_MAX = 64
-"""Maximum number of connections.  One more closes the connection that was idle, or read its answer, for longest."""
+"""Maximum number of connections.  A further one replaces the connection that has been idle for the longest time, or if
+none is idle, the one that has been reading its answer for the longest time."""
 HEAD_MAX_BYTES = 16 * 1024
 QUERY_FIELDS_MAX = 16
 REQUEST_TIMEOUT_S = 10.0
@@ -265,7 +267,7 @@ async def get(address: Address, path: str, timeout_s: float) -> tuple[int, bytes
     """Request `path` from one of our servers; return status and body.  For `kctl dev` and health checks.
 
     Raises:
-        OSError: no connection, or it broke (TimeoutError is one).
+        OSError: no connection could be made, or it broke.  A TimeoutError is an OSError.
     """
     client = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_MAX_BYTES)
     async with asyncio.timeout(timeout_s):

@@ -20,7 +20,8 @@ from typing import NamedTuple
 FILE = "last_end.json"
 SIZE = 4096
 TEXT_MAX = 600
-"""Maximum number of characters of a cause or next step; both fit the file even when escaped."""
+"""Maximum number of characters of a cause or next step.  If both do not fit the file, because they contain many
+characters that are not ASCII or must be escaped, `_encode` shortens the cause and omits the next step."""
 AT_MAX_MS = 253_402_300_799_999
 """The end of the year 9999: a later time cannot be shown."""
 RUNNING, STOPPED, FAILED = "running", "stopped", "failed"

@@ -5,8 +5,8 @@
 body is cancelled, and shortly afterwards the process ends even if something hangs.  The same time limit applies to
 threads that are in a system call at the end, for example on a disk that hangs.
 
-An AssertionError in a callback of the loop is a broken invariant that no task can raise.  It cancels the body, and the
-process ends with it as the cause.  Any other exception in a callback is only logged.
+An AssertionError in a callback of the loop is a broken invariant that no task can raise.  It cancels the body, and is
+the cause with which the process ends.  Any other exception in a callback is only logged.
 
 `serve` first raises the limit of open files as far as the system permits (`raise_descriptor_limit`), because the
 limits of connections and of open segments are shares of it.
@@ -150,7 +150,7 @@ class Notifier:
         return True
 
     def send_surely(self, loop: asyncio.AbstractEventLoop, *lines: str) -> None:
-        """Send state lines for which the receiver waits; again later if it has no room."""
+        """Send state lines for which the receiver waits.  If it has no room, send them again later."""
         if not self.send(*lines):
             loop.call_later(NOTIFY_AGAIN_S, self.send_surely, loop, *lines)
 

@@ -276,10 +276,10 @@ class Settings:
 
 
 def _text(text: str) -> str:
-    """Return `text`, which can be printed and sent.
+    """Return `text` if it can be printed and sent.
 
     Raises:
-        ValueError: it had bytes that are not UTF-8; Python keeps those of arguments and variables as surrogates.
+        ValueError: the argument or variable has bytes that are not UTF-8, which Python represents as surrogates.
     """
     try:
         text.encode()

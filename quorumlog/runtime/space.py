@@ -58,7 +58,7 @@ class SpaceSamples:
 
 
 def space_of(path: str) -> Space | None:
-    """Return the system's answer, which may take as long as the mount hangs."""
+    """Ask the system for the free space, which takes as long as the mount hangs.  None: the system reports an error."""
     try:
         stat = os.statvfs(path)
     except OSError:

@@ -20,6 +20,6 @@ def abandon(connection: sqlite3.Connection) -> None:
     """Keep `connection` open until the process ends; the kernel then closes its files, and SQLite writes nothing.
 
     Its locks are held until then.  The extra reference is never released, because the interpreter closes a connection
-    when it destroys it, at its own exit at the latest.
+    when it destroys the object, and it destroys every object at its exit.
     """
     _add_reference(connection)

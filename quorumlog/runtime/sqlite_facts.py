@@ -2,7 +2,7 @@
 
 SQLite silently drops a damaged frame of its write-ahead log, and all frames after it.  Facts change rarely, so each
 commit is checkpointed into the main file immediately, and the log is emptied: between two commits no frame can be lost.
-The main file has no checksums of its own, hence those in the rows.
+The main file has no checksums of its own, so each row has one.
 
 After a failed commit the file is not closed, because SQLite would sync and checkpoint its log once more (`sqlite_end`).
 """
@@ -35,14 +35,15 @@ CLOSE_WAIT_S = 1.0  # for a commit that was cancelled while it ran
 _CREATE = "CREATE TABLE facts (key TEXT PRIMARY KEY, value BLOB NOT NULL, crc INTEGER NOT NULL) WITHOUT ROWID"
 _WRONG_TYPES = """SELECT count(*) FROM facts
     WHERE typeof(key) <> 'text' OR typeof(value) <> 'blob' OR typeof(crc) <> 'integer'"""
-"""One flipped bit turns a text into a blob.  No search for the key would find the fact then."""
+"""Counts the facts with a value of a wrong type.  A single flipped bit can turn a text into a blob.  A search for the
+key then does not find the fact."""
 
 
 class SqliteFacts:
     """The facts of one directory.
 
     on_failure: called at the first failed commit, before `commit` raises.
-    threads: in which the transactions run; None: the loop's executor.
+    threads: the executor in which the transactions run; None: the loop's executor.
     """
 
     def __init__(
@@ -55,10 +56,10 @@ class SqliteFacts:
         """Open the file at `path`, which `create` created.
 
         Raises:
-            CorruptStoreError: missing or damaged.
+            CorruptStoreError: the file is missing or damaged.
             FatalError: the disk is full, read-only or failing.
             OSError: the file cannot be examined.
-            StoreRefusedError: of a newer format, or open in another program.
+            StoreRefusedError: the file has another format, or is open in another program.
         """
         if not _is_file(path):
             raise CorruptStoreError(f"{path} is missing from a formatted data directory", NEXT_STEP)
@@ -148,7 +149,8 @@ class SqliteFacts:
             try:
                 async with no_longer_than(self._stall_s):
                     if self._running is not None and not self._running.done():
-                        # Its caller was cancelled, and its thread may not have the lock yet: it must not come second.
+                        # The caller of that transaction was cancelled, and its thread may not have the lock yet.  It
+                        # must commit before this one.
                         await asyncio.wait((self._running,))
                     if self._failure is None:
                         loop = asyncio.get_running_loop()
@@ -161,8 +163,8 @@ class SqliteFacts:
                 raise self._failure
 
     def _note(self, running: asyncio.Future[None]) -> None:
-        """Note the failure of a transaction, also if its caller was cancelled."""
-        error = None if running.cancelled() else running.exception()  # also after the end, else it counts as unhandled
+        """Note the failure of a transaction, even if its caller was cancelled."""
+        error = None if running.cancelled() else running.exception()  # even after `close`: asyncio logs an unread one
         if isinstance(error, sqlite3.Error | OSError) and not self._is_closed:
             self._fail(error)
 
@@ -190,8 +192,8 @@ class SqliteFacts:
     def close(self, *, leave_files: bool = False) -> bool:
         """Close the file; return whether it was closed.
 
-        After a failed commit, while one hangs, or with `leave_files` (the disk is known to fail), no file is changed
-        any more, and the connection stays open until the process ends.
+        After a failed commit, while one hangs, or with `leave_files` (the disk is known to fail), return False: no file
+        is changed any more, and the connection stays open until the process ends.
         """
         self._is_closed = True
         if not leave_files and self._connection_lock.acquire(timeout=CLOSE_WAIT_S):
@@ -206,7 +208,10 @@ class SqliteFacts:
 
 
 def _is_file(path: Path) -> bool:
-    """`Path.is_file` returns False, in Python 3.14, also if the disk fails.  Then the file would count as missing."""
+    """Return whether the path is a file.
+
+    `Path.is_file` in Python 3.14 also returns False if the disk fails; then the file would count as missing.
+    """
     try:
         return stat.S_ISREG(path.stat().st_mode)
     except FileNotFoundError:
@@ -222,7 +227,7 @@ def _prepare(connection: sqlite3.Connection) -> None:
 def _named(path: Path, error: sqlite3.Error) -> QuorumlogError:
     """Return the error to raise if the file cannot be opened or read.
 
-    Only damage has the next step to move the directory away: its data is intact if the disk is merely full.
+    Only the error about damage advises to move the directory away.  If the disk is merely full, its data is intact.
     """
     name = getattr(error, "sqlite_errorname", type(error).__name__)
     text = str(error)

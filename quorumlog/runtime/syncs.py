@@ -36,7 +36,7 @@ systems need not ask their server, and overlay does not report the lost writes o
 
 
 def is_fully_synced(path: str) -> bool:
-    """Return whether one `syncfs` is enough for many files below this folder, on the file system that it is on."""
+    """Return whether one `syncfs` is enough for many files below this folder, which depends on its file system."""
     if not HAS_SYNC_SYSTEM:
         return False
     try:
@@ -47,7 +47,10 @@ def is_fully_synced(path: str) -> bool:
 
 
 def type_of_file_system(path: str, mounts: Iterable[str]) -> str | None:
-    """Return the type of the file system that has an absolute path.  mounts: the lines of mountinfo, see proc(5)."""
+    """Return the type of the file system that contains an absolute path; None if it is unknown.
+
+    mounts: the lines of mountinfo, see proc(5).
+    """
     longest, found = -1, None
     for mount in mounts:
         fields, _, system = mount.partition(" - ")
@@ -59,7 +62,7 @@ def type_of_file_system(path: str, mounts: Iterable[str]) -> str | None:
 
 
 class Sync(IntEnum):
-    """What a job makes durable.
+    """The scope of a job: the data that it makes durable.
 
     DATA: the data of a file, and the metadata without which it could not be read.
     ALL: a file or folder, with all metadata.
@@ -91,7 +94,7 @@ class Syncs(Protocol):
         ...
 
     def close(self) -> None:
-        """Drop the jobs that have not begun.  A job that hangs stays, and does not keep the process from ending."""
+        """Drop the jobs that have not begun.  A job that hangs remains, and does not prevent the end of the process."""
         ...
 
 
@@ -113,7 +116,7 @@ class SyncThreads:
         try:
             error = await future
         except asyncio.CancelledError:
-            if not future.cancelled():  # its result had arrived before the cancel did
+            if not future.cancelled():  # its result arrived before the cancel
                 self._missed = future.result() or self._missed
             raise
         if error := error or self._missed:
@@ -150,7 +153,7 @@ class SyncThreads:
         self._threads.close()
 
     def _leave_loop(self) -> None:
-        """Fail what waits, since nothing would end the wait any more."""
+        """Fail the calls that wait, because no event of the loop would end their wait any more."""
         loop, self._loop = self._loop, None
         waiting, self._waiting = self._waiting, {}
         if loop is None or loop.is_closed():
