@@ -1,10 +1,10 @@
 """Compression of record batches, with a limit on the decompressed size.
 
 A batch of a megabyte can claim to contain ten gigabytes.  Therefore every codec here writes into a buffer of limited
-size, and a batch that does not fit is refused; the size that a frame declares is a hint, and never determines an
-allocation.
+size, and a batch that does not fit is refused.  The size that a block of snappy declares determines the buffer, but it
+must not exceed the block by more than the format permits.  The other codecs do not use a declared size.
 
-gzip is the standard library's; snappy, lz4 and zstd are cramjam's, which is imported for the first batch that needs it.
+gzip uses the standard library.  snappy, lz4 and zstd use cramjam, which is imported for the first batch that needs it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class InflatedSizeError(RemoteProtocolError):
 
 
 class Recompression(NamedTuple):
-    """The codec that a topic demands, with its level; None: the codec's default, or it has no levels."""
+    """The codec that a topic demands, with its level.  level: None for the codec's default, or if it has no levels."""
 
     codec: Codec
     level: int | None = None
@@ -226,7 +226,7 @@ def _compress_xerial(data: Buffer) -> bytes:
 
 
 def _compress_lz4(data: Buffer, level: int | None) -> bytes:
-    """Compress into a frame of independent blocks: the Java client reads no other."""
+    """Compress into a frame of independent blocks: the Java client reads no other form of lz4."""
     compressor = _cramjam().lz4.Compressor(level=level, block_linked=False)
     view = memoryview(data)
     for start in range(0, len(view), _LZ4_BLOCK_SIZE):  # each call holds the interpreter's lock

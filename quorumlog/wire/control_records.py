@@ -41,7 +41,7 @@ def build_marker(marker: EndTxnMarker, producer_id: int, producer_epoch: int, ti
     """Return a marker as a batch without offset and leader epoch, which the log sets."""
     key = _KEY.pack(0, _COMMIT if marker.is_commit else _ABORT)
     value = _VALUE.pack(0, marker.coordinator_epoch)
-    # Every length here is below 64, so its zigzag form is one byte: the double.
+    # Every length here is below 64, so its zigzag varint is one byte with twice the length.
     record = bytes(_ATTRIBUTES_AND_DELTAS) + bytes([2 * len(key)]) + key + bytes([2 * len(value)]) + value + b"\0"
     body = bytes([2 * len(record)]) + record
     header = BatchHeader(

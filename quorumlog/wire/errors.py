@@ -23,7 +23,7 @@ class ExitCode(IntEnum):
 
 
 class KafkaCode(IntEnum):
-    """The error numbers of the Kafka protocol that a broker answers with."""
+    """The error numbers of the Kafka protocol that brokers send in answers."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -169,7 +169,7 @@ class ApiError(StrEnum):
     kafka: the number in answers to Kafka clients.  Errors that Kafka does not have are -1, UNKNOWN_SERVER_ERROR.
     retriable: whether the same request may succeed later, or at another node.  Results of the control plane carry
         this.  Brokers answer with numbers, and Kafka defines which of those are retriable.
-    exit_code: of `kctl`.  None: UNAVAILABLE if the error that occurred is retriable, else REFUSED.
+    exit_code: the exit code of `kctl`.  None: UNAVAILABLE if the error that occurred is retriable, else REFUSED.
     sentence: what happened.
     next_step: the next step, if the error does not imply it; may be empty.
     """

@@ -1,15 +1,15 @@
 """The header of a Kafka record batch (format v2), and the checks that brokers make on a batch.
 
 Theory of operation.  A batch is a 61-byte header and a body of records, perhaps compressed.  These checks never open
-the body.  They check that the header is consistent, that it matches the received bytes, and the checksum over
-everything that follows it.  The cost of a batch therefore does not depend on its number of records, no allocation
-depends on a number that a client sent, and the stored bytes are those that the client compressed.
+the body.  They check that the header is consistent, that its length matches the received bytes, and that the checksum
+is correct.  The cost of a batch therefore does not depend on its number of records, no allocation depends on a number
+that a client sent, and the stored bytes are those that the client compressed.
 
     position  size  field
            0     8  base offset         given by the leader: outside the checksum, patched in place
            8     4  batch length        bytes that follow this field
           12     4  leader epoch        given by the leader: outside the checksum, patched in place
-          16     1  magic               2; the formats 0 and 1 have theirs in the same place
+          16     1  magic               2; the formats 0 and 1 store theirs at the same position
           17     4  CRC-32C             of everything from the attributes to the end
           21     2  attributes          bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon
           23     4  last offset delta   record count - 1 in a batch as it was produced; compaction may lower the count
@@ -191,7 +191,7 @@ def crc_of(data: Buffer, position: int, size: int) -> int:
 
 
 def check_batches(data: Buffer) -> list[BatchHeader] | BatchRefusal:
-    """Check the form and checksum of the whole batches in `data`, which must hold nothing else.
+    """Check the form and checksum of the batches in `data`, which must contain nothing but whole batches.
 
     For bytes from a leader or from disk.  The caller checks the offsets.
     """
@@ -215,7 +215,7 @@ def validate_batches(
     batches.
 
     Args:
-        batch_size_max: bytes of one batch, header included.
+        batch_size_max: maximum size of one batch in bytes, header included.
         newest_timestamp_ms: refuse a batch that claims to be newer; None: any time is accepted.
     """
     headers: list[BatchHeader] = []

@@ -5,7 +5,7 @@ a leader checks that the records fill the body exactly, that their offset deltas
 number stays within its record, and that no timestamp is out of range.  `native/record_scan.h` does that in one pass of
 about 14 ns a record; a property test compares it with a plain Python twin.
 
-Only brokers and `quorumlog.client.record_codec` import this module, because only they need the extension.
+Only brokers and `quorumlog.client.record_codec` import this module, because it loads the C extension.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def check_framing(
     The time is proportional to the size, regardless of the counts and lengths in the bytes.
 
     Args:
-        records: contiguous.
-        position: that of the batch in the client's data, for the refusal.
+        records: a contiguous buffer.
+        position: the position of the batch in the client's data, for the refusal.
     """
     found, record, at, max_timestamp, null_key = scan(
         records, header.record_count, header.base_timestamp, times.oldest_ms, times.newest_ms

@@ -1,4 +1,4 @@
-"""Every RPC of the control plane: its name, the types of request and reply, and who may send it.
+"""Every RPC of the control plane: its name, the types of request and reply, and the permitted sender.
 
 Clients, services, transports and tests name an RPC by its constant here, so mypy checks the types at each call.  The
 `.proto` files stay the source of the wire format; a test compares them with this table.
@@ -32,7 +32,7 @@ class Service(Enum):
 
 
 class Sender(Enum):
-    """The senders that may send a request."""
+    """The processes that may send a request."""
 
     CLIENT = "any client"
     BROKER = "a broker"

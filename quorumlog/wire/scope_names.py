@@ -12,11 +12,11 @@ from __future__ import annotations
 
 PREFIX = "__scope/"
 SCOPE_MAX_BYTES = 249
-"""Size of a scope's name in UTF-8; the same as for a topic."""
+"""Maximum size of a scope's name in UTF-8; the same as for a topic."""
 ATTEMPT_MAX_BYTES = 64
-"""Size of an attempt's name in UTF-8.  One record has the names of all winners of an end, so they are short."""
+"""Maximum size of an attempt's name in UTF-8.  It is small because one record has the names of all winners."""
 LABEL_MAX_BYTES = 249
-"""Size of the name of an owner, and of a run."""
+"""Maximum size of the name of an owner or a run in UTF-8."""
 
 
 def is_reserved(transactional_id: str) -> bool:

@@ -18,9 +18,9 @@ _INT32: Final = struct.Struct(">i")
 _INT64: Final = struct.Struct(">q")
 
 ELEMENTS_MAX: Final = 2_000_000
-"""Array elements and tagged fields of one message."""
+"""Maximum number of array elements and tagged fields of one message."""
 REQUEST_ELEMENTS_MAX: Final = 100_000
-"""The same limit for a client's request: reading that many takes about 0.2 s, during which nothing else runs."""
+"""The same limit for a client's request.  Reading one of this size takes about 0.2 s; meanwhile nothing else runs."""
 
 
 class Reader:
@@ -68,9 +68,9 @@ class Reader:
         return UUID(bytes=bytes(self.view[position : position + 16]))
 
     def uvarint(self) -> int:
-        """An unsigned varint of at most 5 bytes, below 2**32."""
+        """Read an unsigned varint of at most 5 bytes, below 2**32."""
         position = self.position
-        if position < self.end and (first := self.view[position]) < 0x80:  # as almost all are
+        if position < self.end and (first := self.view[position]) < 0x80:  # almost always
             self.position = position + 1
             return first
         value = shift = 0
@@ -87,7 +87,7 @@ class Reader:
         return value
 
     def bytes(self, size: int) -> memoryview:
-        """A slice of the message: no copy."""
+        """Read `size` bytes as a slice of the message, without a copy."""
         position = self._take(size)
         return self.view[position : position + size]
 
@@ -116,7 +116,7 @@ class Reader:
         return None if size == -1 else self.bytes(size)
 
     def count(self, flexible: bool, element_size: int) -> int:
-        """Length of an array (null counts as empty) whose elements take at least `element_size` bytes each."""
+        """Read the length of an array whose elements take at least `element_size` bytes each.  Null counts as empty."""
         return self.nullable_count(flexible, element_size) or 0
 
     def nullable_count(self, flexible: bool, element_size: int) -> int | None:
@@ -142,7 +142,7 @@ class Reader:
 
     def skip_tags(self) -> None:
         position = self.position
-        if position < self.end and self.view[position] == 0:  # as almost always
+        if position < self.end and self.view[position] == 0:  # almost always
             self.position = position + 1
             return
         for _ in range(self._tag_count()):
@@ -176,10 +176,10 @@ def nullable_string(text: str | None, flexible: bool) -> bytes:
 
 
 def count(number: int, flexible: bool) -> bytes:
-    """The length of an array that is not null."""
+    """Return the prefix of an array with `number` elements that is not null."""
     return uvarint(number + 1) if flexible else _INT32.pack(number)
 
 
 def nullable_bytes_size(size: int, flexible: bool) -> bytes:
-    """Return the prefix of `size` bytes; -1 is null."""
+    """Return the prefix of a value of `size` bytes; size -1 means null."""
     return uvarint(size + 1) if flexible else _INT32.pack(size)

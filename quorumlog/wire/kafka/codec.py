@@ -123,7 +123,7 @@ class Api(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RequestHeader:
-    """body: where the request itself begins in its frame."""
+    """The header of a request.  body: the position in the frame at which the request itself begins."""
 
     api_key: int
     api_version: int
@@ -143,7 +143,7 @@ def has_schema(api_key: int, version: int) -> bool:
 
 
 def api_name(api_key: int) -> str:
-    """Return the protocol's name of a request, also of one that is not served."""
+    """Return the protocol's name of a request, even if brokers do not serve it."""
     return api_key_map.get(api_key) or private.NAMES.get(api_key, "unknown")
 
 
@@ -170,7 +170,10 @@ def request_is_flexible(api_key: int, version: int) -> bool:
 
 @cache
 def response_header_is_flexible(api_key: int, version: int) -> bool:
-    """Also False for every version of ApiVersions, because its reader cannot know the version yet."""
+    """Return whether the header of the response has tagged fields.
+
+    False for every version of ApiVersions, because the reader of that response cannot know the version yet.
+    """
     if api_key == Api.API_VERSIONS:
         return False
     return int(response_schema(api_key, version).__header_schema__.__version__) >= 1
@@ -254,7 +257,7 @@ def _converter(kafka_type: str | None, nullable: bool) -> Callable[[Any], Any] |
 
 @cache
 def _plan(schema: Any) -> tuple[tuple[str, Any, bool, Any, Callable[[Any], Any] | None], ...]:
-    """For each field: name, class of its entities or None, whether it is an array, default, conversion."""
+    """Return for each field: name, class of its entities or None, whether it is an array, default, conversion."""
     plan = []
     for field in fields(schema):
         shape = FieldShape(field)

@@ -3,8 +3,8 @@
 Theory of operation.  `kio` has a fast reader, which trusts every array length: a 20-byte request that announces four
 billion topics makes it allocate the memory, and the process aborts (0.6.5).  So this module uses only the schemas of
 `kio`.  Each entity is compiled once into a chain of small functions over `Reader`.  Every length is compared with the
-remaining bytes, and the number of all elements with a limit, because one-byte elements would take fifty times their
-size as objects.  Adjacent numbers are read as one struct.
+remaining bytes.  The number of all elements of a message is limited as well, because as Python objects, elements of one
+byte take fifty times their size.  Adjacent numbers are read as one struct.
 
 The results equal those of `kio`: its dataclasses, `timedelta` and `datetime`, and None for an all-zero UUID.
 """
@@ -28,7 +28,7 @@ Read = Callable[[Reader], Any]
 EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 _DURATION_MAX_MS: Final = timedelta.max.days * 86_400_000
-"""A longer duration is read as this one; it is beyond every limit."""
+"""A longer duration is read as this one, which exceeds every limit."""
 
 _NUMBERS: Final = {
     "int8": "b",
@@ -157,7 +157,7 @@ def _bytes(reader: Reader, flexible: bool, nullable: bool) -> bytes | None:
 
 
 def _nullable_entity_reader(schema: Any) -> Read:
-    """Return a reader of an entity after a byte that is negative if there is none (KIP-893)."""
+    """Return a reader of an entity that may be null.  The byte before the entity is negative if it is (KIP-893)."""
     read_entity = entity_reader(schema)
     return lambda reader: None if reader.int8() < 0 else read_entity(reader)
 
@@ -187,7 +187,7 @@ def entity_reader(schema: Any) -> Read:
     """Return a reader of entities of `schema` (a `kio` class), which raises RemoteProtocolError or ValueError."""
     flexible = bool(schema.__flexible__)
     steps: list[tuple[tuple[str, ...], Read, bool]] = []
-    """Names, reader, and whether it gives all of them as a tuple."""
+    """Names of fields, their reader, and whether it returns several values."""
     tagged: dict[int, tuple[str, Read]] = {}
     defaults: dict[str, Any] = {}
     names: list[str] = []

@@ -37,7 +37,7 @@ _FIRST_WITH_REPLICA_STATE: Final = 15
 _FIRST_WITH_ENDPOINTS: Final = 16
 
 _COPY_BELOW: Final = 4096
-"""Records shorter than this are copied into the piece before them: cheaper than one more buffer to send."""
+"""Records of fewer bytes are copied into the piece before them, which is cheaper than another buffer to send."""
 
 _RESULT: Final = struct.Struct(">ihqq")
 _INT64: Final = struct.Struct(">q")
@@ -175,7 +175,9 @@ class FetchedReply(NamedTuple):
 
 
 class FetchRequest(NamedTuple):
-    """replica_id, broker_epoch: -1 for consumers.  `partitions` and `forgotten` hold the caller's objects.
+    """replica_id, broker_epoch: -1 for consumers.
+
+    partitions, forgotten: the objects that the caller's functions returned.
 
     isolation_level: READ_COMMITTED, or anything else for read_uncommitted.
     """
@@ -264,7 +266,7 @@ def decode_request(
 
 
 def _partition_reader(version: int) -> Callable[[Reader], tuple[int, ...]]:
-    """Reads index, leader epoch, fetch offset, last fetched epoch, log start offset and max bytes."""
+    """Return a function that reads index, leader epoch, fetch offset, last fetched epoch, log start and max bytes."""
     if version >= _FIRST_FLEXIBLE:
         return lambda reader: reader.unpack(_PARTITION_12)
     if version >= _FIRST_WITH_LEADER_EPOCH:
@@ -332,7 +334,7 @@ def encode_response(
 
 
 def _encode_result(piece: bytearray, version: int, result: ResultLike) -> None:
-    """All but records and tagged fields."""
+    """Append a result to `piece`, without its records and tagged fields."""
     flexible = version >= _FIRST_FLEXIBLE
     piece += _RESULT.pack(result.index, result.error_code, result.high_watermark, result.last_stable_offset)
     if version >= _FIRST_WITH_LOG_START:

@@ -1,8 +1,8 @@
 """Splits a byte stream into frames: four bytes of size, then that many bytes.
 
 Theory of operation.  Small frames arrive many at a time, so they are received into one staging buffer and copied out;
-the rest of a frame that does not fit there is received directly into a buffer of its own.  Both grow as bytes arrive
-(doubling), so an idle connection holds 4 KiB, and a peer that only announces a large frame holds little more.
+the rest of a frame that does not fit there is received directly into a buffer of its own.  Both buffers double as bytes
+arrive.  An idle connection therefore holds 4 KiB, and a peer that only announces a large frame gets at most 1 MiB more.
 `frame_max_bytes` bounds one frame; the subclass bounds the number of frames that wait (`pause_reading`).
 
 `FrameProtocol` is a buffered protocol; a loop whose transports only know `data_received` can also drive it.
@@ -42,7 +42,7 @@ def write_parts(transport: asyncio.WriteTransport, parts: Sequence[bytes | bytea
     """Write all parts in one call.  Do nothing on a lost connection, and pause the writer as `write` does.
 
     From Python 3.12 on, asyncio's `writelines` does neither (CVE-2024-12254, fixed in 3.13.2, and a TypeError on a lost
-    connection).  Until 3.11 it also joined the parts. uvloop's does both without copying.
+    connection).  Until 3.11 it also joined the parts.  The `writelines` of uvloop does both, without copying.
     """
     if type(transport).__module__.startswith("asyncio."):
         if not transport.is_closing():
@@ -80,7 +80,10 @@ class FrameProtocol(asyncio.BufferedProtocol, ABC):
         """Handle a received size that is out of bounds."""
 
     def frame_growing(self, size: int, expected: int) -> None:
-        """Note that the buffer for one large frame of `expected` bytes begins with, or grows by, `size` bytes."""
+        """Note that the buffer of a large frame was created with `size` bytes, or grew by them.
+
+        expected: the size of the whole frame in bytes.
+        """
 
     @property
     def mid_frame(self) -> bool:
@@ -89,7 +92,7 @@ class FrameProtocol(asyncio.BufferedProtocol, ABC):
 
     @property
     def frame_filled(self) -> int:
-        """Bytes of the large frame that is arriving; 0 when there is none."""
+        """Return how many bytes of the current large frame have arrived; 0 if there is none."""
         return 0 if self._frame is None else self._filled
 
     # --- asyncio ---

@@ -1,8 +1,8 @@
 """Requests of our own on the Kafka port.  Their keys are 10,000 and more, which Kafka does not use.
 
 A broker lists them in ApiVersions, and clients of Kafka ignore keys that they do not know.  The classes have the
-form of `kio`'s, so that the same readers and writers serve them.  A version that was released never changes: a change
-is another version.
+form of `kio`'s, so that the same readers and writers serve them.  A version that was released never changes: every
+change needs a new version.
 """
 
 # No `from __future__ import annotations`: the readers look at the types of fields.
@@ -18,7 +18,7 @@ from kio.static.primitive import i16, i32, i32Timedelta, i64
 from quorumlog.wire.kafka import private_scopes, private_shares, private_transactions
 
 EXPLAIN_GROUPS: Final = 10_001
-"""Why the last rebalances of groups happened; answered by their coordinator."""
+"""Asks the coordinator of groups why their last rebalances happened."""
 
 NAMES: Final = {
     EXPLAIN_GROUPS: "explain_groups",
@@ -46,7 +46,7 @@ class ExplainGroupsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedMember:
-    """A member by all its names.  at: wall clock of its join in ms, or -1."""
+    """All names of a member.  at: the wall-clock time of its join in ms, or -1."""
 
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(0)
@@ -64,8 +64,9 @@ class ExplainedMember:
 class ExplainedRebalance:
     """A rebalance.
 
-    started: wall clock in ms.  duration: ms, or -1 while it is in progress.  generation: that it made, or will make.
-    members: of that generation.  interrupted: another one began before this one ended.
+    started: wall-clock time in ms.  duration: ms, or -1 while it is in progress.
+    generation: the generation that it made, or will make.  members: the number of members of that generation.
+    interrupted: another rebalance began before this one ended.
     caused_by: the member that caused it, or none.
     """
 
@@ -86,9 +87,9 @@ class ExplainedRebalance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainedGroup:
-    """A group.  Times are of the coordinator's wall clock in ms; empty_since is -1 if it has members.
+    """A group.  Times are in ms, by the coordinator's wall clock.  empty_since is -1 if the group has members.
 
-    loaded: when the coordinator took over; it knows nothing from before.  now: when it answered.
+    loaded: when the coordinator loaded the group; it knows no earlier rebalances.  now: when it answered.
     last_joined: at most one.  awaited: members from which the rebalance in progress waits for a request.
     """
 

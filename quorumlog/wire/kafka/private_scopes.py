@@ -5,11 +5,12 @@ A scope is a name under which many producers write, and one record decides about
     InitScope           begin a run of a scope, which fences earlier runs
     InitScopeProducer   begin as a producer of the scope, with a transactional id of its own
     EndScope            commit the winners, abort all other producers, and store the sequence
-    AbortScope          abort all producers, and delete the scope if that is asked for
-    DescribeScopes      the state of scopes
+    AbortScope          abort all producers, and delete the scope if the request says so
+    DescribeScopes      return the state of scopes
 
-All go to the coordinator of the scope, which FindCoordinator finds by `scope_names.coordinator_key`.  A producer adds
-its partitions with AddPartitionsToTxn, writes with Produce, and may abort itself with EndTxn, like any other.
+All requests go to the coordinator of the scope, which FindCoordinator finds by `scope_names.coordinator_key`.  Like any
+other producer, a producer of a scope adds its partitions with AddPartitionsToTxn, writes with Produce, and may abort
+its transaction with EndTxn.
 
 Errors, beside those of every coordinator:
 
@@ -61,11 +62,11 @@ _DURATION: Final = {"kafka_type": "timedelta_i32"}
 class InitScopeRequest:
     """Begin a run of a scope.
 
-    owner: who may use the scope; it is stored with the first run.
-    run: names this run.  Another run than the current one fences it, and the producers of all earlier runs are aborted.
-    The same run again changes nothing, and gets the same answer.  An earlier run is refused: it is a late duplicate, or
-    its driver must end.
-    reset: take the scope over from any owner, and forget its sequence.
+    owner: the owner of the scope, which its first run stores; other owners are refused.
+    run: the name of this run.  A new run fences the current one, and the producers of all earlier runs are aborted.  A
+    request that repeats the current run changes nothing, and gets the same answer.  A request with an earlier run is
+    refused: it is a late duplicate, or its driver must end.
+    reset: take the scope over from any owner, and delete its sequence.
     """
 
     __type__: ClassVar = EntityType.request
@@ -81,7 +82,10 @@ class InitScopeRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitScopeResponse:
-    """last_sequence: that of the last end; -1 if there was none.  owner: the current one, also in a refusal."""
+    """last_sequence: the sequence of the last end; -1 if there was none.
+
+    owner: the current owner, even in a refusal.
+    """
 
     __type__: ClassVar = EntityType.response
     __version__: ClassVar[i16] = i16(0)
@@ -100,7 +104,7 @@ class InitScopeResponse:
 class InitScopeProducerRequest:
     """Begin as a producer of a scope.
 
-    attempt: a name that is unique among the producers of the scope.  A producer that has it already is fenced.
+    attempt: a name that is unique among the producers of the scope.  An earlier producer with this name is fenced.
     transaction_timeout: the producer is aborted this long after its first partition was added, unless the scope ended.
     """
 
@@ -134,7 +138,7 @@ class InitScopeProducerResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScopeWinner:
-    """A producer to commit, as InitScopeProducer answered it."""
+    """A producer to commit, with the id and epoch that InitScopeProducer returned."""
 
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(0)
@@ -166,7 +170,7 @@ class EndScopeRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndScopeResponse:
-    """changed: whether this request made the decision.  last_sequence: the stored one."""
+    """changed: whether this request made the decision.  last_sequence: the stored sequence."""
 
     __type__: ClassVar = EntityType.response
     __version__: ClassVar[i16] = i16(0)
@@ -182,7 +186,7 @@ class EndScopeResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortScopeRequest:
-    """Abort all producers of a scope.  The sequence stays.  close: delete the scope as well."""
+    """Abort all producers of a scope.  The sequence is kept.  close: delete the scope as well."""
 
     __type__: ClassVar = EntityType.request
     __version__: ClassVar[i16] = i16(0)
@@ -222,7 +226,8 @@ class DescribeScopesRequest:
 class DescribedProducer:
     """A producer that is not complete.
 
-    started: wall clock in ms when its first partition was added; -1 before.  partitions: how many it has written to.
+    started: the wall-clock time in ms at which its first partition was added; -1 if none was.
+    partitions: the number of partitions in its transaction.
     """
 
     __type__: ClassVar = EntityType.nested
@@ -240,7 +245,7 @@ class DescribedProducer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedScope:
-    """A scope.  scope_state: Open, Ending or Closing.  updated: wall clock in ms of its last change."""
+    """A scope.  scope_state: Open, Ending or Closing.  updated: the wall-clock time of its last change in ms."""
 
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(0)

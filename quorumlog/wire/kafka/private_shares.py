@@ -1,8 +1,9 @@
 """A request of brokers about share groups, which is a private one: see `private`.
 
-    WriteDeadLetters    write the dead letters of share partitions that nobody writes
+    WriteDeadLetters    write the missing dead letters of share partitions
 
-A share coordinator sends it to the leaders of the partitions, which do not know the groups whose records wait.
+A share coordinator sends it to the leaders of the partitions.  A leader alone does not know which groups have records
+that wait for dead letters.
 """
 
 # No `from __future__ import annotations`: the readers look at the types of fields.
@@ -37,7 +38,7 @@ class SharePartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteDeadLettersRequest:
-    """share_partitions: those that the broker does not lead are ignored, and so are those that it has loaded."""
+    """share_partitions: the broker ignores partitions that it does not lead, or that it has already loaded."""
 
     __type__: ClassVar = EntityType.request
     __version__: ClassVar[i16] = i16(0)

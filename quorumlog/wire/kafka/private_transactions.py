@@ -1,9 +1,9 @@
 """A request of brokers about transactions, which is a private one: see `private`.
 
-    FindOutcome         how a transaction ended that is still open in a partition
+    FindOutcome         find the outcome of a transaction that is still open in a partition
 
-The leader of the partition sends it to all brokers that coordinate transactions.  Only the producer id is in a log, and
-not the transactional id, so the leader does not know which of them is the coordinator.
+The leader of the partition sends it to all brokers that coordinate transactions.  A log contains the producer id but
+not the transactional id, so the leader does not know which of these brokers is the coordinator.
 """
 
 # No `from __future__ import annotations`: the readers look at the types of fields.
@@ -25,7 +25,7 @@ _INT32: Final = {"kafka_type": "int32"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindOutcomeRequest:
-    """producer_epoch: of the batches of the transaction.  topic, partition: where it is open."""
+    """producer_epoch: the epoch in the batches of the transaction.  topic, partition: where the transaction is open."""
 
     __type__: ClassVar = EntityType.request
     __version__: ClassVar[i16] = i16(0)
@@ -42,8 +42,8 @@ class FindOutcomeRequest:
 class CoordinatedOutcome:
     """The answer of the coordinator of one partition of `__transaction_state`.
 
-    outcome: 0 if the partition does not know the producer; 1 if the coordinator will end the transaction; 2 if it has
-    committed it, 3 if it has not.
+    outcome: 0 if the partition does not know the producer; 1 if the coordinator will end the transaction; 2 if the
+    transaction was committed; 3 if it was not.
     """
 
     __type__: ClassVar = EntityType.nested

@@ -101,7 +101,7 @@ class ResultLike(Protocol):
 
 
 def decode_request(frame: memoryview, position: int, version: int) -> ProduceRequest:
-    """Raises: RemoteProtocolError."""
+    """Decode a request of any version.  Raises: RemoteProtocolError."""
     reader = Reader(frame, position, REQUEST_ELEMENTS_MAX)
     flexible = version >= _FIRST_FLEXIBLE
     transactional_id = reader.nullable_string(flexible)
@@ -126,7 +126,7 @@ def encode_response(
 ) -> bytes:
     """Return the response body.
 
-    results: topic as in the request, partition index, result; consecutive ones of one topic are sent together.
+    results: topic as in the request, partition index, result.  Consecutive results of one topic are sent together.
 
     endpoints: the addresses of the leaders named in the results; only versions that have this field contain them.
     """
@@ -192,7 +192,7 @@ def encode_request(
 ) -> list[Buffer]:
     """Return the request body, for a flexible version.
 
-    partitions: topic (from version 13 on by its id), index, batches; those of one topic are sent together.
+    partitions: topic (from version 13 on by its id), index, batches.  Consecutive ones of one topic are sent together.
 
     transactional_id: the transaction to which all batches belong; None without one.
 
