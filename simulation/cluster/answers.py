@@ -43,7 +43,7 @@ class AnswerWatch:
         self._raise_latest(client, spot, offset + len(marks))
 
     def consumed_batch(self, client: str, spot: Spot, batch: Committed) -> None:
-        """Check a batch that a consumer has received: also its checksum, its leader epoch and the number of records."""
+        """Check a batch that a consumer has received, including its checksum, leader epoch and number of records."""
         self._evidence.check(
             any(history.has(batch) or history.unclean_epoch >= 0 for history in self._evidence.named(spot)),
             lambda: f"I21: {client} receives {batch} of {spot}, which is not committed",

@@ -6,9 +6,9 @@ the committed one at that offset.  It may lack a record only if a later record o
 record is a tombstone whose `delete.retention.ms` has passed.  So the last value of a key is never missing.
 
 Replicas compact independently of each other, so two of them may lack different records.  A replica that had a tombstone
-must not show an older value of its key later on.  A replica that fetches a tombstone's offset only after
-`delete.retention.ms` may (docs/compaction.md).  So may one that had the tombstone, and whose log no longer reached its
-offset when the broker started, for example because its disk was restored from a backup.
+must not show an older value of its key later on.  There are two exceptions: a replica that fetches the tombstone's
+offset only after `delete.retention.ms` (docs/compaction.md), and a replica that had the tombstone, but whose log no
+longer reached its offset when the broker started, for example because its disk was restored from a backup.
 
 A record in a transaction counts as a later record of its key only once the transaction is committed.  A record of an
 aborted transaction may be missing.  If the marker of a transaction is lost with the end of a log, the transaction is
@@ -141,7 +141,7 @@ class KeyedRecords:
                 continue
             if entry.value is not None:
                 return f"the record at {offset} is the last one of key {entry.key!r}"
-            kept_s = now_s - self.committed_s.get((offset, entry), now_s)  # still open: it is not replaced at all
+            kept_s = now_s - self.committed_s.get((offset, entry), now_s)  # 0 while its transaction is open
             if kept_s < self.delete_retention_s:
                 return f"the tombstone at {offset} was committed {kept_s:.3f} s ago"
         return None
@@ -177,7 +177,7 @@ class Compaction:
     """The settings of a compacted topic.
 
     keys: the number of different keys that its producer writes.  deletes: retention deletes old segments as well.
-    dirty_percent: the share of dirty bytes at which a log is due.
+    dirty_percent: the share of dirty bytes at which a log is due for compaction.
     """
 
     keys: int
@@ -202,7 +202,7 @@ class Compaction:
     def records(self, exact_clocks: bool, clock_rate_max: float) -> KeyedRecords:
         """Return the records of a new partition.
 
-        exact_clocks: no wall clock of the run jumps.  clock_rate_max: that of the fastest clock.
+        exact_clocks: no wall clock of the run jumps.  clock_rate_max: the rate of the fastest clock.
         """
         if not exact_clocks:
             return KeyedRecords(0.0, 0)

@@ -70,7 +70,7 @@ class DeletionWatch:
     # The starts of logs
 
     def opened(self, run: BrokerRun, key: LogKey, log: PartitionLog) -> None:
-        """Check that a log which is opened begins no later than retention permits, and no earlier than it did."""
+        """Check that an opened log begins no later than retention permits, and no earlier than before."""
         history, start = self._evidence.history(key), log.start_offset
         if history is None or history.unclean_epoch >= 0:
             return

@@ -108,7 +108,10 @@ class DiskWatch:
         return self._lost.get((node_id, key), 0)
 
     def _durable_in(self, node_id: int, key: LogKey, log: PartitionLog) -> int:
-        """After an unclean start, the broker itself counts fewer records as durable than its disk holds."""
+        """Return the durable end of a log.
+
+        After an unclean start, the broker itself counts fewer records as durable than its disk holds.
+        """
         end, directory_id = self._durable.get(node_id, {}).get(key, (0, log.directory_id))
         return max(log.marks.durable_offset, min(end, log.end_offset) if directory_id == log.directory_id else 0)
 

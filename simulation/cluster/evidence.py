@@ -48,7 +48,7 @@ class BrokerRun:
 
 
 class Evidence:
-    """The shared state.  The checks read all of it; each field states which check writes it."""
+    """The shared state.  The checks read all of it."""
 
     def __init__(self, unclean: frozenset[str], compacted: Mapping[str, Callable[[], KeyedRecords]]) -> None:
         """compacted: by name of a compacted topic, the function that makes the records of a new partition."""
@@ -110,7 +110,7 @@ class Evidence:
         return spot is not None and spot.topic in self.metadata.caching
 
     def is_registered(self, broker_id: int) -> bool:
-        """Return whether the current registration of the broker is that of its running process."""
+        """Return whether the current registration of the broker belongs to its running process."""
         run, broker = self.runs.get(broker_id), self.metadata.image.brokers.get(broker_id)
         life = None if run is None else run.role.lifecycle
         return life is not None and broker is not None and broker.incarnation_id == life.identity.incarnation_id

@@ -19,7 +19,7 @@ from simulation.cluster.transactional import Transactional, transaction_of
 
 _MARK = re.compile(rb"<(\d+)\.(\d+)>")
 _LETTER = re.compile(rb"__dlq\.errors\.partition.(\d+)&__dlq\.errors\.offset.(\d+)\$", re.DOTALL)
-"""The place of a record in the headers of its dead letter.  The length of the next name, a byte, ends each number."""
+"""The place of a record in the headers of its dead letter.  A number ends at the byte with the next name's length."""
 READ_BYTES = 1 << 20
 
 
@@ -35,7 +35,7 @@ class Mark(NamedTuple):
 
 
 class Letter(NamedTuple):
-    """A dead letter of a share group.  mark: of the record to which it belongs, if it has a copy."""
+    """A dead letter of a share group.  mark: the mark of its record, if the letter contains a copy of the record."""
 
     partition: int
     offset: int
@@ -48,7 +48,7 @@ class Committed(NamedTuple):
     marks: the mark of the record at each offset; None where compaction has removed it, and for markers.  A batch of
         dead letters has none.
     entries: the records, if the partition is compacted; otherwise empty.
-    transaction: None if it belongs to none.
+    transaction: None if the batch belongs to no transaction.
     """
 
     base_offset: int
@@ -145,7 +145,7 @@ class History:
     """
 
     def __init__(self, key: LogKey, spot: Spot, records: KeyedRecords | None = None) -> None:
-        """records: if the partition is compacted."""
+        """records: None unless the partition is compacted."""
         self.key = key
         self.spot = spot
         self.records = records
@@ -155,7 +155,7 @@ class History:
         self.last: dict[int, int] = {}  # by writer: the number of its last record
         self.heard: dict[int, float] = {}  # by writer: when its last batch became committed
         self.last_offset: dict[int, int] = {}  # by writer: the offset of its last record
-        self.repeatable: dict[int, int] = {}  # by writer: its forgotten records, below this offset
+        self.repeatable: dict[int, int] = {}  # by writer: its records below this offset may come again
         self.rebuilt_at = 0  # the highest offset at which a replica has started over
         self.start = self.end = 0
         self.cut: dict[int, set[Mark]] = {}  # by offset: the records that unclean elections have removed
@@ -193,7 +193,7 @@ class History:
         """Make room for a batch that begins below the end and ends above it.
 
         An unclean election has cut the history, and a leader that had compacted the log before leads again.
-        Return why the batch must not lack the records below the end that it lacks, or None.
+        Return the violation if the batch lacks records below the end that it must have, or None.
         """
         if self.records is None or not batch.base_offset < self.end < batch.end_offset or self.unclean_epoch < 0:
             return None
@@ -278,14 +278,14 @@ class History:
     def start_over(self, shared: int, start: int, end: int) -> int:
         """Continue with the log of an uncleanly elected leader.  Return how many records are lost.
 
-        shared: the log and the history agree up to here.  start, end: of the log.
+        shared: the log and the history agree up to here.  start, end: the start and end of the log.
         """
         deleted = self.start
         lost = self.cut_to(shared)
         self.begin_at(start)
         if self.is_keyed:
-            # A batch that compaction has merged may begin below the start of the history, and reach past its end.  It
-            # does not agree as a whole, so that the history is cut below the start of replicas that follow.
+            # A batch that compaction has merged may begin below the start of the history, and reach past its end.  Such
+            # a batch does not agree as a whole, so the history is cut below the start of the replicas that follow.
             self.start = max(self.start, min(deleted, end))
         return lost
 

@@ -118,7 +118,7 @@ class ClusterWatch:
     ) -> None:
         """Attach the checks to a process that is about to run.
 
-        generation: that of its quorum's log; None if the log is empty.
+        generation: the generation of its quorum's log; None if the log is empty.
         """
         replay = plane.replay
         metadata = self.metadata if generation is None else self._generations[generation]

@@ -1,18 +1,19 @@
 """Checks of transactions: the requests and answers of clients, compared with the committed logs and with each reader.
 
-I33: A reader of committed records gets exactly the records of committed transactions, at their offsets: none of an
-aborted and none of an undecided transaction, and it skips none.  I34: A transaction ends in the same way in every
-partition, and in the way that was acknowledged.  It commits only if its producer asked for that, and then it has all
-its acknowledged records.  None of its records comes after its end, even if it had none there before.  I35: Once a
-producer has begun, no record of an earlier producer with the same transactional id becomes committed, and no two
-producers have the same id and epoch.  I36: The last stable offset does not decrease within a leader epoch, nor for a
-client that asks for it; every record below it is decided.  I37: The offsets of a transaction become visible if it
-commits, and never if it aborts; at the end of a run, the newest committed offset is visible.  L10: After the faults
-have ended, every transactional id commits a transaction, and then no transaction is open.
+I33: A reader of committed records gets exactly the records of committed transactions, at their offsets.  It gets no
+record of an aborted or undecided transaction, and skips no other record.  I34: A transaction ends in the same way in
+every partition, and in the way that was acknowledged.  It commits only if its producer asked for that, and then it has
+all its acknowledged records.  No record of a transaction comes after its end in a partition, even if the transaction
+had no record there before.  I35: Once a producer has begun, no record of an earlier producer with the same
+transactional id becomes committed, and no two producers have the same id and epoch.  I36: The last stable offset does
+not decrease within a leader epoch, nor for a client that asks for it; every record below it is decided.  I37: The
+offsets of a transaction become visible if it commits, and never if it aborts; at the end of a run, the newest committed
+offset is visible.  L10: After the faults have ended, every transactional id commits a transaction, and then no
+transaction is open.
 
-Theory of operation.  A record's mark names its transaction.  `committed` sees each batch as it becomes committed, so
-for each partition it knows the open transactions and, from the markers, how the others ended.  The ledger compares this
-with the requests and answers of the producers (`Transaction`), and with the records that readers get.
+Theory of operation.  A record's mark names its transaction.  The ledger sees each batch as it becomes committed.  So it
+knows the open transactions of each partition, and from the markers the outcome of the others.  It compares these with
+the requests and answers of the producers (`Transaction`), and with the records that readers get.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ NOTHING = -1
 class Transaction:
     """A transaction as its producer knows it.
 
-    place: the place of the offset that it commits, one for each transactional id.  offset: None if it commits none.
+    place: the number of its transactional id, and of the partition whose offset it commits.
+    offset: the offset that it commits; None if it commits none.
     acknowledged: its acknowledged records, by partition.
     has_asked: a request to commit it was sent.  outcome: whether it was committed, once its end was acknowledged.
     ends: by partition, whether its marker commits it.
@@ -108,7 +110,7 @@ class Ledger:
         evidence.on_committed.append(self._on_committed)
         evidence.on_leader_watermark.append(self._on_leader_watermark)
 
-    # What producers do
+    # The producers
 
     def begun(self, name: str, producer: tuple[int, int]) -> None:
         """Note, and check, that a client got a producer id and epoch."""
@@ -151,7 +153,7 @@ class Ledger:
         if is_committed and transaction.offset is not None:
             self._seen["offset committed in a transaction"] += 1
 
-    # What becomes committed
+    # The committed batches
 
     def _on_committed(self, history: History, batch: Committed) -> None:
         if history.spot.topic != self._topic or batch.transaction is None:
@@ -224,7 +226,7 @@ class Ledger:
             lambda: f"I36: the last stable offset of {history} is {stable}, {undecided} is undecided",
         )
 
-    # What readers get
+    # The readers
 
     def listed(self, client: str, spot: Spot, offset: int) -> None:
         """Check an answer to ListOffsets(latest) for a reader of committed records."""

@@ -400,7 +400,7 @@ class MetadataWatch:
             self.seen["last replica dropped after a crash"] += crashed
 
     def _judge_growth(self, name: str, old: PartitionImage, new: PartitionImage, reason: Reason | None) -> None:
-        """I18: only its leader's request, or its own election, brings a replica back into the ISR."""
+        """I18: a replica returns to the ISR only by a request of its leader, or by its own election."""
         if reason in (Reason.ISR_EXPAND, Reason.REASSIGNMENT_COMPLETED, None):
             return
         joined = set(new.isr) - set(old.isr)

@@ -112,7 +112,7 @@ class ReplicaWatch:
             self._deletions.restarts(run, key, log, offset)
             restart(offset, epoch)
             if key in self._elections.led_from_backup:
-                # It discarded its log for that of the restored leader, and may be elected as an eligible leader replica
+                # This replica has discarded its log to copy the restored leader's log.  It may be elected from the ELR
                 # before it has fetched the records that both had.
                 self._evidence.stale.add((run.node_id, key))
             self._compacted.shortened(log, 0)
@@ -285,7 +285,7 @@ class ReplicaWatch:
     def _compare(self, run: BrokerRun, history: History, copy: Copy, end: int, begin: int | None = None) -> None:
         """Compare the log with the history up to `end`, and extend the history by batches above its end.
 
-        begin: the offset of the first batch; otherwise the end of the last comparison.
+        begin: the offset of the first batch; None: the end of the last comparison.
         """
         check = self._evidence.check
         log = copy.log

@@ -7,7 +7,7 @@ In half of these runs the dead-letter topic refuses letters until the faults hav
 then missing, and the leaders that were to write them may have changed.
 
 L15: While no worker fetches, each record whose rejection was acknowledged gets its dead letter, and so does each record
-that a stored state names as one that waits for its letter.
+that waits for its letter according to a stored state.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from simulation.cluster.plan import LETTERS, QUEUE, ClusterPlan, Rest
 from simulation.cluster.workers import Workers
 
 SHARE = 0.6
-"""Of the runs with dead letters."""
+"""Fraction of the runs with dead letters."""
 
 
 def drawn(random: Random, plan: ClusterPlan) -> ClusterPlan:
-    """Return the plan, in some runs with a rest of the workers that begins while faults may begin."""
+    """Add a rest of the workers to some runs with dead letters.  It begins while faults may begin."""
     if not plan.letter_partitions or random.random() >= SHARE:
         return plan
     at_s = random.uniform(0.2, 0.9) * plan.chaos_s

@@ -59,7 +59,7 @@ class ScopeRun:
 class Attempt:
     """A producer of a scope.
 
-    is_aborted: it was certainly decided before now, other than by an end that names it.
+    is_aborted: its transaction has certainly ended by now, other than by an end that names it.
     """
 
     run: ScopeRun
@@ -76,7 +76,8 @@ class Attempt:
 class End:
     """A request to end a scope, which may be repeated.
 
-    problem: why it must not change anything, from what was known when it was first sent; None if it may.
+    problem: why it must not change anything, according to the answers before it was first sent, or to later events that
+        rule it out; None if it may.
     """
 
     run: ScopeRun
@@ -90,8 +91,9 @@ class End:
 
 @dataclass(eq=False)
 class Decision:
-    """All ends of one sequence.  shown, hidden: producers that they name, and that became visible, or were aborted.
+    """All ends of one sequence.
 
+    shown: the producers in these ends that became visible.  hidden: those that were aborted.
     acknowledged: the end that was acknowledged as the one that changed the scope.
     """
 
@@ -147,7 +149,7 @@ class _Scope:
 
 
 class ScopeWatch:
-    """The checks of all scopes of one run.  ledger: of the topic to which their producers write."""
+    """The checks of all scopes of one run.  ledger: the ledger of the topic to which their producers write."""
 
     def __init__(self, ledger: Ledger, check: Check) -> None:
         self.check = check
@@ -295,7 +297,7 @@ class ScopeWatch:
             end.problem = "I42: it was refused"
         self._check_decision(end.sequence, self._tenure(end.run).decisions[end.sequence])
 
-    # What becomes visible
+    # Visible records
 
     def _on_end(self, transaction: Transaction, spot: Spot, commits: bool) -> None:
         attempt = self._attempts[transaction]

@@ -1,11 +1,11 @@
 """I47: the batches of idempotent producers with several batches in flight, as leaders commit and refuse them.
 
-The committed records of such a producer have no gap: each batch comes directly after the batch before it, also if it
-was sent before that one was answered.  That no record comes twice or late is a promise to every producer (I20, I22).
+The committed records of such a producer have no gap: each batch comes directly after the previous one, even if it was
+sent before the previous one was answered.  The checks I20 and I22 cover every producer: no record comes twice or late.
 
-No answer reports a loss while a batch before is still to be sent again.  `OUT_OF_ORDER_SEQUENCE_NUMBER` means that the
-leader lacks records that it had acknowledged.  After it, librdkafka begins a new producer epoch, and sends under that
-epoch all batches whose answers it does not know.  The log does not recognise those that it has already.
+No answer reports a loss while an earlier batch is still to be sent again.  `OUT_OF_ORDER_SEQUENCE_NUMBER` means that
+the leader lacks records that it had acknowledged.  After this error, librdkafka begins a new producer epoch, and sends
+under that epoch all batches whose answers it does not know.  The log does not recognise batches that it already has.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SequenceWatch:
         self._following[writer] = 0
 
     def refused(self, spot: Spot, marks: tuple[Mark, ...], error: str, earlier: Sequence[str]) -> None:
-        """Check an answer that reports a loss.  earlier: the errors of the batches before that were refused."""
+        """Check an answer that reports a loss.  earlier: the errors of the earlier batches that were refused."""
         history = self._evidence.current(spot)
         self._evidence.check(
             history is not None and history.unclean_epoch >= 0,
