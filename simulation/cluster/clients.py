@@ -30,7 +30,7 @@ REQUEST_S = 1.0
 CONNECT_S = 0.5
 FETCH_WAIT_MS = 200
 WAITING = 4
-"""Batches of a producer that are not acknowledged.  It sends one batch of a partition at a time."""
+"""Maximum number of unacknowledged batches of a producer, which sends one batch of a partition at a time."""
 PAUSE_S = 0.2
 
 
@@ -42,7 +42,7 @@ class Clients:
         self.stop_writing = asyncio.Event()
         self.stop_reading = asyncio.Event()
         self._writers = count(1)
-        self._pauses = Random(world.plan.seed)  # its own, so that a retry does not change what a client does next
+        self._pauses = Random(world.plan.seed)  # not a client's: a retry must not change its next actions
         self.writing: list[asyncio.Task[None]] = []
         self.reading: list[asyncio.Task[None]] = []
         self.group = Group(world, self.cluster)

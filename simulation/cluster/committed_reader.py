@@ -23,9 +23,9 @@ _LIST_OFFSETS_VERSION = 7
 
 
 class CommittedReader:
-    """Reads partitions of the ledger's topic.  name: of the client, whose answers are compared with each other.
+    """Reads partitions of the ledger's topic.  All methods raise ClusterError.
 
-    All methods raise ClusterError.
+    name: the name of the client.  All answers to one client are compared with each other.
     """
 
     def __init__(self, cluster: Cluster, ledger: Ledger, name: str) -> None:
@@ -35,7 +35,7 @@ class CommittedReader:
         self._places: dict[Spot, int] = {}
 
     async def read_some(self, spot: Spot, random: Random) -> None:
-        """List the end of a partition, or fetch once: from the beginning, or from where the last fetch ended."""
+        """List the end of a partition, or fetch once, either from the beginning or from the end of the last fetch."""
         kind = random.random()
         if kind < 0.25:
             await self.list_end(spot)

@@ -142,7 +142,7 @@ class CoordinatorLink:
         """Return the first answer whose code is not one of the retried ones.  code_of: returns the code of an answer.
 
         Raises:
-            GivenUpError: there was none within `time_s`.
+            GivenUpError: no such answer arrived within `time_s`.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + time_s

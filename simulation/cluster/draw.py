@@ -198,9 +198,10 @@ def _compaction(random: Random) -> Compaction:
 
 
 def _has_clients(random: Random, plan: ClusterPlan, share: float) -> bool:
-    """Draw whether a run has clients of one more kind.  share: of the runs whose first topic keeps all records.
+    """Draw whether a run has clients of one more kind.
 
-    Everything that such clients use is as safe as the first topic.
+    share: the fraction of the runs whose first topic keeps all records.  All topics of such clients are as safe as the
+    first topic.
     """
     return random.random() < share and not plan.rebuilds and plan.topics[0].keeps_all
 

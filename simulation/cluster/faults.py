@@ -133,7 +133,7 @@ class ClusterFaults(FaultInjector):
         await self.cut_links(fault.length_s, links)
 
     def _links_of(self, name: str, amount: float) -> list[tuple[str, str]]:
-        """Return all links of a host, or all in one direction, with or without those to clients."""
+        """Return all links of a host, or all in one direction, with or without its links to clients."""
         others = [one for one in self.world.host_names if one != name]
         if amount >= 0.6:
             others = [one for one in others if one not in self.world.plan.client_hosts]
@@ -211,7 +211,7 @@ class ClusterFaults(FaultInjector):
             process.set_clock_rate(1.0)
 
     async def _jump(self, fault: Fault) -> None:
-        """Make the wall clocks of all hosts jump, or that of one broker, and later jump back."""
+        """Make the wall clocks of all hosts, or of one broker, jump and later jump back."""
         world, random = self.world, Random(f"jump {self.world.plan.seed} {fault.number}")
         if random.random() < ALL_JUMP:
             world.wall_offset_s += fault.amount

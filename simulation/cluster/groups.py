@@ -5,9 +5,10 @@ later one.  I31: a partition has one owner in each generation of the group.  (Bo
 coordinator lost records because its last replica was restored from a backup.)  L9: after healing, the members form one
 stable generation that owns every partition.
 
-A member never commits a lower offset than was ever sent for the partition, so an offset that a coordinator returns may
-be higher than the last acknowledged one, but not lower.  After a commit without an answer, a member joins again under a
-new member id: the old commit may still be applied, but not after a later generation has begun.
+Each commit for a partition has a higher offset than all commits that any member has sent before.  So an offset that a
+coordinator returns may be higher than the last acknowledged one, but not lower.  After a commit without an answer, a
+member joins again under a new member id: the old commit may still be applied, but not after a later generation has
+begun.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SESSION_MS = 2_000
 REBALANCE_MS = 2_000
 ABSENT_S = 3.0
 ABSENT_SHARE = 0.03
-"""How often a member stops for longer than its session, and then commits."""
+"""The probability that a member stops for longer than its session, and then commits."""
 JOIN_S = 6.0
 
 Versions = {
@@ -262,7 +263,7 @@ class _Member:
             watch.committed(partition, offset, generation, newest)
             self._group.world.watch.seen["offset committed"] += 1
         elif code != KafkaCode.REBALANCE_IN_PROGRESS:
-            self._member_id = ""  # it may be applied nevertheless
+            self._member_id = ""  # the commit may be applied nevertheless
             raise _AgainError
 
     async def _leave(self) -> None:

@@ -2,8 +2,8 @@
 
 The fault waits until a transactional producer is about to send a batch.  Then it cuts the link from the producer to the
 leader of the partition, in this direction only, while the producer still reaches its coordinator.  The producer gives
-up the batch and aborts the transaction, before the coordinator ends it by its timeout, which would raise the epoch and
-so fence the batch.  The leader gets the marker first, and the batch once the link works again.
+up the batch and aborts the transaction before its timeout: an abort by the coordinator would raise the epoch, and so
+fence the batch.  The leader gets the marker first, and the batch once the link works again.
 """
 
 from __future__ import annotations

@@ -265,5 +265,5 @@ class _Member:
             watch.committed(partition, offset, successor)
             self._group.world.watch.seen["offset committed with the newer protocol"] += 1
         elif code != KafkaCode.STALE_MEMBER_EPOCH:
-            self._renew()  # it may be applied nevertheless
+            self._renew()  # the commit may be applied nevertheless
             raise _AgainError

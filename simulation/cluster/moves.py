@@ -34,7 +34,7 @@ SHARE = 0.2
 PIECES = (64, 64, 300, copying.PIECE)
 PIECES_BEFORE_FLUSH = 4
 HOLD_S = 1.0
-"""In place of `broker.log.moves.HOLD_S`: a fifth, like the other times."""
+"""Replaces `broker.log.moves.HOLD_S`.  It is a fifth of that time, like other times in the simulator."""
 CONNECT_S = 0.5
 REQUEST_S = 1.0
 VERSION = 2
@@ -56,7 +56,7 @@ _WAYS = ("kill", "power", "fails", "full", "hangs")
 
 
 class _Replica(NamedTuple):
-    """A replica, and the directory in which it is."""
+    """A replica, and the number of its directory."""
 
     host: Host
     topic: str
@@ -167,7 +167,7 @@ class DirectoryMoves:
         return random.choice(found) if found else None
 
     async def _request(self, replica: _Replica, directory: int, random: Random) -> None:
-        """Send one request to the broker, which may get lost, and check the answer."""
+        """Send one request, which may get lost, to the broker, and check the answer."""
         world, host = self._world, replica.host
         path = host.config.data_dirs[directory]
         named = {"path": path, "topics": [{"name": replica.topic, "partitions": [replica.partition]}]}

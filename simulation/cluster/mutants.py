@@ -271,7 +271,7 @@ def _keys_collide() -> list[Any]:
 
 @_mutant("a full map of keys does not limit the cleaned part")
 def _map_overflows() -> list[Any]:
-    """The oldest key is dropped instead, and counts as one that has no record at all."""
+    """The oldest key is dropped instead.  A key that is not in the map counts as replaced by a later record."""
 
     class OverflowingMap(OffsetMapTwin):
         def put(self, key: bytes, offset: int) -> bool:

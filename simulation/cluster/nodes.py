@@ -41,7 +41,7 @@ class Host:
     broker: BrokerProcess | None = None
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     down: int = 0  # number of faults that prevent its start
-    wall_offset_s: float = 0.0  # of its wall clock, from that of the others
+    wall_offset_s: float = 0.0  # difference of its wall clock from those of other hosts
     failure: BaseException | None = None
 
     @property
@@ -205,7 +205,7 @@ class World:
         """Wait until the condition holds, checking it every `look_s`.  Return the seconds that it took.
 
         Raises:
-            AssertionError: it did not within `timeout_s`, or a process has failed.
+            AssertionError: the condition did not hold within `timeout_s`, or a process has failed.
         """
         began = self.loop.time()
         while not condition():

@@ -14,7 +14,7 @@ from quorumlog.wire.record_batch import BatchHeader, Buffer
 
 
 class OpenedRecord(NamedTuple):
-    """One record.  start, end: its place in the body.  rest: the place behind its timestamp delta."""
+    """One record.  start, end: its positions in the body.  rest: the position after its timestamp delta."""
 
     offset: int
     timestamp_delta: int
@@ -75,7 +75,7 @@ def read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
 
 
 class OffsetMapTwin:
-    """Has the methods of `OffsetMap`.  The offsets lie in a dict."""
+    """Has the methods of `OffsetMap`.  The offsets are in a dict."""
 
     def __init__(self, memory_max: int) -> None:
         self.entries_max = max(1, memory_max // ENTRY_SIZE)

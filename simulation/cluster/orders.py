@@ -70,7 +70,7 @@ MORE_PARTITIONS = 3
 FENCED_AFTER_S = 2.5
 THROTTLE = 20_000
 FACTOR_MAX = 3
-"""No topic has more replicas, except during a reassignment."""
+"""The highest replication factor of a new topic.  With more brokers, its replicas can be moved away from a broker."""
 EMPTY_S = 3.0
 """How long to wait until a broker that is to be unregistered has no replicas."""
 CANCEL_S = 0.03
@@ -261,7 +261,7 @@ class Orders:
         return [(topic.name, one) for topic in topics for one in topic.partitions if one is not None]
 
     async def _empty(self, node_id: int, random: Random) -> None:
-        """Move all replicas of a broker to other brokers, also those that it gets meanwhile, and wait for a while."""
+        """Move all replicas of a broker to other brokers, including those that it gets meanwhile, for up to EMPTY_S."""
         loop = asyncio.get_running_loop()
         end = loop.time() + EMPTY_S
         while loop.time() < end and any(node_id in one.replica_ids for _, one in self._partitions()):
@@ -302,7 +302,7 @@ class Orders:
 
 
 def _offsets_in(reply: Any, parts: list[Any]) -> Iterator[int]:
-    """Yield the ends of the log on which the reply was decided.  An error of the whole request may have none."""
+    """Yield the log ends at which the reply was decided.  The reply may have none if the whole request failed."""
     if isinstance(reply, pb.ChangeVotersReply) and not reply.offset:
         return  # no record was appended
     for answer in (reply, *parts):

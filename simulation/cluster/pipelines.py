@@ -1,19 +1,19 @@
-"""Idempotent producers with several batches of each partition in flight, as those of other clients have.
+"""Idempotent producers with several batches of each partition in flight, like the producers of other clients.
 
 Theory of operation.  Each partition has two lanes, and each lane has one producer after the other.  A producer numbers
 its batches, and sends them over the connection to the leader without waiting for answers, until `ClusterPlan.in_flight`
 are not answered.  The leader answers in order.  After a retriable error, the producer sends nothing more until the
-batches behind are answered, too.  Then it looks up the leader, and sends all batches that are not acknowledged again,
+later batches are answered as well.  Then it looks up the leader, and sends all batches that are not acknowledged again,
 in their order and with their sequences.
 
 All lanes share the connection to a broker.  So the refusal of a producer's first batch waits for the answers to batches
 of other lanes, and meanwhile the producer sends its next batches.  If a producer breaks the connection because an
 answer is late, all continue over a new one.
 
-An error that is not retriable ends the producer.  On a topic that keeps all records this is a violation (I22), and so
-is an answer that reports a loss behind a batch that the leader refused only for the moment (I47).  `SequenceWatch`
-explains the second one.  As the connection keeps the order, each batch before such an answer was answered: it is either
-acknowledged, so that a loss is real, or refused, so that the gap is the work of the leader.
+An error that is not retriable ends the producer.  On a topic that keeps all records, this is a violation (I22).  It is
+also a violation if an answer reports a loss after the leader has refused an earlier batch only for the moment (I47);
+`SequenceWatch` explains this.  The connection keeps the order, so all earlier batches were answered before such an
+answer.  If all were acknowledged, the loss is real.  If one was refused, the leader itself has caused the gap.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Lane:
         self.delivery_timeout_s = FOREVER_S if self.is_promised else BRIEF_S
 
     async def run(self, identity: tuple[int, int] | None) -> None:
-        """identity: producer id and epoch of the first producer."""
+        """Write until the run stops writing.  identity: producer id and epoch of the first producer; None: new ones."""
         while not self.pipelines.stop.is_set():
             try:
                 if identity is None:
@@ -125,7 +125,7 @@ class Lane:
 class Producer:
     """One producer epoch in one partition.
 
-    batches: those that are not acknowledged, in the order of their sequences.
+    batches: the batches that are not acknowledged, in the order of their sequences.
     batches_max: how many batches it sends.
     """
 
@@ -241,7 +241,7 @@ class Producer:
         return refused
 
     def _acknowledged(self, batch: _Batch, offset: int | None) -> None:
-        """offset: None if the leader no longer knows it."""
+        """Note, and check, that a batch was acknowledged.  offset: None if the leader no longer knows it."""
         world, spot = self.lane.world, self.lane.spot
         world.watch.seen["acknowledged before an earlier batch"] += self.batches[0] is not batch
         self.batches.remove(batch)

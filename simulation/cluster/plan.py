@@ -114,9 +114,10 @@ class Upkeep:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The time from `at_s` until all dead letters are written.  In it, the workers of the share group fetch nothing.
+    """The time from `at_s` until all dead letters are written.  Meanwhile, the workers of the share group do not fetch.
 
-    at_s: seconds after the start of the faults.  vanishes: they stop as killed processes do, without leaving the group.
+    at_s: seconds after the start of the faults.
+    vanishes: the workers stop as killed processes do, without leaving the group.
     refuses: the dead-letter topic admits no letters until the faults have ended.
     """
 

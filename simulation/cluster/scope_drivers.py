@@ -31,12 +31,12 @@ FINAL_TASKS_S = 4.0
 """How long the last driver waits for its tasks in each round.  An earlier driver on another host may have fenced it.
 Then no task succeeds, and another last driver must begin within the time of L13."""
 BRIEF_SHARE, BRIEF_S = 0.4, (0.0, 0.008)
-"""How often a driver does not wait for the answer to an end, and how long it waits then."""
+"""The probability that a driver waits only briefly for the answer to an end, and the length of this wait."""
 TASKS_S = 1.2
 """How long a driver waits for the reports of its tasks before it starts other producers."""
 TASKS = 3
 ROUNDS = 4
-"""How often it starts producers for a sequence before it gives up."""
+"""How often a driver starts producers for a sequence before it gives up."""
 SEQUENCES = 5
 STRANGER_SHARE, JOB_SHARE, RESET_SHARE = 0.1, 0.2, 0.06
 OLD_SHARE, TWIN_SHARE, REPLACE_SHARE, REPEAT_SHARE, COMPLETE_SHARE = 0.15, 0.35, 0.12, 0.15, 0.3
@@ -88,7 +88,7 @@ class Driver:
             await self._run_stream(resets=kind < STRANGER_SHARE + JOB_SHARE + RESET_SHARE)
 
     async def _adopt(self) -> None:
-        """Use the current owner of the scope from now on, which another driver has made its owner."""
+        """Use the current owner of the scope from now on.  Another driver has set this owner."""
         try:
             self._shared.owners[self._scope] = (await self._client.describe(self._scope, self._patience_s)).owner
         except ClusterError:
@@ -136,7 +136,7 @@ class Driver:
         self._seen["scope deleted"] += 1
 
     async def _intrude(self) -> None:
-        """Try what only the owner of the scope may do."""
+        """Send requests that must be refused, because this driver does not own the scope."""
         owner = f"stranger {next(self._shared.numbers)}"
         try:
             await self._open(self._scope, owner)
@@ -266,13 +266,13 @@ class Driver:
         return None
 
     async def _replace(self, current: _Open, staged: Staged, report: Callable[[Staged], None]) -> None:
-        """Start a producer under the name of one that has written everything, which is thereby aborted."""
+        """Start a producer under the name of one that has written everything.  This aborts the earlier producer."""
         self._seen["producer of a scope replaced"] += 1
         self._start(current, staged.task, report, staged.attempt.name)
         await asyncio.sleep(self._random.uniform(0, 0.5))
 
     def _start(self, current: _Open, task: int, report: Callable[[Staged], None], name: str = "") -> None:
-        """Start a producer.  name: of another one of the same task, which it replaces."""
+        """Start a producer.  name: the name of a producer of the same task, which it replaces; empty: a new name."""
         random = self._random
         name = name or f"{task}.{next(self._shared.numbers)}"
         timeout_ms = FINAL_TIMEOUT_MS if self.is_last else random.randint(*PRODUCER_TIMEOUT_MS)

@@ -57,10 +57,10 @@ class Shared:
         self.owners: dict[str, str] = {}
         """By scope: the owner under which its drivers open it."""
         self.numbers = count(1)
-        """Of runs, owners and producers."""
+        """The numbers of runs, owners and producers."""
         self.writers = count(FIRST_WRITER)
         self.processes: list[Process] = []
-        """Of producers."""
+        """The processes of producers."""
 
     def _check(self, holds: bool, text: Callable[[], str]) -> None:
         """Check a promise, unless a partition has lost records in an election that permits it."""
@@ -82,10 +82,10 @@ class Staged(NamedTuple):
 
 @dataclass(eq=False)
 class Task:
-    """What one producer is to do.
+    """The work of one producer.
 
-    task: the number of the task, which may have several producers.  name: of the producer.
-    is_careful: it does all that it can to succeed.
+    task: the number of the task, which may have several producers.  name: the name of the producer.
+    is_careful: the producer does nothing that may prevent its success.
     """
 
     run: ScopeRun

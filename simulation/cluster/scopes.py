@@ -2,7 +2,7 @@
 
 Each scope has one driver, or two that fence each other (`scope_drivers.py`).  Each driver has producers on other hosts
 (`scope_tasks.py`).  Drivers are killed at any moment, and paused while another driver begins a run.  `scope_watch.py`
-checks the answers and what becomes visible, and `ledger.py` the records that readers get.
+checks the answers and the visible producers, and `ledger.py` the records that readers get.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ def _aborted_are_forgotten() -> list[Any]:
 def _unverified() -> list[Any]:
     """As before KIP-890: the leader does not ask the coordinator, and does not need its answer.
 
-    To ignore the answer alone changes nothing, except if a marker arrives between the answer and the append: the leader
-    refuses a batch as soon as the coordinator does not confirm its transaction.
+    Ignoring only the answer would change nothing, except if a marker arrives between the answer and the append: the
+    leader refuses a batch if the coordinator has not confirmed its transaction.
     """
     return [
         patch.object(ProduceService, "_verify", lambda self, produce, replica, transactional_id, support: None),

@@ -37,7 +37,7 @@ from simulation.cluster.world import ClusterWorld
 GROUP = "transformers"
 TIMEOUT_MS = 1_500
 LATE_S = 2.5
-"""How long a producer that lets its transaction time out waits."""
+"""How long a producer waits to let its transaction time out."""
 PATIENCE_S = (0.5, 6.0)
 """How long a producer repeats a request, drawn for each transaction."""
 FINAL_PATIENCE_S = 15.0
@@ -157,7 +157,7 @@ class _Producer:
                 pass
 
     async def _live(self, cluster: Cluster, transactions: int, *, final: bool) -> bool:
-        """Write some transactions in one epoch.  Return whether the last one was committed, and acknowledged."""
+        """Write some transactions in one epoch.  Return whether the commit of the last one was acknowledged."""
         link = self._link = CoordinatorLink(cluster, self._random)
         self._calls = PartitionCalls(cluster)
         is_committed = False
@@ -214,7 +214,7 @@ class _Producer:
     # A transaction
 
     async def _transact(self, *, final: bool) -> bool:
-        """Write one transaction, and end it.  Return whether it is committed, and that is acknowledged."""
+        """Write one transaction, and end it.  Return whether its commit was acknowledged."""
         transaction = self._ledger.new_transaction(self._place, self._identity)
         random, plan = self._random, self._transactions.world.plan
         spots = [Spot(LEDGER, index) for index in range(plan.ledger_partitions)]

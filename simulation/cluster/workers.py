@@ -53,12 +53,12 @@ RESET_S = 1.5
 """True time in which a client has learned that its connection is broken, even in a slow network."""
 RELEASE_SHARE, REJECT_SHARE, RENEW_SHARE, SLOW_SHARE, VANISH_SHARE = 0.1, 0.05, 0.05, 0.03, 0.03
 DEAD_SHARE = 0.25
-"""How often a worker rejects a record in a run with dead letters."""
+"""The probability that a worker rejects a record in a run with dead letters."""
 ACCEPTED = 0.5
 """A random number with which a worker accepts a record, without a pause."""
 
 NEWEST_EPOCH = 1 << 31
-"""Above each leader epoch: a delivery of which the leader is not known is judged as one of the newest leader."""
+"""Above each leader epoch: a delivery by an unknown leader is judged as one by the newest leader."""
 
 Record = tuple[int, int]
 """Partition and offset of a record of the queue."""
@@ -68,8 +68,8 @@ Record = tuple[int, int]
 class Lock:
     """A delivery.  until_s: the true time up to which the lock certainly lasts.
 
-    share: the share partition that gave it.  leader_epoch: not below that of its leadership.
-    connection: the broker releases the record when it breaks.
+    share: the share partition that gave the lock.  leader_epoch: at least the epoch of the leader that gave it.
+    connection: when it breaks, the broker releases the record.
     """
 
     member: str
@@ -139,10 +139,10 @@ class QueueWatch:
         self.locks[record] = lock
 
     def completes(self, record: Record, completion: Completion, lock: Lock | None) -> None:
-        """Note, and check, that an acceptance or rejection was acknowledged.  lock: that of the member.
+        """Note, and check, that an acceptance or rejection was acknowledged.  lock: the member's lock.
 
         After a lock has ended, the record may be archived, and the share partition may start behind it.  A late
-        acceptance is then ignored, which the member learns as a success.
+        acceptance is then ignored, but the answer reports success.
         """
         if completion.is_rejection or record not in self.letters:
             self.completed.setdefault(record, completion)
@@ -233,7 +233,7 @@ class Workers:
             self.watch.wrote_letter(record, self.completion(letter.partition))
 
     def completion(self, index: int, *, is_rejection: bool = False) -> Completion:
-        """Return that something is complete now in a partition of the queue."""
+        """Return the completion of a record in this partition of the queue, at the current time and leader epoch."""
         image = self.world.watch.metadata.image
         partition = image.partition(image.topic_ids[QUEUE], index)
         assert partition is not None, "the queue is not deleted"
@@ -322,7 +322,7 @@ class _Worker(ShareConsumer):
                 return
             try:
                 await self._process(record)
-            except ClusterError:  # the lock is lost, or the answer is
+            except ClusterError:  # the lock or the answer was lost
                 self._world.watch.seen["acknowledgement of a worker failed"] += 1
 
     async def _process(self, record: ShareRecord) -> None:
@@ -375,10 +375,10 @@ class _Worker(ShareConsumer):
         asked_s, shares = self._asked[session]
         now_s = self._world.loop.true_time()
         share: object = self._workers.share_at(session.address.host, lock.place)
-        # The one that gave the locks may have ended meanwhile.  Its epoch was not above that of the current one.
+        # The share partition that gave the locks may have ended meanwhile.  Its epoch was not above the current one.
         epoch = share.leader.leader_epoch if isinstance(share, LedShare) else NEWEST_EPOCH
         if share is None or share is not shares.get(lock.place):
-            share = object()  # it is not known which share partition gave the locks: this is equal to none
+            share = object()  # it is not known which share partition gave the locks: this object equals none
         until_s = asked_s + LOCK_MS / 1000 / CLOCK_RATE_MAX
         watched = Lock(self._member_id, now_s, until_s, share, epoch, session.connection)
         for _, record in list(self._records)[before:]:

@@ -268,7 +268,7 @@ class ClusterWorld(World):
         return self.start_process(name, main)[1]
 
     def start_process(self, name: str, main: Coroutine[Any, Any, None]) -> tuple[Process, asyncio.Task[None]]:
-        """Run a client, and return its process, which the caller may kill; its task then never ends."""
+        """Run a client; return its process and its task.  If the caller kills the process, the task never ends."""
 
         async def guarded() -> None:
             try:
@@ -306,7 +306,8 @@ class ClusterWorld(World):
     def holder(self, leads: bool, amount: float) -> int:
         """Return a broker that leads, or follows, a partition that is chosen by `amount`.
 
-        If there are coordinators, every other amount chooses one of their partitions, or one with transactions.
+        About half of the amounts choose a partition of a topic of coordinators, of transactions or of the queue, if one
+        exists.
         """
         partition = self.partition_at(amount)
         found = map(self.watch.metadata.image.topic, (*STATE_TOPICS, LEDGER, RESULTS, QUEUE, LETTERS))
