@@ -4,7 +4,7 @@
  * when a batch is complete.
  *
  * The pool is shared by its owner and its threads, and the last one frees it: a thread whose disk hangs cannot be
- * ended, and must not keep the owner from closing the pool. */
+ * ended, and must not prevent the owner from closing the pool. */
 #ifndef QUORUMLOG_SYNC_POOL_H
 #define QUORUMLOG_SYNC_POOL_H
 

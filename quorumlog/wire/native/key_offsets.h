@@ -19,20 +19,21 @@ enum keys_problem {
     KEYS_OK = 0,
     KEYS_RECORD_LENGTH, /* zero, or past the end of the batch */
     KEYS_CUT_OFF,       /* a number, key or value past the end of its record */
-    KEYS_OFFSET_DELTA,  /* not above that of the record before, or above that of the batch */
+    KEYS_OFFSET_DELTA,  /* not above the delta of the previous record, or above the last delta of the batch */
     KEYS_BATCH_REST,    /* the batch has bytes after its last record */
     KEYS_FULL,          /* the map has no room for the key of this record; `record` is its offset delta */
     KEYS_NO_MEMORY,
 };
 
-/* One record.  content: behind the length.  rest: behind the timestamp delta.  key_size: negative without a key. */
+/* One record.  content: the position after the length.  rest: the position after the timestamp delta.  key_size:
+ * negative if the record has no key. */
 struct keys_record {
     const uint8_t *start, *content, *rest, *key, *end;
     int64_t timestamp_delta, offset_delta, key_size;
     int is_tombstone;
 };
 
-/* A position among the records of a batch.  end: of the batch.  previous, last: offset deltas. */
+/* A position among the records of a batch.  end: the end of the batch.  previous, last: offset deltas. */
 struct keys_cursor {
     const uint8_t *at, *end;
     int64_t previous, last;
@@ -101,7 +102,7 @@ struct keys_slot {
 };
 
 /* A hash table with linear probing.  Its number of slots is a power of two, and at most three quarters are used.  While
- * it grows, it takes 72 bytes for each new slot, which are 96 bytes for each key that it then has. */
+ * it grows, it takes 72 bytes for each new slot; that is 96 bytes for each key that it then has. */
 struct keys_table {
     struct keys_slot *slots;
     size_t mask; /* number of slots less one */
@@ -109,7 +110,7 @@ struct keys_table {
     uint8_t secret[SIPHASH_KEY_SIZE];
 };
 
-/* Return 0 without memory. */
+/* Return 0 if there is no memory. */
 static int keys_create(struct keys_table *table, int64_t count_max, const uint8_t *secret)
 {
     table->slots = calloc(KEYS_SLOTS_MIN, sizeof *table->slots);
@@ -130,7 +131,7 @@ static inline struct keys_slot *keys_find(struct keys_slot *slots, size_t mask, 
     return &slots[place];
 }
 
-/* Return 0 without memory; then the table is unchanged. */
+/* Return 0 if there is no memory; the table is then unchanged. */
 static int keys_grow(struct keys_table *table)
 {
     size_t place, mask = 2 * table->mask + 1;
@@ -180,7 +181,7 @@ static inline int64_t keys_latest(const struct keys_table *table, const struct k
 
 /* --- batches ------------------------------------------------------------------------------------------------------ */
 
-/* record: index of the record with the problem, or the offset delta of the one without room. */
+/* record: index of the record with the problem; for KEYS_FULL, the offset delta of the record. */
 struct keys_noted {
     int problem;
     int64_t record;
@@ -220,8 +221,8 @@ struct keys_selected {
 
 /* Find the records that survive, and copy them to `out`, which has room for `size` bytes.
  *
- * A record at or above `clean_end` survives.  One below survives if it has a key, the map has no later offset of it,
- * and it is not a tombstone or tombstones stay.  has_tombstone tells whether a tombstone below `clean_end` survives. */
+ * A record at or above `clean_end` survives.  A record below survives if it has a key, the map has no later offset of
+ * that key, and it is not a tombstone that is to be removed.  has_tombstone: a tombstone below `clean_end` survives. */
 static struct keys_selected keys_select(const struct keys_table *table, const uint8_t *body, size_t size, int32_t count,
                                         int64_t base_offset, int64_t last_delta, int64_t clean_end,
                                         int removes_tombstones, uint8_t *out)
@@ -261,8 +262,8 @@ static struct keys_selected keys_select(const struct keys_table *table, const ui
     return found;
 }
 
-/* Return the size of the records with `change` added to each timestamp delta; -1 if they are malformed.  out: NULL, or
- * where to write them. */
+/* Return the size of the records with `change` added to each timestamp delta; -1 if they are malformed.  out: the place
+ * to which they are written; NULL: they are only measured. */
 static int64_t keys_shift(const uint8_t *body, size_t size, int32_t count, int64_t change, uint8_t *out)
 {
     struct keys_cursor cursor = keys_begin(body, size, INT32_MAX);

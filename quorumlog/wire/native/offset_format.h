@@ -53,7 +53,7 @@ static inline int offsets_split(const char *key, int64_t size, struct offsets_ke
 }
 
 /* Return whether a value has version 3, or version 4 with the id of the topic, and at most 125 bytes of ASCII metadata.
- * The compact length of so many bytes is a single byte below 0x80. */
+ * The compact length of up to 125 bytes is a single byte below 0x80. */
 static inline int offsets_is_plain(const char *value, int64_t size)
 {
     int64_t metadata;

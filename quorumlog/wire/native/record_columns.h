@@ -228,7 +228,7 @@ static inline int columns_count_record(const uint8_t *at, const uint8_t *end, in
     return COLUMNS_OK;
 }
 
-/* Count the headers of all records, also of those that are not wanted. */
+/* Count the headers of all records, including records that are not wanted. */
 static inline struct columns_result columns_count_headers(const uint8_t *data, const struct columns_span *spans,
                                                           int64_t span_count, int64_t *total)
 {

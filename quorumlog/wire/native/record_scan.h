@@ -108,8 +108,8 @@ static inline int scan_varint64(const uint8_t **at, const uint8_t *end, int64_t 
     return SCAN_OK;
 }
 
-/* Skip a length and as many bytes.  `shortest`: -1 where null is allowed, else 0.  Return 0, a varint's problem or
- * `problem`. */
+/* Skip a length and the bytes that it counts.  `shortest`: -1 where null is allowed, else 0.  Return 0, a varint's
+ * problem or `problem`. */
 static inline int scan_bytes(const uint8_t **at, const uint8_t *end, int32_t shortest, int problem, int32_t *length)
 {
     int failed = scan_varint32(at, end, length);

@@ -92,8 +92,8 @@ static inline int64_t groups_assign(const struct groups_rows *rows, const struct
     return -1;
 }
 
-/* Write the rows by group, and within a group in their own order (a counting sort).  next: where each group begins,
- * which the call advances.  Return 0 if a group or a place is outside its array. */
+/* Write the rows by group, and within a group in their own order (a counting sort).  next: the place at which each
+ * group begins; the call advances it.  Return 0 if a group or a place is outside its array. */
 static inline int groups_order(const int32_t *groups, int64_t row_count, int64_t *next, int64_t group_count,
                                int64_t *order)
 {

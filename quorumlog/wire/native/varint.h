@@ -1,4 +1,4 @@
-/* Zigzag varints of up to 64 bits, read as Kafka's clients read them and written.  Standard C only. */
+/* Read and write zigzag varints of up to 64 bits.  Reading follows Kafka's clients.  Standard C only. */
 #ifndef QUORUMLOG_VARINT_H
 #define QUORUMLOG_VARINT_H
 
@@ -27,7 +27,7 @@ static inline const uint8_t *varint_read_long(const uint8_t *at, const uint8_t *
     return NULL;
 }
 
-/* The same.  Nearly all varints have one or two bytes. */
+/* The same as varint_read_long, with a fast path: nearly all varints have one or two bytes. */
 static inline const uint8_t *varint_read(const uint8_t *at, const uint8_t *end, int64_t *value)
 {
     uint32_t raw;
