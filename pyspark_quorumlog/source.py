@@ -78,7 +78,7 @@ def read_schema(columns: Sequence[str]) -> StructType:
 class DefaultSource(DataSource):
     """Reads topics of a quorumlog cluster as rows, and writes rows to them, in batches and streams.
 
-    Name: `quorumlog`.  Options, schema and meaning are those of Spark's Kafka source; see docs/spark.md.
+    Name: `quorumlog`.  Options, schema and behaviour follow Spark's Kafka source; see docs/spark.md.
 
     Examples:
         >>> spark.read.format("quorumlog").option("bootstrap.servers", "localhost:9092").option("subscribe", "t").load()

@@ -141,7 +141,7 @@ def _growing(groups: ObservedGroups) -> Iterator[Finding]:
         f"{groups.watched_s:.0f} s",
         cause="; ".join(shown) + _rest(len(found)),
         next=f"kctl groups lag {_word(found[0][0])} --follow; add members{limit}"
-        + (", and start those of the groups that have none" if is_empty else ""),
+        + (", and start the members of groups that have none" if is_empty else ""),
     )
 
 

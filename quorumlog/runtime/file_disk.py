@@ -465,7 +465,7 @@ class _File:
 
     def truncate(self, size: int) -> None:
         self._disk._check_writable()
-        assert 0 <= size <= self.size, f"{self.path}: cut to {size}, has {self.size}"
+        assert 0 <= size <= self.size, f"{self.path}: truncation to {size} bytes, has {self.size}"
         fd = self.fd()
         self._disk._set_dirty(self, True)
         try:

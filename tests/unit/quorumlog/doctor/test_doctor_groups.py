@@ -120,7 +120,7 @@ def test_lag_that_only_grows_is_advice(seen: ObservedGroups, diagnose: Diagnose)
     assert (code, found["cause"]) == (0, '"billing" (Empty): from 5 to 9')
     assert found["what"] == "the lag of 1 group grew in each of 2 samples within 12 s"
     assert found["next"].startswith("kctl groups lag billing --follow; ")
-    assert "add members, up to the number of partitions, and start those of the groups that have none" in found["next"]
+    assert "members, up to the number of partitions, and start the members of groups that have none" in found["next"]
 
 
 def test_a_share_group_whose_lag_grows_may_get_more_members_than_partitions(
