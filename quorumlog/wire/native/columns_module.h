@@ -386,8 +386,8 @@ PyDoc_STRVAR(assign_groups_doc,
              "    -> row\n\n"
              "Write the group of each row, and add the rows of each group to its size.  first_groups: by topic, the\n"
              "group of its partition 0.  sticky: by topic, the partition of rows without key and partition.  topics:\n"
-             "each row's, or None for 0.  partitions: None or (values, bitmap or None).  Returns -1, or the first row\n"
-             "that names a partition that its topic does not have.");
+             "the topic of each row; None: 0 for all rows.  partitions: None or (values, bitmap or None).  Returns -1,\n"
+             "or the first row that names a partition that its topic does not have.");
 
 static PyObject *assign_groups(PyObject *module, PyObject *args)
 {

@@ -81,7 +81,7 @@ static PyObject *keys_note_batch(PyObject *self, PyObject *args)
 PyDoc_STRVAR(keys_select_doc,
              "select(body, count, base_offset, last_delta, clean_end, removes_tombstones)\n"
              "    -> (problem, record, kept, newest_delta, has_tombstone, records)\n\n"
-             "Find the records of a batch that survive.  records: None if all do.  See offset_map.py.");
+             "Find the records of a batch that survive.  records: None if all survive.  See offset_map.py.");
 
 static PyObject *keys_select_batch(PyObject *self, PyObject *args)
 {

@@ -324,8 +324,8 @@ static int codec_take_record(const uint8_t **at, const uint8_t *end, const struc
 
 PyDoc_STRVAR(decode_doc, "decode(body, count, topic, partition, base_offset, last_delta, base_timestamp,\n"
                          "       append_timestamp, first_offset, end_offset) -> (records, problem, record, position)\n\n"
-                         "Decode the records with first_offset <= offset < end_offset.  append_timestamp: that of\n"
-                         "all records, or None.  After a problem, records contains nothing usable.");
+                         "Decode the records with first_offset <= offset < end_offset.  append_timestamp: the\n"
+                         "timestamp of all records, or None.  After a problem, records contains nothing usable.");
 
 static PyObject *decode(PyObject *module, PyObject *args)
 {
