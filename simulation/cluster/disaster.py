@@ -1,9 +1,9 @@
 """A majority of the voters is lost permanently while brokers run, and the quorum is rebuilt from a remaining disk.
 
-Theory of operation.  All voters lose power at the same time, and so many of their disks are lost that no majority
-remains.  The operator follows docs/recovery.md: rebuild the quorum from the best remaining directory of a voter or
-broker, start the lost voters with empty disks, set the directory of a refused voter aside, and add the voters again.
-Running brokers follow automatically.
+Theory of operation.  All voters lose power at the same time, and the remaining disks of voters are no majority.  The
+operator follows docs/recovery.md: rebuild the quorum from the best remaining directory of a voter or broker, start the
+lost voters with empty disks, set the directory of a refused voter aside, and add the voters again.  Running brokers
+follow automatically.
 
 The watch knows which losses are permitted.  The metadata may lack committed batches from the first one on that the
 chosen disk does not have.  A partition may lose records in one case: a lost change had removed a replica from ISR and
