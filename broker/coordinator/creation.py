@@ -29,7 +29,8 @@ logger = get_logger("coordinator")
 class TopicCreation:
     """Creates one topic with the cluster's default numbers of partitions and replicas.
 
-    wait_applied: returns once this broker has applied the metadata below an offset.  configs: of the topic.
+    wait_applied: returns once this broker has applied the metadata below an offset.
+    configs: the configs of the topic that differ from the defaults.
     """
 
     def __init__(
@@ -73,7 +74,10 @@ class TopicCreation:
         return self._topic in self._cluster.applied.topic_ids
 
     async def ensure(self) -> str:
-        """Wait until this broker knows the topic.  Return an empty string, or the reason why it still does not."""
+        """Wait until this broker knows the topic, for at most `creation_timeout_ms`.
+
+        Return an empty string, or the reason why the broker does not know the topic.
+        """
         if self._running is None and not self._exists:
             if self._group is None:
                 return "the broker is starting or stopping"
@@ -100,7 +104,10 @@ class TopicCreation:
             logger.warning("topic not created", topic=self._topic, cause=self._problem)
 
     async def _ask(self) -> str:
-        """Ask the controller, and wait until this broker has applied the result; return a refusal, or nothing."""
+        """Ask the controller, and wait until this broker has applied the result.
+
+        Return an empty string, or the reason why the topic was not created.
+        """
         wanted = pb.NewTopic(name=self._topic, partitions=DEFAULT, replication_factor=DEFAULT)
         for key, value in self._configs.items():
             wanted.configs.add(key=key, value=value)

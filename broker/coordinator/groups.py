@@ -185,7 +185,7 @@ class GroupCoordinators:
         end_offset: int,
         timestamp_ms: int,
     ) -> None:
-        """A subscriber of `MetadataReplay`."""
+        """Report changed limits and topics to the machines; subscribed to `MetadataReplay`."""
         if old.configs is not new.configs and (limits := group_limits(new)) != self._group_limits:
             self._group_limits = limits
             self.shell.tell_all(lambda machine, now: machine.configure(limits, now))
@@ -202,7 +202,7 @@ class GroupCoordinators:
             self.shell.tell_all(lambda machine, now: machine.partitions_removed(now))
 
     def _follow_topics(self, old: ClusterImage, new: ClusterImage, records: Sequence[Record] | None) -> None:
-        """Report changes of topics to the consumer groups, which are assigned to their partitions."""
+        """Report changes of topics to the machines, whose consumer groups assign the partitions of these topics."""
         names: list[str] | None = None
         if records is not None:
             ids = {each.topic_id for each in records if isinstance(each, _TOPOLOGY)}
@@ -228,7 +228,7 @@ class GroupCoordinators:
         return self.shell.call(partition, partial(_apply, request), size, is_read=isinstance(request, READS))
 
     def tell(self, group: str, operation: Operation[GroupMachine]) -> None:
-        """Apply an operation at the coordinator of a group, if this broker still coordinates it."""
+        """Queue an operation at the coordinator of a group, if this broker still coordinates the group."""
         self.shell.tell(self.partition(group), operation)
 
     # -- transactions
@@ -242,7 +242,9 @@ class GroupCoordinators:
         has_raised: bool = False,
         only_if: Callable[[ProducerState], bool] | None = None,
     ) -> KafkaCode:
-        """Write the marker of a producer's transaction to a partition, and apply its offsets; return when committed.
+        """Write the marker of a producer's transaction to a partition, and apply the offsets of the transaction.
+
+        Return NONE once the marker is committed, or the error code.
 
         has_raised: see `ProducerState.check_marker`.
         only_if: a condition on the producers in the log, evaluated just before the marker is appended.  If it is false,
@@ -258,7 +260,7 @@ class GroupCoordinators:
             if isinstance(verdict, Refuse):
                 return Step(answers=(Answer(call, verdict.code),))
             if isinstance(verdict, Duplicate):
-                return Step(answers=(Answer(call, None),))  # it waits until everything in the log is committed
+                return Step(answers=(Answer(call, None),))  # sent once everything in the log is committed
             if producers is not None and not has_raised:
                 producers.void_verification(*producer)
             return machine.request(call, EndOffsetTransaction(producer, ends), now_ms)
@@ -302,7 +304,7 @@ class GroupCoordinators:
             if now is None or not now.is_verified(producer_id, epoch, token):
                 return Step(answers=(Answer(call, KafkaCode.INVALID_TXN_STATE),))
             if producer_id in now.transactions.open and not now.has_open(producer_id, epoch):
-                # The marker of an earlier transaction is missing here.
+                # The marker of an earlier transaction is missing in this partition.
                 return Step(answers=(Answer(call, KafkaCode.COORDINATOR_NOT_AVAILABLE),))
             verdict = now.check_coordinated(producer_id, epoch)
             if isinstance(verdict, Refuse):

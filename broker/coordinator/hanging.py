@@ -112,7 +112,10 @@ class HangingTransactions:
                 await self._end(each, is_commit=outcome is Outcome.COMMITTED)
 
     def _suspects(self, now: int) -> list[_Suspect]:
-        """Return the transactions that have been open for `hanging_age_ms`, those that are open for longest first."""
+        """Return the open transactions that are due for a check, the oldest first.
+
+        A transaction is due `hanging_age_ms` after this leader first saw it, or its coordinator last confirmed it.
+        """
         since: dict[_Open, int] = {}
         found: list[_Suspect] = []
         for replica in list(self._table):

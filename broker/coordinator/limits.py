@@ -32,10 +32,9 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     retry_ms: int = 500
     """Time between two checks that enough replicas are in sync, while a tick or a load waits for that."""
     creation_timeout_ms: int = 5_000
-    """How long FindCoordinator waits until the internal topic exists."""
+    """How long a call, such as FindCoordinator, waits until a missing topic is created."""
     creation_pause_ms: int = 1_000
-    """Time before the creation of an internal topic is tried again after a refusal.  Callers get the same refusal until
-    then."""
+    """Time before the creation of a topic is tried again after a failure.  Callers get the same refusal until then."""
 
     marker_timeout_ms: int = 5_000
     """How long a marker waits until it is committed, before it is sent again."""
@@ -59,8 +58,9 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     """Transactions about which one search asks; the next search asks about the others."""
 
     share_state_timeout_ms: int = 5_000
-    """How long a leader waits for an answer of the share coordinator, which it then asks once more.  A second later,
-    the acknowledgements of a save are refused, or a share fetch reports that the state cannot be read."""
+    """How long a leader waits for an answer of the share coordinator.  Then the leader repeats the request, and waits
+    for one more second.  After that, it refuses the acknowledgements of a save, or a share fetch reports that the state
+    cannot be read."""
     share_state_retry_ms: int = 50
     """Time before a request to the share coordinator is repeated, while no broker has this role."""
     share_log_end_timeout_ms: int = 1_500
@@ -100,13 +100,13 @@ class CoordinatorLimits(msgspec.Struct, frozen=True):
     """Time before dead letters that were not written are tried again.  It doubles up to `share_letter_retry_max_ms`."""
     share_letter_retry_max_ms: int = 10_000
     share_reminder_interval_ms: int = 5_000
-    """Time between two looks of a share coordinator for dead letters that no leader writes.  After the leader of their
-    partition has changed, the second look reminds the new leader."""
+    """Time between two searches of a share coordinator for dead letters that no leader writes.  After the leader of
+    their partition has changed, the second search reminds the new leader."""
     share_reminders_max: int = 100
-    """Share partitions of which one look reminds one leader.  The leader then loads their states.  Other share
-    partitions wait for the next look."""
+    """Share partitions that one search names to one leader.  The leader then loads their states.  Other share
+    partitions wait for the next search."""
     share_letter_creations_max: int = 100
-    """Dead-letter topics that a broker tries to create at the same time.  The letters for other missing topics wait."""
+    """Dead-letter topics that a broker tries to create at the same time.  Letters for other missing topics wait."""
 
 
 @dataclass(slots=True)

@@ -33,7 +33,7 @@ class BrokerLinks:
     async def ask(self, broker_id: int, api: Api, version: int, values: Mapping[str, Any], timeout_s: float) -> Any:
         """Send a request, and return the response.
 
-        Raises: ClusterError: the broker did not answer within `timeout_s`.
+        Raises: ClusterError: the broker is not registered, or did not answer within `timeout_s`.
         """
         return await self._using(broker_id, timeout_s, lambda each: each.ask(api, version, values, timeout_s))
 
@@ -42,9 +42,10 @@ class BrokerLinks:
     ) -> ProducedPartition:
         """Have a broker append a batch (topic, index, bytes), acknowledged by all replicas in sync.
 
-        timeout_ms: how long the broker waits for them.  timeout_s: how long this call waits for the broker.
+        Return the result of the partition, which may be an error.
+        timeout_ms: how long the broker waits for these replicas.  timeout_s: how long this call waits for the broker.
 
-        Raises: ClusterError: the broker did not answer in time.
+        Raises: ClusterError: the broker is not registered, or did not answer in time.
         """
         body = produce.encode_request(_PRODUCE_VERSION, _ACKS_ALL, timeout_ms, [batch], None)
 
@@ -59,10 +60,10 @@ class BrokerLinks:
         return await self._using(broker_id, timeout_s, send)
 
     async def _using(self, broker_id: int, timeout_s: float, work: Callable[[KafkaConnection], Awaitable[T]]) -> T:
-        """Use the connection to a broker, and drop it if that fails.
+        """Use the connection to a broker, and drop the connection if the work fails.
 
-        The broker may have lost its end of a connection on which no answer arrives in time.  So a caller must not give
-        up before the timeout: then the connection would stay in use.
+        If no answer arrives in time, the broker may have lost its end of the connection.  So a caller must wait until
+        the timeout.  If it ended this call earlier, the lost connection would stay in use.
         """
         connection: KafkaConnection | None = None
         try:
@@ -78,7 +79,7 @@ class BrokerLinks:
             raise ClusterError(ApiError.REQUEST_TIMED_OUT, message, retriable=True) from error
 
     async def close(self) -> None:
-        """Close all connections.  A connection that is being established is closed afterwards.  Idempotent."""
+        """Close all connections.  A connection that is being established is closed once it exists.  Idempotent."""
         self._is_closed = True
         links, self._links = self._links, {}
         for _, link in links.values():

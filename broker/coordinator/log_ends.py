@@ -57,7 +57,7 @@ class LogEnds:
         return found
 
     def _own(self, key: PartitionKey) -> int | None:
-        """Return the high watermark of a partition that this broker leads; None if it does not know it."""
+        """Return the high watermark of a partition; None if this broker does not lead it, or does not know it yet."""
         replica = self._table.find(*key)
         leading = None if replica is None else replica.leading(_ANY_EPOCH)
         if leading is None or isinstance(leading, KafkaCode) or not leading.leader.latest_known():
@@ -65,7 +65,10 @@ class LogEnds:
         return leading.leader.high_watermark
 
     async def _ask(self, leader: int, names: Mapping[PartitionKey, str]) -> dict[PartitionKey, int]:
-        """Ask one leader, once: an administrator who needs an unknown lag asks again."""
+        """Ask one leader, and return the high watermarks that it reports.
+
+        A failed request is not repeated: an administrator who needs a missing lag repeats the command.
+        """
         values = {"replica_id": _CONSUMER, "isolation_level": READ_UNCOMMITTED, "topics": _topics(names)}
         try:
             reply = await self._links.ask(leader, Api.LIST_OFFSETS, _VERSION, values, self._timeout_s)

@@ -5,9 +5,9 @@ through its coordinator, which applies the offsets of the transaction at the sam
 
 `MarkerSender` takes the decisions of this broker's coordinators, and sends each marker to the leader of its partition
 until it is committed there.  A partition that no longer exists needs no marker.  The sender stops when the coordinator
-of a decision ends; the next coordinator orders its markers again.  It also stops when the transaction is complete: a
-machine that is loaded anew may order markers of which the last ones were reported meanwhile.  A late one would end the
-producer's next transaction, which has the same epoch if the client has transaction version 1.
+of a decision ends; the next coordinator orders its markers again.  It also stops when the transaction is complete.  A
+machine that is loaded anew orders all markers again, even if the reports of the last ones are still in its queue.  A
+late marker would end the producer's next transaction, which has the same epoch if the client has transaction version 1.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ from quorumlog.wire.kafka.codec import Api
 
 _VERSION: Final = 2
 _ANSWER_MS: Final = 1_000
-"""Extra time for the answer of a leader, after its own wait for replicas.  The answer names the partitions that are
-done."""
+"""Extra time for the answer of a leader, which first waits for its replicas itself.  Even a late answer is needed,
+because it names the partitions that have their markers."""
 _SETTLED: Final = frozenset({KafkaCode.NONE, KafkaCode.INVALID_PRODUCER_EPOCH})
-"""Results after which a partition needs no marker: a later epoch of the producer is in effect there already."""
+"""Results after which a partition needs no further marker.  After INVALID_PRODUCER_EPOCH, the partition already has a
+later epoch of the producer."""
 
 logger = get_logger("coordinator")
 
@@ -132,7 +133,7 @@ class MarkerSender:
             for partition in done:
                 del left[partition]
             if (done or not left) and not coordinator.tell(_report(effect, tuple(done))):
-                left.update(dict.fromkeys(done))  # its queue is full
+                left.update(dict.fromkeys(done))  # the coordinator's queue is full
             elif not left:
                 return
             if left:

@@ -15,9 +15,9 @@ are due.
 this leader can append after them, and no leader truncates its own log.  It serves once the high watermark has reached
 the end of that replay.  At that point, it has everything that an earlier leader acknowledged.
 
-**Dropping.**  The machine holds its steps as applied from the moment they are computed.  If an append fails, the log
-lacks them, so the machine is dropped and loaded anew, and all waiting calls are refused.  While too few replicas are in
-sync, calls that may append are therefore refused before they reach the machine, and ticks are postponed.
+**Dropping.**  The machine applies each step as soon as it computes the step.  If the append fails, the log lacks the
+records of the step.  So the machine is dropped and loaded anew, and all waiting calls are refused.  To avoid this while
+too few replicas are in sync, calls that may append are refused before they reach the machine, and ticks are postponed.
 
 **The end.**  A coordinator ends with the leadership: waiting calls get NOT_COORDINATOR.  An election under a later
 epoch creates a new object.
@@ -68,10 +68,10 @@ Operation = Callable[[M, int], Step]
 OnEffect = Callable[["Coordinator[M]", Any], None]
 
 _RECORDS_AT_ONCE_MAX: Final = 250
-"""Records that a load replays before it may yield to other tasks.  A batch may have thousands, of 100 us each."""
+"""Records that a load replays before it may yield to other tasks.  A batch may have thousands, of about 100 us each."""
 
 TICK_SLACK_MS: Final = 1
-"""A tick comes this much after its deadline, because the loop's timers and `now_ms` round differently."""
+"""The delay of a tick after its deadline.  It is needed because the loop's timers and `now_ms` round differently."""
 
 
 class State(StrEnum):
@@ -176,7 +176,7 @@ class Coordinator(Generic[M]):
     ) -> asyncio.Future[Any]:
         """Begin a call.  The future gets the machine's response, or the `KafkaCode` of a refusal; it never raises.
 
-        A caller that hangs up cancels the future.
+        A caller that no longer needs the response cancels the future.
 
         operation: applies the request to the machine, given the number of the call and the time in ms.
         size: bytes of the request.
@@ -240,7 +240,7 @@ class Coordinator(Generic[M]):
 
     def _still_waits(self, number: int) -> bool:
         call = self._calls.get(number)
-        return call is not None and not call.future.cancelled()  # a cancel is reported later than it happens
+        return call is not None and not call.future.cancelled()  # the callback of a cancelled future runs later
 
     def _take(self, number: int) -> _Call | None:
         """Remove a waiting call from the calls and the counters, and return it; None if it no longer waits."""
@@ -276,7 +276,7 @@ class Coordinator(Generic[M]):
             self.take_offline(error)
 
     def take_offline(self, error: Exception) -> None:
-        """Take the replica offline, whose log failed with `error`.  This also ends the coordinator."""
+        """Take the replica offline, because its log failed with `error`.  This also ends the coordinator."""
         self._replica.take_offline(error)
 
     def end(self) -> None:
@@ -359,7 +359,7 @@ class Coordinator(Generic[M]):
             self._news.clear()
             if self._turn(machine):
                 self._news.set()
-                await asyncio.sleep(0)  # let other tasks run: this append had the largest permitted size
+                await asyncio.sleep(0)  # let other tasks run before the operations that are left
 
     # -- a turn
 
@@ -423,9 +423,9 @@ class Coordinator(Generic[M]):
         return sum(len(each.key) + len(each.value or b"") for each in step.records)
 
     def _append(self, records: list[Record], size: int) -> bool:
-        """Append the records, as one batch if none belongs to a transaction.
+        """Append the records.  Each run of records of one transaction, or of none, becomes one batch.
 
-        Return False if that failed, and the machine was dropped.
+        Return False if an append failed.  The machine has then been dropped.
         """
         appended: Appended | Refused
         for (producer, ends), group in groupby(records, lambda each: (each.producer, each.ends)):
@@ -472,7 +472,7 @@ class Coordinator(Generic[M]):
     # -- the watermark
 
     def on_watermark(self) -> None:
-        """Send the answers, and perform the effects, whose preceding records are all committed."""
+        """Send each answer and perform each effect for which all preceding records are committed."""
         watermark = self._leader.high_watermark
         while self._uncommitted and self._uncommitted[0][0] <= watermark:
             self._uncommitted_bytes -= self._uncommitted.popleft()[1]

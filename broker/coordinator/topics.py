@@ -14,7 +14,7 @@ from broker.replica.cluster_view import ClusterView
 from metadata.image.internal_topics import is_internal
 
 REGEXES_MAX: Final = 1_000
-"""Regular expressions whose topics are cached.  Beyond it, the least recently used one is dropped."""
+"""Regular expressions whose topics are cached.  Beyond this number, the least recently used one is dropped."""
 
 REGEX_MEMORY_MAX_BYTES: Final = 1 << 20
 """Bytes of memory of one compiled regular expression.  An expression that needs more is refused as invalid."""
@@ -35,8 +35,9 @@ class ImageTopics:
     """The `Topics` of the machines.  It uses the newest metadata, so that no offset of a deleted topic is committed.
 
     A coordinator deletes the offsets of partitions that its newest image lacks.  So a commit must not depend on
-    metadata that the next coordinator may not have yet.  This holds: the next leader is elected by a metadata change
-    that this broker has not applied while it leads, so the next leader has applied everything that is applied here.
+    metadata that the next coordinator may not have yet.  Therefore `may_commit` requires that this broker has applied
+    the metadata.  The next leader is elected by a later metadata change, which this broker has not applied while it
+    leads.  So the next leader has applied everything that this broker has applied.
 
     Regular expressions use RE2's syntax, as in Kafka.  Matching takes time linear in the text, so that no client can
     block a broker.
@@ -56,7 +57,7 @@ class ImageTopics:
     def may_commit(self, topic: str, partition: int) -> bool:
         applied = self._cluster.applied.topic(topic)
         is_applied = applied is not None and applied.partition(partition) is not None
-        # The topic may have been created again since.  A later coordinator may not know that yet.
+        # The newest image may have another topic of this name.  A later coordinator may not know that topic yet.
         is_same = applied is not None and applied.origin == self.origin(topic)
         return is_applied and is_same and self.has_partition(topic, partition)
 

@@ -72,7 +72,7 @@ def transaction_limits(image: ClusterImage) -> TransactionLimits:
 class TransactionCoordinators:
     """The coordinators of transactions of one broker.
 
-    take_id: returns an unused producer id; None if there is none now.
+    take_id: returns an unused producer id; None if none is available now.
     resolve: returns the address of a broker's inter-broker listener; None while it is not registered.
     """
 
@@ -146,7 +146,7 @@ class TransactionCoordinators:
         end_offset: int,
         timestamp_ms: int,
     ) -> None:
-        """A subscriber of `MetadataReplay`."""
+        """Report changed limits to the machines; subscribed to `MetadataReplay`."""
         if old.configs is not new.configs and (limits := transaction_limits(new)) != self._transaction_limits:
             self._transaction_limits = limits
             self.shell.tell_all(lambda machine, now: machine.configure(limits, now))
@@ -215,7 +215,7 @@ class TransactionCoordinators:
         """Ask the coordinator whether a partition is part of a producer's open transaction, or add it (KIP-890).
 
         A partition can be added once the markers of the producer's previous transaction are written.  This call waits
-        for that, with a bound.  Return NONE, or the error code for the Produce request.
+        for that, for about `addition_wait_ms`.  Return NONE, or the error code for the Produce request.
         """
         limits = self._limits
         backoff = Backoff(limits.addition_retry_min_ms / 1000, limits.addition_retry_max_ms / 1000)
