@@ -1,17 +1,18 @@
-"""Writes the dead letters of share groups (KIP-1191) as the leader of the partitions that have the records.
+"""Writes the dead letters of share groups (KIP-1191) for the partitions that this broker leads.
 
-A dead letter names a record that a share group has given up.  It is appended to the group's dead-letter topic with the
-acknowledgement of all replicas in sync, at this broker or at the broker that leads the partition.  All letters of a
-partition go to one partition, so they keep their order as long as no write is repeated.
+A dead letter names a record that a share group has given up.  It is appended to the group's dead-letter topic with
+acks=all.  If another broker leads the chosen partition of that topic, this broker sends it a Produce request.  All
+letters of one source partition are appended to the same partition, so they keep their order as long as no write is
+repeated.
 
-Theory of operation.  `write` makes one attempt for the records of one share partition, as many as fit into a batch.  It
-reads them from the log even if letters have no copies, because an offset without a record, or with a control record,
-gets no letter.  `LedShare` repeats this with growing pauses, and notes which records have their letters.  An attempt
-whose outcome is unknown is repeated, so a record may have two letters.
+Theory of operation.  `write` makes one attempt for the records of one share partition, and writes one batch at most.
+It reads the records from the log even if letters have no copies, because an offset without a record, or with a control
+record, gets no letter.  `LedShare` repeats this with growing pauses, and notes which records have their letters.  An
+attempt whose outcome is unknown is repeated, so a record may have more than one letter.
 
-Bounds: at most `share_letter_writes` attempts run at a time, of which `share_letter_reads` decode records.  Each holds
-the data of one read of the log, and one batch.  The leader ends a request after `share_letter_timeout_ms`, and this
-broker stops waiting for the answer after `share_letter_answer_ms`.
+Bounds: at most `share_letter_writes` attempts run at a time, and at most `share_letter_reads` of them decode records.
+Each attempt holds the data of one read of the log, and one batch.  The leader ends a request after
+`share_letter_timeout_ms`, and this broker stops waiting for the answer after `share_letter_answer_ms`.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ OFFSET: Final = "__dlq.errors.offset"
 GROUP: Final = "__dlq.errors.group"
 DELIVERY_COUNT: Final = "__dlq.errors.delivery.count"
 MESSAGE: Final = "__dlq.errors.message"
-"""The headers of a dead letter, as text: the place of its record, and the reason why the group gave the record up."""
+"""The headers of a dead letter, with values as text.  They name the record's topic, partition and offset, the group,
+the number of deliveries, and the reason why the group gave the record up."""
 
 _ACKS_ALL: Final = -1
 _CODES: Final = frozenset(int(each) for each in KafkaCode)
@@ -85,7 +87,7 @@ class Attempt(NamedTuple):
     """The result of an attempt to write letters.
 
     done: ranges of offsets whose records have their letters, or need none.
-    next_offset: where the next attempt continues; None if nothing is left, or after a problem with all letters.
+    next_offset: where the next attempt continues; None if nothing is left, or if a problem prevented all letters.
     problem: why some letters are missing; empty if none is.
     """
 
@@ -125,10 +127,11 @@ class Produce(Protocol):
 
 
 class DeadLetters:
-    """Writes dead letters, and knows those that cannot be written.
+    """Writes dead letters.
 
     resolve: returns the address of a broker's inter-broker listener.  produce: appends to a partition that this broker
     leads.
+    failing: the share partitions whose letters cannot be written now.
     """
 
     def __init__(
@@ -150,7 +153,8 @@ class DeadLetters:
         self._wait_applied = wait_applied
         self._produce = produce
         self._wall_ms = wall_ms
-        self._links = BrokerLinks(resolve)  # not those of coordinators: writes that wait for replicas delay others
+        # The coordinators have other connections: a write that waits for replicas delays later requests on its own.
+        self._links = BrokerLinks(resolve)
         self._writes = asyncio.Semaphore(limits.share_letter_writes)
         self._reads = asyncio.Semaphore(limits.share_letter_reads)
         self._creations: dict[str, TopicCreation] = {}
@@ -182,7 +186,7 @@ class DeadLetters:
     def settled(self, key: ShareKey, *, are_written: bool) -> None:
         """Note that all letters of a share partition are written, or that this broker no longer writes them.
 
-        are_written: distinguishes the two cases; only the first one is logged.
+        are_written: true in the first case.  Only that case is logged.
         """
         if self.failing.pop(key, None) is not None and are_written:
             logger.info("dead letters written after failures", key=key.text)
@@ -230,7 +234,7 @@ class DeadLetters:
     async def _target(self, name: str, source: int) -> _Target | str:
         """Return the partition that gets the letters of partition `source`, or the problem that prevents writing.
 
-        As in Kafka, its index is that of the source, modulo the number of partitions.
+        As in Kafka, the index of that partition is `source` modulo the number of partitions.
         """
         image = self._cluster.newest
         problem = dead_letter_problem(image, name)
@@ -296,7 +300,10 @@ class DeadLetters:
         target: _Target,
         first: int,
     ) -> tuple[list[DeadRecords], _Built] | Attempt:
-        """Return records that wait for letters, and their letters; or the result, if the attempt has ended already."""
+        """Return records that wait for letters, and their letters.
+
+        If no letter can be made, or none is missing, return the result of the attempt instead.
+        """
         log = replica.log
         if log is None or replica.leader is not leader:
             return Attempt(problem="this broker does not lead the partition any more")
@@ -325,9 +332,9 @@ class DeadLetters:
         return dead, built
 
     async def _append(self, target: _Target, batch: bytearray) -> str:
-        """Append a batch.  Return an empty string, or the reason of a failure.
+        """Append a batch.  Return an empty string, or the reason for a failure.
 
-        After a failure, the batch may have been appended, or may still be.
+        After a failure, the batch may have been appended already, or may be appended later.
         """
         timeout_ms = self.limits.share_letter_timeout_ms
         where = f"{target.topic}-{target.partition}"
@@ -372,7 +379,10 @@ class _Work(NamedTuple):
         size: int,
         max_bytes: int,
     ) -> _Built:
-        """Return letters of up to about `size` bytes, and at least one if there is one of at most `max_bytes`."""
+        """Return letters of up to about `size` bytes in total.  The first letter may be larger.
+
+        A letter that exceeds `max_bytes` is left out, and its offset is noted in `too_large`.
+        """
         rows: list[NewRecord] = []
         too_large: list[int] = []
         total, end = HEADER_SIZE, headers[-1][1].end_offset

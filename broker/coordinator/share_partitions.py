@@ -1,8 +1,8 @@
 """Share partitions at the leader of their partition: loading, saves, locks, and reads.
 
-One `LedShare` belongs to one leadership.  It reads the state from the share coordinator, which fences earlier leaders;
-then it serves fetches and acknowledgements, and saves changes, one save at a time.  When the leadership ends, or the
-share coordinator has refused a save, it ends, and its successor reads the state anew.
+One `LedShare` belongs to one leadership.  It reads the state from the share coordinator, which then fences earlier
+leaders.  It serves fetches and acknowledgements, and saves changes, one save at a time.  It ends when the leadership
+ends, or when the share coordinator refuses a save.  Its successor reads the state anew.
 
 A separate task writes dead letters, while any are missing.  Missing letters keep a share partition loaded, even if no
 session uses it.  The share coordinator may remind a new leader of them before a member fetches from it.  While no
@@ -61,10 +61,10 @@ _OF_LOADS: Final = frozenset({KafkaCode.NOT_LEADER_OR_FOLLOWER, KafkaCode.KAFKA_
 class ShareConfig(msgspec.Struct, frozen=True):
     """The configs of one share group.
 
-    max_age_ms: the age of the first record that a new group gets, by its timestamp.  0: it begins at the high
-        watermark; None: at the log start.
+    max_age_ms: the maximum age, by timestamp, of the first record that a new group gets.  0: the group begins at the
+        high watermark; None: at the log start.
     read_committed: members get no records of aborted or open transactions.
-    dead_letters: None, as in `limits`, if the group has no dead-letter topic.
+    dead_letters: None if the group has no dead-letter topic.  `limits.has_dead_letters` must agree.
     """
 
     limits: ShareLimits = msgspec.field(default_factory=ShareLimits)
@@ -128,12 +128,13 @@ class LedShare:
         self._saving: asyncio.Task[None] | None = None
         self._letter_task: asyncio.Task[None] | None = None
         self._retry = asyncio.Event()
-        """Set when dead letters that could not be written may be tried again before their time."""
+        """Set when dead letters that could not be written may be tried again before the pause ends."""
         self._timer: asyncio.TimerHandle | None = None
         self._loading: asyncio.Task[KafkaCode] = group.create_task(self._load(), name=f"share-load-{key.text}")
         self._loading.add_done_callback(lambda _: self._on_load_end())
 
     def configure(self, config: ShareConfig) -> None:
+        """Apply changed configs.  If the dead-letter topic or its contents changed, try again to write dead letters."""
         if config.dead_letters != self.config.dead_letters:
             self.retry_letters()
         self.config = config
@@ -218,9 +219,11 @@ class LedShare:
         is_exact: bool,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> Fetched | KafkaCode:
-        """Acquire the records that are available now, which may be none, for a member.
+        """Acquire records that are available now for a member.  There may be none.
 
-        is_wanted: returns whether somebody still waits for the records, which are acquired only then.
+        max_bytes: how much of the log to read; the first batch may be larger.
+        max_records, is_exact: see `SharePartition.acquire`.
+        is_wanted: returns whether the records are still needed.  If not, none are acquired.
         """
         async with self._read_lock:
             log, core = self._replica.log, self.core
@@ -256,7 +259,10 @@ class LedShare:
     # -- acknowledgements
 
     def acknowledge(self, member: str, batches: Sequence[Acknowledgement]) -> asyncio.Future[KafkaCode]:
-        """Begin to acknowledge records.  The future gets NONE once that is durable; it never raises."""
+        """Begin to acknowledge records.  The state must be loaded.
+
+        The future gets NONE once the acknowledgement is durable, or the error; it never raises.
+        """
         assert self.core is not None, self.key
         found = self.core.acknowledge(member, batches, now_ms())
         future: asyncio.Future[KafkaCode] = asyncio.get_running_loop().create_future()
@@ -276,7 +282,7 @@ class LedShare:
             if self.core.release(member):
                 self._on_available()
             self._after_change()
-        if self.core is not None or self.has_ended:  # otherwise the end of the load reports it
+        if self.core is not None or self.has_ended:  # otherwise the end of the load calls this
             self._report_idle()
 
     def use(self) -> None:
@@ -468,7 +474,7 @@ class SharePartitions:
         return self._group is None
 
     def configure(self, config_of: Callable[[str], ShareConfig]) -> None:
-        """Apply changed configs.  Locks keep their times.  config_of: returns those of a group."""
+        """Apply changed configs.  Existing locks keep their deadlines.  config_of: returns the configs of a group."""
         self.config_of = config_of
         known: dict[str, ShareConfig] = {}
         for key, led in self._led.items():
@@ -506,7 +512,10 @@ class SharePartitions:
         return led if code is KafkaCode.NONE else code
 
     def begin(self, key: ShareKey) -> LedShare | KafkaCode:
-        """Return a share partition for a session, which may still be loading, or the error if it cannot be served."""
+        """Return a share partition for a session, or the error if this broker cannot serve it.
+
+        The state of the share partition may still be loading.
+        """
         replica = self._table.find(key.topic_id, key.partition)
         if replica is None:
             known = self._table.context.cluster.partition(key.topic_id, key.partition)
@@ -555,11 +564,11 @@ class SharePartitions:
             self.drop(led.key)
 
     def known(self, key: ShareKey) -> LedShare | None:
-        """Return a share partition that is or was loaded; its load may also be in progress, or have failed."""
+        """Return a share partition, regardless of whether its state is loaded; None if this broker has none."""
         return self._led.get(key)
 
     def is_loaded(self, key: ShareKey) -> bool:
-        """Return whether `begin` needs no load, unless the leadership has changed."""
+        """Return whether `begin` would return a loaded share partition.  A change of the leadership is not noticed."""
         led = self._led.get(key)
         return led is not None and led.loaded is KafkaCode.NONE and not led.lingers
 
@@ -612,7 +621,7 @@ def _for_client(code: KafkaCode) -> KafkaCode:
 
 
 def _has_nothing_for_members(header: BatchHeader, aborted: Sequence[AbortedTransaction]) -> bool:
-    """Return whether a batch has only control records, no records, or those of an aborted transaction."""
+    """Return whether a batch has no records, or only control records or records of an aborted transaction."""
     if header.is_control or header.record_count == 0:
         return True
     return header.is_transactional and any(

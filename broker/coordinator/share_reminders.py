@@ -1,7 +1,7 @@
-"""Reminds the leaders of partitions of dead letters that nobody writes, as the share coordinator of their states.
+"""Reminds leaders of dead letters that nobody writes.  The share coordinator that stores the state does this.
 
-`broker.core.coordinator.share.reminders` decides.  The cost of a look grows with the number of states with
-missing letters on this broker, which is zero in most clusters.
+`broker.core.coordinator.share.reminders` decides which leaders to remind.  The cost of a search grows with the number
+of states with missing letters on this broker.  In most clusters, there are none.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _VERSION: Final = 0
 class ShareReminders:
     """Looks for missing dead letters every `share_reminder_interval_ms`.
 
-    resolve: returns the address of a broker's inter-broker listener.  remind: reminds this broker.
+    resolve: returns the address of a broker's inter-broker listener.
+    remind: used instead of a request if the leader is this broker.
     """
 
     def __init__(
@@ -45,10 +46,11 @@ class ShareReminders:
         self._remind = remind
         self._limits = limits
         self._core = LetterReminders(limits.share_reminders_max)
-        self._links = BrokerLinks(resolve)  # an older broker closes the connection: it must not carry other requests
+        # No other requests use these connections: a broker of an older release closes one when a reminder arrives.
+        self._links = BrokerLinks(resolve)
 
     async def run(self) -> None:
-        """Look until the task is cancelled."""
+        """Search every `share_reminder_interval_ms`, until the task is cancelled."""
         while True:
             await asyncio.sleep(self._limits.share_reminder_interval_ms / 1000)
             await self.look()
@@ -58,7 +60,10 @@ class ShareReminders:
         await self._links.close()
 
     async def look(self) -> None:
-        """Look once, and send the reminders that are due.  A leader that does not answer is asked in the next look."""
+        """Search once, and send the reminders that are due.
+
+        If a leader does not answer, the next search sends its reminder again.
+        """
         machines = [each.machine for each in self._shell if each.machine is not None]
         archiving = {key: state for machine in machines for key, state in machine.archiving.items()}
         due = self._core.look(archiving, self._leader_of)

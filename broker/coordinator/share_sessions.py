@@ -16,7 +16,7 @@ NEW_SESSION: Final = 0
 END_SESSION: Final = -1
 _EPOCH_MAX: Final = 2**31 - 1
 IDLE_MS: Final = 120_000
-"""A session without a request for this long is dropped when there is no room for another one."""
+"""A session without a request for this long is dropped when the limit of sessions is reached."""
 
 Place = tuple[UUID, int]
 

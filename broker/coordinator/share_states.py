@@ -56,7 +56,7 @@ _APIS: Final[dict[type[Any], tuple[Api, int]]] = {
 """The API of the Kafka protocol, and its version, for each request."""
 _STORED: Final = frozenset(int(each) for each in Delivery if each is not Delivery.ACQUIRED)
 _RETRY_MS: Final = 1_000
-"""Extra time to ask a broker that did not answer once more, on another connection."""
+"""Extra time for a second request, on another connection, after a broker has not answered the first one."""
 _PARALLEL: Final = 50
 """Requests of one `ask_all` that are in flight at a time.  The others wait."""
 
@@ -100,6 +100,7 @@ class ShareStates:
         await self._links.close()
 
     async def prepare(self) -> str:
+        """Create `__share_group_state` if it is missing; see `TopicCreation.ensure`."""
         return await self._creation.ensure()
 
     def call(self, request: StateRequest) -> asyncio.Future[Any]:
@@ -123,7 +124,8 @@ class ShareStates:
     async def ask(self, request: StateRequest) -> StateResponse:
         """Send a request to the share coordinator.  While no broker has this role or answers, repeat the request.
 
-        A broker has `share_state_timeout_ms` to answer, and all attempts together have `_RETRY_MS` more.
+        One request to another broker takes at most `share_state_timeout_ms`.  All requests together take at most
+        `_RETRY_MS` longer.
 
         After COORDINATOR_NOT_AVAILABLE, the outcome of a change is unknown.
         """
@@ -192,7 +194,7 @@ def _topic(request: StateRequest) -> dict[str, Any]:
 
 
 def _response(request: StateRequest, result: Any) -> StateResponse:
-    """Return the response in one partition of a reply."""
+    """Convert the result for one partition in a reply."""
     error = kafka_code(int(result.error_code))
     state = None
     if error is KafkaCode.NONE and isinstance(request, ReadState):

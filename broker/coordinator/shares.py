@@ -121,11 +121,12 @@ class ShareGroups:
             self.states.shell, self._cluster, resolve, self.write_dead_letters, self._limits
         )
         self._sessions_max = 0
-        self._log_end_links = BrokerLinks(resolve)  # its timeout is shorter than the wait of a save for its replicas
+        # These have connections of their own: their timeout is shorter than the time that a save may wait for replicas.
+        self._log_end_links = BrokerLinks(resolve)
         self._log_ends = LogEnds(table, self._log_end_links, self._limits)
         self.sessions = ShareSessions(self._on_session_end)
         self._asking: set[tuple[str, type[Any]]] = set()
-        """The effects in progress: their groups, and their kinds."""
+        """The group and the kind of each effect in progress."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._group: asyncio.TaskGroup | None = None
         groups.on_share_effect = self._on_effect
@@ -212,9 +213,9 @@ class ShareGroups:
         if problem is not None:
             return ShareReply(KafkaCode.INVALID_REQUEST, problem)
         if plan.session_epoch == NEW_SESSION and plan.acknowledgements:
-            return ShareReply(KafkaCode.INVALID_REQUEST, "the first request of a session acknowledges nothing")
+            return ShareReply(KafkaCode.INVALID_REQUEST, "the first request of a session must not acknowledge records")
         if plan.is_renewal and (plan.max_wait_ms or plan.max_bytes or plan.max_records or plan.min_bytes):
-            return ShareReply(KafkaCode.INVALID_REQUEST, "a request that renews locks fetches nothing")
+            return ShareReply(KafkaCode.INVALID_REQUEST, "a request that renews locks must not fetch records")
         session = self._begin(plan)
         if isinstance(session, KafkaCode):
             return ShareReply(session)
@@ -257,7 +258,7 @@ class ShareGroups:
         if not group or not member_id:
             return "the group id or the member id is empty"
         if len(group.encode()) > _NAME_MAX_BYTES or len(member_id.encode()) > _NAME_MAX_BYTES:
-            return f"a name is longer than {_NAME_MAX_BYTES} bytes"
+            return f"the group id or the member id is longer than {_NAME_MAX_BYTES} bytes"
         problems = (problem_of(batches, may_renew=may_renew) for batches in acknowledgements.values())
         return next((each for each in problems if each is not None), None)
 
@@ -284,7 +285,7 @@ class ShareGroups:
         group = session.key.group
         for place in sorted(acknowledgements, key=lambda each: not self.partitions.is_loaded(ShareKey(group, *each))):
             current = self.sessions.of(session.key)  # a newer session of the member has the same locks
-            if current is None:  # the locks were released when it ended, and a state loaded now would never be dropped
+            if current is None:  # its end released the locks, and a state that is loaded now would never be dropped
                 begun.append((place, KafkaCode.INVALID_RECORD_STATE))
                 continue
             session = current
@@ -414,10 +415,11 @@ class ShareGroups:
     # -- the coordinator of groups
 
     def _on_effect(self, effect: Any) -> None:
-        """Perform an effect of the group coordinator.  Its records are committed.
+        """Perform an effect of the group coordinator.  The records before the effect are committed.
 
-        While an earlier one of the same kind is in progress, drop it: the group orders it again.  To ask a share
-        coordinator that does not answer about thousands of states takes longer than the group waits.
+        While an earlier effect of the same kind is in progress for the group, drop the new one: the group orders it
+        again.  If a share coordinator does not answer, requests about thousands of states take longer than the group
+        waits.
         """
         kind = (effect.group, type(effect))
         if self._group is None or kind in self._asking:
@@ -475,8 +477,9 @@ class ShareGroups:
     async def describe_offsets(
         self, group: str, wanted: Sequence[NamedPartitions] | None
     ) -> tuple[ListShareStatesResponse, list[tuple[NamedPartitions, list[StateResponse]]]]:
-        """Return the states of a group, by topic.  wanted: the partitions to describe; None: all that have a state.
+        """Return the group's list of states, and the states by topic; no states if the list has an error.
 
+        wanted: the partitions to describe; None: all that have a state.
         If a topic was deleted and another topic has its name now, the states of the deleted topic are left out: clients
         would treat them as states of the new topic.
         """
@@ -496,6 +499,9 @@ class ShareGroups:
         self, group: str, offsets: Sequence[tuple[NamedPartitions, Sequence[int]]]
     ) -> tuple[ListShareStatesResponse, list[StateResponse]]:
         """Initialize states again, at the given offsets.  The group must be empty; a missing one is created.
+
+        Return the answer of the group, and one response for each partition, in order.  If the group refuses, there are
+        no responses.
 
         The group notes the share partitions after their states were written.  If its coordinator fails in between, the
         states remain, and are added to the group when the next member subscribes to the topics.
