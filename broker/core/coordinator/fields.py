@@ -18,7 +18,10 @@ class BadRecord(ValueError):
 
 
 class Reader:
-    """Reads fields in order.  flexible: strings, bytes and arrays have compact lengths, and tagged fields exist."""
+    """Reads fields in order.  Each method raises BadRecord if the bytes do not contain its field.
+
+    flexible: strings, bytes and arrays have compact lengths, and tagged fields exist.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._data = data

@@ -1,4 +1,4 @@
-"""One classic group: its members, and the state that they are in together.
+"""One classic group: its members, and their common state.
 
 Theory of operation
 -------------------
@@ -14,12 +14,12 @@ A group moves through its states only along `TRANSITIONS`.
 over the name of a static member.  All else is soft state.  A rebalance in progress is therefore lost when the
 coordinator changes: the group is loaded as it was last stored, members of the lost generation get ILLEGAL_GENERATION
 and join again.  No member has an assignment of the lost generation, because assignments are sent only when they are
-committed.  So its number can be used again.
+committed.  So the number of that generation can be used again.
 
-**Static members.**  Their name (`group.instance.id`) survives a restart of the process; its member id does not.  The
-latest process to join under a name has it, and an older one is fenced.  The record names that latest process even if
-it was written before an unfinished rebalance.  Otherwise a change of the coordinator would fence the live process
-instead of the dead one.
+**Static members.**  The name of a static member (`group.instance.id`) survives a restart of its process; the member id
+does not.  The name belongs to the latest process that joined under it, and an older process is fenced.  The record
+names the latest process even if it was written before an unfinished rebalance.  Otherwise a change of the coordinator
+would fence the running process instead of the stopped one.
 
 **Counters.**  `waiting`, `supported` and `record_bytes` are functions of the members.  They are kept up to date with
 each change, so that a join costs the same in a large group.  Members change only through the methods of this class.
@@ -58,7 +58,7 @@ class Group:
 
     pending: member ids that were given out with MEMBER_ID_REQUIRED and not used yet, each with its expiry time.
     static: member ids by the instance id.
-    waiting: members whose JoinGroup waits.  supported: members that support a protocol, by its name.
+    waiting: how many members have a JoinGroup that waits.  supported: how many members support a protocol, by its name.
     state_ms: wall clock at the last change to Stable or Empty; NO_TIME if unknown.
     stored: the value of the group's last record; None without one.
     join_deadline_ms: the end of PreparingRebalance.
@@ -196,7 +196,7 @@ class Group:
         self._count(member, 1)
 
     def offer(self, member: Member, protocols: tuple[MemberProtocol, ...]) -> None:
-        """Set the protocols of a member, of which its record has only one."""
+        """Set all protocols of a loaded member, because its record has only one of them."""
         self._count(member, -1)
         member.protocols = protocols
         self._count(member, 1)
@@ -210,7 +210,7 @@ class Group:
         self.record_bytes += by * member.record_bytes
 
     def member_of_instance(self, instance_id: str | None) -> Member | None:
-        """Return the member with this name.  Any text is a name, also an empty one; None is not."""
+        """Return the static member with this instance id; None if there is none.  An empty text is a valid id."""
         member_id = None if instance_id is None else self.static.get(instance_id)
         return None if member_id is None else self.members[member_id]
 
@@ -227,7 +227,7 @@ class Group:
     # -- protocols
 
     def supports(self, protocol_type: str, names: Iterable[str], without: Member | None = None) -> bool:
-        """Return whether all members except `without` share a protocol with a member that supports these."""
+        """Return whether all members except `without` support one of these protocols, and have this protocol type."""
         names = tuple(names)
         if not protocol_type or not names:
             return False
@@ -249,7 +249,7 @@ class Group:
         return votes.most_common(1)[0][0]
 
     def subscribed_topics(self) -> frozenset[str] | None:
-        """Return the topics to which any member is subscribed; None if they are unknown, so it may be any topic."""
+        """Return the topics to which any member is subscribed; None if they are unknown.  Then it may be any topic."""
         if self._topics is None:
             self._topics = (self._subscribed_topics(),)
         return self._topics[0]
@@ -290,7 +290,7 @@ class Group:
             self.wake_ms = at_ms
 
     def next_deadline(self) -> int | None:
-        """Return the earliest deadline.  It visits each member; `wake_ms` is a cheap lower bound."""
+        """Return the earliest deadline; None if there is none.  This visits each member; `wake_ms` is a lower bound."""
         deadlines = [member.expires_ms for member in self.members.values() if member.expires_ms is not None]
         deadlines += self.pending.values()
         if self.join_deadline_ms is not None:

@@ -19,10 +19,11 @@ So a heartbeat costs no search.
 
 **Two kinds of groups** are in the same map: `Group` uses the classic protocol, and `ConsumerGroup` the newer one
 (KIP-848).  Records of the newer protocol contain all its state, so replay alone builds it.  A group may change its kind
-in one step: tombstones for all its records, then those of the other kind.  Offsets and deletions are the same for both.
+in one step: tombstones for all its records, then records of the other kind.  Offsets and deletions are the same for
+both kinds.
 Share groups (KIP-932) are in a map of their own (`ShareService`): they have no offsets, and no other protocol.
 A name has one kind at a time.  Compaction may remove the tombstones of the previous kind from the log.  So a record of
-one kind replaces the replayed state of a group of another kind with its name (see also `ConsumerGroup`).
+one kind replaces the replayed state of a group of another kind with the same name (see also `ConsumerGroup`).
 A record of a type that this version does not know is counted and otherwise left alone.
 """
 
@@ -426,7 +427,7 @@ class GroupMachine:
         offset_requests.delete(turn, group, call, request, self._offsets, self._topics)
 
     def _delete_error(self, turn: Turn, name: str) -> KafkaCode:
-        """Return why a group cannot be deleted, or NONE.  A share group is deleted here, as it has no offsets."""
+        """Return why a group cannot be deleted, or NONE.  A share group is deleted at once, as it has no offsets."""
         if name in self._shares.groups:
             error = self._shares.delete_error(name)
             if error is KafkaCode.NONE:
@@ -573,7 +574,7 @@ class GroupMachine:
         return max(due_ms, self._next_tick_ms)
 
     def _due(self, now_ms: int) -> list[Group | ConsumerGroup]:
-        """Take the groups out of the heap that may have something to do."""
+        """Remove from the heap the groups that may have something to do, and return them."""
         due = []
         while self._heap and self._heap[0][0] <= now_ms:
             at_ms, name = heappop(self._heap)

@@ -6,6 +6,10 @@ The machine of groups has these methods beyond those of `machine.Machine[GroupRe
         cautious_ms: Callable[[], int])
     topics_deleted(topics: Collection[str], now_ms: int) -> Step     offsets of deleted topics are deleted
     topics_changed(topics: Collection[str] | None, now_ms: int) -> Step   consumer groups follow changes of topics
+    partitions_removed(now_ms: int) -> Step                          offsets of missing partitions are deleted
+    share_initialized(group: str, partitions: Sequence[NamedPartitions], now_ms: int) -> Step   reports for share groups
+    share_deleted(group: str, partitions: Sequence[NamedPartitions], now_ms: int) -> Step
+    states() -> Iterator[GroupState]                                 the state of each group
     explain(group: str) -> tuple[Rebalance, ...]                     the last rebalances, the oldest first
     unknown_records: int                                             records of types that this version does not know
 
@@ -13,7 +17,7 @@ The machine of groups has these methods beyond those of `machine.Machine[GroupRe
 that clock only after a day, for expiry.  `random` makes member ids.
 
 Each request concerns the groups of one partition of `__consumer_offsets`: a request that names groups of several
-partitions is split before it arrives here.  A request of one kind has exactly one kind of response.
+partitions is split before it reaches a machine.  A request of one kind has exactly one kind of response.
 """
 
 from __future__ import annotations
@@ -72,22 +76,23 @@ class Topics(SubscribedTopics, Protocol):
         ...
 
     def may_commit(self, topic: str, partition: int) -> bool:
-        """Return whether the partition exists here and at every later coordinator, unless it is deleted in between."""
+        """Return whether the partition exists at this and every later coordinator, unless it is deleted in between."""
         ...
 
     def origin(self, topic: str) -> UUID | None:
-        """Return the id with which the topic was created, which no other topic of this name has; None if it is missing.
+        """Return the id with which the topic was created; None if the topic does not exist.
 
-        The answer is from the newest image.  If `may_commit` returns true, every later coordinator has the same answer.
+        No other topic of this name has the same id.  The answer is from the newest image.  If `may_commit` returns
+        true, every later coordinator has the same answer.
         """
         ...
 
 
 class GroupConfigs(Protocol):
-    """The limits of groups that have configs of their own, answered from the image.  They apply from the next use."""
+    """Looks up the limits of single groups in the image.  A changed config applies at the next look-up."""
 
     def consumer(self, group: str, limits: ConsumerLimits) -> ConsumerLimits:
-        """Return the limits of a group of the newer protocol.  limits: those of groups without their own configs."""
+        """Return the limits of a group of the newer protocol.  limits: the result for a group without configs."""
         ...
 
     def share(self, group: str, limits: ShareGroupLimits) -> ShareGroupLimits:
@@ -152,7 +157,7 @@ class GroupLimits(msgspec.Struct, frozen=True):
 
     @property
     def group_max_bytes(self) -> int:
-        """Return the size of a group's members in its record, with room for its own names beside them."""
+        """Return the largest permitted `Group.record_bytes`.  The rest of a batch has room for names of the group."""
         return self.batch_max_bytes - 4 * self.name_max_bytes
 
 
@@ -590,7 +595,7 @@ class GroupExplanation(msgspec.Struct, frozen=True):
 
     generation: the last one; NO_GENERATION if there was none.
     loaded_ms: when this coordinator took over.  It does not know earlier rebalances and joins.
-    now_ms: when this answer was made, for ages.
+    now_ms: when this answer was made, so that clients can compute ages.
     empty_since_ms: since when the group has had no members; None if it has some, or if that is unknown.
     last_joined: None if no member has joined since the coordinator was loaded.
     awaited: members from which the rebalance in progress waits for a request, by member id.

@@ -37,8 +37,10 @@ class History:
     ) -> None:
         """Note that a rebalance began.  A rebalance that was in progress counts as interrupted.
 
-        cause: a clause for people, of which `CAUSE_MAX_CHARS` are kept; reason: the same in one word.  client, member:
-        those that caused it, if any.  wall_ms: the wall clock; now_ms: the monotonic clock, for the duration.
+        cause: a clause for people; at most `CAUSE_MAX_CHARS` of it are kept.  reason: the cause in one word.
+        client, member: the client and the member that caused it, if any.
+        generation: the generation that the rebalance will make.
+        wall_ms: the wall clock; now_ms: the monotonic clock, for the duration.
         """
         self._close(now_ms, interrupted=True)
         self._past.append(

@@ -1,11 +1,12 @@
 """The interface between a coordinator's pure core and its shell.
 
 The shell appends the records of a step in order, as one batch.  It sends the answers when the high watermark reaches
-the end that the log had after the step, also for reads, so that no client sees uncommitted state.  When an append fails
-or the broker resigns, the shell drops the core and reloads it by replay.
+the end that the log had after the step.  This also applies to answers to reads, so that no client sees uncommitted
+state.  When an append fails or the broker resigns, the shell drops the core.  After a failed append, it loads a new one
+by replay.
 
 A machine never answers a call within `replay`, never answers a call twice, and answers each call that was not dropped.
-A call that waits for other clients has a deadline, and `tick` answers it at the latest then.
+A call that waits for other clients has a deadline, at which `tick` answers it if nothing else has.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Step(msgspec.Struct, frozen=True):
     """The result of one operation: records to append, and answers to send when the records are committed.
 
     notes: changes of state, each as a line for the log.
-    effects: actions of the shell's owner once the records are committed; in the order of the steps.
+    effects: actions that the shell's owner performs once the records are committed, in the order of the steps.
     """
 
     records: tuple[Record, ...] = ()
@@ -117,9 +118,9 @@ class Machine(Protocol[Request_contra, Limits_contra]):
         ...
 
     def close(self) -> None:
-        """End; no call follows.  Afterwards the state is in no cycle, so that its memory is freed at once.
+        """End; no call follows.  Afterwards the state is in no reference cycle, so that its memory is freed at once.
 
-        It may be hundreds of MB, and the garbage collector of a server skips what has lived for long
+        The state may take hundreds of MB, and the garbage collector of a server skips old objects
         (`quorumlog.runtime.garbage`).
         """
         ...

@@ -8,7 +8,7 @@ from broker.core.coordinator.group_requests import Client, JoinGroup, MemberName
 from broker.core.coordinator.records import MemberValue
 
 _RECORD_FIELDS_BYTES = 24
-"""Bytes of a member's lengths and timeouts in the record of its group."""
+"""Bytes of the length fields and timeouts of a member in the record of its group."""
 
 
 @dataclass(slots=True, eq=False)
@@ -18,8 +18,9 @@ class Member:
     protocols: in the member's order of preference.  A loaded member has only the protocol that its group uses.
     assignment: the assignment in the last generation that became stable.
     join_call, sync_call: the JoinGroup or SyncGroup that waits for an answer; at most one of them.
-    expires_ms: the end of its session; None while it waits for an answer, because then the group has a deadline.
-    knows_id: the client has seen its member id.  Until then it cannot rejoin under it.
+    expires_ms: the end of its session; None while it waits for an answer, because then the group has a deadline.  A new
+        member has a deadline of its own while it waits (`rebalance.NEW_MEMBER_JOIN_TIMEOUT_MS`).
+    knows_id: the client knows its member id.  Otherwise it cannot rejoin as this member.
     """
 
     member_id: str
@@ -36,7 +37,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        """Return the member's name for people: static members by the name that an administrator gave them."""
+        """Return the member's name for people: its id, and the instance id of a static member."""
         return repr(self.member_id) if self.instance_id is None else f"{self.member_id!r} ({self.instance_id!r})"
 
     @property
@@ -75,7 +76,7 @@ class Member:
 
 
 def joining_member(member_id: str, request: JoinGroup) -> Member:
-    """Return the member that a request describes.  The client of a request without a member id does not know it yet."""
+    """Return the member that a request describes.  If the request has no member id, the client does not know it yet."""
     return Member(
         member_id,
         request.instance_id,

@@ -76,7 +76,7 @@ def join(turn: Turn, group: Group, call: int, request: JoinGroup, random: Random
 
 
 def _known_member(group: Group, request: JoinGroup) -> Member | None:
-    """Return the member that the request is about, by its id or by its instance id; None if it is not one yet."""
+    """Return the member that the request names by its id or by its instance id; None if there is none yet."""
     if request.member_id:
         return group.members.get(request.member_id)
     return group.member_of_instance(request.instance_id)
@@ -153,7 +153,7 @@ def _rejoin(turn: Turn, group: Group, call: int, request: JoinGroup, member: Mem
     elif group.state is GroupState.STABLE and not changed and member.member_id != group.leader:
         _answer_in_generation(turn, group, call, member)
     else:
-        # The leader may join again unchanged when the topics have changed, because then it assigns anew.
+        # A leader with the same subscription joins again if it has noticed changed topics.  Then it assigns anew.
         is_leader = member.member_id == group.leader and not changed
         cause = "with another subscription" if changed else "again, as its leader" if is_leader else "again"
         reason = (
@@ -190,8 +190,8 @@ def _rebalance(
 def _replace_static(turn: Turn, group: Group, call: int, request: JoinGroup, old: Member, random: Random) -> None:
     """Give the name of a static member to the process that joins now; fence the one that had it.
 
-    The group continues without a rebalance if it would use the same protocol, also with another subscription.  If the
-    larger subscription does not fit into the record beside the current assignments, the leader assigns anew.
+    The group continues without a rebalance if it would use the same protocol, even if the subscription has changed.  If
+    the record has no room for a larger subscription and the current assignments, the leader assigns anew.
     """
     assert old.instance_id is not None, old
     member = joining_member(_new_id(request, random), request)

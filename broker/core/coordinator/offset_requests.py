@@ -44,7 +44,7 @@ def commit_error(
 ) -> KafkaCode:
     """Return the error if a client may not commit for a group, else NONE.
 
-    exists: the group has a `Group` or offsets.
+    exists: the group has a `Group`, or committed or pending offsets.
     is_transactional: a producer commits in a transaction.  Such a commit is permitted during a rebalance, as in Kafka:
     a producer cannot continue after REBALANCE_IN_PROGRESS, and the named member has the new generation already.
     """

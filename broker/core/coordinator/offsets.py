@@ -1,8 +1,8 @@
 """The committed offsets of all groups of a coordinator.
 
 A coordinator may hold millions of offsets, and loads them all before it serves.  So an offset is kept as the bytes of
-its record: the part of the key behind the group, and the value.  They are checked when they are replayed, and their
-fields are decoded on demand.  So an offset costs about 200 bytes, and the garbage collector need not visit it.
+its record: the part of the key after the group, and the value.  The bytes are checked when they are replayed, and their
+fields are decoded on demand.  An offset costs about 200 bytes, and the garbage collector need not visit it.
 """
 
 from __future__ import annotations

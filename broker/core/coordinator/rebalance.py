@@ -1,16 +1,18 @@
 """Rebalances of a classic group: the way to a new generation, and its deadlines.
 
-A rebalance has two parts.  In the first, all members send JoinGroup.  It ends when all of them have, or at its
-deadline, which is the longest rebalance timeout of a member; dynamic members that have not joined by then are removed.
-The first rebalance of an empty group waits for `initial_rebalance_delay_ms` instead.  It is prolonged by that time
-whenever members have joined in the meantime, up to the longest rebalance timeout.  In the second part, all members send
-SyncGroup.  It ends with the SyncGroup of the leader, which has the assignments.  A member that has not sent SyncGroup
-within the longest rebalance timeout is removed, and so a leader that never sends it does not block the others.
+A rebalance has two parts.  In the first part, all members send JoinGroup.  It ends when all of them have sent it, or at
+its deadline, which is the longest rebalance timeout of a member.  Dynamic members that have not joined by then are
+removed.  The first rebalance of an empty group waits for `initial_rebalance_delay_ms` instead.  This wait is prolonged
+by the same time whenever members have joined in the meantime, up to the longest rebalance timeout.
+
+In the second part, all members send SyncGroup.  It ends with the SyncGroup of the leader, which has the assignments.  A
+member that has not sent SyncGroup within the longest rebalance timeout is removed.  So a leader that never sends it
+does not block the others.
 
 A member whose call waits cannot send heartbeats, so its session does not run.  Its call has the deadline of the group.
-If its client hangs up, its session runs again and it counts as a member that has not joined.  A new member whose client
-does not know its member id cannot rejoin as this member, so it is removed at once.  It is also removed after
-NEW_MEMBER_JOIN_TIMEOUT_MS, because a client whose timeout went unnoticed would add one more member with each retry.
+If its client disconnects, the session runs again, and the member counts as not joined.  A new member whose client does
+not know its member id cannot rejoin as this member, so it is removed at once.  It is also removed after
+NEW_MEMBER_JOIN_TIMEOUT_MS: its client may have timed out unnoticed, and would add one more member with each retry.
 """
 
 from __future__ import annotations
@@ -32,14 +34,14 @@ from broker.core.coordinator.turn import Turn
 from quorumlog.wire.errors import KafkaCode
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
-"""How long the JoinGroup of a new member waits at most.  Beyond it, UNKNOWN_MEMBER_ID makes the client join anew."""
+"""How long the JoinGroup of a new member waits at most.  Then UNKNOWN_MEMBER_ID makes the client join anew."""
 
 
 # -- calls that wait
 
 
 def park_join(turn: Turn, group: Group, member: Member, call: int) -> None:
-    """Let the JoinGroup of a member wait.  An earlier one of the same member is answered: its client sent it again."""
+    """Let the JoinGroup of a member wait.  Answer an earlier one of the member first: the client has sent it again."""
     again = JoinGroupResponse(KafkaCode.REBALANCE_IN_PROGRESS, member.member_id)
     _answer_join(turn, group, member, again)
     answer_sync(turn, group, member, SyncGroupResponse(KafkaCode.REBALANCE_IN_PROGRESS))
@@ -214,7 +216,7 @@ def fits(turn: Turn, group: Group, assigned_bytes: int) -> bool:
 
 
 def assign(turn: Turn, group: Group, assignments: dict[str, bytes]) -> None:
-    """End the second part with the assignments of the leader.  A member that it does not name has an empty one."""
+    """End the second part with the assignments of the leader.  A member without one gets an empty assignment."""
     assert group.state is GroupState.COMPLETING_REBALANCE, group.name
     total = sum(len(assignments.get(member_id, b"")) for member_id in group.members)
     if not fits(turn, group, total):
@@ -246,7 +248,10 @@ def store(turn: Turn, group: Group) -> None:
 
 
 def store_instance(turn: Turn, group: Group, instance_id: str, member_id: str) -> None:
-    """Append the last record of the group again, with another member id for a static member, if it has that member."""
+    """Give a static member its new member id in the last record of the group, and append that record again.
+
+    Append nothing if the group has no record, or if the record does not have the static member under another id.
+    """
     if group.stored is None:
         return
     value = read_group(group.stored)

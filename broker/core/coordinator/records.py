@@ -1,8 +1,10 @@
 """Keys and values of `__consumer_offsets`, in Kafka's format.
 
-Versions 0 to 4 of the values are read.  An offset is written as version 4 with the id of its topic, as by Kafka 4.1, or
-as version 1 if it has its own expiry time; a group, as version 3.  Version 4 is the first flexible one.  Other tagged
-fields are skipped.
+Versions 0 to 4 of the values are read.  Version 4 is the first flexible one.  A group is written as version 3.  An
+offset is written as version 4 with the id of its topic, as Kafka 4.1 does.  If it has its own expiry time, it is
+written as version 1, and if the id of its topic is unknown, as version 3.  Other tagged fields are skipped.
+
+Functions that read bytes raise BadRecord if the bytes are damaged.
 """
 
 from __future__ import annotations
@@ -55,8 +57,8 @@ class GroupKey(msgspec.Struct, frozen=True):
 class OffsetValue(msgspec.Struct, frozen=True):
     """A committed offset.  Times: ms since the epoch; expire_ms is NO_TIME unless the client set a retention.
 
-    topic_id: the id with which the topic was created (`TopicImage.origin`), so that a topic that is created again under
-    the same name is another one; None if unknown.
+    topic_id: the id with which the topic was created (`TopicImage.origin`); None if unknown.  It distinguishes the
+    topic from a later topic of the same name.
     """
 
     offset: int
@@ -116,11 +118,11 @@ def write_key(key: OffsetKey | GroupKey) -> bytes:
 def split_offset_key(key: bytes) -> tuple[bytes, bytes] | None:
     """Return the group of an offset's key as bytes, and the rest of the key; None for a key of another type.
 
-    The rest consists of the topic with its length, and the partition; see `offset_place`.  Two slices of the key are
-    much cheaper than its fields, and a load splits millions of keys.
+    The rest consists of the topic with its length, and the partition; see `offset_place`.  A load splits millions of
+    keys, and two slices of a key are much cheaper than decoded fields.
 
     Raises:
-        BadRecord: the key is damaged.  A name that is not UTF-8 is found only by `offset_place`.
+        BadRecord: the key is damaged.  Only `offset_place` notices a topic that is not UTF-8.
     """
     if len(key) < _OFFSET_KEY_BYTES_MIN:
         read_key(key)  # raises if it is the beginning of a longer key
@@ -141,12 +143,12 @@ def offset_key(group: bytes, rest: bytes) -> bytes:
 
 
 def offset_rest(topic: str, partition: int) -> bytes:
-    """Return the part of a key behind the group.  Raise BadRecord when the name is too long."""
+    """Return the part of a key after the group.  Raise BadRecord when the name is too long."""
     return string(topic) + int32(partition)
 
 
 def offset_place(rest: bytes) -> tuple[str, int]:
-    """Return the topic and the partition of the part of a key behind the group.  Raise BadRecord."""
+    """Return the topic and the partition in the part of a key after the group.  Raise BadRecord."""
     try:
         return rest[2:-4].decode(), int.from_bytes(rest[-4:], "big", signed=True)
     except UnicodeDecodeError as error:
@@ -154,7 +156,7 @@ def offset_place(rest: bytes) -> tuple[str, int]:
 
 
 def offset_times(value: bytes) -> tuple[int, int]:
-    """Return the commit time of an offset, and its expiry time or NO_TIME.  value: as `check_offset` accepts it."""
+    """Return the commit time of an offset, and its expiry time or NO_TIME.  `check_offset` must accept the value."""
     if value[:2] == b"\0\3":
         return int.from_bytes(value[-8:], "big", signed=True), NO_TIME
     if _is_plain_with_topic(value):
@@ -177,7 +179,7 @@ def _is_plain_with_topic(value: bytes) -> bool:
 
 
 def is_of_other_topic(value: bytes, origin: UUID | None) -> bool:
-    """Return whether an offset was committed for a topic with another id.  value: as `check_offset` accepts it.
+    """Return whether an offset was committed for a topic with another id.  `check_offset` must accept the value.
 
     origin: the id with which the topic of this name was created; None if there is none.
     """
@@ -189,7 +191,7 @@ def is_of_other_topic(value: bytes, origin: UUID | None) -> bool:
 
 
 def topic_ending(origin: UUID) -> bytes:
-    """Return the ending of almost all offsets that were committed for the topic with this id."""
+    """Return the bytes with which almost all offsets end that were committed for the topic with this id."""
     return _TOPIC_FIELD + origin.bytes
 
 
@@ -252,7 +254,7 @@ def _read_member(reader: Reader, version: int) -> MemberValue:
     client_id, client_host = reader.string(), reader.string()
     rebalance_ms = reader.int32() if version >= 1 else None
     session_ms = reader.int32()
-    # Version 0 has one timeout for both.
+    # Version 0 has one timeout for sessions and rebalances.
     timeouts = (session_ms if rebalance_ms is None else rebalance_ms, session_ms)
     member = MemberValue(member_id, instance_id, client_id, client_host, *timeouts, reader.binary(), reader.binary())
     reader.skip_tags()

@@ -1,7 +1,8 @@
 """The subscription and the assignment of a classic consumer, in Kafka's format.
 
-Members send them, and a coordinator of classic groups otherwise passes them on unread.  So they are never trusted: each
-length is checked before anything is read, and bytes in another format are an answer (None), not an error.
+Members send these bytes.  A coordinator of classic groups forwards them, and reads them only by this module.  They are
+never trusted: each length is checked before anything is read.  For bytes in another format, the functions return None
+instead of raising an error.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Subscription(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """user_data: of the assignor; empty for those that only distribute partitions."""
+    """user_data: data of the assignor; empty for an assignor that only distributes partitions."""
 
     partitions: NamedIndexes
     user_data: bytes
@@ -40,7 +41,7 @@ class Assignment(NamedTuple):
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
     """Return the topics of a subscription; None if the bytes are not a subscription.
 
-    Later versions add fields after the topics, so these are not read.
+    The fields after the topics depend on the version, and are not read.
     """
     reader = Reader(metadata)
     try:
@@ -50,7 +51,7 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
 
 
 def read_subscription(metadata: bytes) -> Subscription | None:
-    """Return a subscription; None if the bytes are none.  Fields of later versions are not read."""
+    """Return a subscription; None if the bytes are not a subscription.  Fields of later versions are not read."""
     reader = Reader(metadata)
     try:
         version = reader.int16()
@@ -69,7 +70,7 @@ def read_subscription(metadata: bytes) -> Subscription | None:
 
 
 def read_assignment(data: bytes) -> Assignment | None:
-    """Return an assignment; None if the bytes are none.  No bytes are an assignment without partitions."""
+    """Return an assignment; None if the bytes are not an assignment.  An empty value has no partitions."""
     if not data:
         return Assignment({}, b"")
     reader = Reader(data)

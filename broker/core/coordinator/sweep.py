@@ -1,7 +1,7 @@
-"""Deletions that may concern millions of offsets: of expired offsets, groups, and the offsets of deleted topics.
+"""Deletes expired offsets, groups, and the offsets of deleted topics, which may be millions of offsets.
 
-They are done in slices, so that a batch stays within its limit and the coordinator stays responsive.  Each slice
-examines the state at its own time.  A group that is being deleted is Dead, and a commit for a topic whose offsets are
+The deletions are done in slices, so that a batch stays within its limit and the coordinator stays responsive.  Each
+slice examines the current state.  A group that is being deleted is Dead, and a commit for a topic whose offsets are
 being deleted is refused with COORDINATOR_LOAD_IN_PROGRESS.  So no offset that is committed in the meantime is deleted.
 
 **Searches** examine all offsets, and almost all of them stay.  A cheap test picks the candidates of a chunk, and only
@@ -17,9 +17,9 @@ newest record of the place, so the transaction would commit in vain.
 **Clocks.**  Expiry compares the times in records with a clock that follows a jump of the wall clock only after a day.
 So a clock that is wrong by years deletes nothing before people can notice it.
 
-**Expiry** (KIP-211).  Offsets of a group that subscribes expire `offsets_retention_ms` after the group became empty, or
-after their commit if that was later: an administrator may set offsets of a group that has long been empty.  While the
-group is Stable, offsets of topics to which no member is subscribed expire by their commit time.  During a rebalance
+**Expiry** (KIP-211).  Offsets of a group with subscriptions expire `offsets_retention_ms` after the group became empty,
+or after their commit if that was later: an administrator may set offsets of a group that has long been empty.  While
+the group is Stable, offsets of topics to which no member is subscribed expire by their commit time.  During a rebalance
 nothing expires.  Offsets of simple consumers expire by their commit time.  An offset that has a retention of its own
 expires at the time in its record instead, if its group permits expiry.  An empty group without offsets is deleted.
 """
@@ -85,10 +85,12 @@ class _Deletion:
 class Sweeper:
     """Deletes offsets and groups in slices.
 
-    groups: all groups that are more than their offsets.  At most one deletion for each of them is queued, because a
-    Dead group is not deleted again; topics that wait are one set; and there is at most one search for expired offsets,
-    and one for offsets of missing partitions.
+    groups: all groups except those that have only offsets.
     cautious_ms: the wall clock of expiry, in ms since the epoch.
+
+    The queues are bounded.  A group has at most one deletion in the queue, because a Dead group is not deleted again.
+    All topics that wait form one set.  There is at most one search for expired offsets, and one for offsets of missing
+    partitions.
     """
 
     def __init__(
@@ -113,7 +115,7 @@ class Sweeper:
         self._expiring: _Search | None = None
         self._turn: Turn | None = None
         self._endings: dict[bytes, bytes | tuple[()]] = {}
-        """`_ending` of the places that the present slice has examined."""
+        """The results of `_ending` for the places that the current slice has examined."""
 
     # -- choosing the deletions
 
@@ -164,7 +166,7 @@ class Sweeper:
 
     @property
     def is_busy(self) -> bool:
-        """Return whether another slice is to be done."""
+        """Return whether work is left for another slice."""
         searches = (self._deleting_topics, self._deleting_missing, self._expiring)
         return bool(self._deletions or self._topics_later or any(searches))
 
@@ -180,7 +182,7 @@ class Sweeper:
         self._turn = None
 
     def close(self) -> None:
-        """End all searches.  Each refers to this object, so without this no reference count would become 0."""
+        """End all searches.  Each refers to this object, so a search in progress forms a reference cycle."""
         self._deletions.clear()
         self._deleting = self._deleting_topics = self._deleting_missing = self._expiring = None
 
@@ -235,7 +237,7 @@ class Sweeper:
         """Delete offsets of one group.
 
         candidates: returns the places of a chunk that may have to be deleted.  It may return too many, but misses none.
-        is_to_delete: decides about one place by its present value, because the offset may have been changed or deleted
+        is_to_delete: decides about one place by its current value, because the offset may have been changed or deleted
             since.
         """
         places = self._offsets.places(name)
@@ -268,7 +270,7 @@ class Sweeper:
         return [place for place, value in stored if not value.endswith(endings[place])]
 
     def _ending(self, place: bytes) -> bytes | tuple[()]:
-        """Return the ending of the values of a place that stay.  A value without it is only a candidate.
+        """Return the bytes with which those values of a place end that stay.  Any other value is a candidate.
 
         An empty tuple makes each value of the place a candidate, because `value.endswith(())` is false.
         """

@@ -1,11 +1,12 @@
 """Offsets that producers commit within transactions (TxnOffsetCommit).
 
-They are records of the producer's transaction in the log.  Until its marker, they are *pending*: a group does not see
-them, but a client that asks for stable offsets gets an error and retries.  The marker makes them offsets of the group,
-or drops them.
+They are records of the producer's transaction in the log.  Until the marker of the transaction, they are *pending*: a
+group does not see them, but a client that asks for stable offsets gets an error and retries.  The marker makes them
+offsets of the group, or drops them.
 
-The newest offset of a place wins, by the order of the records and not of the markers: an offset that was written after
-a pending one supersedes it.  Compaction keeps the newest record of a key, so replay gives the same offsets.
+The newest offset of a place (a topic and partition) wins.  The order of the records decides, not the order of the
+markers: an offset that was written after a pending one supersedes it.  Compaction keeps the newest record of a key, so
+replay gives the same offsets.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from broker.core.coordinator.records import check_offset
 
 
 class _Pending(NamedTuple):
-    """number: counts the records of pending offsets, so that the newer of two is known."""
+    """number: the position in the order of all records of pending offsets.  It shows which of two is newer."""
 
     number: int
     value: bytes | None
@@ -56,9 +57,9 @@ class PendingOffsets:
         pending[group, place] = _Pending(self._number, value)
 
     def supersede(self, group: bytes, place: bytes, number: int | None = None) -> None:
-        """Note that the group has a newer offset for this place than all that are pending.
+        """Note that the group has a newer offset for this place than the pending ones.
 
-        number: only pending offsets below this number are older; None means all.
+        number: only pending offsets below this number are older; None: all are older.
         """
         if place not in self._by_group.get(group, {}):
             return
@@ -86,6 +87,7 @@ class PendingOffsets:
         return list(self._by_producer.get(producer_id, ()))
 
     def has_group(self, group: str) -> bool:
+        """Return whether an open transaction has an offset of the group."""
         return group.encode() in self._by_group
 
     def has(self, group: str, place: bytes) -> bool:
@@ -93,4 +95,5 @@ class PendingOffsets:
         return place in self._by_group.get(group.encode(), {})
 
     def places(self, group: str) -> frozenset[bytes]:
+        """Return the places for which open transactions have offsets of the group."""
         return frozenset(self._by_group.get(group.encode(), {}))

@@ -24,9 +24,8 @@ class Turn:
     """Collects the records, answers and notes of one operation.
 
     apply: changes the state according to a record.  A record is applied when it is appended, and in no other way.
-    limits: those of all groups.  configs: those of single groups.
-    parked: the calls that wait, each with its group and member id.  The code that lets a call wait, or answers it,
-    updates it.
+    limits: the limits of all groups.  configs: returns the limits of single groups.
+    parked: the calls that wait, each with its group and member id.  `park` and `unpark` update this map.
     """
 
     __slots__ = (
@@ -105,7 +104,7 @@ class Turn:
 
     @property
     def is_full(self) -> bool:
-        """Return whether a step of many small records must not begin another one.
+        """Return whether a step that makes many small changes must not begin another change.
 
         Half a batch stays free, so that the change that was begun last still fits.
         """

@@ -3,9 +3,9 @@
 An assignor sees which topics each member is subscribed to, and the partitions that each member had in the last target.
 Its result depends on nothing else, so that it is the same at each coordinator.
 
-**uniform** gives each member the same number of partitions, or one more, and takes as few partitions as possible away
-from those that have them.  If members are subscribed to different topics, no partition can move to a member that has
-at least two partitions fewer than its owner.
+**uniform** gives each member the same number of partitions, or one more.  It takes as few partitions as possible away
+from the members that have them.  If members are subscribed to different topics, it moves partitions until none can move
+to a subscriber that has at least two partitions fewer than the owner.
 
 **range** gives each member a contiguous range of each topic, in the order of the members.  So members with the same
 subscription get the same indexes of each topic, which joins of topics need.  It ignores the last target.
@@ -82,7 +82,7 @@ def assign_uniform(members: Sequence[Subscriber], counts: Mapping[UUID, int]) ->
 def _assign_equal(ordered: Sequence[Subscriber], counts: Mapping[UUID, int]) -> dict[str, Partitions]:
     """Assign to members with the same subscription.
 
-    Partitions are numbered through all topics, because the hash of a UUID is slow.
+    The partitions of all topics are numbered consecutively, because the hash of a UUID is slow.
     """
     starts = dict(zip(counts, accumulate(counts.values(), initial=0), strict=False))
     total = sum(counts.values())
@@ -137,8 +137,9 @@ def _unchanged_or_new(
 
 
 class _Balancing:
-    """Assigns partitions to members with different subscriptions.  Members keep their partitions; then it balances
-    loads.
+    """Assigns partitions to members with different subscriptions.
+
+    First, members keep their partitions.  Then free partitions are distributed, and at last the loads are balanced.
 
     loads: the number of partitions of each member, by its place in the order.
     """
@@ -177,7 +178,10 @@ class _Balancing:
             heapreplace(heap, (load + 1, place))
 
     def _balance(self, moves: int) -> None:
-        """Move single partitions to members that have at least two fewer, until there is none."""
+        """Move single partitions to members that have at least two fewer, until no such move is left.
+
+        moves: the largest number of moves.
+        """
         has_moved = True
         while has_moved and moves > 0:
             has_moved = False
@@ -187,7 +191,7 @@ class _Balancing:
                 has_moved = has_moved or done > 0
 
     def _balance_topic(self, topic: UUID, moves: int) -> int:
-        """Return how many partitions moved."""
+        """Balance the partitions of one topic, by at most `moves` moves; return how many partitions moved."""
         lowest = [(self._loads[place], place) for place in self._subscribers[topic]]
         highest = [(-load, place) for load, place in lowest if self._owned[place].get(topic)]
         heapify(lowest)

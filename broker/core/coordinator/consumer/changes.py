@@ -256,9 +256,9 @@ def remove(turn: Turn, group: ConsumerGroup, members: Sequence[ConsumerMember]) 
 
 
 def replace_static(turn: Turn, group: ConsumerGroup, old: ConsumerMember, member_id: str) -> ConsumerMember:
-    """Replace a static member by the process that joins now, which gets its description, target and partitions.
+    """Replace a static member by the process that joins now, and return the new member.
 
-    member_id: the id of the new member.  Return the new member.
+    The new member gets the description, target and partitions of the old one.  member_id: the id of the new member.
     """
     value, target, current = old.known, old.target, old.current
     remove(turn, group, [old])

@@ -389,7 +389,7 @@ class ConsumerGroup:
         return self._subscribed
 
     def concerns(self, topics: Collection[str] | None) -> bool:
-        """Return whether a change of these topics may concern the group.  None: of any topics."""
+        """Return whether a change of these topics may concern the group.  None: any topic may have changed."""
         if topics is None or self.regexes:
             return True
         return not self.subscribed_topics().isdisjoint(topics)

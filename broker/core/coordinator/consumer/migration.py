@@ -45,7 +45,7 @@ from broker.core.coordinator.turn import Turn
 from quorumlog.wire.errors import KafkaCode
 
 _BATCH_SHARE = 2
-"""A conversion may take this part of a batch, so that the request that caused it still fits."""
+"""A conversion may fill a batch to at most one part in this number, so that the request that caused it still fits."""
 
 
 # -- from classic to consumer
@@ -57,7 +57,7 @@ class Upgrade(msgspec.Struct, frozen=True):
     records: tuple[tuple[bytes, bytes], ...]
 
     def preview(self, group: str) -> ConsumerGroup:
-        """Return the consumer group that they will make; it belongs to no coordinator."""
+        """Return the consumer group that the records will make; it belongs to no coordinator."""
         made = ConsumerGroup(group)
         for encoded, value in self.records:
             key = read_key(encoded)
@@ -84,7 +84,7 @@ def plan_upgrade(group: Group, limits: GroupLimits, topics: SubscribedTopics) ->
         value, assignment = _upgraded(member), read_assignment(member.assignment)
         if value is None or assignment is None or assignment.user_data:
             return not_consumer, f"the assignor of member {member.name} has data of its own, so the group stays classic"
-        # A faulty assignor may give a partition to two members: the first one has it.
+        # A faulty assignor may give a partition to two members.  Then the first one gets it.
         places = [place for place in each(by_id(assignment.partitions, topics)) if place not in taken]
         taken.update(places)
         assigned = of(places)
@@ -150,9 +150,10 @@ def downgrade(
     topics: SubscribedTopics,
     client: Client | None,
 ) -> Group | None:
-    """Make a consumer group without members of the newer protocol a classic group, which rebalances, and return it.
+    """Make a consumer group whose members all use the classic protocol a classic group, and return it.
 
-    Return None if the group stays as it is: it has such members or none at all, or the policy or a limit forbids it.
+    The classic group rebalances.  Return None if the group stays as it is: it has members of the newer protocol or no
+    members, its members share no assignor, or the policy or a limit forbids the change.
     """
     is_small = len(group.members) <= turn.limits.members_max
     if not (turn.limits.consumer.may_downgrade and group.members and is_small) or group.consumer_members:

@@ -11,7 +11,7 @@ def commit_error(group: ConsumerGroup, request: OffsetCommit, *, is_transactiona
     """Return the error if a client may not commit for a group, else NONE.
 
     An administrator commits without an epoch, and only while the group is empty.  A producer that commits in a
-    transaction knows only the errors of the classic protocol, whatever the version of its request.
+    transaction knows only the errors of the classic protocol, regardless of the version of its request.
     """
     if group.is_dead:
         return KafkaCode.COORDINATOR_NOT_AVAILABLE

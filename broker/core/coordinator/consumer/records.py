@@ -125,7 +125,10 @@ class CurrentValue(msgspec.Struct, frozen=True):
 
 
 class RegexValue(msgspec.Struct, frozen=True):
-    """The topics that a regular expression matches, sorted.  version: of the metadata; timestamp_ms: wall clock."""
+    """The topics that a regular expression matches, sorted.
+
+    version: the version of the topics with which it was compared.  timestamp_ms: the wall clock at that time.
+    """
 
     topics: tuple[str, ...]
     version: int = 0
