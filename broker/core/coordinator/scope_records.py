@@ -21,8 +21,8 @@ class ScopeState(Enum):
     """The state of a scope: its name and its number in records.
 
     OPEN: producers may begin, and the scope may end.
-    ENDING: the end is decided, and the producers that it concerns are not all complete.
-    CLOSING: likewise, and the scope is deleted then.
+    ENDING: the end is decided, and some of its producers are not complete yet.
+    CLOSING: as ENDING; once all producers are complete, the scope is deleted.
     """
 
     OPEN = ("Open", 0)

@@ -25,8 +25,8 @@ class ScopeLimits(msgspec.Struct, frozen=True):
         the same name would accept an old sequence as new, so the time is long.  A scope that never ended expires like
         a transactional id.
     free_ids_max: producer ids of complete producers that are kept for later producers; further ids are dropped.
-    replaced_runs_max: runs that were replaced, or whose scope was deleted, which cannot begin again; older ones are
-        dropped.
+    replaced_runs_max: former runs that the coordinator remembers, so that none of them begins again: they were
+        replaced, or their scope was deleted.  Older ones are dropped.
     """
 
     scopes_max: int = 100_000
@@ -39,7 +39,7 @@ class ScopeLimits(msgspec.Struct, frozen=True):
 class InitScope(msgspec.Struct, frozen=True):
     """Begin a run of a scope: fence earlier runs, and abort their producers.
 
-    The same run again changes nothing.  A run that another one has replaced gets PRODUCER_FENCED.
+    A repeated request of the current run changes nothing.  A run that another one has replaced gets PRODUCER_FENCED.
     reset: take the scope over from any owner, and delete its sequence.
     """
 
@@ -92,7 +92,7 @@ class Winner(NamedTuple):
 class EndScope(msgspec.Struct, frozen=True):
     """Commit the winners, and abort all other producers of the scope.
 
-    sequence: nothing changes if it is not greater than that of the last end.
+    sequence: the number of this end.  If it is not greater than the sequence of the last end, nothing changes.
     """
 
     scope: str
@@ -102,7 +102,7 @@ class EndScope(msgspec.Struct, frozen=True):
 
 
 class EndScopeResponse(msgspec.Struct, frozen=True):
-    """changed: this request made the decision.  sequence: the stored one."""
+    """changed: this request made the decision.  sequence: the sequence of the last end; -1 if there was none."""
 
     error: KafkaCode
     message: str = ""
@@ -111,7 +111,7 @@ class EndScopeResponse(msgspec.Struct, frozen=True):
 
 
 class AbortScope(msgspec.Struct, frozen=True):
-    """Abort all producers of a scope.  close: delete the scope then."""
+    """Abort all producers of a scope.  close: then delete the scope."""
 
     scope: str
     epoch: int

@@ -6,18 +6,19 @@ A scope's producers are ordinary producers with reserved transactional ids (`quo
 are added to them, verified and given markers as for any transaction.  Their ids are placed by the scope.  So the scope
 and all its producers have one coordinator, and one log.
 
-**The decision** is the record of the scope that begins its end (`ScopeState.ENDING`).  It names the winners.  All
-producers that the scope has at that place of the log are decided: the winners are committed, and the others aborted.
-They get no records of their own for that.  The markers follow, as after every decision.
+**The decision** is the record of the scope that begins its end (`ScopeState.ENDING`).  It names the winners, and
+decides all producers that the scope has at that offset of the log: the winners are committed, and the others aborted.
+The producers get no records of their own for the decision.  The markers follow, as after every decision.
 
-**Completion.**  A producer that has all its markers is deleted.  Once all are deleted, a record opens the scope
-again.  So a log that holds an ENDING record as the last one of its scope also holds the last records of all producers
-that it decides, or their deletions; compaction removes neither before the next record of the scope.  A coordinator that
-loads such a log continues the end.  Producers that begin meanwhile have later records, and are not concerned.
+**Completion.**  A producer that has all its markers is deleted.  Once all are deleted, a record opens the scope again.
+So if the last record of a scope in a log is an ENDING record, the log also has the last record, or the tombstone, of
+each producer that it decides.  Compaction removes neither before the next record of the scope.  A coordinator that
+loads such a log continues the end.  Producers that begin meanwhile have later records, so the decision does not apply
+to them.
 
-**Fencing.**  Each run of a scope has a higher epoch, and each request of a driver names its epoch.  Another run aborts
-all producers before it, by an ENDING record without winners.  An epoch is at least the wall clock in ms, and higher
-than every epoch that the log shows, so that it rises even over the deletion of a scope.
+**Fencing.**  Each run of a scope has a higher epoch, and each request of a driver names its epoch.  A new run aborts
+all earlier producers by an ENDING record without winners.  An epoch is at least the wall clock in ms, and higher than
+every epoch that the log shows.  So epochs also rise after a scope was deleted.
 
 **A run that another one has replaced never begins again.**  InitScope names no epoch, so a duplicate that arrives late,
 for example from a connection that was cut for minutes, would look like the next run.  It would fence the current run,
@@ -32,8 +33,9 @@ that arrive late cannot end the transaction of the next user.
 **Producers that were deleted.**  A replica that was down for longer than `delete.retention.ms` lacks tombstones that
 were compacted meanwhile.  So its log may show a producer that was deleted, with an old epoch, although later producers
 had the same id.  A coordinator therefore uses an id again only if it drew the id itself (`_begun`, `_free`).  No other
-coordinator does, so no producer gets the id and epoch of another one.  In a log, at most one producer still has a given
-id: the one with the highest epoch.  `drop_deleted` deletes the others, so that no two transactions have one id.
+coordinator does, so no producer gets the id and epoch of another one.  If several producers in a log have the same id,
+only the one with the highest epoch still exists.  `drop_deleted` deletes the others, so that no two transactions have
+the same id.
 """
 
 from __future__ import annotations
@@ -96,7 +98,7 @@ class Scopes:
     """The scopes, and which transactional ids belong to them.
 
     ids: all transactional ids of the partition; changed only by `TransactionMachine.replay` and by the decisions here.
-    order_markers: has the markers of a decided transactional id written.
+    order_markers: orders the effect that writes the markers of a decided transactional id.
     """
 
     def __init__(
@@ -196,7 +198,7 @@ class Scopes:
             self._members.pop(scope, None)
 
     def drop_deleted(self, turn: TransactionTurn) -> None:
-        """Delete the producers whose id a later one has.  They were complete, and only their tombstones are missing."""
+        """Delete each producer whose id a later producer has.  It was complete, and only its tombstone is missing."""
         producers = {name: self._ids[name] for members in self._members.values() for name in members}
         newest: dict[int, int] = {}
         for one in producers.values():
@@ -431,7 +433,7 @@ class Scopes:
     # -- time
 
     def begin_sweep(self) -> None:
-        """Look at all scopes once, in slices."""
+        """Begin to search all scopes for expired ones.  `sweep` continues the search."""
         self._sweep = list(self._scopes)
 
     @property

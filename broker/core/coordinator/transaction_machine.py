@@ -5,9 +5,12 @@ Theory of operation
 A transactional id has one producer (id and epoch) and at most one transaction.
 
     Empty → Ongoing               a partition is added
-    Ongoing → PrepareCommit       EndTxn, or Ongoing → PrepareAbort by EndTxn, the timeout, or a new producer
+    Ongoing → PrepareCommit       EndTxn
+    Ongoing → PrepareAbort        EndTxn, the timeout, or a new producer
     PrepareX → CompleteX          every partition has its marker
     CompleteX → Ongoing, Empty    the next transaction; a new producer
+
+A client of a newer version may also abort when no partition was added (Empty or CompleteX → PrepareAbort).
 
 **The decision** is the record of PrepareCommit or PrepareAbort.  Once it is committed, the shell writes the markers
 (`WriteMarkers`), and repeats that until every partition has its marker or no longer exists.  A coordinator that loads a
@@ -16,7 +19,7 @@ a leader or coordinator failed.
 
 **Fencing.**  A new producer of an id gets the next epoch.  A timeout and a new producer also raise the epoch of the
 transaction that they abort, and the markers carry the new epoch.  So batches of the old producer are refused from the
-marker on.  A client never gets an epoch above `EPOCH_MAX`; after it, the id gets another producer id.
+marker on.  A client never gets an epoch above `EPOCH_MAX`.  After that epoch, the id gets another producer id.
 
 **Versions.**  Each request names the transaction version of its client.  So the rules of a request do not depend on the
 version that the cluster recommends, and clients of both versions may alternate.  From `EPOCH_RISES` on (KIP-890), each
@@ -25,8 +28,9 @@ its transaction has ended is refused everywhere.  A client that lost the answer 
 epoch; `_is_repeated` recognises that.  If the epoch is exhausted, the client continues with another producer id
 (`TransactionValue.next_id`).
 
-**Scopes** (`scopes.py`) decide many producers by one record.  Their producers are transactional ids as well, so
-partitions, markers and timeouts are handled here, but only a request about the scope begins or commits them.
+**Scopes** (`scopes.py`) decide the transactions of many producers by one record.  These producers have transactional
+ids as well, so this module handles their partitions, markers and timeouts.  Only a request about the scope begins or
+commits them.
 
 **Replay is the only writer** of the stored state: a request makes a record, which is applied as it is appended.
 """
@@ -118,11 +122,11 @@ class TransactionMachine:
         self._pending: Final[dict[str, set[Partition]]] = {}
         """The partitions of each decided transaction whose marker is not confirmed; soft state."""
         self._heap: list[tuple[int, str]] = []
-        """Times at which open transactions are checked.  Only the entry of an id that `_watched` has, too, is valid."""
+        """Times at which open transactions are checked.  An entry is valid if `_watched` has its time for the id."""
         self._watched: Final[dict[str, int]] = {}
         self._continued: Final[dict[str, tuple[int, int]]] = {}
-        """The producer that the last InitProducer of an id continued, to recognise its repetition; soft state.  A new
-        producer of the id removes the entry: the earlier one must not get the same epoch."""
+        """For each id, the producer that the last InitProducer continued; soft state.  It shows that a request is a
+        repetition.  A new producer of the id removes the entry, because the earlier one must not get the same epoch."""
         self._sweep_ms: int | None = None
         self._sweep: list[str] = []
         """Ids that the sweep in progress has not examined yet."""
@@ -137,7 +141,7 @@ class TransactionMachine:
             BadRecord: the record is damaged, and nothing was changed.
         """
         if record.ends is not None:
-            raise BadRecord("a marker has no place in the topic of transactions")
+            raise BadRecord("a marker is not permitted in the topic of transactions")
         name = read_transaction_key(record.key)
         if name is None:
             self.unknown_records += not self._scopes.replay(record)
@@ -153,7 +157,7 @@ class TransactionMachine:
         replay_each(self.replay, records, producer)
 
     def loaded(self, now_ms: int) -> Step:
-        """Start to serve: order the markers of decided transactions, and watch the time of open ones."""
+        """Start to serve: order the markers of decided transactions, and watch the timeouts of open ones."""
         assert self._sweep_ms is None, "loaded twice"
         turn = self._turn(now_ms)
         self._sweep_ms = now_ms + self._limits.sweep_interval_ms
@@ -219,7 +223,10 @@ class TransactionMachine:
         return self._begin(turn, request, value.producer_epoch + 1, value.producer_id)
 
     def _repeated(self, value: TransactionValue, request: InitProducer) -> InitProducerResponse:
-        """Answer a client that names another producer than the current one: its answer was lost, or it is fenced."""
+        """Answer a client that names another producer than the current one.
+
+        Either the answer to its previous request was lost, or the client is fenced.
+        """
         is_retry = (
             request.producer == self._continued.get(request.transactional_id)
             and value.state is _State.EMPTY
@@ -249,7 +256,7 @@ class TransactionMachine:
         if value is None or value.producer_id != producer[0]:
             return KafkaCode.INVALID_PRODUCER_ID_MAPPING
         if value.producer_epoch > EPOCH_MAX:
-            return KafkaCode.PRODUCER_FENCED  # no client has this epoch, and the next one has no room in a record
+            return KafkaCode.PRODUCER_FENCED  # no client has this epoch, and a record cannot store the next one
         return KafkaCode.NONE if value.producer_epoch == producer[1] else KafkaCode.PRODUCER_FENCED
 
     def _add(self, turn: _Turn, request: AddPartitions) -> tuple[KafkaCode, ...]:
@@ -300,7 +307,7 @@ class TransactionMachine:
         if value.state is completed and (is_retry or not rises):
             return EndTransactionResponse(KafkaCode.NONE, value.producer)  # the answer to the first request was lost
         is_open = value.state is _State.ONGOING
-        # A client may abort before the coordinator has heard of a partition: a batch may still be under way to one.
+        # A client may abort before the coordinator knows a partition: a batch may still be in transit to its leader.
         if not is_open and (not rises or is_retry or request.is_commit or value.state.is_preparing):
             return EndTransactionResponse(KafkaCode.INVALID_TXN_STATE)
         epoch, next_id = value.producer_epoch, NO_ID
@@ -324,11 +331,11 @@ class TransactionMachine:
     def _abort(self, turn: _Turn, name: str, value: TransactionValue, cause: str, client_version: int) -> None:
         """Abort an open transaction, and fence its producer.
 
-        client_version: below `EPOCH_RISES`, the producer cannot continue by an abort of its own.
+        client_version: if it is below `EPOCH_RISES`, the producer cannot continue by sending an abort itself.
         """
         turn.note(f"transaction of {name} aborted by {cause}, producer {value.producer_id}")
         epoch = value.producer_epoch + 1
-        if epoch > EPOCH_MAX + 1:  # an earlier version has accepted the epoch that only markers have
+        if epoch > EPOCH_MAX + 1:  # an earlier release accepted an epoch that only markers may have
             epoch, client_version = EPOCH_MAX + 1, 0
         fenced = replace(
             value,
@@ -349,7 +356,7 @@ class TransactionMachine:
         turn.order(WriteMarkers(name, value.producer, is_commit, value.partitions, value.client_version))
 
     def _written(self, turn: _Turn, request: MarkersWritten) -> None:
-        """Complete a transaction once every partition has its marker.  Ignore a report about an earlier one."""
+        """Complete a transaction once every partition has its marker.  Ignore a report about another transaction."""
         name = request.transactional_id
         value = self._ids.get(name)
         if value is None or not value.state.is_preparing:
@@ -490,7 +497,7 @@ class TransactionMachine:
 def _is_repeated(value: TransactionValue, producer: tuple[int, int]) -> bool:
     """Return whether an EndTransaction with this producer repeats the one that made the current state (KIP-890).
 
-    The same holds for the transaction that a timeout has aborted, so its producer can continue.
+    It also returns true if a timeout has aborted the transaction, so that the producer can continue.
     """
     if value.client_version < EPOCH_RISES or value.state in (_State.EMPTY, _State.ONGOING):
         return False

@@ -1,8 +1,8 @@
 """The outcome of a transaction that is still open in a partition, although it may have ended.
 
-A partition can lose a marker: an unclean election drops records that the former leader had committed.  The coordinator
-no longer knows the partitions of the transaction then, so it does not write the marker again.  Instead, the leader of
-the partition asks for the outcome.
+A partition can lose a marker: an unclean election drops records that the former leader had committed.  By then, the
+coordinator no longer knows the partitions of the transaction, so it does not write the marker again.  Instead, the
+leader of the partition asks for the outcome.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _outcome(value: TransactionValue, epoch: int, partition: Partition) -> Outco
     is_open = value.state is TransactionState.ONGOING and value.producer_epoch == epoch
     if (is_open or value.state.is_preparing) and partition in value.partitions:
         return Outcome.OPEN
-    # An end of a newer client raises the epoch.  So the state of the next epoch belongs to this very transaction.
+    # An end of a newer client raises the epoch.  So a state with the next epoch belongs to this transaction.
     is_known = value.client_version >= EPOCH_RISES and value.producer_epoch == epoch + 1
     if is_known and value.state is TransactionState.COMPLETE_COMMIT:
         return Outcome.COMMITTED

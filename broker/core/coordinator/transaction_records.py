@@ -1,7 +1,7 @@
 """Keys and values of `__transaction_state`, in Kafka's format.
 
 Versions 0 and 1 of the values are read.  Version 1 adds tagged fields, for clients of transaction version 2 (KIP-890).
-A value is written as version 1 if one of them is set, and as version 0 otherwise.  So no field is lost,
+A value is written as version 1 if one of these fields is set, and as version 0 otherwise.  So no field is lost,
 regardless of the transaction version that the cluster recommends.
 """
 
@@ -28,10 +28,10 @@ NO_TIME = -1
 NO_ID = -1
 
 EPOCH_MAX: Final = 32_766
-"""The last epoch of a producer.  The one after it is left for the abort of its last transaction."""
+"""The last epoch of a producer.  The next epoch is reserved for the markers of the producer's last transaction."""
 
 EPOCH_RISES: Final = 2
-"""The transaction version of clients from which on each end of a transaction raises the epoch."""
+"""For clients of this transaction version and later ones, each end of a transaction raises the epoch."""
 
 _KEY_VERSION = 0
 _FLEXIBLE = 1
@@ -76,7 +76,7 @@ class TransactionValue(msgspec.Struct, frozen=True):
     client_version: the transaction version of the client that began or ended the transaction.
     next_id: the producer id with which the client continues, if the epoch was exhausted when the transaction was
         decided.
-    previous_id: the producer id before that; set from the completion of the transaction until the next one begins.
+    previous_id: the producer id before `next_id`; set from the completion of the transaction until the next one begins.
     """
 
     producer_id: int

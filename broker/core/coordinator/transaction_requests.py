@@ -18,7 +18,7 @@ NO_PRODUCER = (-1, -1)
 
 
 class TransactionSupport(IntEnum):
-    """The part of the transaction protocol that a client of a partition leader supports.  Its request version shows it.
+    """The part of the transaction protocol that a client supports, according to the version of its request to a leader.
 
     OLDEST: the client does not know the error TRANSACTION_ABORTABLE, and gets INVALID_TXN_STATE instead.
     ABORTABLE: the client knows the error TRANSACTION_ABORTABLE.
@@ -31,10 +31,10 @@ class TransactionSupport(IntEnum):
 
 
 class KnownPartitions(Protocol):
-    """Answers the question of a coordinator about topics from the image."""
+    """Answers a coordinator's question about topics from the image."""
 
     def may_commit(self, topic: str, partition: int) -> bool:
-        """Return whether the partition exists here and at every later coordinator, unless it is deleted in between."""
+        """Return whether the partition exists at this and every later coordinator, unless it is deleted in between."""
         ...
 
 
