@@ -23,11 +23,11 @@ arrive meanwhile wait for the next save (group commit), so the store sees the ch
 **Soft changes.**  A lock that expires and a session that ends release records at once; the next save carries these
 changes too, and nobody waits for it.  If it is lost, the next leader finds the record available with a lower count.
 
-**Dead letters.**  A record becomes Archiving only once that is durable, even after its lock has expired, where other
-changes are soft.  So no leader delivers a record of which there may be a letter.  Then the letter is written, and
-`buried` notes that the record is Archived.  If the leader fails in between, its successor finds the record Archiving
-and writes the letter again: there may be two letters, and there is always one.  An offset that is Archiving is not
-done, so the start waits for its letter.
+**Dead letters.**  A record becomes Archiving only once this change is durable.  This also holds for a lock that expires
+or a session that ends, although their other changes are soft.  So no leader delivers a record that may have a letter.
+Then the letter is written, and `buried` notes that the record is Archived.  If the leader fails in between, its
+successor finds the record Archiving and writes the letter again.  So a record has at least one letter, and may have
+more.  An offset that is Archiving is not done, so the start waits for its letter.
 
 **A new leader.**  The state Acquired is never saved.  A record without a saved state is available, so a record that
 was acquired when its leader failed is delivered again.
@@ -108,7 +108,7 @@ class StateBatch(NamedTuple):
 
 
 class Acquired(NamedTuple):
-    """Records that a member has acquired.  end: exclusive.  deliveries: how often they were delivered, now included."""
+    """Records that a member has acquired.  end: exclusive.  deliveries: counts this delivery and the earlier ones."""
 
     first: int
     end: int
@@ -152,7 +152,7 @@ class Status(msgspec.Struct, frozen=True):
     """The state of a run.
 
     member, deadline_ms: the member that has acquired the records, and the time at which its lock expires.
-    next, save: the state that they get once the save with this number is durable; else None and 0.
+    next, save: the state that the records get once the save with this number is durable.  None and 0 without a save.
     is_rejected: see `DeadRecords`.
     """
 
@@ -173,7 +173,7 @@ class SharePartition:
     """The delivery state of one partition in one share group, at the leader of the partition."""
 
     def __init__(self, limits: ShareLimits, start_offset: int, batches: Sequence[StateBatch] = ()) -> None:
-        """start_offset, batches: as stored.  An offset between the stored batches has no state, and is available."""
+        """start_offset, batches: as stored.  Offsets between the stored batches have no state, and are available."""
         assert start_offset >= 0, start_offset
         self.limits = limits
         self.start_offset = start_offset
@@ -238,7 +238,7 @@ class SharePartition:
     def hide(self, first: int, end: int) -> None:
         """Archive available offsets that have no records for members: control batches and aborted transactions.
 
-        Compaction leaves one batch without records for up to 2^31 offsets.
+        `first` and `end` may be 2^31 offsets apart, because compaction may replace that many by one empty batch.
         """
         room_end = min(end, self.start_offset + self.limits.max_in_flight)
         begin = max(first, self.start_offset)
@@ -495,7 +495,7 @@ def _joined(acquired: list[Acquired]) -> list[Acquired]:
 
 
 def problem_of(batches: Sequence[Acknowledgement], *, may_renew: bool) -> str | None:
-    """Return why the acknowledgements are invalid for every share partition; None if they are not."""
+    """Return why the acknowledgements are invalid for every share partition; None if they may be valid."""
     highest = AckType.RENEW if may_renew else AckType.REJECT
     end = 0
     for batch in batches:

@@ -35,7 +35,7 @@ class RangeMap(Generic[V]):
 
     @property
     def end(self) -> int | None:
-        """Return the offset after the last one that has a value; None without any."""
+        """Return the offset after the last one that has a value; None if no offset has a value."""
         return self._runs[-1].end if self._runs else None
 
     def within(self, first: int, end: int) -> list[Run[V]]:

@@ -49,7 +49,7 @@ class ShareAcknowledgePlan(msgspec.Struct, frozen=True):
 
 
 class ShareAcknowledged(msgspec.Struct, frozen=True):
-    """error: NONE once the acknowledgements of the partition are durable; otherwise none of them counts."""
+    """error: NONE if the acknowledgements of the partition are durable; otherwise none of them has taken effect."""
 
     place: SharePlace
     error: KafkaCode
@@ -65,7 +65,7 @@ class ShareFetched(msgspec.Struct, frozen=True):
 
 
 class ShareReply(msgspec.Struct, frozen=True):
-    """error: of the request as a whole, with nothing changed."""
+    """error: the error of the whole request.  After an error, nothing was acknowledged and nothing was acquired."""
 
     error: KafkaCode
     message: str | None = None

@@ -1,14 +1,16 @@
 """One share group: its members, their assignments, and the share partitions that have a state.
 
 A share partition has no owner: it may be assigned to many members.  So an assignment changes at once, and no member has
-to give partitions up before.  Records in Kafka's format (key types 10 to 15) contain all state except time; `apply` is
-their only reader.
+to give up partitions first.  Records in Kafka's format (key types 10 to 15) contain all state except soft state;
+`apply` is their only reader.
 
 **Share partitions are initialized before they are assigned.**  The share coordinator gets the state epoch of each, and
 the record of type 15 lists the share partitions that have a state.  So a group knows which states to delete, and is
-deleted after them.  If a replica lacks the tombstones of a deleted group (`ConsumerGroup` describes how), a successor
-of the same name may have members that never send a heartbeat, until their sessions end, and share partitions that begin
-where the deleted group ended.
+deleted after them.
+
+A replica may lack the tombstones of a deleted group (`consumer/group.py` describes how).  Then a later group of the
+same name may have members of the deleted group until their sessions end, although they send no heartbeats.  Its share
+partitions may begin where the deleted group ended.
 """
 
 from __future__ import annotations
@@ -81,7 +83,7 @@ class StateTopic(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class ShareMember:
-    """A member.  value: None while its own record was not read yet.  expires_ms: the end of its session; soft state."""
+    """A member.  value: None until its own record has been read.  expires_ms: the end of its session; soft state."""
 
     member_id: str
     value: ShareMemberValue | None = None
@@ -105,12 +107,14 @@ class ShareGroup:
     """The state of one group.
 
     initialized: the share partitions that have a state, by topic id.  deleting: topics whose states are being deleted.
-    verified: those of `initialized` that certainly have one.  An administrator may delete the states of a group without
-        members, and fail before the group notes that.  So the first member lets all of them be initialized again, which
-        changes no existing state.
-    initializing_until_ms, deleting_until_ms: while states are being initialized or deleted, when to try again.
+    verified: the share partitions in `initialized` that certainly have a state.  A broker may delete the states of a
+        group without members, and fail before the group notes that.  So when the first member joins, all states are
+        initialized again, which changes no existing state.
+    initializing_until_ms, deleting_until_ms: the time of the next attempt while states are being initialized or
+        deleted; otherwise 0.
     is_outdated: topics may have changed since the last target.
-    `verified` and what follows is soft state.
+
+    `verified` and the fields after it are soft state.
     """
 
     def __init__(self, name: str) -> None:
@@ -166,7 +170,7 @@ class ShareGroup:
     def load(self) -> list[ShareGroupKey]:
         """Drop deleted members and data of which the log still has records, and return the keys of these records.
 
-        `ConsumerGroup` describes how a log comes to lack tombstones.
+        `consumer/group.py` describes why a log may lack tombstones.
         """
         has_record = Kind.GROUP in self._kinds
         gone = [
@@ -216,10 +220,10 @@ def assign(
 ) -> dict[str, Partitions]:
     """Return the target of each member: every partition has a member, and every member a partition if there is one.
 
-    With more members than partitions of a topic, members share partitions.  The first member differs from topic to
-    topic, so that topics with one partition do not all go to the same member.
+    If a topic has more members than partitions, members share partitions.  The first member differs from topic to
+    topic, so that topics with one partition are not all assigned to the same member.
 
-    subscriptions: ids of topics by member.  partitions: those that may be assigned.
+    subscriptions: ids of topics by member.  partitions: the partitions that may be assigned, by topic id.
     """
     by_topic: dict[UUID, list[str]] = {}
     for member in sorted(subscriptions):
@@ -242,7 +246,10 @@ def assign(
 
 
 def read_key(data: bytes) -> ShareGroupKey | None:
-    """Return the key; None for a type that is not of share groups.  Raise BadRecord."""
+    """Return the key; None if the record does not belong to a share group.
+
+    Like all readers in this module, it raises BadRecord if the bytes are damaged.
+    """
     reader = Reader(data)
     version = reader.int16()
     if version not in _KINDS:
@@ -273,7 +280,7 @@ def _end(reader: Reader) -> None:
 
 
 def read_member(data: bytes) -> ShareMemberValue:
-    """Raise BadRecord."""
+    """Return a member's description of itself.  Raise BadRecord."""
     reader = _open(data)
     rack_id, client_id, client_host = reader.nullable_string(), reader.string(), reader.string()
     topics = tuple(sorted({reader.string() for _ in range(reader.count())}))
@@ -282,7 +289,7 @@ def read_member(data: bytes) -> ShareMemberValue:
 
 
 def write_member(value: ShareMemberValue) -> bytes:
-    """Raise BadRecord when a name is too long."""
+    """Return the bytes of a member's description.  Raise BadRecord when a name is too long."""
     parts = [int16(_VERSION), compact_string(value.rack_id), compact_string(value.client_id)]
     parts += [compact_string(value.client_host), uvarint(len(value.topics) + 1), *map(compact_string, value.topics)]
     return b"".join(parts) + tagged({})
@@ -313,7 +320,7 @@ def write_target(epoch: int) -> bytes:
 
 
 def read_target_member(data: bytes) -> Partitions:
-    """Raise BadRecord."""
+    """Return the target of a member.  Raise BadRecord."""
     reader = _open(data)
     partitions = _read_partitions(reader)
     _end(reader)
@@ -325,7 +332,7 @@ def write_target_member(partitions: Partitions) -> bytes:
 
 
 def read_current(data: bytes) -> tuple[int, int, Partitions]:
-    """Return the epoch of a member, the one before it, and its partitions.  Raise BadRecord."""
+    """Return the epoch of a member, its previous epoch, and its partitions.  Raise BadRecord."""
     reader = _open(data)
     epoch, previous_epoch, _ = reader.int32(), reader.int32(), reader.int8()
     partitions = _read_partitions(reader)

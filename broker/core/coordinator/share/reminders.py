@@ -1,13 +1,13 @@
 """Decides which leaders a share coordinator reminds of dead letters (KIP-1191) that nobody writes.
 
-The leader of a partition writes the dead letters of a share partition while it has loaded its state, and loads it for
-the first member that fetches.  So after a change of leaders, letters would wait for a member.  Only the share
-coordinator knows which states have records that wait for their letters, so it reminds the leader, which then loads
+The leader of a partition writes the dead letters of the share partitions whose states it has loaded.  It loads a state
+for the first member that fetches.  So after a change of leaders, letters would wait for a member.  Only the share
+coordinator knows which states have records that wait for their letters.  So it reminds the leader, which then loads
 exactly these states.
 
-A leader that has loaded a state changes it: it stores its epoch, and soon afterwards the written letters.  Therefore a
-state that stays unchanged between two looks belongs to a leader that has not loaded it, or that cannot write its
-letters.  The second one ignores the reminder.  A reminder that gets lost is repeated after the next look.
+A leader that has loaded a state changes it: it stores its leader epoch, and soon afterwards it stores which letters are
+written.  So if a state stays unchanged between two searches, the leader has not loaded the state, or cannot write the
+letters.  A leader that has loaded the state ignores the reminder.  Later searches repeat a reminder that was lost.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ NO_LEADER: Final = -1
 
 
 class LetterReminders:
-    """The share partitions that had letters missing at the last look.
+    """Remembers the share partitions that had letters missing at the last search, and finds those without a change.
 
-    batch_max: share partitions of which one look reminds one leader.  The others are first in the next look.
+    batch_max: share partitions that one search names to one leader.  The others come first in the next search.
     """
 
     def __init__(self, batch_max: int) -> None:
         assert batch_max >= 1, batch_max
         self._batch_max: Final = batch_max
         self._seen: dict[ShareKey, int] = {}
-        """The snapshot epochs of the states; those of which a leader was reminded last are at the end."""
+        """The snapshot epochs of the states.  Share partitions of which a leader was reminded come last."""
 
     def look(
         self, archiving: Mapping[ShareKey, ShareState], leader_of: Callable[[ShareKey], int]
     ) -> dict[int, list[ShareKey]]:
-        """Return the share partitions of which each leader is to be reminded.
+        """Search once.  Return the share partitions of which each leader is to be reminded, by the leader's broker id.
 
         archiving: the states with missing letters.  leader_of: returns a broker, or NO_LEADER.
         """

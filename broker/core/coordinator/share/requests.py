@@ -37,7 +37,8 @@ class ShareGroupLimits(msgspec.Struct, frozen=True):
 class ShareHeartbeat(msgspec.Struct, frozen=True):
     """A member joins, stays, changes its subscription, or leaves.
 
-    epoch: the member's epoch, or JOINING or LEAVING.  None: unchanged since the last request.
+    epoch: the member's epoch, or JOINING or LEAVING.
+    A field that is None is unchanged since the last request.
     """
 
     group: str
@@ -94,7 +95,7 @@ class DescribeShareGroupsResponse(msgspec.Struct, frozen=True):
 
 
 class ListShareStates(msgspec.Struct, frozen=True):
-    """Return the share partitions of a group that have a state, with its epoch.
+    """Return the share partitions of a group that have a state, and the epoch of the group.
 
     must_be_empty: a group with members gets NON_EMPTY_GROUP.
     """
@@ -111,10 +112,10 @@ class ListShareStatesResponse(msgspec.Struct, frozen=True):
 
 
 class ResetShareStates(msgspec.Struct, frozen=True):
-    """Begin a new epoch, at which the states will be initialized again.  The response contains it.
+    """Begin a new epoch, at which the states will be initialized again.  The response contains the epoch.
 
-    The group has no members.  A group that does not exist is created, so that its first member finds its start offsets.
-    Without partitions, nothing changes.
+    The group must have no members.  A group that does not exist is created, so that its first member finds the start
+    offsets.  Without partitions, nothing changes.
     """
 
     group: str
@@ -129,7 +130,7 @@ class NoteShareStates(msgspec.Struct, frozen=True):
 
 
 class ForgetShareStates(msgspec.Struct, frozen=True):
-    """Note that the states of these topics have been deleted.  The group has no members."""
+    """Note that the states of these topics have been deleted.  A missing group is ignored."""
 
     group: str
     topics: tuple[NamedPartitions, ...]

@@ -56,7 +56,7 @@ class ShareService:
     def __init__(self, topics: SubscribedTopics) -> None:
         self.groups: Final[dict[str, ShareGroup]] = {}
         self.wake_ms: int | None = None
-        """A time that is not later than the end of the next session; None without any."""
+        """A time that is not later than the next end of a session; None if there are no sessions."""
         self._topics = topics
 
     # -- the log
@@ -160,10 +160,10 @@ class ShareService:
     # -- epochs, targets and states
 
     def _settle(self, turn: Turn, group: ShareGroup, cause: str | None) -> None:
-        """Begin the next epoch with new targets if something has changed, and initialize the states that are missing.
+        """Begin the next epoch with new targets if something has changed, and order the missing states.
 
-        Delete the states of topics that no longer exist.  They stay noted until they are deleted, so that a later
-        coordinator deletes them if this one fails.
+        Order the deletion of the states of topics that no longer exist.  The record of the group lists these states
+        until they are deleted, so that a later coordinator deletes them if this one fails.
 
         cause: why members or subscriptions changed, as a clause; None if only topics may have changed.
         """
@@ -223,7 +223,7 @@ class ShareService:
             self._put_states(turn, group, states)
             self._settle(turn, group, "share partitions were initialized")
         elif group.initializing_until_ms:
-            self._settle(turn, group, None)  # others need not wait until the states would be initialized again
+            self._settle(turn, group, None)  # if no state is missing now, new partitions need not wait for the retry
 
     def deleted(self, turn: Turn, name: str, done: Iterable[NamedPartitions]) -> None:
         """Note that the states of topics that no longer exist are deleted."""
@@ -274,6 +274,7 @@ class ShareService:
     # -- administration
 
     def describe(self, name: str) -> ShareGroupDescription:
+        """Return the description of a share group; GROUP_ID_NOT_FOUND if there is none."""
         group = self.groups.get(name)
         if group is None:
             return ShareGroupDescription(name, KafkaCode.GROUP_ID_NOT_FOUND, f"There is no share group {name}.")
@@ -300,6 +301,7 @@ class ShareService:
         )
 
     def list_states(self, request: ListShareStates) -> ListShareStatesResponse:
+        """Return the share partitions of a group that have a state."""
         group = self.groups.get(request.group)
         if group is None:
             message = f"There is no share group {request.group}."
@@ -312,7 +314,7 @@ class ShareService:
     def reset(self, turn: Turn, request: ResetShareStates, *, is_taken: bool) -> ListShareStatesResponse:
         """Begin an epoch, at which the share coordinators will initialize the states again.
 
-        They are not noted yet: a share partition that is noted without a state would never get one.
+        The group does not note the states yet: a share partition that is noted without a state would never get one.
 
         is_taken: a group of another kind has this name.
         """
@@ -330,6 +332,7 @@ class ShareService:
         return ListShareStatesResponse(KafkaCode.NONE, None, self.groups[group.name].epoch, request.partitions)
 
     def note(self, turn: Turn, request: NoteShareStates) -> ListShareStatesResponse:
+        """Note that share partitions have a state now; see `initialized`.  Return the states of the group."""
         self.initialized(turn, request.group, request.partitions)
         return self.list_states(ListShareStates(request.group))
 

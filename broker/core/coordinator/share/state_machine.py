@@ -4,10 +4,10 @@ Theory of operation
 -------------------
 A leader of a partition reads the state when it first serves a share group, and writes each change before it answers an
 acknowledgement.  **Two epochs fence writers.**  The state remembers the highest leader epoch that has read or written
-it, so a leader that was deposed gets FENCED_LEADER_EPOCH.  The state epoch grows when the state begins anew (a new
-group of an old name, or offsets that an administrator has reset); a leader that still has the state from before gets
-FENCED_STATE_EPOCH and reads it again.  A deleted group that is created again counts from the beginning, so a leader
-with a higher state epoch is refused as well.
+it, so a former leader gets FENCED_LEADER_EPOCH.  The state epoch changes when the state is initialized anew.  It grows
+if an administrator has reset offsets.  It may also become lower, because a deleted group that is created again counts
+from the beginning.  So a leader with another state epoch, lower or higher, gets FENCED_STATE_EPOCH and reads the state
+again.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ShareStateMachine:
             BadRecord: the record is damaged, and nothing was changed.
         """
         if record.ends is not None:
-            raise BadRecord("a marker has no place in the topic of share groups")
+            raise BadRecord("a marker is not permitted in the topic of share groups")
         found = read_key(record.key)
         if found is None:
             self.unknown_records += 1
@@ -147,7 +147,7 @@ class ShareStateMachine:
             return ()
         value = None
         if changed is not None:
-            # A busy share partition has hundreds of changes a second, so its number can reach the maximum in months.
+            # A busy share partition changes hundreds of times a second, so the epoch can reach the maximum in months.
             snapshot_epoch = 0 if changed.snapshot_epoch == INT32_MAX else changed.snapshot_epoch + 1
             value = write_snapshot(replace(changed, snapshot_epoch=snapshot_epoch, written_ms=self._wall_ms()))
         record = Record(write_key(key), value)
@@ -175,11 +175,13 @@ class ShareStateMachine:
             case InitializeState() if request.start_offset < NO_START:
                 return StateResponse(KafkaCode.INVALID_REQUEST, "the start offset is invalid")
             case InitializeState() if known is None and len(self._states) >= self._limits.states_max:
-                return StateResponse(KafkaCode.POLICY_VIOLATION, f"there are {len(self._states)} share partitions")
+                return StateResponse(
+                    KafkaCode.POLICY_VIOLATION, f"there are {len(self._states)} share partitions already"
+                )
             case _:
                 return None
 
-    # -- events that need nothing here
+    # -- events that need no work
 
     def forget(self, call: int, now_ms: int) -> Step:
         """Drop a call.  Each call is answered at once, so there is nothing to drop."""
@@ -205,7 +207,7 @@ def _refused(call: int, error: KafkaCode, message: str) -> Step:
 
 
 def _is_repeated(request: InitializeState, known: ShareState) -> bool:
-    """Return whether an initialization may be a late repetition, which must not undo deliveries since then.
+    """Return whether an initialization may be a late repetition, which must not undo later deliveries.
 
     A reset always has a state epoch of its own.
     """

@@ -32,7 +32,7 @@ NO_START: Final = -1
 """The start offset of a share partition whose leader has not yet chosen one."""
 NO_EPOCH: Final = -1
 INT32_MAX: Final = 2**31 - 1
-"""The largest snapshot epoch, and the largest number of complete deliveries, for which a record has room."""
+"""The largest snapshot epoch, and the largest number of complete deliveries, that a record can store."""
 OFFSET_MAX: Final = 2**63 - 1
 _SNAPSHOT: Final = 0
 _UPDATE: Final = 1
@@ -74,7 +74,7 @@ class ShareState(msgspec.Struct, frozen=True):
 
     state_epoch: grows when the state is initialized again.
     leader_epoch: the epoch of the last leader of the partition that read or wrote the state.
-    batches: ascending, from `start_offset` on; the delivery of the first one is not complete.
+    batches: ascending, from `start_offset` on.  The delivery of a batch that begins at `start_offset` is not complete.
     """
 
     snapshot_epoch: int
@@ -99,11 +99,11 @@ class ShareState(msgspec.Struct, frozen=True):
 def merged(
     start_offset: int, batches: tuple[StateBatch, ...], new_start: int, changes: tuple[StateBatch, ...]
 ) -> tuple[int, tuple[StateBatch, ...]]:
-    """Return the start offset and the batches after changes.
+    """Apply changes in their order; return the new start offset and the new batches.
 
     The start never moves back, and moves past offsets whose delivery is complete.  A complete delivery stays complete:
-    a change that arrives late, after its sender stopped waiting, cannot make an accepted record available again.  Nor
-    can it make a record available of which there may be a dead letter: Archiving can only become complete.
+    a change that arrives late, after its sender stopped waiting, cannot make an accepted record available again.  A
+    record that is Archiving may have a dead letter already, so it can only become complete.
     """
     start = max(start_offset, new_start)
     runs: RangeMap[tuple[Delivery, int]] = RangeMap()
@@ -149,7 +149,7 @@ class InitializeState(msgspec.Struct, frozen=True):
     """Initialize the state at `start_offset`.
 
     With NO_START, the leader of the partition chooses the offset.  In this case an existing state is kept, because the
-    request may be a late repetition.  So is a state that has the same state epoch already.
+    request may be a late repetition.  A state that already has this state epoch is also kept.
     """
 
     key: ShareKey
