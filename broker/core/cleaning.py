@@ -4,8 +4,8 @@ Theory of operation.  A log has a *clean* part, below `cleaned_offset`, in which
 part above it.  Cleaning reads the dirty part, notes the latest offset of each key, and rewrites both parts without the
 records that a later record of the same key replaces.  Only sealed segments are cleaned.  They must be durable and
 committed, and all their records must be older than `min.compaction.lag.ms`.  Cleaning is due when the dirty part is at
-least `min.cleanable.dirty.ratio` of all cleanable bytes, because only then it is worth its reads.  It is also due when
-the oldest dirty record is older than `max.compaction.lag.ms`.
+least `min.cleanable.dirty.ratio` of all cleanable bytes, because a smaller part does not justify the reads.  It is also
+due when the oldest dirty record is older than `max.compaction.lag.ms`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import NamedTuple
 RELATIVE_OFFSET_MAX = 2**31 - 1
 """Largest offset within a segment, relative to its base offset: an index entry has 32 bits."""
 GROUP_SEGMENTS_MAX = 1_000
-"""Largest number of segments that share a replacement.  Further segments get another one, and the next cleaning may
-join both."""
+"""Largest number of segments that share a replacement.  Further segments get another replacement, and the next cleaning
+may join both."""
 
 
 class SegmentSpan(NamedTuple):

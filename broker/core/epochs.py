@@ -1,8 +1,8 @@
 """The leader-epoch history of one log: the start offset of each epoch.  Pure.
 
 Every batch carries its leader epoch, so the history follows from the log.  A new leader may add its epoch before its
-first batch.  Truncation relies on one question (KIP-101, KIP-279): where does the largest epoch end that is not above a
-given epoch?  Both sides compare these answers, never offsets alone.
+first batch.  Truncation relies on `end_of` (KIP-101, KIP-279): it finds the largest epoch that is not above a given
+epoch, and returns the end of that epoch.  Both sides compare these results, never offsets alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class EpochCache:
     __slots__ = ("_epochs", "_starts", "end_offset")
 
     def __init__(self, entries: Iterable[tuple[int, int]] = (), end_offset: int = 0) -> None:
-        """Take `entries`, (epoch, start offset) ascending in both."""
+        """entries: pairs of epoch and start offset; both ascend."""
         self._epochs: list[int] = []
         self._starts: list[int] = []
         self.end_offset = end_offset
@@ -42,14 +42,14 @@ class EpochCache:
     def last_epoch(self) -> int:
         """Epoch of the record before the end, even if retention has deleted that record; -1 if unknown.
 
-        With the end offset it is the log's position: two logs with equal positions hold equal records below it.
+        This epoch and the end offset are the position of the log.  Two logs with equal positions have equal records.
         """
         return self.epoch_of(self.end_offset - 1)
 
     def assign(self, epoch: int, start: int) -> None:
-        """Begin `epoch` at `start`, unless it is the latest already.
+        """Begin `epoch` at `start`, unless it is the latest epoch already.
 
-        It replaces an epoch that began at the same offset and holds no record.
+        If the previous epoch began at the same offset, it has no records, and is removed.
         """
         if epoch == self.latest:
             return

@@ -18,10 +18,10 @@ until the next touch.
 **Size.**  A leader processes a request in one turn of its loop.  So one request names at most `TARGETS_MAX` partitions;
 immediate further requests name the others.
 
-**Room.**  The number of sessions is bounded, and so is the number of partitions that those of consumers list.  A
+**Room.**  The number of sessions is bounded, and so is the number of partitions that the sessions of consumers list.  A
 fetcher for which there is no room is served without a session.  A session that was idle for long enough is closed,
-because each session costs time at every append to its partitions.  When all sessions are taken, a follower's new
-session replaces the smallest one of a consumer.  A consumer's replaces the smallest one that lists fewer partitions and
+because each session costs time at every append to its partitions.  When all sessions are taken, a new session replaces
+the smallest session of a consumer.  A new session of a consumer replaces only a session that lists fewer partitions and
 is not new.
 """
 
@@ -45,10 +45,10 @@ FULL_FETCH_NO_SESSION = -1
 FULL_FETCH_NEW_SESSION = 0
 SESSION_EPOCH_MAX = 2**31 - 1
 SEARCH_INTERVAL_MS = 1_000
-"""After a search found no session that a consumer's may replace, the next search is this much later."""
+"""Time between two searches for a session to replace, for consumers, after a search has found none."""
 TARGETS_MAX = 5_000
-"""Each costs the leader about 50 µs.  Measured on a busy machine: 0.24 s for this many; eight times as many would block
-the loop for 2 s."""
+"""Partitions that one request names.  Each costs the leader about 50 µs.  Measured on a busy machine: 0.24 s for this
+number; eight times as many would block the loop for 2 s."""
 
 
 def next_session_epoch(epoch: int) -> int:
@@ -64,7 +64,7 @@ class PartitionKey(NamedTuple):
 
 
 class FetchTarget(NamedTuple):
-    """Where a follower wants to fetch one partition from, and how much at a time."""
+    """The position from which a follower fetches one partition, and the largest size of one fetch."""
 
     leader_epoch: int
     offset: int
@@ -77,8 +77,8 @@ class SessionRequest(msgspec.Struct, frozen=True):
     """The next fetch of a session.
 
     targets: in a full fetch all of them, else the changed ones; at most `TARGETS_MAX`.
-    before: for each changed partition, the target that was sent last.  The reply to the previous request may still be
-        under way, and answers those.
+    before: for each changed partition, the target that was sent last; None if there was none.  The reply to the
+        previous request may still be in transit, and answers these targets.
     """
 
     session_id: int
@@ -104,7 +104,7 @@ class FetcherSession:
         self._targets: dict[PartitionKey, FetchTarget] = {}
         self._sent: dict[PartitionKey, FetchTarget] = {}
         self._changed: dict[PartitionKey, None] = {}
-        self._refused: set[PartitionKey] = set()  # of those in `_sent`
+        self._refused: set[PartitionKey] = set()  # the refused ones of the partitions in `_sent`
         self._session_id = NO_SESSION
         self._session_epoch = FULL_FETCH_NEW_SESSION
         self._opening = False
@@ -130,7 +130,7 @@ class FetcherSession:
         return self._sent.get(key)
 
     def want(self, key: PartitionKey, target: FetchTarget) -> None:
-        """Fetch this partition from here on."""
+        """Fetch this partition from this position; the next request names it."""
         self._targets[key] = target
         self._changed[key] = None
 
@@ -184,7 +184,7 @@ class FetcherSession:
         self._sent = dict(chosen)
         self._refused.clear()
         self._changed = dict.fromkeys(islice(self._targets, self._targets_max, None))
-        if self._changed:  # send the others first the next time, in case this leader opens no session
+        if self._changed:  # the next full fetch begins with the others, in case this leader opens no session
             for key, target in chosen:
                 del self._targets[key]
                 self._targets[key] = target
@@ -220,8 +220,8 @@ Key = TypeVar("Key")
 class SessionPartition(Generic[Key]):
     """One partition of a session.  sent_…: the values in the last reply, to find out whether there is news.
 
-    is_named_again: no reply has answered the newest position yet.  A fetcher that truncates its log, or has moved on by
-        itself, takes nothing else from a reply to an older position.
+    is_named_again: a request has named the partition, and no reply has contained it since.  A follower needs a reply
+        even without news, because it drops replies to older positions.
     """
 
     key: Key
@@ -259,12 +259,12 @@ def never_parked() -> None:
 
 @dataclass(slots=True, eq=False)
 class LeaderSession(Generic[Key]):
-    """The leader's end of one session; a fetch without a session gets one with id 0, and a session that ends takes it.
+    """The leader's end of one session.  NO_SESSION is the id for a fetch without a session, and of an ended session.
 
     by_id: its requests name topics by id, not by name.
     full: the request being served is a full fetch, whose reply names every partition.
     counted: the number of partitions that the cache counts for this session.
-    stance: the conditions of the last answers that do not come from partitions; `take_stance` compares them.
+    stance: the conditions of the last answers apart from the state of the partitions; `take_stance` compares them.
     wake: makes the parked fetch of the session, if any, look again.
     """
 
@@ -313,7 +313,7 @@ class SessionCache(Generic[Key]):
     """The sessions that a leader keeps.
 
     capacity: the number of sessions.  partitions_max: how many partitions the sessions of consumers may list together.
-    idle_ms: how long a session without requests is kept, and how long a new one is safe from other consumers.
+    idle_ms: how long a session without requests is kept.  Other consumers cannot replace a session that is newer.
     on_closed: called with each session that ends.
     evicted: the number of sessions that the cache has closed, because they were idle or another one replaced them.
     """
@@ -384,12 +384,16 @@ class SessionCache(Generic[Key]):
         return found
 
     def close(self, session_id: int, replica_id: int) -> None:
+        """Close a session, if it exists and belongs to this replica."""
         found = self._sessions.get(session_id)
         if found is not None and found.replica_id == replica_id:
             self._close(found)
 
     def count(self, session: LeaderSession[Key]) -> bool:
-        """Count the partitions that a session lists now; close it, and return False, if those are too many."""
+        """Count the partitions that a session lists now.
+
+        If the sessions of consumers list too many partitions together, close this session and return False.
+        """
         if session.replica_id != CONSUMER or session.session_id not in self._sessions:
             return True
         self._consumers_list += len(session.entries) - session.counted

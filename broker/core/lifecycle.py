@@ -89,6 +89,7 @@ class Lifecycle:
         return self.epoch != NO_EPOCH
 
     def next_action(self, now_ms: int) -> Action:
+        """Return what to do now: send a request, wait, or end."""
         if self.stage is Stage.STOPPED:
             return End(self._released)
         if self._deadline_ms is not None and now_ms >= min(self._deadline_ms, self._stop_after_ms):
@@ -107,6 +108,7 @@ class Lifecycle:
     # -- events
 
     def on_registered(self, epoch: int, now_ms: int) -> None:
+        """Process an accepted registration.  epoch: the broker epoch in the reply."""
         self.epoch = epoch
         self.fenced = True
         self.stage = Stage.FENCED
@@ -155,7 +157,7 @@ class Lifecycle:
         self._due_ms = now_ms
 
     def stop(self, deadline_ms: int, now_ms: int) -> None:
-        """Begin the controlled shutdown."""
+        """Begin the controlled shutdown.  It ends by `deadline_ms`, even without a release.  Later calls do nothing."""
         if self._deadline_ms is None:
             self._deadline_ms = deadline_ms
             self._stop_after_ms = now_ms + DRAINING_SILENCE_MS

@@ -19,10 +19,10 @@ class ReadReplica(NamedTuple):
 
 
 def nearest_replica(rack: str, leader_rack: str | None, offset: int, replicas: Iterable[ReadReplica]) -> int | None:
-    """Return the broker in the consumer's rack that should serve it, or None if the leader should.
+    """Return the broker in the consumer's rack that should serve the consumer, or None if the leader should.
 
-    The leader serves if it is in that rack itself, or if no replica there has `offset` in its log or as its end.  Of
-    several replicas, the one with the longest log is chosen, then the one with the lowest id.
+    The leader serves if it is in that rack itself, or if no replica in the rack has `offset` in its log or at its end.
+    Of several replicas, the one with the highest log end is chosen, then the one with the lowest id.
     """
     if not rack or rack == leader_rack:
         return None

@@ -21,13 +21,13 @@ not move while the committed ISR is smaller than the minimum (KAFKA-15583), and 
 from the moment it is sent until the metadata log shows a higher partition epoch or a definite refusal arrives.  A
 missing answer (timeout, connection, NOT_CONTROLLER) decides nothing: an earlier copy may still be accepted.  Its
 additions then stay in the maximal ISR, and the next proposal under the same partition epoch decides the matter, because
-at most one of them can be accepted.  A refusal that follows an unanswered copy is therefore not definite.  In that case
-the committed ISR itself is proposed, and its acceptance moves the partition epoch past every copy.
+at most one of these proposals can be accepted.  A refusal that follows an unanswered copy is therefore not definite.
+In that case the committed ISR itself is proposed, and its acceptance moves the partition epoch past every copy.
 
 **Joining.**  A follower may join under these conditions.  It has everything below the watermark.  It has reached the
 offset at which this leader began; otherwise it could lack records that the previous leader acknowledged (KIP-279).  Its
 fetch came under the broker epoch of the image; otherwise a fetch from before a reboot could vouch for it (KAFKA-15221).
-It is not fenced.  Its durable log start has reached every deletion that was answered without it, because its broker was
+It is not fenced.  Its durable log start has reached every deletion that was answered without it while its broker was
 not active; otherwise deleted records could reappear if it became leader.
 
 **Leaving.** A follower leaves when it has not been caught up for `lag_max_ms`.  A follower that has stopped fetching is
@@ -107,6 +107,7 @@ class FollowerPosition:
     caught_up_ms: the last time at which it had everything that the leader had.
     log_start: its durable log start; UNKNOWN_END until it has fetched under this leader.
     contact: None when no session of its fetcher lists this partition.
+    last_fetch_ms, leader_end_seen: the time of its last fetch of this partition, and the leader's log end at that time.
     """
 
     caught_up_ms: int
@@ -280,7 +281,7 @@ class LeaderState:
         return self.advance()
 
     def on_log_start(self, broker_id: int, broker_epoch: int, log_start: int) -> bool:
-        """Take in the log start that a follower's fetch names, after `on_fetch`.  Return whether it is another one."""
+        """Note the log start that a follower's fetch names, after `on_fetch`.  Return whether it has changed."""
         follower = self.followers.get(broker_id)
         if follower is None or follower.broker_epoch != broker_epoch or follower.log_start == log_start:
             return False
@@ -290,8 +291,9 @@ class LeaderState:
     def low_watermark(self, own_start: int) -> int:
         """Return the offset below which no replica has records any more, except replicas whose broker is not active.
 
-        A replica that an undecided proposal may still admit counts, even if its broker is not active.
-        own_start: the leader's durable log start.  UNKNOWN_END if one of these followers has not fetched yet.
+        Return UNKNOWN_END if one of these followers has not fetched yet.  A replica that an undecided proposal may
+        still admit counts, even if its broker is not active.
+        own_start: the leader's durable log start.
         """
         members = self.maximal_isr()
         starts = [
@@ -302,7 +304,7 @@ class LeaderState:
         return min([own_start, *starts])
 
     def on_deleted(self, offset: int) -> None:
-        """Note that a deletion below `offset` is answered.  Replicas without it join only once they have made it."""
+        """Note that a deletion below `offset` is answered.  A replica joins only once its log start has reached it."""
         self._deleted_below = max(self._deleted_below, offset)
 
     def on_fetch_stopped(self, broker_id: int, contact: Contact | None) -> None:
@@ -335,12 +337,13 @@ class LeaderState:
         return self.advance()
 
     def maximal_isr(self) -> frozenset[int]:
+        """Return the committed ISR with all additions that might still be accepted."""
         return frozenset(self.isr) | self._pending.additions
 
     def advance(self) -> bool:
         """Move the watermark as far as the maximal ISR permits; return whether it moved.
 
-        Records that were committed before this leader began need only be flushed here.
+        Records that were committed before this leader began need only be flushed on this broker.
         """
         end = min(self._inherited, self.flushed_end)
         if len(self.isr) >= self.min_isr:
@@ -375,7 +378,7 @@ class LeaderState:
             return None
         wanted = self.wanted_isr(now_ms)
         if pending.settled:
-            # It was accepted or overtaken, but the log is late: propose again, by the current positions.
+            # It was accepted or overtaken, but the log is late: propose again, according to the current positions.
             pending.doubt = True
         if wanted == self.isr and not pending.doubt:
             return None
@@ -457,8 +460,9 @@ def check_position(
     """Compare a fetcher's position with the leader's history; return KafkaCode.NONE if it fits.
 
     last_fetched_epoch: -1 if the fetcher does not know it.  A consumer's position must then only be within the bounds
-    of the log.  A replica's position fits only if the leader does not know that epoch either, because both logs begin
-    there.  Otherwise an empty log that ends at an offset of another history would count as a copy of this one.
+    of the log.  A replica's position fits only at the leader's log start, and only if the leader does not know the
+    epoch before it either.  Otherwise an empty log that ends at an offset of another history would count as a copy of
+    this one.
     """
     if fetch_offset < log_start:
         return KafkaCode.OFFSET_OUT_OF_RANGE
@@ -607,8 +611,8 @@ class FollowerState:
     def missing(self, offset: int, log_end: int) -> KafkaCode:
         """Return the answer to a consumer whose position this log may not have reached yet (KIP-392).
 
-        OFFSET_NOT_AVAILABLE if the leader has committed that much, so that the records will arrive here.  Otherwise
-        OFFSET_OUT_OF_RANGE, with which the consumer turns to the leader.
+        NONE if the log has reached the position.  OFFSET_NOT_AVAILABLE if the leader has committed the records before
+        it, so that they will arrive in this log.  Otherwise OFFSET_OUT_OF_RANGE, and the consumer asks the leader.
         """
         if offset <= log_end:
             return KafkaCode.NONE
@@ -624,7 +628,9 @@ def _resolve_divergence(diverging: Divergence, leaders_start: int, log_start: in
 
 
 def truncation_point(diverging: Divergence, epochs: EpochCache) -> int:
-    """Return the end of the history that both logs may share.  Below the log's start: they share no existing record.
+    """Return the end of the history that both logs may share.
+
+    If this is below the log's start, they share no existing record.
 
     If the follower does not know the leader's epoch, it truncates to the end of its own largest smaller epoch and
     fetches again.  Each round moves to an earlier epoch, so the number of rounds is finite.

@@ -18,20 +18,22 @@ that it counted as a follower.
 
 A producer without state may be new, or it may have expired.  Sequence 0 is accepted in both cases.  A higher sequence
 is accepted only if this log may have dropped a producer's state: records were deleted from its start, or a producer has
-expired here.  Otherwise earlier records are missing, and the batch is refused.
+expired in this log.  Otherwise earlier records are missing, and the batch is refused.
 
-**Transactions.**  `transactions` holds those that are open and those that were aborted.  A marker may raise the epoch
-of its producer (KIP-890), which fences every batch of the old epoch.  The last marker of a producer survives
-compaction, as its last batches do, so that its epoch remains a function of the log.
+**Transactions.**  `transactions` holds the open and the aborted transactions.  A marker may raise the epoch of its
+producer (KIP-890), which fences every batch of the old epoch.  The last marker of a producer survives compaction, as
+its last batches do, so that its epoch remains a function of the log.
 
 A transactional batch may begin a transaction only if the coordinator has confirmed that the partition is part of it
-(`start_verification`).  Otherwise a batch that was delayed beyond its marker would begin a transaction that nobody
-ends.  A marker that arrives meanwhile makes the confirmation void, unless it raises the epoch to that of the batch.
+(`start_verification`).  Otherwise a batch that arrives after the marker of its transaction would begin a transaction
+that nobody ends.  A marker that arrives meanwhile makes the confirmation void, unless it raises the epoch to that of
+the batch.
 
-A client of transaction version 2 gets its next epoch with the decision, before the marker arrives.  Its next batch then
-finds the transaction of its former epoch open.  That batch begins a transaction of its own, so the coordinator must
-confirm it, which it does only once all markers are written.  The marker has the new epoch.  A copy of it that was
-delayed must not end the next transaction, which has the same epoch: see `check_marker`.
+A client of transaction version 2 gets its next epoch with the decision, before the marker arrives.  Its next batch may
+then find the transaction of its former epoch open.  That batch begins another transaction, so the coordinator must
+confirm it.  The coordinator does so only once all markers are written.  The marker of the former transaction has the
+new epoch, as the next transaction has.  A delayed copy of this marker must not end the next transaction: see
+`check_marker`.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ NO_SEQUENCE = -1
 NO_MARKER = -1
 NO_TIME = -1
 VERIFICATIONS_MAX = 10_000
-"""Producers of a partition whose transactions are being verified.  Beyond it, the oldest verification is forgotten."""
+"""Producers of a partition whose transactions are being verified.  Beyond this number, the oldest verification is
+forgotten."""
 
 _FIRST_VERSION = 1  # without transactions
 _SNAPSHOT_VERSION = 2
@@ -63,7 +66,7 @@ _BATCH = struct.Struct(">iiqq")
 
 
 class ProducedBatch(Protocol):
-    """The fields of a batch header that matter here; `quorumlog.wire.record_batch.BatchHeader` has them."""
+    """The fields of a batch header that this module reads; `quorumlog.wire.record_batch.BatchHeader` has them."""
 
     @property
     def producer_id(self) -> int: ...
@@ -141,11 +144,12 @@ class Producer:
 class Verification:
     """A question to the coordinator about the transaction of a producer.
 
-    producer_epoch: the epoch of the producer.  is_confirmed: the partition is part of its transaction.
+    producer_epoch: the epoch of the producer.
+    is_confirmed: the coordinator has confirmed that the partition is part of the transaction.
     lowest_sequence: the lowest sequence of the batches that wait for the answer.  The transaction must begin with it.
         If it began with a later batch, the earlier batch would count as a duplicate when it is sent again, and would be
         lost (KIP-890).
-    waiting: calls that share the token and wait for an answer.  Only the caller that ends verifications counts them.
+    waiting: calls that share the token and wait for an answer.  Callers of `end_verification` maintain this count.
     """
 
     __slots__ = ("is_confirmed", "lowest_sequence", "producer_epoch", "waiting")
@@ -167,7 +171,7 @@ def next_sequence(sequence: int) -> int:
 
 
 class ProducerState:
-    """All producers of one log.  transactions: theirs."""
+    """All producers of one log, and their transactions.  has_expired: a producer has expired in this log."""
 
     __slots__ = ("_producers", "_verifying", "has_expired", "transactions")
 
@@ -196,7 +200,7 @@ class ProducerState:
     def accepts_any_sequence(self, batch: ProducedBatch, log_start_offset: int) -> bool:
         """Return whether `batch` may have any sequence, because the log may have had earlier batches of its producer.
 
-        The log then has no batch of this producer epoch, or of a later one.
+        If so, the log has no batch of this producer epoch, or of a later one.
         """
         producer = self._producers.get(batch.producer_id)
         if producer is not None and (producer.recent or producer.epoch != batch.producer_epoch):
@@ -208,7 +212,7 @@ class ProducerState:
     ) -> Accept | Duplicate | Refuse:
         """Return whether a leader may append a client's `batch`; changes nothing.
 
-        verification: as `start_verification` returned it, for a batch that may begin a transaction.
+        verification: the token that `start_verification` returned, for a batch that may begin a transaction.
         """
         if batch.producer_id == NO_PRODUCER_ID:
             return ACCEPT
@@ -231,7 +235,7 @@ class ProducerState:
             reason = (
                 f"the marker of an earlier transaction of producer {batch.producer_id} is missing in this partition"
             )
-            return Refuse(KafkaCode.NOT_ENOUGH_REPLICAS, reason)  # every producer tries again after this one
+            return Refuse(KafkaCode.NOT_ENOUGH_REPLICAS, reason)  # every producer retries after this error
         if verification is not None and batch.base_sequence > verification.lowest_sequence:
             reason = f"sequence {verification.lowest_sequence} of producer {batch.producer_id} must be appended first"
             return Refuse(KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER, reason)
@@ -272,15 +276,15 @@ class ProducerState:
         return self.check_coordinated(producer_id, producer_epoch)
 
     def start_verification(self, producer_id: int, producer_epoch: int, sequence: int) -> Verification | None:
-        """Return a token to verify the transaction of a producer epoch with; None if it is open already.
+        """Return a token with which to verify the transaction of a producer epoch; None if it is open already.
 
-        `check` accepts the token once it is confirmed, until a marker of this or a later epoch is appended; the marker
-        that raises the epoch to this one ended the transaction before.  Batches of the
-        same producer epoch share a token until one of them is appended.  A later epoch makes the token of an earlier
-        one void: the earlier producer is fenced, and must not use the coordinator's answer to the later one.
+        `check` accepts the token once it is confirmed.  A marker of this or a later epoch makes it void, except the
+        marker that raises the epoch to this one, because that marker ended the previous transaction.  Batches of the
+        same producer epoch share a token until one of them is appended.  A token of a later epoch makes the token of an
+        earlier epoch void: the earlier producer is fenced, and must not use the coordinator's answer to the later one.
 
-        sequence: the first one of the batch.  A token that was not confirmed stays, with its lowest sequence; beyond
-        `VERIFICATIONS_MAX` tokens the oldest one is forgotten.
+        sequence: the first sequence of the batch.  A token that was not confirmed is kept, with its lowest sequence.
+        Beyond `VERIFICATIONS_MAX` tokens, the oldest one is forgotten.
         """
         if self.has_open(producer_id, producer_epoch):
             return None
@@ -309,8 +313,8 @@ class ProducerState:
     def void_verification(self, producer_id: int, producer_epoch: int) -> None:
         """Forget the token of this producer epoch, or of an earlier one, because its transaction is decided.
 
-        For a marker whose decision has not raised the epoch.  While this log has no batch of the epoch, `apply` cannot
-        tell it from one whose decision has.
+        Call this for a marker whose decision has not raised the epoch.  While this log has no batch of the epoch, such
+        a marker looks to `apply` like a marker that raises the epoch, which would leave the token valid.
         """
         token = self._verifying.get(producer_id)
         if token is not None and token.producer_epoch <= producer_epoch:
@@ -421,7 +425,7 @@ class ProducerState:
         try:
             version, has_expired, count = _SNAPSHOT_HEAD.unpack_from(data)
             if version not in (_FIRST_VERSION, _SNAPSHOT_VERSION):
-                raise CorruptSnapshotError(f"producer snapshot of version {version}")
+                raise CorruptSnapshotError(f"version {version} of a producer snapshot is unknown")
             state.has_expired = bool(has_expired)
             position = _SNAPSHOT_HEAD.size
             for _ in range(count):
@@ -440,9 +444,9 @@ class ProducerState:
             if version != _FIRST_VERSION:
                 state.transactions, position = Transactions.decode(data, position)
         except struct.error as error:
-            raise CorruptSnapshotError(f"producer snapshot cut off: {error}") from error
+            raise CorruptSnapshotError(f"the producer snapshot is incomplete: {error}") from error
         if position != len(data):
-            raise CorruptSnapshotError(f"producer snapshot has {len(data) - position} bytes too many")
+            raise CorruptSnapshotError(f"the producer snapshot has {len(data) - position} bytes too many")
         return state
 
 
@@ -452,7 +456,7 @@ def is_before(sequence: int, other: int) -> bool:
 
 
 def _old_epoch(producer_id: int, batch_epoch: int, known_epoch: int) -> Refuse:
-    reason = f"producer {producer_id} has epoch {known_epoch}, this batch {batch_epoch}"
+    reason = f"producer {producer_id} has epoch {known_epoch}, and this batch has epoch {batch_epoch}"
     return Refuse(KafkaCode.INVALID_PRODUCER_EPOCH, reason)
 
 

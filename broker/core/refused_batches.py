@@ -1,23 +1,23 @@
-"""Remembers the batches that a leader refused for the moment, to explain the gaps that they leave.  Pure.
+"""Remembers the batches that a leader refused temporarily, to explain the gaps that they leave.  Pure.
 
-Theory of operation.  A client may send five batches of a partition before the first is answered.  If the leader refuses
-one of them for the moment and is ready again when it checks the next one, a sequence is missing in between.  Nothing is
-lost: the client will send the refused batch again, with the same sequence.  OUT_OF_ORDER_SEQUENCE_NUMBER would say that
-records are lost.  librdkafka then starts a new producer epoch and sends all batches again that were not acknowledged.
-Among them may be a batch that is in the log already and timed out while it waited for the replicas.  Under the new
-epoch nobody recognises it, so it is in the log twice.
+Theory of operation.  A client may send five batches of a partition before the first is answered.  The leader may refuse
+one of them temporarily, and be ready again when it checks the next one.  Then the sequences have a gap between the
+batches.  Nothing is lost: the client will send the refused batch again, with the same sequence.
+OUT_OF_ORDER_SEQUENCE_NUMBER would say that records are lost.  After this error, librdkafka starts a new producer epoch
+and sends all batches again that were not acknowledged.  One of these batches may be in the log already, because it only
+timed out while it waited for the replicas.  Under the new epoch it is not recognised, and is appended twice.
 
-The log may have no batch of the producer epoch.  If it has deleted records, it then accepts any sequence, because the
-earlier batches may have been among them.  But if the first batch was refused, and the second one is appended, the first
-one counts as a duplicate when it is sent again.  It is acknowledged, and lost.
+The log may have no batch of the producer epoch.  If the log has deleted records, it then accepts any sequence, because
+the deleted records may have included earlier batches.  Assume that it refuses the first batch temporarily, and then
+appends the second one.  When the first one is sent again, it counts as a duplicate.  It is acknowledged, and lost.
 
 So a leader refuses the batches behind such a gap with the error that made the gap.  All clients then send the batches
 again in their order, under the same epoch.
 
-A refusal is forgotten once its batch, or a later one, is appended.  Otherwise it would hold up a producer that the log
-no longer knows.  It is forgotten after `REMEMBERED_MS` in any case: a client sends no further batch once it knows the
-refusal, so only batches that were on their way at that time can be behind the gap.  A gap that lasts for longer is an
-error of the client, and it gets OUT_OF_ORDER_SEQUENCE_NUMBER.
+A refusal is forgotten once its batch, or a later one, is appended.  Otherwise it would block a producer that the log no
+longer knows.  A refusal is always forgotten after `REMEMBERED_MS`: a client sends no further batch once it knows the
+refusal, so only batches that were in transit at that time can be behind the gap.  A gap that lasts for longer is an
+error of the client, which then gets OUT_OF_ORDER_SEQUENCE_NUMBER.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from quorumlog.wire.errors import KafkaCode
 REMEMBERED_MS = 30_000
 """The default `request.timeout.ms` of all clients."""
 REMEMBERED_MAX = 10_000
-"""Producer epochs in partitions of a whole broker, up to 1 KB each.  Beyond it, the one whose last refusal is the
-oldest is forgotten."""
+"""Producer epochs with refusals in all partitions of a broker, up to 1 KB each.  Beyond this number, the one whose last
+refusal is the oldest is forgotten."""
 SEQUENCES_MAX = 5
-"""Refusals of one producer epoch in one partition: as many batches as a client has in flight.  Beyond it, the oldest
-one is forgotten."""
+"""Refusals of one producer epoch in one partition: as many batches as a client has in flight.  Beyond this number, the
+oldest refusal is forgotten."""
 
 PASSING = frozenset(
     {
@@ -77,7 +77,7 @@ class RefusedBatches:
         return sum(map(len, self._refused.values()))
 
     def note(self, topic: str, index: int, batch: ProducedBatch, code: int, now_ms: int) -> None:
-        """Remember that `batch` was answered with `code`, unless the client cannot send it again."""
+        """Remember that `batch` was answered with `code`, if the client sends the same batch again after this error."""
         if batch.producer_id == NO_PRODUCER_ID or code not in PASSING:
             return
         producer = _Producer(topic, index, batch.producer_id, batch.producer_epoch)
@@ -111,7 +111,7 @@ class RefusedBatches:
     def earlier(self, topic: str, index: int, batch: ProducedBatch, now_ms: int) -> tuple[int, KafkaCode] | None:
         """Return the refusal of a batch before `batch`, as its sequence and error; None if no such batch was refused.
 
-        For a producer epoch of which the log has no batch.
+        Use this if the log has no batch of the producer epoch.
         """
         found = self._recent(topic, index, batch, now_ms)
         return next(((one.sequence, one.code) for one in found if is_before(one.sequence, batch.base_sequence)), None)

@@ -20,7 +20,7 @@ class Throttle:
         self._at_s = 0.0
 
     def set_rate(self, rate: int, now_s: float) -> bool:
-        """Change the rate; overdrawn bytes are paid off at the new one.  Return whether the rate changed."""
+        """Change the rate; overdrawn bytes are paid off at the new rate.  Return whether the rate changed."""
         if rate == self.rate:
             return False
         self._refill(now_s)
@@ -37,7 +37,7 @@ class Throttle:
             self._level -= size
 
     def wait_s(self, now_s: float) -> float | None:
-        """Return the seconds to wait before the next fetch: 0.0 = none, None = until the rate changes."""
+        """Return the seconds to wait before the next fetch; None if no fetch is permitted until the rate changes."""
         if self.rate < 0:
             return 0.0
         if self.rate == 0:

@@ -1,4 +1,4 @@
-"""The transactions of a log: which are open, which were aborted, and up to where all are decided.  Pure.
+"""The transactions of a log: which are open, which were aborted, and below which offset all are decided.  Pure.
 
 Theory of operation.  A transaction of a producer begins in a partition with its first transactional batch, and ends
 with a marker (`quorumlog.wire.control_records`).  At most one transaction of a producer is open in a log.
@@ -25,7 +25,7 @@ from collections.abc import Collection
 from typing import Final, NamedTuple, Protocol
 
 ABORTED_MAX: Final = 250_000
-"""Aborted transactions of one log: 8 MB.  With more, it refuses new transactions."""
+"""Aborted transactions of one log: 8 MB.  Once there are so many, the log refuses new transactions."""
 
 _COUNTS: Final = struct.Struct(">III")
 _PAIR: Final = struct.Struct(">qq")
@@ -70,7 +70,8 @@ class Transactions:
         self._first = array("q")
         self._last = array("q")
         self._stable = array("q")
-        """The first offset that was open or unwritten just after the marker: no later row begins below it."""
+        """The first offset of a transaction that was open just after the marker, or else the next offset of the log.
+        No later row begins below it."""
 
     @property
     def aborted_count(self) -> int:
@@ -81,11 +82,11 @@ class Transactions:
         return not self.open and not self._decided and not self._last
 
     def begin(self, producer_id: int, first_offset: int) -> None:
-        """A transactional batch of a producer is in the log; do nothing if its transaction is open already."""
+        """Note a transactional batch in the log.  It begins a transaction, unless the producer has an open one."""
         self.open.setdefault(producer_id, first_offset)
 
     def end(self, producer_id: int, marker_offset: int, *, is_commit: bool) -> None:
-        """The marker of a producer is in the log; it may have no open transaction here."""
+        """Note a marker in the log.  It has no effect if the producer has no open transaction in this log."""
         first = self.open.pop(producer_id, None)
         if first is None:
             return
@@ -131,8 +132,9 @@ class Transactions:
             del column[:count]
 
     def keep_markers(self, start: int, end: int, markers: Collection[int]) -> None:
-        """Drop the aborted transactions with a marker from `start` to `end` that is not in `markers` any more.
+        """Drop the aborted transactions whose marker was removed.
 
+        start, end: the compacted offsets; end: exclusive.  markers: the offsets of all markers that are left in them.
         Compaction removes a marker only after all records of its transaction.
         """
         low, high = bisect_left(self._last, start), bisect_left(self._last, end)
@@ -155,7 +157,7 @@ class Transactions:
         """Return the state that `encode` wrote at `position`, and the position after it.
 
         Raises:
-            struct.error: the bytes end before it is complete.
+            struct.error: the bytes end before the state is complete.
         """
         state = cls()
         opened, decided, aborted = _COUNTS.unpack_from(data, position)
