@@ -1,7 +1,7 @@
 """The coordinators of consumer groups on this broker: implements `broker.kafka.api.Groups`.
 
 The limits of groups are configs of the cluster.  When limits change or topics are deleted, the machines of all
-partitions that this broker coordinates are informed.  Machines look configs of single groups up when they use them.
+partitions that this broker coordinates are informed.  Machines look up the configs of a single group at each use.
 """
 
 from __future__ import annotations

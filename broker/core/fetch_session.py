@@ -45,7 +45,7 @@ FULL_FETCH_NO_SESSION = -1
 FULL_FETCH_NEW_SESSION = 0
 SESSION_EPOCH_MAX = 2**31 - 1
 SEARCH_INTERVAL_MS = 1_000
-"""Time between two searches for a session to replace, for consumers, after a search has found none."""
+"""After a search has found no session to replace, the next search for a consumer waits this long."""
 TARGETS_MAX = 5_000
 """Partitions that one request names.  Each costs the leader about 50 µs.  Measured on a busy machine: 0.24 s for this
 number; eight times as many would block the loop for 2 s."""

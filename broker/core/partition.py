@@ -605,6 +605,7 @@ class FollowerState:
         return True
 
     def on_truncated(self, log_end: int) -> None:
+        """Note that the log was truncated to this end.  The leader must confirm the rest of the log again."""
         self.high_watermark = min(self.high_watermark, log_end)
         self.agrees = False
 

@@ -188,6 +188,7 @@ class ProducerState:
         return iter(sorted(self._producers.items()))
 
     def get(self, producer_id: int) -> Producer | None:
+        """Return the state of a producer; None if the log has none."""
         return self._producers.get(producer_id)
 
     def expected_sequence(self, producer_id: int, producer_epoch: int) -> int:

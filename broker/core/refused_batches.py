@@ -8,8 +8,8 @@ and sends all batches again that were not acknowledged.  One of these batches ma
 timed out while it waited for the replicas.  Under the new epoch it is not recognised, and is appended twice.
 
 The log may have no batch of the producer epoch.  If the log has deleted records, it then accepts any sequence, because
-the deleted records may have included earlier batches.  Assume that it refuses the first batch temporarily, and then
-appends the second one.  When the first one is sent again, it counts as a duplicate.  It is acknowledged, and lost.
+the deleted records may have included earlier batches.  Assume that the leader refuses the first batch temporarily, and
+then appends the second one.  When the first one is sent again, it counts as a duplicate: it is acknowledged, and lost.
 
 So a leader refuses the batches behind such a gap with the error that made the gap.  All clients then send the batches
 again in their order, under the same epoch.

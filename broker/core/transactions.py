@@ -25,7 +25,7 @@ from collections.abc import Collection
 from typing import Final, NamedTuple, Protocol
 
 ABORTED_MAX: Final = 250_000
-"""Aborted transactions of one log: 8 MB.  Once there are so many, the log refuses new transactions."""
+"""Aborted transactions of one log: 8 MB.  At this number, the log refuses new transactions."""
 
 _COUNTS: Final = struct.Struct(">III")
 _PAIR: Final = struct.Struct(">qq")

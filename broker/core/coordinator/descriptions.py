@@ -23,7 +23,7 @@ def describe(
 ) -> GroupDescription:
     """Return the description of a classic group, or of a group of simple consumers, which has only offsets.
 
-    A consumer group counts as missing here: `consumer.descriptions` describes it.
+    A consumer group counts as missing in DescribeGroups: `consumer.descriptions` describes it.
     report_missing: a missing group gets GROUP_ID_NOT_FOUND; otherwise it is described as Dead.
     """
     if group is None and has_offsets:

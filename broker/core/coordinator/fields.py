@@ -113,6 +113,7 @@ class Reader:
         return tags
 
     def end(self) -> None:
+        """Check that no bytes follow the last field."""
         if self._at != len(self._data):
             raise BadRecord(f"{len(self._data) - self._at} bytes follow the last field")
 

@@ -97,7 +97,7 @@ class _Run(NamedTuple):
 class Scopes:
     """The scopes, and which transactional ids belong to them.
 
-    ids: all transactional ids of the partition; changed only by `TransactionMachine.replay` and by the decisions here.
+    ids: all transactional ids of the partition; changed only by `TransactionMachine.replay` and `Scopes.replay`.
     order_markers: orders the effect that writes the markers of a decided transactional id.
     """
 

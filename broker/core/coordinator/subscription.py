@@ -1,8 +1,8 @@
 """The subscription and the assignment of a classic consumer, in Kafka's format.
 
-Members send these bytes.  A coordinator of classic groups forwards them, and reads them only by this module.  They are
-never trusted: each length is checked before anything is read.  For bytes in another format, the functions return None
-instead of raising an error.
+Members send these bytes.  A coordinator of classic groups forwards them, and reads them only with this module.  The
+bytes are never trusted: each length is checked before anything is read.  For bytes in another format, the functions
+return None instead of raising an error.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def read_subscription(metadata: bytes) -> Subscription | None:
 
 
 def read_assignment(data: bytes) -> Assignment | None:
-    """Return an assignment; None if the bytes are not an assignment.  An empty value has no partitions."""
+    """Return an assignment; None if the bytes are not an assignment.  Empty bytes stand for no partitions."""
     if not data:
         return Assignment({}, b"")
     reader = Reader(data)

@@ -270,7 +270,7 @@ class Sweeper:
         return [place for place, value in stored if not value.endswith(endings[place])]
 
     def _ending(self, place: bytes) -> bytes | tuple[()]:
-        """Return the bytes with which those values of a place end that stay.  Any other value is a candidate.
+        """Return an ending: a value of the place that ends with these bytes stays, and any other is a candidate.
 
         An empty tuple makes each value of the place a candidate, because `value.endswith(())` is false.
         """

@@ -96,6 +96,7 @@ class Turn:
         self.answer(call, response)
 
     def note(self, line: str) -> None:
+        """Add a change of state for the log of the process, as one line."""
         self._notes.append(line)
 
     def order(self, effect: Any) -> None:

@@ -45,7 +45,7 @@ from broker.core.coordinator.turn import Turn
 from quorumlog.wire.errors import KafkaCode
 
 _BATCH_SHARE = 2
-"""A conversion may fill a batch to at most one part in this number, so that the request that caused it still fits."""
+"""A conversion may take at most 1 / `_BATCH_SHARE` of a batch, so that the request that caused it still fits."""
 
 
 # -- from classic to consumer

@@ -22,7 +22,7 @@ class ShareGroupLimits(msgspec.Struct, frozen=True):
 
     session_timeout_ms: a member without a heartbeat for this long is removed.
     heartbeat_interval_ms: the interval that the coordinator sends to members.
-    members_max: `group.share.max.size`; a member beyond it gets GROUP_MAX_SIZE_REACHED.
+    members_max: `group.share.max.size`; further members get GROUP_MAX_SIZE_REACHED.
     topics_max: names in the subscription of a member; a longer subscription gets INVALID_REQUEST.
     initialization_retry_ms: time before states that could not be initialized or deleted are tried again.
     """

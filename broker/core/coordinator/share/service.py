@@ -160,7 +160,7 @@ class ShareService:
     # -- epochs, targets and states
 
     def _settle(self, turn: Turn, group: ShareGroup, cause: str | None) -> None:
-        """Begin the next epoch with new targets if something has changed, and order the missing states.
+        """Begin the next epoch with new targets if something has changed, and order the initialization of states.
 
         Order the deletion of the states of topics that no longer exist.  The record of the group lists these states
         until they are deleted, so that a later coordinator deletes them if this one fails.
