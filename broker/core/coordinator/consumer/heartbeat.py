@@ -49,7 +49,7 @@ def refuse(request: ConsumerHeartbeat, limits: GroupLimits, topics: SubscribedTo
                 f"{request.regex!r} is not a regular expression in RE2's syntax",
             )
         if sum(map(len, found)) > changes.subscription_max_bytes(limits):
-            text = f"the names of the {len(found)} topics that {request.regex!r} matches are too long together"
+            text = f"the total size of the names of the {len(found)} topics that {request.regex!r} matches is too large"
             return KafkaCode.INVALID_REGULAR_EXPRESSION, text
     return None
 
@@ -64,11 +64,11 @@ def _problem(request: ConsumerHeartbeat, limits: GroupLimits) -> str | None:
     if any(text is not None and not text.strip() for text in (request.instance_id, request.rack_id)):
         return "the instance id or the rack id is empty"
     if any(len(text.encode()) > limits.name_max_bytes for text in texts if text is not None):
-        return f"a name is longer than {limits.name_max_bytes} bytes"
+        return f"an id, a topic name or another text is longer than {limits.name_max_bytes} bytes"
     if len(request.topics or ()) > limits.consumer.topics_max:
         return f"the subscription has more than {limits.consumer.topics_max} topics"
     if sum(len(topic.encode()) for topic in request.topics or ()) > changes.subscription_max_bytes(limits):
-        return "the names of the topics are too long together"
+        return "the total size of the topic names is too large"
     if request.rebalance_timeout_ms < NO_TIMEOUT:
         return "the rebalance timeout is negative"
     if request.epoch < AWAY:

@@ -401,7 +401,7 @@ def _problem(turn: Turn, request: ShareHeartbeat) -> str | None:
     if request.rack_id is not None and not request.rack_id.strip():
         return "the rack id is empty"
     if any(len(each.encode()) > limits.name_max_bytes for each in names):
-        return f"a name is longer than {limits.name_max_bytes} bytes"
+        return f"an id, a topic name or another text is longer than {limits.name_max_bytes} bytes"
     if request.epoch < LEAVING:
         return f"{request.epoch} is not a member epoch"
     if request.epoch == JOINING and not request.topics:
