@@ -44,7 +44,7 @@ def _register_partitions(metrics: Metrics, role: BrokerRole) -> None:
     gauge("broker_partitions_led", "Partitions that this broker leads.", lambda: len(led()))
     gauge(
         "broker_partitions_under_replicated",
-        "Partitions that this broker leads with replicas out of sync, not counting those being added.",
+        "Partitions that this broker leads and that have replicas out of sync, not counting replicas being added.",
         lambda: sum(leader.lacks_replicas for leader in led()),
     )
     gauge(
@@ -72,7 +72,7 @@ def _register_traffic(metrics: Metrics, role: BrokerRole) -> None:
     fetches, produces = role.replicas.fetches, role.replicas.produces
     gauge("broker_fetches_parked", "Parked fetches (long polls).", lambda: fetches.parked)
     gauge("broker_fetch_sessions", "Open fetch sessions.", lambda: len(fetches.sessions))
-    gauge("broker_fetch_session_partitions", "Partitions that they list.", lambda: fetches.sessions.partitions)
+    gauge("broker_fetch_session_partitions", "Partitions in open fetch sessions.", lambda: fetches.sessions.partitions)
     counter(
         "broker_fetch_sessions_evicted",
         "Fetch sessions that were closed because they were idle or another one replaced them.",
@@ -86,7 +86,7 @@ def _register_traffic(metrics: Metrics, role: BrokerRole) -> None:
     )
     counter(
         "broker_recompressed_bytes",
-        "Bytes recompressed because of compression.type, as they were received.",
+        "Size, as received, of batches that were recompressed because of compression.type.",
         lambda: produces.recompressed_bytes,
     )
     counter("broker_produced_bytes", "Bytes appended as leader.", lambda: counters.produced_bytes)
@@ -122,15 +122,15 @@ def _register_moves(metrics: Metrics, moves: LogMoves) -> None:
     gauge, counter = metrics.gauge, metrics.counter
     gauge(
         "broker_moves_running",
-        "Replicas that move to another directory of this broker, or wait for it.",
+        "Replicas that are moving, or waiting to move, to another directory of this broker.",
         lambda: len(moves.targets),
     )
-    gauge("broker_moves_left_bytes", "Bytes that these moves still have to copy.", moves.left_bytes)
+    gauge("broker_moves_left_bytes", "Bytes that moves between directories still have to copy.", moves.left_bytes)
     counter("broker_moves_copied_bytes", "Bytes copied to other directories.", lambda: moves.copied_bytes)
     counter("broker_moves_finished", "Replicas that were moved to another directory.", lambda: moves.finished)
     counter(
         "broker_moves_failed",
-        "Moves that ended because of a lack of room, a failed directory or a damaged log.",
+        "Moves that ended because of a lack of space, a failed directory or a damaged log.",
         lambda: moves.failed,
     )
 
@@ -144,7 +144,7 @@ def _register_compaction(metrics: Metrics, cleaner: LogCleaner) -> None:
     )
     gauge(
         "broker_compaction_dirty_ratio_max",
-        "Largest share of such bytes in a log.",
+        "Largest ratio of not yet compacted bytes in a log.",
         lambda: max((each.dirty.ratio for each in cleaner.dirty.values()), default=0),
     )
     gauge(
@@ -159,10 +159,10 @@ def _register_compaction(metrics: Metrics, cleaner: LogCleaner) -> None:
     )
     gauge(
         "broker_compaction_last_seconds",
-        "Seconds since a log was compacted.",
+        "Seconds since the last compaction of a log.",
         cleaner.seconds_since_last,
     )
-    counter("broker_compaction_read_bytes", "Bytes of compacted logs before.", lambda: cleaner.cleaned_bytes)
+    counter("broker_compaction_read_bytes", "Size of logs before their compaction.", lambda: cleaner.cleaned_bytes)
     counter("broker_compaction_removed_bytes", "Bytes removed by compaction.", lambda: cleaner.removed_bytes)
     counter("broker_compaction_failures", "Compactions that failed.", lambda: cleaner.failed_jobs)
 
@@ -180,22 +180,24 @@ def _register_shares(metrics: Metrics, shares: ShareGroups) -> None:
 def _register_groups(metrics: Metrics, groups: GroupCoordinators) -> None:
     gauge, counter = metrics.gauge, metrics.counter
     shell, coordinators = groups.shell, groups.shell.counters
-    gauge("group_coordinators", "Partitions of groups that this broker coordinates.", lambda: len(shell.led()))
+    gauge("group_coordinators", "Group coordinators on this broker, one per partition.", lambda: len(shell.led()))
     gauge(
         "group_coordinators_loading",
-        "Partitions of groups whose coordinator replays its log.",
+        "Group coordinators that are replaying their log, one per partition.",
         lambda: shell.count(State.LOADING),
     )
     gauge(
         "group_coordinators_failed",
-        "Partitions of groups whose coordinator cannot read its log.",
+        "Group coordinators that cannot read their log, one per partition.",
         lambda: shell.count(State.FAILED),
     )
     gauge("group_calls_waiting", "Group requests that wait for an answer.", lambda: coordinators.waiting)
     counter("group_calls_refused", "Group requests that a coordinator refused.", lambda: coordinators.refused)
-    counter("group_loads", "Logs that coordinators of groups have replayed.", lambda: coordinators.loads)
-    counter("group_load_seconds", "Time that these replays took.", lambda: coordinators.load_ms / 1000)
-    counter("group_drops", "Coordinators of groups that were loaded anew after a failure.", lambda: coordinators.drops)
-    counter("group_appends", "Batches that coordinators of groups appended.", lambda: coordinators.appends)
-    counter("group_commits", "Commits of offsets that reached a coordinator.", lambda: groups.commits)
+    counter("group_loads", "Logs that group coordinators have replayed.", lambda: coordinators.loads)
+    counter(
+        "group_load_seconds", "Time that group coordinators took to replay logs.", lambda: coordinators.load_ms / 1000
+    )
+    counter("group_drops", "Group coordinators that were loaded again after a failure.", lambda: coordinators.drops)
+    counter("group_appends", "Batches that group coordinators appended.", lambda: coordinators.appends)
+    counter("group_commits", "Offset commits that reached a group coordinator.", lambda: groups.commits)
     metrics.gauges("groups", "Groups that this broker coordinates.", "state", groups.count_by_state)
