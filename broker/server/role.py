@@ -68,6 +68,12 @@ class Replay(Protocol):
 
 
 class RoleConfig(msgspec.Struct, frozen=True):
+    """The settings of a broker's role.
+
+    lag_max_ms, lag_max_bytes: a follower that lags by more leaves the ISR; -1 bytes: no limit.
+    shutdown_timeout_ms: the bound of the hand-over in `stop`.
+    """
+
     broker_id: int
     rack: str | None = None
     inter_broker_listener: str = "PLAINTEXT"
@@ -245,7 +251,10 @@ class BrokerRole:
         return await self._life
 
     async def close(self, clean: bool = True) -> None:
-        """Answer everything that is parked, end all tasks, close the logs.  Idempotent."""
+        """Answer everything that is parked, end all tasks, close the logs.  Idempotent.
+
+        clean: write the clean-stop mark if everything is durable.
+        """
         if self._closed:
             return
         self._closed = True
@@ -296,7 +305,7 @@ class BrokerRole:
         return own is not None and own.epoch == cluster.own_epoch and not own.fenced
 
     async def failed(self) -> None:
-        """Wait until no data directory is left.
+        """Wait until every data directory has failed.
 
         Raises:
             FatalError: always.
@@ -304,7 +313,7 @@ class BrokerRole:
         assert self._all_disks_failed is not None, "enter comes first"
         last = await asyncio.shield(self._all_disks_failed)
         raise FatalError(
-            f"every data directory has failed, the last one by: {last}",
+            f"every data directory has failed; the last cause: {last}",
             next_step="make room on the disks or replace them, then start again",
         )
 
@@ -357,7 +366,10 @@ class BrokerRole:
             failed.set_result(error)
 
     def _on_log_failure(self, key: LogKey, error: CorruptStoreError) -> None:
-        """Report a damaged replica of a working directory; the controller removes it from the ISR, and elects."""
+        """Report a damaged replica of a working directory.
+
+        The controller removes it from the ISR, and elects another leader if this replica led.
+        """
         replica = self.table.with_log(key)
         if replica is not None:
             replica.take_offline(error)

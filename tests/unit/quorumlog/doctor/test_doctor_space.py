@@ -66,7 +66,7 @@ def test_the_reason_why_a_directory_is_offline(clinic: Clinic, diagnose: Diagnos
 
 
 def report(clinic: Clinic, node_id: int, *, at_ms: int = 1_700_000_000_000, by: int = 1, **fields: Any) -> Any:
-    cause = fields.pop("cause", "every data directory has failed, the last one by: /data: No space left on device")
+    cause = fields.pop("cause", "every data directory has failed; the last cause: /data: No space left on device")
     end = node_pb2.NodeEnd(node_id=node_id, at_ms=at_ms, exit_status=7, cause=cause, **fields)
     clinic.described[by].ends.append(end)
     return clinic.described[by].ends[-1]
@@ -84,7 +84,7 @@ def test_a_broker_that_reported_a_full_disk_is_not_just_refusing_connections(
     findings, _ = diagnose()
     told = (
         "connection refused: nothing listens there; node 13 reported: it ended at 2023-11-14T22:13:20.000Z with status "
-        '7: "every data directory has failed, the last one by: /data: No space left on device"'
+        '7: "every data directory has failed; the last cause: /data: No space left on device"'
     )
     assert findings["FENCED"]["cause"] == f"it sends no heartbeats; node 13 at h13:9093: {told}"
     step = 'node 13 reported little free space in "/data"; free space there, then start broker 13;'
