@@ -1,4 +1,4 @@
-"""The process as the Kafka listener describes it to tools: its data directories, and the metadata quorum."""
+"""The data about this process that the Kafka listener serves: its directories, settings and metadata quorum."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _text(key: Key, value: object) -> str | None:
 
 
 def _replica(status: ReplicaStatus, leader_id: int, now_ms: int) -> QuorumReplica:
-    """The leader does not fetch: it is caught up now, as in Kafka."""
+    """Convert the status of a replica.  The leader does not fetch, so it is caught up now, as in Kafka."""
     key = status.replica.key
     is_leader = key.node_id == leader_id
 

@@ -212,11 +212,12 @@ class LifecycleRunner:
     async def _is_controller_confirmed(self) -> bool:
         """Return whether a majority of the voters confirms the controller that answers this broker.
 
-        A heartbeat does not wait for that.  A controller in the same process, or on the same machine, was suspended
-        together with this broker.  Until it learns that it was replaced, it would call the broker unfenced.
+        The reply to a heartbeat does not wait for such a confirmation.  A controller in the same process, or on the
+        same machine, was suspended together with this broker.  Until it learns that it was replaced, it would report
+        that the broker is unfenced.
         """
         request = pb.AssignDirectoriesRequest(broker_id=self.identity.broker_id, broker_epoch=self.core.epoch)
-        reply = await self._call(rpcs.ASSIGN_DIRECTORIES, request, self._timeout_ms)  # it changes nothing
+        reply = await self._call(rpcs.ASSIGN_DIRECTORIES, request, self._timeout_ms)  # no items: no change
         return reply.result.error == ApiError.NONE or reply.result.error in _STALE
 
     def _on_no_reply(self, stall: int) -> None:

@@ -15,7 +15,11 @@ from quorumlog.runtime.disk import Disk, DiskError
 
 
 class ProcessMarks:
-    """on_failure: called with the directory and the error if a write fails.  Failed directories are not asked again."""
+    """The marks in the data directories of this process.
+
+    has_failed: returns whether a directory has failed; failed directories are left out.
+    on_failure: called with the directory and the error if a write fails.
+    """
 
     def __init__(
         self,
@@ -39,10 +43,10 @@ class ProcessMarks:
         return start
 
     def clean_epoch(self) -> int:
-        """Return the broker epoch of the last clean stop; -1 if records may have been written since, or it is unknown.
+        """Return the broker epoch of the last clean stop; -1 if it is unknown or records may have been written since.
 
-        The mark is valid until the next registration, because nothing is written before that.  Until then, a
-        log that has lost records is damaged, and `broker.log` takes it offline.
+        The mark is valid until the next registration, because nothing is written before that.  While it is valid,
+        `broker.log` treats a log that has lost records as damaged, and takes it offline.
         """
         if len(self._working()) < len(self._disks):
             return -1

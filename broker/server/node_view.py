@@ -20,9 +20,10 @@ from quorumlog.runtime.turns import Turn
 from quorumlog.wire.v1 import node_pb2 as pb
 
 UNCLEANABLE_SHOWN_MAX = 20
-"""Logs that cannot be compacted and that a DescribeNode names; it counts the others."""
+"""A DescribeNode names at most this many logs that cannot be compacted; `uncleanable_count` counts all of them."""
 FAILING_LETTERS_SHOWN_MAX = 20
-"""Partitions with dead letters that cannot be written, in the same way."""
+"""A DescribeNode names at most this many share partitions whose dead letters cannot be written; `failing_count` counts
+all of them."""
 
 
 class NodeView:

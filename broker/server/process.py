@@ -47,7 +47,7 @@ logger = get_logger("broker")
 
 READY_LOOK_S = 0.25
 SHUTDOWN_RESERVE_MS = 5_000
-"""Part of the time for a graceful stop that is reserved for closing after the hand-over."""
+"""Part of the time for a graceful stop that is reserved for closing after the hand-over; at most half of that time."""
 
 
 def make_disks(config: NodeConfig, sources: Sources) -> list[FileDisk]:
@@ -86,7 +86,7 @@ def make_disks(config: NodeConfig, sources: Sources) -> list[FileDisk]:
 
 
 def make_broker_process(config: NodeConfig, sources: Sources) -> BrokerProcess:
-    """Return a broker that uses gRPC, SQLite and real directories, and closes them.  The caller runs an event loop.
+    """Return a broker with a gRPC transport, a SQLite store and real directories.  The broker closes them.
 
     Raises: as `make_disks`.
     """
@@ -221,7 +221,8 @@ class BrokerProcess:
                 disk.bind_cluster(cluster_id)
         self.kafka.handlers.joined(cluster_id)
         self.role.start(group, self.advertised())
-        # The first metadata that is applied holds this broker's registration; no client is sent here before that.
+        # The first image that is applied includes this broker's registration.  Until then the broker is fenced, and no
+        # client is referred to it.
         await self.role.wait_applied(1)
         if self.config.standalone:
             await set_defaults(self.config.node_id, self.role.replicas.image, self._call, self.role.wait_applied)
@@ -245,12 +246,12 @@ class BrokerProcess:
     async def _leave_group(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait for every task.  The failure of a task takes precedence over that of the body, and is not wrapped.
+        """Wait for every task.  The failure of a task takes precedence over an error of the body, and is not wrapped.
 
         Raises: the first failure of a task.
         """
         assert self._group is not None
-        # Only a cancellation is passed to the group, which may have caused it.  It would wrap any other error.
+        # Only a cancellation is passed to the group, which may have caused it.  The group would wrap any other error.
         told = (kind, error, trace) if kind is asyncio.CancelledError else (None, None, None)
         try:
             await self._group.__aexit__(*told)
@@ -294,7 +295,7 @@ class BrokerProcess:
     # -- readiness
 
     def checks(self) -> dict[str, Callable[[], Check]]:
-        """The conditions of readiness, for `/readyz`."""
+        """Return the conditions of readiness, by name, for `/readyz`."""
         return {**self.plane.checks(), "broker": self._check_broker}
 
     def is_ready(self) -> tuple[bool, dict[str, str]]:
@@ -310,7 +311,7 @@ class BrokerProcess:
         await self.role.wait_serving()
         while not self.is_ready()[0]:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(READY_LOOK_S):  # no event reports every condition
+                async with asyncio.timeout(READY_LOOK_S):  # some conditions change without an event
                     await self.plane.node.changed()
 
     def _check_broker(self) -> Check:

@@ -25,8 +25,8 @@ RETRY_MAX_S = 1.0
 class ProducerIdPool:
     """The reserve of one broker.  Holds at most `low_water` ids and one block.
 
-    epoch: gives the broker's epoch; -1 while it is not registered.  timeout_ms: how long one request to the controller,
-    and one caller of `take`, waits.
+    epoch: returns the epoch of the broker; -1 while the broker is not registered.
+    timeout_ms: how long one request to the controller, and one call of `take`, waits.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class ProducerIdPool:
         return sum(map(len, self._blocks))
 
     def refill(self) -> None:
-        """Have `run` ask for blocks until the reserve is full."""
+        """Make `run` ask for blocks until at least `low_water` ids are left."""
         self._low.set()
 
     async def run(self) -> None:

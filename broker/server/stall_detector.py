@@ -1,16 +1,16 @@
-"""Detects that this process was stopped, swapped out or starved for longer than heartbeats may be missing.
+"""Detects stalls of this process: it was suspended, swapped out or starved for longer than a limit.
 
 Theory of operation
 -------------------
-A process that was stopped resumes where it was.  Its sockets are full of requests, and it still believes that it leads
-partitions which others may have been leading for a while.  It cannot acknowledge a write to all replicas then, because
-those follow another leader.  But it could acknowledge a write with acks=1, which the new leader's history truncates
-later, and it could report where the log ended when it was stopped.
+After a stall, the process resumes where it was.  Its sockets are full of requests, and it still treats itself as the
+leader of partitions that other brokers may lead by now.  It cannot acknowledge a write with acks=all, because the
+followers fetch from the new leader.  But it could acknowledge a write with acks=1, which is lost when this broker
+truncates its log to match the new leader's.  It could also report an outdated log end.
 
 So the process notes the time at regular intervals.  The timer or the first request, whichever comes first, finds that
 the last note is too old.  From then on the broker serves no client as leader.  This ends when a controller that a
 majority of the voters has confirmed since then reports that the broker is unfenced.  If no controller can be reached,
-the broker waits for the timeout of one heartbeat only: brokers serve without a quorum.
+it ends after the timeout of one heartbeat, because brokers also serve without a quorum.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import asyncio
 from broker.core.events import Event
 
 PULSES = 8
-"""Number of times that the time is noted within the shortest stall."""
+"""The timer notes the time this often within the limit of a stall."""
 
 
 class StallDetector:
     """Detects stalls of this process.  limit_s: the shortest stall that counts.
 
     stalled: reported with the length of the stall in seconds, when it is noticed.
-    current: the number of the stall that is not over; 0 if there is none.
+    current: the number of the stall that has not ended yet, counted from 1; 0 if there is none.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -41,6 +41,7 @@ class StallDetector:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
+        """Begin to note the time.  Call it in the event loop."""
         self._loop = asyncio.get_running_loop()
         self._seen_at = self._loop.time()
         self._pulse()
@@ -62,12 +63,15 @@ class StallDetector:
         return self.current == 0
 
     def end(self, stall: int) -> None:
-        """End this stall, because a heartbeat that was sent during it was answered."""
+        """End this stall, because a heartbeat that was sent during it was answered.
+
+        Nothing changes if the stall has ended or a later one has begun.
+        """
         if stall == self.current:
             self.current = 0
 
     def give_up(self, stall: int, patience_s: float) -> None:
-        """End this stall if no controller has answered for so long since it was noticed.
+        """End this stall if it was noticed at least `patience_s` seconds ago.
 
         Called after a heartbeat that was sent during the stall has failed.  A failure can come at once: a controller in
         the same process, for example, was suspended as well, and has been replaced.
