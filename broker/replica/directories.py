@@ -52,7 +52,9 @@ class Directories:
         self._context.logs.events.log_moved.subscribe(self._on_moved)
 
     def open(self, replica: Replica, config: LogConfig, strays_known: bool) -> None:
-        """Give a new replica its log: the one that was found on disk, or an empty one.  Otherwise it stays offline.
+        """Give a new replica its log: the one that was found on disk, or an empty one.
+
+        If the log is damaged, or its directory has failed or is missing, the replica stays offline.
 
         strays_known: every log that was found on disk at the start has been matched with the metadata.
         """
@@ -103,8 +105,8 @@ class Directories:
     def was_assigned_again(self, replica: Replica, partition: PartitionImage) -> bool:
         """Return whether an offline replica was taken off this broker and assigned to it again since the last pass.
 
-        A new assignment replaces `LOST` or a failed directory in the metadata.  An earlier report of this broker that
-        arrives late does so, too, but a replica that was assigned again is being added.
+        A new assignment replaces `LOST` or a failed directory in the metadata.  A late report of this broker does so,
+        too.  They differ in one point: a replica that was assigned again is being added.
         """
         if replica.log is not None or self._context.broker_id not in partition.adding:
             return False
@@ -114,17 +116,17 @@ class Directories:
         return before in logs.failed_disks and now not in logs.failed_disks
 
     def _on_moved(self, key: LogKey) -> None:
-        """Report the new directory of a replica that has moved, and look again at a log start that was not durable."""
+        """Report the new directory of a replica that has moved, and its log start if that is not durable yet."""
         replica = self._table.with_log(key)
         if replica is None or replica.log is None:
             return
-        # Even if the metadata names this directory: an earlier report of another one may not have been applied yet.
+        # Report it even if the metadata names it: an earlier report of another one may not have been applied yet.
         self.report(replica.partition, replica.log.directory_id)
         if replica.log.durable_start_offset < replica.log.start_offset:
             self._context.events.start_moved(replica)
 
     def report_changed(self, replica: Replica) -> None:
-        """Report the directory of this replica if the controller's metadata name another one."""
+        """Report the directory of this replica if the metadata names another one."""
         if replica.log is not None:
             directory_id = replica.log.directory_id
         elif replica.key in self._context.logs.failures:
@@ -137,8 +139,8 @@ class Directories:
             self._note_known(replica)
 
     def _note_known(self, replica: Replica) -> None:
-        """Let the log forget the directories that it has left, once the metadata name the present one."""
-        # While a report is under way, an earlier one of another directory may still be applied.
+        """Let the log forget the directories that it has left.  The metadata names its current one."""
+        # While a report is under way, an earlier report of another directory may still be applied.
         if replica.log is not None and replica.partition not in self._unreported:
             replica.log.move_known()
 
@@ -148,7 +150,7 @@ class Directories:
         self._news.set()
 
     async def run(self) -> None:
-        """Send reports until cancelled.  A refused one is repeated until it is accepted or the replica is removed."""
+        """Send reports until cancelled.  Each is repeated until it is accepted or the replica is removed."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -179,10 +181,10 @@ class Directories:
         return True
 
     def _moved_from(self, key: PartitionKey, directory_id: UUID) -> bytes:
-        """Return the directory that the replica has left for this one, or nothing.
+        """Return the id of the directory that the replica has left for this one, or nothing.
 
-        The controller may learn of that directory's failure first.  It must not treat that failure as the loss of the
-        replica.  If the controller missed several moves, the report names the directory that it still knows.
+        The controller may learn first that the old directory has failed, and must not treat that as the loss of the
+        replica.  If the controller missed several moves, the report names the directory that the controller knows.
         """
         replica = self._table.get(key)
         log = None if replica is None else replica.log
@@ -204,11 +206,11 @@ class Directories:
     def _keep_offline(self, replica: Replica, absent: UUID) -> None:
         """Keep the replica offline; report this directory, or `LOST` if the broker no longer has it."""
         if absent in self._directory_ids:
-            replica.offline = f"it may be in {absent}, which is offline"
+            replica.offline = f"its log may be in directory {absent}, which is offline"
             self.report(replica.partition, absent)
             return
-        # The broker has registered without it, so the controller takes only a report of `LOST`.
-        replica.offline = f"it moved to directory {absent}, which this broker no longer has"
+        # The broker has registered without that directory, so the controller accepts only a report of `LOST`.
+        replica.offline = f"its log moved to directory {absent}, which this broker no longer has"
         logger.error(
             "replica offline",
             topic=replica.topic,
@@ -221,8 +223,8 @@ class Directories:
     def _may_be_in_absent(self, replica: Replica, assigned: UUID) -> UUID | None:
         """Return a failed or missing directory that may hold this replica, if it is in the ISR or ELR.
 
-        The controller may not know that the replica is there.  So an empty replica in another directory would be
-        treated as the replica with the records.
+        The controller may not know that the replica is in that directory.  It would treat an empty replica in another
+        directory as the one with the records.
         """
         partition, logs = replica.image, self._context.logs
         if self._context.broker_id not in (*partition.isr, *partition.elr):
@@ -232,12 +234,13 @@ class Directories:
         return next((each for each in self._directory_ids if each in logs.failed_disks), None)
 
     def _choose(self, assigned: UUID, preferred: UUID | None) -> UUID | None:
-        """Return the assigned directory, None if it has failed.  If none is assigned here, return another one.
+        """Return the assigned directory, or None if it has failed.
 
-        That is the preferred one if it works, else the emptiest one.
+        If the broker does not have the assigned directory, return the preferred one if it works, otherwise the working
+        directory with the fewest replicas; None if no directory works.
 
         An assigned directory that this broker does not have is a disk that was replaced.  The registration without it
-        has taken the replica out of the ISR, so an empty replica elsewhere is safe.
+        has removed the replica from the ISR, so an empty replica elsewhere is safe.
         """
         offline = self._context.logs.failed_disks
         working = [each for each in self._directory_ids if each not in offline]

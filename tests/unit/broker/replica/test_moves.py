@@ -225,7 +225,10 @@ async def test_a_moved_replica_does_not_begin_anew_in_its_former_directory(tmp_p
 
     async with started_again(before, [tmp_path / f"disk{number}" for number in range(2)], break_target) as rig:
         assert rig.hosted().image.isr == (1,)
-        assert (rig.hosted().log, rig.hosted().offline) == (None, f"it may be in {target}, which is offline")
+        assert (rig.hosted().log, rig.hosted().offline) == (
+            None,
+            f"its log may be in directory {target}, which is offline",
+        )
         assert rig.unreported == [(0, target)]
 
 
@@ -235,7 +238,7 @@ async def test_a_moved_replica_does_not_begin_anew_if_its_new_directory_was_remo
     async with started_again(before, [tmp_path / f"disk{1 - before.directories.index(target)}"]) as rig:
         assert rig.hosted().image.isr == (1,)
         assert rig.hosted().log is None
-        assert rig.hosted().offline == f"it moved to directory {target}, which this broker no longer has"
+        assert rig.hosted().offline == f"its log moved to directory {target}, which this broker no longer has"
         assert rig.unreported == [(0, LOST)]
         lost = Assignment(rig.hosted().topic_id, 0, LOST)
         rig.cluster.apply(assign_directories(rig.cluster.image, 1, rig.cluster.epoch(1), [lost]).records)
@@ -289,7 +292,7 @@ async def test_a_replica_that_moved_twice_is_in_the_second_directory(tmp_path: P
             assert rig.hosted().offline == f"its directory {second} is offline"
             assert not rig.unreported, "the metadata name the right directory"
         else:
-            assert rig.hosted().offline == f"it moved to directory {second}, which this broker no longer has"
+            assert rig.hosted().offline == f"its log moved to directory {second}, which this broker no longer has"
             assert rig.unreported == [(0, LOST)]
     for each in rig._disks:
         each.close()
