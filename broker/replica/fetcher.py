@@ -7,12 +7,12 @@ barrier.  The offsets of the next fetch then report to the leader which records 
 a *flushed* end (with write.caching the log counts as flushed when it is appended), and no other acknowledgement is
 needed.
 
-`FollowerState.on_reply` judges each partition of a reply against the question that it answers.  A late reply, or one
+`FollowerState.on_reply` compares each partition of a reply with the request that it answers.  A late reply, or one
 about another leader epoch or position, changes nothing.
 
-When a partition is added, or its position changes, while a fetch is parked at the leader, the session's next request is
-sent immediately on the fetcher's other connection, and the leader answers the parked one.  A new leader therefore gets
-the positions of its followers within a round trip, not within the long poll.
+A partition may be added, or its position may change, while a fetch is parked at the leader.  Then the session's next
+request is sent immediately on the fetcher's other connection, and the leader answers the parked one.  A new leader
+therefore gets the positions of its followers within a round trip, not within the long poll.
 
 While a log is being truncated, its partition is left out of the rounds.  So a directory that hangs delays only the
 replicas that it holds.
@@ -133,7 +133,7 @@ class Fetcher:
     # -- what to copy
 
     def add(self, replica: Replica) -> None:
-        """Copy this partition from its flushed end; also when its position or leader epoch has changed."""
+        """Copy this partition from its flushed end.  Call it again when its position or leader epoch has changed."""
         key = replica.partition
         self._replicas[key] = replica
         timer = self._delayed.pop(key, None)
@@ -197,7 +197,10 @@ class Fetcher:
     # -- the loop
 
     async def run(self) -> None:
-        """Copy until `stop`.  Raises only when cancelled."""
+        """Copy until `stop`.
+
+        Failures of the leader or of a disk do not end it.  It raises only the unexpected failure of a truncation.
+        """
         try:
             while not self._stopping:
                 try:
@@ -376,7 +379,7 @@ class Fetcher:
                 replica.follow_watermark(watermark)  # first, because the start never exceeds the watermark
                 replica.advance_start(part.log_start_offset)
                 if target.log_start < partition_log.durable_start_offset and not len(records):
-                    self._want(key, replica)  # the leader does not know the start that retention has set here
+                    self._want(key, replica)  # the leader does not know that retention moved the start on this broker
             case TruncateTo(end):
                 await self._begin_truncation(key, self._truncate(replica, partition_log, follower, end))
             case RestartAt(start, epoch):
@@ -388,10 +391,10 @@ class Fetcher:
                 self._delay_partition(key)
 
     async def _begin_truncation(self, key: PartitionKey, work: Coroutine[Any, Any, None]) -> None:
-        """Truncate a log, and wait for that shortly.  The log is fetched again once it is done."""
+        """Begin to truncate a log, and wait briefly for the end.  The log is fetched again once it is truncated."""
         truncation = self._truncations[key] = asyncio.get_running_loop().create_task(work)
         truncation.add_done_callback(partial(self._on_truncated, key, self._replicas[key]))
-        if len(self._truncations) == 1:  # otherwise a directory hangs, and each truncation there would take so long
+        if len(self._truncations) == 1:  # if others run, a directory hangs; waiting for each would delay the round
             await asyncio.wait([truncation], timeout=FLUSH_WAIT_S)
         if not truncation.done():
             self._session.drop(key)
@@ -421,7 +424,7 @@ class Fetcher:
         if replica.follower is not follower or replica.log is not partition_log:
             return  # the role changed meanwhile
         if end < max(partition_log.truncation_floor, partition_log.start_offset):
-            return  # a save of the watermark or retention was faster; the next reply diverges again
+            return  # the saved watermark or retention has passed it meanwhile; the next reply diverges again
         partition_log.truncate_to(end)
         replica.on_truncated()
         self._context.counters.truncations += 1

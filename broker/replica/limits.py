@@ -23,34 +23,41 @@ class ReplicaLimits(msgspec.Struct, frozen=True):
     REQUEST_TIMED_OUT, and delete nothing."""
     inline_check_bytes: int = 16 << 10
     inline_check_inflated_bytes: int = 256 << 10
-    """A Produce request whose compressed batches have at most the first size, and inflate to at most the second, is
-    checked on the event loop, in well under a millisecond with all codecs except gzip.  A larger one is checked in a
-    thread."""
+    """A Produce request is checked on the event loop if its compressed batches have at most the first size, and inflate
+    to at most the second.  This takes well under a millisecond with all codecs except gzip.  A larger request is
+    checked in a thread."""
     record_check_threads: int = 2
     """Produces that are checked in threads at the same time; the others wait."""
     record_check_wait_ms: int = 30_000
     """How long a produce may wait until its records are checked.  Then it is refused with REQUEST_TIMED_OUT."""
     recompressed_waiting_bytes: int = 64 << 20
     """Recompressed bytes that wait for earlier produces of their producer, or for the coordinator of a transaction.  A
-    produce beyond it is refused with REQUEST_TIMED_OUT in its turn, and its client tries again."""
+    produce that exceeds this limit is refused with REQUEST_TIMED_OUT when its turn comes, and its client retries."""
     time_lookups: int = 2
-    """Look-ups by time at the same time; the others wait.  They share the threads that flush the disks."""
+    """Look-ups of timestamps that run concurrently; the others wait.  They use the event loop's default executor."""
     fetch_response_max_bytes: int = 64 << 20
+    """Bytes of records in one fetch response, even if the request permits more.  If the first batch is larger, it is
+    sent nevertheless."""
     sessions: int = 1_000
-    """Fetch sessions.  `SessionCache` describes which one a new one may replace; other fetchers get no session."""
+    """Fetch sessions.  `SessionCache` describes which session a new one may replace.  If there is none, the fetcher
+    gets no session."""
     session_partitions: int = 250_000
     """Partitions that the fetch sessions of consumers list together, about 0.5 KB each.  A consumer whose partitions
     would exceed it gets no session; a session that grows beyond it is closed."""
     session_idle_ms: int = 120_000
-    """A session without a request for so long is closed.  A consumer's session that was opened more recently is never
-    closed for another consumer's."""
+    """A session without a request during this time is closed.  During this time after its opening, a consumer's session
+    is never replaced by another consumer's."""
     fetch_partition_bytes: int = 1 << 20
+    """Bytes that a fetcher requests for each partition."""
     fetcher_response_bytes: int = 16 << 20
+    """Bytes that a fetcher requests for all partitions of one fetch together."""
     fetcher_wait_ms: int = 500
+    """The long poll of a fetcher."""
     fetcher_timeout_ms: int = 5_000
-    """How long, beyond the wait, a fetcher waits for a reply before it drops the connection."""
+    """How long, beyond the long poll, a fetcher waits for a reply before it drops the connection."""
     fetcher_backoff_min_ms: int = 50
     fetcher_backoff_max_ms: int = 1_000
+    """The back-off of a fetcher after a failed request, and of a partition that the leader refused."""
     isr_check_divisor: int = 2
     """The ISR is checked this many times in each replica.lag.time.max.ms."""
     checkpoint_interval_ms: int = 5_000
@@ -59,20 +66,20 @@ class ReplicaLimits(msgspec.Struct, frozen=True):
     """How often logs are maintained: retention, checkpoints, expiry of producers, deletion of strays."""
     strays_kept_ms: int = 60_000
     """How long a replica that was set aside is kept before maintenance deletes it.  The source of a move is kept at
-    least until the metadata name the directory of the replica."""
+    least until the metadata names the new directory of the replica."""
     log_checkpoint_bytes: int = 8 << 20
     """Bytes of a log between two checkpoints.  A start after an unclean stop reads about as much of each log."""
     segment_size_max: int = 2**31 - 1
-    """The limit of a segment's size, which overrides the topic's segment.bytes."""
+    """The limit of a segment's size; a larger segment.bytes of a topic is reduced to it."""
     segment_age_max_ms: int = 2**63 - 1
-    """The limit of a segment's age, which overrides the topic's segment.ms."""
+    """The limit of a segment's age; a larger segment.ms of a topic is reduced to it."""
     index_interval_bytes: int = 4096
-    """Bytes of a log for each entry of its index."""
+    """Bytes of a log between two entries of its index."""
     producer_expiration_ms: int = 24 * 60 * 60 * 1000
     """The state of an idempotent producer expires after this time without a batch."""
     producer_id_low_water: int = 1_000
-    """The broker requests the next block of producer ids when fewer are left.  So this many producers can start while
-    no controller is active; further ones get COORDINATOR_LOAD_IN_PROGRESS, which clients retry."""
+    """The broker requests the next block of producer ids when fewer ids are left.  So this many producers can start
+    while no controller is active.  Further ones get COORDINATOR_LOAD_IN_PROGRESS, which clients retry."""
 
 
 @dataclass(slots=True)

@@ -1,19 +1,19 @@
-"""Produces whose records must be checked before they are appended, in the order of arrival for each lane.
+"""Checks the records of produces before they are appended, and keeps the order of arrival in each lane.
 
 Theory of operation.  A batch with compression must be inflated before its records can be checked.  A small batch is
-inflated on the event loop, a larger one in a thread.  A batch whose codec is not that of its topic is recompressed
-there, too, whatever its size (`broker.log.recompression`).  Only the produce at the head of a lane's queue is appended,
-so a later one that needs no thread waits behind an earlier one that does.  The order of appends of a producer is thus
-the order of arrival, which its sequence numbers rely on.
+inflated on the event loop, a larger one in a thread.  A batch whose codec differs from the codec of its topic is always
+recompressed in a thread, whatever its size (`broker.log.recompression`).  Only the produce at the head of a lane's
+queue is appended, so a later one that needs no thread waits behind an earlier one that does.  The order of appends of a
+producer is thus the order of arrival, which its sequence numbers rely on.
 
 Bounds: At most `record_check_threads` checks run concurrently, and each inflates a bounded number of bytes
-(`inflated_size_max`).  The caller bounds how many produces wait.  The bytes that they hold are those of their requests,
-which the listener bounds, and recompressed ones (`recompressed_waiting_bytes`).  A produce that waits for longer than
-`record_check_wait_ms` is refused and not appended, and its client tries again.  A produce that ends is removed together
-with its check, unless the check is running; only a running check keeps the batches of an answered produce.
+(`inflated_size_max`).  The caller bounds how many produces wait.  They hold the bytes of their requests, which the
+listener bounds, and recompressed bytes, which `recompressed_waiting_bytes` bounds.  A produce that waits for longer
+than `record_check_wait_ms` is refused and not appended, and its client tries again.  A produce that ends is removed
+together with its check.  Only a check that is already running keeps the batches of an answered produce.
 
-The threads are not those of the loop's default executor: a disk that hangs may hold all of those in its reads, writes
-and commits of facts, and must not delay produces to other directories.
+The threads do not belong to the loop's default executor.  That executor also deletes folders, so a disk that hangs may
+block all its threads.  It must not delay produces to other directories.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class Produce:
     first_batch: the header of the first batch; None if the headers were refused.
     verification: see `ProducerState.check`.
     verifying: the coordinator is being asked about the transaction; see `ProduceService`.
-    recompressed_size: bytes of `batches` if they are not those of the request any more, while it waits.
-    lane: its order is that of the produces with the same lane.
+    recompressed_size: size of `batches` if they were recompressed, while the produce waits; otherwise 0.
+    lane: produces with the same lane are appended in the order of arrival.
     """
 
     topic: str
@@ -80,7 +80,7 @@ class _Check:
 
 
 class RecordChecks:
-    """See the theory of operation.
+    """Queues produces until their records are checked; see the theory of operation.
 
     append: called once with each produce whose turn has come; `produce.batches` is then final.  If it raises, the
     produce is answered with UNKNOWN_SERVER_ERROR, and the loop's exception handler gets the error.
@@ -100,9 +100,9 @@ class RecordChecks:
         self.produces = 0
         """Produces in the queues of all lanes."""
         self.recompressed_bytes = 0
-        """Bytes of the produces in these queues that were recompressed."""
+        """Size of the recompressed batches in these queues."""
         self.recompressed_total = 0
-        """Bytes that were recompressed, as they were received."""
+        """Size, as received, of all batches that were recompressed so far."""
 
     def admit(self, produce: Produce, config: LogConfig) -> bool:
         """Return True if `produce` may be appended now.  Otherwise it waits, and `append` is called with it later."""
@@ -124,7 +124,7 @@ class RecordChecks:
         return False
 
     def verified(self, produce: Produce) -> None:
-        """The coordinator has answered about the transaction of a produce."""
+        """Continue with a produce, because the coordinator has answered about its transaction."""
         self._advance(produce.lane)
 
     def refuse_all(self, code: KafkaCode) -> None:
@@ -208,7 +208,7 @@ class RecordChecks:
         self._advance(produce.lane)
 
     def _advance(self, lane: Lane) -> None:
-        """Hand over the produces at the head of the queue that are checked."""
+        """Remove the produces at the head of the queue that are ready or answered; hand over the ready ones."""
         queue = self._queues.get(lane)
         while queue and ((queue[0].is_checked and queue[0].verifying is None) or queue[0].future.done()):
             produce = queue.popleft()
