@@ -9,10 +9,10 @@ from metadata.image import ClusterImage, PartitionImage
 
 
 class ClusterView:
-    """`ImageFollower` is its only writer.
+    """The newest and the applied metadata.  `ImageFollower` is the only writer.
 
     newest: everything that was replayed.  It decides which brokers are fenced, and which registrations are in force.
-    applied: the latest image to which all replicas of this broker have been brought.  Clients see this one.
+    applied: the latest image that was applied to all replicas of this broker.  Clients see this one.
     own_epoch: the broker epoch of this process's registration; -1 until it is registered.
     """
 

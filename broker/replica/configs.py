@@ -17,7 +17,10 @@ from quorumlog.wire.record_batch import Codec
 
 
 class TopicConfigs:
-    """The settings in use, made once for each topic.  lag_max_…: the lag at which a follower leaves the ISR."""
+    """The settings in use, made once for each topic.
+
+    lag_max_ms, lag_max_bytes: a follower that lags by more leaves the ISR; -1 bytes: no limit.
+    """
 
     def __init__(self, limits: ReplicaLimits, lag_max_ms: int, lag_max_bytes: int) -> None:
         self._limits = limits
@@ -51,7 +54,7 @@ class TopicConfigs:
 
 
 def _limit(text: str) -> int:
-    """Return a limit of a topic as a log takes it: -1 for no limit, which the largest number means in a config."""
+    """Return a limit in the form that logs use: -1 for no limit, which is the largest int64 in a config."""
     return -1 if int(text) == INT64_MAX else int(text)
 
 
@@ -69,7 +72,7 @@ def _recompression(value: Callable[[str], str]) -> Recompression | None:
 
 
 def log_config(image: ClusterImage, topic_id: UUID, limits: ReplicaLimits) -> LogConfig:
-    """Return a topic's settings as its log takes them.
+    """Return a topic's settings in the form that its logs use.
 
     Retention deletes nothing from internal topics: their oldest records may be the only copy of a coordinator's state.
     """

@@ -27,9 +27,10 @@ class ReplicaEvents:
     role_changed: the replica leads, follows, or does neither, under another leader epoch or log than before.
     assignment_changed: a follower's replica set or ISR changed, under the same leader epoch.
     flushed: a follower that waited for a flush has flushed its whole log.
-    start_moved: the log start of a leader or follower, which is not durable yet.
-    low_watermark_moved: the durable log start of a leader, the log start or the set of its followers.
-    watermark_moved: a leader's or follower's.  Reported before the produces that it completes are answered.
+    start_moved: the log start of a leader or follower has moved and is not durable yet.
+    low_watermark_moved: the durable log start of a leader, a log start of its followers, or their set has changed.
+    watermark_moved: the watermark of a leader or follower has moved.  Reported before the produces that it completes
+        are answered.
     isr_candidate: a leader whose ISR may have to change.
     broker_left: the id of a broker that was fenced or unregistered.
     brokers_changed: any broker's registration changed.
@@ -51,11 +52,12 @@ class ReplicaEvents:
 
 @dataclass(slots=True)
 class ReplicaContext:
-    """is_awake: whether this process may rely on its knowledge of its leaderships (see `StallDetector`).
+    """The state that all replicas of a broker share.
 
-    refused_batches: those that their clients will send again.
-    parked_produces: their number, in all replicas.
-    reads_from_followers: consumers are sent to the nearest replica (`replica.selector`).
+    is_awake: whether this process may rely on its knowledge of its leaderships (see `StallDetector`).
+    refused_batches: the recently refused batches, which clients may send again.
+    parked_produces: number of parked produces of all replicas.
+    reads_from_followers: consumers are referred to the nearest replica (`replica.selector`).
     is_closed: the broker is stopping and no longer serves requests.
     """
 
@@ -75,7 +77,7 @@ class ReplicaContext:
     def is_serving(self) -> bool:
         """Return whether this process may serve its replicas at all.
 
-        Only the process whose registration is in force and unfenced may, and only if it was not stopped for so long
-        that another broker may have become leader.
+        It may if its registration is in force and unfenced, and if no stall has lasted so long that another broker may
+        have become leader.
         """
         return self.cluster.is_unfenced() and not self.is_closed and self.is_awake()

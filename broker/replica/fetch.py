@@ -5,25 +5,25 @@ Theory of operation
 Every fetch has a session object: one that is kept (KIP-227), or one that lives as long as the request.  Only the
 session's `ready` partitions are visited, so the cost of an incremental fetch depends on the changes, not on the size of
 the session.  A partition without news leaves `ready`.  It returns when its replica touches the session, and the replica
-decides whether that wakes the parked fetch (`Replica._touch`).  If answers now depend on something that touches no
-replica, such as the isolation level, all partitions of the session return (`LeaderSession.take_stance`).  So a session
-reports the same changes as full fetches would, with one exception: if only retention has moved a log start, the new
-start is reported together with the next other change.
+decides whether that wakes the parked fetch (`Replica._touch`).  Answers also depend on values that touch no replica,
+such as the isolation level.  If such a value changes, all partitions of the session return to `ready`
+(`LeaderSession.take_stance`).  So a session reports the same changes as full fetches would, with one exception: if only
+retention has moved a log start, the new start is reported together with the next other change.
 
-A follower that truncates its log, or whose position has changed meanwhile, ignores the rest of a reply.  So the first
-reply to each position that it names repeats the watermark and the log start, at the latest when the wait ends.
+A follower that truncates its log, or whose position has changed meanwhile, ignores the watermark and the log start in a
+reply.  So the first reply to each position that it sends repeats both, at the latest when the wait ends.
 
 A request is answered when a partition has something that cannot wait (`min_bytes` of records; an error or a divergence
 that was not sent yet), when its time is up, or when the session's next request arrives, because its fetcher then waits
-for that one.
+for the reply to that request.
 
 Positions are noted before anything is read: a follower's fetch is first of all an acknowledgement.
 
 Reads may be awaited.  After each read the replica must still lead under the same `LeaderState`, and the request must
 still be the newest of its session; otherwise its records are not sent.
 
-With `replica.selector=rack-aware`, a leader sends a consumer that states its rack to a follower there (KIP-392), and
-followers serve such consumers up to the watermark that they know.  All other consumers are served by leaders only.
+With `replica.selector=rack-aware`, a leader refers a consumer that states its rack to a follower in that rack
+(KIP-392).  Followers serve such consumers up to the watermark that they know.  Only leaders serve other consumers.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Served(NamedTuple):
 
 
 class FetchService:
-    """random: draws the ids of sessions."""
+    """Serves the fetches of consumers and followers.  random: draws the ids of sessions."""
 
     def __init__(self, table: ReplicaTable, random: Random) -> None:
         self._table = table
@@ -113,7 +113,7 @@ class FetchService:
             return FetchReply(int(KafkaCode.FETCH_SESSION_ID_NOT_FOUND))  # it lists too many partitions now
         if plan.replica_id == CONSUMER and not session.full and not session.entries:
             self._sessions.close(session.session_id, CONSUMER)
-            return FetchReply(int(KafkaCode.NONE))  # it forgot its last partition, so it has no use for the session
+            return FetchReply(int(KafkaCode.NONE))  # the consumer forgot its last partition, and needs no session
         deadline = loop.time() + min(max(plan.max_wait_ms, 0), self._limits.max_wait_ms) / 1000
         try:
             while session.next_epoch == epoch:
@@ -175,7 +175,7 @@ class FetchService:
                 self._acknowledge(session, session.entries[key], plan)
 
     def _acknowledge(self, session: Session, entry: AskedPartition, plan: FetchPlan) -> None:
-        """Count a follower's position as its acknowledgement, if it fits epoch and history of the leader."""
+        """Count a follower's position as its acknowledgement, if it agrees with the leader's epoch and history."""
         found = self._serving(entry, plan.replica_id)
         if isinstance(found, KafkaCode):
             return
@@ -240,7 +240,7 @@ class FetchService:
     async def _collect(self, session: Session, plan: FetchPlan) -> tuple[dict[AskedKey, FetchResult], bool]:
         """Return the results of the ready partitions, and whether they are enough to answer now.
 
-        The caller drops them if a newer request of the session arrived during a read.
+        The caller drops the results if a newer request of the session arrived during a read.
         """
         epoch = session.next_epoch
         session.take_stance(self._stance(plan))
@@ -285,19 +285,20 @@ class FetchService:
         )
 
     def _is_awaited(self, entry: AskedPartition, result: FetchResult) -> bool:
-        """Return whether clients wait until this follower knows its news.
+        """Return whether clients may be waiting until this follower receives this result.
 
-        They may wait until every replica has the new log start, or until it serves the committed records.
+        A deletion waits until every replica has the new log start.  A consumer of this follower waits for records that
+        the new watermark commits.
         """
         if 0 <= entry.sent_log_start < result.log_start_offset:
             return True
         return self._table.context.reads_from_followers and 0 <= entry.sent_high_watermark < result.high_watermark
 
     def _reply(self, session: Session, plan: FetchPlan, results: dict[AskedKey, FetchResult]) -> FetchReply:
-        """Record the sent positions; a full fetch is also answered for partitions without news."""
+        """Make the reply, and note the values that it sends.  A full fetch also gets partitions without news."""
         for key, result in results.items():
-            # A partition with records stays ready, because there may be more.  So does one with an error or a preferred
-            # replica, because nothing may touch the session when the cause ends.
+            # A partition with records stays ready, because there may be more.  One with an error or a preferred replica
+            # stays ready, too, because the end of the cause may not touch the session.
             if result.error_code == KafkaCode.NONE and not len(result.records) and result.preferred_replica < 0:
                 session.ready.pop(key, None)
         if session.full:
@@ -339,7 +340,7 @@ class FetchService:
             return self._error(entry, found)
         replica, _, partition_log = found
         if session.session_id != NO_SESSION:
-            replica.sessions[session] = entry.key  # it may be younger than the request that named the partition
+            replica.sessions[session] = entry.key  # the replica may be newer than the request that listed it
         try:
             verdict = self._check(entry, plan.replica_id, found)
             if isinstance(verdict, Divergence):
@@ -385,7 +386,7 @@ class FetchService:
         )
         if replica_id == CONSUMER:
             return result
-        # A follower starts over there.  The epoch before it makes that position comparable.
+        # A follower restarts its log at `start`, and sends the epoch before `start` with that position.
         start = _first_position(found.log)
         epoch = found.log.epochs.epoch_of(start - 1)
         diverging_end = start if epoch >= 0 else -1
@@ -482,8 +483,8 @@ def _asked(partition: FetchPartition | ForgottenPartition) -> AskedKey:
 def _first_position(partition_log: PartitionLog) -> int:
     """Return the first offset at which a replica's log may end: the beginning of the batch with the log start.
 
-    A client may have deleted only some records of that batch (DeleteRecords; KAFKA-6975).  A log that ended within it
-    could not continue with it.
+    A client may have deleted only some records of that batch (DeleteRecords; KAFKA-6975).  A log that ends within the
+    batch could not append it.
     """
     try:
         return partition_log.batch_start(partition_log.start_offset)

@@ -1,8 +1,8 @@
 """The fetchers of a broker: one for each leader, to which replicas are assigned as their roles change.
 
-All replicas of this broker that a reassignment is adding share the cluster's throttle.  Copied bytes are counted when
-they arrive; while they exceed the rate, such partitions are left out of the fetch.  Partitions that have caught up are
-not left out: they are in the ISR or about to join it, and writes would wait for them.
+All replicas that a reassignment is adding to this broker share one throttle.  Copied bytes are counted when they
+arrive.  While they exceed the rate, the partitions of these replicas are left out of the fetch.  Partitions that have
+caught up are not left out: they are in the ISR or about to join it, and writes would wait for them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Fetchers:
         self._group = group
 
     def assign(self, replica: Replica) -> None:
-        """Copy from the leader that this replica follows, and from no other; from none if it does not follow."""
+        """Copy from the leader that this replica follows, and from no other.  If it does not follow, stop copying."""
         follower = replica.follower
         key = replica.partition
         leader_id = follower.leader_id if follower is not None and replica.log is not None else -1
@@ -72,12 +72,12 @@ class Fetchers:
         return fetcher
 
     async def close(self) -> None:
-        """Stop all fetchers, and start none any more."""
+        """Stop all fetchers permanently."""
         self._closed = True
         await self.stop()
 
     async def stop(self) -> None:
-        """Stop all fetchers.  A replica that is assigned later starts one again."""
+        """Stop all fetchers.  A replica that is assigned later starts a new one."""
         self.throttle.stop()
         for fetcher in self._fetchers.values():
             await fetcher.stop()

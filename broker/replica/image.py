@@ -5,20 +5,21 @@ Theory of operation
 The replay reports each committed batch synchronously, and `on_batch` only notes which partitions it touched.  A task
 then brings these partitions to the state of the newest image.  It compares states and replays no changes, so one pass
 covers any number of batches, the number of partitions bounds the queue, and applying a record twice changes nothing.
-The task gives the loop back every 10 ms.
+The task yields to the event loop every 10 ms.
 
 Nothing is applied before this process's own registration has been replayed (`activate`).  A leadership counts only if
-its record is younger than the registration, because an older one was meant for an earlier process.  From that moment
-the image is complete for this broker, so a log on disk that is not in it is a stray.
+its record is younger than the registration, because an older one was meant for an earlier process.  Once the
+registration has been replayed, the image is complete for this broker.  A log on disk that the image does not assign to
+this broker is then a stray.
 
-A change of leadership touches no file: the epoch is kept in memory, and is in the log with the first batch.
+A change of leadership writes no file: the new epoch is kept in memory until the first batch brings it into the log.
 
-A removed replica serves nothing from the same turn on.  A pass waits only shortly until its folder is set aside:
-a directory that hangs must not delay replicas in the others.  If the replica is assigned again before that, it is
-opened afterwards.
+A removed replica stops serving in the same turn.  The pass then waits only briefly until the replica's folder is set
+aside, because a directory that hangs must not delay replicas in the others.  If the replica is assigned again
+meanwhile, it is opened once its former folder is set aside.
 
-A topic that gets another id (because it has fewer partitions now) keeps its replicas, whose folders carry the id that
-the topic was created with.  Under the new id their roles start over, as after a short absence.
+A topic gets another id when its number of partitions is reduced.  It keeps its replicas, and their folders keep the id
+with which the topic was created.  Under the new id the roles of the replicas start over, as after a short absence.
 """
 
 from __future__ import annotations
@@ -46,11 +47,14 @@ from quorumlog.runtime.turns import Turn
 logger = get_logger("broker")
 
 REMOVAL_WAIT_S = 1.0
-"""How long a pass, or a stop, waits until the folders of removed replicas are set aside."""
+"""Longest time that a pass, or a stop, waits until the folders of removed replicas are set aside."""
 
 
 class ImageFollower:
-    """on_applied: called with each end offset up to which the metadata is applied."""
+    """Applies the metadata to the replicas of this broker.
+
+    on_applied: called after each pass with the end offset of the applied metadata.
+    """
 
     def __init__(
         self,
@@ -103,8 +107,8 @@ class ImageFollower:
         end_offset: int,
         timestamp_ms: int,
     ) -> None:
-        """A subscriber of `MetadataReplay`."""
-        # Fencing and registrations hold from now on, even while other changes wait to be applied.
+        """Note a committed batch; `MetadataReplay` calls this.  records: None if a snapshot replaced the batches."""
+        # Fencing and registrations take effect now, even while other changes wait to be applied.
         self._cluster.newest = new
         self._progress.received_offset = end_offset
         if records:
@@ -131,7 +135,7 @@ class ImageFollower:
             for index in touched:
                 self._touched[PartitionKey(topic_id, index)] = None
         self._touched_brokers.update(change.brokers)
-        self._touched_configs.update(change.topics_removed, change.topics_renewed)  # no config record says so
+        self._touched_configs.update(change.topics_removed, change.topics_renewed)  # no config record reports it
         for scope, resource in change.configs:
             if scope is ConfigScope.TOPIC:
                 self._touched_configs.add(UUID(resource))
@@ -140,7 +144,7 @@ class ImageFollower:
         self._progress.pending_changes = len(self._touched)
 
     def _note_everything(self, old: ClusterImage, new: ClusterImage) -> None:
-        """A snapshot replaced the batches, so anything may have changed."""
+        """Note that anything may have changed, because a snapshot replaced the batches."""
         self._everything_touched = True
         self._touched_brokers.update(old.brokers, new.brokers)
         self._all_configs_touched = True
@@ -154,12 +158,12 @@ class ImageFollower:
         self._news.set()
 
     def activate(self, broker_epoch: int) -> None:
-        """This process is registered: apply everything from the image that holds the registration on."""
+        """Apply the metadata from the image on that includes this process's registration."""
         self._cluster.own_epoch = broker_epoch
         self._wait_for = broker_epoch
         self._news.set()
 
-    # -- applying it
+    # -- applying the metadata
 
     async def run(self) -> None:
         """Apply the metadata until cancelled."""
@@ -175,9 +179,10 @@ class ImageFollower:
             await self._apply()
 
     async def close(self) -> None:
-        """Wait shortly until the folders of removed replicas are set aside.  `run` has been cancelled.
+        """Wait briefly until the folders of removed replicas are set aside.  Call it once `run` has been cancelled.
 
-        A start after a clean stop trusts the facts about a log, and those about these logs are outdated.
+        A start after a clean stop trusts the facts about each log.  The facts about the logs of removed replicas are
+        outdated.
         """
         try:
             if self._removals:
@@ -250,7 +255,7 @@ class ImageFollower:
         )
 
     async def _renew(self, touched: list[PartitionKey], image: ClusterImage) -> None:
-        """Move the replicas of topics that have another id now to that id."""
+        """Move replicas to the new id of their topic, if the topic has one."""
         turn = Turn()
         for key in touched:
             await turn.passed()
@@ -268,7 +273,7 @@ class ImageFollower:
             self._directories.report_changed(moved)
 
     async def _remove(self, keys: list[PartitionKey]) -> None:
-        """Stop serving these replicas and set their folders aside; they are deleted later."""
+        """Stop serving these replicas and set their folders aside; the folders are deleted later."""
         removed: list[LogKey] = []
         turn = Turn()
         for key in keys:
@@ -289,7 +294,7 @@ class ImageFollower:
             logger.error("replicas not set aside", count=len(removed), cause=str(error))
 
     def _end_removals(self) -> None:
-        """Have the replicas opened that waited until their former folders were set aside."""
+        """Touch the partitions whose replicas waited until their former folders were set aside."""
         for removal in [each for each in self._removals if each.done()]:
             del self._removals[removal]
             self._touched.update(self._put_off)

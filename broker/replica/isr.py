@@ -4,7 +4,8 @@ Theory of operation
 -------------------
 `LeaderState` decides the proposal and when to repeat it.  `IsrKeeper` asks only the leaders that may have something
 to propose: a follower reached the watermark, a broker returned, a proposal is undecided, or the periodic check found a
-follower that stopped fetching.  It joins their proposals into one AlterPartition request, and gives each its answer.
+follower that stopped fetching.  It joins their proposals into one AlterPartition request, and passes each leader its
+answer.
 
 INELIGIBLE_REPLICA is the only answer that voids a proposal.  A refusal because of an epoch means that the metadata log
 has moved on.  Everything else (NOT_CONTROLLER, a timeout, an unknown outcome) leaves the outcome open.
@@ -57,7 +58,7 @@ class _Asked(NamedTuple):
 
 
 def answer_of(word: str) -> Answer:
-    """Return the meaning of the controller's error code, or NONE, for a proposal."""
+    """Return the outcome of a proposal that the controller answered with this error code, or NONE."""
     if word == ApiError.NONE:
         return Answer.ACCEPTED
     if word == ApiError.INELIGIBLE_REPLICA:
@@ -66,6 +67,8 @@ def answer_of(word: str) -> Answer:
 
 
 class IsrKeeper:
+    """Proposes the ISR changes of all partitions that this broker leads."""
+
     def __init__(self, table: ReplicaTable, call: ControllerCall, lag_max_ms: int) -> None:
         self._table = table
         self._context = table.context

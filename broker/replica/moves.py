@@ -13,11 +13,11 @@ from quorumlog.runtime.disk import DiskError
 from quorumlog.wire.errors import KafkaCode
 
 PREFERENCES_MAX = 10_000
-"""Replicas that do not exist yet and whose directory was chosen.  Beyond it, the oldest choice is forgotten."""
+"""Directories chosen for replicas that do not exist yet.  Beyond this number, the oldest choice is dropped."""
 
 
 class ReplicaMoves:
-    """Requests the moves from `broker.log`, and remembers the directories that were chosen for replicas to come.
+    """Requests moves from `broker.log`, and remembers the directories chosen for replicas that do not exist yet.
 
     As in Kafka, a choice is kept in memory only.  It applies if the metadata does not name a directory.
     """
@@ -28,9 +28,9 @@ class ReplicaMoves:
         self._preferred: dict[tuple[str, int], UUID] = {}
 
     async def request(self, moves: Sequence[RequestedMove]) -> list[KafkaCode]:
-        """Move replicas to directories of this broker that work; return the outcome of each request.
+        """Move replicas to working directories of this broker; return the outcome of each request.
 
-        The requests are durable on return.  A move to the current directory ends an earlier move.
+        The requests are durable on return.  A request for the current directory ends an earlier move.
         """
         codes = []
         targets: dict[LogKey, UUID] = {}
@@ -72,7 +72,7 @@ class ReplicaMoves:
         return self._preferred.pop((replica.topic, replica.key.index), None)
 
     def futures(self) -> list[HostedLog]:
-        """Return the copies of the replicas that are moving, or will."""
+        """Return the copies of the replicas that are moving or waiting to move."""
         found = []
         logs = self._logs
         by_key = {future.key: future for future in logs.moves.futures()}

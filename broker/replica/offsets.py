@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch: finds the offset for a time, and the end of an epoch."""
+"""ListOffsets and OffsetForLeaderEpoch: finds the offset for a timestamp, and the end of an epoch."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ class OffsetService:
     async def list_offset(
         self, topic: str, index: int, timestamp: int, current_leader_epoch: int, *, read_committed: bool
     ) -> ListOffsetResult:
-        """Return the first offset at or after `timestamp`, or one of the named places of `broker.kafka.api`.
+        """Return the first offset whose record is at or after `timestamp`, in ms.
 
-        read_committed: the log ends at the last stable offset.
+        timestamp: may also be one of the special timestamps of `broker.kafka.api`, such as `EARLIEST_TIMESTAMP`.
+        read_committed: records from the last stable offset on are ignored; otherwise those from the watermark on.
         """
         replica = self._table.find(topic, index)
         if replica is None:
@@ -66,12 +67,12 @@ class OffsetService:
         if replica.leader is not leader:
             return ListOffsetResult(int(KafkaCode.NOT_LEADER_OR_FOLLOWER))  # its leadership ended during the look-up
         if place is None:
-            # No committed record has such an offset, but an older leader may have shown later records.
+            # No committed record matches, but an earlier leader may have served later records.
             return ListOffsetResult(int(KafkaCode.NONE if leader.latest_known() else KafkaCode.OFFSET_NOT_AVAILABLE))
         return ListOffsetResult(int(KafkaCode.NONE), place.offset, place.timestamp, place.leader_epoch)
 
     def epoch_end(self, topic: str, index: int, leader_epoch: int, current_leader_epoch: int) -> EpochEndResult:
-        """Return the largest epoch up to `leader_epoch` that the log has, and where it ends."""
+        """Return the largest epoch up to `leader_epoch` that the log has, and its end offset."""
         replica: Replica | None = self._table.find(topic, index)
         if replica is None:
             return EpochEndResult(int(self._table.absent(topic, index)[0]))
@@ -84,7 +85,7 @@ class OffsetService:
     async def _look_up(
         self, find: Callable[..., Coroutine[Any, Any, TimestampOffset | None]], *arguments: int
     ) -> TimestampOffset | None:
-        """Run one of a bounded number of look-ups.  A cancelled one counts until its thread has ended."""
+        """Run one of a bounded number of look-ups.  A cancelled look-up counts until its thread has ended."""
         await self._time_lookups.acquire()
         work = asyncio.ensure_future(find(*arguments))
         work.add_done_callback(self._looked_up)
@@ -93,7 +94,7 @@ class OffsetService:
     def _looked_up(self, work: asyncio.Future[TimestampOffset | None]) -> None:
         self._time_lookups.release()
         if not work.cancelled():
-            work.exception()  # read it: the caller may have been cancelled
+            work.exception()  # read it, or asyncio logs it: the caller may have been cancelled
 
 
 def _epoch_at(partition_log: PartitionLog, offset: int, leader: LeaderState) -> int:

@@ -13,8 +13,10 @@ from quorumlog.wire.errors import KafkaCode
 
 @dataclass(slots=True)
 class ParkedProduce:
-    """Offsets are those of its records, and `append_time_ms` their timestamp if the leader gave it.
+    """A produce to one partition that waits for its acknowledgement.
 
+    base_offset, end_offset: the offsets of its records.
+    append_time_ms: the timestamp that the leader gave to its records; -1 if they kept their own.
     timer: ends the wait; None once the time is up.
     """
 
@@ -29,7 +31,8 @@ class ParkedProduce:
 class ParkedProduces:
     """The parked produces of one replica.
 
-    acks=all waits until the watermark passes its end, acks=1 until the flush does; each kind is a heap by end offset.
+    A produce with acks=all waits until the watermark reaches its end, one with acks=1 until a flush does.  Each kind
+    has a heap, ordered by end offset.
     """
 
     __slots__ = ("_by_commit", "_by_flush", "_order", "_timed_out")
@@ -39,7 +42,7 @@ class ParkedProduces:
         self._by_flush: list[tuple[int, int, ParkedProduce]] = []
         self._order = 0
         self._timed_out = 0
-        """Produces in both heaps whose time is up.  They do not count as parked any more."""
+        """Number of produces in the heaps whose time is up.  They no longer count as parked."""
 
     def add(self, produce: ParkedProduce) -> None:
         self._order += 1
@@ -63,7 +66,7 @@ class ParkedProduces:
         return decided
 
     def take_all(self) -> list[ParkedProduce]:
-        """Remove and return every produce, because the leadership that they wait for has ended."""
+        """Remove every produce, because the leadership has ended or the broker stops; return those still parked."""
         heaps = (self._by_flush, self._by_commit)
         taken = [produce for heap in heaps for _, _, produce in heap if produce.timer is not None]
         for heap in heaps:
@@ -76,7 +79,7 @@ class ParkedProduces:
         assert produce.timer is None, produce
         self._timed_out += 1
         if 2 * self._timed_out > len(self._by_flush) + len(self._by_commit):
-            # They are removed only when they are the majority, so the cost for each produce is constant.
+            # Timed-out produces are removed only when they are the majority, so the cost for each one is constant.
             for heap in (self._by_flush, self._by_commit):
                 heap[:] = [entry for entry in heap if entry[2].timer is not None]
                 heapq.heapify(heap)

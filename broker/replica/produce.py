@@ -146,7 +146,7 @@ class ProduceService:
 
     @property
     def recompressed_bytes(self) -> int:
-        """Return how many bytes were recompressed so far, as they were received."""
+        """Return the size, as received, of all batches that were recompressed so far."""
         return self._checks.recompressed_total
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from uuid import UUID
 from quorumlog.wire.v1 import node_pb2 as pb
 
 BATCHES_KEPT = 10_000
-"""Batches of the metadata log whose times are remembered, the latest ones."""
+"""Number of the latest batches of the metadata log whose times are remembered."""
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class Progress:
 class AppliedBatches:
     """The times at which each batch was received and applied, in ms of the wall clock.
 
-    kept_from: batches that end at or below it are unknown or forgotten, unless `since` has them.
+    kept_from: the times of batches that end at or below this offset may be missing from `since`.
     """
 
     def __init__(self, wall_ms: Callable[[], int]) -> None:
@@ -36,10 +36,11 @@ class AppliedBatches:
         self.kept_from = 0
 
     def begin(self, end_offset: int) -> None:
-        """Begin at this offset: earlier batches went to an earlier process, or came as a snapshot."""
+        """Begin at this offset: earlier batches were received by an earlier process, or as a snapshot."""
         self.kept_from = max(self.kept_from, end_offset)
 
     def received(self, end_offset: int) -> None:
+        """Note that the batch that ends at `end_offset` has been received."""
         if len(self._waiting) == BATCHES_KEPT:
             self.kept_from = max(self.kept_from, self._waiting[0][0])
         self._waiting.append((end_offset, self._wall_ms()))

@@ -10,9 +10,9 @@ loop and there are no locks: a method that reads the role and acts on it does so
 object connects them to the log, to the requests that wait, and to the events of `ReplicaEvents`.
 
 **Appends.** `append` appends immediately, so the order of the calls is the order in the log.  Then the produce is
-parked: with acks=1 until this disk has flushed past its end, with acks=all until the watermark has passed it.  The
-event that decides a parked produce completes it (flush, fetch, metadata); nothing polls.  Each has a deadline, and
-their number is bounded.
+parked: with acks=1 until this disk has flushed up to its end, with acks=all until the watermark has reached its end.
+The event that decides a parked produce (flush, fetch, metadata) also completes it; nothing polls.  Each parked produce
+has a deadline, and their number is bounded.
 
 **Serving.**  A leader serves only while this process's own registration is in force and unfenced, and only if its
 leadership is younger than that registration.
@@ -77,14 +77,14 @@ class Following(NamedTuple):
 
 
 class Replica:
-    """At most one of `leader` and `follower` is set; neither while it is offline.
+    """One replica on this broker.  At most one of `leader` and `follower` is set; while it is offline, neither is.
 
-    key: names its log forever; it has the id that the topic was created with.
+    key: identifies its log permanently; it contains the id with which the topic was created.
     topic_id: the id that the topic has now, by which all other nodes name the partition.
     image: the partition in the applied metadata.
     log: None while the replica is offline; `offline` is then the reason.
     role_epoch: the leader epoch for which the role was last set.
-    sessions: the fetch sessions that list this partition, each with its key for it.
+    sessions: the fetch sessions that list this partition, each with the key under which it does.
     """
 
     __slots__ = (
@@ -153,7 +153,7 @@ class Replica:
     def following(self, current_leader_epoch: int) -> Following | KafkaCode:
         """Return the follower that may answer a consumer that was sent under `current_leader_epoch` (-1: unknown).
 
-        It must be in the ISR, because a follower that has lost its leader would otherwise keep its consumers.
+        The follower must be in the ISR.  Otherwise a follower that has lost its leader would keep its consumers.
         """
         if self.log is None:
             return KafkaCode.KAFKA_STORAGE_ERROR
@@ -173,7 +173,7 @@ class Replica:
     def in_sync_log(self) -> PartitionLog | KafkaCode:
         """Return the log of the leader, or of a follower in the ISR; both hold every committed record.
 
-        A log that lacks records could show a transaction as open whose marker is committed.
+        A log that lacks records could show a transaction as open although its marker is committed.
         """
         found = self.leading(NO_EPOCH)
         if isinstance(found, Leading):
@@ -188,7 +188,7 @@ class Replica:
         partition_log.durability.on_flushed = self._on_flushed
 
     def lead(self, limits: Limits) -> None:
-        """Lead under the leader epoch of `image`, or take its other changes if the replica leads under it already.
+        """Lead under the leader epoch of `image`.  A replica that already does so applies the other changes of `image`.
 
         Raises: CorruptStoreError, DiskError.
         """
@@ -227,7 +227,10 @@ class Replica:
         self._context.events.elected(self.partition, image.leader_epoch)
 
     def follow(self) -> None:
-        """Follow the leader of `image` under its leader epoch, or take its other changes if it follows already."""
+        """Follow the leader of `image` under its leader epoch.
+
+        A replica that already does so applies the other changes of `image`.
+        """
         assert self.log is not None, self
         image = self.image
         if self.follower is not None and self.role_epoch == image.leader_epoch:
@@ -244,7 +247,7 @@ class Replica:
         self._report_end(led)
 
     def take_offline(self, error: Exception) -> None:
-        """Neither read nor write this replica any more, because its log failed with `error`."""
+        """Stop reading and writing this replica, because its log failed with `error`."""
         if self.log is None:
             return
         logger.error("replica offline", topic=self.topic, partition=self.key.index, cause=str(error))
@@ -256,14 +259,14 @@ class Replica:
             logs.take_offline(self.key, error)
 
     def remove(self) -> None:
-        """Serve nothing any more: the replica was deleted, or moved to another broker."""
+        """Stop serving, because the replica was deleted or moved to another broker."""
         self._end("deleted", KafkaCode.NOT_LEADER_OR_FOLLOWER)
 
     def renewed(self, topic_id: UUID, image: PartitionImage) -> Replica:
-        """Return the same replica under the topic's new id; this object serves nothing any more.
+        """Return the same replica under the topic's new id; this object stops serving.
 
-        Its role starts over, because proposals and fetches under way name the old id.  Sessions that name the topic
-        instead of its id stay.
+        The role starts over, because proposals and fetches under way name the old id.  Sessions that list the topic by
+        its name stay.
         """
         moved = Replica(self._context, self.key, topic_id, self.topic, image, self.offline)
         moved.sessions = {session: key for session, key in self.sessions.items() if isinstance(key[0], str)}
@@ -300,10 +303,10 @@ class Replica:
         future: asyncio.Future[ProduceResult] | None = None,
         verification: Verification | None = None,
     ) -> asyncio.Future[ProduceResult]:
-        """Append checked batches; the future is answered under the rule of `acks`, or after `timeout_ms`.
+        """Append checked batches; the future is answered as `acks` requires, or after `timeout_ms`.
 
         batches: the result of `check_produced`.
-        future: the one to answer, if there is one already.
+        future: the one to answer; None for a new one.
         verification: see `ProducerState.check`.
         """
         if future is None:
@@ -339,12 +342,12 @@ class Replica:
             future.set_result(refused_by_log(self._explained(appended, partition_log, batches.headers[0])))
             return
         self._context.refused_batches.appended(self.topic, self.key.index, batches.headers[0])
-        if appended.duplicate:  # its records got their time before, and the log does not keep it for each producer
+        if appended.duplicate:  # the first append set it, and the log does not keep it for each producer
             append_time_ms = NO_TIMESTAMP
         self._await_acks(leader, appended, acks, timeout_ms, future, append_time_ms)
 
     def _explained(self, refused: Refused, partition_log: PartitionLog, batch: BatchHeader) -> Refused:
-        """Replace the error for a missing sequence by the one with which this broker refused that sequence."""
+        """Return the refusal of the missing sequence, if this broker refused that sequence; otherwise `refused`."""
         if refused.code != KafkaCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             return refused
         missing = partition_log.producers.expected_sequence(batch.producer_id, batch.producer_epoch)
@@ -423,7 +426,7 @@ class Replica:
         *,
         has_raised: bool = False,
     ) -> asyncio.Future[ProduceResult]:
-        """Append a marker; the future is answered as that of a produce with acks=all."""
+        """Append a marker; the future is answered like that of a produce with acks=all."""
         future: asyncio.Future[ProduceResult] = asyncio.get_running_loop().create_future()
         leader = self.leader
         appended = self.append_marker_as_coordinator(marker, producer, timestamp_ms, has_raised=has_raised)
@@ -441,7 +444,7 @@ class Replica:
             return Refused(int(found), f"{self!r} does not lead under epoch {leader_epoch}")
         if (code := found.leader.admits(ACKS_ALL)) is not KafkaCode.NONE:
             return Refused(int(code), _admission_text(code, found.leader, ACKS_ALL))
-        if found.log.durability.is_truncating:  # elected meanwhile; see `produce`
+        if found.log.durability.is_truncating:  # elected meanwhile; see `append`
             return Refused(int(KafkaCode.NOT_LEADER_OR_FOLLOWER), _TRUNCATING)
         return found
 
@@ -537,7 +540,7 @@ class Replica:
     # -- flush and watermark
 
     def ensure_flush(self) -> None:
-        """Report to the role when everything appended or truncated is flushed; immediately, if it already is."""
+        """Notify the role once all appends and truncations are flushed; immediately if they already are."""
         self._awaits_flush = True
         if self.log is not None and self.log.is_settled:
             self._on_flushed(self.log.flushed_offset)
@@ -559,7 +562,7 @@ class Replica:
             self._on_leader_changed(self.leader.on_limits(limits))
 
     def follow_watermark(self, high_watermark: int) -> None:
-        """As a follower: raise the watermark to the leader's, as far as the own log goes."""
+        """As a follower: raise the watermark to the leader's, but not above the end of the own log."""
         assert self.follower is not None, self
         assert self.log is not None, self
         if self.follower.watermark_after(high_watermark, self.log.end_offset):
@@ -590,9 +593,9 @@ class Replica:
     # -- fetches and ISR, as the leader
 
     async def read(self, offset: int, max_bytes: int, up_to_offset: int) -> bytes | memoryview:
-        """Return whole batches from the one that holds `offset`, none that ends above `up_to_offset`.
+        """Return whole batches, from the one with `offset` on.  None of them ends above `up_to_offset`.
 
-        The role may have changed when this returns: the caller compares `leader` with the one that it began under.
+        The role may have changed when this returns.  The caller must compare it with the role before the call.
 
         Raises: CorruptStoreError, DiskError.
         """
@@ -600,7 +603,7 @@ class Replica:
         return self.log.read(offset, max_bytes, up_to_offset)
 
     def on_fetch(self, broker_id: int, broker_epoch: int, end: int, contact: Contact | None) -> None:
-        """A follower has everything below `end` on its disk.  The caller has checked that position."""
+        """Note that a follower has everything below `end` on its disk.  The caller has checked that position."""
         leader = self.leader
         assert leader is not None, self
         if leader.on_fetch(broker_id, broker_epoch, end, now_ms(), contact):
@@ -609,7 +612,7 @@ class Replica:
             self._context.events.isr_candidate(self)
 
     def on_log_start(self, broker_id: int, broker_epoch: int, log_start: int) -> None:
-        """A follower has made this log start durable, after `on_fetch`."""
+        """Note that a follower has made this log start durable.  Call it after `on_fetch`."""
         leader = self.leader
         if leader is not None and leader.on_log_start(broker_id, broker_epoch, log_start):
             self._context.events.low_watermark_moved(self)
@@ -617,9 +620,9 @@ class Replica:
                 self._context.events.isr_candidate(self)
 
     def advance_start(self, offset: int) -> None:
-        """Raise the log start, as far as the watermark.  `start_moved` reports a start that is not durable yet.
+        """Raise the log start to `offset`, but not above the watermark.
 
-        Retention may also have moved it.
+        Report `start_moved` if the log start is not durable yet.  Retention may have moved it before.
         """
         assert self.log is not None, self
         before = self.log.start_offset
@@ -642,7 +645,7 @@ class Replica:
     def _touch(self, *, consumers: bool, followers: bool) -> None:
         """Mark the partition in all sessions that list it, and wake the parked fetches of consumers or followers.
 
-        A follower is woken for a watermark only if it serves consumers: it learns the watermark with the next records.
+        A new watermark wakes followers only if they serve consumers.  Other followers learn it with the next records.
         """
         for session, key in self.sessions.items():
             session.touch(key)
@@ -651,7 +654,7 @@ class Replica:
 
 
 def refused_produce(code: KafkaCode, message: str = "", partition: PartitionImage | None = None) -> ProduceResult:
-    """partition: names the leader that the client should ask instead."""
+    """Return the result of a refused produce.  partition: names the leader that the client should ask instead."""
     leader, epoch = (-1, NO_EPOCH) if partition is None else (partition.leader, partition.leader_epoch)
     return ProduceResult(int(code), error_message=message, leader_id=leader, leader_epoch=epoch)
 

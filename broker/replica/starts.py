@@ -1,4 +1,4 @@
-"""Makes log starts durable that DeleteRecords or a leader has moved.
+"""Makes log starts durable after DeleteRecords or a leader has moved them.
 
 Retention moves log starts as well, but writes them itself (`LogManager.maintain`).
 """
@@ -23,10 +23,10 @@ _Moved = dict[UUID, list[tuple[Replica, PartitionLog]]]
 
 
 class LogStarts:
-    """Writes all log starts of a data directory that have moved since its last write together.
+    """Writes the log starts that have moved, those of one data directory together.
 
-    A directory that hangs delays only its own.  Afterwards `low_watermark_moved` reports each leader, and `flushed`
-    each follower, whose next fetch reports its new start to the leader.
+    A directory that hangs delays only the log starts in it.  After a write, `low_watermark_moved` is reported for each
+    leader, and `flushed` for each follower.  The follower's next fetch then reports its new start to the leader.
     """
 
     def __init__(self, table: ReplicaTable) -> None:
@@ -58,11 +58,11 @@ class LogStarts:
                 writing.cancel()
 
     async def write(self) -> None:
-        """Write the starts that have moved.  Those that move meanwhile wait for the next call."""
+        """Write the starts that have moved.  Starts that move meanwhile wait for the next call."""
         await asyncio.gather(*map(self._write, self._take().values()))
 
     def _take(self) -> _Moved:
-        """Return the starts to write now.  Those in directories that are being written wait."""
+        """Return the starts to write now.  If a write to a directory is under way, the starts in it wait."""
         taken: _Moved = {}
         for key in list(self._moved):
             replica = self._table.get(key)

@@ -1,4 +1,4 @@
-"""Strays: logs on disk whose replicas are no longer in the metadata: they were deleted, or moved to another broker."""
+"""Strays: logs on disk that the metadata no longer assigns to this broker, or that were deleted with their topic."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quorumlog.runtime.turns import Turn
 logger = get_logger("broker")
 
 GENERATION = "broker/generation"
-"""Fact: the generation of the quorum under which the directory's strays were last looked for."""
+"""Fact: the generation of the quorum when the directory was last searched for strays."""
 
 
 class Strays:
@@ -43,13 +43,13 @@ class Strays:
         self.are_known = False
 
     async def set_aside(self) -> None:
-        """Set aside every log that no hosted replica has.  The table must be complete.
+        """Set aside every log that belongs to no hosted replica.  The table must be complete.
 
-        A directory that fails meanwhile is offline, and the others go on without it.
+        If a directory fails meanwhile, it goes offline, and the work continues in the others.
         """
         generation = self._generation()
         keep = bool(self._rebuilt(generation))
-        for _ in range(len(self._disks) + 1):  # at most one failure for each
+        for _ in range(len(self._disks) + 1):  # each directory fails at most once
             try:
                 await self._set_aside(generation, keep)
             except DiskError as error:
@@ -79,7 +79,7 @@ class Strays:
                 raise
 
     def _rebuilt(self, generation: int) -> list[Disk]:
-        """Return the working directories whose strays were last looked for before the quorum was rebuilt."""
+        """Return the working directories that were last searched for strays before the quorum was rebuilt."""
         working = [disk for disk in self._disks if disk.directory_id not in self._logs.failed_disks]
         return [disk for disk in working if _fact_number(disk, GENERATION) < generation]
 
@@ -108,7 +108,7 @@ class Strays:
             return
         topics = {found.topic for key in strays if (found := self._logs.get(key)) is not None}
         logger.error(
-            "the rebuilt quorum does not know these replicas: set aside, and kept",
+            "replicas that the rebuilt quorum does not know were set aside, and are kept",
             count=len(strays),
             topics=",".join(sorted(topics)[:20]),
             next="examine them; `kctl brokers purge-strays` deletes them",

@@ -40,7 +40,7 @@ class ReplicaTable:
         return self._by_id.get(PartitionKey(topic, index))
 
     def with_log(self, key: LogKey) -> Replica | None:
-        """Return the replica of this log; a search."""
+        """Return the replica of this log.  This searches the whole table."""
         return next((replica for replica in self if replica.key == key), None)
 
     def add(self, key: LogKey, topic_id: UUID, topic: str, image: PartitionImage) -> Replica:

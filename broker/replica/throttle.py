@@ -1,4 +1,4 @@
-"""The throttle of reassignments: limits the rate at which replicas that join this broker copy."""
+"""The throttle of reassignments: limits the rate at which replicas that are being added to this broker copy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from broker.core.throttle import Throttle
 
 
 class ReplicationThrottle:
-    """The rate limit of all replicas that join this broker.  `release` is called when waiting replicas may continue."""
+    """The common rate limit of the replicas that are being added to this broker.
+
+    release: called when waiting replicas may continue.
+    """
 
     PORTION_MIN = 4096
     WAIT_MIN_S = 0.01
@@ -27,15 +30,16 @@ class ReplicationThrottle:
             self._release()
 
     def spend(self, size: int) -> None:
+        """Count `size` copied bytes."""
         self._throttle.spend(size, asyncio.get_running_loop().time())
 
     def portion(self, most: int) -> int:
-        """Return the bytes to request at a time: those of a tenth of a second at the current rate, at most `most`."""
+        """Return how many bytes to request at a time: as many as the rate permits in 0.1 s, but at most `most`."""
         rate = self._throttle.rate
         return most if rate < 0 else min(most, max(self.PORTION_MIN, rate // 10))
 
     def must_wait(self) -> bool:
-        """Return whether to request nothing now; `release` is then called later."""
+        """Return whether the rate is exceeded, so that nothing may be requested now; `release` is then called later."""
         loop = asyncio.get_running_loop()
         wait_s = self._throttle.wait_s(loop.time())
         if wait_s == 0.0:

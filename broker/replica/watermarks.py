@@ -50,7 +50,7 @@ class Watermarks:
                     self._found_in[name] = directory_id
 
     def restored(self, key: LogKey) -> int:
-        """Return, once, a watermark that was in force before this start; 0 when it is unknown."""
+        """Return the watermark that was saved before this start, and forget it; 0 if it is unknown."""
         return self._restored.pop(watermark_fact(key), 0)
 
     def forget(self, key: LogKey) -> None:
@@ -62,7 +62,7 @@ class Watermarks:
             self._forgotten[directory_id].add(name)
 
     async def save(self) -> None:
-        """Write the unsaved watermarks.  Those that move meanwhile wait for the next call."""
+        """Write the unsaved watermarks.  Watermarks that move meanwhile wait for the next call."""
         due = list(self._unsaved)
         for start in range(0, max(len(due), 1), CHANGES_MAX):  # at least once, for the facts to delete
             taken = due[start : start + CHANGES_MAX]
