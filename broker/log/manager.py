@@ -8,7 +8,7 @@
     folder/<folder>       the folder exists; its newest flushed segment, or that its topic has write.caching
     damaged/<folder>      the damage that was found in the folder, which is read in full before it is trusted again,
                           and the end of the records that were durable then
-    broker/clean_epoch    nothing was written since the last clean stop (written by `broker.server.role`)
+    broker/clean_epoch    nothing was written since the last clean stop (written by `broker.server.marks`)
     watermark/<log>       everything below it was durable and committed (written by `broker.replica.watermarks`)
     moving/<folder>       the log moves to another directory, which `move_facts` describes
     future/<folder>       this directory has a complete copy of a log that moves here
