@@ -48,7 +48,7 @@ class Forwarder:
         return asyncio.get_running_loop().time() + max(1, min(timeout_ms, self._timeout_max_ms)) / 1000
 
     async def forward(self, rpc: Rpc[RequestT, ReplyT], request: RequestT, deadline: float) -> ReplyT:
-        """Return the controller's reply; if none arrives in time, a reply whose result is that error."""
+        """Return the controller's reply.  If the call fails or takes too long, return a reply with that error."""
         timeout_ms = max(1, int((deadline - asyncio.get_running_loop().time()) * 1000))
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -75,7 +75,7 @@ class Forwarder:
 
 
 def outcome(result: pb.Result, code: int | None = None) -> dict[str, Any]:
-    """Return the fields of a response for one result.  code: Kafka's number for its error, if it is not the usual."""
+    """Return the fields of a response for one result.  code: replaces Kafka's usual number for an error."""
     if is_ok(result):
         return {"error_code": 0, "error_message": None}
     return {"error_code": code_of(result.error) if code is None else code, "error_message": message_of(result)}
@@ -90,14 +90,14 @@ async def create_topics(forwarder: Forwarder, request: Any, image: Callable[[], 
     seen: set[str] = set()
     for topic in request.topics:
         if topic.name in seen:
-            refused[topic.name] = pb.Result(error=ApiError.INVALID_REQUEST, message="the topic is in the request twice")
+            refused[topic.name] = pb.Result(error=ApiError.INVALID_REQUEST, message="the request repeats the topic")
         seen.add(topic.name)
         new = message.topics.add(
             name=topic.name, partitions=topic.num_partitions, replication_factor=topic.replication_factor
         )
         assignment = {item.partition_index: item.broker_ids for item in topic.assignments}
         if sorted(assignment) != list(range(len(topic.assignments))):
-            reason = "the partitions of an assignment count from 0 without holes"
+            reason = "the partitions of an assignment must be numbered from 0 without gaps"
             refused[topic.name] = pb.Result(error=ApiError.INVALID_REPLICA_ASSIGNMENT, message=reason)
         for index in sorted(assignment):
             new.assignment.add(values=assignment[index])

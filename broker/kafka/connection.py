@@ -42,8 +42,8 @@ class HangUp(Exception):
 class Pending(msgspec.Struct, frozen=True):
     """A reply that `finish` makes once all futures are done.
 
-    is_owned: the futures are cancelled if the connection is lost first, or the server closes.  Otherwise they are only
-        dropped with the connection.
+    is_owned: if the connection is lost first, or the server closes, the futures are cancelled.  Otherwise they
+        continue, and their results are dropped.
     """
 
     futures: Sequence[asyncio.Future[Any]]
@@ -172,7 +172,7 @@ class Connection(FrameProtocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether this connection can be closed without losing a request or a reply.
+        """Return whether this connection can be closed without losing a request or a reply.
 
         The beginning of a small frame may be lost.
         """
@@ -291,7 +291,7 @@ class Connection(FrameProtocol):
         Raises: RemoteProtocolError, before the request has a slot.
         """
         if not is_produce and len(frame) > self._limits.small_request_max_bytes:
-            raise RemoteProtocolError(f"request of {len(frame)} bytes; only Produce may be so large")
+            raise RemoteProtocolError(f"a request of {len(frame)} bytes is too large; only Produce may have this size")
         header = codec.parse_request_header(frame)
         slot = _Slot(header, len(frame))
         try:
@@ -439,7 +439,7 @@ class Connection(FrameProtocol):
 
     def sweep(self, now: float) -> None:
         """Close the connection if it is idle, or if either direction has stalled."""
-        seen = (self._requests, self.mid_frame)  # a frame that begins has its full time, however long the rest was
+        seen = (self._requests, self.mid_frame)  # a new frame has its full time, even after a long pause
         if seen != self._seen or self._line or not self._reading:  # nothing arrives while this broker does not read
             self._seen, self._seen_at = seen, now
         limits = self._limits
@@ -452,7 +452,7 @@ class Connection(FrameProtocol):
             self._stalled("its frame has not arrived in time" if self.mid_frame else "idle")
         assert self._transport is not None
         unsent = self._transport.get_write_buffer_size()
-        sent = self._written_bytes - unsent  # the unsent bytes alone say nothing: further replies may have been added
+        sent = self._written_bytes - unsent  # the unsent bytes alone show no progress: replies may have been added
         if unsent == 0:
             self._unsent_mark = None
         elif self._unsent_mark is None or sent - self._unsent_mark[1] >= limits.write_stall_bytes:

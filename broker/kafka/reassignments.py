@@ -18,7 +18,7 @@ from quorumlog.wire.v1 import controller_pb2 as pb
 Key = tuple[str, int]
 
 SPARED = ApiError.OPERATION_NOT_ATTEMPTED
-"""The controller's answer for a partition that was not changed only because it refused others of the request."""
+"""The controller's answer for a partition that is unchanged only because others of the request were refused."""
 
 
 async def alter(forwarder: Forwarder, request: Any) -> dict[str, Any]:
@@ -32,9 +32,7 @@ async def alter(forwarder: Forwarder, request: Any) -> dict[str, Any]:
             key = (topic.name, each.partition_index)
             if key in wanted or key in results:
                 wanted.pop(key, None)
-                results[key] = pb.Result(
-                    error=ApiError.INVALID_REQUEST, message="the partition is in the request twice"
-                )
+                results[key] = pb.Result(error=ApiError.INVALID_REQUEST, message="the request repeats the partition")
             elif each.replicas is not None and not each.replicas:
                 results[key] = pb.Result(
                     error=ApiError.INVALID_REPLICA_ASSIGNMENT, message="a partition needs replicas"
@@ -55,7 +53,7 @@ async def alter(forwarder: Forwarder, request: Any) -> dict[str, Any]:
             if failure is None and reply.changed:
                 await forwarder.wait_for([reply.offset], deadline)
             break
-        failure = None  # of single partitions; their answers are final, the others are requested again
+        failure = None  # single partitions were refused; these answers are final, the others are requested again
         results.update(decided)
         wanted = {key: replicas for key, replicas in wanted.items() if key not in decided}
     return _altered(results, failure)

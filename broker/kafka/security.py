@@ -1,7 +1,7 @@
 """Requests about security and quotas, answered as a Kafka broker answers them while security is off.
 
-There is no authorizer, no SASL and no quota here.  Descriptions are therefore empty, removals find nothing, and
-changes are refused: nothing is accepted that would have no effect.
+quorumlog has no authorizer, no SASL and no quotas.  Therefore descriptions are empty, and removals find nothing.
+Changes are refused, because they would have no effect.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _filter_refusal(components: Any) -> tuple[KafkaCode, str] | None:
             return KafkaCode.INVALID_REQUEST, f"match type {each.match_type} does not exist"
         if (each.match is not None) != (each.match_type == _EXACT):
             name = (each.match or "")[:60]
-            return KafkaCode.INVALID_REQUEST, f"a match of type {each.match_type} with the name {name!a}"
+            return KafkaCode.INVALID_REQUEST, f"match type {each.match_type} does not permit the name {name!a}"
     if "ip" in types and len(types) > 1:
         return KafkaCode.INVALID_REQUEST, "the type ip cannot be combined with others"
     return None
@@ -122,7 +122,7 @@ def alter_quotas(request: Any) -> dict[str, Any]:
 def _quota_refusal(entry: Any) -> tuple[KafkaCode, str] | None:
     types = Counter(each.entity_type for each in entry.entity)
     if not types:
-        return KafkaCode.INVALID_REQUEST, "a quota without an entity"
+        return KafkaCode.INVALID_REQUEST, "the quota names no entity"
     for kind, count in types.items():
         if kind not in _ENTITY_TYPES:
             return KafkaCode.INVALID_REQUEST, f"entities of the type {kind[:60]!a} do not exist"
