@@ -2,8 +2,7 @@
 
 `broker.replica.service.ReplicaService` implements `Replicas`; `broker.coordinator.groups.GroupCoordinators` implements
 `Groups`.  Handlers convert a frame into a request, and a result into a frame; they decide nothing.  Error codes are the
-protocol's numbers (`KafkaCode`); 0 is success.
-End offsets are exclusive.
+protocol's numbers (`KafkaCode`); 0 is success.  End offsets are exclusive.
 
 Rules for handlers:
 
@@ -69,7 +68,7 @@ EARLIEST_PENDING_UPLOAD_TIMESTAMP = -6
 """Without remote storage, -4 is the log start, and nothing is or will be remote (-5, -6)."""
 
 UP_TO_WATERMARK = -1
-"""Offset of a deletion of records: all committed ones."""
+"""`offset` of a request that deletes all committed records."""
 
 
 class ProduceResult(msgspec.Struct, frozen=True):
@@ -77,7 +76,7 @@ class ProduceResult(msgspec.Struct, frozen=True):
 
     base_offset: offset of the first record, or of the original's first record if this is a duplicate; -1 with an error,
         except with NOT_ENOUGH_REPLICAS_AFTER_APPEND and REQUEST_TIMED_OUT, whose records may be in the log.
-    error_message: for protocol versions that carry it; empty = None.
+    error_message: for protocol versions that contain it; empty is sent as null.
     record_errors: the invalid records, if the error is about single records.
     leader_id, leader_epoch: the leader to ask instead, with NOT_LEADER_OR_FOLLOWER; -1 = unknown.
     """
@@ -120,12 +119,13 @@ class FetchPlan(msgspec.Struct, frozen=True):
     """A whole fetch request.
 
     replica_id: `CONSUMER`, or the fetching broker's id with its broker epoch.
-    max_wait_ms: capped by the manager.  min_bytes <= 0 answers immediately.
+    max_wait_ms: bounded by `ReplicaLimits.max_wait_ms`.
+    min_bytes: bytes of records for which the fetch waits; 0 or less = do not wait.
     session_id, session_epoch: as in the request (KIP-227); the defaults mean a full fetch with no session.
     by_id: topics are named by id; a session cannot mix both.
     read_committed: read up to the last stable offset, and report the aborted transactions; only for consumers.
-    rack: the rack of a consumer that may be sent to another replica (KIP-392); empty = not stated.
-    listener: the name of the listener; a consumer is sent only to brokers that have this listener.
+    rack: the rack of a consumer that may be referred to another replica (KIP-392); empty = not stated.
+    listener: the name of the listener; a consumer is referred only to brokers that have this listener.
     """
 
     partitions: tuple[FetchPartition, ...]
@@ -214,7 +214,7 @@ class Groups(Protocol):
     async def prepare(self) -> str:
         """Wait until the topic that holds the groups exists; create it if necessary.
 
-        Return why it does not exist, or an empty string.
+        Return the reason if it cannot be created, otherwise an empty string.
         """
         ...
 
@@ -229,8 +229,8 @@ class Groups(Protocol):
     def call(self, partition: int, request: GroupRequest, size: int) -> asyncio.Future[Any]:
         """Send a request, whose groups are all in this partition, to the coordinator.
 
-        The future gets the response, or the `KafkaCode` of a refusal; it never raises.  Its caller cancels it when the
-        client hangs up.
+        The future gets the response, or the `KafkaCode` of a refusal; it never raises.  The caller cancels the future
+        when the client disconnects.
 
         size: bytes of the client's request.
         """
@@ -290,7 +290,7 @@ class Shares(Protocol):
         ...
 
     def lock_ms(self, group: str) -> int:
-        """Return how long a member of a group may keep a record."""
+        """Return the duration of a group's acquisition locks: how long a member may hold a record."""
         ...
 
     async def fetch(self, plan: ShareFetchPlan) -> ShareReply: ...
@@ -328,7 +328,7 @@ class Shares(Protocol):
     async def alter_offsets(
         self, group: str, offsets: Sequence[tuple[NamedPartitions, Sequence[int]]]
     ) -> tuple[ListShareStatesResponse, list[StateResponse]]:
-        """Let states of an empty group begin anew at the given offsets.  A missing group is created."""
+        """Reset the states of an empty group to the given start offsets.  A missing group is created."""
         ...
 
     async def delete_offsets(self, group: str, topics: Sequence[str]) -> dict[str, KafkaCode] | ListShareStatesResponse:
@@ -339,8 +339,8 @@ class Shares(Protocol):
 class HostedLog(msgspec.Struct, frozen=True):
     """The log of one replica of this broker.  size: bytes of its segments.
 
-    offset_lag: records that it lacks, up to the watermark.
-    is_future: it is a copy in the directory to which the replica moves, which lacks records up to the end of the log.
+    offset_lag: number of offsets that it lacks: up to the watermark, or for a copy up to the end of the current log.
+    is_future: it is a copy in the directory to which the replica moves.
     """
 
     directory_id: UUID
@@ -352,7 +352,7 @@ class HostedLog(msgspec.Struct, frozen=True):
 
 
 class RequestedMove(msgspec.Struct, frozen=True):
-    """A replica that is to be in a data directory of this broker."""
+    """A request to move a replica to a data directory of this broker."""
 
     topic: str
     index: int
@@ -469,7 +469,8 @@ class Replicas(Protocol):
         call has returned.  `batches` is not kept after the future is done, except by a check of records that is still
         running in a thread (at most `record_check_threads`).
 
-        transactional_id: the transaction to which the records belong, if any.  support: the client's, for transactions.
+        transactional_id: the transaction to which the records belong, if any.
+        support: how far the client supports transactions.
         """
         ...
 
@@ -497,21 +498,28 @@ class Replicas(Protocol):
         current_leader_epoch: int = NO_EPOCH,
         *,
         read_committed: bool = False,
-    ) -> ListOffsetResult: ...
+    ) -> ListOffsetResult:
+        """Return the first offset whose record is at or after `timestamp`, or the offset of a special timestamp.
+
+        read_committed: only records below the last stable offset count.
+        """
+        ...
 
     def epoch_end(
         self, topic: str, index: int, leader_epoch: int, current_leader_epoch: int = NO_EPOCH
-    ) -> EpochEndResult: ...
+    ) -> EpochEndResult:
+        """Return the largest epoch up to `leader_epoch` in the leader's log, and its end offset."""
+        ...
 
     def hosted_logs(self) -> list[HostedLog]:
         """Return the logs of all replicas that are not offline, and the copies of those that are moving."""
         ...
 
     async def move_replicas(self, moves: Sequence[RequestedMove]) -> list[KafkaCode]:
-        """Move replicas to directories that work, in the background; return the outcome of each request.
+        """Move replicas to working directories, in the background; return the outcome of each request.
 
         REPLICA_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION: this broker has no replica of the partition, or the partition
-        does not exist.  If the replica is created later, it may be created there.
+        does not exist.  If the replica is created later, it may be created in the requested directory.
         """
         ...
 

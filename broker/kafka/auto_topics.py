@@ -4,7 +4,8 @@ Theory of operation.  The reply to a Metadata request does not wait: a missing t
 clients ask again until the topic exists.  `AutoTopics.want` notes missing names.  One task takes the names that were
 noted, as many as fit into a request, and asks the controller to create them; the others wait for the next request.  So
 a thousand clients that ask for the same topic at the same time cause one creation.  If several brokers request the same
-topic, the controller creates it once and refuses the others, which therefore count TOPIC_ALREADY_EXISTS as success.
+topic, the controller creates it once.  It refuses the other requests with TOPIC_ALREADY_EXISTS, which these brokers
+treat as success.
 
 A name is under way until this broker has applied the creation, so a client that asks meanwhile starts no second
 creation.  After a refusal it stays under way for a pause, because clients repeat their requests every 100 ms.
@@ -53,7 +54,7 @@ class AutoTopics:
 
     @property
     def under_way(self) -> int:
-        """Number of names that are being created, or were refused a moment ago."""
+        """Number of names that are being created, or were refused less than `auto_topics_pause_ms` ago."""
         return len(self._under_way)
 
     def want(self, names: Iterable[str], image: ClusterImage) -> None:

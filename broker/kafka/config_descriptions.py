@@ -55,7 +55,7 @@ _FLAGS: Final = struct.Struct(">?b?")
 
 
 class _Value(NamedTuple):
-    """A value that a config has at one of its sources.  name: of the config there."""
+    """A value that a config has at one of its sources.  name: the name of the config at that source."""
 
     name: str
     value: str
@@ -63,7 +63,7 @@ class _Value(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """A config as a response contains it.  value, source: those in force."""
+    """A config in the form of a response.  value, source: the value in force, and its source."""
 
     name: str
     value: str | None
@@ -77,9 +77,9 @@ class _Row(NamedTuple):
 async def describe_configs(
     request: Any, version: int, image: ClusterImage, node_id: int, settings: Sequence[NodeSetting]
 ) -> bytearray:
-    """Return the encoded DescribeConfigs response.  settings: of this broker, whose id is `node_id`.
+    """Return the encoded DescribeConfigs response.  settings: the settings of this broker, whose id is `node_id`.
 
-    A question that the request repeats is answered once, because a resource may have a hundred configs.
+    An entry that the request repeats is answered once, because a resource may have a hundred configs.
     """
     questions = {
         (each.resource_type, each.resource_name, each.configuration_keys or ()): each for each in request.resources

@@ -1,7 +1,7 @@
-"""Changes of configs over the Kafka protocol, which the active controller makes, and the list of their resources.
+"""AlterConfigs and IncrementalAlterConfigs, which are forwarded to the active controller, and ListConfigResources.
 
-Kafka's types of resource are topics (2), brokers (4) and groups (32).  A broker without a name means the whole cluster.
-Kafka's other types, loggers of brokers and client metrics, have no configs here.
+The types of resources with configs are topics (2), brokers (4) and groups (32).  A broker without a name means the
+whole cluster.  Kafka's other types, broker loggers and client metrics, have no configs in quorumlog.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The newer protocol of consumer groups (KIP-848): converts its frames, like `broker.kafka.groups`.
 
-Partitions have the ids of their topics, for the coordinator as well.
+Frames and coordinators name partitions by the id of their topic.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def consumer_group_heartbeat(asked: DecodedRequest) -> Pending:
 
 
 def _owned(topics: Any) -> Partitions | None:
-    """Return the partitions that a member reports.  A topic without an id exists nowhere."""
+    """Return the partitions that a member reports.  A topic without an id does not exist, and is left out."""
     if topics is None:
         return None
     # Sets that grow in place: a client may repeat a topic as often as its request has room for it.

@@ -123,7 +123,7 @@ def _produce_reply(
 
 
 async def handle_fetch(replicas: Replicas, caller: Caller, frame: memoryview, room: Callable[[], int]) -> Reply:
-    """Answer a Fetch.  room: returns the most bytes of records that a reply to a consumer may contain now."""
+    """Answer a Fetch.  room: returns how many bytes of records a reply to a consumer may contain now."""
     version = caller.header.api_version
     request = fetch.decode_request(frame, caller.header.body, version, FetchPartition, ForgottenPartition)
     refusal = _refusal(request, version)
@@ -143,7 +143,7 @@ async def handle_fetch(replicas: Replicas, caller: Caller, frame: memoryview, ro
 
 
 def _without_storage_error(result: R) -> R:
-    """Replace KAFKA_STORAGE_ERROR, which old clients do not know, by one that makes them look for the leader."""
+    """Replace KAFKA_STORAGE_ERROR, which old clients do not know, by an error that makes them look for the leader."""
     if result.error_code != KafkaCode.KAFKA_STORAGE_ERROR:
         return result
     return replace(result, error_code=int(KafkaCode.NOT_LEADER_OR_FOLLOWER))

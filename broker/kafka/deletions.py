@@ -10,7 +10,7 @@ from quorumlog.wire.kafka import codec
 
 
 def handle_delete_records(replicas: Replicas, caller: Caller, frame: memoryview) -> Pending:
-    """Begin the deletions of a DeleteRecords request, each of its partitions on its own."""
+    """Begin the deletions of a DeleteRecords request, one for each partition.  Each gets its own answer."""
     header = caller.header
     request = codec.decode_request(header, frame)
     timeout_ms = codec.milliseconds(request.timeout)

@@ -1,4 +1,4 @@
-"""The features of the cluster: in ApiVersions, and changed by UpdateFeatures.  The check of the client's name."""
+"""The features of the cluster, in ApiVersions and UpdateFeatures.  Also the check of the client's software name."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def update_features(forwarder: Forwarder, request: Any, image: ClusterImag
 
 
 def _refused_here(update: Any, count: int, image: ClusterImage) -> pb.Result | None:
-    """Return the refusal of an update that the controller cannot express, or the result of one that is not needed."""
+    """Return the result of an update that is not sent to the controller: a refusal, or success without a change."""
     name, level = update.feature, update.max_version_level
     present = next((each.level for each in describe_features(image) if each.name == name), level)
     text = None

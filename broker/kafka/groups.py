@@ -193,7 +193,7 @@ class Split(Generic[K]):
 
 
 async def side_by_side(work: Callable[[K], Awaitable[V]], items: Sequence[K]) -> list[V]:
-    """Return the results of `work` for all items, in their order.
+    """Return the results of `work` for all items, in their order.  Some items are processed concurrently.
 
     A group whose share coordinator does not answer takes seconds, and must not delay the others of the request.
     """
@@ -608,7 +608,7 @@ def _described(group: GroupDescription) -> Values:
 
 
 def explain_groups(asked: DecodedRequest) -> Pending:
-    """Answer a request of quorumlog's own: the reasons for the last rebalances."""
+    """Answer an ExplainGroups, which Kafka does not have: report the reasons for the last rebalances of groups."""
     names = tuple(dict.fromkeys(asked.request.group_ids))
     split = Split(asked, names, str, ExplainGroups)
 

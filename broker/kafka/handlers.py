@@ -88,7 +88,7 @@ class Access(NamedTuple):
 class Handler(msgspec.Struct, frozen=True):
     """One request that this broker answers.
 
-    low, offered: the versions that are served, which ApiVersions reports (but see `_ADVERTISED_LOW`).
+    low, offered: the first and the last version that are served.  ApiVersions reports them (but see `_ADVERTISED_LOW`).
     access: the permission that the caller needs; None if every client may send the request.  It is not checked yet.
     is_listed: whether ApiVersions lists the request.
     """
@@ -117,7 +117,7 @@ class Handlers:
         transactions: Transactions,
         shares: Shares,
     ) -> None:
-        """reply_room: returns the bytes of records that one reply to a consumer may contain now."""
+        """reply_room: returns how many bytes of records one reply to a consumer may contain now."""
         self._replicas = replicas
         self._groups = groups
         self._new_id = new_id
@@ -397,7 +397,7 @@ def _of_transactions(
 
 
 def _fixed(low: int, offered: int, values_of: Callable[[Any], dict[str, Any]], operation: Operation) -> Handler:
-    """Return the row of a request whose answer depends on nothing but the request."""
+    """Return the row of a request whose answer depends only on the request."""
 
     def answer(handlers: Handlers, caller: Caller, frame: memoryview) -> Reply:
         return _encoded(caller, values_of(codec.decode_request(caller.header, frame)))

@@ -9,16 +9,19 @@ import msgspec
 
 
 class KafkaLimits(msgspec.Struct, frozen=True):
+    """Every bound of the Kafka listeners of a broker."""
+
     frame_max_bytes: int = 100 << 20
     """A larger frame closes its connection before it is read."""
     small_request_max_bytes: int = 4 << 20
-    """A larger request closes its connection, unless it is Produce.  Others take many times their size once decoded."""
+    """A larger request closes its connection, unless it is Produce.  Other requests take many times their size in
+    memory once they are decoded."""
     connections_max: int = 4_000
     """Connections of all listeners, at most half of the process's file descriptors.  A further connection replaces an
     idle one, or is closed immediately if none is idle."""
     inter_broker_connections_max: int = 500
-    """Connections beyond `connections_max`, at most a quarter of it, on the listener for other brokers if it is not the
-    only one.  So clients that are never idle cannot keep followers out."""
+    """Connections that the listener for other brokers accepts beyond `connections_max`, at most a quarter of that
+    limit; none if it is the only listener.  So clients that are never idle cannot keep followers out."""
     requests_per_connection_max: int = 64
     """Requests of one connection that were read and are not answered yet.  At this number, reading stops."""
     held_max_bytes: int = 512 << 20
@@ -42,9 +45,10 @@ class KafkaLimits(msgspec.Struct, frozen=True):
     close_ms: int = 2_000
     """Time that a closing server waits for replies to be made and sent."""
     metadata_cache_max_bytes: int = 16 << 20
+    """Bytes of cached Metadata responses.  A response that would exceed it empties the cache first."""
     auto_topics_per_request_max: int = 100
-    """Topics that one Metadata request may have created, the first ones that it names.  The client asks again for the
-    others."""
+    """Topics that are created for one Metadata request: the first missing ones that it names.  The client asks again
+    for the others."""
     auto_topics_max: int = 1_000
     """Automatic creations that are under way, or were refused less than `auto_topics_pause_ms` ago.  Above it, a
     missing topic is not created; the client asks again."""
@@ -55,13 +59,14 @@ class KafkaLimits(msgspec.Struct, frozen=True):
     describe_quorum_timeout_ms: int = 5_000
     """Longest time for the answer of the quorum's leader to DescribeQuorum."""
     voter_change_timeout_ms: int = 25_000
-    """Longest time for RemoveRaftVoter and UpdateRaftVoter, which name no time.  Clients wait for 30 s."""
+    """Longest time for RemoveRaftVoter and UpdateRaftVoter, which contain no timeout.  Clients wait for 30 s."""
     controller_timeout_max_ms: int = 120_000
     """Longest time for a forwarded request, even if the client allows more."""
 
 
 REPLY_MIN_BYTES = 1 << 20
-"""Bytes of records that one reply may contain, however many bytes are held.  One batch is always sent whole."""
+"""Bytes of records that one reply may always contain, even if the held bytes exceed their limit.  One batch is always
+sent whole."""
 
 
 class Reading(Protocol):
@@ -118,6 +123,7 @@ class MemoryBudget:
     # -- whole requests, and replies
 
     def take(self, who: Reading, size: int) -> None:
+        """Count `size` bytes of a whole request or an unsent reply.  This may stop the connection from reading."""
         self._whole += size
         self._whole_of[who] = self._whole_of.get(who, 0) + size
         if self._whole > self._half and self._whole_of[who] > self._share():
@@ -125,6 +131,7 @@ class MemoryBudget:
             who.hold_reading()
 
     def give(self, who: Reading, size: int) -> None:
+        """Release bytes that `take` counted.  Connections that have stopped reading may resume."""
         left = self._whole_of.get(who, 0) - size
         assert left >= 0, f"{-left} bytes given back that were never taken"
         self._whole -= size
@@ -138,7 +145,7 @@ class MemoryBudget:
             self._go_on(self._above_share, next(iter(self._above_share)))
 
     def room(self) -> int:
-        """Return the bytes of records that one more reply may contain: fewer as more is held, never none."""
+        """Return how many bytes of records the next reply may contain: fewer as more bytes are held, never none."""
         return max(REPLY_MIN_BYTES, (self._half - self._whole) // 8)
 
     def _share(self) -> int:
@@ -147,6 +154,7 @@ class MemoryBudget:
     # -- growing frames
 
     def grow(self, who: Reading, size: int) -> None:
+        """Count `size` bytes of a growing frame.  This may stop the connection from reading."""
         self._growing += size
         own = self._growing_of[who] = self._growing_of.get(who, 0) + size
         if self._growing > self._half and own > self._allowance and who is not self._elder():
@@ -155,7 +163,10 @@ class MemoryBudget:
             self._on_crowded()
 
     def grown(self, who: Reading) -> None:
-        """Release a frame that is whole or will never be.  The next elder resumes, and others if there is room."""
+        """Release a growing frame that is complete, or whose connection is lost.
+
+        The next elder resumes reading, and so do others if there is room.
+        """
         self._growing -= self._growing_of.pop(who, 0)
         elder = self._elder()
         if elder is not None and elder in self._crowded_out:

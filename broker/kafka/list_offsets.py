@@ -1,4 +1,4 @@
-"""ListOffsets: the offsets of times and of named places, partition by partition."""
+"""ListOffsets: the offsets of timestamps and of special timestamps, partition by partition."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FIRST_WITH: Final = {
     LATEST_TIERED_TIMESTAMP: 9,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,
 }
-"""The first version with each negative timestamp, which names a place.  Others are refused."""
+"""The first version that has each special timestamp.  Other negative timestamps are refused."""
 
 
 async def list_offsets(request: Any, replicas: Replicas, version: int) -> dict[str, Any]:

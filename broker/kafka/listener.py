@@ -63,8 +63,8 @@ class KafkaServer:
         wait_for_metadata: returns when the broker's image has reached an offset.  Handlers wait for it, so that a
             client finds the topic that it has just created through this broker.
         groups: the coordinators of groups; None: group requests are refused.
-        new_id: draws ids for clients; None: those of the system.
-        inter_broker_listener: the name of the listener for other brokers; None: they use that of the clients.
+        new_id: draws ids for clients; None: use the system's randomness.
+        inter_broker_listener: the name of the listener for other brokers; None: they use the listener of clients.
     """
 
     def __init__(

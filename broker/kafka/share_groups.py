@@ -193,7 +193,7 @@ def _acknowledgements(topics: Iterable[Any]) -> dict[SharePlace, tuple[Acknowled
 
 
 async def share_fetch(asked: DecodedRequest, room: Callable[[], int]) -> Reply:
-    """Answer a ShareFetch.  room: returns the most bytes of records that the reply may contain now."""
+    """Answer a ShareFetch.  room: returns how many bytes of records the reply may contain now."""
     request = asked.request
     plan = ShareFetchPlan(
         group=request.group_id or "",

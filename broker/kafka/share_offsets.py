@@ -35,7 +35,7 @@ async def describe_offsets(asked: DecodedRequest) -> Reply:
 
     Starts are read before log ends.  The other way round, a group could seem to be ahead of the log.
     A group that the request repeats is refused, in the place of its first occurrence: each answer may be far larger
-    than the group's name, and no single answer would be right for all of them.
+    than the group's name, and no single answer would be right for all occurrences.
     """
     named = Counter(group.group_id for group in asked.request.groups)
     first = {group.group_id: group for group in reversed(asked.request.groups)}

@@ -1,7 +1,7 @@
 """DescribeTopicPartitions: topics with their partitions, in pages.
 
-Topics come in the order of their names.  A response ends after a number of partitions, and its cursor names the first
-partition that is left.  The next request names that cursor.
+Topics come in the order of their names.  A response has a limited number of partitions, and its cursor names the next
+partition.  The client sends the cursor with its next request.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ def _add(asked: DecodedRequest, add: AddPartitions, size: int) -> asyncio.Future
 def add_offsets(asked: DecodedRequest) -> Pending | Awaitable[Reply]:
     """Answer an AddOffsetsToTxn: add the partition that holds the offsets of a group.
 
-    The group need not have looked for its coordinator before, so the topic of offsets may have to be created.
+    The group may never have looked for its coordinator, so the topic of offsets may have to be created first.
     """
     return _add_offsets(asked) if CONSUMER_OFFSETS in asked.replicas.image.topic_ids else _add_after_creation(asked)
 
@@ -204,7 +204,7 @@ def _add_offsets(asked: DecodedRequest) -> Pending:
     def finish() -> Reply:
         found = KafkaCode.NOT_COORDINATOR if future.cancelled() else future.result()
         code = found if isinstance(found, KafkaCode) else found.errors[0]
-        if code is KafkaCode.UNKNOWN_TOPIC_OR_PARTITION:  # the topic of offsets is not known here yet
+        if code is KafkaCode.UNKNOWN_TOPIC_OR_PARTITION:  # this broker does not know the topic of offsets yet
             code = KafkaCode.COORDINATOR_NOT_AVAILABLE
         return asked.reply({"error_code": _for_version(code, asked.version, _FIRST_ADD_OFFSETS_WITH_FENCED)})
 

@@ -1,7 +1,7 @@
 """AddRaftVoter, RemoveRaftVoter and UpdateRaftVoter: forwarded to the active controller (KIP-853).
 
-They lead to the same changes and the same refusals as kctl.  As there, a change that is already in force succeeds, so a
-client may repeat a request whose answer was lost.
+They lead to the same changes and the same refusals as the commands of kctl.  A change that is already in force
+succeeds, so a client may repeat a request whose answer was lost.
 """
 
 from __future__ import annotations
