@@ -8,8 +8,8 @@ Rules for handlers:
 
 - `start_produce` appends to each partition in the order of its calls.  Calling it in the order in which requests
   arrived on a connection therefore keeps a producer's order; its future is awaited afterwards.
-- Fetch sessions live behind the port.  A handler passes `session_id` and `session_epoch` on unchanged
-  and answers with the `session_id` and exactly the `results` of the reply, in their order.
+- `Replicas` keeps the fetch sessions.  A handler passes `session_id` and `session_epoch` on unchanged, and answers with
+  the `session_id` and exactly the `results` of the reply, in their order.
 - A batch in `FetchResult.records` is shared memory of the log: read it, never write it, and do not keep it.
 """
 
@@ -430,7 +430,7 @@ class QuorumState(msgspec.Struct, frozen=True):
 
 
 class Node(Protocol):
-    """The process of this broker, as far as tools ask about it.  `broker.server.kafka_node.KafkaNode` implements it."""
+    """Data about the process of this broker, for tools.  `broker.server.kafka_node.KafkaNode` implements it."""
 
     def directories(self) -> list[DataDirectory]:
         """Return the data directories, in the configured order."""

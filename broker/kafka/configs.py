@@ -47,7 +47,7 @@ def list_config_resources(request: Any, image: ClusterImage) -> dict[str, Any]:
     """Return the values of a ListConfigResources response.
 
     Version 0 asks for client metrics alone, of which there are none.  From version 1 on, no type means all types.
-    Groups are those with configs of their own.
+    Only groups with configs of their own are listed.
     """
     types = getattr(request, "resource_types", (_CLIENT_METRICS,)) or (_TOPIC, _BROKER, _GROUP)
     unknown = [each for each in types if each not in _LISTED_TYPES]

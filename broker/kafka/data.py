@@ -1,7 +1,7 @@
 """Produce and Fetch: converts frames into calls of the replicas, and their results into frames.
 
-Record bytes are never copied here.  A produced batch is passed on as a slice of its frame.  A fetched batch is a buffer
-that is written to the socket.
+This module never copies record bytes.  A produced batch is passed on as a slice of its frame.  A fetched batch is a
+buffer that is written to the socket.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def software_problem(request: Any, version: int) -> KafkaCode | None:
 
 
 def features(image: ClusterImage, version: int) -> dict[str, Any]:
-    """Return the fields of an ApiVersions response about features: those of this release, and the levels in force.
+    """Return the fields of an ApiVersions response about features: the levels of this release, and the levels in force.
 
     The epoch of the levels is the offset of the metadata in which they were found.
     """

@@ -167,7 +167,7 @@ class Handlers:
         self.requests[api.name.lower()] += 1
         return handler.answer(self, caller, frame)
 
-    # --- answered at once ---
+    # --- answered from the state of this broker ---
 
     def _on_produce(self, caller: Caller, frame: memoryview) -> Outcome:
         return data.handle_produce(self._replicas, caller, frame)

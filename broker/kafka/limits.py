@@ -88,11 +88,11 @@ class MemoryBudget:
     hold anything.  So a client whose requests are not answered, or that does not read its replies, delays itself and
     not others.
 
-    *Growing* frames, those too large for the staging buffer.  While the account exceeds its half, a connection whose
-    frame grows stops reading.  Every connection may always have `allowance` bytes, so that small requests continue.  If
-    every connection held part of a frame, none could ever give bytes back.  So the connection whose frame began first
-    (the elder) never stops reading.  `on_crowded` informs the server, which closes connections whose frames do not
-    grow.
+    The second account has *growing* frames, which are too large for the staging buffer and have not arrived completely.
+    While the account exceeds its half, a connection whose frame grows stops reading.  Every connection may always have
+    `allowance` bytes, so that small requests continue.  If every connection held part of a frame, none could ever give
+    bytes back.  So this account never stops the connection whose frame began first (the elder).  `on_crowded` informs
+    the server, which closes connections whose frames do not grow.
 
     The memory held is thus at most the limit, plus a share and an allowance for each connection that was just reading,
     plus one frame.  Each connection may also have one reply of `REPLY_MIN_BYTES`, and unsent replies below

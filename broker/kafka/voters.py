@@ -96,7 +96,7 @@ def _refusal(request: Any, cluster_id: str) -> pb.Result | None:
 
 
 def _address(listeners: Any) -> str | pb.Result:
-    """Return the control address of a voter: that of its listener CONTROLLER, or of its only listener."""
+    """Return the control address of a voter: the address of its listener CONTROLLER, or of its only listener."""
     named = [each for each in listeners if each.name == CONTROLLER_LISTENER] or list(listeners)
     if len(named) != 1:
         return _invalid(f"the voter has {len(listeners)} listeners; exactly one must be named {CONTROLLER_LISTENER}")
