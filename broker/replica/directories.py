@@ -105,8 +105,8 @@ class Directories:
     def was_assigned_again(self, replica: Replica, partition: PartitionImage) -> bool:
         """Return whether an offline replica was taken off this broker and assigned to it again since the last pass.
 
-        A new assignment replaces `LOST` or a failed directory in the metadata.  A late report of this broker does so,
-        too.  They differ in one point: a replica that was assigned again is being added.
+        A new assignment replaces `LOST` or a failed directory in the metadata, and a late report of this broker does
+        the same.  They differ in one point: a replica that was assigned again is being added.
         """
         if replica.log is not None or self._context.broker_id not in partition.adding:
             return False

@@ -133,7 +133,7 @@ class FetchService:
             if session.session_id == NO_SESSION:
                 self._unwatch_all(session)
             elif session.full:
-                self._sessions.close(session.session_id, session.replica_id)  # nobody has learned its id
+                self._sessions.close(session.session_id, session.replica_id)  # the client has not received its id
 
     async def _park(self, session: Session, deadline: float) -> None:
         """Wait until the session is woken, or until the time is up."""

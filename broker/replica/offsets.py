@@ -34,7 +34,7 @@ class OffsetService:
         """Return the first offset whose record is at or after `timestamp`, in ms.
 
         timestamp: may also be one of the special timestamps of `broker.kafka.api`, such as `EARLIEST_TIMESTAMP`.
-        read_committed: records from the last stable offset on are ignored; otherwise those from the watermark on.
+        read_committed: ignore records from the last stable offset on; otherwise, records from the watermark on.
         """
         replica = self._table.find(topic, index)
         if replica is None:

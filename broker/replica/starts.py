@@ -23,7 +23,7 @@ _Moved = dict[UUID, list[tuple[Replica, PartitionLog]]]
 
 
 class LogStarts:
-    """Writes the log starts that have moved, those of one data directory together.
+    """Writes the log starts that have moved, with one write for each data directory.
 
     A directory that hangs delays only the log starts in it.  After a write, `low_watermark_moved` is reported for each
     leader, and `flushed` for each follower.  The follower's next fetch then reports its new start to the leader.
