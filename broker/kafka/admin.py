@@ -26,6 +26,7 @@ def code_of(name: str) -> int:
 
 
 def message_of(result: pb.Result) -> str | None:
+    """Return the message of a result with its next step, in one line; None if it has neither."""
     text = "; ".join(part for part in (result.message, result.next) if part)
     return text or None
 
@@ -130,6 +131,7 @@ def is_ok(result: pb.Result) -> bool:
 
 
 def whole_failure(reply: Message) -> pb.Result | None:
+    """Return the error of a request as a whole; None if its single results count."""
     result = result_of(reply)
     return None if is_ok(result) else result
 

@@ -47,6 +47,10 @@ logger = get_logger("kafka")
 
 
 def handle_produce(replicas: Replicas, caller: Caller, frame: memoryview) -> Reply | Pending:
+    """Begin to append the batches of a Produce.
+
+    Raises: HangUp, also from `Pending.finish`: a produce with acks=0 has failed, and no reply can report it.
+    """
     header = caller.header
     version = header.api_version
     request = produce.decode_request(frame, header.body, version)

@@ -101,6 +101,8 @@ class Handler(msgspec.Struct, frozen=True):
 
 
 class Handlers:
+    """Answers the requests of all connections of a broker."""
+
     def __init__(
         self,
         replicas: Replicas,

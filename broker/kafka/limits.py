@@ -72,9 +72,17 @@ sent whole."""
 class Reading(Protocol):
     """The part of a connection that `MemoryBudget` uses."""
 
-    def hold_reading(self) -> None: ...
-    def go_on_reading(self) -> None: ...
-    def make_way(self, now: float) -> None: ...
+    def hold_reading(self) -> None:
+        """Stop reading until `go_on_reading`."""
+        ...
+
+    def go_on_reading(self) -> None:
+        """Resume reading, unless another bound prevents it."""
+        ...
+
+    def make_way(self, now: float) -> None:
+        """Close the connection if its frame hardly grows.  now: time of the loop's clock, in seconds."""
+        ...
 
 
 class MemoryBudget:

@@ -58,6 +58,7 @@ def _replica(replica: QuorumReplica) -> dict[str, Any]:
 
 
 def split_address(address: str) -> tuple[str, int]:
+    """Return the host, without brackets, and the port of a control address."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 

@@ -36,9 +36,11 @@ class ClusterView:
     # -- `broker.core.partition.Cluster`
 
     def broker_epoch(self, broker_id: int) -> int:
+        """Return the epoch of a broker's newest registration; -1 if it is not registered."""
         broker = self.newest.brokers.get(broker_id)
         return NO_EPOCH if broker is None else broker.epoch
 
     def may_join(self, broker_id: int) -> bool:
+        """Return whether the replica of a broker may join an ISR."""
         broker = self.newest.brokers.get(broker_id)
         return broker is not None and broker.active

@@ -86,6 +86,7 @@ class FetchService:
 
     @property
     def parked(self) -> int:
+        """Number of parked fetches."""
         return len(self._parked)
 
     @property

@@ -142,6 +142,7 @@ class Fetcher:
         self._want(key, replica)
 
     def remove(self, key: PartitionKey) -> None:
+        """Stop copying this partition, if it is being copied."""
         if self._replicas.pop(key, None) is None:
             return
         timer = self._delayed.pop(key, None)

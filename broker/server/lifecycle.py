@@ -86,6 +86,7 @@ class LifecycleRunner:
         self._news.set()
 
     def on_disk_failure(self, directory_id: UUID) -> None:
+        """Record that a directory has failed, and report it with a heartbeat without delay."""
         if directory_id not in self._progress.directories_offline:
             self._progress.directories_offline.append(directory_id)
             self.core.on_urgent(now_ms())
