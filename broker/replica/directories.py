@@ -54,7 +54,7 @@ class Directories:
     def open(self, replica: Replica, config: LogConfig, strays_known: bool) -> None:
         """Give a new replica its log: the one that was found on disk, or an empty one.
 
-        If the log is damaged, or its directory has failed or is missing, the replica stays offline.
+        If the log is damaged, or may be in a directory that has failed or is missing, the replica stays offline.
 
         strays_known: every log that was found on disk at the start has been matched with the metadata.
         """

@@ -19,8 +19,8 @@ for the reply to that request.
 
 Positions are noted before anything is read: a follower's fetch is first of all an acknowledgement.
 
-Reads may be awaited.  After each read the replica must still lead under the same `LeaderState`, and the request must
-still be the newest of its session; otherwise its records are not sent.
+Reads may be awaited.  After each read the replica must still have the same role (`_Served.has_ended`), and the request
+must still be the newest of its session.  Otherwise the records are not sent.
 
 With `replica.selector=rack-aware`, a leader refers a consumer that states its rack to a follower in that rack
 (KIP-392).  Followers serve such consumers up to the watermark that they know.  Only leaders serve other consumers.

@@ -52,7 +52,7 @@ class ReplicaLimits(msgspec.Struct, frozen=True):
     fetcher_response_bytes: int = 16 << 20
     """Bytes that a fetcher requests for all partitions of one fetch together."""
     fetcher_wait_ms: int = 500
-    """The long poll of a fetcher."""
+    """How long the leader may park a fetcher's request (long poll)."""
     fetcher_timeout_ms: int = 5_000
     """How long, beyond the long poll, a fetcher waits for a reply before it drops the connection."""
     fetcher_backoff_min_ms: int = 50

@@ -1,4 +1,4 @@
-"""Strays: logs on disk that the metadata no longer assigns to this broker, or that were deleted with their topic."""
+"""Strays: logs on disk whose replica was deleted or moved to another broker, according to the metadata."""
 
 from __future__ import annotations
 
