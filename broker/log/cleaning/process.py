@@ -16,8 +16,8 @@ from broker.log.cleaning.worker import Failed, Order, Report
 from quorumlog.runtime.logging import get_logger
 
 SILENCE_MAX_S = 120.0
-"""How long a worker may be silent before it counts as failed and is killed.  It reports every second while it works;
-one batch, and one flush, may take longer."""
+"""How long a worker may send no report before it counts as failed and is killed.  It reports every second while it
+works; one batch, and one flush, may take longer."""
 END_TIMEOUT_S = 10.0
 """How long `close` waits for the end of a killed process."""
 MODULE = "broker.log.cleaning.worker"
@@ -43,7 +43,7 @@ class ProcessWorker:
         return None if self._process is None else self._process.pid
 
     async def run(self, root: str, files: Files, job: CleanJob) -> AsyncGenerator[Replacement | Finished, None]:
-        """See `CleanWorker.run`.  A job that is not asked for to its end ends with its process."""
+        """See `CleanWorker.run`.  If the caller closes the iterator early, the process is killed, and the job ends."""
         process = await self._started()
         has_ended = False
         try:
@@ -75,7 +75,7 @@ class ProcessWorker:
                 self._is_killed = True
 
     async def _started(self) -> asyncio.subprocess.Process:
-        if self._is_killed:  # it may not have ended yet, but takes no other job
+        if self._is_killed:  # the process may not have ended yet, but accepts no other job
             await self.close()
         if self._process is not None and self._process.returncode is None:
             return self._process
@@ -107,15 +107,15 @@ class ProcessWorker:
             async with asyncio.timeout(self._silence_max_s):
                 line = await process.stdout.readline()
         except ValueError as error:  # asyncio limits the length of a line
-            raise WorkerError("the worker process sent too long a line") from error
+            raise WorkerError("the worker process sent a line that is too long") from error
         except TimeoutError as error:
-            raise WorkerError(f"the worker process was silent for {self._silence_max_s:g} s") from error
+            raise WorkerError(f"the worker process sent no report for {self._silence_max_s:g} s") from error
         if not line.endswith(b"\n"):
             raise WorkerError("the worker process ended before its job")
         try:
             return _decoder.decode(line)
         except msgspec.DecodeError as error:
-            raise WorkerError(f"the worker process sent no report: {error}") from error
+            raise WorkerError(f"the worker process sent an invalid report: {error}") from error
 
     async def close(self) -> None:
         """End the process."""

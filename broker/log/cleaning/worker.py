@@ -4,7 +4,7 @@ It has the lowest priority and limited memory, never opens a file of the broker 
 Each message is one line of JSON:
 
     broker -> worker    {"root", "bytes_per_second", "job"}     a job
-                        an empty line                           go on, after a Replacement
+                        an empty line                           continue, after a Replacement
     worker -> broker    Work                                    at least every second, as a sign of life
                         Replacement, durable; then the worker waits
                         Finished or Failed                      the job has ended
@@ -71,6 +71,10 @@ class RawFile:
         self.size = os.fstat(fd).st_size
 
     def append(self, data: bytes | memoryview) -> int:
+        """Append `data`; return its position.
+
+        Raises: OSError, also if too little space would be left for the broker.
+        """
         _leave_space(self.fd, len(data))
         position, rest = self.size, memoryview(data)
         while rest:
@@ -129,7 +133,7 @@ def _leave_space(fd: int, size: int) -> None:
     system = os.fstatvfs(fd)
     free, least = system.f_bavail * system.f_frsize, FREE_MIN_PART * system.f_blocks * system.f_frsize
     if free - size < min(least, FREE_MIN_BYTES):
-        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {free} bytes are free, which are left to the broker")
+        raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}: {free} bytes are free, and reserved for the broker")
 
 
 def _close(file: RawFile | None) -> None:
@@ -222,14 +226,14 @@ def _memory_max(job: CleanJob) -> int:
 
 
 def _limit_memory(job: CleanJob) -> None:
-    """Let an allocation fail that exceeds the memory of a job, so that no batch can take the memory of the host."""
+    """Make allocations beyond the memory of a job fail, so that no batch can take the memory of the host."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     wanted = _memory_max(job)
     resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
 
 
 def _end_with_parent() -> None:
-    """Have the kernel end this process with its parent, where the system can; a closed input ends it as well."""
+    """Make the kernel end this process with its parent, if the system supports that; a closed input also ends it."""
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "prctl"):
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

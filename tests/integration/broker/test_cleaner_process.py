@@ -124,9 +124,9 @@ async def test_a_worker_that_dies_or_hangs_fails_the_job_only(rig: Rig, monkeypa
     planned = log.compaction.plan(log.config, wall, 10_000, 1 << 20)
     for program, cause in (
         ("pass", "ended before"),
-        ("import time; time.sleep(99)", "silent"),
-        ("print(1)", "no report"),
-        ("print('x' * 1_000_000)", "too long a line"),
+        ("import time; time.sleep(99)", "no report for"),
+        ("print(1)", "an invalid report"),
+        ("print('x' * 1_000_000)", "a line that is too long"),
     ):
         worker = ProcessWorker(-1, silence_max_s=0.5)
         monkeypatch.setattr(

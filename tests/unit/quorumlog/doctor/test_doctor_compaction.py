@@ -15,7 +15,7 @@ def uncleanable(clinic: Clinic, node_id: int, topic: str, cause: str, *, is_fina
 def test_logs_that_cannot_be_compacted_are_one_finding_those_with_bad_contents_first(
     clinic: Clinic, diagnose: Diagnose
 ) -> None:
-    uncleanable(clinic, 11, "a", "the worker process was silent for 120 s", is_final=False)
+    uncleanable(clinic, 11, "a", "the worker process sent no report for 120 s", is_final=False)
     uncleanable(clinic, 12, "b", "the batch at offset 7 belongs to a transaction", is_final=True)
     clinic.described[12].compaction.uncleanable_count += 40
     findings, code = diagnose()
@@ -24,12 +24,12 @@ def test_logs_that_cannot_be_compacted_are_one_finding_those_with_bad_contents_f
     assert found["what"] == "42 replicas of compacted topics cannot be compacted"
     assert found["cause"] == (
         "b-0 on node 12: the batch at offset 7 belongs to a transaction; "
-        "a-0 on node 11: the worker process was silent for 120 s and 40 more"
+        "a-0 on node 11: the worker process sent no report for 120 s and 40 more"
     )
 
 
 def test_a_failure_of_the_work_is_only_advice(clinic: Clinic, diagnose: Diagnose) -> None:
-    uncleanable(clinic, 11, "a", "the worker process was silent for 120 s", is_final=False)
+    uncleanable(clinic, 11, "a", "the worker process sent no report for 120 s", is_final=False)
     findings, code = diagnose()
     assert (code, findings["UNCLEANABLE"]["severity"]) == (0, "advice")
     assert "try again every 30 s" in findings["UNCLEANABLE"]["next"]
