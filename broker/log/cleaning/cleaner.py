@@ -38,9 +38,9 @@ class CleanerLimits(msgspec.Struct, frozen=True):
     map_memory: int = 128 << 20
     """Bytes of the offset map.  If it is full, the rest of the dirty part is left to the next job."""
     uncleanable_retry_ms: int = 3_600_000
-    """When an uncleanable log is tried again."""
+    """Time after which an uncleanable log is tried again."""
     failure_retry_ms: int = 30_000
-    """When a log is tried again whose job failed for another reason."""
+    """Time after which a log whose job failed for another reason is tried again."""
 
 
 class Uncleanable(NamedTuple):
@@ -75,7 +75,7 @@ class LogCleaner:
     uncleanable: logs that are not cleaned for now, and why.
     results: the last cleaning of each log.
     dirty: the logs with a dirty part, at the last look.
-    last_look_ms: when that was, on the loop's clock; None before the first look.
+    last_look_ms: the time of that look, on the loop's clock; None before the first look.
     """
 
     def __init__(
@@ -110,11 +110,11 @@ class LogCleaner:
         if self._swap is None:
             return
         await asyncio.wait([self._swap])
-        if not self._swap.cancelled() and (error := self._swap.exception()) is not None:  # read it: nobody else does
+        if not self._swap.cancelled() and (error := self._swap.exception()) is not None:  # read it, or asyncio logs it
             logger.warning("swap of compacted segments ends", cause=str(error))
 
     async def clean_next(self) -> bool:
-        """Clean the log that is due and has the largest share of dirty bytes; return whether there was one."""
+        """Clean the log with the largest share of dirty bytes among those that are due; return whether any was due."""
         due = await self._look()
         if due is None:
             return False
@@ -133,7 +133,7 @@ class LogCleaner:
         return sum(each.due_since_ms is not None for each in self.dirty.values())
 
     def longest_wait_ms(self) -> int:
-        """Return for how long a log has been due that can be compacted; 0 if there is none."""
+        """Return the longest time for which a log that can be compacted has been due; 0 if no such log is due."""
         since = [
             each.due_since_ms
             for key, each in self.dirty.items()
@@ -240,7 +240,7 @@ class LogCleaner:
             self._remove_unfinished(log)
 
     def _remove_unfinished(self, log: PartitionLog) -> None:
-        """Delete the replacement that a worker has left; one that is being swapped in is not left."""
+        """Delete the replacement that a worker did not finish, unless a replacement is being swapped in."""
         is_swapping = self._swap is not None and not self._swap.done()
         if self._logs.get(log.key) is log and not is_swapping and log.directory_id not in self._logs.failed_disks:
             try:

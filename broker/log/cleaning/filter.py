@@ -47,11 +47,11 @@ class BatchFilter:
         delete_retention_ms: int,
         inflated_max: int,
     ) -> None:
-        """latest: of the keys in the dirty part below `clean_end`.
+        """latest: the latest offsets of the keys in the dirty part below `clean_end`.
 
         protected: base offsets of the last batches of producers.
-        kept_producers: those that keep all their batches below `dirty_start`, if need be without records.
-        endings: of the transactions in all segments before this group.
+        kept_producers: the producers whose batches below `dirty_start` all stay, without records if necessary.
+        endings: the endings of transactions after all segments before this group.
         wall_ms: tombstones and markers with an earlier horizon are removed.
         """
         self._endings = endings
@@ -66,7 +66,7 @@ class BatchFilter:
         self._removed: tuple[int, int, int] | None = None  # base offset, end offset, epoch of a run of removed batches
 
     def take(self, batch: bytes, header: BatchHeader) -> bytes:
-        """Return the bytes that the replacement has next; empty, while batches are removed.
+        """Return the bytes to append to the replacement; empty while batches are removed.
 
         Raises:
             UncleanableError: the batch cannot be opened.

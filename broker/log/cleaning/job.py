@@ -132,8 +132,8 @@ def run_job(job: CleanJob, files: Files) -> Generator[Work | Replacement, None, 
 class _RecentBatches:
     """The last batches of the open producers in the dirty part.
 
-    If a truncation removes the batches of such a producer above `limit`, these are its last ones again.  A producer
-    with few of them keeps all batches in the clean part, where earlier cleanings have left few.
+    If a truncation removes the batches of such a producer above `limit`, these are its last ones again.  If a producer
+    has few of them, all its batches in the clean part stay; earlier cleanings have left only few there.
     """
 
     def __init__(self, job: CleanJob) -> None:

@@ -18,7 +18,7 @@ class CleanWorker(Protocol):
     def run(self, root: str, files: Files, job: CleanJob) -> AsyncGenerator[Replacement | Finished, None]:
         """Yield each replacement, and at the end `Finished`.  The job continues when the caller asks for the next one.
 
-        A caller that does not ask for all of them closes the iterator, which ends the job.
+        A caller that stops early closes the iterator, which ends the job.
 
         root: the data directory, for a worker with a file system of its own.
         files: the same directory, for a worker in this process.
@@ -38,8 +38,8 @@ class CleanWorker(Protocol):
 class LocalWorker:
     """A worker that runs jobs on the event loop, for a simulated disk.
 
-    It yields to other tasks only with a replacement: it has files open that are the log's own, and a task that deletes
-    a segment closes them.
+    It yields to other tasks only with a replacement.  It reads the open files of the log itself, and a task that
+    deletes a segment closes them.
     """
 
     async def run(self, root: str, files: Files, job: CleanJob) -> AsyncGenerator[Replacement | Finished, None]:

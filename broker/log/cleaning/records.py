@@ -53,8 +53,8 @@ def rebuild(
     """Return the batch with only these records, of which there is at least one.
 
     newest_ms: the greatest of their timestamps.
-    delete_horizon_ms: the time from which its tombstones may be removed; None: it already has one, or needs none.  As
-        in Kafka, it becomes the base timestamp, and attribute bit 6 says so.  The timestamps of records stay the same.
+    delete_horizon_ms: the time from which its tombstones may be removed; None: the batch has a horizon, or needs none.
+        As in Kafka, it becomes the base timestamp, and attribute bit 6 is set.  Timestamps of records stay the same.
 
     Raises:
         UncleanableError: the records are malformed, and get a delete horizon.

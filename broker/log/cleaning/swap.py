@@ -7,7 +7,7 @@ A swap has these steps; a crash between any two of them loses nothing:
    it, because the facts do not name it.
 3. The log's state among the facts names the new segment, with `swapping`.  From here on, the swap is decided: a start
    renames `<base>.swap` to `<base>.log` if it still exists, deletes the other segments of the range, and does step 5.
-4. The broker does the same, and makes the names durable.
+4. The broker renames and deletes the same files, and makes the names durable.
 5. The log's state is written without `swapping`.
 
 So a segment that the facts name always exists, under its own name or as `.swap`.
@@ -36,7 +36,7 @@ class BadReplacementError(Exception):
 
 
 class CheckedReplacement(NamedTuple):
-    """A replacement as a segment that has its later name.  markers: the offsets of the control batches in it."""
+    """A replacement as a segment under its final name.  markers: the offsets of the control batches in it."""
 
     segment: Segment
     markers: frozenset[int]
@@ -118,7 +118,7 @@ def finish_swaps(disk: Disk, folder: str, state: LogState) -> None:
 
 
 def swap_files(disk: Disk, path: str, base_offset: int, end_offset: int) -> None:
-    """Give a replacement its name, and delete the other segments from `base_offset` to `end_offset`.  Idempotent."""
+    """Give a replacement its final name; delete the other segments from `base_offset` to `end_offset`.  Idempotent."""
     disk.remove(segment_path(path, base_offset, "index"))
     if disk.exists(swap := swap_path(path, base_offset)):
         disk.rename(swap, segment_path(path, base_offset, "log"))
@@ -129,7 +129,7 @@ def swap_files(disk: Disk, path: str, base_offset: int, end_offset: int) -> None
 
 
 def remove_leftovers(disk: Disk, path: str, kinds: tuple[str, ...] = (".cleaned", ".swap")) -> None:
-    """Delete replacements that no state names; `finish_swaps` comes first."""
+    """Delete replacements that no state names.  Call `finish_swaps` first."""
     for name in disk.list(path):
         if name.endswith(kinds):
             logger.info("leftover replacement removed", file=f"{path}/{name}")

@@ -37,18 +37,18 @@ class AbortedRecords:
 
 
 class Endings:
-    """Whether a batch of each transaction is left; it sees the batches that are kept, in log order."""
+    """Records for each transaction whether a batch of it is left.  The caller reports kept batches in log order."""
 
     def __init__(self, aborted: AbortedRecords) -> None:
         self.aborted = aborted
         self._kept: set[int] = set()
 
     def note_kept(self, producer_id: int) -> None:
-        """A transactional batch of this producer stays in the log."""
+        """Note that a transactional batch of this producer stays in the log."""
         self._kept.add(producer_id)
 
     def take(self, producer_id: int) -> bool:
-        """The marker of the producer's transaction is next.  Return whether a batch of the transaction has stayed."""
+        """Return whether a batch of the producer's transaction has stayed.  Call it at the transaction's marker."""
         has_kept = producer_id in self._kept
         self._kept.discard(producer_id)
         return has_kept
