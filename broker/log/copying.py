@@ -21,9 +21,9 @@ from quorumlog.errors import CorruptStoreError
 from quorumlog.runtime.disk import DiskFile
 
 PIECE = 1 << 20
-"""Bytes that are copied at a time.  A copy has so much in memory, or one index or producer snapshot."""
+"""Bytes that are copied at a time.  A copy has this much in memory, or one index or producer snapshot."""
 FLUSH_BYTES = 16 << 20
-"""Copied bytes after which the copy is flushed, so that the flushes of other logs never wait for many of them."""
+"""Copied bytes after which the copy is flushed, so that the flushes of other logs never wait for more bytes."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class LogCopy:
     size: bytes of the segments that were copied.
     end_offset: end of the records that were copied, or an offset before it in the same segment.
     may_be_decided: the source may have recorded that the future counts.
-    is_given_up: the move is not possible now, and was forgotten.
+    is_given_up: the move is not possible now, and was given up.
     """
 
     def __init__(self, log: PartitionLog, source: LogDirectory, target: LogDirectory) -> None:
@@ -97,7 +97,7 @@ class LogCopy:
     async def step(self, ends: Mapping[int, int]) -> bool:
         """Copy the next piece.  Return False if everything is copied.
 
-        ends: an earlier result of `ends`, beyond which nothing is copied: the log may grow as fast as it is copied.
+        ends: an earlier result of `ends`.  Nothing beyond it is copied, because the log may grow as fast as the copy.
         """
         self._drop_changed()
         for segment in list(self.log.segments):
@@ -145,13 +145,13 @@ class LogCopy:
     async def _copy_piece(self, copied: _CopiedSegment, size: int) -> None:
         segment = copied.segment
         file = self._open(segment.base_offset, "log")
-        if file.size != copied.size:  # a write was given up, although a thread finished it
+        if file.size != copied.size:  # a write timed out, but its thread finished it
             self._drop(segment.base_offset)
             return
         with self.source.reported():
             data = await self.source.disk.read(segment.file, copied.size, size)
         if not self._is_current(copied):
-            return  # its file may have been another one by the time of the read
+            return  # the file may have been replaced before the read
         if len(data) != size:
             raise CorruptStoreError(f"{segment.path} ends at position {copied.size + len(data)}")
         with self.target.reported():

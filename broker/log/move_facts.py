@@ -3,25 +3,25 @@
 A replica moves from its directory, the *source*, to another one, the *target*.  The *future* is its copy there, until
 the move is decided.  A move has these steps; a crash between any two of them loses nothing:
 
-1. The source gets the fact `moving/<folder>`, with the target's id.  A start begins the copy anew.
+1. The source gets the fact `moving/<folder>`, with the target's id.  A start begins the copy again.
 2. The broker copies the log to the folder `futures/<folder>` of the target, and makes the copy durable.  A start
    deletes it.
 3. The target gets the fact `future/<folder>`, which contains the facts of the log for later.  A start deletes it, too.
-4. The source's fact `moving/<folder>` says that the move is decided.  The same transaction deletes the source's facts
-   about the log, and makes its folder a stray, whose fact names the target.  From here on the future counts: a start
-   does steps 5 and 6.
+4. The source's fact `moving/<folder>` records that the move is decided.  The same transaction deletes the source's
+   facts about the log, and makes its folder a stray, whose fact names the target.  From here on the future counts: a
+   start does steps 5 and 6.
 5. The target's folder is renamed to `logs/<folder>`; then the target gets the facts of the log instead of
    `future/<folder>`.
 6. The source's folder is moved to the strays, and its fact `moving/<folder>` is deleted.
 
-No record is acknowledged between the end of step 2 and the end of step 5 that is not durable in both directories (see
-`moves`).  While the source is offline at a start, the future stays as it is: only the source knows whether the move was
-decided.  A renamed folder shows it as well.
+Between the end of step 2 and the end of step 5, a record is acknowledged only if it is durable in both directories (see
+`moves`).  If the source is offline at a start, the future stays as it is, because only the source knows whether the
+move was decided.  A folder that was renamed already proves the decision as well.
 
 The metadata may name the source until the broker has reported the target.  Until then, the stray in the source is not
-deleted.  It shows where the log is, if the target is offline or missing at a start (`LogManager.moved_away`).  Until
-then, the facts of the log in the target name the source as well (`LogState.moved_from`): if the source has failed, the
-report must say that the replica left it with all records.
+deleted.  It shows where the log is, if the target is offline or missing at a start (`LogManager.moved_away`).  Also
+until then, the facts of the log in the target name the source (`LogState.moved_from`).  If the source has failed, the
+report must contain that the replica left it with all records.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class MoveFact(msgspec.Struct, frozen=True):
 
 
 class FutureFact(msgspec.Struct, frozen=True):
-    """The fact of a complete copy in the target.  facts: those that the log will have in the target."""
+    """The fact of a complete copy in the target.  facts: the facts that the log will have in the target."""
 
     source: UUID
     facts: dict[str, bytes]
@@ -118,9 +118,7 @@ async def settle_futures(target: Disk, source_of: Callable[[UUID], Disk | None])
         fact = complete.get(folder)
         is_decided = False if fact is None else _is_decided(target, folder, fact, source_of)
         if is_decided is None:
-            logger.warning(
-                "a replica may have moved here, but its former directory is offline", folder=folder, kept=FUTURES
-            )
+            logger.warning("a replica may have moved, but its former directory is offline", folder=folder, kept=FUTURES)
         elif fact is not None and is_decided:
             await finish_future(target, folder, fact)
             finished.add(folder)
@@ -131,7 +129,7 @@ async def settle_futures(target: Disk, source_of: Callable[[UUID], Disk | None])
 
 
 def _is_decided(target: Disk, folder: str, fact: FutureFact, source_of: Callable[[UUID], Disk | None]) -> bool | None:
-    """Return whether the move was decided; None if only a directory knows that is offline."""
+    """Return whether the move was decided; None if only the source knows, and it is offline."""
     has_log = target.exists(f"{LOGS}/{folder}")
     if has_log and not target.exists(future_path(folder)):
         return True
@@ -168,7 +166,7 @@ async def discard_future(target: Disk, folder: str) -> None:
 
     Raises: DiskError.
     """
-    # The fact first: without its fact, nobody takes a part of the folder for the whole.
+    # Delete the fact first.  Without the fact, a folder that was deleted in part is not treated as a complete copy.
     await target.facts.commit({future_fact(folder): None})
     if target.exists(future_path(folder)):
         await asyncio.get_running_loop().run_in_executor(None, target.remove_tree, future_path(folder))

@@ -1,6 +1,6 @@
 """Moves logs between the data directories of a broker, while they are read and written.
 
-`move_facts` lists the steps of a move, and says which copy counts after a crash.  A move copies the log in pieces, at a
+`move_facts` lists the steps of a move, and which copy counts after a crash.  A move copies the log in pieces, at a
 limited rate, until little is missing.  Then it decides, under the guards of both directories, so that the log is not
 truncated or compacted, and no segment is deleted:
 
@@ -12,7 +12,7 @@ truncated or compacted, and no segment is deleted:
   the target (`PartitionLog.move_to`).  The next flush of the target acknowledges these records.
 
 Appends and reads never wait for a move.  Only acknowledgements wait, for a few flushes.  Before the decision, a target
-that fails or hangs ends the move, or delays it.  If the target fails between the decision and the last step, the
+that fails ends the move, and one that hangs delays it.  If the target fails between the decision and the last step, the
 source records that the move is undecided again: the source still has every record.
 """
 
@@ -57,18 +57,18 @@ HOLD_S = 5.0
 RETRY_S = 1.0
 """Time before a move that was put off is tried again."""
 TRIES_MAX = 10
-"""After so many tries, the other moves come first, and the copy begins anew."""
+"""After this number of tries, the other moves come first, and the copy starts over."""
 SPARE_BYTES = 64 << 20
 """Bytes that a move leaves free in the target's file system.  A move that needs more is given up: a full file system
 would take all replicas of the target offline."""
 THROTTLE_LOOK_S = 1.0
-"""How often a move that the rate limit stops looks for another limit."""
+"""How often a move that waits because of the rate limit checks whether the limit has changed."""
 
 logger = get_logger("log")
 
 
 class Future(NamedTuple):
-    """A log that is moving.  size, end_offset: those of its copy in the directory."""
+    """A log that is moving.  size, end_offset: the size and the end of its copy in the directory."""
 
     key: LogKey
     directory_id: UUID
@@ -119,7 +119,7 @@ class LogMoves:
 
     @property
     def targets(self) -> Mapping[LogKey, UUID]:
-        """The directories to which logs are moving, or will."""
+        """The directories to which logs are moving or waiting to move."""
         return self._targets
 
     def futures(self) -> list[Future]:
@@ -146,7 +146,7 @@ class LogMoves:
     async def request(self, targets: Mapping[LogKey, UUID]) -> None:
         """Move these logs to these directories, in place of earlier requests; durable on return.
 
-        A move to the directory in which the log is ends the move of the log.  A log that does not exist is left out.
+        If the target is the log's current directory, the move of the log ends.  A log that does not exist is left out.
 
         Raises:
             DiskError: a directory failed; the moves of logs in the others are requested nevertheless.
@@ -180,7 +180,7 @@ class LogMoves:
     # -- start and stop
 
     async def resume(self) -> None:
-        """Request the moves again that a stop interrupted, and forget those that are finished or no longer possible.
+        """Continue the moves that a stop interrupted; delete the facts of moves that are finished or not possible.
 
         Raises: CorruptStoreError: a fact is damaged.
         """
@@ -266,16 +266,16 @@ class LogMoves:
                 logger.error("copy of a replica not deleted", folder=log.folder, cause=str(error))
 
     async def _copy_and_decide(self, copy: LogCopy, wall_ms: Callable[[], int]) -> bool:
-        """Return whether the log was moved, or the move is decided at least.
+        """Copy the log and decide the move; return whether it is decided.
 
         Raises: CorruptStoreError, DiskError.
         """
         if not await copy.begin():
-            await self._give_up(copy, "the directory has another replica of this name, which must be deleted first")
+            await self._give_up(copy, "the target has another folder of this name, which must be deleted first")
             return False
         for _ in range(TRIES_MAX):
             if not await self._has_room(copy):
-                await self._give_up(copy, "the file system has not enough room")
+                await self._give_up(copy, "the file system does not have enough space")
                 return False
             await self._copy_most(copy)
             if not self._goes_on(copy):
@@ -317,7 +317,7 @@ class LogMoves:
                     await copy.source.disk.facts.commit({moving_fact(copy.folder): None})
 
     async def _copy_most(self, copy: LogCopy) -> None:
-        """Copy everything that exists now, and go on until little is missing, or the move ends."""
+        """Copy everything that exists now, and continue until little is missing or the move ends."""
         ends = copy.ends()
         while self._goes_on(copy):
             before = copy.size
@@ -328,7 +328,7 @@ class LogMoves:
             if copy.unflushed_bytes >= FLUSH_BYTES:
                 await copy.flush()
                 if copy.missing > NEARLY_DONE and not await self._has_room(copy):
-                    await self._give_up(copy, "the file system has not enough room")
+                    await self._give_up(copy, "the file system does not have enough space")
                     return
             copied = max(0, copy.size - before)
             self.copied_bytes += copied
@@ -401,7 +401,7 @@ class LogMoves:
         return prepared if self._goes_on(copy) else None
 
     async def _finish(self, copy: LogCopy, prepared: _Prepared, stray: dict[str, StrayState]) -> bool:
-        """Use the target from now on, after the decision.  Return False if the decision was taken back."""
+        """Use the target from now on, after the decision.  Return False if the decision was undone."""
         log, source, target = copy.log, copy.source, copy.target
         try:
             with target.reported():
@@ -410,7 +410,7 @@ class LogMoves:
             while copy.missing > NEARLY_DONE and self._goes_on(copy):
                 await copy.step(copy.ends())
             if self._logs.get(log.key) is not log or source.failure is not None:
-                return True  # it is offline.  The next start finds it in the target
+                return True  # the log is offline; the next start finds it in the target
             unflushed = copy.copy_rest()
         except DiskError:
             if target.failure is None:
@@ -427,7 +427,7 @@ class LogMoves:
         return True
 
     async def _take_back(self, copy: LogCopy, stray: dict[str, StrayState]) -> None:
-        """Let the source count again, because the target has failed.  The source still has every record."""
+        """Undo the decision, because the target has failed.  The source still has every record."""
         log, source = copy.log, copy.source
         facts = source.strays.give_up(stray)
         facts[moving_fact(copy.folder)] = encode_fact(MoveFact(copy.target.id))
