@@ -2,8 +2,8 @@
 
 The interface (all offsets are ints, end offsets exclusive; `now_ms` is the loop's clock, `wall_ms` the wall clock):
 
-    LogKey(topic_id: UUID, index: int, created: int)         # names one replica forever; `created`: offset of its
-                                                             # Partition record
+    LogKey(topic_id: UUID, index: int, created: int)         # identifies one replica permanently; `created`: offset of
+                                                             # its Partition record
     LogConfig(segment_size_max, segment_age_max_ms, retention_ms, retention_size, message_size_max,
               write_caching, producer_expiration_ms, …)      # one topic's settings, frozen; all have defaults
 
@@ -16,14 +16,14 @@ The interface (all offsets are ints, end offsets exclusive; `now_ms` is the loop
         failed_disks: Mapping[UUID, DiskError]  # directories that are offline
         clean_start: bool                       # every directory was stopped cleanly before this start
         clean_stop: bool                        # `close` has stopped every directory cleanly
-        events: LogEvents                       # a directory went offline; upkeep found damage in a log
+        events: LogEvents                       # a directory went offline; a log was damaged, or has moved
         disk_failed(directory_id, error)        # when a log's method raised DiskError
         take_offline(key, error)                # when a log's method raised CorruptStoreError
         create(key, topic: str, directory_id: UUID, config: LogConfig) -> PartitionLog   # in memory; cheap
         get(key) -> PartitionLog | None
         async flush_all(logs: Iterable[PartitionLog]) -> None          # one barrier for all; makes everything appended
                                                 # so far durable.  Raises DiskError.  The caller sets the deadline.
-        async set_aside(keys: Iterable[LogKey], wall_ms) -> None       # strays: out of `logs`, renamed, kept
+        async set_aside(keys: Iterable[LogKey], wall_ms) -> None       # removes logs; their folders become strays
         async delete_strays(now_ms, kept_ms, unreported) -> int   # deletes those that an earlier call saw `kept_ms`
                                                 # ago, but no source of a move of an `unreported` log
         doubles: Mapping[LogKey, Mapping[UUID, PartitionLog]]   # in several directories; not in `logs`
@@ -32,8 +32,8 @@ The interface (all offsets are ints, end offsets exclusive; `now_ms` is the loop
         async maintain(now_ms, wall_ms) -> None # retention, expiry, recovery points: call every minute or so
         moves: LogMoves                         # moves logs to other directories: `request`, `futures`, `run`
         async lower_truncation_floor(log, offset) -> None              # before truncating committed records (unclean)
-        async checkpoint(logs) -> None          # write start offsets and recovery points now
-        async reset_to(log, offset, epoch=-1) -> bool  # drop all, continue at `offset`, after a record of `epoch`
+        async checkpoint(logs) -> None          # writes start offsets and recovery points now
+        async reset_to(log, offset, epoch=-1) -> bool  # drops all, continues at `offset`, after a record of `epoch`
 
     class PartitionLog:
         key, topic, directory_id, config (assignable)
@@ -45,7 +45,7 @@ The interface (all offsets are ints, end offsets exclusive; `now_ms` is the loop
             -> Appended | Refused               # `Produced`: batches that `check_produced` has checked already
         append_as_follower(batches, leader_epoch: int, now_ms: int) -> Appended | Refused
         begin_epoch(leader_epoch: int) -> None  # a new leader, before its first append; memory only
-        read(offset, max_bytes, up_to_offset) -> bytes       # whole batches, at least one; b"" if there is none
+        read(offset, max_bytes, up_to_offset) -> bytes | memoryview  # whole batches, at least one; b"" if there is none
         truncate_to(offset) -> None             # synchronous; offset >= truncation_floor.  Removes whole batches.
                                                 # `LogManager.prepare_truncation` comes first
         truncation_floor: int                   # see lower_truncation_floor; never above the high watermark
@@ -54,12 +54,12 @@ The interface (all offsets are ints, end offsets exclusive; `now_ms` is the loop
         async offset_for_timestamp(timestamp_ms, up_to_offset) -> TimestampOffset | None   # (timestamp, offset, epoch)
         async max_timestamp_offset(up_to_offset) -> TimestampOffset | None
 
-    Appended(first_offset, end_offset, duplicate: bool)      # duplicate: nothing was appended, the original's offsets;
-                                                             # with acks=all, the watermark still decides
+    Appended(first_offset, end_offset, duplicate: bool)      # duplicate: nothing was appended; the offsets are the ones
+                                                             # of the original; with acks=all, the watermark decides
     Refused(code: int, reason: str, record_errors)           # a Kafka error code; nothing was appended
 
 Every `PartitionLog` method may raise `CorruptStoreError` (this replica must go offline: file, offset, cause) and every
-method that writes may raise `DiskError` (the whole directory is offline).  Both answer clients KAFKA_STORAGE_ERROR.
+method that writes may raise `DiskError` (the whole directory is offline).  Clients get KAFKA_STORAGE_ERROR for both.
 Appending never waits: appended records are readable immediately, and durable when `flushed_offset` has passed it.
 """
 

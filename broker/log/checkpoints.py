@@ -28,10 +28,10 @@ NOTHING: Mapping[str, bytes | None] = MappingProxyType({})
 
 
 class Checkpoints:
-    """Every coroutine raises DiskError if the directory fails, which is then offline.
+    """Writes the checkpoints of all logs.  Every coroutine raises DiskError if the directory fails and goes offline.
 
     directories: by id.
-    logs: those in use, which may change during a wait.  A log may also move to another directory meanwhile.
+    logs: the logs in use, which may change during a wait.  A log may also move to another directory meanwhile.
     take_offline: called with a log that is found to be damaged.
     """
 

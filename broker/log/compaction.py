@@ -58,7 +58,7 @@ class LogCompaction:
         self._durability = durability
 
     def move_to(self, disk: Disk) -> None:
-        """Clean the log on another disk from now on; the jobs that were planned are too late."""
+        """Clean the log on another disk from now on; jobs that were planned before have no effect."""
         self._disk = disk
 
     def dirty(self, config: LogConfig, wall_ms: int) -> DirtyRange:
@@ -76,7 +76,7 @@ class LogCompaction:
         if dirty.start < dirty.limit and config.compaction.max_lag_ms < wall_ms:
             segment = self._segments.at(dirty.start)
             oldest_ms = segment.header_at(segment.position_of(dirty.start)).max_timestamp
-            if oldest_ms < 0:  # what an earlier cleaning has left of a segment
+            if oldest_ms < 0:  # an earlier cleaning has left an empty batch
                 oldest_ms = segment.newest_timestamp
         return is_due(dirty, config.compaction, oldest_ms, wall_ms)
 
@@ -160,7 +160,7 @@ class LogCompaction:
         kept = [one for one in state.segments if one.base_offset not in gone]
         new = SegmentState(segment.base_offset, segment.end_offset, segment.size, segment.newest_timestamp)
         recovery = state.recovery
-        if recovery.segment in gone:  # it is the end of the last of them
+        if recovery.segment in gone:  # the recovery point is the end of the last one
             assert recovery.offset == segment.end_offset, f"{segment.path} ends after the recovery point {recovery}"
             recovery = msgspec.structs.replace(
                 recovery,
@@ -179,7 +179,7 @@ class LogCompaction:
         )
 
     def freeze(self, replaced: Sequence[Segment]) -> None:
-        """Append nothing to these segments any more, even if a truncation removes all segments after them."""
+        """Allow no more appends to these segments, even if a truncation removes all segments after them."""
         for one in replaced:
             one.is_frozen = True
 

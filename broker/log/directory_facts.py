@@ -28,7 +28,10 @@ NEXT_STEP = (
 
 
 class DirectoryFacts:
-    """damaged: the folders in which damage was found, and the end of their durable records (None: unknown)."""
+    """The facts about the logs of one data directory, read once.
+
+    damaged: the folders in which damage was found, and the end of their durable records (None: unknown).
+    """
 
     def __init__(self, disk: Disk) -> None:
         facts = disk.facts
@@ -76,13 +79,13 @@ class DirectoryFacts:
         return max(floors, key=lambda floor: floor.offset)
 
     def durable(self, key: LogKey, folder: str, state: LogState | None) -> int | None:
-        """Return the end of the records that were certainly durable; None if an older release may have known better."""
+        """Return the end of the records that were certainly durable; None if an older release has not recorded it."""
         flushed = self.flushed_segment(folder)
         if flushed == OFFSET_MAX or (folder in self.damaged and self.damaged[folder] is None):
             return None
         return max(self.floor(key, folder, state).offset, flushed)
 
     def committed(self, key: LogKey) -> int:
-        """Return the offset below which everything was durable and committed here."""
+        """Return the offset below which everything was durable and committed in this directory."""
         watermark = self._watermarks.get(watermark_fact(key), b"")
         return int(watermark) if watermark.isdigit() else 0

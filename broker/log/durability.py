@@ -2,8 +2,8 @@
 
 An append goes to the page cache and is readable immediately.  The group flush (`flush.py`) then makes it durable; its
 tickets name the data that it flushed.  A ticket counts only for the *generation* of the log from which it was taken.
-Every truncation begins a new generation.  So a flush of truncated records never vouches for later records at the same
-offsets.
+Every truncation begins a new generation.  So a flush of truncated records never counts as a flush of later records at
+the same offsets.
 
 Until a truncation is durable, nothing should be appended (`is_truncating`).  Otherwise a power failure could keep new
 records and old ones beside each other, and a later segment may happen to continue exactly where an old one ends.  No
@@ -26,7 +26,7 @@ from quorumlog.runtime.disk import DiskFile
 class FlushTicket(NamedTuple):
     """The data of one log that one flush makes durable, and the end offset that this proves.
 
-    folders_first: files were deleted, and that must be durable before later appends.
+    folders_first: files were deleted, and the deletions must be durable before later appends.
     close: complete files, to be closed after the flush.
     folder_fact: the folder's fact to write; None: it is up to date.
     """
@@ -80,7 +80,7 @@ class Durability:
 
     @property
     def is_dirty(self) -> bool:
-        """Return whether something waits for a flush; a created parent comes with a file."""
+        """Return whether something waits for a flush.  A changed parent needs no check: a file is created with it."""
         is_changed = bool(self._files) or self._folder_changed or self.is_truncating
         return is_changed or self._marks.durable_offset < self._marks.end_offset
 
@@ -142,7 +142,7 @@ class Durability:
             self.add(file)
 
     def fact_before_truncation(self, offset: int) -> bytes | None:
-        """Return the folder's fact without the segments that a truncation to `offset` deletes; None if it has none.
+        """Return the folder's fact without the segments that a truncation to `offset` deletes; None: it stays as it is.
 
         offset: the start of a batch.
         """
@@ -151,12 +151,15 @@ class Durability:
         if not self._segments or self._segments[-1].base_offset < offset:
             return None
         kept = [segment.base_offset for segment in self._segments if segment.base_offset < offset]
-        # The segments before may be new ones that were never flushed.
+        # The segments that stay may be new ones that were never flushed.
         return b"%d" % min(flushed_segment(self.folder_fact), kept[-1] if kept else offset)
 
     @contextmanager
     def changing_fact(self) -> Iterator[None]:
-        """Accept no fact of a flush while a truncation or a reset writes it, because the flush would undo that."""
+        """Accept no folder's fact from a flush during the body, in which a truncation or a reset writes that fact.
+
+        The flush would overwrite it.
+        """
         self._is_fact_changing = True
         try:
             yield
@@ -166,13 +169,16 @@ class Durability:
     # -- moving to another directory
 
     def hold(self) -> None:
-        """Note no flush from now on, because the other directory may soon count; `release` or `moved` ends this."""
+        """Hold flushes back, because the copy in the other directory may soon replace this one.
+
+        Held flushes prove nothing until `release`.  `release` or `moved` ends this.
+        """
         assert not self.is_truncating, f"{self.folder}: a truncation is not durable yet"
         assert not self._is_held, f"{self.folder} is held"
         self._held_end = self._marks.durable_offset
 
     def release(self) -> None:
-        """Note the flushes that were held back: the log has stayed where it is."""
+        """Note the flushes that were held back, because the log stays in its directory."""
         end_offset, self._held_end = self._held_end, -1
         if not self.is_closed:
             self._note_durable(end_offset)

@@ -93,7 +93,7 @@ class GroupFlush:
         await self.begin(logs)
 
     def begin(self, logs: Iterable[Durability]) -> asyncio.Future[None]:
-        """Begin what `flush_all` does, before anything else runs; the future has its outcome."""
+        """Begin a flush as in `flush_all`, in this turn of the event loop; the future gets the outcome."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self.failure is not None:
             done.set_exception(self.failure)

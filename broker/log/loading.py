@@ -94,7 +94,7 @@ def recover_log(
     """Read the log from the recovery point in `state`, or all of it without a state; yields between chunks.
 
     flushed_segment: as `state.flushed_segment` returns it.
-    committed: everything below this offset was durable and committed here.
+    committed: everything below this offset was durable and committed in this directory.
     floor: a log that ends before it has lost records.
 
     Raises:
@@ -104,7 +104,7 @@ def recover_log(
     remove_leftovers(disk, path)
     bases = _segment_bases(disk, path)
     if state is None:
-        if bases and bases[0] > 0 and flushed_segment < 0:  # without the facts of a log that begins later
+        if bases and bases[0] > 0 and flushed_segment < 0:  # the facts of a log that begins later are missing
             raise CorruptStoreError(f"{segment_path(path, 0, 'log')} is missing, and the log has no checkpoint")
         state = empty_state()
     log = PartitionLog(disk, key, topic, folder, config, state, recent)
@@ -134,8 +134,8 @@ def recover_log(
 def check_whole(disk: Disk, path: str, state: LogState | None, durable: int | None) -> Generator[None, None, None]:
     """Check every segment in the folder at `path`: all that `state` names exist, are whole, and follow each other.
 
-    durable: end of the records that were durable when damage was found.  After it and the recovery point, the first
-        problem is left to recovery, because it may be a torn tail.  None: it is unknown, and everything must be whole.
+    durable: end of the records that were durable when damage was found.  Above this end and the recovery point, the
+        first problem is left to recovery, because it may be a torn tail.  None: unknown, so everything must be whole.
 
     Raises:
         CorruptStoreError: a segment is missing, damaged, or does not follow the one before.
@@ -257,7 +257,7 @@ class _Tail(NamedTuple):
             return True, None
         index = _load_index(self.disk, segment, start.position)
         recovered = yield from recover_segment(segment, file, index, start, flushed)
-        segment.discard_stale_index()  # a power failure may have kept batches, but undone the deletion before them
+        segment.discard_stale_index()  # a power failure may have kept batches, but undone an earlier deletion
         if start.position - index.last_position() > INDEX_GAP_MAX:
             self.disk.remove(segment.index_path)
             segment.forget_index()

@@ -6,18 +6,18 @@
     clean                 the last stop was clean: every `log/` fact is exact, and no file has to be read
     log/<folder>          the log's state (`state.py`), written at checkpoints
     folder/<folder>       the folder exists; its newest flushed segment, or that its topic has write.caching
-    damaged/<folder>      the damage that was found in the folder, which is read in full before it is trusted again,
-                          and the end of the records that were durable then
+    damaged/<folder>      the damage that was found in the folder, and the end of the records that were durable then;
+                          the next start reads the whole folder before it uses the log
     broker/clean_epoch    nothing was written since the last clean stop (written by `broker.server.marks`)
     watermark/<log>       everything below it was durable and committed (written by `broker.replica.watermarks`)
-    moving/<folder>       the log moves to another directory, which `move_facts` describes
-    future/<folder>       this directory has a complete copy of a log that moves here
+    moving/<folder>       the log moves to another directory; see `move_facts`
+    future/<folder>       this directory has a complete copy of a log that is moving to it
     stray/<name>          a folder that was set aside: when, and whether it has been moved yet
     clock                 the wall time that retention used recently
 
 **Doubles.**  A replica may be moved to another directory while its own directory is offline.  Once that directory works
-again, both hold the replica.  The copy in the directory that the metadata names is the one that counts, even if another
-copy is damaged.  Until `settle`, the copies are in `doubles`, except damaged ones.
+again, both directories hold a copy of the replica.  The copy in the directory that the metadata names is used, even if
+another copy is damaged.  Until `settle` is called, the copies are in `doubles`, except damaged ones.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class LogManager:
         self._directories = {disk.directory_id: LogDirectory(disk, self.events) for disk in disks}
         self._logs: dict[LogKey, PartitionLog] = {}
         self._doubles: dict[LogKey, dict[UUID, PartitionLog]] = {}
-        self._left_over: list[PartitionLog] = []  # doubles that do not count
-        self._damaged_left_over: list[tuple[LogDirectory, str]] = []  # the same, damaged
+        self._left_over: list[PartitionLog] = []  # doubles that were not chosen
+        self._damaged_left_over: list[tuple[LogDirectory, str]] = []  # damaged doubles that were not chosen
         self._undecided: list[PartitionLog] = []  # doubles of replicas in `failures`, closed
         self._failures: dict[LogKey, CorruptStoreError] = {}
         self._failed_folders: dict[LogKey, list[tuple[LogDirectory, str]]] = {}
@@ -90,10 +90,12 @@ class LogManager:
 
     @property
     def logs(self) -> Mapping[LogKey, PartitionLog]:
+        """All hosted logs.  The logs of a directory that failed while in use stay, and must not be used."""
         return MappingProxyType(self._logs)
 
     @property
     def failures(self) -> Mapping[LogKey, CorruptStoreError]:
+        """The damaged replicas, which are offline, and the damage."""
         return MappingProxyType(self._failures)
 
     @property
@@ -106,12 +108,14 @@ class LogManager:
 
     @property
     def failed_disks(self) -> Mapping[UUID, DiskError]:
+        """The data directories that are offline, by id, and the errors."""
         return {one.id: one.failure for one in self._directories.values() if one.failure is not None}
 
     def moved_away(self, key: LogKey, directory_id: UUID) -> UUID | None:
-        """Return the directory to which a log moved from this one, if that has failed or is not in `data.dirs`.
+        """Return the directory to which a log moved from this one, if that one has failed or is not in `data.dirs`.
 
-        The strays that this start found show it.  A log that moved several times has one in each former directory.
+        The strays that this start found show the move.  A log that moved several times has a stray in each former
+        directory.
         """
         passed = set()
         while directory_id not in passed and (target := self._moved_to.get((key, directory_id))) is not None:
@@ -194,7 +198,7 @@ class LogManager:
                 if state is not None and state.swapping:
                     finish_swaps(disk, folder, state)
                     await disk.sync_dir(f"{LOGS}/{folder}")
-                    # Before the next swap: it may leave another `.swap` of the same name before it is decided.
+                    # Note this before the next swap: until that is decided, it may leave a `.swap` of the same name.
                     state = msgspec.structs.replace(state, swapping=[])
                     notes[state_fact(folder)] = encode_state(state)
                 durable = facts.durable(key, folder, state)
@@ -231,7 +235,7 @@ class LogManager:
             self._logs[log.key] = log
 
     async def close(self) -> None:
-        """Make everything durable and mark the stop as clean; `clean_stop` says whether that succeeded.  Idempotent."""
+        """Make everything durable and mark the stop as clean; `clean_stop` is True if that succeeded.  Idempotent."""
         tasks, self._tasks = self._tasks, []
         if not tasks:
             return
@@ -341,10 +345,11 @@ class LogManager:
         by_directory: dict[UUID, list[Durability]] = {}
         for log in logs:
             by_directory.setdefault(log.directory_id, []).append(log.durability)
-        # All begin in this turn.  A log may move during a wait, and its former directory must not vouch for it then.
+        # All flushes begin in this turn.  During a wait a log may move, and then a flush of its former directory proves
+        # nothing.
         barriers = [self._directories[directory_id].flush.begin(mine) for directory_id, mine in by_directory.items()]
         if len(barriers) == 1:
-            await barriers[0]  # one turn of the loop less than `gather`, since followers wait for one with each round
+            await barriers[0]  # saves a turn of the loop compared with `gather`, in each round of a follower
             return
         for outcome in await asyncio.gather(*barriers, return_exceptions=True):
             if outcome is not None:
@@ -358,9 +363,10 @@ class LogManager:
         await self._checkpoints.lower_truncation_floor(log, offset)
 
     async def prepare_truncation(self, log: PartitionLog, offset: int) -> None:
-        """Let a power failure undo any part of `truncate_to(offset)`, such as the deletion of later segments.
+        """Change the facts so that a power failure may undo any part of `truncate_to(offset)`, such as deletions.
 
-        Without this, a later segment that is left would prove that the one before it was truncated by damage.
+        Without this, recovery would treat a later segment that still exists as proof that the segment before it is
+        damaged.
         """
         await self._checkpoints.prepare_truncation(log, offset)
 
@@ -420,10 +426,10 @@ class LogManager:
         return self._directories[log.directory_id].disk
 
     async def swap_segments(self, log: PartitionLog, planned: PlannedJob, replacement: Replacement) -> bool:
-        """Check a compacted segment and replace sealed ones by it.  Return False, with nothing done, if it is too late.
+        """Check a compacted segment and replace sealed ones by it.
 
-        It is too late if the log has changed since the job was planned.  Either way, the replacement's file has another
-        name or is deleted.
+        Return False, and change nothing, if the log has changed since the job was planned.  In both cases, the file of
+        the replacement was renamed or deleted.
 
         Raises:
             BadReplacementError: the replacement must not be used.
@@ -479,7 +485,7 @@ class LogManager:
                 return
             memory -= segment.loaded_index_size
             if log.directory_id in failed:
-                segment.forget_index()  # nothing can be stored there, and nothing is read
+                segment.forget_index()  # nothing can be stored in that directory, and nothing is read
                 continue
             try:
                 log.upkeep.free_index(segment)
@@ -538,7 +544,7 @@ class LogManager:
         wall_ms: int,
         keep: bool,
     ) -> DiskError | None:
-        """Return why a directory has failed, None if none has."""
+        """Set folders aside; return the error of a directory that failed, or None."""
         turn = Turn()
         failure: DiskError | None = None
         for directory_id, mine in by_directory.items():
@@ -559,7 +565,7 @@ class LogManager:
         return failure
 
     def _take_out(self, key: LogKey, directory_id: UUID) -> str | None:
-        """Remove `key` from `logs` or `failures`; return the name of its folder, None if it is elsewhere."""
+        """Remove `key` from `logs` or `failures`; return the name of its folder, None if it is in another directory."""
         if (log := self._logs.get(key)) is not None:
             if log.directory_id != directory_id:
                 return None
@@ -594,7 +600,7 @@ class LogManager:
         """Delete the strays that an earlier call saw `kept_ms` ago, unless they are kept; return their number.
 
         now_ms: time of the loop's clock.
-        unreported: logs that may be in other directories than the metadata name.  After a move, only the stray in the
+        unreported: logs that may be in other directories than the metadata names.  After a move, only the stray in the
             former directory shows where such a log is, so it stays.
 
         Raises:

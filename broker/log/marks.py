@@ -16,12 +16,12 @@ from broker.log.state import LogState, epochs_before
 
 
 class LogMarks:
-    """The marks of one log.  Its parts read them; the one that changes something moves the mark for it.
+    """The marks of one log.  All parts of the log read them; the part that changes something moves its mark.
 
-    epochs: they hold the end offset.
-    is_changed: the log has changed since its state was last written among the facts.
-    written_start_offset: the start offset among the facts, or that is being written to them.
-    durable_start_offset: the start offset that a restart finds at least; never above `start_offset`.
+    epochs: the leader epochs, which also contain the end offset.
+    is_changed: the log has changed since its state was last written to the facts.
+    written_start_offset: the start offset in the facts, or the one that is being written to them.
+    durable_start_offset: the lowest start offset that a restart may find; never above `start_offset`.
     appended_since_checkpoint: bytes.
     cleaned_offset: end of the part that was compacted; never above the watermark.
     compacted_end: end of the last segment that compaction has replaced; markers below it may have been removed.
@@ -60,7 +60,7 @@ class LogMarks:
         self.cleaned_offset = state.cleaned_offset
         self.compacted_end = state.compacted_end
         self.watermarks_taken = 0
-        self._written_watermark = 0  # among the facts
+        self._written_watermark = 0  # in the facts
         self.moved_from = tuple(state.moved_from)
         self._is_move_known = not state.moved_from  # to the controller
 
@@ -94,7 +94,7 @@ class LogMarks:
         self.durable_start_offset = min(self.durable_start_offset, self.start_offset)
 
     def restart_at(self, offset: int, epoch: int) -> None:
-        """Move every mark to `offset`; `epoch` is that of the record before, -1 if it is unknown."""
+        """Move every mark to `offset`.  epoch: the epoch of the record before `offset`; -1 if it is unknown."""
         self.epochs = EpochCache(epochs_before(offset, epoch), offset)
         self.start_offset = self.high_watermark = self.durable_offset = self.truncation_floor = offset
         self.cleaned_offset = offset
@@ -122,7 +122,7 @@ class LogMarks:
         self.written_start_offset = self.start_offset
 
     def state_written(self) -> None:
-        """Take in that the state which was taken last is durable among the facts."""
+        """Note that the state that was taken last is durable in the facts."""
         self.durable_start_offset = min(self.written_start_offset, self.start_offset)
 
     def moved(self, state: LogState, watermark: int) -> None:
@@ -135,10 +135,10 @@ class LogMarks:
         self._is_move_known = False
 
     def move_known(self) -> None:
-        """Take in that the controller's metadata name the directory of this log.
+        """Note that the controller's metadata names the directory of this log.
 
-        The facts forget the former directories with the next state.  A backup of this directory must not claim for ever
-        that they were left with all records.
+        The next state that is written drops the former directories.  Otherwise backups of this directory would claim
+        permanently that the log left those directories with all records.
         """
         if not self._is_move_known:
             self._is_move_known = True

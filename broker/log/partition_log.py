@@ -4,7 +4,7 @@ Theory of operation.  All code runs on the event loop's thread and never waits. 
 which uses only parts above it:
 
     part          for                                                        module
-    LogMarks      start, end, watermark, durable end; the facts' share       marks.py
+    LogMarks      start, end, watermark, durable end; values in the facts    marks.py
     Durability    data that is not durable yet; tickets for the group flush  durability.py
     LogSegments   the list of segments: adding, truncating, removing         segments.py
     LogProducers  the state of the producers and its snapshots               producers.py
@@ -95,7 +95,7 @@ class PartitionLog:
 
     @property
     def durable_start_offset(self) -> int:
-        """The start offset that a restart finds at least."""
+        """The lowest start offset that a restart may find."""
         return self.marks.durable_start_offset
 
     @property
@@ -113,6 +113,7 @@ class PartitionLog:
 
     @property
     def truncation_floor(self) -> int:
+        """The lowest offset to which `truncate_to` is permitted; see `LogManager.lower_truncation_floor`."""
         return self.marks.truncation_floor
 
     @property
@@ -136,6 +137,10 @@ class PartitionLog:
 
     @property
     def producers(self) -> ProducerState:
+        """The state of the producers at the end of the log.
+
+        Raises: CorruptStoreError, DiskError.
+        """
         return self._producers.state
 
     # -- appending
@@ -181,7 +186,7 @@ class PartitionLog:
         return self._writer.append_as_follower(batches, leader_epoch, now_ms, self._config)
 
     def roll_aged(self, now_ms: int) -> None:
-        """Seal the active segment of a compacted log once it is old enough, although nothing is appended.
+        """Seal the active segment of a compacted log once it is old enough, even if nothing is appended.
 
         Raises: CorruptStoreError, DiskError.
         """
@@ -297,7 +302,7 @@ class PartitionLog:
     def move_to(self, disk: Disk, state: LogState, watermark: int, folder_fact: bytes, files: list[DiskFile]) -> None:
         """Continue on another disk, which holds a copy of all files under the same paths.
 
-        state, watermark, folder_fact: those that the facts of the disk hold.  The copy is durable up to their end.
+        state, watermark, folder_fact: the values in the facts of the disk.  The copy is durable up to the state's end.
         files: the files that contain data which is not durable yet.
         """
         self.directory_id = disk.directory_id
@@ -308,11 +313,11 @@ class PartitionLog:
         self.durability.moved(state.end_offset, folder_fact, files)
 
     def move_known(self) -> None:
-        """Take in that the controller's metadata name the directory of this log."""
+        """Note that the controller's metadata names the directory of this log."""
         self.marks.move_known()
 
     def recovered(self, segments: Sequence[Segment], durable_offset: int) -> None:
-        """Take over the segments that recovery found.  Data above `durable_offset` may be only in the page cache."""
+        """Use the segments that recovery found.  Data above `durable_offset` may be only in the page cache."""
         self._segments.adopt(segments)
         self.marks.recovered(durable_offset)
         self._producers.recovered()

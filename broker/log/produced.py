@@ -4,14 +4,14 @@ Theory of operation.  A batch is refused unless its records match its header exa
 header would stop every consumer of the partition, and followers copy it byte for byte.  `check_produced` checks the
 headers, and the records of batches without compression, in time proportional to the received bytes.  `check_inflated`
 checks batches with compression, which must be inflated first.  The topic config `compression.validation.enable` enables
-this check; a compacted topic always has it, because each of its records needs a key, and so has a topic that limits
-timestamps.  `broker.log.recompression` makes the same check.  The caller chooses the thread, because a megabyte may
-inflate to many.  Like Kafka, the check refuses forms of lz4 that Java clients do not read.
+this check.  Compacted topics always have it, because each of their records needs a key.  Topics that limit timestamps
+always have it, too.  `broker.log.recompression` makes the same check.  The caller chooses the thread, because one
+megabyte may inflate to many.  Like Kafka, the check refuses forms of lz4 that Java clients do not read.
 
 The inflated size is bounded twice: absolutely, and relative to the size that the client sent.  All batches of one
 produce to one partition share these bounds.
 
-As in Kafka, a header whose max timestamp is not that of its newest record is corrected, not refused.
+As in Kafka, a wrong max timestamp in a header is corrected, not refused.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from quorumlog.wire.record_batch import (
 from quorumlog.wire.record_framing import ANY_TIME, Framing, TimestampRange, check_framing
 
 INFLATED_RATIO_MAX: Final = 1024
-"""Inflated bytes for each compressed one; gzip cannot exceed it, and only long runs of one byte do with zstd."""
+"""Inflated bytes for each compressed one.  gzip cannot exceed this ratio, and zstd exceeds it only for long runs of one
+byte."""
 INFLATED_FLOOR: Final = 4 << 20
 """Bytes that any batch may inflate to, however small it is."""
 
@@ -44,7 +45,7 @@ INFLATED_FLOOR: Final = 4 << 20
 class Produced(NamedTuple):
     """Batches with good headers, and with good records as far as they were checked.
 
-    max_timestamps: for each batch, the newest timestamp of its records, or that of its header if they are unchecked.
+    max_timestamps: for each batch, the newest timestamp of its records; the header's value if they are unchecked.
     needs_keys: the topic is compacted, so a record without key is refused.
     times: the timestamps that the topic accepts.
     """
@@ -76,7 +77,7 @@ class OpenedBatch(NamedTuple):
 def check_produced(data: Buffer, config: LogConfig, wall_ms: int | None = None) -> Produced | Refused:
     """Check every header, and the records of the batches without compression.
 
-    wall_ms: the current time, from which the topic's limits of timestamps count; None: they are not checked.
+    wall_ms: the current time, to which the topic's limits of timestamps are relative; None: do not check timestamps.
     """
     times = ANY_TIME if wall_ms is None or not config.bounds_timestamps else _times(config, wall_ms)
     headers = validate_batches(data, config.message_size_max)

@@ -75,7 +75,7 @@ class LogProducers:
             if segment.end_offset <= offset:
                 continue
             start = segment.position_of(max(offset, segment.base_offset))
-            # A damaged header would make this leader take new batches for repeated ones, or report a loss.
+            # After a damaged header, this leader would treat new batches as duplicates, or report lost sequences.
             for header, batch in segment.batches(start, self._marks.epochs.epoch_of):
                 marker = parse_marker(batch, header) if header.is_control else None
                 producers.apply(header, header.base_offset, header.end_offset, marker)
@@ -117,12 +117,12 @@ class LogProducers:
         return max(self.state.transactions.stable_offset(marks.high_watermark), marks.start_offset)
 
     def compacted(self, start: int, end: int, markers: Collection[int]) -> None:
-        """Take in that compaction has left only these markers from `start` to `end`."""
+        """Note that compaction has left only these markers from `start` to `end`."""
         if self._state is not None:
             self._state.transactions.keep_markers(start, end, markers)
 
     def expire(self, now_ms: int, expiration_ms: int) -> None:
-        """Drop the producers that have been silent for `expiration_ms`, if their last batch is committed."""
+        """Drop the producers without a batch for `expiration_ms`, if their last batch is committed."""
         if self._state is None:
             return
         self._state.transactions.drop_before(self._marks.start_offset)

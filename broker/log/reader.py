@@ -23,9 +23,9 @@ class LogReader:
     def read(self, offset: int, max_bytes: int, up_to_offset: int) -> bytes | memoryview:
         """Return whole batches of one segment, beginning with the batch that holds `offset`.
 
-        No batch ends above `up_to_offset`.  At most `max_bytes`, but at least one batch.  The caller has checked that
-        the log, or the batch with its start, holds `offset`.  An empty batch that compaction has left begins at
-        `offset`: a follower whose log ended there before the compaction continues there.
+        No batch ends above `up_to_offset`.  The batches have at most `max_bytes`, unless the first one is larger.  The
+        caller has checked that `offset` is in the log, or in the batch with the log start.  An empty batch that
+        compaction has left is shortened to begin at `offset`, because the log of a follower may end there.
         """
         marks, segments = self._marks, self._segments.all
         end_offset = marks.epochs.end_offset

@@ -36,7 +36,7 @@ class RecentAppends:
         return self._size
 
     def keep(self, segment: Hashable, position: int, data: memoryview) -> None:
-        """Keep `data`, which was appended to `segment` at `position` and which nobody changes any more."""
+        """Keep `data`, which was appended to `segment` at `position`.  The caller does not change it any more."""
         size = _memory_of(data)
         if size > self._size_max:
             return

@@ -1,4 +1,4 @@
-"""Changes the codec of produced batches to that of their topic (`compression.type`), before a leader appends them.
+"""Changes the codec of produced batches to the codec of their topic (`compression.type`), before a leader appends them.
 
 Only the codec changes.  The bytes of the records stay as they are, and so does every field of the header except the
 codec, the length and the checksum: producer id, epoch and sequence, the transactional flag, offsets and timestamps.  To
@@ -27,11 +27,11 @@ def needs_recompression(produced: Produced, target: Recompression) -> bool:
 def recompress(
     produced: Produced, target: Recompression, inflated_max: int, message_size_max: int
 ) -> Produced | Refused:
-    """Return the batches in the codec of `target`, in memory of their own, or why one is refused.  For any thread.
+    """Return the batches in the codec of `target`, in new memory, or the refusal of one.  May run in any thread.
 
     inflated_max: bytes to which all batches with compression together may inflate.
-    message_size_max: bytes of a batch, header included.  A batch that exceeds it only in the new codec is refused too:
-        no follower or consumer need reckon with a larger one.
+    message_size_max: bytes of a batch, header included.  A batch that exceeds it only in the new codec is refused, too,
+        so that followers and consumers never receive a larger one.
     """
     source = memoryview(produced.data)
     data = bytearray()

@@ -10,7 +10,7 @@ distinguishes a flipped bit in the very last batch from an interrupted append.
 One flush makes several files durable, in any order.  So a good batch in a later segment is proof only if a flush of
 that segment has completed, according to the fact of the folder (`state.flushed_segment`).
 
-With write.caching, all appends become durable in any order, and so do those to a folder that has no fact yet.  A good
+With write.caching, appends become durable in any order.  The same is true of a folder that has no fact yet.  A good
 batch after a bad one then proves nothing.  The log is truncated at the first bad batch, unless that one was durable and
 committed.
 
@@ -64,17 +64,17 @@ class TornTail(NamedTuple):
 
 
 class Floor(NamedTuple):
-    """An end offset that the log must reach, because everything below it was durable; `proof` describes that."""
+    """An end offset that the log must reach, because everything below it was durable.  proof: for error messages."""
 
     offset: int
     proof: str = "durable and committed"
 
 
 class Start(NamedTuple):
-    """The start of a walk.  Everything before `position` is good and durable; `epoch` is that of the batch before.
+    """The start of a walk.  Everything before `position` is good and durable.  epoch: of the batch before `position`.
 
     floor: no batch below it is a torn tail.
-    unsynced: no flush of the log was waited for, so that later batches may have reached the disk in any order.
+    unsynced: nothing waited for a flush of the log, so later batches may have reached the disk in any order.
     """
 
     position: int
@@ -149,7 +149,7 @@ def recover_segment(
 ) -> Generator[None, None, RecoveredSegment]:
     """Bring `segment` up to date with `file`, which is known to be good up to `start`.
 
-    later: the files of those following segments that were flushed.  If they hold a good batch, the tail cannot be torn.
+    later: the files of later segments that were flushed.  If they hold a good batch, the tail cannot be torn.
 
     Raises:
         CorruptStoreError: the segment is damaged.

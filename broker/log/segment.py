@@ -44,6 +44,8 @@ def segment_path(folder: str, base_offset: int, kind: str) -> str:
 
 
 class Segment:
+    """One segment of a log, which opens its files when they are first needed."""
+
     def __init__(
         self, disk: Disk, folder: str, base_offset: int, *, end_offset: int, size: int, newest_timestamp: int
     ) -> None:
@@ -102,6 +104,10 @@ class Segment:
 
     @property
     def index(self) -> SegmentIndex:
+        """The index.  The first use loads it from its file, or from the batch headers.
+
+        Raises: CorruptStoreError, DiskError.
+        """
         if self._index is None:
             self._index = self._load_index()
         return self._index
@@ -173,8 +179,8 @@ class Segment:
     def discard_stale_index(self) -> bool:
         """Delete the index file if it may have entries of batches that the segment has lost; return whether it may.
 
-        To be called before an append.  Other batches may take the place of the lost ones, at the same positions and
-        with the same offsets.  Only the timestamps of an entry would be wrong then, and no reader could notice that.
+        Call it before an append.  New batches may take the place of the lost ones, at the same positions and with the
+        same offsets.  Then only the timestamps of an entry would be wrong, and no reader could notice that.
         """
         if self.index.persisted >= 0:
             return False
@@ -215,7 +221,7 @@ class Segment:
     # -- finding
 
     def offset_before(self, position: int) -> int:
-        """Return the offset of a batch before `position`, without a read: only an index in memory gives a near one."""
+        """Return the offset of a batch before `position` without a read; a near one only if the index is in memory."""
         if position >= self.size:
             return self.end_offset
         return self.base_offset if self._index is None else self._index.by_position(position).offset
@@ -254,7 +260,7 @@ class Segment:
     def walk(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
         """Yield (position, header) of each batch from the one at `position` on, without reading bodies.
 
-        The checksums of these headers are not compared.  So each batch must end at the offset that follows.
+        Checksums are not compared.  Instead, each batch must end at the offset at which the next one begins.
 
         Raises:
             CorruptStoreError: there is no batch where one must be, or one with other offsets.
@@ -294,6 +300,10 @@ class Segment:
         return self._entry(lambda index: index.by_timestamp(timestamp)).position
 
     def header_at(self, position: int) -> BatchHeader:
+        """Return the header of the batch at `position`, without a check of its checksum.
+
+        Raises: CorruptStoreError, DiskError.
+        """
         return self._parse(self.file.pread(position, HEADER_SIZE), 0, position)
 
     def _parse(self, chunk: bytes, at: int, position: int) -> BatchHeader:
@@ -344,7 +354,7 @@ class Segment:
         return parse_header(self.read(position, position + self.header_at(position).size, epoch_of))
 
     def _check(self, data: bytes, start: int, epoch_of: Callable[[int], int]) -> None:
-        """Check batches that were read at `start`: checksums, and the offsets and epochs, which those do not cover."""
+        """Check batches that were read at `start`: checksums, and offsets and epochs, which checksums do not cover."""
         headers = check_batches(data)
         if isinstance(headers, BatchRefusal):
             raise CorruptStoreError(f"{self.path} at position {start + headers.position}: {headers.reason}")

@@ -1,6 +1,6 @@
 """The segments of a log: the sealed ones, which never grow, and the active one, which is the last.
 
-Only `LogSegments` adds, truncates, replaces and removes segments.  Compacted segments replace sealed ones here.
+Only `LogSegments` adds, truncates, replaces and removes segments.  Compaction replaces sealed segments.
 Every other part looks a segment up by offset for each call, and keeps none across an await.  So between two calls a
 sealed segment may be replaced by another one with the same range of offsets, or deleted below the start of the log.
 
@@ -19,7 +19,7 @@ from quorumlog.runtime.disk import Disk
 
 
 def known_segment(disk: Disk, folder: str, state: SegmentState) -> Segment:
-    """Return a segment of which the facts give the state; its files are opened later."""
+    """Return a segment whose state is in the facts; its files are opened later."""
     return Segment(
         disk,
         folder,
@@ -143,7 +143,7 @@ class LogSegments:
             self._remove(self._segments.pop())
 
     def adopt(self, segments: Iterable[Segment]) -> None:
-        """Use the segments that recovery found instead of those of the last checkpoint."""
+        """Use the segments that recovery found instead of the segments of the last checkpoint."""
         self._segments[:] = segments
 
     def _remove(self, segment: Segment) -> None:

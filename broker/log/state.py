@@ -1,13 +1,14 @@
 """The state of a log in the facts of its directory, so that a start reads no file of an idle log.
 
 The state is written at checkpoints.  After a clean stop it is complete; after any other stop it names the point from
-which recovery reads.  It begins with its checksum, because a wrong digit would hide records, or append over others.
+which recovery reads.  It begins with its checksum, because a wrong digit could hide records, or let appends overwrite
+others.
 States of releases that wrote no checksum are accepted; those releases ignore the checksum.
 
 After an unclean stop, two smaller facts distinguish lost data from data that never existed.  `folder/<folder>` is
-written before anything in a new folder is acknowledged as durable, and again when a new segment is: the folder must
-exist, and a flush has completed since that segment began.  `watermark/<log>`, written every few seconds, is a watermark
-below which everything was durable here: the log must reach it.
+written before anything in a new folder is acknowledged as durable, and again before anything in a new segment is.  It
+proves that the folder must exist, and that a flush has completed since that segment began.  `watermark/<log>`, written
+every few seconds, is a watermark below which everything was durable in this directory: the log must reach it.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ STARTS = "broker/starts"
 
 
 class SegmentState(msgspec.Struct, frozen=True, array_like=True):
+    """A segment in the state of its log.  size: bytes.  newest_timestamp: ms; -1 if no record has one."""
+
     base_offset: int
     end_offset: int
     size: int
@@ -160,9 +163,9 @@ def decode_state(key: str, data: bytes) -> LogState:
 
 
 def epochs_before(offset: int, epoch: int) -> list[tuple[int, int]]:
-    """Return the epochs of a log that begins at `offset`: that of the record before, unless it is -1.
+    """Return the epochs of a log that begins at `offset`.  epoch: of the record before `offset`; -1 if unknown.
 
-    Where that epoch began does not matter, as long as it is before the log's start.
+    The exact offset at which that epoch began does not matter, as long as it is before the log's start.
     """
     return [(epoch, offset - 1)] if epoch >= 0 else []
 

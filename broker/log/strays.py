@@ -68,7 +68,7 @@ class StrayFolders:
         ]
 
     def continued(self) -> Iterator[tuple[str, UUID]]:
-        """Yield the folders of logs that moved to another directory, and that directory; later moves come later."""
+        """Yield the folders of logs that moved to another directory, and that directory, in the order of the moves."""
         for stray in sorted(self._known.values(), key=lambda each: each.set_aside_ms):
             if stray.continues_in is not None:
                 yield stray.folder, stray.continues_in
@@ -97,7 +97,7 @@ class StrayFolders:
 
     async def add(self, folders: Sequence[str], wall_ms: int, keep: bool) -> None:
         """Move these folders of logs to the strays, and delete their facts.  With `keep`, only `purge` deletes them."""
-        # A log that is set aside does not move any more.  The intent of a move itself, in contrast, keeps its fact.
+        # A log that is set aside no longer moves, so the fact of its move is deleted.  `plan` keeps that fact.
         changes: dict[str, bytes | None] = dict.fromkeys(map(moving_fact, folders))
         await self._move([StrayState(folder, wall_ms, is_moved=False, is_kept=keep) for folder in folders], changes)
 
@@ -110,9 +110,9 @@ class StrayFolders:
     async def plan(
         self, folder: str, continues_in: UUID, wall_ms: int, changes: dict[str, bytes | None]
     ) -> dict[str, StrayState]:
-        """Add the intent to move the folder of a log that continues in another directory to `changes`.
+        """Add to `changes` the intent to set a folder aside, because its log continues in another directory.
 
-        Return its name and state, for `finish` or `give_up`.
+        Return the name and state of the stray, for `finish` or `give_up`.
         """
         return await self._name([StrayState(folder, wall_ms, is_moved=False, continues_in=continues_in)], changes)
 
@@ -167,7 +167,7 @@ class StrayFolders:
     async def delete_old(self, now_ms: int, kept_ms: int, unreported: Collection[LogKey] = ()) -> int:
         """Delete the strays that an earlier call saw `kept_ms` ago, unless they are kept; return their number.
 
-        now_ms: time of the loop's clock.  unreported: logs whose present directories only their strays show.
+        now_ms: time of the loop's clock.  unreported: logs whose current directory may be known only from their strays.
         """
 
         def is_due(name: str, stray: StrayState) -> bool:

@@ -56,12 +56,12 @@ async def find_newest(
     found = None if newest < 0 else await find_timestamp(segments, newest, start_offset, up_to_offset, epoch_of)
     if found is not None or newest < 0:
         return found
-    # The newest record of the first segment was deleted: it lies below the start.
+    # The newest record of the first segment was deleted, because it is below the log start.
     newest = _newest(segments, start_offset, up_to_offset, is_exact=True)
     found = None if newest < 0 else await find_timestamp(segments, newest, start_offset, up_to_offset, epoch_of)
     if found is not None or newest < 0:
         return found
-    # It even lies in the batch that holds the start; the other records of that batch are close enough.
+    # The newest record is in the same batch as the log start; the other records of that batch are close enough.
     return TimestampOffset(newest, start_offset, epoch_of(start_offset))
 
 

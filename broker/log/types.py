@@ -70,7 +70,7 @@ class LogConfig(msgspec.Struct, frozen=True):
     append_time: bool = False  # records get the time at which the leader appends them, in place of their own
     timestamp_age_max_ms: int = -1  # a record that claims to be older is refused, unless it gets the append time
     timestamp_ahead_max_ms: int = -1  # likewise for a timestamp in the future
-    recompression: Recompression | None = None  # the codec of all batches; None: each has that of its producer
+    recompression: Recompression | None = None  # the codec of all batches; None: batches keep their codec
 
     @property
     def opens_compressed(self) -> bool:
@@ -107,6 +107,8 @@ class Refused(NamedTuple):
 
 
 class TimestampOffset(NamedTuple):
+    """The timestamp (ms), the offset and the leader epoch of a record."""
+
     timestamp: int
     offset: int
     leader_epoch: int

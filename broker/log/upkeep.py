@@ -26,7 +26,7 @@ class LogUpkeep:
     # -- retention
 
     def retained_start(self, config: LogConfig, now_ms: int, wall_ms: int) -> int:
-        """Return where the log should start by its retention: at the end of some segment, or at its present start.
+        """Return the start offset according to retention: the end of a segment, or the current start.
 
         Only committed and durable segments are deleted.
 
@@ -52,7 +52,7 @@ class LogUpkeep:
     def remove_below_start(self) -> None:
         """Delete the segments below the start that the facts no longer name."""
         marks = self._marks
-        # It may have moved since the facts were made.
+        # The start may have moved since the facts were made.
         start_offset = min(marks.start_offset, marks.written_start_offset)
         if self._segments.remove_below(start_offset):
             marks.is_changed = True
@@ -105,7 +105,7 @@ class LogUpkeep:
         )
 
     def state_after_move(self, source: UUID, target: UUID) -> LogState:
-        """Return the current state, as the facts of `target` will hold it once the log has moved there."""
+        """Return the current state in the form that the facts of `target` contain after the move of the log."""
         left = [each for each in (*self._marks.moved_from, source) if each != target]
         return msgspec.structs.replace(self.state(), moved_from=left)
 

@@ -1,4 +1,4 @@
-"""Appends to a log: a leader's, which give batches their offsets, and a follower's, which copy them."""
+"""Appends to a log.  A leader gives batches their offsets; a follower copies batches unchanged."""
 
 from __future__ import annotations
 
