@@ -20,8 +20,9 @@ replicas that it holds.
 A position counts only under the broker epoch that its fetch names.  So the session also starts over when this process
 has registered again.
 
-Failures: a partition that its leader refuses is left out for a short while.  A connection that fails, or a session that
-the leader does not know, leads to a full fetch after a back-off that doubles up to a bound.
+Failures: a partition that its leader refuses is left out for a short while.  A session that the leader does not know
+leads to a full fetch immediately.  A connection that fails leads to a full fetch after a back-off that doubles up to a
+bound.
 """
 
 from __future__ import annotations
