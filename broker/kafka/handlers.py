@@ -1,7 +1,7 @@
 """The requests that this broker answers, with their versions and functions: the table `HANDLERS`.
 
-Handlers convert and decide nothing (see `broker/kafka/api.py`).  A handler that does not wait returns its reply without
-a task; the others are coroutines.
+Handlers convert and decide nothing (see `broker/kafka/api.py`).  A handler that does not wait returns its reply.  The
+others return a `Pending`, or a coroutine that becomes a task.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The Kafka listeners of a broker.
 
 Owns the listening sockets and the connections.  `handlers.py` answers the requests, `broker/replica` owns the data.
-Everything runs on the running loop; only requests have tasks.
+Everything runs on one event loop.  Only requests that wait, and automatic creations of topics, have tasks.
 """
 
 from __future__ import annotations

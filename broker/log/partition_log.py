@@ -1,7 +1,7 @@
 """One replica's log: its segments, epochs and producers, which always agree.
 
-Theory of operation.  All code runs on the event loop's thread and never waits.  The log is composed of parts, each of
-which uses only parts above it:
+Theory of operation.  All code runs on the event loop's thread and never waits, except for look-ups by timestamp, which
+open batches in other threads.  The log is composed of parts, each of which uses only parts above it:
 
     part          for                                                        module
     LogMarks      start, end, watermark, durable end; values in the facts    marks.py

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 `LeaderState` decides the proposal and when to repeat it.  `IsrKeeper` asks only the leaders that may have something
-to propose: a follower reached the watermark, a broker returned, a proposal is undecided, or the periodic check found a
+to propose: a follower reached the watermark, a broker changed, a proposal is undecided, or the periodic check found a
 follower that stopped fetching.  It joins their proposals into one AlterPartition request, and passes each leader its
 answer.
 
