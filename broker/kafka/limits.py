@@ -90,11 +90,11 @@ class MemoryBudget:
 
     Theory of operation.  There are two accounts.  Each has half of the limit, so that neither can starve the other.
 
-    *Whole* requests and unsent replies.  A frame counts from its arrival until its answer, and the reply to a fetch as
-    soon as it exists, so that fetches that arrive together share the room.  While the account exceeds its half, a
-    connection with more than its share stops reading.  The share is the half divided by the number of connections that
-    hold anything.  So a client whose requests are not answered, or that does not read its replies, delays itself and
-    not others.
+    The first account has *whole* requests and unsent replies.  A frame counts from its arrival until its answer, and
+    the reply to a fetch as soon as it exists, so that fetches that arrive together share the room.  While the account
+    exceeds its half, a connection with more than its share stops reading.  The share is the half divided by the number
+    of connections that hold anything.  So a client whose requests are not answered, or that does not read its replies,
+    delays itself and not others.
 
     The second account has *growing* frames, which are too large for the staging buffer and have not arrived completely.
     While the account exceeds its half, a connection whose frame grows stops reading.  Every connection may always have
