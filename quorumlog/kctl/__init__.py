@@ -1,4 +1,5 @@
 import time
 
 STARTED_S = time.monotonic()
-"""When this package began to be imported, which takes long on a busy machine: --timeout counts from here."""
+"""The time at which the import of this package began; --timeout counts from it, since imports are slow on a busy
+machine."""

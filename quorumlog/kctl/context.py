@@ -69,13 +69,13 @@ class Context:
     def follow_s(self) -> float | None:
         """Seconds for which a command may still follow something; None unless the user gave --timeout.
 
-        This is GRACE_S longer than the command's time, so that a request that fails until then is reported with its
+        This is GRACE_S longer than the command's time, so that a request that times out is still reported with its
         cause.
         """
         return None if self.timeout_s is None else self.left_s + GRACE_S
 
     def start_over(self) -> None:
-        """Restart the command's time, so that the time in which a person answered a question does not count."""
+        """Restart the command's time, so that the time that a person took for an answer does not count."""
         self._end, self.spent_s = None, 0.0
         if self._limit is not None and self._limit.when() is not None:
             self._limit.reschedule(asyncio.get_running_loop().time() + self.left_s + GRACE_S)
@@ -88,7 +88,7 @@ class Context:
     async def within_limit(self, work: Awaitable[R]) -> R:
         """Await `work`, and cancel it shortly after the command's time is up.
 
-        Requests have timeouts within the command's time, and report these themselves.  This limit is for everything
+        Requests have timeouts within the command's time, and report their own errors.  This limit is for everything
         else: a connection that does not close, or an event loop that is late.
 
         Raises:
@@ -121,7 +121,11 @@ class Context:
             raise click.UsageError(f"--controllers: {error}") from None
 
     def client(self) -> ControllerClient:
-        """Return a client of the control plane; `async with` closes it."""
+        """Return a client of the control plane; use it in `async with`, which closes it.
+
+        Raises:
+            click.UsageError: --controllers is malformed.
+        """
         from quorumlog.client.controller import (
             ControllerClient,
         )  # imports gRPC, which takes 0.2 s; `--help` does not need it
@@ -205,7 +209,7 @@ def with_loop(
         context = click.get_current_context().ensure_object(Context)
         try:
             return asyncio.run(context.within_limit(function(context, *args, **kwargs)))
-        except BrokenPipeError as error:  # a connection's; click would treat it as closed output
+        except BrokenPipeError as error:  # from a connection; click would treat it as closed output
             raise ClusterError(ApiError.IO_ERROR, f"a connection broke: {error}", "retry", retriable=True) from error
         except KeyboardInterrupt:  # click would print an empty line, also into files
             raise click.Abort from None
@@ -218,7 +222,7 @@ async def wait_until(
 ) -> None:
     """Poll until `condition` is true, because servers do not notify kctl.
 
-    what: the condition in words.
+    what: the condition, as a clause that follows "before", such as "the topic had a leader".
 
     Raises:
         ClusterError: TIMED_OUT, with `what` in its message; or an error that `condition` raises.
@@ -229,7 +233,10 @@ async def wait_until(
         left = deadline - loop.time()
         if left <= 0:
             raise ClusterError(
-                ApiError.TIMED_OUT, f"{what}: not within {timeout_s:g} s", "check again later", retriable=True
+                ApiError.TIMED_OUT,
+                f"timed out after {timeout_s:g} s before {what}",
+                "check again later",
+                retriable=True,
             )
         await asyncio.sleep(min(interval_s, left))
 
@@ -239,15 +246,15 @@ WAIT_HELP = "Return once every unfenced broker has applied the change."
 so_on_return = click.option(
     "--wait", is_flag=True, expose_value=False, help="Accepted for consistency: the command always waits."
 )
-"""The option of commands whose change is complete once it is acknowledged.  With it, scripts can pass `--wait` to every
-command."""
+"""The `--wait` option of commands whose change is already complete when it is acknowledged.  With it, scripts can pass
+`--wait` to every command that changes something."""
 
 
 async def wait_until_applied(context: Context, client: ControllerClient, offset: int) -> None:
-    """Wait until every unfenced broker has applied the metadata below `offset`.
+    """Wait until every unfenced broker has applied the metadata below `offset`, at most for the command's time.
 
     Raises:
-        ClusterError: TIMED_OUT.
+        ClusterError: TIMED_OUT; or the error of a request.
     """
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
@@ -256,4 +263,4 @@ async def wait_until_applied(context: Context, client: ControllerClient, offset:
         reply = await client.call(rpcs.DESCRIBE_BROKERS, controller_pb2.DescribeBrokersRequest(), context.left_s)
         return all(broker.metadata_offset >= offset for broker in reply.brokers if broker.state != "fenced")
 
-    await wait_until(is_so, context.left_s, "applied by every unfenced broker")
+    await wait_until(is_so, context.left_s, "every unfenced broker had applied the change")

@@ -37,20 +37,20 @@ QUEUE_MAX = 8
 """Number of fetched pieces, each of at most FETCH_SIZE_MAX_BYTES, that may wait to be printed."""
 FETCH_SIZE_MAX_BYTES = 1 << 20
 NO_TIMESTAMP = -1
-"""The timestamp of a record without one; `quorumlog.wire.record_batch`, which is slower to import, has the same."""
+"""The timestamp of a record without one.  `quorumlog.wire.record_batch` defines the same value, but imports slowly."""
 
 
 @asynccontextmanager
 async def open_cluster(
     context: Context, topic: str, partition: int | None = None
 ) -> AsyncIterator[tuple[Cluster, int]]:
-    """Return a Kafka client for the brokers that any node knows, and the topic's number of partitions.
+    """Yield a Kafka client, and the topic's number of partitions; close the client afterwards.
 
-    No active controller is needed.  Before the command reports a topic or partition as missing, it asks the controller
-    if there is one, since the nodes that answered may be behind.
+    Any node may report the brokers and the topic, so no active controller is needed.  That node may be behind.  Before
+    a topic or partition is reported as missing, the active controller is asked, if there is one.
 
     Raises:
-        ClusterError: no such topic or partition, or no node answers.
+        ClusterError: the topic or partition does not exist; no broker is registered; or no node answers.
     """
     from quorumlog.client.cluster import Cluster
 
@@ -82,7 +82,11 @@ async def _partition_count(reads: Reads, topic: str, partition: int | None) -> i
 
 
 async def broker_addresses(reads: Reads) -> list[str]:
-    """Addresses for Kafka clients, those of unfenced brokers first."""
+    """Return bootstrap addresses for Kafka clients, those of unfenced brokers first.
+
+    Raises:
+        ClusterError: BROKER_UNAVAILABLE: no broker is registered; or no node answers.
+    """
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
 
@@ -261,7 +265,7 @@ class _Sent:
         self._batches.append((index, count, delivered))
 
     async def until(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await `work`, and meanwhile print each offset once it is acknowledged: the next line may never arrive.
+        """Await `work`, and meanwhile print each offset once it is acknowledged, since the next line may never arrive.
 
         Raises:
             ClusterError: as `print_acknowledged`; `work` is then cancelled.
@@ -284,8 +288,8 @@ class _Sent:
         """Print acknowledged offsets in order, and wait until at most `left_max` batches are unacknowledged.
 
         Raises:
-            ClusterError: the first failure of a batch.  It ends all later deliveries, but those that are already
-                acknowledged are printed.
+            ClusterError: the first failure of a batch.  It is raised once all other batches have been acknowledged or
+                have failed, and the offsets of acknowledged ones are printed.
         """
         failure: ClusterError | None = None
         while self._batches and (failure is not None or len(self._batches) > left_max or self._batches[0][2].done()):
@@ -313,7 +317,11 @@ async def _next(source: AsyncIterator[T]) -> T | None:
 
 
 async def _lines(file: str | None) -> AsyncIterator[list[bytes]]:
-    """Yield lines as they arrive, all available ones together; the last line needs no newline."""
+    """Yield lines as they arrive, all available lines together; the last line needs no newline.
+
+    Raises:
+        MalformedLineError: a line is longer than LINE_MAX_BYTES.
+    """
     rest = b""
     count = 0
     async for chunk in chunks(file or STANDARD_INPUT, "the records"):
@@ -421,7 +429,7 @@ async def _read(
     pieces: asyncio.Queue[Any],
     max_messages: int | None,
 ) -> None:
-    """Put the records of one partition into the queue, up to `end`; then None.
+    """Put the records of one partition below `end` into the queue, then None.  end: None: read without end.
 
     The error of an unreadable batch passes through the queue after the records before it, so that these are printed.
     """
@@ -446,7 +454,7 @@ async def _read(
 
 
 def _after_unreadable(error: UnreadableBatchError, topic: str, index: int) -> str:
-    """Return the command that continues after the batch, if its end is known."""
+    """Return the command that continues after the batch, or one that explains the partition if its end is unknown."""
     if error.end_offset is None:
         return f"kctl explain {topic}-{index}"
     return f"kctl consume {topic} --partition {index} --from {error.end_offset}"

@@ -1,8 +1,9 @@
 """A cluster of real processes in one folder, for experiments.
 
 `DIR/cluster.json` describes the whole cluster.  It is written before and after each process is started, so that `down`
-can always remove an interrupted `up`.  `DIR/lock` prevents two commands from running at the same time.  Only processes
-that the file records, and whose start time and command line match, are signalled; only files of `up` are deleted.
+can always remove an interrupted `up`.  `DIR/lock` prevents two commands from running at the same time.  A process is
+signalled only if the file records it, and its start time and command line match.  Only files that `up` created are
+deleted.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ Say = Callable[[str], None]
 
 @dataclass(slots=True)
 class Node:
-    """One process.  pid: 0 before it is started.  mark: identifies the process, since pids are reused."""
+    """One process.  pid: 0 before the process is started.  mark: its start time, since pids are reused."""
 
     role: str
     id: int
@@ -79,7 +80,7 @@ class DevCluster:
     made_dir: bool = False
     nodes: list[Node] = field(default_factory=list)
     port_base: int | None = None
-    """The port from which free ones were searched; None if an earlier version wrote the file."""
+    """The lowest port that `up` tried; None if an earlier version wrote the file."""
 
     @property
     def controllers(self) -> str:
@@ -211,7 +212,7 @@ def free_ports(base: int) -> Iterator[int]:
 
 
 def environment() -> dict[str, str]:
-    """Return an environment in which servers use this installation and get no settings of other processes."""
+    """Return the environment for servers.  They import this installation, and do not inherit QUORUMLOG_ variables."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("QUORUMLOG_")}
     root = str(Path(quorumlog.__file__).resolve().parent.parent)
     others = environment.get("PYTHONPATH")
@@ -235,7 +236,7 @@ async def start(cluster: DevCluster, timeout_s: float, say: Say) -> None:
             Path(node.data_dir).parent.mkdir(parents=True, exist_ok=True)
             process = processes.spawn(node.command, Path(node.log), environment())
             node.pid, node.mark = process.pid, processes.start_mark(process.pid) or ""
-            process.returncode = 0  # it outlives us on purpose; this silences the Popen's warning
+            process.returncode = 0  # the process outlives kctl on purpose; this silences a warning of Popen
             started.append(node)
             cluster.save()
             say(f"started {node.name} (pid {node.pid})")
@@ -283,7 +284,7 @@ async def _all_ready(cluster: DevCluster, timeout_s: float, say: Say) -> None:
 
 
 async def readiness(node: Node) -> tuple[bool, str]:
-    """Return whether a node is ready, and the text of its /readyz."""
+    """Return whether a node is ready, and the text of its answer to /readyz, or the reason why it did not answer."""
     try:
         status, body = await http.get(parse_address(node.http), "/readyz?verbose", timeout_s=2)
     except OSError as error:

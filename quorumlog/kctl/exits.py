@@ -7,7 +7,11 @@ from quorumlog.wire.errors import ApiError, ExitCode
 
 
 def exit_code(error: BaseException) -> int:
-    """Return the exit code for an error: that of its row in the table, else by whether it is retriable."""
+    """Return the exit code for an error.
+
+    The table of errors (quorumlog/wire/errors.py) decides.  An error that is not in it counts as UNAVAILABLE if it is
+    retriable, else as REFUSED.
+    """
     match error:
         case ClusterError():
             return _of_refusal(error)
@@ -22,6 +26,6 @@ def _of_refusal(error: ClusterError) -> ExitCode:
     known = ApiError.named(error.code)
     if known is not None and known.exit_code is not None:
         return known.exit_code
-    if error.code.endswith("AUTHORIZATION_FAILED") or error.code.startswith("SASL_"):  # of other Kafka brokers
+    if error.code.endswith("AUTHORIZATION_FAILED") or error.code.startswith("SASL_"):  # only other Kafka brokers use it
         return ExitCode.NOT_AUTHORISED
     return ExitCode.UNAVAILABLE if error.retriable else ExitCode.REFUSED

@@ -1,7 +1,7 @@
 """Reads files and standard input as their bytes arrive.
 
-A read may wait for a writer: of a pipe, a named pipe, a socket or a terminal.  Such a read must block neither the event
-loop nor a thread, because then neither Ctrl-C nor the time limit of the command could end it.
+A read from a pipe, a named pipe, a socket or a terminal may wait for a writer.  Such a read must block neither the
+event loop nor a thread, because then neither Ctrl-C nor the time limit of the command could end it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ async def chunks(file: str, what: str) -> AsyncGenerator[bytes, None]:
 async def read(file: str, what: str, size_max: int) -> bytes:
     """Return the contents of a file, or of standard input, as `chunks` does.
 
-    If they are larger than `size_max` bytes, only a part is returned, which is larger as well.
+    Contents of more than `size_max` bytes may be incomplete, but then the result also has more than `size_max` bytes.
+
+    Raises:
+        click.UsageError, OSError: as `chunks`.
     """
     found = bytearray()
     async with aclosing(chunks(file, what)) as arriving:
@@ -66,16 +69,16 @@ def text_of(data: bytes, errors: str = "strict") -> str:
     """Decode the contents of a text file, and replace the line ends of other systems.
 
     Raises:
-        UnicodeDecodeError: it is not UTF-8; only with "strict".
+        UnicodeDecodeError: the data is not UTF-8, and `errors` is "strict".
     """
     return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", errors=errors).read()
 
 
 def _standard_input(what: str) -> int:
-    """Return a descriptor for standard input that may be closed.
+    """Return a descriptor for standard input, which the caller closes.
 
-    Reading a terminal without blocking would also make writes to the output fail that is the same terminal.  So it is
-    opened anew.
+    Reads must not block.  If the descriptor of a terminal became non-blocking, writes to standard output could fail,
+    because it often shares the terminal.  So a terminal is opened anew.
     """
     source = standard_input(what).buffer
     if source.isatty():

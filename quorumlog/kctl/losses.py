@@ -1,4 +1,4 @@
-"""The confirmation by a person before records are deleted."""
+"""Asks for confirmation before records are deleted, and counts these records."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from quorumlog.kctl.context import Context
 from quorumlog.kctl.data import open_cluster
 
 COUNT_S = 10.0
-"""Time limit for counting the records; after it their number is unknown."""
+"""Time limit for counting the records; after it, their number is unknown."""
 
 
 async def lost_records(context: Context, name: str, indexes: range) -> int | None:
-    """Return the number of offsets in these partitions; None if one of them has no leader that answers."""
+    """Return the number of offsets in these partitions; None if the leader of one of them does not answer in time."""
     from quorumlog.client.consumer import EARLIEST, LATEST, Consumer
 
     try:

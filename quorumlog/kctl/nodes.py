@@ -1,7 +1,7 @@
-"""Requests to nodes about their own knowledge: to the node with the newest knowledge, or to several concurrently.
+"""Requests to nodes about their own state: to the node with the newest metadata, or to several nodes concurrently.
 
 kctl is most needed when some nodes do not answer.  So each request has its own time limit, and a node that does not
-answer only leaves its own part of the result empty.
+answer leaves only its own part of the result empty.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def is_leaders(described: Any) -> bool:
 async def ask_freshest(
     client: ControllerClient, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_s: float
 ) -> ReplyT:
-    """Ask the quorum's leader, whose knowledge is the newest, or any node if the leader does not answer.
+    """Ask the quorum's leader, whose metadata is the newest, or any node if the leader does not answer.
 
     Raises:
         ClusterError: refused, or no node answered.
@@ -65,7 +65,7 @@ async def ask_each(
     request: RequestT,
     timeout_s: float,
 ) -> dict[int, ReplyT | ClusterError]:
-    """Ask several nodes concurrently; return each one's reply, or the ClusterError that explains why it is missing."""
+    """Ask several nodes concurrently; return each node's reply, or the ClusterError that explains why it is missing."""
     free = asyncio.Semaphore(AT_ONCE_MAX)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s

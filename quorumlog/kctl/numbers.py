@@ -1,4 +1,7 @@
-"""Numbers in options and arguments.  Stricter than Python's own, which accept `1_0` for 10, and `nan` for a time."""
+"""Parsers for numbers in options and arguments.
+
+They are stricter than `int` and `float`, which accept `1_0` for 10 and `nan` for a time.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ def whole(text: str) -> int:
     """Parse a whole number; spaces around it are permitted.
 
     Raises:
-        ValueError: it is not one.
+        ValueError: the text is not a whole number, or has more than 19 digits.
     """
     given = text.strip()
     if not _WHOLE.fullmatch(given) or len(given.lstrip("+-0")) > _DIGITS_MAX:

@@ -73,7 +73,7 @@ def duration_text(duration_ms: int) -> str:
 
 
 def dumps(value: Any) -> str:
-    """Return one line of JSON, ASCII only unless standard output and error support Unicode."""
+    """Return one line of JSON.  It is ASCII unless standard output and standard error both support Unicode."""
     return json.dumps(value, ensure_ascii=not _is_unicode(), separators=(",", ":"))
 
 
@@ -161,7 +161,7 @@ class Output:
         say(text)
 
     def interrupted(self, leaves: str) -> None:
-        """Report Ctrl-C.  leaves: the work that continues nevertheless, in words; empty for no report."""
+        """Report Ctrl-C.  leaves: the state in which the command leaves the cluster; empty: report nothing."""
         if sys.stderr.isatty():
             say("")  # the terminal has echoed ^C
         if leaves and self.is_json:
@@ -174,7 +174,7 @@ class Output:
         say(self.describe(error))
 
     def describe(self, error: BaseException) -> str:
-        """Return the line for `error` in this output's format."""
+        """Return the line that `error` prints, in this output's format."""
         message = str(error) or type(error).__name__
         if isinstance(error, OSError) and error.strerror:
             message = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"

@@ -1,4 +1,4 @@
-"""kctl topics add-partitions and remove-partitions."""
+"""kctl topics add-partitions and remove-partitions: change the number of partitions of a topic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that outlive the kctl which started them: identify, signal and stop them.
+"""Identifies, signals and stops processes that outlive the kctl process that started them.
 
 A pid alone does not identify a process, because pids are reused.  So the process's start time is stored with the pid,
 and its command line must contain its data folder.
@@ -18,9 +18,9 @@ _THREADS_FIELD, _START_TIME_FIELD = 17, 19  # of /proc/PID/stat, counted after t
 
 
 def start_mark(pid: int) -> str | None:
-    """Return when process `pid` started, in the system's format; None if it does not exist or is a zombie.
+    """Return the start time of process `pid` in the system's format; None if it does not exist or is a zombie.
 
-    A killed process counts as running until its last thread has ended.  Until then it keeps its ports and files open.
+    A killed process counts as running until its last thread has ended.  Until then, it keeps its ports and files open.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
@@ -33,12 +33,12 @@ def start_mark(pid: int) -> str | None:
 
 def is_ours(pid: int, mark: str, data_dir: str) -> bool:
     """Return whether `pid` is still the process that was recorded with `mark` and runs on `data_dir`."""
-    arguments = command_line(pid)  # empty: it has ended, or has only just started
+    arguments = command_line(pid)  # empty: the process has ended, or has only just started
     return start_mark(pid) == mark and (not arguments or data_dir in arguments)
 
 
 def command_line(pid: int) -> list[str]:
-    """Return its arguments; empty if it has ended."""
+    """Return the arguments of process `pid`; empty if it has ended."""
     try:
         text = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
     except OSError:
@@ -47,7 +47,7 @@ def command_line(pid: int) -> list[str]:
 
 
 def spawn(command: Sequence[str], log: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Start a process in its own session, which outlives this one, and append its output to `log`."""
+    """Start a process in a session of its own, so that it outlives this process, and append its output to `log`."""
     with log.open("ab") as output:
         return subprocess.Popen(
             command,
@@ -61,7 +61,7 @@ def spawn(command: Sequence[str], log: Path, environment: dict[str, str]) -> sub
 
 
 def send(pid: int, number: signal.Signals) -> None:
-    """Signal a process; do nothing if it has ended."""
+    """Send the signal `number` to a process; do nothing if the process has ended."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
 
@@ -85,7 +85,7 @@ def _reap(pid: int) -> None:
 
 
 def last_lines(log: Path, count: int, size_max: int = 64 * 1024) -> list[str]:
-    """Return the last lines of a log file."""
+    """Return the last `count` lines of a log file, from its last `size_max` bytes; empty if it cannot be read."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - size_max))
@@ -95,7 +95,7 @@ def last_lines(log: Path, count: int, size_max: int = 64 * 1024) -> list[str]:
 
 
 def _boot_id() -> str:
-    """Return the id of the boot; start times count from boot, so they are unique only together with it."""
+    """Return the id of the current boot.  Start times count from the boot, so they are unique only with this id."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -103,6 +103,6 @@ def _boot_id() -> str:
 
 
 def _ps(pid: int, field: str) -> str | None:
-    """Return a field of `ps`, on systems without /proc."""
+    """Return a field of `ps`, for systems without /proc; None if the process does not exist."""
     done = subprocess.run(["ps", "-o", field, "-p", str(pid)], capture_output=True, text=True, check=False, timeout=10)
     return done.stdout.strip() or None

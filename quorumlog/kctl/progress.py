@@ -1,7 +1,8 @@
-"""The progress that `--wait` prints on standard error while the voters change: a new voter's lag, a target's step.
+"""Prints the progress of a change of voters on standard error, for `--wait`: a new voter's lag, or a target's step.
 
-Each line differs from the previous one.  A failed request is reported, and the command continues to wait.  The active
-controller makes the change; this module only watches it.  So Ctrl-C and the deadline end only the command.
+A line is printed only if it differs from the previous one.  A failed request is reported, and the command continues to
+wait.  The active controller makes the change, and this module only watches it.  So Ctrl-C and the deadline end only the
+command.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ LOOK_S = 0.5
 ATTEMPT_S = 20.0
 """A request that waits on the server is repeated after this long, so that a new controller is found."""
 ATTEMPT_MIN_S = 2.0
-"""A request is repeated only if at least this time is left.  With less, its answer could arrive too late, and its
+"""A request is repeated only if at least this time is left.  With less time, the answer could arrive too late, and the
 outcome would be unknown."""
 
 PASSING = frozenset(
@@ -155,7 +156,7 @@ def ids_of_target(described: Any) -> list[int] | None:
 
 
 def lag_line(described: Any, node_id: int) -> str | None:
-    """Describe a new voter's lag; None when the leader does not know it, or the node is already a voter."""
+    """Describe a new voter's lag; None if the node is already a voter, or the leader did not send this description."""
     for status in described.observers:
         if status.replica.key.node_id == node_id:
             return (

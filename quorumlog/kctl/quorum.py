@@ -20,7 +20,7 @@ def group() -> None:
 @group.command("status")
 @with_loop
 async def status(context: Context) -> None:
-    """Show the leader, its epoch, the high watermark and every lag."""
+    """Show the leader, its epoch, the high watermark and the lag of each node."""
     async with context.client() as client:
         reply = await client.describe_quorum(context.left_s)
     document = status_document(reply)
@@ -59,7 +59,7 @@ async def replication(context: Context) -> None:
 
 
 def _second_hand(document: dict[str, Any]) -> str:
-    """The message for an answer that did not come from the leader."""
+    """Return the message for an answer that did not come from the leader."""
     leader = document["leader_id"]
     whose = "knows no leader" if leader is None else f"names node {leader} as the leader, which does not answer"
     return f"answered by node {document['answered_by']}, which {whose}: lags and observers are not known (kctl doctor)"
@@ -85,7 +85,7 @@ def _replicas(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def status_document(reply: Any) -> dict[str, Any]:
-    """The JSON of `quorum status` from a DescribeQuorumReply."""
+    """Return the JSON of `quorum status` for a DescribeQuorumReply."""
     known = reply.known
     leader = known.leader_id if known.HasField("leader_id") else None
     return {
@@ -117,7 +117,7 @@ def _voter(voter: Any) -> dict[str, Any]:
 
 
 def _replica(reply: Any, status: Any) -> dict[str, Any]:
-    """The JSON of a replica; only the leader knows the lag of others, and another node only its own."""
+    """Return the JSON of a replica.  The leader knows the lag of every node; other nodes know only their own lag."""
     is_known = is_leaders(reply) or status.replica.key == reply.answered_by
     return {
         **_voter(status.replica),
@@ -136,7 +136,7 @@ def _last_change(reply: Any) -> dict[str, Any] | None:
 
 
 def _last_end(reply: Any) -> dict[str, Any] | None:
-    """The reason for the end of the previous leadership, according to the answering node."""
+    """Return the end of the previous leadership and its reason, according to the answering node."""
     if not reply.HasField("last_leadership_end"):
         return None
     end = reply.last_leadership_end

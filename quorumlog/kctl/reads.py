@@ -41,7 +41,7 @@ class Reads:
         return await self.call(rpc, request, self._context.left_s)
 
     async def call(self, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_s: float) -> ReplyT:
-        """`ask` within `timeout_s`, so that a `Reads` is a `Caller`."""
+        """As `ask`, within `timeout_s`.  This method makes a `Reads` a `Caller`."""
         from quorumlog.client.reads import read, read_anywhere
         from quorumlog.wire.rpcs import result_of
 
@@ -52,7 +52,7 @@ class Reads:
         return reply
 
     async def ask_anywhere(self, rpc: Rpc[RequestT, ReplyT], request: RequestT) -> ReplyT:
-        """Return the metadata that other nodes have applied; wait for a controller only if none of them answers.
+        """Return the reply of any node, from the metadata that it has applied; if none answers, do as `ask`.
 
         Raises:
             ClusterError: refused, or no node answered in time.
@@ -81,7 +81,7 @@ class Reads:
         return [topic.name for topic in reply.topics]
 
     def refused(self, error: ClusterError) -> ClusterError:
-        """Return `error`, which follows from the answers; it names their offset if no controller confirms them."""
+        """Return `error`, which the answers imply.  If they are unconfirmed, the message also contains their offset."""
         if not self.unconfirmed:
             return error
         message = f"{error.message} (unconfirmed, as of offset {self.offset}: no active controller confirmed it)"
@@ -90,7 +90,8 @@ class Reads:
     def tell(self) -> None:
         """Print on standard error the offset at which the answer is valid.
 
-        JSON has fields for that, so in JSON mode only an unconfirmed answer is mentioned: an empty list has no fields.
+        JSON documents have fields for the offset.  So in JSON mode, only an unconfirmed answer is reported, because an
+        empty list has no fields.
         """
         if self.offset is None or (self._context.output.is_json and not self.unconfirmed):
             return

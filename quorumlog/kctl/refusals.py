@@ -1,4 +1,4 @@
-"""Refusals of single items in replies, as errors."""
+"""Converts the refusal of one item in a reply to an error."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from quorumlog.errors import ClusterError
 
 
 def refusal(result: Any) -> ClusterError:
-    """Return a refused item of a reply as an error."""
+    """Return the error of a refused item.  result: a Result of controller.proto whose `error` is set."""
     return ClusterError(result.error, result.message or result.error, result.next, retriable=result.retriable)

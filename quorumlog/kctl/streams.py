@@ -1,7 +1,7 @@
-"""Standard input, output and error, which may be closed, full, not a terminal, or not UTF-8.
+"""Standard input, output and error, any of which may be closed, full, not a terminal, or not UTF-8.
 
-Output to a closed stream is discarded, as if it were /dev/null.  Closed standard input is an error only for commands
-that read it.  Characters that an encoding lacks are written as escapes.
+Output to a closed stream is discarded, as if the stream were /dev/null.  Closed standard input is an error only for
+commands that read it.  Characters that an encoding lacks are written as escapes.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import click
 
 
 def prepare() -> None:
-    """Make the standard streams usable; called once, before anything opens a descriptor."""
+    """Make the standard streams usable.  Call this once, before anything opens a descriptor."""
     for descriptor in (0, 1, 2):
         try:
             os.fstat(descriptor)
-        except OSError:  # a socket could get this number and receive the output of kctl
+        except OSError:  # closed: otherwise a socket could get this number, and receive the output of kctl
             opened = os.open(os.devnull, os.O_RDWR)
             if opened != descriptor:
                 os.dup2(opened, descriptor)
@@ -35,12 +35,12 @@ def prepare() -> None:
 
 
 def standard_input(what: str) -> TextIO:
-    """Standard input, for a command that reads it.
+    """Return standard input, for a command that reads it.
 
     what: the data that the command reads, in words.
 
     Raises:
-        click.UsageError: it is closed.
+        click.UsageError: standard input is closed.
     """
     if sys.stdin is None:
         raise click.UsageError(f"standard input is closed, but {what} would be read from it: name a file")
@@ -72,7 +72,7 @@ def flush() -> None:
 
 
 def discard_if_unwritable(stream: TextIO) -> None:
-    """`discard` the stream if its buffered output cannot be written."""
+    """Flush the stream, and `discard` it if its buffered output cannot be written."""
     try:
         stream.flush()
     except OSError:

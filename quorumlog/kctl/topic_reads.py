@@ -1,6 +1,6 @@
-"""Descriptions of topics, in as many requests as their size requires.
+"""Fetches descriptions of topics, with as many requests as their size requires.
 
-A node describes a limited number of partitions in one answer (POLICY_VIOLATION above it).
+A node limits the number of partitions in one answer, and refuses larger requests with POLICY_VIOLATION.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
 
 async def describe_topics(caller: Caller, names: Iterable[str], left_s: Callable[[], float]) -> list[Any]:
-    """Return the descriptions of these topics, of which there is at least one.  left_s: seconds for each request.
+    """Return the descriptions of these topics, ascending by name.
 
     A topic that does not exist is described by an error, see `pb.TopicDescription.result`.
+
+    names: at least one.  left_s: returns the time limit of the next request, in seconds.
 
     Raises:
         ClusterError: refused, or no node answers.
@@ -34,7 +36,8 @@ async def describe_topics(caller: Caller, names: Iterable[str], left_s: Callable
 async def describe_all_topics(reads: Reads, left_s: Callable[[], float]) -> list[Any]:
     """Return the descriptions of all topics.
 
-    If several requests are necessary, a topic that is created meanwhile may be missing.
+    left_s: returns the time limit of the next request, in seconds.  If several requests are necessary, a topic that is
+    created meanwhile may be missing.
 
     Raises:
         ClusterError: refused, or no node answers.

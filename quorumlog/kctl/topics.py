@@ -1,4 +1,4 @@
-"""kctl topics: create, list, describe, delete; `partition_counts` adds two more commands."""
+"""kctl topics: creates, lists, describes and deletes topics.  `partition_counts` adds two more commands."""
 
 from __future__ import annotations
 
@@ -45,6 +45,11 @@ def parse_assignment(_context: click.Context, _parameter: click.Parameter, text:
 def parse_configs(
     _context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]
 ) -> list[tuple[str, str]]:
+    """Parse `key=value` texts, without the spaces around key and value.
+
+    Raises:
+        click.BadParameter: a text has another form, or a key is given twice.
+    """
     pairs = []
     for text in texts:
         key, equals, value = text.partition("=")
@@ -136,10 +141,10 @@ async def create(
 
 
 async def wait_for_leaders(context: Context, client: ControllerClient, name: str) -> None:
-    """Wait until every partition of a topic has a leader.
+    """Wait until every partition of a topic has a leader, at most for the command's time.
 
     Raises:
-        ClusterError: TIMED_OUT.
+        ClusterError: TIMED_OUT; or the error of a request.
     """
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
@@ -152,7 +157,7 @@ async def wait_for_leaders(context: Context, client: ControllerClient, name: str
             for topic in reply.topics
         )
 
-    await wait_until(is_so, context.left_s, f"topic {name}: a leader for each partition")
+    await wait_until(is_so, context.left_s, f"each partition of topic {name} had a leader")
 
 
 @group.command("list")
@@ -217,7 +222,7 @@ async def describe(context: Context, name: str | None) -> None:
 
 
 def topic_document(topic: Any) -> dict[str, Any]:
-    """The JSON of one topic."""
+    """Return the JSON of one topic."""
     return {
         "name": topic.name,
         "topic_id": uuid_text(topic.topic_id),
@@ -290,7 +295,7 @@ async def _confirm_deletion(context: Context, client: ControllerClient, name: st
     reply = await client.call(rpcs.DESCRIBE_TOPICS, controller_pb2.DescribeTopicsRequest(names=[name]), context.left_s)
     (described,) = reply.topics
     if described.result.error not in (ApiError.NONE, ""):
-        return  # DeleteTopics reports it, and --if-exists accepts it
+        return  # DeleteTopics reports this error; --if-exists accepts a topic that does not exist
     count = len(described.partitions)
     lost = await lost_records(context, name, range(count))
     records = "all its records (their number is unknown)" if lost is None else counted(lost, "record")

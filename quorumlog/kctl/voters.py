@@ -1,8 +1,8 @@
 """kctl add-voter, remove-voter, alter-quorum, transfer-leader, preferred-controllers: change voters and leader.
 
-The active controller decides, and any leader of the quorum about a transfer; other nodes forward requests to it.
-Repeating a request that is already satisfied succeeds and reports that nothing changed.  A refusal names its reason and
-the next step.
+Other nodes forward these requests to the quorum's leader.  It transfers leadership even before it is the active
+controller; for all other requests, it must be the active controller.  Repeating a request that is already satisfied
+succeeds and reports that nothing changed.  A refusal names its reason and the next step.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _voters(_context: click.Context, _parameter: click.Parameter, text: str | No
 async def add_voter(context: Context, voter: InitialVoter, replace: bool, wait: bool, dry_run: bool) -> None:
     """Make a running node a voter.
 
-    The node must answer at its control address.
+    The node must answer at the given control address.
     """
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2 as pb
@@ -269,7 +269,7 @@ def _report(
 
 
 def _arithmetic(count: int) -> str:
-    """Return how many voters of a set this large must be up, and how many may fail."""
+    """Return a text: the number of voters in a set of `count` that must be up, and the number that may fail."""
     majority = count // 2 + 1
     return f"{majority} of {count} must be up, {count - majority or 'none'} may fail"
 
