@@ -25,10 +25,10 @@ QUORUM_S = 5.0
 
 
 async def look(context: Context, client: ControllerClient, broker_id: int | None = None) -> list[dict[str, Any]]:
-    """Return the JSON of every broker, by id, or of one broker.
+    """Return the JSON of all brokers, ascending by id, or of one broker.
 
     Raises:
-        ClusterError: no such broker, or no node answers.
+        ClusterError: BROKER_ID_NOT_REGISTERED; or no node answers.
     """
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2, node_pb2
@@ -60,7 +60,7 @@ async def look(context: Context, client: ControllerClient, broker_id: int | None
 
 def broker_document(broker: Any) -> dict[str, Any]:
     """Return the JSON of one broker, as the controller describes it."""
-    is_heard = broker.metadata_offset >= 0  # else the current controller has had no heartbeat
+    is_heard = broker.metadata_offset >= 0  # negative: the current controller has received no heartbeat yet
     return {
         "id": broker.broker_id,
         "rack": broker.rack if broker.HasField("rack") else None,
@@ -98,9 +98,12 @@ def _add_own_word(one: dict[str, Any], answer: Any, end_offset: int) -> None:
 async def replicas_of(
     client: ControllerClient, output: Output, one: dict[str, Any], timeout_s: float
 ) -> list[dict[str, Any]]:
-    """Return every replica of a broker: its metadata, and the broker's own report if it answers.
+    """Return the JSON of each replica of a broker: its metadata, and the broker's own report if the broker answers.
 
-    one: the broker's JSON, as `look` gives it.
+    one: the broker's JSON, as `look` returns it.
+
+    Raises:
+        ClusterError: no node returned the metadata in time.
     """
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import node_pb2

@@ -31,9 +31,9 @@ def group() -> None:
 
 
 async def fetch(context: Context, client: Caller, timeout_s: float | None = None) -> list[dict[str, Any]]:
-    """Return the JSON of all registered brokers, by id, from the controller.
+    """Return the JSON of all registered brokers, ascending by id, from the controller.
 
-    timeout_s: default: the remaining time of the command.
+    timeout_s: None: the remaining time of the command.
     """
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2
@@ -138,7 +138,7 @@ def _describe(context: Context, one: dict[str, Any], replicas: list[dict[str, An
 @click.option("--broker", "broker_id", type=IntRange(0, 2**31 - 1), help="Only this broker (default: all brokers).")
 @with_loop
 async def moves(context: Context, broker_id: int | None) -> None:
-    """Show the replicas that move to another data directory of their broker, and the bytes that each has left.
+    """Show the replicas that move to another data directory of their broker, and the bytes that remain to copy.
 
     `kctl reassign start` with a plan that names directories starts such moves.
     """
@@ -172,7 +172,9 @@ async def moves(context: Context, broker_id: int | None) -> None:
         context.output.text("no replica moves between directories")
     if unreached:
         named = ", ".join(map(str, unreached))
-        raise ClusterError(ApiError.UNAVAILABLE, f"not known of brokers {named}", "kctl brokers list", retriable=True)
+        raise ClusterError(
+            ApiError.UNAVAILABLE, f"the moves of brokers {named} are not known", "kctl brokers list", retriable=True
+        )
 
 
 @group.command("unregister")
@@ -206,7 +208,7 @@ async def unregister(context: Context, broker_id: int, dry_run: bool, wait: bool
 async def purge_strays(context: Context, broker_id: int | None, dry_run: bool) -> None:
     """Delete replicas that were set aside because the metadata does not contain them.
 
-    After the quorum was rebuilt (docs/recovery.md) they are kept until you run this command.  Check them with
+    If the quorum was rebuilt (docs/recovery.md), they are kept until you run this command.  Check them with
     --dry-run first.
     """
     from quorumlog.wire import rpcs
@@ -227,7 +229,7 @@ async def purge_strays(context: Context, broker_id: int | None, dry_run: bool) -
             request = node_pb2.PurgeStraysRequest(dry_run=dry_run)
             return await client.ask_node(nodes[broker], rpcs.PURGE_STRAYS, request, context.left_s)
 
-        # All at once: a broker that hangs uses up the time, and the others must not wait for it.
+        # Ask all brokers at once: one that hangs uses up the time, and the others must not wait for it.
         for broker, answer in zip(wanted, await asyncio.gather(*map(ask, wanted), return_exceptions=True), strict=True):
             if isinstance(answer, ClusterError):
                 context.output.message(f"broker {broker}: {answer.message}")
@@ -248,7 +250,9 @@ async def purge_strays(context: Context, broker_id: int | None, dry_run: bool) -
         context.output.text("there are no strays")
     if unreached:
         named = ", ".join(map(str, unreached))
-        raise ClusterError(ApiError.UNAVAILABLE, f"not done on brokers {named}", "retry when they run", retriable=True)
+        raise ClusterError(
+            ApiError.UNAVAILABLE, f"the command failed on brokers {named}", "retry when they run", retriable=True
+        )
 
 
 def _not_registered(broker_id: int) -> ClusterError:

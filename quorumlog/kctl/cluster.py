@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 WATCH_INTERVAL_S = 1.0
 LOOK_MIN_S = 1.0
-"""A check needs at least this time; with less it would report unanswered requests rather than real problems."""
+"""The least time for a check; with less, it would report unanswered requests instead of real problems."""
 STALE_FETCH_MS = 5000
-"""A voter that has not fetched for longer is a problem."""
+"""A voter whose last fetch is older than this is reported as a problem."""
 SHOWN_MAX = 20
 
 
@@ -47,7 +47,7 @@ async def health(context: Context, watch: bool, exit_when_healthy: bool) -> int:
         context.lift_limit()
     loop = asyncio.get_running_loop()
     deadline = loop.time() + context.deadline_s
-    shown: object = None  # what the last line showed: in a text, neither offsets nor counts
+    shown: object = None  # the last output; for tables, only health and problems, so that offsets alone print nothing
     async with context.client() as client:
         while True:
             is_endless = watch and not exit_when_healthy
@@ -70,7 +70,7 @@ async def health(context: Context, watch: bool, exit_when_healthy: bool) -> int:
 
 
 async def examine(context: Context, client: ControllerClient, timeout_s: float) -> dict[str, Any]:
-    """Check everything once; `problems` lists the problems in words."""
+    """Check everything once, and return the JSON; `problems` describes each problem, failed requests included."""
     document: dict[str, Any] = {
         "healthy": False, "cluster_id": None, "leader_id": None, "leader_epoch": None, "voters": None, "brokers": None,
         "brokers_unfenced": None, "topics": None, "partitions": None, "partitions_without_leader": None,

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from quorumlog.client.controller import ControllerClient
 
 ROUNDS_MAX = 200
-"""Requests when electing for all partitions; each request elects at most one batch."""
+"""Limit of requests in an election for all partitions; each request elects leaders for one batch of partitions."""
 
 
 @click.command("elect-leaders", cls=Command)
 @click.option("--preferred", is_flag=True, help="Elect the first replica of each partition if it is in sync.")
-@click.option("--unclean", is_flag=True, help="Elect any live replica where there is no leader; may lose records.")
+@click.option("--unclean", is_flag=True, help="If a partition has no leader, elect any live replica; may lose records.")
 @click.option("--topic", metavar="T", help="Only this topic (default: all partitions that need it).")
 @click.option("--partition", metavar="P", type=IntRange(0, 2**31 - 1), help="Only this partition of the topic.")
 @dry_run_option

@@ -25,7 +25,7 @@ def parse_partition(_context: click.Context, _parameter: click.Parameter, text: 
 
 
 def _number(digits: str) -> int:
-    """Parse a number of any length.  Twelve significant digits suffice to see that a number is out of range."""
+    """Parse a number of any length.  Twelve significant digits suffice to detect that a number is out of range."""
     return int(digits.lstrip("0")[:12] or "0")
 
 
@@ -43,7 +43,7 @@ async def command(context: Context, partition: tuple[str, int], last: int | None
     asked = controller_pb2.TopicPartition(topic=topic, index=index)
     request = node_pb2.ExplainPartitionRequest(
         partition=asked
-    )  # all of them: previous values come from earlier changes
+    )  # request all changes, even with --last: their texts contain values that earlier changes set
     async with context.client() as client:
         reply = await ask_freshest(client, rpcs.EXPLAIN_PARTITION, request, context.left_s)
     if is_cut := last is not None and len(reply.chain) > last:
@@ -56,7 +56,7 @@ async def command(context: Context, partition: tuple[str, int], last: int | None
 
 
 def document(topic: str, index: int, reply: Any) -> dict[str, Any]:
-    """The JSON of an ExplainPartitionReply."""
+    """Return the JSON of an ExplainPartitionReply."""
     return {
         "topic": topic,
         "partition": index,

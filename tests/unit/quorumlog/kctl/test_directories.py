@@ -130,7 +130,7 @@ def test_a_broker_that_does_not_answer_hides_no_other(
     log_dirs.silent.add(11)
     out, err = said(capsys, 4, "brokers", "moves", "-o", "json")
     assert [row["broker"] for row in json.loads(out)] == [12]
-    assert "not known of brokers 11" in err
+    assert "the moves of brokers 11 are not known" in err
     assert "no broker 13 is registered" in said(capsys, 3, "brokers", "moves", "--broker", "13")[1]
 
 

@@ -104,7 +104,7 @@ def test_a_broker_that_does_not_answer_is_named_after_the_others_were_asked(
     assert purge() == 4
     captured = capsys.readouterr()
     assert [each["topic"] for each in json.loads(captured.out)["strays"]] == ["a", "c"]
-    assert json.loads(captured.err.splitlines()[-1])["message"] == "not done on brokers 12"
+    assert json.loads(captured.err.splitlines()[-1])["message"] == "the command failed on brokers 12"
 
 
 def test_a_slow_broker_does_not_delay_the_others(use: Any, capsys: pytest.CaptureFixture[str]) -> None:

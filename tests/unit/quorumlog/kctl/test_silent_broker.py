@@ -110,7 +110,7 @@ def test_a_transaction_is_not_aborted_in_a_log_while_its_coordinator_may_not_hav
 def test_moves_of_the_brokers_that_answer_are_shown(tool: Tool) -> None:
     assert tool.say("brokers", "moves") == (0, [], "")
     tool.mute(2)
-    assert tool.say("brokers", "moves") == (4, [], "not known of brokers 2")
+    assert tool.say("brokers", "moves") == (4, [], "the moves of brokers 2 are not known")
 
 
 def test_a_transaction_is_described_while_the_leader_of_one_partition_does_not_answer(
