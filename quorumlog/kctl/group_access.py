@@ -1,4 +1,4 @@
-"""The shared parts of the commands about groups: a client for the brokers, and the parsing of topics."""
+"""Shared parts of the commands about groups: a client for the brokers, the parsing of topics, and refusals."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ if TYPE_CHECKING:
     from quorumlog.client.groups import GroupClient
 
 MEMBERS_SHOWN_MAX = 5
-"""Members that an error names; the others are only counted."""
+"""The number of members that an error names; it only counts the others."""
 
 _PARTITIONS = re.compile(r"\d{1,9}(,\d{1,9})*", re.ASCII)
 
 
 @asynccontextmanager
 async def open_groups(context: Context) -> AsyncIterator[tuple[Cluster, GroupClient]]:
-    """Return clients for the brokers that any node knows.  No active controller is needed.
+    """Yield clients for the brokers, and close them afterwards.
+
+    Any node may report the brokers, so no active controller is needed.
 
     Raises:
         ClusterError: no node answers, or no broker is registered.
@@ -44,21 +46,28 @@ async def open_groups(context: Context) -> AsyncIterator[tuple[Cluster, GroupCli
 
 
 def incomplete(missing: ClusterError, what: str = "groups") -> ClusterError:
-    """Return the error of a command that has shown the groups, or other items, of all other brokers."""
+    """Return the error for a command whose output lacks the items of one broker, because of `missing`.
+
+    what: the items, in the plural.
+    """
     return ClusterError(
         missing.code, f"the output lacks {what}: {missing.message}", missing.next_step, retriable=missing.retriable
     )
 
 
 class TopicChoice(NamedTuple):
-    """A topic, and some of its partitions; None: all that apply."""
+    """A topic, and some of its partitions.  partitions: None: all partitions to which the command applies."""
 
     topic: str
     partitions: tuple[int, ...] | None
 
 
 def parse_topic(_context: click.Context, parameter: click.Parameter, value: Any) -> Any:
-    """Parse `T` or `T:P,…`, or several of them.  A topic name contains no colon."""
+    """Parse `T` or `T:P,…`, or a tuple of such texts.  A topic name contains no colon.
+
+    Raises:
+        click.BadParameter: a text has another form.
+    """
     if isinstance(value, tuple):
         return tuple(parse_topic(_context, parameter, each) for each in value)
     topic, colon, rest = value.partition(":")
@@ -68,13 +77,15 @@ def parse_topic(_context: click.Context, parameter: click.Parameter, value: Any)
 
 
 def member_text(member: GroupMember) -> str:
-    """Return a member for people: all names by which someone could know it."""
+    """Return a member for people: its id, client id, host and instance id, since a person may know any of them."""
     instance = "" if member.instance_id is None else f", static as {member.instance_id!r}"
     return f"{member.member_id!r} ({member.client_id!r} at {member.host.lstrip('/')}{instance})"
 
 
 def refuse_active(group: GroupDescription, what: str) -> None:
-    """Raise an error that names the members, if the group has any.
+    """Raise an error that names the members, unless the group has none and is Empty or Dead.
+
+    what: the refusal, such as "it cannot be deleted".
 
     Raises:
         ClusterError: NON_EMPTY_GROUP.
@@ -92,7 +103,7 @@ def refuse_active(group: GroupDescription, what: str) -> None:
 
 
 def refuse_share(group: GroupDescription, what: str, next_step: str) -> None:
-    """Raise an error if the group is a share group.  what: why that matters, as the rest of a sentence.
+    """Raise an error if the group is a share group.  what: the reason, as a clause that follows "a share group,".
 
     Raises:
         ClusterError: UNSUPPORTED_GROUP_TYPE.
@@ -114,7 +125,7 @@ def partition_refusals(group: str, refusals: dict[tuple[str, int], ClusterError]
 def chosen(
     choices: Iterable[TopicChoice], candidates: Iterable[tuple[str, int]]
 ) -> tuple[list[tuple[str, int]], list[TopicChoice]]:
-    """Return the candidates that some choice contains, ascending, and the choices that contain none."""
+    """Return the candidates that at least one choice contains, ascending, and the choices that contain no candidate."""
     wanted = list(choices)
     found = set()
     used = set()

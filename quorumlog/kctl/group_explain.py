@@ -25,7 +25,7 @@ _COLUMNS = ("started_at", "took", "generation", "members", "reason", "client_id"
 async def explain(context: Context, group_id: str) -> None:
     """Show the reason, the causing member and the duration of a group's last rebalances.
 
-    The coordinator answers from its memory: it does not know the rebalances before it took over.
+    The coordinator answers from its memory, which contains no rebalances from before it became the coordinator.
     """
     async with open_groups(context) as (_, client):
         try:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 INTERVAL_S = 2.0
 SAMPLE_S = 5.0
-"""The least time limit of a sample with --follow.  After it, the error is shown, and the next sample begins."""
+"""The least time limit of each sample after the first one, with --follow.  When it has passed, the error is shown, and
+the next sample begins."""
 
 _COLUMNS = ("topic", "partition", "committed_offset", "log_end_offset", "lag", "member_id", "client_id", "host")
 _SHARE_COLUMNS = ("topic", "partition", "start_offset", "log_end_offset", "lag")
@@ -59,7 +60,7 @@ async def lag(context: Context, group_id: str | None, follow: bool, interval_s: 
             async with asyncio.timeout(context.follow_s), open_groups(context) as (cluster, client):
                 await _follow(context, cluster, client, group_id, interval_s or INTERVAL_S)
         except TimeoutError:
-            return  # the user chose how long to follow, and the first sample would have failed by now
+            return  # a success: the user chose this time, and a failure of the first sample would have raised before
     async with open_groups(context) as (cluster, client):
         if group_id is None:
             await _show_all(context, cluster, client)
@@ -156,7 +157,7 @@ def _sum_cell(row: dict[str, Any], column: str) -> object:
 
 
 def _total(found: GroupLag) -> tuple[int, int]:
-    """Return the sum of the lags that are known, and the number of partitions without one."""
+    """Return the sum of the known lags, and the number of partitions whose lag is unknown."""
     lags = [each.lag for each in found.partitions if each.has_lag]
     return sum(each for each in lags if each is not None), sum(each is None for each in lags)
 
@@ -167,7 +168,7 @@ def _total(found: GroupLag) -> tuple[int, int]:
 async def _follow(
     context: Context, cluster: Cluster, client: GroupClient, group_id: str | None, interval_s: float
 ) -> None:
-    """Raises: ClusterError: the group does not exist, or the first sample failed."""
+    """Raises: ClusterError: the first sample failed, or a later one failed with an error that is not retriable."""
     wall_ms = Sources.real().wall_ms
     before: dict[str, int] = {}
     async for at_ms, rows in _samples(context, cluster, client, group_id, interval_s, wall_ms):
@@ -189,7 +190,11 @@ async def _samples(
     interval_s: float,
     wall_ms: WallClock,
 ) -> AsyncIterator[tuple[int, list[dict[str, Any]]]]:
-    """Yield the time of each sample with its rows.  A sample that fails is shown as an error and left out."""
+    """Yield the time of each sample, in ms since 1970, with its rows.  A failed sample is only reported as an error.
+
+    Raises:
+        ClusterError: the first sample failed, or an error is not retriable.
+    """
     loop = asyncio.get_running_loop()
     is_first = True
     while True:

@@ -111,7 +111,7 @@ async def reset_offsets(
 ) -> None:
     """Set the committed offsets of a group without members, or the start offsets of a share group.
 
-    A share group gets all records from its start offsets on again, also those that it has accepted.
+    A share group reads all records from the new start offsets again, including those that it has accepted.
     Offsets outside a log are moved to its start or end, with a note.  All offsets are checked before any is set.
     """
     now_ms = Sources.real().wall_ms()
@@ -158,7 +158,11 @@ def _only(targets: Mapping[str, Target | None]) -> Target:
 
 
 async def _read(path: str, group_id: str) -> dict[Partition, int]:
-    """Raises: click.UsageError: the file is too large, or not in one of its formats."""
+    """Return the offsets in a file.
+
+    Raises:
+        click.UsageError: the file is too large, or has none of the supported formats.
+    """
 
     data = await inputs.read(path, "the offsets", FILE_MAX_BYTES)
     if len(data) > FILE_MAX_BYTES:
@@ -170,7 +174,7 @@ async def _read(path: str, group_id: str) -> dict[Partition, int]:
 
 
 class _Before(NamedTuple):
-    """The offsets of a group.  known: its partitions, also without an offset.  share_lags: see `moves`."""
+    """The offsets of a group.  known: its partitions, including those without an offset.  share_lags: see `moves`."""
 
     offsets: dict[Partition, int]
     known: Collection[Partition]
@@ -219,10 +223,10 @@ async def _partitions(
 ) -> list[Partition]:
     """Return the partitions to reset.
 
-    known: the partitions of the file, or those of the group.
+    known: the partitions in the file, or the partitions of the group.
 
     Raises:
-        ClusterError: UNKNOWN_TOPIC_OR_PARTITION, OFFSET_NOT_COMMITTED: no partition is left.
+        ClusterError: UNKNOWN_TOPIC_OR_PARTITION; OFFSET_NOT_COMMITTED: there is no partition to reset.
     """
     names = {choice.topic for choice in topics} or {topic for topic, _ in known}
     counts = await cluster.partition_counts(names, context.left_s) if names else {}
@@ -254,7 +258,11 @@ def _no_such(names: str) -> ClusterError:
 async def _ranges(
     context: Context, cluster: Cluster, keys: list[Partition], target: Target
 ) -> dict[Partition, LogRange]:
-    """Raises: ClusterError: the leader of a partition does not answer; then nothing is changed."""
+    """Return the range of each partition's log.
+
+    Raises:
+        ClusterError: the leader of a partition does not answer, or reports an error.
+    """
     from quorumlog.client.group_lag import log_ranges
     from quorumlog.client.log_offsets import list_offsets
 
@@ -277,7 +285,11 @@ async def _ranges(
 
 
 async def _commit(context: Context, client: GroupClient, group_id: str, changes: list[Move]) -> None:
-    """Raises: ClusterError: members joined meanwhile, or the coordinator refuses an offset or does not answer."""
+    """Commit the offsets.
+
+    Raises:
+        ClusterError: members joined meanwhile, or the coordinator refuses an offset or does not answer.
+    """
     from quorumlog.client.group_descriptions import CommittedOffset
 
     offsets = {(each.topic, each.partition): CommittedOffset(each.after) for each in changes}
@@ -287,7 +299,11 @@ async def _commit(context: Context, client: GroupClient, group_id: str, changes:
 
 
 async def _set_starts(context: Context, client: GroupClient, group_id: str, changes: list[Move]) -> None:
-    """Raises: ClusterError: members joined meanwhile, or a coordinator refuses an offset or does not answer."""
+    """Set the start offsets of a share group.
+
+    Raises:
+        ClusterError: members joined meanwhile, or a coordinator refuses an offset or does not answer.
+    """
     starts = {(each.topic, each.partition): each.after for each in changes}
     refusals = await client.shares.alter(group_id, starts, context.left_s)
     if refusals:

@@ -24,7 +24,7 @@ Partition = tuple[str, int]
 
 OFFSET_MAX: Final = 2**63 - 1
 ROWS_MAX: Final = 1_000_000
-"""Rows of a file of offsets.  A larger file is refused."""
+"""The largest number of rows in a file of offsets.  A file with more rows is refused."""
 
 _DURATION = re.compile(
     r"P(?:(?P<days>\d{1,9})D)?(?:T(?:(?P<hours>\d{1,9})H)?(?:(?P<minutes>\d{1,9})M)?(?:(?P<seconds>\d{1,9}(?:\.\d{1,9})?)S)?)?",
@@ -45,14 +45,22 @@ class Kind(StrEnum):
 
 
 class Target(NamedTuple):
-    """value: the offset, the number of offsets to shift by, or the time in ms since 1970; of a file, nothing."""
+    """The goal of a reset.
+
+    value: the offset, the number of offsets to shift by, or the time in ms since 1970, depending on `kind`; other kinds
+    do not use it.
+    """
 
     kind: Kind
     value: int = 0
 
 
 class LogRange(NamedTuple):
-    """first: offset kept.  end: high watermark.  at_time: first offset whose record is not older; -1: there is none."""
+    """The offsets of a partition's log.
+
+    start: the log start offset.  end: the high watermark.  at_time: the offset of the first record that is not older
+    than the target's time; -1 if there is none, or the target is not a time.
+    """
 
     start: int
     end: int
@@ -62,7 +70,7 @@ class LogRange(NamedTuple):
 class Move(NamedTuple):
     """The offset of a partition before and after; before is None if none was committed.
 
-    lag_before: None if it is unknown.  note: about `after`.
+    lag_before: None if it is unknown.  note: the reason why `after` differs from the target; None if it does not.
     """
 
     topic: str
@@ -82,7 +90,8 @@ class Move(NamedTuple):
     def is_change(self) -> bool:
         """Return whether the move changes something.
 
-        A share group whose start stays may have accepted records after it, so that its lag grows.
+        A reset of a share group to its current start is a change if the group has accepted records after that start:
+        they are delivered again, and the lag grows.
         """
         return (self.before, self.lag_before) != (self.after, self.lag_after)
 
@@ -109,7 +118,7 @@ def moves(
             shown = ", ".join(f"{topic}-{index}" for topic, index in bare[:5])
             raise ClusterError(
                 ApiError.OFFSET_NOT_COMMITTED,
-                f"{shown}{' and others' if len(bare) > 5 else ''}: no offset is committed that could be shifted",
+                f"{shown}{' and others' if len(bare) > 5 else ''}: there is no committed offset to shift",
                 "name the other partitions, or use --to-offset",
             )
     found = []
@@ -154,10 +163,10 @@ def _wanted(
 
 
 def parse_datetime(text: str) -> int:
-    """Return ms since 1970 of an ISO 8601 date, or date and time.  Without an offset it is UTC.
+    """Return ms since 1970 of an ISO 8601 date, or date and time.  A time without a UTC offset is in UTC.
 
     Raises:
-        ValueError: with a message for people.
+        ValueError: the text has another form or is before 1970; the message is for people.
     """
     try:
         moment = datetime.fromisoformat(text)
@@ -172,10 +181,11 @@ def parse_datetime(text: str) -> int:
 
 
 def parse_duration(text: str) -> int:
-    """Return the ms of `PT1H30M` (ISO 8601, as Kafka's tool takes it) or `1h30m`.
+    """Return the ms of a duration such as `PT1H30M` (ISO 8601, which Kafka's tool accepts) or `1h30m`.
 
     Raises:
-        ValueError: with a message for people.
+        ValueError: the text has another form; the message is for people.
+        OverflowError: the duration is too long.
     """
     given = text
     if _SHORT.fullmatch(text):
@@ -195,12 +205,12 @@ def parse_duration(text: str) -> int:
 def parse_file(text: str, group: str) -> dict[Partition, int]:
     """Return the offsets of a file by partition.
 
-    It is either CSV with `topic,partition,offset` or `group,topic,partition,offset` in each line, as Kafka's tool
+    The file is either CSV with `topic,partition,offset` or `group,topic,partition,offset` in each line, as Kafka's tool
     exports it, or JSON as `kctl groups lag GROUP -o json` and `kctl groups reset-offsets -o json` print it.  Rows of
     other groups are left out.
 
     Raises:
-        ValueError: with a message for people.
+        ValueError: the text is not such a file, or contains no offset of the group; the message is for people.
     """
     rows = _json_rows(text) if text.lstrip()[:1] in ("[", "{") else _csv_rows(text)
     offsets: dict[Partition, int] = {}
@@ -265,7 +275,7 @@ def _json_row(item: dict[str, Any], group: Any, number: int) -> Row | None:
     if not names:
         raise ValueError(f"row {number} has no offset, after, committed_offset, or start_offset")
     offset = next((item[name] for name in names if item[name] is not None), None)
-    if offset is None:  # a partition of which no offset was committed
+    if offset is None:  # no offset was committed for this partition
         return None
     topic, partition, owner = item.get("topic"), item.get("partition"), item.get("group", group)
     if not (isinstance(topic, str) and isinstance(partition, int) and isinstance(offset, int)) or isinstance(

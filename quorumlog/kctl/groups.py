@@ -35,7 +35,7 @@ UNKNOWN = "unknown"
 
 @click.group("groups", cls=Group)
 def group() -> None:
-    """Show consumer groups and share groups with their lag, set and delete their offsets."""
+    """Show consumer groups and share groups with their lag; set and delete their offsets."""
 
 
 @group.command("list")
@@ -50,8 +50,8 @@ def group() -> None:
 async def list_(context: Context, states: tuple[str, ...]) -> None:
     """List the groups of all coordinators.
 
-    Every broker is asked.  While one does not answer, the command waits for the next coordinator of its groups.  If
-    there is none in time, the command lists the groups of the other brokers, and fails.
+    Every broker is asked.  If a broker does not answer, the command waits until another broker coordinates its groups.
+    If that takes too long, the command lists the groups of the other brokers, and fails.
     """
     async with open_groups(context) as (_, client):
         found, missing = await client.list_answered(context.left_s, states)
@@ -141,7 +141,7 @@ def _assigned(assignment: list[dict[str, Any]] | None) -> str | None:
 @so_on_return
 @with_loop
 async def delete(context: Context, group_ids: tuple[str, ...], if_exists: bool, yes: bool, dry_run: bool) -> None:
-    """Delete groups without members, with their offsets.
+    """Delete groups that have no members, and their offsets.
 
     On a terminal, the command asks for confirmation (unless --yes is given).
     """
@@ -158,7 +158,7 @@ async def delete(context: Context, group_ids: tuple[str, ...], if_exists: bool, 
             async with free:
                 return await _deleted(context, client, each, dry_run)
 
-        # Together: a coordinator that hangs uses up the time, and the others must not wait for it.
+        # Ask all coordinators at once: one that hangs uses up the time, and the others must not wait for it.
         outcomes = await asyncio.gather(*map(deleted, wanted))
     results = dict(zip(wanted, outcomes, strict=True))
     failures = [
@@ -191,7 +191,10 @@ async def delete(context: Context, group_ids: tuple[str, ...], if_exists: bool, 
 
 
 async def _deleted(context: Context, client: GroupClient, group: str, dry_run: bool) -> ClusterError | None:
-    """Return why a group was not deleted.  A coordinator that cannot be asked must not hide the other results."""
+    """Delete a group, and return the error if it was not deleted.
+
+    The error is returned and not raised, so that a coordinator that does not answer does not hide the other results.
+    """
     try:
         described = await client.describe(group, context.left_s)
         refuse_active(described, "it cannot be deleted")
@@ -212,8 +215,8 @@ async def _deleted(context: Context, client: GroupClient, group: str, dry_run: b
 async def delete_offsets(context: Context, group_id: str, topic: TopicChoice, if_exists: bool, dry_run: bool) -> None:
     """Delete the offsets that a group has committed in a topic.
 
-    The group may have members, if none of them is subscribed to the topic.  A share group must have no members, and
-    loses the starts of all its share partitions of the topic.
+    A consumer group may have members if none of them is subscribed to the topic.  A share group must have no members;
+    the command deletes the start offsets of all partitions of the topic.
     """
     async with open_groups(context) as (_, client):
         try:
@@ -241,7 +244,7 @@ async def delete_offsets(context: Context, group_id: str, topic: TopicChoice, if
 async def _delete_share_offsets(
     context: Context, client: GroupClient, group: GroupDescription, topic: TopicChoice, dry_run: bool
 ) -> list[tuple[str, int]]:
-    """Return the share partitions whose offsets are, or would be, deleted.
+    """Delete the start offsets of a share group in a topic, and return their partitions.  dry_run: only return them.
 
     Raises:
         ClusterError: UNSUPPORTED_GROUP_TYPE: partitions are named; NON_EMPTY_GROUP; or the refusal of the coordinator.

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 @click.command("abort", cls=Command)
 @click.argument("transactional_id", metavar="[ID]", required=False)
-@click.option("--topic", metavar="TOPIC", help="Instead of ID: the topic in which it is open.")
-@click.option("--partition", type=IntRange(min=0), metavar="P", help="The partition in which it is open.")
+@click.option("--topic", metavar="TOPIC", help="Instead of ID: the topic in which the transaction is open.")
+@click.option("--partition", type=IntRange(min=0), metavar="P", help="The partition in which the transaction is open.")
 @click.option("--start-offset", type=IntRange(min=0), metavar="OFFSET", help="The offset of its first record.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @dry_run_option
@@ -44,7 +44,7 @@ async def abort(
     """Abort a transaction and fence its producer.
 
     With ID, the coordinator aborts the open transaction in all partitions.  Without ID, the leader of one partition
-    aborts a transaction that no coordinator knows; find-hanging shows the three options to give.
+    aborts a transaction that no coordinator knows; `kctl transactions find-hanging` prints the three options.
 
     On a terminal, the command asks for confirmation.  Elsewhere it needs --yes.
     """
@@ -66,12 +66,17 @@ async def abort(
 
 
 def _confirm(context: Context, what: str, yes: bool, dry_run: bool) -> None:
-    """Raises: ClusterError: CONFIRMATION_NEEDED: nobody can be asked."""
+    """Ask for confirmation, unless --yes or --dry-run is given.
+
+    Raises:
+        ClusterError: CONFIRMATION_NEEDED: standard input is not a terminal.
+        click.Abort: the answer was not yes.
+    """
     if yes or dry_run:
         return
     if not can_ask():
         raise ClusterError(ApiError.CONFIRMATION_NEEDED, f"{what} was not confirmed; nothing was changed", "add --yes")
-    ask(context, f"{what}?")
+    ask(context, f"confirm {what}?")
 
 
 # -- by its id
@@ -146,7 +151,7 @@ async def _abort_in_log(
 
 
 async def _open_at(context: Context, cluster: Cluster, key: tuple[str, int], start_offset: int) -> OpenTransaction:
-    """Return the transaction that begins there.
+    """Return the open transaction of partition `key` that begins at `start_offset`.
 
     Raises:
         ClusterError: TRANSACTION_NOT_FOUND, UNKNOWN_TOPIC_OR_PARTITION, or the error of the leader.

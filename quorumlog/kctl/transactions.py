@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 STATES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead")
 LOGS_S = 10.0
-"""How long leaders and coordinators that do not answer are asked.  Then partitions are reported as not examined."""
+"""Time limit for the answers of leaders and coordinators.  A partition without an answer is reported with a problem."""
 
 _LISTED = ("transactional_id", "state", "producer_id", "coordinator", "scope")
 _PARTITIONS = ("topic", "partition", "start_offset", "last_stable_offset", "high_watermark", "lag")
@@ -44,7 +44,9 @@ def group() -> None:
 
 @asynccontextmanager
 async def open_transactions(context: Context) -> AsyncIterator[tuple[Cluster, TransactionClient]]:
-    """Return clients for the brokers that any node knows.  No active controller is needed.
+    """Yield clients for the brokers, and close them afterwards.
+
+    Any node may report the brokers, so no active controller is needed.
 
     Raises:
         ClusterError: no node answers, or no broker is registered.
@@ -111,8 +113,8 @@ async def list_(
 ) -> None:
     """List the transactional ids of all coordinators.
 
-    Every broker is asked.  While one does not answer, the command waits for the next coordinator of its ids.  If
-    there is none in time, the command lists the ids of the other brokers, and fails.
+    Every broker is asked.  If a broker does not answer, the command waits until another broker coordinates its ids.
+    If that takes too long, the command lists the ids of the other brokers, and fails.
     """
     async with open_transactions(context) as (_, client):
         found, missing = await client.list_answered(
@@ -138,13 +140,13 @@ async def list_(
 @click.argument("transactional_id", metavar="ID")
 @with_loop
 async def describe(context: Context, transactional_id: str) -> None:
-    """Show a transactional id, and how far its transaction holds back readers."""
+    """Show a transactional id, and the offsets that its open transaction hides from readers of committed records."""
     from quorumlog.client.transaction_logs import open_transactions as look_for
     from quorumlog.client.transaction_logs import stable_ranges
 
     async with open_transactions(context) as (cluster, client):
         found = await client.describe(transactional_id, context.left_s)
-        limit_s = min(context.left_s / 3, LOGS_S)  # a leader that hangs uses it up twice
+        limit_s = min(context.left_s / 3, LOGS_S)  # a leader that hangs uses up this time twice
         opened = await look_for(cluster, found.partitions, limit_s)
         stable = await stable_ranges(cluster, found.partitions, limit_s)
         described = await _scope_of(cluster, transactional_id, context.left_s)
@@ -170,7 +172,7 @@ async def _scope_of(cluster: Cluster, transactional_id: str, timeout_s: float) -
     """Return the scope that a transactional id belongs to; None if it belongs to none, or the scope was deleted.
 
     The scope of a batch write is deleted as soon as the write is complete.  A producer may outlive its scope if the
-    coordinator's log lacks its deletion (docs/scopes.md).
+    coordinator's log lacks the record that deletes the producer (docs/scopes.md).
     """
     from quorumlog.client.scope_client import ScopeClient
 
@@ -194,7 +196,8 @@ def description_document(
 ) -> dict[str, Any]:
     """Return the JSON of a transactional id.
 
-    lag: the offsets that the transaction holds back: those from its first record to the high watermark.
+    opened, stable: the open transactions and the stable range of each partition of `found`.
+    lag: the number of offsets from the transaction's first record to the high watermark.
     """
     partitions = []
     for key in found.partitions:
@@ -263,9 +266,9 @@ def _scope_text(transactional_id: str, scope: ScopeDescription) -> str:
 async def find_hanging(context: Context, topics: tuple[TopicChoice, ...], broker_id: int | None) -> None:
     """Find transactions that nothing will end.
 
-    Such a transaction is open in a log, but its coordinator does not know it, or it is open for longer than its
-    timeout.  Exit code 4: some partitions could not be examined, because their leader, or a coordinator that may know
-    their transactions, does not answer.
+    Such a transaction is open in a log, but no coordinator knows it, or it is open for longer than its timeout.
+    Exit code 4: some partitions could not be examined, because their leader, or a coordinator that may know their
+    transactions, does not answer.
     """
     from quorumlog.client.transaction_logs import look_at_logs
 
@@ -294,7 +297,7 @@ async def _examined(
     """Return the partitions that the options choose, ascending.
 
     Raises:
-        ClusterError: UNKNOWN_TOPIC_OR_PARTITION, BROKER_ID_NOT_REGISTERED.
+        ClusterError: UNKNOWN_TOPIC_OR_PARTITION; BROKER_ID_NOT_REGISTERED: the broker is not registered, or is fenced.
     """
     choices = list(topics)
     names = {each.topic for each in choices} or None

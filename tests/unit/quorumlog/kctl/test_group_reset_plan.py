@@ -48,7 +48,7 @@ def test_offsets_outside_the_log_are_moved_into_it_with_a_note() -> None:
 
 
 def test_a_partition_without_an_offset_cannot_be_shifted() -> None:
-    with pytest.raises(ClusterError, match="a-1: no offset is committed") as refusal:
+    with pytest.raises(ClusterError, match="a-1: there is no committed offset to shift") as refusal:
         moves(Target(Kind.SHIFT, 1), RANGES, {A: 5}, {})
     assert refusal.value.code == "OFFSET_NOT_COMMITTED"
 
