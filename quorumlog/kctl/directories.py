@@ -20,17 +20,18 @@ if TYPE_CHECKING:
 
 SHOWN_MAX = 5
 _REMEMBERED = (KafkaCode.REPLICA_NOT_AVAILABLE, KafkaCode.UNKNOWN_TOPIC_OR_PARTITION)
-"""A broker answers one of them, and remembers the directory.  With the second, it has not learned of the topic yet."""
+"""Answers about a replica that the broker does not host yet.  The broker remembers the directory nevertheless.  The
+second code means that it has not learned of the topic yet."""
 
 Wanted = Mapping[int, Mapping[Key, str]]
-"""By broker and partition: the path of the directory in which its replica should be."""
+"""The path of the directory in which each replica should be, by broker and partition."""
 
 
 class Place(NamedTuple):
-    """Where a replica is.
+    """The data directory of a replica.
 
-    path: None if the broker does not have it.  moving_to: the directory to which it moves; None if it stays.
-    size, copied: bytes of the replica, and of its copy in that directory.
+    path: None if the broker does not have the replica.  moving_to: the directory to which the replica moves; None if it
+    does not move.  size, copied: the bytes of the replica, and of its copy in `moving_to`.
     """
 
     path: str | None = None
@@ -41,7 +42,9 @@ class Place(NamedTuple):
 
 @asynccontextmanager
 async def open_log_dirs(context: Context) -> AsyncIterator[LogDirClient]:
-    """Return a client for the directories of the brokers that any node knows.
+    """Yield a client for the data directories of brokers, and close it afterwards.
+
+    Any node may report the brokers, so no active controller is needed.
 
     Raises:
         ClusterError: no node answers, or no broker is registered.
@@ -70,7 +73,11 @@ def places(directories: Iterable[DataDirectory]) -> dict[Key, Place]:
 
 
 async def moves_of(log_dirs: LogDirClient, broker_id: int, timeout_s: float) -> list[dict[str, Any]]:
-    """Return the JSON of a broker's moves."""
+    """Return the JSON of each replica that moves to another directory of this broker.
+
+    Raises:
+        ClusterError: the broker does not answer in time.
+    """
     found = places(await log_dirs.describe(broker_id, timeout_s))
     return [
         {
@@ -90,7 +97,7 @@ async def moves_of(log_dirs: LogDirClient, broker_id: int, timeout_s: float) -> 
 
 
 def wanted_in(plan: Iterable[Move]) -> Wanted:
-    """Return the directories that a plan names, without a slash at the end: brokers show and accept no other paths."""
+    """Return the directories that a plan names, without a trailing slash, because brokers use no trailing slashes."""
     wanted: dict[int, dict[Key, str]] = {}
     for move in plan:
         for broker, path in zip(move.replicas, move.directories, strict=False):
@@ -100,9 +107,10 @@ def wanted_in(plan: Iterable[Move]) -> Wanted:
 
 
 class PlannedDirectories:
-    """The directories of a plan, compared with the brokers' own.
+    """The directories of a plan, compared with the directories of the brokers.
 
-    Every method raises ClusterError if a broker does not answer, or lacks a directory that works.
+    Every method except `rows` raises ClusterError if a broker does not answer.  `look`, `states` and `wait` also raise
+    it if a planned directory does not exist or is offline.
     """
 
     def __init__(self, context: Context, log_dirs: LogDirClient, wanted: Wanted) -> None:
@@ -111,7 +119,7 @@ class PlannedDirectories:
         self._wanted = wanted
 
     async def look(self) -> dict[int, dict[Key, Place]]:
-        """Return the places of all replicas of the plan's brokers, which must have the directories that it names."""
+        """Return the places of all replicas of the plan's brokers, after checking the planned directories."""
         brokers = sorted(self._wanted)
         answers = await asyncio.gather(*(self._log_dirs.describe(each, self._context.left_s) for each in brokers))
         for broker, directories in zip(brokers, answers, strict=True):
@@ -130,7 +138,13 @@ class PlannedDirectories:
                 raise ClusterError(ApiError.KAFKA_STORAGE_ERROR, text, f"kctl brokers describe {broker}")
 
     async def request(self, before: Mapping[int, Mapping[Key, Place]]) -> None:
-        """Request the directories.  A broker remembers those of replicas that it will get."""
+        """Ask the brokers to move their replicas to the planned directories.
+
+        A broker remembers the directory of a replica that it does not host yet.  before: the result of `look`.
+
+        Raises:
+            ClusterError: a broker refuses a directory, or does not answer.
+        """
         for broker, paths in sorted(self._wanted.items()):
             codes = await self._log_dirs.move(broker, paths, self._context.left_s)
             for (topic, index), code in codes.items():
@@ -141,7 +155,7 @@ class PlannedDirectories:
                 raise ClusterError(code.name, text, "kctl brokers moves", retriable=True)
 
     def rows(self, now: Mapping[int, Mapping[Key, Place]]) -> list[dict[str, Any]]:
-        """Return the JSON of each replica.  changed: it is neither in its directory nor on the way there."""
+        """Return the JSON of each replica.  changed: it is neither in the planned directory nor moving to it."""
         return [
             {
                 "broker": broker,
@@ -165,7 +179,7 @@ class PlannedDirectories:
         return found
 
     async def wait(self) -> None:
-        """Wait until all replicas are in their directories.
+        """Wait until all replicas are in the planned directories, at most for the command's time.
 
         Raises:
             ClusterError: TIMED_OUT; VERIFICATION_FAILED: a move was cancelled or given up.
@@ -174,7 +188,7 @@ class PlannedDirectories:
         async def has_ended() -> bool:
             return "in_progress" not in (await self.states()).values()
 
-        await wait_until(has_ended, self._context.left_s, "the replicas are in their directories")
+        await wait_until(has_ended, self._context.left_s, "all replicas were in the planned directories")
         lost = sorted(key for key, state in (await self.states()).items() if state == "different")
         if lost:
             names = ", ".join(f"{topic}-{index}" for topic, index in lost[:SHOWN_MAX])
@@ -183,7 +197,7 @@ class PlannedDirectories:
 
 
 def state_of(place: Place, path: str) -> str:
-    """Return complete, in_progress (it moves to `path`) or different."""
+    """Return complete (the replica is in `path`), in_progress (it moves to `path`) or different."""
     if place.moving_to is not None:
         return "in_progress" if place.moving_to == path else "different"
     return "complete" if place.path == path else "different"
@@ -193,6 +207,6 @@ def summary(rows: Sequence[dict[str, Any]], dry_run: bool) -> str:
     """Return one line on the replicas whose directory a request changes."""
     count = sum(row["changed"] for row in rows)
     if not count:
-        return "all replicas are in their directories, or on the way there"
+        return "all replicas are in the planned directories, or are moving to them"
     verb = "would move" if dry_run else "moves" if count == 1 else "move"
     return f"{counted(count, 'replica')} {verb} to the planned directory (kctl brokers moves)"

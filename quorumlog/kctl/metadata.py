@@ -81,7 +81,11 @@ async def tail(context: Context, start: int, max_records: int | None, exit_at_en
 async def _tail(
     context: Context, begin: History, history: History, start: int, max_records: int | None, exit_at_end: bool
 ) -> None:
-    """Print records.  begin: limits the first requests by the time of the command, so that it reports their error."""
+    """Print records.
+
+    begin: for the first requests, which must end within the command's time, so that their error is reported.  history:
+    for all later requests, each of which may take as long as the whole command.
+    """
     from quorumlog.kctl.metadata_records import Names, lines
 
     await begin.learn_nodes()
@@ -115,7 +119,7 @@ def _topics_option(function: Any) -> Any:
 @_topics_option
 @with_loop
 async def at(context: Context, offset: int, topics: tuple[str, ...]) -> None:
-    """Show the cluster as of an offset; `end` is the current end."""
+    """Show the cluster as of an offset; `end` is the current end of the log."""
     from quorumlog.kctl.metadata_history import History
 
     async with context.client() as client:
@@ -172,8 +176,8 @@ async def diff(context: Context, before: int, after: int, topics: tuple[str, ...
 async def dump(context: Context, file: str, start: int, topics: tuple[str, ...]) -> None:
     """Read the metadata of a stopped node from its disk.
 
-    FILE is a data directory or a .snapshot file; it is not changed.  The records of a log are shown as by `tail`; the
-    last ones may never have been committed.  A snapshot is shown as by `at`.
+    FILE is a data directory or a .snapshot file; it is not changed.  The output for a log is like that of `tail`, but
+    the last records may never have been committed.  The output for a snapshot is like that of `at`.
     """
     from quorumlog.kctl.metadata_dump import Dump
     from quorumlog.kctl.metadata_records import Names, lines
@@ -209,7 +213,7 @@ def _show_line(context: Context, line: Any) -> None:
 def _tell_if_inside(context: Context, offset: int, document: dict[str, Any]) -> None:
     if offset not in (NOW, document["offset"]):
         context.output.message(
-            f"offset {offset} is inside a batch, applied as a whole: this is the cluster at {document['offset']}"
+            f"offset {offset} is inside a batch, and batches are atomic: this is the cluster at {document['offset']}"
         )
 
 
@@ -218,7 +222,7 @@ def _when(document: dict[str, Any]) -> str:
 
 
 def state_document(reply: Any) -> dict[str, Any]:
-    """The JSON of a DescribeMetadataReply."""
+    """Return the JSON of a DescribeMetadataReply."""
     return {
         "offset": reply.offset,
         "at": rfc3339(reply.timestamp_ms) if reply.timestamp_ms else None,

@@ -29,7 +29,7 @@ class Change(NamedTuple):
 
 
 def diff(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
-    """Return the changes, in this order: voters, brokers, topics with partitions and configs, configs, the rest."""
+    """Return the changes in this order: voters, brokers, topics with their partitions and configs, other objects."""
     return [
         *_keyed("voter", _by(old["voters"], "id"), _by(new["voters"], "id"), ("address",)),
         *_whole("target voters", _ids(old["target_voters"]), _ids(new["target_voters"])),
@@ -161,7 +161,10 @@ def words(changes: Iterable[Change]) -> list[str]:
 
 
 def _goes_without_saying(change: Change, group: list[Change]) -> bool:
-    """Return whether the change is a leader epoch beside a new leader: showing it would split lines that are equal."""
+    """Return whether the change is a leader epoch beside a new leader.
+
+    Leader epochs differ between partitions, so partitions with otherwise equal changes could not share a line.
+    """
     return change.field == "leader_epoch" and any(other.field == "leader" for other in group)
 
 

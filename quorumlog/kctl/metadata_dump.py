@@ -1,7 +1,7 @@
 """Runs `quorumlog_server.dump` on a quorum directory or a snapshot, and parses its output.
 
-Only the servers' packages know the formats on disk, and kctl does not import them.  So it runs their reader as a
-process, and receives messages of node.proto.
+Only the servers' packages know the formats on disk, and kctl must not import these packages.  So kctl runs their reader
+as a process, which writes messages of node.proto.
 """
 
 from __future__ import annotations
@@ -28,14 +28,20 @@ _MESSAGES: dict[bytes, tuple[str, Any]] = {
 
 
 class Found(NamedTuple):
-    """One item of the reader's output.  kind: about (a sentence), names, batch or state (messages)."""
+    """One item of the reader's output.
+
+    kind: about (`content` is a sentence), names, batch or state (`content` is a message).
+    """
 
     kind: str
     content: Any
 
 
 class Dump:
-    """Runs the reader: `async with`, then `async for`.  Raises ClusterError with the reader's error message."""
+    """Runs the reader within `async with`; `async for` yields its output.
+
+    Iteration raises ClusterError if the reader reports an error, or ends early.
+    """
 
     def __init__(self, path: str, topics: Sequence[str]) -> None:
         self._command = [sys.executable, "-P", "-m", "quorumlog_server.dump", path, *topics]

@@ -1,7 +1,7 @@
 """Reads the metadata by offset from any node.
 
-Each node answers from its own log, and the ranges of these logs differ.  If one node does not have an offset, all
-others are asked for their ranges before the offset is reported as out of range.
+Each node answers from its own log, and these logs contain different ranges of offsets.  If a node does not have an
+offset, all nodes are asked for their ranges before the offset is reported as out of range.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ class Range(NamedTuple):
 
 
 class History:
-    """client: a ControllerClient.  limit_s: returns the time limit of the next request, in seconds."""
+    """Reads the metadata at any offset that some node still has.
+
+    limit_s: returns the time limit of the next request, in seconds.
+    """
 
     def __init__(self, client: ControllerClient, limit_s: Callable[[], float]) -> None:
         self._client = client
@@ -50,7 +53,7 @@ class History:
             self._client.learn((await node_addresses(self._client, self._limit_s())).values())
 
     async def describe(self, offset: int, topics: tuple[str, ...] = (), *, without_partitions: bool = False) -> Any:
-        """Return the cluster as of `offset`, which is the result of all records below it; NOW: the current end.
+        """Return the cluster as of `offset`: the result of all records below it.  NOW: the current end.
 
         Raises:
             ClusterError: OFFSET_OUT_OF_RANGE, with the available range; or no node answers.
@@ -61,7 +64,9 @@ class History:
         return await self._ask(rpcs.DESCRIBE_METADATA, request, offset)
 
     async def read(self, offset: int, *, wait: bool) -> Any:
-        """Return batches from the one that contains `offset` on.  With `wait`, wait for a while if there are none yet.
+        """Return batches, beginning with the batch that contains `offset`.
+
+        wait: if there are none yet, let the node wait for up to POLL_MS before it answers.
 
         Raises:
             ClusterError: as `describe`.
@@ -70,7 +75,7 @@ class History:
         return await self._ask(rpcs.READ_METADATA, request, offset)
 
     async def read_known(self, offset: int) -> Any:
-        """Return at least one batch, beginning with the one that contains `offset`, a committed offset.
+        """Return at least one batch, beginning with the batch that contains `offset`, which must be committed.
 
         Raises:
             ClusterError: as `describe`; TIMED_OUT: the nodes that answer are behind `offset`.
@@ -88,7 +93,12 @@ class History:
         return reply
 
     async def follow(self, offset: int, *, wait: bool = True) -> Any:
-        """As `read`, but if the node that answers has not reached `offset` yet, wait until it has."""
+        """As `read`, but if the nodes that answer have not reached `offset` yet, wait until one has.
+
+        Raises:
+            ClusterError: OFFSET_OUT_OF_RANGE: retention has deleted the offset, or no node reached it in time; or
+                another error of a request.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limit_s()
         while True:
@@ -105,7 +115,7 @@ class History:
             await asyncio.sleep(AGAIN_S)  # no event signals that a node has caught up
 
     async def ranges(self) -> list[Range]:
-        """Return the range of each node that answers."""
+        """Return the range of offsets of each node that answers."""
         try:
             addresses = sorted(set((await node_addresses(self._client, self._limit_s())).values()))
         except ClusterError:
@@ -130,13 +140,13 @@ class History:
         ranges = await self.ranges()
         for one in ranges:
             if one.begins <= offset <= one.end:
-                with contextlib.suppress(ClusterError):  # it stopped or deleted the offset: ask the next node
+                with contextlib.suppress(ClusterError):  # the node has stopped or deleted the offset: ask the next one
                     return await self._client.ask_node(one.address, rpc, request, self._limit_s())
         raise out_of_range(offset, ranges)
 
 
 def out_of_range(offset: int, ranges: list[Range]) -> ClusterError:
-    """Return the error for an offset that no node has, with the range that they have."""
+    """Return the error for an offset that no node has; its message contains the range of offsets that exist."""
     if not ranges:
         return ClusterError(OUT_OF_RANGE, f"the node does not have offset {offset}", "kctl doctor")
     begins, end = min(each.begins for each in ranges), max(each.end for each in ranges)

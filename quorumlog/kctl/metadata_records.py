@@ -1,10 +1,10 @@
 """Records of the metadata log, for people and as JSON.
 
-A record refers to a topic by its id.  `Names` knows the names as of an offset and learns from the records that follow,
-so that the text of a deletion still contains the name.
+A record refers to a topic by its id.  `Names` knows the names as of an offset, and learns others from the records that
+follow.  So the text of a deletion still contains the topic's name.
 
-In JSON a record is its message with snake_case names: uuids as 22 characters, enums as words, -1 as null.  A field that
-a change does not set is absent.
+The JSON of a record is its protobuf message with snake_case names: uuids as 22 characters, enums as words, and null for
+-1 where that means "none".  A field that a change does not set is absent.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ class Names:
 
 
 class Line(NamedTuple):
-    """One record, as it is shown.  topic, partition: the ones that the record changes; None if it changes neither."""
+    """One record, as it is shown.
+
+    topic, partition: the topic and partition that the record changes; None if it changes none.
+    """
 
     offset: int
     timestamp_ms: int
@@ -71,7 +74,7 @@ class Line(NamedTuple):
 
 
 def lines(batch: node_pb2.MetadataBatch, names: Names) -> Iterator[Line]:
-    """Return the records of a batch, ascending."""
+    """Yield the records of a batch, ascending.  A control batch yields one line, which describes it."""
     if batch.control:
         word, _, rest = batch.control.partition(": ")
         kind = re.sub("(?<=[a-z])(?=[A-Z])", "_", word).lower()
@@ -174,7 +177,7 @@ def _config(config: Any, names: Names) -> str:
 
 
 def reason_word(reason: int) -> str:
-    """Return the reason of a partition's change, as `kctl explain` shows it."""
+    """Return the reason for a change of a partition, as `kctl explain` shows it."""
     return _enum_word(metadata_pb2.Reason.DESCRIPTOR, reason)
 
 
@@ -188,8 +191,8 @@ _TEXTS: dict[str, Any] = {
     "remove_partition": lambda it, names: f"{names.of(it.topic_id)}-{it.index} is removed",
     "remove_topic": lambda it, names: f"topic {names.of(it.topic_id)} is deleted",
     "renew_topic": lambda it, names: (
-        f"topic {names.of(it.new_topic_id)} continues with the id {uuid_text(it.new_topic_id)}, "
-        f"it was {uuid_text(it.topic_id)}"
+        f"topic {names.of(it.new_topic_id)} continues with the id {uuid_text(it.new_topic_id)}; "
+        f"its id was {uuid_text(it.topic_id)}"
     ),
     "config": _config,
     "producer_ids": lambda it, names: f"broker {it.broker_id} gets producer ids below {it.next_producer_id}",
@@ -244,6 +247,6 @@ def _value(field: Any, value: Any) -> Any:
 
 
 def _enum_word(kind: Any, number: int) -> str:
-    """Return REASON_ISR_SHRINK of the enum Reason as isr_shrink."""
+    """Return the name of an enum value as a word, for example isr_shrink for REASON_ISR_SHRINK of the enum Reason."""
     known = kind.values_by_number.get(number)
     return str(number) if known is None else known.name.removeprefix(f"{kind.name.upper()}_").lower()

@@ -37,8 +37,8 @@ CANCEL_PLAN = "kctl reassign cancel --plan FILE.json"
 def group() -> None:
     """Move replicas to other brokers while reads and writes continue.
 
-    `generate` writes a plan, `start` starts it, `status` shows its progress, `cancel` returns to the previous replicas,
-    and `verify` compares a plan with the cluster.  Plans have the format of Kafka's own tool.
+    `generate` writes a plan, `start` executes it, `status` shows the progress, `cancel` returns to the previous
+    replicas, and `verify` compares a plan with the cluster.  Plans have the format of Kafka's own tool.
     """
 
 
@@ -57,7 +57,7 @@ def _broker_ids(_context: click.Context, _parameter: click.Parameter, text: str 
 
 
 def _bytes(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
-    """Parse `50000000`, `50M`, `50MiB` or `none`."""
+    """Return the bytes in `50000000`, `50M` or `50MiB`, and NO_THROTTLE for `none` or -1."""
     if text is None:
         return None
     if text.lower() in ("none", "-1"):
@@ -71,7 +71,11 @@ def _bytes(_context: click.Context, _parameter: click.Parameter, text: str | Non
 
 
 async def _load(path: str | None) -> list[Move] | None:
-    """Raises: ClusterError: INVALID_PLAN."""
+    """Return the plan in a file; None without a file.
+
+    Raises:
+        ClusterError: INVALID_PLAN.
+    """
     if path is None:
         return None
     try:
@@ -99,7 +103,7 @@ _throttle_option = click.option(
     "--throttle",
     callback=_bytes,
     metavar="BYTES",
-    help="Bytes per second that a broker copies at most, until the last reassignment has ended; none removes it.",
+    help="Maximum bytes per second that a broker copies, until the last reassignment ends; none removes the limit.",
 )
 
 
@@ -128,10 +132,10 @@ async def generate(
 ) -> None:
     """Write a plan that spreads replicas evenly over brokers and racks.
 
-    It moves as few replicas as possible.  The plan goes to standard output, the current assignment to standard error.
-    Keep the latter: it is the plan that undoes the move.  With `-o json` both are in one document, which `start --plan`
-    accepts as well.  Without --brokers it uses all brokers that are unfenced and not cordoned.  With --plan instead of
-    --topic it plans for the partitions in the plan.
+    The plan moves as few replicas as possible.  The command prints the plan on standard output, and the current
+    assignment on standard error.  Keep the current assignment: it is the plan that undoes the move.  With `-o json`,
+    both are in one document, which `start --plan` accepts as well.  Without --brokers, the plan uses all brokers that
+    are unfenced and not cordoned.  With --plan instead of --topic, the new plan is for the partitions in that plan.
     """
     plan = await _load(path)
     if (bool(topics) == (plan is not None)) and (drain is None or plan is not None):
@@ -232,7 +236,7 @@ def _unregistered(missing: list[int]) -> ClusterError:
 
 
 def _open_brokers(context: Context, known: dict[int, dict[str, Any]]) -> list[int]:
-    """Return the brokers that may get replicas without being named, and report the cordoned ones, which may not."""
+    """Return the brokers that a plan uses without --brokers; print a message about cordoned ones, which it omits."""
     unfenced = [id_ for id_ in sorted(known) if known[id_]["state"] == "unfenced"]
     cordoned = [id_ for id_ in unfenced if known[id_]["cordoned"]]
     if cordoned:
@@ -268,7 +272,7 @@ async def start(
     """Start to move replicas: the whole plan, or nothing.
 
     A plan may name a data directory for each replica (`log_dirs`).  A replica that stays on its broker then moves to
-    that directory, and a new one is created there.  `--throttle` alone changes the current throttle.
+    that directory; a new replica is created in it.  `--throttle` alone changes the current throttle.
     """
     plan = await _load(path)
     _check_sources(plan, topics, brokers, replication_factor, alone=throttle is not None, takes_factor=True)
@@ -314,9 +318,10 @@ async def start(
 async def _place(
     client: ControllerClient, context: Context, moves: Sequence[Move], dry_run: bool, replace: bool
 ) -> list[dict[str, Any]]:
-    """Request the directories that a plan names, before the reassignment, so that new replicas are created in them.
+    """Request the directories that a plan names, and return the JSON of each replica that has one.
 
-    Nothing is requested if a broker lacks a directory, or the controller would refuse the reassignment.
+    This happens before the reassignment, so that new replicas are created in their directories.  Nothing is requested
+    if a directory does not exist or is offline, or if the controller would refuse the reassignment.
     """
     wanted = wanted_in(moves)
     if not wanted:
@@ -377,7 +382,8 @@ def _report(
 ) -> None:
     """Print the result of a request.
 
-    under_way: partitions that were moving to the same target before it.  directories: those of the plan.
+    done, planned: the outcome in words, and the same for a dry run.  under_way: the partitions that were already moving
+    to the same target.  directories: the JSON of the replicas for which the plan names a directory.
     """
     wanted = {(move.topic, move.partition): list(move.replicas) or None for move in moves}
     if context.output.is_json:
@@ -426,10 +432,10 @@ def _report(
 @_brokers_option
 @with_loop
 async def status(context: Context, path: str | None, topics: tuple[str, ...], brokers: tuple[int, ...] | None) -> None:
-    """Show the reassignments in progress, and the bytes that each has left.
+    """Show the reassignments in progress, and the bytes that remain to copy.
 
-    state: copying; waiting (all added replicas are in sync, but too few would remain); broker_down (brokers that it
-    needs are down); no_leader.
+    state: copying; waiting (all added replicas are in sync, but too few replicas would remain in sync); broker_down (it
+    needs brokers that are down); no_leader.
     """
     plan = await _load(path)
     async with context.client() as client:
@@ -471,7 +477,7 @@ async def status(context: Context, path: str | None, topics: tuple[str, ...], br
 def _report_blocked(context: Context, ongoing: Sequence[Any], waits: dict[Key, list[int]], moving: set[Key]) -> None:
     """Report, for each set of unavailable brokers, the partitions that wait for them and the next steps.
 
-    moving: all partitions that are being reassigned, also those that are not shown.
+    moving: all partitions that are being reassigned, including those that are not shown.
     """
     from quorumlog.doctor.steps import cancel
 
@@ -523,8 +529,8 @@ async def cancel(
 ) -> None:
     """Return to the replicas from before a reassignment.
 
-    This is refused if only new replicas hold all acknowledged records.  Partitions of --plan or
-    --partition that are not being reassigned any more stay as they are.
+    The command is refused if only new replicas hold all acknowledged records.  It does not change partitions of --plan
+    or --partition that are no longer being reassigned.
     """
     plan = await _load(path)
     if (plan is not None) + bool(topics) + everything != 1:
@@ -554,10 +560,10 @@ async def cancel(
 async def _cancelled(
     client: ControllerClient, context: Context, planned: set[Key], topics: Sequence[str], dry_run: bool
 ) -> tuple[Any, list[Move]]:
-    """Cancel the reassignments in progress of the planned partitions, of these topics, or of all.
+    """Cancel the reassignments of the planned partitions, of these topics, or of all partitions.
 
-    The controller cancels all partitions of a request or none.  A reassignment that ends between the list and the
-    request must not keep the others from being cancelled, so both are then repeated.
+    The controller cancels all partitions of a request or none.  If a reassignment ends after the reassignments were
+    listed, the request is refused; then both are repeated, so that the other reassignments are cancelled.
     """
     while True:
         ongoing, _ = await list_ongoing(client, planned, context.left_s)
@@ -584,7 +590,7 @@ async def verify(context: Context, path: str | None, topics: tuple[str, ...], br
     """Compare a plan, or a topic and its brokers, with the cluster.
 
     state: complete; in_progress (exit code 4); different (exit code 1); missing (exit code 3).  If the plan names data
-    directories, a replica must be in its directory.
+    directories, each replica must be in the planned directory.
     """
     plan = await _load(path)
     _check_sources(plan, topics, brokers, takes_factor=False)

@@ -1,6 +1,6 @@
-"""Plans of reassignments: their JSON form, which is that of Kafka's own tool, and their generation.
+"""Plans of reassignments: their JSON form, which Kafka's own tool uses as well, and their generation.
 
-A generated plan moves as few replicas as possible.  First each partition keeps its replicas on the wanted brokers, as
+A generated plan moves as few replicas as possible.  First, each partition keeps its replicas on the wanted brokers, as
 long as no broker gets more than its share.  Missing replicas go to the least loaded broker of the least used rack.
 Then single replicas are moved until the load is even.  A spread over racks has priority over an even load.  Finally
 the order of the replicas is changed so that leaders are spread evenly.
@@ -22,7 +22,7 @@ ID_MAX = 2**31 - 1
 NAME_MAX = 249
 PATH_MAX = 4096
 ANYWHERE = "any"
-"""In place of a data directory: the broker chooses one, or leaves the replica where it is."""
+"""Stands for a data directory in a plan: the broker chooses one, or leaves the replica in its current directory."""
 REPLICAS_MAX = 32_767
 PLAN_PARTITIONS_MAX = 100_000
 PLAN_SIZE_MAX = 64 << 20
@@ -49,7 +49,7 @@ class Move:
 
 
 def parse(text: str, name: str = "the plan") -> list[Move]:
-    """Parse a plan: `{"version": 1, "partitions": [{"topic", "partition", "replicas"}]}`, or `generate -o json` output.
+    """Parse a plan in the form of FORM, or the output of `kctl reassign generate -o json`.
 
     name: the plan's name in error messages.
 
@@ -170,9 +170,9 @@ def _show(value: object) -> str:
 def propose(
     current: Sequence[Move], brokers: Mapping[int, str | None], replication_factor: int | None = None
 ) -> list[Move]:
-    """Return the same partitions on these brokers (id → rack), with as few moves as an even spread allows.
+    """Return a plan that spreads the partitions evenly over these brokers, with as few moves as possible.
 
-    replication_factor: None keeps each partition's number of replicas.
+    brokers: the rack of each broker, by id.  replication_factor: None keeps each partition's number of replicas.
 
     Raises:
         ClusterError: INVALID_REPLICATION_FACTOR: more replicas than brokers.
@@ -194,7 +194,7 @@ def propose(
 
 
 class _Spread:
-    """The rows of brokers, one per partition, while they are computed."""
+    """Computes a plan: for each partition, a row with the brokers of its replicas."""
 
     def __init__(self, current: Sequence[Move], brokers: Mapping[int, str | None], factors: Sequence[int]) -> None:
         self.current = current
@@ -222,7 +222,7 @@ class _Spread:
         return self._crowding(row, broker), self.load[broker], broker not in move.replicas, broker
 
     def even_out(self) -> None:
-        """Move replicas from the most to the least loaded brokers, unless a rack would get more of a partition."""
+        """Move replicas from the most to the least loaded brokers, unless a partition's spread over racks suffers."""
         progress = True
         while progress:
             progress = False
@@ -262,7 +262,10 @@ class _Spread:
                     progress = True
 
     def _crowding(self, row: Sequence[int], broker: int) -> int:
-        """Return the number of brokers in the row on the same rack.  Brokers without a rack share one rack."""
+        """Return the number of brokers in the row that are in the rack of `broker`.
+
+        Brokers without a rack count as one rack.
+        """
         rack = self.racks[broker]
         return sum(self.racks[each] == rack for each in row)
 
@@ -276,7 +279,7 @@ class _Spread:
 
 
 def moved(current: Sequence[Move], planned: Sequence[Move]) -> tuple[int, int]:
-    """Return the number of replicas to copy, and of partitions that change."""
+    """Return the number of replicas to copy, and the number of partitions whose replicas or their order change."""
     pairs = list(zip(current, planned, strict=True))
     copied = sum(len(set(new.replicas) - set(old.replicas)) for old, new in pairs)
     return copied, sum(old.replicas != new.replicas for old, new in pairs)

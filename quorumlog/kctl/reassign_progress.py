@@ -1,7 +1,7 @@
 """Progress of reassignments, from the controller and the brokers, with bars on standard error.
 
-The active controller makes the change on its own; this module only watches.  Bytes are those of the leader's log that
-an added replica does not have yet; they are unknown if a broker does not answer.
+The active controller makes the change, and this module only watches it.  The bytes to copy are the part of the leader's
+log that an added replica does not have yet.  They are unknown if the leader or that replica's broker does not answer.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _missing(ongoing: Any) -> set[int]:
 
 
 async def waited_for(client: Caller, ongoing: Sequence[Any], timeout_s: float) -> dict[Key, list[int]]:
-    """Return, for each partition, the brokers that it waits for and that are fenced or not registered."""
+    """Return the brokers for which each partition waits because they are fenced or not registered."""
     needed = {
         (each.topic, each.index): _missing(each) or set(each.replicas).difference(each.removing, each.isr)
         for each in ongoing
@@ -75,7 +75,13 @@ def blocked_reason(ongoing: Any, waits_for: Sequence[int]) -> str:
 
 
 async def list_ongoing(client: Caller, keys: Iterable[Key], timeout_s: float) -> tuple[list[Any], int]:
-    """Return the reassignments in progress, of all partitions if there are no keys, and the throttle, -1 for none."""
+    """Return the reassignments in progress of these partitions, and the throttle.
+
+    keys: empty: all partitions.  The throttle is in bytes per second; -1: there is none.
+
+    Raises:
+        ClusterError: refused, or no answer in time.
+    """
     from quorumlog.wire import rpcs
     from quorumlog.wire.v1 import controller_pb2 as pb
 
@@ -92,7 +98,7 @@ class Sizes:
         self._addresses: dict[int, str] = {}
 
     async def left(self, ongoing: Sequence[Any], timeout_s: float) -> dict[Key, int | None]:
-        """Return the bytes still to copy, by partition; None if a broker did not answer."""
+        """Return the bytes that remain to copy, by partition; None if a broker that knows them did not answer."""
         topics = sorted({each.topic for each in ongoing})
         brokers = {each.leader for each in ongoing} | {broker for each in ongoing for broker in each.adding}
         loop = asyncio.get_running_loop()
@@ -143,8 +149,8 @@ def _left(ongoing: Any, sizes: dict[int, dict[Key, int] | None]) -> int | None:
 class Watch:
     """Follows reassignments until none of them is in progress.  Ctrl-C ends only the watching.
 
-    targets: the target replicas of each partition.  A reassignment that is cancelled or replaced elsewhere is no longer
-    followed, and does not count as moved.
+    targets: the target replicas of each partition.  A reassignment that another command cancels or replaces is no
+    longer followed, and does not count as moved.
     """
 
     def __init__(self, context: Context, client: ControllerClient, targets: Mapping[Key, Collection[int]]) -> None:
@@ -158,7 +164,7 @@ class Watch:
         self._left = len(self._targets)
 
     async def run(self) -> None:
-        """Return when every reassignment has ended, moved or not.
+        """Return once every reassignment has ended, whether its partition was moved or not.
 
         Raises:
             ClusterError: TIMED_OUT; the reassignments continue.
@@ -176,7 +182,7 @@ class Watch:
             raise
 
     async def _look(self) -> bool:
-        """Show the progress, or the error of this attempt; return whether every reassignment has ended."""
+        """Show the progress, or the error of a failed request; return whether every reassignment has ended."""
         context = self._context
         try:
             ongoing = await self._under_way(context.left_s)
@@ -195,7 +201,7 @@ class Watch:
         return False
 
     async def _under_way(self, timeout_s: float) -> list[Any]:
-        """Return the reassignments that are still in progress, and note the outcome of the others."""
+        """Return the reassignments that are still in progress, and store the outcome of the others."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         found, _ = await list_ongoing(self._client, self._targets, timeout_s)
         under_way = {
@@ -249,7 +255,7 @@ async def _replicas_of(client: ControllerClient, keys: Iterable[Key], timeout_s:
 
 
 class _Lines:
-    """Without a terminal: prints a line at each change."""
+    """The view if standard error is not a terminal: a line for each change."""
 
     def __init__(self, context: Context, count: int) -> None:
         self._output = context.output
@@ -300,7 +306,7 @@ def summary(ongoing: Sequence[Any], left: dict[Key, int | None], waits: dict[Key
 
 
 class _Bars(_Lines):
-    """On a terminal: a bar for the whole, and one for each of the first partitions, with bytes and remaining time."""
+    """The view on a terminal: one bar for all partitions, and one for each of the first BARS_MAX partitions."""
 
     def __init__(self, context: Context, count: int) -> None:
         super().__init__(context, count)

@@ -1,9 +1,9 @@
-"""kctl state-changes: each change, from the controller's record to the brokers that applied it.
+"""kctl state-changes: each metadata change, with the times at which the brokers received and applied it.
 
-The changes come from the metadata log of any node.  Only a broker itself knows when it received a batch of records and
-when it had applied it, and only for its latest batches since its start; so each broker is asked.  The output shows
-which brokers do not answer in time.  Each time comes from the clock of the node concerned, so durations within a
-broker come from one clock.
+The changes come from the metadata log of any node.  Each broker is asked for its own times, which only that broker
+knows.  A broker keeps them only for its latest batches since its start.  The output shows which brokers do not answer
+in time.  Every time is by the clock of its own node.  So the duration between receiving and applying depends on one
+clock, but a delay since the controller's record depends on two.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _KINDS = frozenset(
         "remove_partition", "remove_topic", "renew_topic", "config", "leader_change",
     }
 )  # fmt: skip
-"""Records that brokers act upon, and changes of the leader; `kctl metadata tail` shows the others."""
+"""The kinds of records that brokers act upon, and changes of the leader; `kctl metadata tail` shows all kinds."""
 
 
 class Batch(NamedTuple):
-    """Changes of one batch, which are valid together or not at all."""
+    """The changes of one batch, which is committed as a whole.  timestamp_ms: ms since 1970."""
 
     end_offset: int
     timestamp_ms: int
@@ -127,7 +127,9 @@ async def _follow(context: Context, reader: _Reader, brokers: Brokers, batches: 
             await asyncio.sleep(AGAIN_S)  # no event signals that a node has restarted
         if (gap := reader.gap) is not None:
             reader.gap = None
-            context.output.message(f"the changes from offset {gap[0]} to {gap[1]} are no longer retained, and omitted")
+            context.output.message(
+                f"the changes from offset {gap[0]} to {gap[1]} are omitted: they are no longer retained"
+            )
 
 
 # Reading the changes
@@ -136,8 +138,8 @@ async def _follow(context: Context, reader: _Reader, brokers: Brokers, batches: 
 class _Reader:
     """Reads batches of changes, ascending.
 
-    offset: the end of the changes that were read.  gap: the number of omitted changes.
-    broker_epochs: the epochs of the registered brokers.
+    offset: the end of the changes that were read.  gap: the first and last offset of changes that were omitted because
+    no node retains them; the caller resets it to None.  broker_epochs: the epochs of the registered brokers, by id.
     """
 
     def __init__(self, history: History, topics: frozenset[str]) -> None:
@@ -149,7 +151,7 @@ class _Reader:
         self.broker_epochs: dict[int, int] = {}
 
     async def begin(self, start: int | None, last: int | None) -> list[Batch]:
-        """Return all changes from `start` on, or the last `last` ones, up to now."""
+        """Return the existing changes: all from offset `start` on, or the latest `last` ones."""
         await self._history.learn_nodes()
         first = await self._history.read(NOW, wait=False)
         end, lowest = first.high_watermark, first.log_start
@@ -171,7 +173,11 @@ class _Reader:
             span *= 4
 
     async def next(self) -> list[Batch]:
-        """Return the next changes; empty if none arrived for a while."""
+        """Return the next changes; empty if none arrived for a while, or if changes were omitted (see `gap`).
+
+        Raises:
+            ClusterError: no node answers.
+        """
         try:
             return self._take(await self._history.follow(self.offset))
         except ClusterError as error:
@@ -239,8 +245,8 @@ def _latest(batches: list[Batch], count: int) -> list[Batch]:
 class Applied(NamedTuple):
     """The times of one broker for one batch, in ms since 1970 by its clock; None if not yet or unknown.
 
-    problem: why a time is missing.  is_silent: the broker also has no times for other batches.  at_start: the times are
-    those of the broker's start, when it read the log from its disk again.
+    problem: the reason why a time is missing.  is_silent: the problem also affects other batches, so it is reported
+    only once.  at_start: the broker applied the batch while it started and read the log from its disk again.
     """
 
     broker_id: int
@@ -252,7 +258,7 @@ class Applied(NamedTuple):
 
 
 Times = dict[int, list[Applied]]
-"""By end offset of the batch."""
+"""The times of all brokers, by the end offset of the batch."""
 
 
 class Brokers:
@@ -264,13 +270,16 @@ class Brokers:
         self._addresses: dict[int, str] = {}
 
     async def times(self, batches: Sequence[Batch], broker_epochs: dict[int, int], patience_s: float) -> Times:
-        """Return each broker's times of each batch.  Wait up to `patience_s` for brokers that are not done."""
+        """Return each broker's times for each batch; wait up to `patience_s` for brokers that have not applied all.
+
+        The result has no entry for a control batch.
+        """
         from quorumlog.wire.v1 import node_pb2
 
         ends = [batch.end_offset for batch in batches if not batch.is_control]
         if not ends:
             return {}
-        with contextlib.suppress(ClusterError):  # use the addresses known so far
+        with contextlib.suppress(ClusterError):  # without an answer, use the addresses that are already known
             self._addresses |= await node_addresses(self._client, min(self._timeout_s, EACH_TIMEOUT_S))
         request = node_pb2.ListAppliedBatchesRequest(from_offset=ends[0] - 1)
         deadline = asyncio.get_running_loop().time() + patience_s

@@ -456,6 +456,6 @@ def test_a_topic_under_a_new_id_keeps_its_name() -> None:
     new = UUID(int=5)
     batch.records.ParseFromString(encode([RenewTopic(UUID(bytes=TOPIC), new), RemovePartition(new, 1)]))
     first, second = lines(batch, names)
-    assert first.text == f"topic t continues with the id {uuid_text(new.bytes)}, it was {uuid_text(TOPIC)}"
+    assert first.text == f"topic t continues with the id {uuid_text(new.bytes)}; its id was {uuid_text(TOPIC)}"
     assert second.text == "t-1 is removed"
     assert Names().of(TOPIC) == uuid_text(TOPIC)
