@@ -1,8 +1,8 @@
 """Clients of a cluster.  For services: `Producer`, `Consumer`, `ShareConsumer`, `ScopeClient` and `Admin`, with their
 values and errors.
 
-The names are imported at their first use, so that `import quorumlog.client` costs nothing to those who need a module
-of this package only, for example Spark's workers.
+These names are imported at their first use.  So a program that needs only one module of this package, such as a worker
+of Spark, does not import the others.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """A client for administrators and services that set up their topics: `quorumlog.client.Admin`.
 
-Theory of operation.  `BrokerCalls` finds the broker for each request about topics and configs, `PartitionLooks` the
-leader of a partition, and `GroupClient` the coordinator of a group.  Each retries while that broker moves.  This module
-gives each call one deadline, checks its arguments, and turns refusals into errors with a next step.
+Theory of operation.  `BrokerCalls` finds the broker for each request about topics and configs, `PartitionLooks` finds
+the leader of a partition, and `GroupClient` finds the coordinator of a group.  If that role moves to another broker,
+they retry there.  This module gives each call one deadline, checks its arguments, and turns refusals into errors with a
+next step.
 
-A call about several things tries all of them.  If some are refused, it raises `RefusalsError`, which names them and
-has the results of the others.  So no refusal is overlooked.
+A call about several objects tries all of them.  If some are refused, it raises `RefusalsError`, which contains these
+refusals and the results of all others.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ from quorumlog.wire.kafka.codec import Api
 
 TIMEOUT_S: Final = 60.0
 _RESERVE_S: Final = 0.2
-"""Parts of a call end this much before it (at most a tenth of its time), because their errors are more precise."""
+"""The requests of a call have this much less time than the call itself, or a tenth less if the call is short.  So the
+precise error of a request comes before the general error of the call."""
 _SET, _DELETE = 0, 1
 _TO_THE_END: Final = -1
 
@@ -69,12 +71,12 @@ class Admin(Closing):
 
     Args:
         bootstrap: `HOST:PORT`, several with commas or as a list; or a `Cluster`, which stays open.
-        timeout_s: the longest time of a call that is given no `timeout_s` of its own.
+        timeout_s: the time limit of a call without a `timeout_s` of its own.
 
     Every call raises:
-        ClusterError: refused, with Kafka's name of the reason in `code` and a `next_step`; TIMED_OUT at the deadline.
-            A change may have been made then.  RefusalsError, a subclass, if the call is about several things.
-        ConfigError: a wrong argument; nothing was sent.
+        ClusterError: refused, with Kafka's name of the error in `code`, and a `next_step`; TIMED_OUT at the deadline:
+            a change may have been made.  RefusalsError, a subclass, if the call is about several objects.
+        ConfigError: an argument is invalid; nothing was sent.
     """
 
     def __init__(
@@ -108,7 +110,7 @@ class Admin(Closing):
             return cluster_description(await self._brokers.metadata((), left_s()))
 
     async def topics(self, *, internal: bool = False, timeout_s: float | None = None) -> list[str]:
-        """Return the names of all topics, ascending.  internal: also those that belong to the brokers."""
+        """Return the names of all topics, ascending.  internal: include the brokers' internal topics."""
         async with self._call("the topics", timeout_s) as left_s:
             reply = await self._brokers.metadata(None, left_s())
         return sorted(str(each.name) for each in reply.topics if internal or not each.is_internal)
@@ -135,9 +137,10 @@ class Admin(Closing):
     async def create_topics(
         self, topics: Iterable[NewTopic], *, validate_only: bool = False, timeout_s: float | None = None
     ) -> dict[str, CreatedTopic]:
-        """Create topics, each on its own; return them by name.  validate_only: check them, and create none.
+        """Create topics, each independently of the others; return them by name.  validate_only: only check them.
 
-        TOPIC_ALREADY_EXISTS after a lost answer may be this call's own topic; the message says so then.
+        If an answer was lost, TOPIC_ALREADY_EXISTS may mean that this call itself has created the topic.  The message
+        says so.
         """
         new = new_topics(topics)
 
@@ -202,7 +205,10 @@ class Admin(Closing):
         group: str | None = None,
         timeout_s: float | None = None,
     ) -> dict[str, ConfigValue]:
-        """Return the configs in force of a topic, of a group, of a broker, or ("all") of all brokers, by name."""
+        """Return the effective configs of one resource, by name.
+
+        Name one of topic, group and broker.  broker="all": the configs that apply to all brokers.
+        """
         kind, name, at, what = resource_of(topic, broker, group)
         resource = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
         values = {"resources": [resource], "include_documentation": True}
@@ -220,7 +226,10 @@ class Admin(Closing):
         validate_only: bool = False,
         timeout_s: float | None = None,
     ) -> None:
-        """Set configs of a topic, a group, a broker, or all brokers; all of them or none.  Others keep their values."""
+        """Set configs of a topic, a group, a broker, or all brokers.  Other configs keep their values.
+
+        If one config is refused, none is changed.
+        """
         changes = [(name, _SET, value) for name, value in configs.items()]
         await self._alter(changes, resource_of(topic, broker, group), validate_only, timeout_s)
 
@@ -234,7 +243,10 @@ class Admin(Closing):
         validate_only: bool = False,
         timeout_s: float | None = None,
     ) -> None:
-        """Reset configs to the values that they inherit; all of them or none.  An unset config is not an error."""
+        """Reset configs to the values that they inherit.  A config that is not set is not an error.
+
+        If one config is refused, none is changed.
+        """
         given = [names] if isinstance(names, str) else list(names)
         changes = [(name, _DELETE, None) for name in given]
         await self._alter(changes, resource_of(topic, broker, group), validate_only, timeout_s)
@@ -259,7 +271,10 @@ class Admin(Closing):
     async def delete_records(
         self, before: Mapping[tuple[str, int], int | Literal["latest"]], *, timeout_s: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Delete the records before an offset ("latest": all committed ones); return the new first offsets."""
+        """Delete the records of each partition before an offset, and return the new log start offsets.
+
+        before: the offset by partition; "latest": delete all committed records.
+        """
         ends = {TopicPartition(*key): _TO_THE_END for key, to in before.items() if to == "latest"}
         wanted = {**offsets_of({key: to for key, to in before.items() if to != "latest"}), **ends}
         async with self._call("the deletion of records", timeout_s) as left_s:
@@ -269,7 +284,7 @@ class Admin(Closing):
     async def offsets(
         self, partitions: Partitions, at: End = "latest", *, timeout_s: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Return the first offsets ("earliest"), or the ends of the committed records ("latest")."""
+        """Return the log start offsets ("earliest"), or the high watermarks ("latest")."""
         place = end_of(at)
         async with self._call("offsets", timeout_s) as left_s:
             return await self._partitions.listed(
@@ -279,9 +294,9 @@ class Admin(Closing):
     async def offsets_at(
         self, partitions: Partitions, time: datetime | int, *, timeout_s: float | None = None
     ) -> dict[TopicPartition, int | None]:
-        """Return the offset of the first record that is not older than a time (in ms since 1970, if a number).
+        """Return, for each partition, the offset of the first record that is not older than a time; None without one.
 
-        None: the partition has no such record.
+        time: a datetime with a time zone, or ms since 1970.
         """
         time_ms = as_time_ms(time)
         async with self._call("offsets", timeout_s) as left_s:
@@ -344,10 +359,12 @@ class Admin(Closing):
         dry_run: bool = False,
         timeout_s: float | None = None,
     ) -> dict[TopicPartition, OffsetMove]:
-        """Move a group without members to the start, to the end, or to a time (in ms since 1970, if a number).
+        """Move the committed offsets of a group without members to the start, the end, or a time.
 
-        partitions: None: those with a committed offset.  If all records of a partition are older than the time, it is
-        moved to its end.  dry_run: return the moves, and commit nothing.
+        to: "earliest", "latest", a datetime with a time zone, or ms since 1970.  If all records of a partition are
+        older than the time, its offset moves to the end.
+        partitions: None: those with a committed offset.
+        dry_run: return the moves, and commit nothing.
         """
         place = end_of(to) if isinstance(to, str) else as_time_ms(to)
         async with self._call(f"group {group}", timeout_s) as left_s:
@@ -372,14 +389,14 @@ class Admin(Closing):
         _raise_refusals(refusals, offsets)
 
     async def delete_group(self, group: str, *, timeout_s: float | None = None) -> None:
-        """Delete a group without members, with its offsets."""
+        """Delete a group that has no members, and its offsets."""
         async with self._call(f"group {group}", timeout_s) as left_s:
             await self._groups.delete(group, left_s())
 
     async def delete_group_offsets(
         self, group: str, partitions: Iterable[tuple[str, int]], *, timeout_s: float | None = None
     ) -> None:
-        """Delete the committed offsets of partitions that no member subscribes to."""
+        """Delete committed offsets.  No member of the group may subscribe to the topics of these partitions."""
         keys = [TopicPartition(*key) for key in partitions]
         if not keys:
             raise ConfigError("partitions is empty")
@@ -401,8 +418,8 @@ class Admin(Closing):
     ) -> None:
         """Set the start offsets of a share group without members; it is created if it does not exist.
 
-        The group gets all records from there on again, also those that it has accepted.  If an offset is outside its
-        log, nothing is changed.
+        The group reads all records from these offsets on again, including those that it has accepted.  If an offset is
+        outside its log, nothing is changed.
         """
         wanted = offsets_of(offsets)
         async with self._call(f"group {group}", timeout_s) as left_s:
@@ -413,7 +430,7 @@ class Admin(Closing):
     async def delete_share_group_offsets(
         self, group: str, topics: Iterable[str], *, timeout_s: float | None = None
     ) -> None:
-        """Delete the offsets of topics in a share group without members: its next member begins as in a new group."""
+        """Delete the offsets of topics in a share group without members.  Its next member begins as in a new group."""
         names = [topics] if isinstance(topics, str) else list(topics)
         distinct("topics", names)
         async with self._call(f"group {group}", timeout_s) as left_s:
@@ -424,7 +441,10 @@ class Admin(Closing):
 
     @asynccontextmanager
     async def _call(self, what: str, timeout_s: float | None) -> AsyncIterator[Callable[[], float]]:
-        """Give the body a function that returns the seconds left; its errors get a next step."""
+        """Limit the time of a call, and add a next step to its errors.
+
+        Yields a function that returns the seconds left.  what: the subject of the call, for the error.
+        """
         limit_s = self._timeout_s if timeout_s is None else positive(timeout_s)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + limit_s - min(_RESERVE_S, limit_s / 10)

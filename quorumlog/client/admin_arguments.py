@@ -18,14 +18,14 @@ GROUP: Final = 32
 
 
 def positive(timeout_s: float) -> float:
-    """Return `timeout_s`, in seconds.  Raises: ConfigError: it is not above 0, or not finite."""
+    """Return `timeout_s`.  Raises: ConfigError: it is not above 0, or not finite."""
     if not (timeout_s > 0 and isfinite(timeout_s)):
         raise ConfigError(f"timeout_s is {timeout_s}, not a number above 0")
     return timeout_s
 
 
 def distinct(what: str, names: Sequence[str]) -> None:
-    """Check a list of names.  Raises: ConfigError: it is empty, or it has a name twice."""
+    """Check a list of names.  Raises: ConfigError: the list is empty, or contains a name twice."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if not names:
         raise ConfigError(f"{what} is empty")
@@ -34,7 +34,7 @@ def distinct(what: str, names: Sequence[str]) -> None:
 
 
 def offsets_of(offsets: Mapping[tuple[str, int], object]) -> dict[TopicPartition, int]:
-    """Return offsets by partition.  Raises: ConfigError: some are no offsets; lists all of them."""
+    """Return offsets by partition.  Raises: ConfigError: some are not valid offsets; the error lists all of these."""
     found: dict[TopicPartition, int] = {}
     problems = []
     for key, offset in offsets.items():
@@ -48,14 +48,22 @@ def offsets_of(offsets: Mapping[tuple[str, int], object]) -> dict[TopicPartition
 
 
 def end_of(at: str) -> int:
-    """Return the offset that ListOffsets takes for an end of a log.  Raises: ConfigError."""
+    """Return the special timestamp with which ListOffsets asks for the start or the end of a log.
+
+    Raises:
+        ConfigError: `at` is neither "earliest" nor "latest".
+    """
     if at not in ("earliest", "latest"):
         raise ConfigError(f"{at!r} is not one of earliest, latest")
     return EARLIEST if at == "earliest" else LATEST
 
 
 def resource_of(topic: str | None, broker: int | str | None, group: str | None) -> tuple[int, str, int | None, str]:
-    """Return the type and the name of a resource, the broker to ask (None: any), and the resource in words."""
+    """Return the type and the name of a resource, the broker to ask (None: any), and the resource in words.
+
+    Raises:
+        ConfigError: not exactly one resource is named, or the broker is not an id.
+    """
     if [topic, broker, group].count(None) != 2:
         raise ConfigError("name one of topic, broker and group")
     if topic is not None:
@@ -70,7 +78,11 @@ def resource_of(topic: str | None, broker: int | str | None, group: str | None) 
 
 
 def new_topics(topics: Iterable[NewTopic]) -> dict[str, NewTopic]:
-    """Return topics by name.  Raises: ConfigError: there are none, or two arguments of a topic exclude each other."""
+    """Return topics by name.
+
+    Raises:
+        ConfigError: there are none; a name occurs twice; or arguments of a topic exclude each other.
+    """
     given = list(topics)
     distinct("topics", [each.name for each in given])
     for each in given:
@@ -80,7 +92,7 @@ def new_topics(topics: Iterable[NewTopic]) -> dict[str, NewTopic]:
 
 
 def creatable(topic: NewTopic) -> dict[str, Any]:
-    """Return a topic as CreateTopics takes it."""
+    """Return the fields of a topic in a CreateTopics request."""
     return {
         "name": topic.name,
         "num_partitions": -1 if topic.partitions is None else topic.partitions,
@@ -93,7 +105,7 @@ def creatable(topic: NewTopic) -> dict[str, Any]:
 
 
 def created(answer: Any) -> CreatedTopic:
-    """Return a topic of a CreateTopics response."""
+    """Return a topic from a CreateTopics response."""
     configs = {each.name: each.value for each in answer.configs or ()}
     return CreatedTopic(
         str(answer.name), answer.topic_id, int(answer.num_partitions), int(answer.replication_factor), configs

@@ -1,4 +1,4 @@
-"""Partitions as `Admin` looks them up: their topics, their offsets, and the deletion of their records."""
+"""Requests of `Admin` about partitions: descriptions of their topics, offsets, and deletions of records."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Partitions = str | Iterable[str | tuple[str, int]]
 
 
 class PartitionLooks:
-    """Sends the requests of `Admin` about partitions, which must exist.
+    """Sends the requests of `Admin` about existing partitions.
 
-    left_s, an argument of all methods: returns the seconds that remain for the whole call.
+    All methods have the argument `left_s`: a function that returns the seconds that remain for the whole call.
     All methods raise ClusterError, or `RefusalsError` if several partitions or topics are named and some are refused.
     """
 
@@ -33,7 +33,7 @@ class PartitionLooks:
         self._leaders = PartitionCalls(cluster)
 
     async def described(self, names: Collection[str], left_s: Callable[[], float]) -> dict[str, TopicDescription]:
-        """Return topics by name.  If one is missing, ask a second broker, because the first one may be behind."""
+        """Return topics by name.  If a topic is missing, ask a second broker, because the first one may be behind."""
 
         async def look(left_s: float) -> dict[str, TopicDescription | ClusterError]:
             found = {str(each.name): each for each in (await self._brokers.metadata(names, left_s)).topics}
@@ -56,9 +56,9 @@ class PartitionLooks:
     async def delete_before(
         self, wanted: Mapping[TopicPartition, int], left_s: Callable[[], float]
     ) -> dict[TopicPartition, int]:
-        """Delete the records of existing partitions before the given offsets; return the new log starts.
+        """Delete the records of existing partitions before the given offsets; return the new log start offsets.
 
-        -1 stands for the high watermark.
+        wanted: -1 stands for the high watermark.
         """
         limit_s = left_s()
         found = await all_of(self._delete_before(key, offset, limit_s) for key, offset in wanted.items())
@@ -87,7 +87,7 @@ class PartitionLooks:
     async def listed(
         self, wanted: Mapping[TopicPartition, int], left_s: Callable[[], float]
     ) -> dict[TopicPartition, int]:
-        """Return the offset of each existing partition for a timestamp (ms) or special value; see `list_offsets`."""
+        """Return the offset of each partition for a time (ms since 1970) or a special value; see `list_offsets`."""
         found = await list_offsets(self._cluster, {(*key,): offset for key, offset in wanted.items()}, left_s())
         return done_or_raise({key: found[key] for key in wanted})
 
@@ -95,7 +95,7 @@ class PartitionLooks:
         """Return the named partitions, ascending.
 
         Raises:
-            ConfigError: none is named.
+            ConfigError: no partition is named.
             ClusterError: a topic or partition does not exist, or no broker answers in time.
         """
         given = [partitions] if isinstance(partitions, str) else list(partitions)

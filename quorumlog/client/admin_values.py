@@ -55,7 +55,8 @@ class NewTopic(NamedTuple):
     """A topic to create.
 
     partitions, replication_factor: None: the cluster's defaults.
-    assignment: the broker ids of each partition, the preferred leader first.  It excludes the two numbers.
+    assignment: the broker ids of each partition, the preferred leader first.  It replaces the two numbers, which must
+        then be None.
     """
 
     name: str
@@ -66,9 +67,9 @@ class NewTopic(NamedTuple):
 
 
 class CreatedTopic(NamedTuple):
-    """A topic that was created, or would be.  topic_id: None after a validation.
+    """A topic that was created, or that passed a validation.  topic_id: None after a validation.
 
-    configs: those in force, as far as the broker reports them.
+    configs: the effective configs that the broker reports.
     """
 
     name: str
@@ -79,9 +80,9 @@ class CreatedTopic(NamedTuple):
 
 
 class PartitionDescription(NamedTuple):
-    """A partition.  leader: a broker id; None if it has none.
+    """A partition.  leader: a broker id; None if the partition has no leader.
 
-    replicas: broker ids, the preferred leader first.  isr: the in-sync ones.  offline: those that are not available.
+    replicas: broker ids, the preferred leader first.  isr: the in-sync replicas.  offline: the unavailable replicas.
     """
 
     partition: int
@@ -93,7 +94,7 @@ class PartitionDescription(NamedTuple):
 
 
 class TopicDescription(NamedTuple):
-    """A topic.  partitions: ascending.  is_internal: it belongs to the brokers, as `__consumer_offsets` does."""
+    """A topic.  partitions: ascending.  is_internal: it holds the brokers' own state, as `__consumer_offsets` does."""
 
     name: str
     topic_id: UUID | None
@@ -112,8 +113,8 @@ class ClusterBroker(NamedTuple):
 class ClusterDescription(NamedTuple):
     """A cluster.  brokers: ascending.
 
-    controller: the broker that takes changes of topics; None if there is none now.  In clusters of quorumlog, and of
-    Kafka without ZooKeeper, every broker takes them, so it is any broker.
+    controller: the broker to which changes of topics are sent; None if there is none now.  In clusters of quorumlog,
+    and of Kafka without ZooKeeper, every broker accepts them, so this is any broker.
     """
 
     cluster_id: str | None
@@ -122,9 +123,9 @@ class ClusterDescription(NamedTuple):
 
 
 class ConfigValue(NamedTuple):
-    """A config in force.
+    """An effective config.
 
-    value: None if it has none, or must not be shown.
+    value: None if the config has no value, or its value must not be shown.
     source: where the value was set: "topic", "broker", "cluster" (all brokers), "group", "file" (of the broker),
         "default", or "other".
     """
@@ -169,7 +170,8 @@ def done_or_raise(outcomes: Mapping[K, T | ClusterError]) -> dict[K, T]:
     """Return the results if no part was refused.
 
     Raises:
-        ClusterError: the only part was refused; RefusalsError: one or more of several.
+        ClusterError: there is only one part, and it was refused.
+        RefusalsError: one or more of several parts were refused.
     """
     done: dict[K, T] = {}
     refusals: dict[K, ClusterError] = {}
@@ -186,13 +188,13 @@ def done_or_raise(outcomes: Mapping[K, T | ClusterError]) -> dict[K, T]:
 
 
 def advised(error: ClusterError) -> ClusterError:
-    """Return the error with a next step, which names the call of `Admin` that helps if there is one."""
+    """Add a next step to the error, if possible a call of `Admin`, and return the error."""
     error.next_step = NEXT_STEPS.get(error.code) or error.next_step or (_RETRY if error.retriable else _LOGS)
     return error
 
 
 def refused(code: int, what: str, reason: str | None = None) -> ClusterError:
-    """Return a broker's refusal.  reason: the broker's words; None: those of the error's name."""
+    """Return a broker's refusal.  reason: the broker's explanation; None: the general explanation of the error."""
     name, retriable = error_word(code)
     known = ApiError.named(name)
     if not reason:
@@ -201,7 +203,7 @@ def refused(code: int, what: str, reason: str | None = None) -> ClusterError:
 
 
 def topic_description(topic: Any) -> TopicDescription:
-    """Return a topic of a Metadata response."""
+    """Return a topic from a Metadata response."""
     partitions = sorted(topic.partitions, key=lambda each: int(each.partition_index))
     return TopicDescription(
         str(topic.name),
@@ -222,7 +224,7 @@ def topic_description(topic: Any) -> TopicDescription:
 
 
 def cluster_description(reply: Any) -> ClusterDescription:
-    """Return the cluster of a Metadata response."""
+    """Return the cluster from a Metadata response."""
     brokers = sorted(
         ClusterBroker(int(each.node_id), Address(each.host, each.port), each.rack) for each in reply.brokers
     )
@@ -234,7 +236,7 @@ _SOURCES: Final = {1: "topic", 2: "broker", 3: "cluster", 4: "file", 5: "default
 
 
 def config_value(config: Any) -> ConfigValue:
-    """Return a config of a DescribeConfigs response."""
+    """Return a config from a DescribeConfigs response."""
     source = _SOURCES.get(config.config_source, "other")
     return ConfigValue(
         config.name, config.value, source, config.read_only, config.is_sensitive, config.documentation or None
@@ -245,7 +247,7 @@ def as_time_ms(time: datetime | int) -> int:
     """Return ms since 1970.
 
     Raises:
-        ConfigError: a datetime without a time zone, a number that is no int, or a time before 1970.
+        ConfigError: a datetime has no time zone, a number is not an int, or the time is before 1970.
     """
     if isinstance(time, datetime):
         if time.tzinfo is None:

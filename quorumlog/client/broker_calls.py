@@ -1,11 +1,11 @@
 """Requests of administrators that go to the controller, to one broker, or to any broker, with retries.
 
-Theory of operation.  Metadata names the broker that takes changes of topics.  Apache Kafka with ZooKeeper has one such
-controller; quorumlog and KRaft clusters name any broker, which forwards the change.  The controller is looked up for
-each attempt, and at another broker after a failure, so a call follows it when it moves.
+Theory of operation.  A Metadata response names the controller, the broker that accepts changes of topics.  Apache Kafka
+with ZooKeeper has one controller; quorumlog and KRaft clusters name any broker, which forwards the change.  The
+controller is looked up for each attempt, and at another broker after a failure, so a call follows it when it moves.
 
-A request may be applied although its answer is lost.  So a change that is sent again may be refused because it is
-already made.  `Changes.unsure` names the parts to which this applies, and the caller interprets the refusal.
+A request may be applied although its answer is lost.  So a change that is sent again may be refused because it has
+already been made.  `Changes.unsure` names the parts to which this applies, and the caller interprets the refusal.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ VERSIONS: Final = {
 }
 """The version of each request: served by quorumlog, and by Apache Kafka from 3.1 on."""
 _MISSING: Final = (ApiError.UNKNOWN_TOPIC_OR_PARTITION, ApiError.UNKNOWN_TOPIC_ID)
-"""Kafka calls these retriable because a broker may be behind; the controller is not."""
+"""Kafka treats these errors as retriable because a broker may be behind, but the controller is never behind."""
 
 
 @dataclass(slots=True)
 class Changes:
     """The outcome of a change of several topics, by name.
 
-    unsure: parts of which an earlier attempt of the same call got no answer, so it may have made the change.
+    unsure: the parts that an earlier attempt of the same call may have changed, because it got no answer.
     """
 
     done: dict[str, Any] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class BrokerCalls:
         self._cluster = cluster
 
     async def metadata(self, topics: Collection[str] | None, timeout_s: float) -> Any:
-        """Return a new Metadata response about topics, all if None.  Creates no topic.  Raises: ClusterError."""
+        """Return a new Metadata response.  topics: None: all.  Creates no missing topic.  Raises: ClusterError."""
         return await self._cluster.retrying("metadata", timeout_s, lambda left_s: self._metadata(topics, left_s))
 
     async def _metadata(self, topics: Collection[str] | None, left_s: float) -> Any:
@@ -76,7 +76,9 @@ class BrokerCalls:
     ) -> Changes:
         """Send a change of topics to the controller, until each part is made or finally refused, or the time is up.
 
-        request: the values of a request about some of the topics.  answers: the parts of its response.
+        Errors are part of the result.
+        request: returns the values of a request about some of the topics.  answers: returns the answer about each topic
+        in its response.
         """
         changes = Changes()
         pending = list(names)
@@ -116,7 +118,7 @@ class BrokerCalls:
     async def ask(self, api: Api, values: Mapping[str, Any], subject: str, timeout_s: float, broker: int | None) -> Any:
         """Send a request about configs, which is safe to repeat, and return its only result.
 
-        subject: names the config's owner in errors.  broker: the broker that answers; None: any broker.
+        subject: the owner of the configs, for errors.  broker: the broker to ask; None: any broker.
 
         Raises:
             ClusterError: BROKER_ID_NOT_REGISTERED, or the broker's refusal, or TIMED_OUT.
@@ -142,7 +144,7 @@ class BrokerCalls:
     async def _broker(self, broker_id: int, left_s: float) -> KafkaConnection:
         found = cluster_description(await self._metadata((), left_s))
         address = next((each.address for each in found.brokers if each.broker_id == broker_id), None)
-        if not found.brokers:  # they are starting or fenced
+        if not found.brokers:  # all brokers are starting or fenced
             raise ClusterError(ApiError.BROKER_NOT_AVAILABLE, "no broker serves yet", retriable=True)
         if address is None:
             raise no_broker(broker_id, found)
@@ -178,7 +180,7 @@ def _note_answers(changes: Changes, broker: KafkaConnection, asked: list[str], a
 
 
 def final_if_missing(error: ClusterError) -> ClusterError:
-    """Return the error.  If it reports a missing topic, it is no longer retriable."""
+    """Return the error; mark it as not retriable if it reports a missing topic."""
     error.retriable = error.retriable and error.code not in _MISSING
     return error
 
@@ -189,5 +191,5 @@ def _listed(names: Collection[str]) -> str:
 
 
 def broker_timeout_ms(limit_s: float) -> int:
-    """Return the timeout to send to a broker: 90% of the caller's, so that the broker's own error arrives in time."""
+    """Return the timeout to send to a broker: 90% of `limit_s`, so that the broker's own error arrives in time."""
     return max(1, int(limit_s * 900))

@@ -3,13 +3,13 @@
 Theory of operation.  The cache holds the partitions' leaders of every requested topic, and the brokers' addresses.  One
 Metadata request at a time refreshes it.  A caller that needs a refresh joins the request in progress if that began
 after the need arose, so a thousand partitions that lose their leader together send one request.  Any broker can answer
-it: the known brokers are tried, then the bootstrap addresses, beginning with the one that answered last and ending with
-those that failed.
+the request: the known brokers are tried, then the bootstrap addresses.  The address that answered last is tried first,
+and addresses that failed are tried last.
 
-An answer may come from a broker that lags.  Of two leaders of a partition the one with the higher leader epoch is used,
-and no partition is dropped, as long as the topic is the same.  If an answer names no leader, or again the one that
-failed, the next request goes to another broker: one that is cut off from the controller answers, but learns nothing.
-If bootstrap addresses belong to different clusters, that is an error.
+An answer may come from a broker that lags.  As long as the topic id is the same, the leader with the higher leader
+epoch is used, and no partition is dropped.  If an answer names no leader, or again the leader that failed, the next
+request goes to another broker, because a broker that is disconnected from the controller answers with old metadata.
+If the bootstrap addresses belong to different clusters, calls fail.
 
 Calls fail with `ClusterError`; a `retriable` one may be retried after a pause.  Every call ends by its deadline.
 """
@@ -84,8 +84,11 @@ class _Topic:
         return TopicState(self.topic_id, self.is_internal, epochs)
 
     def is_ahead_of(self, other: _Topic) -> bool:
-        """Return whether this state is newer than `other`.  Leader epochs of a topic name continue under a new id (for
-        a day after its deletion), so a lower epoch comes from a broker that lags: it was paused, or is cut off."""
+        """Return whether this state is newer than `other`.
+
+        A topic that is created again within a day continues the leader epochs of its name, under a new id.  So a lower
+        epoch comes from a broker that lags.
+        """
         return other.answered_at - self.answered_at < EPOCHS_GO_ON_S and any(
             index in self.leaders and self.leaders[index].epoch > leader.epoch
             for index, leader in other.leaders.items()
@@ -108,7 +111,7 @@ class _View:
     brokers: dict[int, Address] = field(default_factory=dict)
     topics: dict[str, _Topic] = field(default_factory=dict)
     missing: dict[str, tuple[int, ClusterError]] = field(default_factory=dict)
-    """Topics that the last answer refused, with the number of that refresh."""
+    """Topics that the last answer refused, with the number of that refresh and the error."""
 
 
 class Cluster(Closing):
@@ -155,7 +158,7 @@ class Cluster(Closing):
         self._last_good: Address | None = None
         self._failures = 0
         self._failed: dict[Address, int] = {}
-        """Addresses that did not answer, with the time: the one that failed last is tried last."""
+        """Addresses that did not answer, with the number of the failure: the one that failed last is tried last."""
         self._closed = False
 
     # --- for other clients ---
@@ -204,23 +207,23 @@ class Cluster(Closing):
         return self._leader_address(topic, index)
 
     def _doubt_answer(self, lost: _Leader | None) -> None:
-        """Send the next request to another broker than the last one, and to the leader that failed after all others."""
+        """Send the next request to another broker than the last one.  lost: the failed leader, which is asked last."""
         self.ask_another_broker()
         address = None if lost is None else self._view.brokers.get(lost.broker_id)
         if address is not None:
             self._ask_last(address)
 
     async def leader_lost(self, topic: str, index: int, connection: KafkaConnection) -> None:
-        """Note that the connection failed, or that its broker is not the leader: the next call refreshes."""
+        """Note that the connection failed, or that its broker is not the leader.  The next call looks the leader up."""
         self.forget_leader(topic, index)
         self._drop_if_bad(connection)
 
     def forget_leader(self, topic: str, index: int) -> None:
-        """Look the leader of the partition up again at the next call."""
+        """Look up the leader of the partition again at the next call."""
         self._lost[topic, index] = self._refreshes
 
     async def has_moved(self, topic: str, index: int, connection: KafkaConnection) -> bool:
-        """Ask other brokers now; return whether they report another leader of the partition than this connection's."""
+        """Ask other brokers now; return whether they name another leader than the broker of this connection."""
         hangs = Address(connection.host, connection.port)
         self._ask_last(hangs)
         try:
@@ -230,18 +233,18 @@ class Cluster(Closing):
             return False
 
     async def any_broker(self, timeout_s: float) -> KafkaConnection:
-        """Return an open connection to any broker.  Tries each known broker once."""
+        """Return an open connection to any broker.  Tries each known broker once.  Raises a retriable ClusterError."""
         async with self._deadline("any broker", timeout_s):
             return (await self._first_that_answers(self._connection_to))[1]
 
     async def brokers(self, timeout_s: float) -> dict[int, Address]:
-        """Return the address of each broker that a new answer names, by id.  Tries each known broker once.
+        """Return the address of each broker in a new Metadata response, by id.  Tries each known broker once.
 
-        Raises: ClusterError, retriable: also if no broker is named, because all of them are starting or fenced.
+        Raises: ClusterError, retriable; also if the response names no broker, because all are starting or fenced.
         """
         async with self._deadline("the brokers", timeout_s):
             await self._refreshed(frozenset(), self._refreshes)
-        if not self._view.brokers:  # an answer of all brokers would have no parts, and look complete
+        if not self._view.brokers:  # a caller that asks every broker would ask none, and its result would look complete
             raise ClusterError(ApiError.BROKER_NOT_AVAILABLE, "no broker serves yet", CHECK_BROKERS, retriable=True)
         return dict(self._view.brokers)
 
@@ -272,7 +275,7 @@ class Cluster(Closing):
             values = {"transactional_id": None, "transaction_timeout": 0, "producer_id": -1, "producer_epoch": -1}
             limit_s = min(left_s, HURRY_S)
             reply = await self._ask(connection, Api.INIT_PRODUCER_ID, _INIT_PRODUCER_ID_VERSION, values, limit_s)
-            if reply.error_code:  # its reserve is used up; another broker may have ids
+            if reply.error_code:  # this broker has no reserved ids left, but another broker may have some
                 self._ask_last(Address(connection.host, connection.port))
                 raise _refused(reply.error_code, "a producer id")
             return reply.producer_id, reply.producer_epoch
@@ -280,15 +283,17 @@ class Cluster(Closing):
         return await self.retrying("a producer id", timeout_s, ask)
 
     async def partition_counts(self, topics: Iterable[str] | None, timeout_s: float) -> dict[str, int]:
-        """Return the number of partitions by topic; otherwise like `topic_states`."""
+        """Return the number of partitions of each topic, by name; otherwise as `topic_states`."""
         states = await self.topic_states(topics, timeout_s)
         return {name: len(state.leader_epochs) for name, state in states.items()}
 
     async def topic_states(self, topics: Iterable[str] | None, timeout_s: float) -> dict[str, TopicState]:
-        """Return the state by topic, of all topics if None; topics that do not exist are omitted.
+        """Return the state of each topic, by name; topics that do not exist are omitted.  topics: None: all.
 
-        Sends a new request to one broker each time, with retries until the time is up.  That broker's metadata may be
-        behind: it may omit a new topic or partition.  `ask_another_broker` before the next call gets a second answer.
+        Sends a new request to one broker, with retries until the time is up.  The broker's metadata may be behind, and
+        lack a new topic or partition.  For a second answer, call `ask_another_broker` before the next call.
+
+        Raises: ClusterError: a topic was refused for another reason; or TIMED_OUT.
         """
         wanted = None if topics is None else frozenset(topics)
 
@@ -312,7 +317,7 @@ class Cluster(Closing):
     async def retrying(self, what: str, timeout_s: float, ask: Callable[[float], Awaitable[T]]) -> T:
         """Call `ask(seconds left)` until it succeeds, with growing pauses after retriable ClusterErrors.
 
-        Raises: ClusterError: a final one, or TIMED_OUT with the last one as its cause.
+        Raises: ClusterError: an error of `ask` that is not retriable, or TIMED_OUT with the last error as its cause.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -332,7 +337,7 @@ class Cluster(Closing):
     # --- metadata ---
 
     async def _refreshed(self, topics: frozenset[str] | None, newer_than: int) -> None:
-        """Return once a refresh that covers `topics` and has a number above `newer_than` is done."""
+        """Return once a refresh is done that covers `topics` and whose number is above `newer_than`."""
         while True:
             running = self._refresh
             if running is not None:
@@ -419,7 +424,7 @@ class Cluster(Closing):
             view.topics = {name: topic for name, topic in view.topics.items() if topic.refreshed == number}
 
     def _leader(self, topic: str, index: int) -> _Leader | None:
-        """Return the leader of a partition as the brokers told it last; None if they know none."""
+        """Return the leader of a partition according to the last answer; None if that names none."""
         known = self._view.topics.get(topic)
         leader = None if known is None else known.leaders.get(index)
         return None if leader is None or leader.broker_id == _NO_LEADER else leader
@@ -444,7 +449,10 @@ class Cluster(Closing):
     # --- connections ---
 
     async def _first_that_answers(self, ask: Callable[[Address], Awaitable[T]]) -> tuple[Address, T]:
-        """Ask the brokers one after the other until one answers."""
+        """Ask the brokers one after the other until one answers; return its address and answer.
+
+        Raises: ClusterError: a final error of `ask`, or BROKER_UNAVAILABLE (retriable).
+        """
         addresses = list(dict.fromkeys((*self._view.brokers.values(), *self._bootstrap)))
         addresses.sort(key=lambda address: (self._failed.get(address, -1), address != self._last_good))
         failures = []
@@ -541,7 +549,7 @@ class Cluster(Closing):
         self._begin_close()  # before a cancel can end this call
         if tasks:
             await asyncio.wait(tasks)
-        self._begin_close()  # of those that a task made at its end
+        self._begin_close()  # again, for connections that a task opened while it ended
         connections = list(self._connections.values())
         self._connections.clear()
         for connection in connections:

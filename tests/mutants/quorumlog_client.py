@@ -593,8 +593,8 @@ MUTANTS = (
     Mutant(
         "a list of all groups is complete without any broker",
         CLUSTER,
-        "        if not self._view.brokers:  # an",
-        "        if False:  # an",
+        "        if not self._view.brokers:  # a caller",
+        "        if False:  # a caller",
         (f"{GROUP_TESTS}::test_a_list_waits_until_a_broker_serves",),
     ),
     Mutant(
