@@ -1,8 +1,8 @@
 """The assignors of consumer groups: pure functions from subscriptions to an assignment.
 
-They have Kafka's names, because the members of a group agree on an assignor by its name.  `range` and `roundrobin` give
-exactly the results of Kafka's, because other members could rely on them.  The sticky assignors balance the partitions
-and move as few of them as possible.
+They have Kafka's names, because the members of a group agree on an assignor by its name.  `range` and `roundrobin`
+return exactly the same assignments as Kafka's, because other members could rely on them.  The sticky assignors balance
+the partitions and move as few of them as possible.
 
 `cooperative-sticky` gives a partition to a new owner only once its old owner has given it up.  Until then no member
 gets it: the old owner revokes it and joins again, and the next rebalance assigns it.
@@ -19,15 +19,15 @@ from quorumlog.client.group_protocol import Subscription
 from quorumlog.client.messages import TopicPartition
 
 Members = Mapping[str, Subscription]
-"""By member id."""
+"""The subscription of each member, by member id."""
 Counts = Mapping[str, int]
 """Number of partitions by topic; a topic that is missing does not exist."""
 Assignment = dict[str, list[TopicPartition]]
-"""By member id, also of members that get nothing."""
+"""The partitions of each member, by member id.  Members without partitions are included."""
 
 
 class Style(Enum):
-    """EAGER: a member gives up all partitions before it joins.  COOPERATIVE: only those that it loses."""
+    """EAGER: a member gives up all its partitions before it joins.  COOPERATIVE: it gives up only those it loses."""
 
     EAGER = "eager"
     COOPERATIVE = "cooperative"
@@ -46,7 +46,7 @@ def _order(members: Members, instances: Mapping[str, str]) -> list[str]:
 
 
 def assign_range(members: Members, counts: Counts, instances: Mapping[str, str]) -> Assignment:
-    """Give each member of a topic's subscribers a range of its partitions; the first ones get one more."""
+    """Give each subscriber of a topic a range of its partitions; the first subscribers get one more if needed."""
     assigned: Assignment = {member: [] for member in members}
     order = _order(members, instances)
     for topic in sorted({topic for each in members.values() for topic in each.topics}):
@@ -61,7 +61,7 @@ def assign_range(members: Members, counts: Counts, instances: Mapping[str, str])
 
 
 def assign_roundrobin(members: Members, counts: Counts, instances: Mapping[str, str]) -> Assignment:
-    """Deal all partitions, in their order, to the members in turn; a member that does not subscribe is skipped."""
+    """Assign all partitions, in order, to the members in turn; skip members that do not subscribe to the topic."""
     assigned: Assignment = {member: [] for member in members}
     order = _order(members, instances)
     turn = 0
@@ -84,7 +84,7 @@ def assign_sticky(members: Members, counts: Counts, instances: Mapping[str, str]
 
 
 def assign_cooperatively(members: Members, counts: Counts, instances: Mapping[str, str]) -> Assignment:
-    """Like `assign_sticky`, without the partitions that another member must give up first."""
+    """As `assign_sticky`, but leave out the partitions that another member must give up first."""
     assigned = assign_sticky(members, counts, instances)
     owner = _owners(members)
     return {
@@ -161,10 +161,11 @@ def _level_unequal(members: Members, counts: Counts, order: list[str], kept: Ass
 def _improvement(
     assigned: Assignment, subscribers: Mapping[str, list[str]], kept: Assignment
 ) -> tuple[TopicPartition, str, str] | None:
-    """Return a partition that its owner should give to another member, which has at least two fewer.
+    """Return a partition, its owner, and the member that should get it, which has at least two partitions fewer.
 
-    Each such move lowers the sum of the squares of the loads, so there are finitely many.  Partitions that their owner
-    did not have before move first.
+    None: no such move is left.
+    Each such move lowers the sum of the squares of the loads, so there are finitely many moves.  Partitions that their
+    owner did not have before move first.
     """
     for giver in sorted(assigned, key=lambda member: -len(assigned[member])):
         had = set(kept[giver])

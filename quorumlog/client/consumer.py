@@ -1,7 +1,7 @@
-"""Fetches records from given partitions, and lists where their logs begin and end.
+"""Fetches records from given partitions, and looks up offsets in their logs.
 
 This module does not assign partitions: the caller gives the partition and the offset.  A fetch is retried at the
-current leader until it is answered.  An answer is empty until the watermark has passed the offset.
+current leader until it is answered.  An answer is empty until the high watermark has passed the offset.
 
 A consumer of committed records reads up to the last stable offset: the end of the part in which every transaction is
 decided.  A fetch also reports the transactions that were aborted, whose batches the caller must leave out
@@ -35,9 +35,10 @@ _LIST_OFFSETS_VERSION: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """records: complete batches and perhaps part of one more; the first batch may begin below the offset.
+    """The answer to a fetch.
 
-    last_stable_offset: equal to the watermark, unless the consumer reads only committed records.
+    records: complete batches, and perhaps a part of the next one; the first batch may begin below the requested offset.
+    last_stable_offset: equal to the high watermark, unless the consumer reads only committed records.
     aborted: (producer id, first offset) of each aborted transaction with records in the answer.
     """
 
@@ -50,7 +51,7 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class ListedOffset:
-    """offset -1: no record is as new as the requested timestamp."""
+    """An offset that was looked up by time.  offset: -1: all records are older than the requested timestamp."""
 
     offset: int
     timestamp_ms: int
@@ -68,12 +69,12 @@ class OffsetOutOfRangeError(ClusterError):
 
 
 class Consumer:
-    """Stateless except for its limits; any number of partitions may be fetched concurrently.
+    """Fetches from partitions that the caller names.  It stores nothing between calls, which may run concurrently.
 
     Args:
         timeout_s: how long a call is retried before it fails.
         request_timeout_s: how long one request may take, in addition to the wait that it requests.
-        read_committed: read only records whose transaction is committed, or that are part of none.
+        read_committed: read only records of committed transactions, and records outside of transactions.
     """
 
     def __init__(
@@ -98,11 +99,11 @@ class Consumer:
         size_max_bytes: int = FETCH_SIZE_MAX_BYTES,
         wait_ms: int = FETCH_WAIT_MS,
     ) -> Fetched:
-        """Return batches from `offset` on; none if no record is committed there within `wait_ms`.
+        """Return batches from `offset` on; none if no record at or after it is committed within `wait_ms`.
 
         Raises:
-            OffsetOutOfRangeError
-            ClusterError: TIMED_OUT, or a final error.
+            OffsetOutOfRangeError: the offset is outside the log.
+            ClusterError: TIMED_OUT, or an error that is not retriable.
         """
         body = fetch.encode_request(
             fetch.CLIENT_VERSION,
@@ -150,9 +151,13 @@ class Consumer:
             await asyncio.sleep(PAUSE_MIN_S)  # the first answer came from a former leader
 
     async def list_offset(self, topic: str, index: int, timestamp: int) -> ListedOffset:
-        """Return the first offset whose record is not older than `timestamp` (ms), EARLIEST, or LATEST.
+        """Return the offset of the first record that is not older than `timestamp`.
 
-        LATEST is the watermark, or the last stable offset if this consumer reads only committed records.
+        timestamp: in ms since 1970; EARLIEST: the log start offset; LATEST: the high watermark, or the last stable
+        offset if this consumer reads only committed records.
+
+        Raises:
+            ClusterError: TIMED_OUT, or an error that is not retriable.
         """
         return await self._list_offset(topic, index, timestamp, self._timeout_s, self._isolation_level)
 
@@ -180,7 +185,7 @@ class Consumer:
         return await self._calls.call(topic, index, timeout_s, attempt)
 
     async def list_offsets(self, asked: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], ListedOffset]:
-        """`list_offset` for many partitions: timestamps by (topic, partition)."""
+        """As `list_offset`, for many partitions.  asked: the timestamps by topic and partition."""
         limit = asyncio.Semaphore(_ASKED_AT_ONCE)
         answers: dict[tuple[str, int], ListedOffset] = {}
 

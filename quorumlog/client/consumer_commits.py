@@ -22,10 +22,9 @@ _OUT_OF_GROUP: Final = frozenset({"UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "RE
 class Commits:
     """The offsets of one group.
 
-    positions: the consumer's positions, in which a commit is noted.
-    committed_only: before reading begins at a committed offset, and before the user gets it, wait for open transactions
-        that may replace it.
-    member: the consumer's membership; None if it only uses the group's offsets.
+    positions: the consumer's positions, which store the last committed offset.
+    committed_only: before a committed offset is used or returned, wait for open transactions that may replace it.
+    member: the consumer's membership; None if the consumer only uses the group's offsets.
     """
 
     def __init__(
@@ -39,12 +38,15 @@ class Commits:
         self._lock = asyncio.Lock()
 
     async def commit(self, wanted: Mapping[TopicPartition, int], timeout_s: float) -> None:
-        """Commit offsets, one call after the other; return once they are durable.  Raises: as `Consumer.commit`."""
+        """Commit offsets after earlier calls have ended; return once they are durable.
+
+        Raises: as `Consumer.commit`.
+        """
         values: dict[Partition, CommittedOffset] = {
             partition: CommittedOffset(offset, -1, "") for partition, offset in wanted.items()
         }
         member = self.member
-        # The wait for an earlier commit may outlast this membership, and then others own the partitions.
+        # This membership may end while an earlier commit is awaited, and then other members own the partitions.
         identity = None if member is None else (member.core.member_id, member.core.generation)
         deadline = asyncio.get_running_loop().time() + timeout_s
         try:
@@ -54,7 +56,7 @@ class Commits:
             text = f"group {self._group}: an earlier commit of this consumer got no answer within {timeout_s:g} s"
             step = "check that the brokers run, then retry"
             raise ClusterError(ApiError.TIMED_OUT, text, step, retriable=True) from cause
-        self.may_have_changed(wanted)  # until the answer: it may be lost, or this call may be cancelled
+        self.may_have_changed(wanted)  # until the answer, which may be lost; this call may also be cancelled
         try:
             left_s = max(deadline - asyncio.get_running_loop().time(), 0.0)
             if member is None or identity is None:
@@ -71,7 +73,7 @@ class Commits:
             raise refusal
 
     def may_have_changed(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note that the committed offsets of these partitions are unknown, so that no commit of them is left out."""
+        """Note that the committed offsets are unknown, so that the next commit does not omit them as unchanged."""
         for partition in partitions:
             if (position := self._positions.get(partition)) is not None:
                 position.committed = None
@@ -101,7 +103,7 @@ class Commits:
         return refusals
 
     async def committed(self, partitions: Iterable[tuple[str, int]], timeout_s: float) -> dict[TopicPartition, int]:
-        """Return committed offsets by partition; those without one are left out.  Raises: ClusterError."""
+        """Return committed offsets by partition; partitions without one are left out.  Raises: ClusterError."""
         found = await self._groups.committed(self._group, timeout_s, partitions, stable=self._committed_only)
         return {TopicPartition(*partition): offset.offset for partition, offset in found.items()}
 

@@ -21,9 +21,9 @@ from quorumlog.wire.errors import ApiError
 
 
 class ConsumerGroup:
-    """A consumer's part in its group; its membership sees it as `group_member.Owner`.
+    """The group of one consumer.  Implements `group_member.Owner` for the membership.
 
-    member: None if the consumer only uses the group's offsets, for partitions that are given to `assign`.
+    member: None if the consumer only uses the group's offsets, for partitions that were passed to `assign`.
     begin: starts a task that ends with the consumer.
     """
 
@@ -48,12 +48,12 @@ class ConsumerGroup:
             "lost": settings.on_lost,
         }
         self._given_up: dict[TopicPartition, int] = {}
-        """Offsets of partitions that the user has taken out of its assignment, for the next automatic commit."""
+        """Offsets of partitions that the user has removed from the assignment, for the next automatic commit."""
         self._revoking = 0
         self._calling = asyncio.Lock()
-        """Held while a listener runs: `on_lost` may take long, and the others must not run beside it."""
+        """Held while a listener runs: `on_lost` may take long, and no other listener may run at the same time."""
         self._error: ClusterError | None = None
-        """Why the member cannot be in the group."""
+        """The reason why the member cannot be in the group."""
         self._listener_error: ClusterError | None = None
         self.member: GroupMember | None = None
         if settings.is_subscribed:
@@ -83,7 +83,7 @@ class ConsumerGroup:
     async def give_up(self, partitions: frozenset[TopicPartition]) -> None:
         """Commit automatically, call the listener, and stop reading partitions."""
         if self._commit_interval_s is not None:
-            await self._commit_processed(partitions, CLOSE_TIMEOUT_S)  # or the next owner reads some records again
+            await self._commit_processed(partitions, CLOSE_TIMEOUT_S)  # else the next owner reads them again
         if self.member is not None and partitions:
             await self._call("revoked", partitions, owned_only=True)
         self._reading.remove(partitions)
@@ -91,18 +91,21 @@ class ConsumerGroup:
     async def _commit_repeatedly(self, interval_s: float) -> None:
         while True:
             await asyncio.sleep(interval_s)
-            # After a failure, the next commit contains it; a member that is out of the group rejoins.
+            # After a failure, the next commit includes these offsets; a member that is out of the group rejoins.
             await self._commit_processed(None, interval_s)
 
     def reassigned(self, assigned: Set[TopicPartition]) -> None:
-        """Note the assignment that the user makes, before the positions of the last one are removed."""
+        """Keep uncommitted offsets for the next automatic commit, before a new assignment by the user takes effect.
+
+        assigned: the new assignment.
+        """
         if self._commit_interval_s is not None:
             self._given_up |= self._reading.uncommitted()
-            for partition in assigned:  # it keeps its position, or begins at a committed offset
+            for partition in assigned:  # the partition keeps its position, or begins at a committed offset
                 self._given_up.pop(partition, None)
 
     async def _commit_processed(self, partitions: frozenset[TopicPartition] | None, timeout_s: float) -> None:
-        """Try to commit the offsets of records whose processing has ended.  partitions: None: all of them."""
+        """Try to commit the offsets of records whose processing has ended.  partitions: None: all partitions."""
         given_up = dict(self._given_up)
         wanted = {**given_up, **self._reading.uncommitted(partitions)}
         if wanted:
@@ -115,7 +118,7 @@ class ConsumerGroup:
     async def revoke(self, partitions: frozenset[TopicPartition]) -> None:
         self._revoking += 1
         try:
-            self._reading.in_progress.refetch()  # even if it stays assigned: the user then asks for records sooner
+            self._reading.in_progress.refetch()  # even of a partition that stays, so that the user asks again sooner
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._poll_interval_s):
                     await self._reading.in_progress.finished()
@@ -148,9 +151,9 @@ class ConsumerGroup:
         return self._reading.in_progress.mark()
 
     async def _call(self, kind: str, partitions: frozenset[TopicPartition], *, owned_only: bool = False) -> None:
-        """Call the user's listener, once no other one runs.  Its error is raised when the user next asks for records.
+        """Call the user's listener once no other one runs.  Its error is raised when the user next asks for records.
 
-        owned_only: only with those partitions that have not been given up meanwhile, if any.
+        owned_only: pass only the partitions that have not been given up meanwhile; call nothing if none is left.
         """
         listener = self._listeners[kind]
         if listener is None:

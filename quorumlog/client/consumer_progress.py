@@ -1,4 +1,4 @@
-"""The records of a consumer that its user works on, and those whose offsets a transaction must contain."""
+"""The records that the user of a consumer processes, and the partitions whose offsets a transaction must contain."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from quorumlog.wire._record_scan import Record
 
 
 class RecordsInProgress:
-    """The current batch.  Those of its records that the user got last are in progress until the user asks for more.
+    """The current batch.  The records that the user got last are in progress until the user asks for more.
 
     batch, at: the batch, and the index of the next record that the user gets.
-    current: the position of the batch's partition, and of the records in progress; None without either.
+    current: the position in the batch's partition; None without a batch and without records in progress.
     open_offset: the first offset in progress; None if nothing is in progress.
-    looks, is_looking: how often the user has asked for a batch, and whether a call waits for one now.
+    looks: the number of times that the user has asked for a batch.  is_looking: a call waits for a batch now.
     """
 
     __slots__ = ("_idle", "at", "batch", "current", "is_looking", "looks", "open_offset")
@@ -37,11 +37,11 @@ class RecordsInProgress:
         return self.at >= len(self.batch)
 
     def mark(self) -> object | None:
-        """Return something that changes whenever the user gets records; None while the user waits for some."""
+        """Return a value that changes whenever the user gets records; None while the user waits for records."""
         return None if self.is_looking else (self.looks, self.open_offset)
 
     def begin(self, batch: list[Record], position: Position) -> None:
-        """Take a batch that is not empty."""
+        """Start to hand out a batch, which must not be empty."""
         self.batch, self.at, self.current = batch, 0, position
         self._idle.clear()
 
@@ -62,7 +62,7 @@ class RecordsInProgress:
             self.batch, self.at = [], 0
 
     def release(self, partitions: Set[TopicPartition]) -> None:
-        """Drop the records of these partitions, also those in progress, whose offsets are of no use any more."""
+        """Drop the records of these partitions.  The offsets of those in progress are no longer needed."""
         self.drop(partitions)
         if self.current is not None and self.current.partition in partitions:
             self.open_offset = None
@@ -78,7 +78,10 @@ class RecordsInProgress:
             position.move(position.next_offset)
 
     def next_records(self, max_records: int | None) -> list[Record]:
-        """Return records of the batch, which has more, and put them in progress.  max_records: None: all of them."""
+        """Return the next records of the batch, which must have some, and put them in progress.
+
+        max_records: None: all the rest.
+        """
         assert self.current is not None
         end = len(self.batch) if max_records is None else min(self.at + max(max_records, 1), len(self.batch))
         records = self.batch[self.at : end] if self.at or end < len(self.batch) else self.batch
@@ -90,17 +93,17 @@ class RecordsInProgress:
     def offset_to_commit(self, position: Position, *, includes_open: bool) -> int | None:
         """Return the offset after the processed records of a partition; None if its position is unknown.
 
-        includes_open: count records in progress as processed.
+        includes_open: treat records in progress as processed.
         """
         is_open = position is self.current and self.open_offset is not None and not includes_open
         return self.open_offset if is_open and position.next_offset is not None else position.next_offset
 
 
 class UnsentOffsets:
-    """The partitions of which records were handed out since the last `Consumer.offsets_to_send`.
+    """The partitions whose records were handed out since the last `Consumer.offsets_to_send`.
 
-    The group may take some of them from the consumer.  Their next owner reads the records again, so a transaction must
-    not contain the results of these records.
+    The group may take some of these partitions from the consumer.  Their next owner reads the records again, so a
+    transaction must not contain the results of these records.
     """
 
     def __init__(self) -> None:
@@ -111,7 +114,7 @@ class UnsentOffsets:
         self._unsent.add(partition)
 
     def sought(self, partition: TopicPartition) -> None:
-        """Note that the user does not need the records before a seek any more."""
+        """Note a seek: the user no longer needs the records that were handed out before it."""
         self._unsent.discard(partition)
 
     def taken_away(self, partitions: Set[TopicPartition]) -> None:
@@ -119,7 +122,7 @@ class UnsentOffsets:
         self._taken |= partitions & self._unsent
 
     def send(self) -> list[TopicPartition]:
-        """Begin anew; return the partitions that were taken away before their offsets were sent, ascending."""
+        """Return the partitions that were taken away before their offsets were sent, ascending; then start over."""
         taken = sorted(self._taken)
         self._unsent.clear()
         self._taken.clear()

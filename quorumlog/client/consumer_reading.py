@@ -23,7 +23,7 @@ from quorumlog.wire.errors import ApiError
 class Reading:
     """The partitions of one consumer.  Only this object adds and removes positions.
 
-    positions: by partition; empty, and shared with the offsets to commit.
+    positions: the positions by partition; empty at first, and shared with `Commits`.
     committed: returns the committed offsets of the group; None without a group.
     """
 
@@ -38,7 +38,7 @@ class Reading:
         self.in_progress = RecordsInProgress()
         self.unsent = UnsentOffsets()
         self.must_yield = False
-        """Set once a buffer has room: the fetch that fills it should begin before the user gets more records."""
+        """Set when a buffer gets room: the next fetch should begin before the user gets more records."""
         self.fetcher = Fetcher(
             cluster, positions, settings.fetch, self._fetched, committed_only=settings.committed_only
         )
@@ -57,7 +57,7 @@ class Reading:
         """Set when there may be records, or an error."""
 
     def wake(self) -> None:
-        """Let the user's call look for records and errors again."""
+        """Make the user's call look for records and errors again."""
         self._ready.set()
 
     def expect(self) -> None:
@@ -65,13 +65,16 @@ class Reading:
         self._ready.clear()
 
     async def changed(self) -> None:
-        """Wait until something changed, or an error may be due."""
+        """Wait until something has changed, or for one second, since a time limit may have passed meanwhile."""
         with suppress(TimeoutError):
             async with asyncio.timeout(1.0):
                 await self._ready.wait()
 
     def take(self) -> bool:
-        """Take the next batch of some partition; return whether there is one.  Raises: ClusterError."""
+        """Take the next batch, from each partition in turn; return whether there is one.
+
+        Raises: ClusterError: the error of a partition.
+        """
         positions = list(self.positions.values())
         for number in range(len(positions)):  # each in its turn
             position = positions[(self._turn + number) % len(positions)]
@@ -130,7 +133,7 @@ class Reading:
         self.add(TopicPartition(topic, index) for topic, count in counts.items() for index in range(count))
 
     def look_up(self, positions: Iterable[Position]) -> None:
-        """Look up positions that were held, unless the user has set them."""
+        """Let positions that were held be looked up, unless the user has set them."""
         for position in positions:
             position.is_held = False
         self.starting.wake()
@@ -169,7 +172,10 @@ class Reading:
     def uncommitted(
         self, partitions: Iterable[TopicPartition] | None = None, *, includes_open: bool = False
     ) -> dict[TopicPartition, int]:
-        """Return the offsets to commit.  includes_open: include those of records in progress."""
+        """Return the offsets to commit, by partition; offsets that are already committed are left out.
+
+        partitions: None: all.  includes_open: treat records in progress as processed.
+        """
         found: dict[TopicPartition, int] = {}
         for partition in list(self.positions) if partitions is None else partitions:
             position = self.positions.get(partition)
@@ -183,7 +189,12 @@ class Reading:
     async def offsets_at(
         self, partitions: Iterable[tuple[str, int]], timestamp: int, timeout_s: float
     ) -> dict[TopicPartition, int]:
-        """Return the offsets of a time as this consumer sees it, see `list_offsets`.  Raises: ClusterError."""
+        """Return the offsets for a time, for readers of this isolation level; see `list_offsets`.
+
+        timestamp: in ms since 1970, EARLIEST or LATEST.
+
+        Raises: ClusterError.
+        """
         wanted = {(topic, index): timestamp for topic, index in partitions}
         found = await list_offsets(self._cluster, wanted, timeout_s, committed_only=self._committed_only)
         offsets = {}
@@ -194,7 +205,7 @@ class Reading:
         return offsets
 
     async def lag(self, timeout_s: float) -> dict[TopicPartition, int]:
-        """Return how many offsets each known position is behind the end of its partition.  Raises: ClusterError."""
+        """Return the number of offsets from each known position to the end of its partition.  Raises: ClusterError."""
         ends = await self.offsets_at(self.positions, LATEST, timeout_s)
         return {
             partition: max(end - position.next_offset, 0)

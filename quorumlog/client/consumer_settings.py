@@ -14,13 +14,13 @@ from quorumlog.client.starting_offsets import OffsetReset
 from quorumlog.errors import ConfigError
 
 ASSIGNORS_DEFAULT: Final = ("range", "cooperative-sticky")
-"""As in Kafka's clients: rebalances are eager, and a group can move to cooperative ones by dropping `range`."""
+"""As in Kafka's clients: rebalances are eager, and a group can switch to cooperative rebalances by dropping `range`."""
 CALL_TIMEOUT_S: Final = 60.0
 CLOSE_TIMEOUT_S: Final = 10.0
 
 IsolationLevel = Literal["read_committed", "read_uncommitted"]
 Listener = Callable[[list[TopicPartition]], Awaitable[None] | None]
-"""Gets partitions, ascending.  May be a coroutine function."""
+"""A listener of the user.  It gets partitions, ascending, and may be a coroutine function."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class ConsumerSettings:
     """The arguments of `Consumer`, whose docstring describes them.
 
     Raises:
-        ConfigError: one of them is out of range; lists all of them.
+        ConfigError: arguments are invalid; the error lists all of these.
     """
 
     topics: frozenset[str] | None

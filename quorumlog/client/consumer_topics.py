@@ -12,7 +12,7 @@ from quorumlog.client.consumer_settings import CALL_TIMEOUT_S
 class Subscription:
     """The topics of a consumer.
 
-    names, pattern: exactly one of them is not None, or the subscription is empty, and nobody asks for its topics.
+    names, pattern: at most one of them is set.  Without either, the subscription is empty, and `found` is not called.
     """
 
     def __init__(self, cluster: Cluster, names: frozenset[str] | None, pattern: str | None) -> None:
@@ -21,7 +21,7 @@ class Subscription:
         self._pattern = None if pattern is None else re.compile(pattern)
 
     async def found(self, timeout_s: float = CALL_TIMEOUT_S) -> tuple[frozenset[str], dict[str, int]]:
-        """Return the topics, and the number of partitions of those that exist.  Raises: ClusterError."""
+        """Return the subscribed topics, and the number of partitions of each that exists.  Raises: ClusterError."""
         if self._names is not None:
             return self._names, await self._cluster.partition_counts(self._names, timeout_s)
         assert self._pattern is not None

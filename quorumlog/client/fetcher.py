@@ -1,14 +1,14 @@
 """Fetches ahead for all partitions of a consumer: one request at a time to each broker, for all partitions it leads.
 
 Theory of operation.  `_plan` groups the partitions that may be fetched by their leaders, without waiting, and starts a
-task for each leader that has no request in flight.  Partitions whose leader is unknown are looked up by one more task.
-Each end of a task, and each change of the positions (`wake`), plans again.
+task for each leader that has no request in flight.  One more task looks up leaders that are not known.  `_plan` runs
+again after the end of each task, and after each change of the positions (`wake`).
 
-A broker answers the requests of a connection in order, and a fetch may wait there.  So fetches have connections of
-their own: they delay no commit, no heartbeat and no look-up.
+A broker answers the requests of a connection in order, and a fetch may wait at the broker.  So fetches have connections
+of their own, on which they do not delay commits, heartbeats and look-ups.
 
-Bounds: a partition is not fetched while `partition_size_max` bytes of it are buffered, and none is while
-`buffer_size_max` bytes of all are.  A fetch may exceed each by one answer.
+Bounds: a partition is not fetched while `partition_size_max` bytes of it are buffered.  No partition is fetched while
+`buffer_size_max` bytes of all partitions are buffered.  One answer may exceed these bounds.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from quorumlog.wire.kafka.codec import Api
 
 LOOK_UP_TIMEOUT_S: Final = 10.0
 BUSY_WAIT_MS: Final = 100
-"""How long a fetch waits for records while the user has not taken those of another partition of the same broker.  That
-partition cannot be fetched before the answer, so a longer wait would delay it."""
+"""How long a fetch waits for records while the buffer of another partition of the same broker is full.  When the user
+has emptied this buffer, its partition can be fetched only after the answer, so a longer wait would delay it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class FetchLimits:
 
 
 class Fetcher:
-    """Adds records to positions, and calls `on_change` after each answer, also after a failed one.
+    """Adds records to positions, and calls `on_change` after each request, even if it failed.
 
-    positions: by partition; belongs to the consumer, which calls `wake` after each change.
+    positions: the positions by partition.  The consumer changes them, and calls `wake` after each change.
     committed_only: leave out the records of aborted transactions, and end before the first open one.
     """
 
@@ -115,7 +115,10 @@ class Fetcher:
     # --- planning ---
 
     def _plan(self, now: float) -> float | None:
-        """Start the requests that are possible now.  Return when to plan again even without a change."""
+        """Start the requests that are possible now.
+
+        Return the loop time at which to plan again even without a change; None: only after a change.
+        """
         limits = self._limits
         has_room = sum(each.buffered_bytes for each in self._positions.values()) < limits.buffer_size_max
         by_leader: dict[Address, list[Position]] = defaultdict(list)
@@ -184,7 +187,7 @@ class Fetcher:
             fetch.PartitionToFetch(*position.partition, position.fetch_offset, self._limits.partition_size_max)
             for position in positions
         ]
-        asked.sort(key=lambda each: each.topic or "")  # stable: topics together, and in each the least served first
+        asked.sort(key=lambda each: each.topic or "")  # stable sort: in each topic, the least served partition is first
         for position in positions:
             position.is_in_flight = True
         connection: KafkaConnection | None = None
@@ -260,7 +263,7 @@ class Fetcher:
     def _failed(self, position: Position, error: ClusterError) -> None:
         now = asyncio.get_running_loop().time()
         since = now if position.failing_since is None else position.failing_since
-        pause_s = min(max(now - since, PAUSE_MIN_S), PAUSE_MAX_S)  # as long as it has failed so far: pauses double
+        pause_s = min(max(now - since, PAUSE_MIN_S), PAUSE_MAX_S)  # the time since the first failure, so pauses double
         position.failed(error, now, self._cluster.random.uniform(pause_s / 2, pause_s))
 
     # --- connections ---

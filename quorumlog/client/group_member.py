@@ -1,8 +1,9 @@
 """The shell of `Membership`: sends the requests of one group member, and calls its consumer.
 
-One task owns the core.  Each request is a task of its own, whose answer comes back as an event.  JoinGroup and
-SyncGroup wait at the coordinator until the others have joined, so they have a connection of their own; heartbeats and
-commits use that of the cluster.  The consumer revokes and assigns in the order that the core gives.
+One task owns the core.  Each request is sent by a task of its own, which passes the answer to the core as an event.
+JoinGroup and SyncGroup wait at the coordinator for other members, so they have a connection of their own.  Heartbeats
+and commits use the connections of the `Cluster`.  The consumer revokes and assigns partitions in the order of the
+core's effects.
 """
 
 from __future__ import annotations
@@ -32,12 +33,17 @@ TOPICS_PAUSE_MIN_S: Final = 0.5
 """The first pause after a failed look-up of topics, which has already taken its whole time limit."""
 COUNT_TIMEOUT_S: Final = 30.0
 JOIN_MARGIN_S: Final = 5.0
-"""How much longer than the rebalance timeout the answer to JoinGroup may take."""
+"""The time limit for an answer to JoinGroup or SyncGroup exceeds the rebalance timeout by this much."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
-    """assignors: the preferred one first.  poll_interval_s: also how long a rebalance waits for this member."""
+    """The settings of a member.
+
+    assignors: names, the preferred one first.
+    poll_interval_s: the member leaves if the user takes no records for this long.  It is also the rebalance timeout: a
+        rebalance waits this long for the member.
+    """
 
     group: str
     assignors: tuple[str, ...]
@@ -49,7 +55,7 @@ class MemberSettings:
 
 
 class Owner(Protocol):
-    """The consumer, as its membership sees it."""
+    """The part of a consumer that its membership uses."""
 
     async def revoke(self, partitions: frozenset[TopicPartition]) -> None:
         """Commit and give up partitions, once the user has finished their records."""
@@ -64,7 +70,7 @@ class Owner(Protocol):
         """Report that the member cannot be in the group."""
 
     def progress(self) -> object | None:
-        """Return something that changes whenever the user gets records; None while the user waits for some."""
+        """Return a value that changes whenever the user gets records; None while the user waits for records."""
 
 
 class GroupMember:
@@ -97,7 +103,7 @@ class GroupMember:
         self._line: KafkaConnection | None = None
         self._tasks = BackgroundTasks(self._broken)
         self.failing_since: float | None = None
-        """Loop time since when no request to the group has succeeded."""
+        """Loop time of the first failure since the last successful request to the group; None without a failure."""
         self.failure: ClusterError | None = None
 
     # --- for the consumer ---
@@ -116,7 +122,7 @@ class GroupMember:
         self._events.put_nowait(core.Refused(generation, code))
 
     async def run(self) -> None:
-        """Be a member until cancelled.  Then call `close`."""
+        """Run the membership until this call is cancelled.  Then call `close`."""
         for work in (self._watch_topics(), self._watch_user(), self._hand_over()):
             self._tasks.begin(work)
         while True:
@@ -134,7 +140,7 @@ class GroupMember:
                 if isinstance(effect, core.Leave):
                     # If this fails, the coordinator expels the member when its session ends.
                     with suppress(ClusterError, TimeoutError):
-                        async with asyncio.timeout(LEAVE_TIMEOUT_S):  # its steps have limits of their own, one by one
+                        async with asyncio.timeout(LEAVE_TIMEOUT_S):  # each step has such a limit, but not all together
                             await self._leave(effect)
         finally:
             if self._line is not None:
@@ -205,7 +211,7 @@ class GroupMember:
         )
 
     async def _waiting_call(self, api: Api, values: dict[str, Any], answer_s: float) -> tuple[int, Any]:
-        """Send a request whose answer waits for other members, on the connection for that."""
+        """Send a request whose answer waits for other members, on the connection for such requests."""
         group = self._settings.group
         coordinator = await self._groups.calls.known_or_found(group, REQUEST_TIMEOUT_S)
         address = coordinator.address
@@ -219,7 +225,7 @@ class GroupMember:
         try:
             return await self._groups.calls.answer_of(group, coordinator, asked)
         except ClusterError:
-            await line.close()  # a request that nobody waits for must not delay the next one
+            await line.close()  # the request is abandoned, and must not delay the next one
             raise
 
     async def _quick_call(self, api: Api, values: dict[str, Any], timeout_s: float) -> Any:
@@ -327,9 +333,9 @@ class GroupMember:
     # --- changes without a call ---
 
     async def _watch_topics(self) -> None:
-        """Report the topics of the subscription at intervals; after a failure sooner, with growing pauses.
+        """Report the topics of the subscription at intervals.  After a failure, retry sooner, with growing pauses.
 
-        The leader of the group also reports those of the other members.
+        The leader of the group also reports the topics of the other members.
         """
         longest_s = self._settings.metadata_age_s
         pauses = Backoff(min(TOPICS_PAUSE_MIN_S, longest_s), longest_s, self._cluster.random)
@@ -346,7 +352,7 @@ class GroupMember:
             await asyncio.sleep(self._settings.metadata_age_s)
 
     async def _others_counts(self, topics: frozenset[str]) -> dict[str, int]:
-        """Return the partitions of the other members' topics, 0 for those that do not exist; empty after a failure."""
+        """Return the partition counts of other members' topics, 0 for missing topics; empty after a failure."""
         others = self.core.others_topics() - topics
         if not others:
             return {}
