@@ -3,13 +3,13 @@
 `call` tries each address in turn, with a back-off after each round, until it has an answer or its deadline passes.  A
 change is sent again only if the first attempt certainly had no effect: no connection to the node was made, or the node
 answered with a retriable refusal.  If a connection breaks, or the deadline passes, after a change was sent, its outcome
-is unknown: OUTCOME_UNKNOWN, and the caller must check before retrying.
+is unknown.  The error is then OUTCOME_UNKNOWN, and the caller must check before retrying.
 
-A node may hang while its connection stays open.  So a change is sent only to a node that has answered within the last
-second.  Any other node is first asked for its view of the quorum, which changes nothing; if it does not answer, the
-next node is tried.  A node that has not answered is avoided for a while: it is asked only if no other node answers.
+A node may hang while its connection stays open.  So a change is sent at once only to a node that has answered within
+the last second.  Any other node is first asked to describe the quorum, which changes nothing.  If it does not answer,
+the next node is tried.  A node that has not answered is avoided for a while: it is asked only if no other node answers.
 A node that knows no leader would hold a change until its deadline.  So it gets the change only if no other node of the
-round knows one.
+round knows a leader.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ CONNECT_TIMEOUT_S = 2.0
 READ_ATTEMPT_TIMEOUT_S = 5.0
 ASK_TIMEOUT_MIN_S = 1.0
 PROBE_S = 1.0
-"""Time for finding out why an address does not answer."""
+"""Time limit for examining an address that does not answer."""
 SHOWN_MAX = 5
-"""Number of addresses that an error names and that are examined for it."""
+"""Number of addresses that are examined if none answers, and that the error names."""
 ANSWER_FRESH_S = 1.0
 """A change is sent without a check to a node that answered this recently."""
 LOOK_TIMEOUT_S = 1.0
-"""Time limit of that check; doubled in each further round."""
+"""Time limit of this check; it is doubled in each further round."""
 AVOID_S = 30.0
 BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 0.25
@@ -55,16 +55,19 @@ BACKOFF_MAX_S = 0.25
 
 
 class _Look(NamedTuple):
-    """silence: why the node does not answer, so a change must not be sent to it.  is_leaderless: it knows no leader."""
+    """The result of the check before a change is sent.
+
+    silence: the reason why the node does not answer; None if it answers.  is_leaderless: the node knows no leader.
+    """
 
     silence: ClusterError | None = None
     is_leaderless: bool = False
 
 
 class ControllerClient:
-    """Calls nodes by their control addresses.  `async with` closes its connections.
+    """Calls nodes by their control addresses; use it in `async with`, which closes its connections.
 
-    random: draws the pauses between retries; None: the system's random device.
+    addresses: at least one, as HOST:PORT.  random: draws the pauses between retries; None: the system's random device.
     """
 
     def __init__(self, addresses: Iterable[str], random: Random | None = None) -> None:
@@ -85,7 +88,7 @@ class ControllerClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close every connection; calls in progress end with CLIENT_CLOSED, and the outcome of a change is unknown."""
+        """Close every connection.  Calls in progress fail with CLIENT_CLOSED; a change may have taken effect."""
         self._is_closed = True
         channels = list(self._channels.values())
         self._channels.clear()
@@ -95,7 +98,7 @@ class ControllerClient:
     async def call(self, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_s: float) -> ReplyT:
         """Send an RPC of the `Controller` service and return its reply, whose own `result` is success.
 
-        The caller must check the results of single items (topics) in the reply.
+        The caller must check the results of single items in the reply, such as topics.
 
         Raises:
             ClusterError: refused (with the code of the refusal), or UNAVAILABLE, TIMED_OUT, OUTCOME_UNKNOWN.
@@ -158,7 +161,7 @@ class ControllerClient:
 
     @property
     def addresses(self) -> list[str]:
-        """The known control addresses, the one to ask first at the front."""
+        """Return the known control addresses, in the order in which they are tried."""
         return list(self._addresses)
 
     async def call_node(self, address: str, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_s: float) -> ReplyT:
@@ -231,10 +234,10 @@ class ControllerClient:
         self._addresses += [address for address in dict.fromkeys(addresses) if address not in self._addresses]
 
     async def describe_quorum_of(self, address: str, timeout_s: float) -> quorum_pb2.DescribeQuorumReply:
-        """Return the quorum as this node sees it.
+        """Return the node's description of the quorum.
 
         Raises:
-            ClusterError: it does not answer.
+            ClusterError: the node does not answer, or is not a quorumlog node.
         """
         deadline = _now() + timeout_s
         if not await connect(self._channel(address), min(timeout_s, CONNECT_TIMEOUT_S)):
@@ -245,10 +248,10 @@ class ControllerClient:
             raise _from_describe(error, address) from error
 
     async def describe_quorum(self, timeout_s: float) -> quorum_pb2.DescribeQuorumReply:
-        """Return the quorum as its leader sees it, or without a leader as the node with the newest knowledge sees it.
+        """Return the leader's description of the quorum, or the newest description if the leader does not answer.
 
-        A node that knows no leader may be cut off, or belong to a quorum that was rebuilt without it; then all other
-        nodes are asked as well.
+        A node that knows no leader may be disconnected, or may have been left behind when the quorum was rebuilt.  So
+        all other nodes are asked as well, unless the leader itself has answered.
 
         Raises:
             ClusterError: no node answered.
@@ -311,10 +314,10 @@ class ControllerClient:
         )
 
     async def find_out_why(self, limit_s: float) -> None:
-        """Examine every address that does not answer, once.
+        """Store the reasons why the first SHOWN_MAX addresses do not answer, after none has accepted a connection.
 
         Raises:
-            ClusterError: NOT_A_NODE: all of them speak another protocol, so waiting does not help.
+            ClusterError: NOT_A_NODE: all addresses speak another protocol, so waiting does not help.
         """
         addresses = self._addresses[:SHOWN_MAX]
         found = await asyncio.gather(*(why_silent(address, min(limit_s / 2, PROBE_S)) for address in addresses))
@@ -323,8 +326,11 @@ class ControllerClient:
             raise self._no_answer()
 
     async def _meaning(self, error: grpc.aio.AioRpcError, address: str, deadline: float) -> ClusterError:
-        """Return the error for a broken call.  If the node does not know the request, the node may be older than the
-        request, or not a quorumlog node: then it cannot describe a quorum either, which every version can."""
+        """Return the error for a failed call.
+
+        If the address does not support the request, an older node may run there, or another program.  DescribeQuorum,
+        which every version of quorumlog supports, distinguishes the two.
+        """
         reason = _from_rpc(error, address)
         if reason.code == ApiError.UNSUPPORTED_VERSION:
             try:
@@ -355,7 +361,7 @@ class ControllerClient:
         return await self._unless_closed(ask(quorum_pb2.DescribeQuorumRequest(correlation_id=1), timeout=limit))
 
     async def _unless_closed(self, answer: Awaitable[T]) -> T:
-        """Return an answer.  `close` cancels it, which is no cancel of the caller's task.
+        """Return an answer.  If `close` cancels it, raise an error, because the caller's task is not cancelled.
 
         Raises: ClusterError: CLIENT_CLOSED.
         """
@@ -368,13 +374,13 @@ class ControllerClient:
             raise _closed() from None
 
     def prefer(self, address: str) -> None:
-        """Ask this node first, since it has answered; a dead node costs a connection timeout each time."""
+        """Ask this node first, since it has answered.  A dead node would cost a connection timeout in each call."""
         self._answered_at[address] = _now()
         self._avoided_until.pop(address, None)
         self._addresses = [address, *(other for other in self._addresses if other != address)]
 
     def _avoid(self, address: str) -> None:
-        """Ask this node last, since it has not answered, and for a while only if no other answers."""
+        """Ask this node last, since it has not answered.  For AVOID_S, ask it only if no other node answers."""
         self._avoided_until[address] = _now() + AVOID_S
         self._answered_at.pop(address, None)
         self._addresses.remove(address)
@@ -392,7 +398,7 @@ class ControllerClient:
 
 
 class _Attempts:
-    """The addresses to try, connected, one after the other in rounds, until the deadline."""
+    """Finds the next address to try, in rounds, until the deadline.  Only addresses that accept a connection count."""
 
     def __init__(self, client: ControllerClient, deadline: float) -> None:
         self._client = client
@@ -402,13 +408,13 @@ class _Attempts:
         self._avoided: list[str] = []
         self._put_off: set[str] = set()
         self._is_silent = True
-        """No address has accepted a connection, and the reason was not found."""
+        """Whether no address has accepted a connection, and the reasons have not been examined yet."""
         self._look_timeout_s = LOOK_TIMEOUT_S
         self._begin_round()
 
     @property
     def look_timeout_s(self) -> float:
-        """Return the time, in seconds, that a node of this round has to show that it answers."""
+        """Return the time limit, in seconds, for a node of this round to show that it answers."""
         return max(min(self._look_timeout_s, self._deadline - _now()), 0.001)
 
     def _begin_round(self) -> None:
@@ -441,7 +447,10 @@ class _Attempts:
         return None
 
     def put_off(self, address: str) -> bool:
-        """Try this address after the others of the round, once per call; False if that is no longer possible."""
+        """Try this address again after the others of the round, and return True.
+
+        False: it was put off before in this call, or no other address is left in the round.
+        """
         if address in self._put_off or not self._waiting:
             return False
         self._put_off.add(address)
@@ -449,7 +458,7 @@ class _Attempts:
         return True
 
     def answered(self) -> None:
-        """Note that a node of this round has answered: avoided nodes are not asked in it."""
+        """Note that a node of this round has answered.  Avoided nodes are then not asked in this round."""
         self._avoided.clear()
 
 
@@ -477,7 +486,7 @@ def _refusal(result: controller_pb2.Result, before: str = "") -> ClusterError:
 
 
 def _from_rpc(error: grpc.aio.AioRpcError, address: str) -> ClusterError:
-    """Return the error of a broken call as the user sees it."""
+    """Return the error of a failed call in words for the user."""
     details = (error.details() or "").strip() or error.code().name
     match error.code():
         case grpc.StatusCode.DEADLINE_EXCEEDED:

@@ -1,14 +1,14 @@
-"""Requests to coordinators, of groups or of transactions, which are looked up by a name and may move.
+"""Requests to the coordinators of groups or of transactions, which are looked up by a name and may move.
 
-Theory of operation.  The coordinator of a name leads the partition that holds the name's state, so it moves like any
-leader.  A call looks it up with FindCoordinator, which any broker answers, and remembers it.  If the coordinator
+Theory of operation.  The coordinator of a name is the leader of the partition that holds the name's state, so it moves
+like any leader.  A call looks it up with FindCoordinator, which any broker answers, and caches it.  If the coordinator
 refuses, fails or has moved, the call looks it up again and retries, with growing pauses, until the deadline.  So a
 request may be sent more than once, and the caller must make sure that this is safe.
 
 A coordinator that hangs keeps its connections open.  So when an answer is late, other brokers are asked at intervals
 whether another broker is the coordinator now.  If so, the call goes there.
 
-Versions are those that the broker reports in ApiVersions, up to the newest one that the caller knows.
+Each request has the newest version that both the broker (according to ApiVersions) and the caller know.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from quorumlog.wire.kafka.codec import Api
 LOOK_AFTER_S: Final = 1.0
 """If an answer takes this long, other brokers are asked for the coordinator, and again at this interval."""
 AT_ONCE_MAX: Final = 64
-"""Requests of one call that are in flight at a time; others wait."""
+"""Maximum number of requests of one call that are in flight; others wait."""
 FAILURES_SHOWN_MAX: Final = 3
-"""Brokers whose failures a message has; the others are only counted."""
+"""Number of brokers whose failures a message shows; the others are only counted."""
 COORDINATORS_MAX: Final = 100_000
-"""Names whose coordinator is cached.  Beyond it, the cache is emptied, and all are looked up again."""
+"""Maximum number of cached coordinators.  At this number, the cache is emptied, and all are looked up again."""
 
 _API_VERSIONS_VERSION: Final = 3
 _FIND_COORDINATOR_VERSION: Final = 4
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class Kind(IntEnum):
-    """The kind of a coordinator: its number in FindCoordinator, and the noun of its names in messages."""
+    """The kind of a coordinator: its number in FindCoordinator, and the noun for its names in messages."""
 
     GROUP = 0
     TRANSACTIONAL_ID = 1
@@ -61,9 +61,10 @@ class Coordinator(NamedTuple):
 
 
 class Answers(NamedTuple, Generic[T]):
-    """The lists of all brokers together.
+    """The combined lists of all brokers.
 
-    missing: names brokers that did not answer in time, so that their parts are missing; None if all have answered.
+    missing: an error that names brokers that did not answer in time, so that their parts are missing; None if all
+        have answered.
     """
 
     items: list[T]
@@ -73,7 +74,7 @@ class Answers(NamedTuple, Generic[T]):
 class CoordinatorCalls:
     """Asks the coordinators of one kind; bound to the loop of its `Cluster`, which the caller closes.
 
-    newest: the newest version of each request that is sent.
+    newest: for each request, the newest version to send.
     """
 
     def __init__(self, cluster: Cluster, kind: Kind, newest: Mapping[Api, int]) -> None:
@@ -102,7 +103,7 @@ class CoordinatorCalls:
         )
 
     async def known_or_found(self, key: str, timeout_s: float) -> Coordinator:
-        """Return the remembered coordinator, or look it up once.  Raises a retriable ClusterError."""
+        """Return the cached coordinator, or look it up once.  Raises: ClusterError."""
         return self._coordinators.get(key) or await self._find(key, timeout_s)
 
     def known(self, key: str) -> Coordinator:
@@ -110,7 +111,7 @@ class CoordinatorCalls:
         return self._coordinators[key]
 
     def remember(self, key: str, coordinator: Coordinator) -> None:
-        """Ask this broker first."""
+        """Cache a coordinator, so that the next call asks this broker first."""
         if len(self._coordinators) >= COORDINATORS_MAX:
             self._coordinators.clear()
         self._coordinators[key] = coordinator
@@ -146,7 +147,7 @@ class CoordinatorCalls:
         """Return the result of `attempt(connection, seconds left)` at the coordinator, with retries.
 
         Raises:
-            ClusterError: a final one of `attempt`, or TIMED_OUT with the last refusal in its message.
+            ClusterError: an error of `attempt` that is not retriable; TIMED_OUT, with the last refusal in its message.
         """
 
         async def once(left_s: float) -> T:
@@ -164,7 +165,7 @@ class CoordinatorCalls:
         return await self.retrying(self.name_of(key), timeout_s, once)
 
     async def retrying(self, what: str, timeout_s: float, ask: Callable[[float], Awaitable[T]]) -> T:
-        """`Cluster.retrying`, but the last try, which may have little time left, does not hide an earlier refusal."""
+        """As `Cluster.retrying`, but if the last attempt had too little time, report the refusal before it."""
         refusal: ClusterError | None = None
 
         async def once(left_s: float) -> T:
@@ -180,7 +181,10 @@ class CoordinatorCalls:
         return await self._cluster.retrying(what, timeout_s, once)
 
     async def answer_of(self, key: str, coordinator: Coordinator, asked: asyncio.Future[T]) -> T:
-        """Return the answer, or raise a retriable ClusterError if another broker is the coordinator meanwhile."""
+        """Return the answer, or raise a retriable ClusterError if another broker has become the coordinator.
+
+        `asked` is cancelled then, or if this call is cancelled.
+        """
         look: asyncio.Future[bool] | None = None
         try:
             await asyncio.wait({asked}, timeout=LOOK_AFTER_S)
@@ -221,9 +225,9 @@ class CoordinatorCalls:
     async def ask_slowly(
         self, connection: KafkaConnection, api: Api, values: dict[str, Any], timeout_s: float, answer_s: float
     ) -> tuple[int, Any]:
-        """As `ask`, but return the version and the answer, and leave the connection to the caller.
+        """As `ask`, but return the version and the answer, and do not drop the connection after a failure.
 
-        answer_s: how long the answer may take; `timeout_s` limits what comes before it.
+        answer_s: how long the answer may take.  timeout_s: time limit for the look-up of the version before it.
         """
         version = await self._needed_version(connection, api, timeout_s)
         return version, await connection.ask(api, version, values, answer_s)
@@ -252,9 +256,11 @@ class CoordinatorCalls:
     async def of_each_broker(
         self, what: str, timeout_s: float, ask: Callable[[int, Address, float], Coroutine[Any, Any, list[T]]]
     ) -> list[T]:
-        """Return the lists of all brokers together: `ask(broker id, address, seconds left)` returns that of one.
+        """Return the combined lists of all brokers.
 
-        A result without one broker's part would look complete and be wrong, so the call asks until all have answered.
+        ask: `ask(broker id, address, seconds left)` returns the list of one broker.
+        A result without the list of one broker would look complete and be wrong.  So the call asks until all brokers
+        have answered.
 
         Raises:
             ClusterError: TIMED_OUT, naming a broker that does not answer, or whose coordinators are still loading.
@@ -302,7 +308,7 @@ class CoordinatorCalls:
 
 
 def _left(timeout_s: float) -> Callable[[], float]:
-    """Return a function that returns the seconds left, so that the steps of a call together have its time."""
+    """Return a function that returns the seconds left, so that all steps of a call share its time limit."""
     now = asyncio.get_running_loop().time
     deadline = now() + timeout_s
     return lambda: max(deadline - now(), PAUSE_MIN_S)
@@ -317,7 +323,7 @@ async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def _ended(work: Iterable[Coroutine[Any, Any, T]]) -> tuple[list[T], list[BaseException]]:
-    """Await all, at most AT_ONCE_MAX at a time; return the results and the failures, those that are final first."""
+    """Await all, at most AT_ONCE_MAX at a time; return the results and the failures, final failures first."""
     slots = asyncio.Semaphore(AT_ONCE_MAX)
 
     async def one(each: Coroutine[Any, Any, T]) -> T:
@@ -336,7 +342,7 @@ def _is_retriable(error: BaseException) -> bool:
 
 
 def _together(failures: Sequence[BaseException]) -> BaseException:
-    """Return the first failure; if it may be retried, with the messages of the others."""
+    """Return the first failure.  If it is retriable, its message also contains those of the others."""
     first = failures[0]
     if len(failures) == 1 or not isinstance(first, ClusterError) or not first.retriable:
         return first
@@ -353,7 +359,7 @@ def check(code: int, what: str) -> None:
 
 
 def refused(code: int, what: str, reason: str = "") -> ClusterError:
-    """Return a coordinator's refusal.  reason: further words, after those of the error."""
+    """Return a coordinator's refusal as an error.  reason: text to append to the message."""
     name, retriable = error_word(code)
     known = ApiError.named(name)
     text = (

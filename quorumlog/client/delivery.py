@@ -1,8 +1,8 @@
 """Delivers one record batch at a time to a partition, exactly once: the part that all producers share.
 
-A batch gets its producer id, epoch and sequence once, and never changes afterwards.  Without an answer, after a broken
-connection or after a change of leader, it is sent again until the time is up.  The broker, and each later leader,
-recognises it by its sequence number.  That holds as long as the caller has only one batch of a partition in flight.
+A batch gets its producer id, epoch and sequence once, and never changes afterwards.  If there is no answer, the
+connection breaks or the leader changes, it is sent again until the time is up.  The broker, and each later leader,
+recognises it by its sequence number.  This works only while the caller has a single batch of a partition in flight.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class RecordsTransaction(Transaction, Protocol):
 
     @property
     def refusal(self) -> ClusterError | None:
-        """Return why no record may be added now, or None."""
+        """Return the reason why no record may be added now; None if one may."""
         ...
 
     @property
     def send_refusal(self) -> ClusterError | None:
-        """Return why no record that was added may be sent now, or None."""
+        """Return the reason why records that were added may not be sent now; None if they may."""
         ...
 
     def failed(self, error: ClusterError) -> None:
@@ -76,8 +76,8 @@ class RecordsTransaction(Transaction, Protocol):
 class Sequence:
     """The numbers of a producer's batches in one partition.
 
-    identity: producer id and epoch; None: batches are not numbered.
-    attempts: how often the last batch was sent.
+    identity: producer id and epoch; None: batches have no numbers.
+    attempts: the number of times that the last batch was sent.
     """
 
     topic: str
@@ -88,8 +88,9 @@ class Sequence:
 
 
 class Delivered(NamedTuple):
-    """base_offset: UNKNOWN_OFFSET without acknowledgements, or if the broker no longer knows it.
+    """The place of a delivered batch.
 
+    base_offset: UNKNOWN_OFFSET without acknowledgements, or if the broker no longer knows it.
     append_time_ms: the timestamp that the leader gave to the records; -1 if they keep their own.
     """
 
@@ -104,7 +105,7 @@ class BatchDelivery:
         acks: ACKS_ALL, ACKS_LEADER or ACKS_NONE.
         request_timeout_s: how long one request may take before it is sent again.
         retry_pause_max_s: the maximum of the growing pause between retries of a batch.
-        transaction: to which all batches belong; requires ACKS_ALL.
+        transaction: the transaction to which all batches belong; requires ACKS_ALL.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class BatchDelivery:
         self._request_timeout_s = request_timeout_s
 
     async def deliver(self, sequence: Sequence, batch: bytearray, record_count: int, timeout_s: float) -> Delivered:
-        """Send a sealed batch until it is acknowledged, and count its records in `sequence`.
+        """Send a sealed batch until it is acknowledged, and advance `sequence` by its records.
 
         Raises: ClusterError.  The batch may still have been appended, unless the broker refused the first attempt.
         """
@@ -177,7 +178,7 @@ class BatchDelivery:
 
 
 def _sequence_lost(sequence: Sequence, code: int) -> ClusterError:
-    """Return the error if the broker does not know the previous batch, although it had acknowledged it."""
+    """Return the error for a broker that does not know the previous batch, although this batch was acknowledged."""
     what = f"sequence {sequence.next_sequence} (attempt {sequence.attempts})"
     error = refusal(code, sequence.topic, sequence.index, what)
     why = "the log no longer holds this producer's last batch: acknowledged records were deleted or lost"

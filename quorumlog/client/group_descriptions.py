@@ -1,4 +1,4 @@
-"""Groups as their coordinators describe them: values for administrators, from answers of the Kafka protocol."""
+"""Descriptions of groups by their coordinators: values for administrators, from answers of the Kafka protocol."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class GroupMember(NamedTuple):
 
     instance_id: the name of a static member; None for a dynamic one.
     subscription: topics, ascending; None if the member's client does not use Kafka's format.
-    assignment: topics with partitions, ascending; None for the same reason.  Empty until a rebalance has ended.
+    assignment: topics with partitions, ascending; empty until a rebalance has ended; None for the same reason.
     epoch: the epoch of a member of a KIP-848 or share group; None for a classic member, which has a generation instead.
     """
 
@@ -83,7 +83,7 @@ class GroupDescription(NamedTuple):
 class CommittedOffset(NamedTuple):
     """An offset to commit, or a committed one: the next record that the group reads.
 
-    leader_epoch: the leader epoch of the record before it; -1 if unknown.  metadata: a text that the client has stored.
+    leader_epoch: the leader epoch of the previous record; -1 if unknown.  metadata: a text that the client has stored.
     """
 
     offset: int
@@ -94,10 +94,11 @@ class CommittedOffset(NamedTuple):
 class Rebalance(NamedTuple):
     """One rebalance of a group.
 
-    started_ms: wall clock of the coordinator.  duration_ms: None while it is in progress.
-    generation: the one that the rebalance made, or will make.  members: of that generation; 0 while they join.
+    started_ms: ms since 1970, by the clock of the coordinator.  duration_ms: None while it is in progress.
+    generation: the generation that the rebalance created, or will create.
+    members: the number of members of that generation; 0 while they join.
     interrupted: another rebalance began before this one ended.
-    reason: one word, such as "joined", "left" or "session_expired".  cause: a clause for people.
+    reason: one word, such as "joined", "left" or "session_expired".  cause: the same as a clause for people.
     caused_by: None if no member caused it.
     """
 
@@ -112,11 +113,12 @@ class Rebalance(NamedTuple):
 
 
 class GroupExplanation(NamedTuple):
-    """A group's rebalances since its coordinator was loaded.  Times are of the coordinator's wall clock.
+    """A group's rebalances since its coordinator was loaded.  Times are in ms since 1970, by the coordinator's clock.
 
-    loaded_ms: when the coordinator took over; it does not know earlier rebalances and joins.  now_ms: when it answered.
-    empty_since_ms: when the group lost its last member; None if it has members, or if the time is unknown.
-    last_joined: the last member to join, and the time; None if none joined since the coordinator took over.
+    loaded_ms: the time since which this coordinator has had the group; it does not know earlier rebalances and joins.
+    now_ms: the time of the answer.
+    empty_since_ms: the time at which the group lost its last member; None if it has members, or the time is unknown.
+    last_joined: the last member to join, and the time; None if none has joined since `loaded_ms`.
     awaited: members from which the rebalance in progress waits for a request.
     rebalances: the oldest first.
     """
@@ -196,7 +198,7 @@ def classic_group(described: Any, coordinator: Coordinator) -> GroupDescription:
 
 
 def new_group(described: Any, coordinator: Coordinator, group_type: str) -> GroupDescription:
-    """Return a group in an answer to ConsumerGroupDescribe or ShareGroupDescribe, whose members are alike."""
+    """Return a group in an answer to ConsumerGroupDescribe or ShareGroupDescribe, which have the same fields."""
     members = tuple(
         GroupMember(
             each.member_id,

@@ -1,7 +1,7 @@
-"""The lag of groups: how many offsets of each partition they have not read, from commits and log ends.
+"""The lag of groups: the number of offsets of each partition between the committed offset and the log end.
 
-The log end is the high watermark, as in Kafka's own tool.  Commits are read before log ends: in the reverse order, a
-fast consumer could seem to be ahead of the log.
+The log end is the high watermark, as in Kafka's own tool.  Committed offsets are read before log ends, because in the
+reverse order, a fast consumer could seem to be ahead of the log.
 
 Share groups commit no offsets.  Their coordinators report the start and the lag of each share partition.
 """
@@ -29,10 +29,10 @@ from quorumlog.errors import ClusterError
 from quorumlog.wire.errors import ApiError
 
 LOG_S: Final = 5.0
-"""How long leaders that do not answer are asked for their log's offsets.  Then the lag of their partitions is unknown,
-and the others are reported without them."""
+"""Time limit for the leaders' answers about offsets.  If a leader does not answer in time, the lag of its partitions is
+unknown, and all other lags are reported."""
 LEFT_MIN_S: Final = 0.05
-"""Each coordinator is asked for at least this long, even if others have used up the time."""
+"""The least time limit of a request to a coordinator, even if other requests have used up the time."""
 
 T = TypeVar("T")
 
@@ -40,10 +40,10 @@ T = TypeVar("T")
 class PartitionLag(NamedTuple):
     """One partition that a group has read from, or that one of its members is assigned.
 
-    committed: None if the group has not committed an offset of it.
-    log_start, log_end: first offset kept, and high watermark; None if unknown.
-    member: the member that is assigned the partition, if any.
-    problem: why the figures are incomplete, or which problem the consumer will have; in words.
+    committed: None if the group has committed no offset in this partition.
+    log_start, log_end: the log start offset and the high watermark; None if unknown.
+    member: the member to which the partition is assigned; None without one.
+    problem: in words, the reason why a number is missing, or a problem that the consumer will have; None without one.
     share: the state of a share partition; None for other groups, or if no member has been assigned the partition yet.
     """
 
@@ -58,14 +58,14 @@ class PartitionLag(NamedTuple):
 
     @property
     def has_lag(self) -> bool:
-        """Return whether the group has read from the partition, so that it has a lag, known or not."""
+        """Return whether the group has read from the partition.  Only then has it a lag, which may be unknown."""
         return self.committed is not None or (self.share is not None and _has_lag(self.share))
 
     @property
     def lag(self) -> int | None:
-        """Return the number of offsets from the committed one to the log end; None if one of them is unknown.
+        """Return the number of offsets from the committed offset to the log end; None if one of these is unknown.
 
-        Of a share group: the number of records that are not done, as its coordinator reports it.
+        For a share group: the number of records that are neither accepted nor archived, according to its coordinator.
         """
         if self.share is not None:
             return self.share.lag
@@ -98,7 +98,10 @@ class LagSum(NamedTuple):
 
 
 class LagsOfGroups(NamedTuple):
-    """sums: of the groups whose coordinators answered, in the order of the groups.  unknown: why the others failed."""
+    """The lags of several groups.
+
+    sums: for the groups whose coordinators answered, in the requested order.  unknown: the errors for the other groups.
+    """
 
     sums: list[LagSum]
     unknown: dict[str, ClusterError]
@@ -108,7 +111,7 @@ def partition_lag(
     key: Partition, committed: CommittedOffset | None, start: int | ClusterError, end: int | ClusterError,
     member: GroupMember | None,
 ) -> PartitionLag:  # fmt: skip
-    """Return the lag of a partition, with the problem that its figures show."""
+    """Return the lag of a partition, with the problem that its offsets reveal."""
     log_start = start if isinstance(start, int) else None
     log_end = end if isinstance(end, int) else None
     problem = None
@@ -128,7 +131,7 @@ async def lag_of(client: GroupClient, cluster: Cluster, group: str, timeout_s: f
     """Return the lag of one group.
 
     Raises:
-        ClusterError: GROUP_ID_NOT_FOUND, TIMED_OUT: no coordinator, or no broker answers.
+        ClusterError: GROUP_ID_NOT_FOUND; TIMED_OUT: the coordinator, or every broker, does not answer.
     """
     description = await client.describe(group, timeout_s)
     if description.is_share:
@@ -155,7 +158,7 @@ async def _lag_of_shares(
 def share_partition_lag(
     key: Partition, share: ShareOffset | None, start: int | ClusterError, end: int | ClusterError
 ) -> PartitionLag:
-    """Return the lag of a share partition.  It has no owner: several members may read it at a time."""
+    """Return the lag of a share partition.  `member` is None, because several members may read the partition."""
     error = next((each for each in (end, start) if isinstance(each, ClusterError)), None)
     problem = None
     if share is not None and share.problem is not None:
@@ -178,7 +181,7 @@ def _has_lag(share: ShareOffset) -> bool:
 
 
 async def log_ranges(cluster: Cluster, keys: Iterable[Partition], timeout_s: float) -> tuple[Found, Found]:
-    """Return the log starts and the log ends of partitions, or why they are unknown."""
+    """Return the log start offsets and the log ends of partitions; an error instead of an offset that is unknown."""
     wanted = list(keys)
     starts = await list_offsets(cluster, dict.fromkeys(wanted, EARLIEST), timeout_s)
     known = [key for key in wanted if isinstance(starts[key], int)]
@@ -189,10 +192,10 @@ async def log_ranges(cluster: Cluster, keys: Iterable[Partition], timeout_s: flo
 async def lag_of_all(
     client: GroupClient, cluster: Cluster, groups: Iterable[ListedGroup], timeout_s: float
 ) -> list[LagSum]:
-    """Return the lag of each group, in their order; each log end is asked for once.
+    """Return the lag of each group, in the given order.  Each log end is requested only once.
 
     Raises:
-        ClusterError: TIMED_OUT: a coordinator, or all brokers, do not answer.
+        ClusterError: TIMED_OUT: a coordinator, or every broker, does not answer.
     """
     sums, unknown = await known_lags(client, cluster, groups, timeout_s)
     for error in unknown.values():
@@ -205,7 +208,7 @@ async def known_lags(
 ) -> LagsOfGroups:
     """As `lag_of_all`, but a coordinator that does not answer does not hide the lags of other groups.
 
-    timeout_s: for the coordinators, and again, up to LOG_S, for the leaders.
+    timeout_s: time limit for the coordinators; then the same again, but at most LOG_S, for the leaders.
 
     Raises:
         ClusterError: a final refusal of a coordinator.
@@ -215,7 +218,7 @@ async def known_lags(
     unknown: dict[str, ClusterError] = {}
 
     async def of_each(names: Iterable[str], ask: Callable[[str, float], Awaitable[T]]) -> dict[str, T]:
-        """Return the answers about groups; `unknown` gets the reasons of those that are missing."""
+        """Return the answers about groups; add the errors of the other groups to `unknown`."""
         found: dict[str, T] = {}
 
         async def one(name: str) -> None:
@@ -243,7 +246,7 @@ async def known_lags(
 
 
 async def _shares_of(client: GroupClient, group: str, timeout_s: float) -> dict[Partition, ShareOffset]:
-    """Return none for a group that was deleted since it was listed, like its committed offsets."""
+    """Return the share offsets of a group; an empty dict if the group was deleted since it was listed."""
     try:
         return await client.shares.describe(group, timeout_s)
     except ClusterError as error:
@@ -269,7 +272,7 @@ def lag_sum(group: ListedGroup, committed: Mapping[Partition, CommittedOffset], 
 
 
 def _sum(group: ListedGroup, partitions: int, lags: Mapping[Partition, int]) -> LagSum:
-    """lags: those that are known, of `partitions` partitions."""
+    """Return the sum of the lags.  partitions: the number of partitions.  lags: the known lags."""
     worst = max(lags, key=lambda key: (lags[key], key), default=None)
     worst_lag = 0 if worst is None else lags[worst]
     unknown = partitions - len(lags)

@@ -6,8 +6,8 @@ delete.  So `CoordinatorCalls` (`coordinators`) retries them, also at the next c
 The client also talks to Apache Kafka from 3.0 on.  Groups of KIP-848 are described as soon as a broker serves
 ConsumerGroupDescribe, and share groups (KIP-932) as soon as it serves ShareGroupDescribe.
 
-A refusal is a `ClusterError` whose code is Kafka's name of it.  A coordinator that cannot be found or does not answer
-in time is TIMED_OUT, with the last refusal in its message.
+A refusal is a `ClusterError` whose code is Kafka's name of the error.  If a coordinator cannot be found or does not
+answer in time, the error is TIMED_OUT, with the last refusal in its message.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _NEWEST: Final = {
     Api.LEAVE_GROUP: 4,
     **NEWEST_OF_SHARES,
 }
-"""The newest version of each request that is sent.  Later ones of OffsetCommit and OffsetFetch name topics by id."""
+"""For each request, the newest version to send.  Later versions of OffsetCommit and OffsetFetch name topics by id."""
 _LATER_DESCRIPTIONS: Final = (
     (Api.CONSUMER_GROUP_DESCRIBE, CONSUMER),
     (Api.SHARE_GROUP_DESCRIBE, SHARE),
@@ -153,7 +153,7 @@ class GroupClient:
         """Return the last rebalances of a group, with their causes.
 
         Raises:
-            ClusterError: GROUP_ID_NOT_FOUND, TIMED_OUT; UNSUPPORTED_VERSION by a broker that is not of quorumlog.
+            ClusterError: GROUP_ID_NOT_FOUND; TIMED_OUT; UNSUPPORTED_VERSION: the broker is not one of quorumlog.
         """
 
         async def attempt(connection: KafkaConnection, left_s: float) -> GroupExplanation:
@@ -178,7 +178,7 @@ class GroupClient:
             repeats, may_be_done = may_be_done, True
             reply = await self.calls.ask(connection, Api.DELETE_GROUPS, {"groups_names": [group]}, left_s)
             code = _only(connection, reply.results, group).error_code
-            if code == KafkaCode.COORDINATOR_LOAD_IN_PROGRESS:  # the only retriable refusal that is certain
+            if code == KafkaCode.COORDINATOR_LOAD_IN_PROGRESS:  # the only retriable error without an effect
                 may_be_done = repeats
             if not (repeats and code == KafkaCode.GROUP_ID_NOT_FOUND):
                 check(code, f"group {group}")
@@ -190,10 +190,10 @@ class GroupClient:
     async def committed(
         self, group: str, timeout_s: float, partitions: Iterable[Partition] | None = None, *, stable: bool = False
     ) -> dict[Partition, CommittedOffset]:
-        """Return the committed offsets of a group by partition, ascending; of all partitions if None.
+        """Return the committed offsets of a group by partition, ascending.
 
-        stable: wait while a transaction that contains new offsets is open (KIP-447).
-        A partition without one is left out.  A group that does not exist has none.
+        A partition without a committed offset is left out.  For a missing group, the result is empty.
+        partitions: None: all.  stable: wait while a transaction that contains new offsets is open (KIP-447).
 
         Raises:
             ClusterError: INVALID_GROUP_ID, TIMED_OUT, or the error of a partition.
@@ -231,7 +231,7 @@ class GroupClient:
         generation: int = NO_MEMBER,
         instance_id: str | None = None,
     ) -> dict[Partition, ClusterError]:
-        """Commit offsets; return the refused partitions, none if all offsets are committed and durable.
+        """Commit offsets; return the errors of the refused partitions.  All other offsets are durable on return.
 
         Without a member id, the group must have no members.  A group that does not exist is created.
 
@@ -265,7 +265,9 @@ class GroupClient:
     async def delete_offsets(
         self, group: str, partitions: Collection[Partition], timeout_s: float
     ) -> dict[Partition, ClusterError]:
-        """Delete committed offsets; return the refused partitions.  One without a committed offset is not refused.
+        """Delete committed offsets; return the errors of the refused partitions.
+
+        A partition without a committed offset is not refused.
 
         Raises:
             ClusterError: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP (not a group of consumers), TIMED_OUT.
@@ -293,7 +295,11 @@ def _by_topic(
 def _refusals(
     connection: KafkaConnection, topics: Iterable[Any], asked: Collection[Partition], what: str
 ) -> dict[Partition, ClusterError]:
-    """Return the errors of the partitions.  A retriable one is raised: the whole request is repeated."""
+    """Return the errors of the refused partitions.
+
+    Raises:
+        ClusterError: a retriable error, so that the whole request is repeated.
+    """
     answered = {(topic.name, each.partition_index): each.error_code for topic in topics for each in topic.partitions}
     with connection.judged():
         if answered.keys() != set(asked):
