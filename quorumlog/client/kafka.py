@@ -6,7 +6,7 @@ is closed.  Every request has a deadline.  A request whose deadline has passed k
 late reply is dropped and the connection stays usable.  The caller decides whether to give up a slow broker (`Cluster`
 closes the connection).
 
-When a connection fails, all waiting requests fail with one retriable `ClusterError`, and it is never used again.
+When a connection fails, all waiting requests fail with a retriable `ClusterError`, and it is not used again.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Line(FrameProtocol):
         super().__init__(frame_max_bytes)
         self.peer = peer
         self.failure: str | None = None
-        """Why the connection cannot be used any more."""
+        """The reason why the connection can no longer be used; None while it is open."""
         self.waiting: deque[tuple[int, int, int, asyncio.Future[memoryview]]] = deque()
         """Api key, version, correlation id and future of each request, oldest first."""
         self.changed = asyncio.Event()
@@ -98,7 +98,7 @@ class _Line(FrameProtocol):
         write_parts(self._transport, parts)
 
     def reply(self, api_key: int, version: int, correlation_id: int) -> asyncio.Future[memoryview]:
-        """Return the encoded response to the request that was just written."""
+        """Return the future of the encoded response to the request that was just written."""
         future: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
         if self.failure is None:
             self.waiting.append((api_key, version, correlation_id, future))
@@ -107,7 +107,10 @@ class _Line(FrameProtocol):
         return future
 
     def fail(self, why: str, flush: bool = False) -> None:
-        """Close, and fail all waiting requests; only the first call has an effect."""
+        """Close the connection, and fail all waiting requests; only the first call has an effect.
+
+        flush: send first what was already written.
+        """
         if self.failure is not None:
             return
         self.failure = why
@@ -142,7 +145,7 @@ class _Line(FrameProtocol):
             return self.fail(f"violated the protocol: reply to request {correlation_id} instead of {expected}")
         self.waiting.popleft()
         self.changed.set()
-        if not future.done():  # else: its deadline has passed
+        if not future.done():  # else the deadline of the request has passed
             future.set_result(frame[position:])
         return None
 
@@ -181,7 +184,7 @@ class KafkaConnection(Closing):
         return self._line is not None and self._line.failure is None
 
     async def connect(self, timeout_s: float) -> None:
-        """Raises: ClusterError (retriable) if there is no answer within `timeout_s` seconds."""
+        """Connect.  Raises: ClusterError, retriable: the connection fails, or takes longer than `timeout_s`."""
         assert self._line is None, "connect() is called only once"
         loop = asyncio.get_running_loop()
         try:
@@ -196,13 +199,13 @@ class KafkaConnection(Closing):
         self._line = line
 
     def begin_close(self) -> None:
-        """Fail waiting requests, but still send those already written, for up to a second.  `close` waits for that."""
+        """Fail waiting requests; still send bytes already written, for up to a second.  `close` waits for this."""
         if self._line is not None and self._flush_until is None:
             self._flush_until = asyncio.get_running_loop().time() + _FLUSH_S
             self._line.fail("closed", flush=True)
 
     async def close(self) -> None:
-        """Fail waiting requests, but still send those already written, for up to a second.  Idempotent."""
+        """Fail waiting requests; first send bytes already written, for up to a second.  Idempotent."""
         self.begin_close()
         if self._line is not None:
             try:
@@ -243,7 +246,7 @@ class KafkaConnection(Closing):
             raise _timed_out(self.peer, what, timeout_s) from cause
 
     async def post(self, api_key: int, version: int, body: Sequence[Buffer], timeout_s: float) -> None:
-        """Send a request without a response (Produce with acks=0)."""
+        """Send a request without a response (Produce with acks=0).  Raises: as `send`."""
         try:
             async with asyncio.timeout(timeout_s):
                 line = await self._turn()

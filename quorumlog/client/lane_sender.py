@@ -27,15 +27,15 @@ _NOT_APPENDED: Final = (
     ApiError.POLICY_VIOLATION,
     "TOPIC_AUTHORIZATION_FAILED",
 )
-"""Refusals of a batch for its content, or for lack of permission: its sequence number is free for the next batch.
-After any other refusal, the number may already be taken, or the log may lack the batches before it."""
+"""Refusals of a batch because of its content or of missing permission.  The next batch uses its sequence number again.
+After any other refusal, the log may already have this number, or may lack the batches before it."""
 
 
 class LaneSender:
-    """Delivers the batches of each lane, one at a time, and gives them their outcomes.
+    """Delivers the batches of each lane, one at a time, and sets their outcomes.
 
-    transaction: to which all records belong.
-    flushes: calls of `flush` that wait now; meanwhile no batch waits for more records.
+    transaction: the transaction to which all records belong; None without one.
+    flushes: the number of calls of `flush` that wait now; meanwhile no batch waits for more records.
     stale: set when a broker does not know a topic.
     """
 
@@ -98,10 +98,11 @@ class LaneSender:
         *,
         was_resent: bool = False,
     ) -> None:
-        """Deliver the records from `start` to `end`, in parts if the broker refuses them as too large together.
+        """Deliver the records from `start` to `end`, in parts if the broker refuses the batch as too large.
 
-        was_resent: they may have been appended as a part of a larger batch whose answer was lost.  Then the sequence
-            numbers of the first part reveal that it was, and no other part may be sent under new ones.
+        was_resent: the records may already have been appended in a larger batch whose answer was lost.  In this case,
+            the broker refuses the first part because of its sequence number, and no other part may be sent under a new
+            number.
         """
         now = asyncio.get_running_loop().time
         numbers = lane.sequence
@@ -123,7 +124,7 @@ class LaneSender:
                 was_resent = was_resent or numbers.attempts > 1
                 await self._deliver(topic, lane, batch, start, middle, pieces, was_resent=was_resent)
                 if was_resent and lane.sequence is not numbers:
-                    pieces.append((middle, pieces[-1][1]))  # the first part failed
+                    pieces.append((middle, pieces[-1][1]))  # the first part failed, so this part fails as well
                 else:
                     await self._deliver(topic, lane, batch, middle, end, pieces, was_resent=was_resent)
                 return

@@ -18,15 +18,15 @@ from quorumlog.client.record_codec import NewRecord
 from quorumlog.errors import ClusterError
 
 Piece = tuple[int, Delivered | ClusterError]
-"""Index of the first record, and the outcome of this record and those after it."""
+"""The index of a record, and the outcome of this record and of those up to the next piece."""
 
 RECORD_OVERHEAD_BYTES: Final = 24
-"""Bytes by which a record counts in addition to its key, value and headers; at least its framing on the wire."""
+"""Bytes that count for a record in addition to its key, value and headers; at least its framing on the wire."""
 HEADER_OVERHEAD_BYTES: Final = 10
 
 
 def size_of(record: NewRecord) -> int:
-    """Return the bytes by which a record counts.  For speed, `Producer` has the same sum inline."""
+    """Return the bytes that count for a record.  For speed, `Producer` computes the same sum inline."""
     _, key, value, headers = record
     of_headers = sum(len(name) + len(data or b"") + HEADER_OVERHEAD_BYTES for name, data in headers)
     return RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"") + of_headers
@@ -35,9 +35,9 @@ def size_of(record: NewRecord) -> int:
 class Batch:
     """Records of one partition that are sent together.
 
-    size: the bytes of its records, as in `size_of`.  pieces: the outcome, in the order of the records.
-    ready_at, deadline: when the batch may be sent although it is not full, and when its delivery fails; times of the
-    loop, in seconds.
+    size: the sum of `size_of` its records.  pieces: the outcome, in the order of the records.
+    ready_at: the loop time, in seconds, from which the batch may be sent although it is not full.
+    deadline: the loop time, in seconds, at which its delivery fails.
     observed: indexes of the failed records whose outcome the user has read.
     """
 
@@ -54,7 +54,7 @@ class Batch:
         self.pieces: asyncio.Future[list[Piece]] = asyncio.get_running_loop().create_future()
 
     def drop_data(self) -> None:
-        """Keep only the timestamps of the records, because these will not be sent again."""
+        """Keep only the timestamps of the records, because the records will not be sent again."""
         self.records = [(timestamp_ms, None, None, ()) for timestamp_ms, _, _, _ in self.records]
 
     def failed_records(self) -> int:

@@ -1,4 +1,4 @@
-"""Asks about many partitions: one request for each leader, and an answer or a reason for each partition.
+"""Requests about many partitions: one request for each leader, and an answer or an error for each partition.
 
 A partition whose leader does not answer must not hide the others.  So the result contains an error for it, once the
 time is up, or at once if a retry would not help.
@@ -26,7 +26,7 @@ Ask = Callable[[KafkaConnection, list[Partition], float], Coroutine[None, None, 
 async def ask_leaders(
     cluster: Cluster, partitions: Iterable[Partition], timeout_s: float, ask: Ask[T]
 ) -> dict[Partition, T | ClusterError]:
-    """Return for each partition the answer of its leader, after retries if necessary, or an error.
+    """Return, for each partition, the answer of its leader, after retries if necessary, or an error.
 
     Raises:
         ClusterError: no broker answers at all.

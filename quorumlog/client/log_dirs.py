@@ -23,7 +23,7 @@ Partition = tuple[str, int]
 
 
 class HeldReplica(NamedTuple):
-    """A replica in a directory.  size: bytes.  lag: records that it lacks.  is_future: it is the copy of a move."""
+    """A replica in a directory.  size: in bytes.  lag: the records that it lacks.  is_future: a copy for a move."""
 
     topic: str
     partition: int
@@ -41,13 +41,13 @@ class DataDirectory(NamedTuple):
 
 
 class LogDirClient:
-    """Asks single brokers about their directories.  Every call raises ClusterError; timeouts are in seconds."""
+    """Sends requests about data directories to single brokers.  Every call raises ClusterError."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     async def describe(self, broker_id: int, timeout_s: float) -> list[DataDirectory]:
-        """Return the directories of a broker, with all their replicas."""
+        """Return the data directories of a broker, with all their replicas."""
         _, reply = await self._ask(broker_id, Api.DESCRIBE_LOG_DIRS, _DESCRIBE_VERSION, {"topics": None}, timeout_s)
         if reply.error_code:
             raise refused(reply.error_code, f"the directories of broker {broker_id}")
@@ -56,11 +56,12 @@ class LogDirClient:
     async def move(
         self, broker_id: int, wanted: Mapping[Partition, str], timeout_s: float
     ) -> dict[Partition, KafkaCode]:
-        """Request a directory, by its path, for each of some replicas of a broker; return the outcome of each.
+        """Request a directory for each of these replicas of a broker; return the outcome for each.
 
+        wanted: the path of the directory, by partition.
         NONE: the move was requested, but may not have begun.  REPLICA_NOT_AVAILABLE: the broker has no replica of the
-        partition.  UNKNOWN_TOPIC_OR_PARTITION: it knows no such partition.  In these two cases, it remembers the
-        directory for a replica that it gets later.
+        partition.  UNKNOWN_TOPIC_OR_PARTITION: it knows no such partition.  In the last two cases, the broker remembers
+        the directory for a replica that it gets later.
         """
         by_path: dict[str, dict[str, list[int]]] = {}
         for (topic, index), path in wanted.items():

@@ -22,11 +22,12 @@ Found = dict[Partition, int | ClusterError]
 async def list_offsets(
     cluster: Cluster, wanted: Mapping[Partition, int], timeout_s: float, *, committed_only: bool = False
 ) -> Found:
-    """Return for each partition the first offset whose record is not older than its timestamp, or an error.
+    """Return, for each partition, the offset of the first record that is not older than a timestamp, or an error.
 
-    wanted: timestamps (ms), or `consumer.EARLIEST` or `consumer.LATEST` (the watermark), by partition.  An offset of -1
-    means that all records are older than the timestamp.
-    committed_only: look the offset up for a reader of committed records: LATEST is the last stable offset.
+    An offset of -1 means that all records are older.
+    wanted: by partition, a timestamp in ms since 1970, `consumer.EARLIEST` (the log start offset), or `consumer.LATEST`
+        (the high watermark).
+    committed_only: look up offsets for readers of committed records; for them, LATEST is the last stable offset.
 
     Raises:
         ClusterError: no broker answers at all.

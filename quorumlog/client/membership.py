@@ -1,23 +1,24 @@
-"""One member of a consumer group (classic protocol): a pure core.  Events and the time give effects.
+"""One member of a consumer group (classic protocol): a pure core, which turns events and the time into effects.
 
-Theory of operation.  A member joins (JoinGroup), the leader of the new generation assigns the partitions, everyone gets
-its part (SyncGroup), and from then on heartbeats show that the member is alive.  Their answers announce rebalances.
+Theory of operation.  A member joins (JoinGroup).  The leader of the new generation assigns the partitions, and each
+member gets its part (SyncGroup).  From then on, heartbeats show that the member is alive, and their answers announce
+rebalances.
 
     idle -> joining -> [counting, if leader] -> syncing -> stable -> (revoking ->) joining -> …
 
-With eager assignors a member gives up all its partitions before it joins.  With cooperative ones it keeps them, revokes
-those that the new assignment lacks, and joins once more so that they can be assigned (KIP-429).  If any configured
-assignor is eager, all rebalances are eager, as in Kafka.
+With eager assignors, a member gives up all its partitions before it joins.  With cooperative assignors, it keeps them,
+revokes those that the new assignment lacks, and joins once more so that these can be assigned (KIP-429).  If any
+configured assignor is eager, all rebalances are eager, as in Kafka.
 
-`Revoke` is the only effect that waits for the user.  It ends with `Revoked`; heartbeats continue meanwhile, so slow
-user code does not expel the member.  Only a user who takes no records for `poll_interval_s` makes the member leave
-(`Stalled`), and it joins again when the user next asks for records (`Active`).
+`Revoke` is the only effect that waits for the user.  It ends with `Revoked`.  Heartbeats continue meanwhile, so the
+member is not expelled because of slow user code.  Only if the user takes no records for `poll_interval_s`, the member
+leaves (`Stalled`).  It joins again when the user next asks for records (`Active`).
 
-Partitions are lost, rather than revoked, when the coordinator no longer knows the member: others may own them already,
-so nothing may be committed.
+Partitions are lost, not revoked, if the coordinator no longer knows the member.  Other members may then own them
+already, so nothing may be committed.
 
-A reply names the round (attempt to join) that it answers, so a late one is ignored.  `deadline` says when the core next
-wants a `Tick`; a `Tick` always moves it.
+A reply names the round (attempt to join) that it answers, so a late reply is ignored.  `deadline` is the time of the
+next `Tick`; each `Tick` changes it.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ Partitions = frozenset[TopicPartition]
 
 class Phase(Enum):
     IDLE = "idle"
-    REVOKING = "revoking"  # before it joins, or after an assignment that lacks partitions
-    WAITING = "waiting"  # until it tries again
+    REVOKING = "revoking"  # before the member joins, or after an assignment that lacks some of its partitions
+    WAITING = "waiting"  # a pause before the next attempt to join
     JOINING = "joining"
     COUNTING = "counting"  # the leader looks up the partitions of the members' topics
     SYNCING = "syncing"
@@ -67,9 +68,10 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """The user's topics, or the partitions of the group's topics, have changed.
+    """The result of looking up topics, in which the user's topics or the numbers of partitions may have changed.
 
-    counts: partitions of each topic that exists.  others: further topics of `others_topics` that were looked up.
+    counts: the number of partitions of each topic that exists.  others: the topics of `others_topics` that were also
+    looked up.
     """
 
     topics: frozenset[str]
@@ -155,7 +157,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Leave the group, after the partitions were revoked."""
+    """The consumer is closed, and its partitions are revoked: leave the group."""
 
 
 Event = Subscribe | Joined | Counted | Synced | Beaten | Refused | Revoked | Stalled | Active | Tick | End
@@ -166,7 +168,7 @@ Event = Subscribe | Joined | Counted | Synced | Beaten | Refused | Revoked | Sta
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """protocols: each assignor with the metadata for it, the preferred one first."""
+    """Send JoinGroup.  protocols: each assignor with the member's metadata for it, the preferred one first."""
 
     round: int
     member_id: str
@@ -183,7 +185,7 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """assignments: by member id; empty unless this member is the leader."""
+    """Send SyncGroup.  assignments: by member id; empty unless this member is the leader."""
 
     round: int
     member_id: str
@@ -200,7 +202,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Not sent by static members: they keep their partitions until their session ends."""
+    """Leave the group.  Static members do not leave: they keep their partitions until their session ends."""
 
     member_id: str
 
@@ -272,25 +274,25 @@ class Membership:
         self._topics: frozenset[str] = frozenset()
         self._counts: dict[str, int] = {}
         self._others: frozenset[str] = frozenset()
-        """Topics of other members whose partitions `_counts` has."""
+        """Topics of other members whose number of partitions is in `_counts`."""
         self._joined_topics: frozenset[str] = frozenset()
-        """The subscription that the last `Join` has."""
+        """The subscription in the last `Join`."""
         self._assigned_with: tuple[frozenset[str], dict[str, int]] | None = None
         """The inputs of the current assignment; if they change, a rebalance is needed."""
         self._round = 0
         self._members: dict[str, JoinedMember] = {}
         self._after_revoke: Partitions | None = None
-        """The new assignment that waits for `Revoked`; None: the member joins after it."""
+        """The new assignment, which takes effect after `Revoked`; None: the member joins after `Revoked`."""
         self._owned_generation = NO_GENERATION
         self._last: Partitions = frozenset()
-        """The last assignment, also after these partitions were given up."""
+        """The last assignment, even if its partitions were given up."""
         self._retry_s = RETRY_FIRST_S
         self._beat_out = False
         self._beaten_at = 0.0
         self._revocations = 0
 
     def step(self, event: Event, now: float) -> list[Effect]:
-        """Apply one event at a time in seconds; return the effects for the shell, in order."""
+        """Apply one event; return the effects for the shell, in order.  now: the loop time, in seconds."""
         effects: list[Effect] = []
         if self.phase is Phase.ENDED:
             return effects
@@ -349,8 +351,8 @@ class Membership:
     def _needs_rebalance(self) -> bool:
         """Return whether the subscription changed, or this member leads and the partitions changed.
 
-        Only the leader looks at the partitions of all topics of the group, also of those to which it does not
-        subscribe; the others would ask for the same rebalance.
+        Only the leader watches the partitions of the group's topics, including topics to which it does not subscribe.
+        All other members would only request the same rebalance.
         """
         if self._assigned_with is None:
             return False
@@ -432,7 +434,7 @@ class Membership:
         self._assigned_with = (self._joined_topics, dict(event.counts))
         subscribed = frozenset(topic for each in self._subscriptions() for topic in each.topics)
         unchanged = {topic: count for topic, count in self._counts.items() if topic not in subscribed}
-        self._counts = {**unchanged, **event.counts}  # later than those of `Subscribe`
+        self._counts = {**unchanged, **event.counts}  # newer than the counts of `Subscribe`
         self.phase = Phase.SYNCING
         assignments = tuple((member, encode_assignment(partitions)) for member, partitions in sorted(assigned.items()))
         effects.append(Sync(self._round, self.member_id, self.generation, self.assignor, assignments))

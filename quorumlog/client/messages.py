@@ -1,4 +1,4 @@
-"""The values that users pass to the clients, and get from them."""
+"""The values that users pass to the clients and get from them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ HeadersLike = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 
 
 def timeout_problem(name: str, timeout_s: float) -> str | None:
-    """Return why a timeout cannot be part of a request; None if it can."""
+    """Return the reason why a timeout cannot be part of a request; None if it can."""
     if 0 < timeout_s <= TIMEOUT_MAX_S:
         return None
     return f"{name} is {timeout_s}, not above 0 and up to {TIMEOUT_MAX_S}"

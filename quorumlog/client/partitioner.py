@@ -26,5 +26,5 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(key: bytes, partition_count: int) -> int:
-    """Return the partition of `key` among `partition_count`."""
+    """Return the partition of `key`, from 0 to `partition_count` - 1."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count

@@ -1,16 +1,17 @@
-"""Requests that only the leader of a partition can answer, with retries until it does or the time is up.
+"""Requests that only the leader of a partition can answer, with retries until it answers or the time is up.
 
 Theory of operation.  A leader may fail, move, or not know yet that it leads.  For a client these are not errors, but
 reasons to look up the leader and to retry.  `PartitionCalls.call` does so with growing pauses until a deadline, and
-then reports the last answer.  The caller must make sure that a retry is safe: a fetch always is, and a batch is because
-the broker recognises its sequence number.
+then reports the last answer.  The caller must make sure that a retry is safe.  A fetch can always be retried.  A batch
+can be retried because the broker recognises its sequence number.
 
 A leader that hangs keeps its connections open and answers nothing until it resumes or is killed.  So when an answer is
 late, other brokers are asked at intervals whether another broker leads now.  If so, the request is sent to that broker,
 and a later answer of the old leader is ignored.
 
-An unknown topic is retried for a few seconds only: it may just have been created, but its name may also be misspelt.
-If the deadline is nearer, the topic must be unknown during the last half of the time.
+If the topic is unknown, the request is retried for UNKNOWN_TOPIC_TIMEOUT_S only: the topic may just have been created,
+but its name may also be misspelt.  If the deadline comes earlier, the topic counts as missing if it was unknown during
+the last half of the time.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ PAUSE_MIN_S = 0.05
 PAUSE_MAX_S = 0.5
 UNKNOWN_TOPIC_TIMEOUT_S = 10.0
 LOOK_AFTER_S = 1.0
-"""Time after which other brokers are asked for the leader if an answer is late, and the interval of repetitions."""
+"""If an answer is later than this, other brokers are asked for the leader, and again at this interval."""
 
 Reply = TypeVar("Reply")
 
@@ -44,19 +45,19 @@ class Leaders(Protocol):
         """Return an open connection to the partition's leader; raises ClusterError."""
 
     async def leader_lost(self, topic: str, index: int, connection: KafkaConnection) -> None:
-        """Note that the connection failed, or that its broker is not the leader: the next call refreshes."""
+        """Note that the connection failed, or that its broker is not the leader.  The next call looks the leader up."""
 
     async def has_moved(self, topic: str, index: int, connection: KafkaConnection) -> bool:
-        """Return whether other brokers, asked now, report another leader of the partition than this connection's.
+        """Ask other brokers now; return whether they name another leader than the broker of this connection.
 
-        Raises nothing; False while no other broker can answer.
+        Raises nothing; False if no other broker answers.
         """
 
 
 def refusal(code: int, topic: str, index: int, what: str, cause: str | None = None) -> ClusterError:
-    """Return a broker's error code as a client's error.
+    """Return the ClusterError for a broker's error code.
 
-    cause: the broker's explanation; None or empty if it gave none.
+    what: the request, in words.  cause: the broker's explanation; None or empty without one.
     """
     name, retriable = error_word(code)
     message = f"{topic}-{index}: {what} was answered with {name}{f' ({cause})' if cause else ''}"
@@ -131,9 +132,10 @@ class PartitionCalls:
 async def answer_of_leader(
     leaders: Leaders, topic: str, index: int, connection: KafkaConnection, asked: asyncio.Future[Reply], wait_s: float
 ) -> Reply:
-    """Return the answer, or raise a retriable ClusterError if another broker leads the partition meanwhile.
+    """Return the answer, or raise a retriable ClusterError if another broker has become the partition's leader.
 
-    `asked` is cancelled then, or if this call is cancelled.
+    `asked` is cancelled then, or if this call is cancelled.  wait_s: how long the request permits the leader to delay
+    its answer.
     """
     look: asyncio.Future[bool] | None = None
     try:

@@ -1,9 +1,9 @@
 """The position of a consumer in each of its partitions, and the records that it has fetched ahead.
 
 The offsets of a partition are ordered: committed <= processed <= next <= fetch.  `next_offset` is the position: the
-next record that the user gets.  `fetch_offset` is the end of the fetched records.  A change of the position (a seek,
-a reset) discards the records that were fetched ahead, and raises `version`, so that the answer to a fetch that was sent
-before is recognised as stale.
+next record that the user gets.  `fetch_offset` is the end of the fetched records.  A change of the position (a seek or
+a reset) discards the records that were fetched ahead.  It also raises `version`, so that the answer to an earlier fetch
+is recognised as stale.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from quorumlog.wire._record_scan import Record
 
 
 class _Chunk:
-    """The whole batches of one answer, opened one at a time."""
+    """The complete batches of one answer.  They are decoded one at a time."""
 
     __slots__ = ("batches", "end", "size")
 
@@ -32,11 +32,12 @@ class _Chunk:
 class Position:
     """One assigned partition.
 
-    next_offset: None until it is known.  committed: as far as this consumer knows; None if it is unknown.
+    next_offset: None until it is known.  committed: the last committed offset that this consumer knows; None without.
     high_watermark: the end of the committed records according to the last answer; -1 before the first one.
     error: raised when the user next asks for records.
     is_held: the position is not looked up yet, because the user's callback may set it.
-    failing_since: the loop time of the first failure since the last successful fetch.  retry_at: when to try again.
+    failing_since: the loop time of the first failure since the last successful fetch; None without a failure.
+    retry_at: the loop time of the next attempt.
     """
 
     __slots__ = (
@@ -79,7 +80,7 @@ class Position:
         self.served = 0
 
     def move(self, offset: int | None) -> None:
-        """Set the position; None: it is looked up again."""
+        """Set the position, and drop the records that were fetched ahead.  None: the position is looked up again."""
         self.next_offset = offset
         self.fetch_offset = offset or 0
         self.chunks.clear()
@@ -90,7 +91,7 @@ class Position:
         self.succeeded()
 
     def failed(self, error: ClusterError, now: float, pause_s: float) -> None:
-        """Note that nothing could be fetched, and when to try again."""
+        """Note that nothing could be fetched.  The next attempt begins after `pause_s`.  now: the loop time."""
         self.failure = error
         self.failing_since = now if self.failing_since is None else self.failing_since
         self.retry_at = now + pause_s
@@ -103,8 +104,8 @@ class Position:
     def add(self, records: memoryview, high_watermark: int, aborted: Iterable[tuple[int, int]] = ()) -> bool:
         """Add the answer to a fetch at `fetch_offset`; return whether it had records.
 
-        aborted: the transactions whose records are left out, as producer id and first offset.
-        The data may be damaged; `take` reports that once the user has got the records before the damage.
+        aborted: (producer id, first offset) of each aborted transaction, whose records are left out.
+        The data may be damaged.  `take` reports this after the user has got the records before the damage.
         """
         self.high_watermark = high_watermark
         self.succeeded()
@@ -122,7 +123,9 @@ class Position:
         return True
 
     def take(self) -> list[Record]:
-        """Return the records of the next batch that has any, without moving the position past them; may be empty.
+        """Return the records of the next batch that has any; empty if none is buffered.
+
+        The position does not move past these records.
 
         Raises:
             ClusterError: CORRUPT_MESSAGE.  The position stays before the damage, so the same error is raised until the

@@ -1,4 +1,4 @@
-"""Finds out why a control address does not answer, with plain connections, for error messages.
+"""Examines a control address that does not answer, with plain connections, for error messages.
 
 A port for Kafka clients and an HTTP port also accept connections, but do not speak gRPC.  Each address is probed with
 these protocols, so that the message can name the mistake.
@@ -31,7 +31,7 @@ Connect = Callable[[str, int], Awaitable[tuple[asyncio.StreamReader, asyncio.Str
 class Silence:
     """The reason why an address does not answer.
 
-    text: in words.  is_other_port: the address speaks another protocol, so a retry does not help.
+    text: the reason in words.  is_other_port: the address speaks another protocol, so a retry does not help.
     """
 
     text: str
@@ -39,9 +39,9 @@ class Silence:
 
 
 async def open_stream(host: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """`asyncio.open_connection`, except that a cancel does not wait for the name resolver.
+    """As `asyncio.open_connection`, but a cancel does not wait for the name resolver.
 
-    The look-up of a name cannot be cancelled, and a loop waits for its own threads when it closes.
+    A look-up of a name cannot be cancelled, and a loop that closes waits for the threads of its own executor.
     """
     pool = ThreadPoolExecutor(1, "resolver")
     try:
@@ -59,7 +59,7 @@ async def open_stream(host: str, port: int) -> tuple[asyncio.StreamReader, async
 
 
 async def probe(address: str, timeout_s: float, connect: Connect = open_stream) -> str | None:
-    """Return why a connection to an address fails, in words; None if it succeeds."""
+    """Return the reason, in words, why a connection to an address fails; None if it succeeds."""
     target = parse_address(address)
     try:
         async with asyncio.timeout(timeout_s):

@@ -1,8 +1,9 @@
 """Reads of the metadata that need no active controller.
 
-An active controller confirms a read: the answer contains every change that was acknowledged before it.  Without a
+An active controller confirms a read: its answer contains every change that was acknowledged before the read.  Without a
 controller, every node can still report the metadata that it has applied, with the offset.  `read` prefers a controller
-and waits for it briefly; `read_anywhere` only asks the nodes.  `result.unconfirmed` in the reply distinguishes the two.
+and waits for it briefly; `read_anywhere` asks the nodes at once.  `result.unconfirmed` in the reply is True if no
+active controller has confirmed it.
 
 Offsets can be compared only within one generation of the quorum.  A voter that `quorum-node recover` left behind may
 still run, and may have applied more than the rebuilt quorum has.  So answers are ordered by generation, then by offset.
@@ -25,7 +26,7 @@ GRACE_S: Final = 0.3
 NODES_MAX: Final = 32
 """Maximum number of nodes that are asked."""
 TOPICS_AT_ONCE: Final = 256
-"""Topics of one request, if an answer cannot hold all of them."""
+"""Number of topics in one request if one answer cannot hold all topics."""
 
 T = TypeVar("T")
 
@@ -48,7 +49,7 @@ class Client(Caller, Protocol):
 
 
 async def read(client: Client, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_s: float) -> ReplyT:
-    """Return the answer of the active controller, or without one the best answer of the nodes.
+    """Return the answer of the active controller; if none answers soon, the best answer of the nodes.
 
     Raises:
         ClusterError: refused, or no node answered within `timeout_s`.
@@ -78,12 +79,12 @@ async def read(client: Client, rpc: Rpc[RequestT, ReplyT], request: RequestT, ti
 
 
 async def read_anywhere(client: Client, rpc: Rpc[RequestT, ReplyT], request: RequestT, timeout_s: float) -> ReplyT:
-    """Ask every known node once, at the same time; return the answer of the newest generation with the highest offset.
+    """Ask up to NODES_MAX known nodes at the same time; return the answer of the newest generation and highest offset.
 
     After the first answer, the other nodes have `GRACE_S` left.
 
     Raises:
-        ClusterError: no node answered; the first final refusal, if there was one.
+        ClusterError: no node answered with success; if a refusal was not retriable, this refusal.
     """
     copy = type(request)()
     copy.CopyFrom(request)
@@ -131,10 +132,12 @@ def _worst(errors: Iterable[BaseException | None]) -> BaseException:
 
 
 async def in_parts(names: Sequence[str], size: int, ask: Callable[[Sequence[str]], Awaitable[Iterable[T]]]) -> list[T]:
-    """Return the answers about topics, `size` of them in one request, halved while an answer would be too large.
+    """Return the answers about topics, from several requests.
+
+    size: the number of topics in one request; it is halved while an answer would be too large (POLICY_VIOLATION).
 
     Raises:
-        ClusterError: of `ask`; POLICY_VIOLATION: the answer about a single topic is too large.
+        ClusterError: an error of `ask`; POLICY_VIOLATION: the answer about a single topic is too large.
     """
     found: list[T] = []
     while names:

@@ -382,7 +382,7 @@ MUTANTS = (
     Mutant(
         "the leader rebalances until it looks its topics up again",
         MEMBERSHIP,
-        "        self._counts = {**unchanged, **event.counts}  # later than those of `Subscribe`\n",
+        "        self._counts = {**unchanged, **event.counts}  # newer than the counts of `Subscribe`\n",
         "",
         (f"{MEMBERSHIP_TESTS}::test_partitions_that_the_leader_counts_itself_cause_no_further_rebalance",),
     ),
